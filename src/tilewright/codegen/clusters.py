@@ -41,8 +41,9 @@ def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
 
 
 def _meet(e: Emitting) -> None:
-    e.b.call("llvm.nvvm.barrier.cluster.arrive.aligned", "void")
-    e.b.call("llvm.nvvm.barrier.cluster.wait.aligned", "void")
+    """Threads of a warp come one by one where they went different ways before."""
+    e.b.call("llvm.nvvm.barrier.cluster.arrive", "void")
+    e.b.call("llvm.nvvm.barrier.cluster.wait", "void")
 
 
 def _arrive(e: Emitting, barrier: Expr, blocks: Expr) -> None:

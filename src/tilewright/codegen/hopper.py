@@ -1,6 +1,7 @@
 """Instructions of Hopper: bulk tensor copies, barriers in shared memory, wide warpgroup GEMMs.
 
     tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
+    tma.multicast(.., blocks)            the same, to all blocks of a cluster
     tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
     tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
     tile.low(tile, rows)                 says that a left operand's rows are so few; no code
@@ -58,7 +59,7 @@ def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
     """The matrices that a kernel copies from, each with its box once."""
     found: dict[TileMap, None] = {}
     for node in exprs(root):
-        if isinstance(node, Call) and node.op == "tma.load":
+        if isinstance(node, Call) and node.op in ("tma.load", "tma.multicast"):
             found[_map_of(*node.args)] = None
         elif isinstance(node, Call) and node.op == "tma.window":
             found[_windows_of(*node.args)] = None
@@ -88,7 +89,7 @@ def _map_of(
             help="specialize the loop around it: sch.specialize(loop, slots)",
         )
     columns = ROW_BYTES // source.buffer.dtype.size_bytes
-    height, _ = rest
+    height, *_ = rest
     whole: Expr = sym.ONE
     for dim in source.buffer.shape:
         whole = sym.mul(whole, dim)
@@ -198,9 +199,11 @@ def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
 
 
 def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
+    """Into the block's own memory, or also to the same place of all blocks of a cluster."""
     assert isinstance(source, Address)
     made = _map_of(tile, source, rows, width, *rest)
-    barrier, height, row = rest
+    barrier, height, row, *cluster = rest
+    everywhere = (1 << known_number(cluster[0])) - 1 if cluster else 0
     (index,) = source.index
     places = [sym.floormod(index, width), row]
     if made.is_batched:
@@ -215,9 +218,9 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
         shared_pointer(e, barrier),
         e.tile_maps[made],
         *(narrow(e, sym.simplify(place)) for place in places),
-        Value("i16", "0"),
+        Value("i16", str(everywhere)),
         i64(0),
-        i1(False),
+        i1(bool(cluster)),
         i1(False),
         i32(0),
     )
@@ -594,6 +597,7 @@ RULES: dict[str, Callable[..., None]] = {
     "tile.clear": _clear_rows,
     "tile.low": _low,
     "tma.load": _load,
+    "tma.multicast": _load,
     "tma.window": _load_window,
     "wgmma.clear": clear,
     "wgmma.tile": _tile(waits=True),

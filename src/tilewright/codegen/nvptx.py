@@ -31,6 +31,7 @@ from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import assembly_of
+from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.passes.accesses import reads_of, writes_of
@@ -120,7 +121,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         # So many blocks per multiprocessor, or registers stay as they are; sums of warps need many.
         resident = 1 if warps else hopper.resident_blocks(loop, _threads(extents))
         bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
-    cluster = _cluster(loop, extents)
+    cluster = _cluster(loop)
     if cluster > 1:
         bound += f' "nvvm.cluster_dim"="1,{cluster},1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
@@ -187,12 +188,10 @@ def _extents(loop: For) -> dict[str, Expr]:
     }
 
 
-def _cluster(loop: For, extents: dict[str, Expr]) -> int:
+def _cluster(loop: For) -> int:
     """How many blocks see each other's shared memory."""
-    allocs = [stmt for stmt in walk(loop) if isinstance(stmt, ir.Alloc)]
-    if not any(stmt.buffer.memory.owner is Owner.CLUSTER for stmt in allocs):
-        return 1
-    return hopper.known_number(extents[ir.CLUSTER_AXIS])
+    along = cluster_loop(loop)
+    return 1 if along is None else hopper.known_number(along.extent)
 
 
 def _outer_buffers(fn: Function, root: For) -> tuple[Buffer, ...]:

@@ -66,6 +66,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         "split_k": splits(sm),
         "boxes": (1,),
         "cluster": (1,),
+        "along": ("k",),
     }
     return Space(Plan, candidates, legal)
 

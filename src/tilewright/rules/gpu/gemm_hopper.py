@@ -68,11 +68,17 @@ class Plan:
     span: int  # tiles along m that neighbouring blocks take before the next column
     split_k: int = 1  # parts of the sum that are computed apart
     boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
-    cluster: int = 1  # blocks that share the sum of a tile, and exchange their parts
+    cluster: int = 1  # blocks that work together
+    along: str = "k"  # whose parts they take: of a sum, or tiles beside each other, which share B or A
 
     @property
     def rows(self) -> int:
         return hopper.M * self.groups
+
+    @property
+    def parts(self) -> int:
+        """Of a tile's sum, that blocks exchange."""
+        return self.cluster if self.along == "k" else 1
 
 
 @dataclass(frozen=True)
@@ -194,7 +200,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         low = 0 if found.is_open else -(-found.m // SWIZZLED) * SWIZZLED
         stored = np.where((c["groups"] == 1) & (low > 0), np.minimum(rows, low), rows)
         ring = c["slots"] * c["boxes"] * (stored + c["block_n"]) + 2 * (rows - stored)
-        kept = np.where(c["cluster"] > 1, rows * c["block_n"] * SUM_BYTES, 0)
+        kept = np.where(_parts(c) > 1, rows * c["block_n"] * SUM_BYTES, 0)
         fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= sm.shared_bytes
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
@@ -204,11 +210,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             parts = found.k % (c["split_k"] * step) == 0
         boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
         # Every box begins inside of a row.
-        deep = ceildiv(found.k, found.depth) % (c["boxes"] * c["cluster"]) == 0
-        # Threads of an epilogue have runs of every part of a tile's columns.
-        shared = (c["block_n"] % (c["cluster"] * WHOLE.multiple) == 0) & (c["split_k"] == 1)
-        shared &= (not found.is_open) & (not found.windows)
-        result: Column = fits & whole & parts & boxes & deep & ((c["cluster"] == 1) | shared)
+        deep = ceildiv(found.k, found.depth) % (c["boxes"] * _parts(c)) == 0
+        clustered = _clusters(found, c)
+        result: Column = fits & whole & parts & boxes & deep & clustered
         return result
 
     return Space(
@@ -221,9 +225,31 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "split_k": splits(multiprocessor_of(context.target)),
             "boxes": BOXES,
             "cluster": CLUSTERS,
+            "along": ("k", "m", "n"),
         },
         legal,
     )
+
+
+def _parts(c: Columns) -> Column:
+    """Of a sum, that blocks of a cluster exchange."""
+    found: Column = np.where(c["along"] == "k", c["cluster"], 1)
+    return found
+
+
+def _clusters(found: Found, c: Columns) -> Column:
+    """Which plans have tiles for clusters, whose blocks share sums, or tiles of an operand."""
+    rows, count = hopper.M * c["groups"], c["cluster"]
+    # Threads of an epilogue have runs of every part of a tile's columns.
+    sums = (c["block_n"] % (count * WHOLE.multiple) == 0) & (c["split_k"] == 1)
+    low = rows if found.is_open else np.minimum(rows, -(-found.m // SWIZZLED) * SWIZZLED)
+    a_shared = (low % (count * SWIZZLED) == 0) & (ceildiv(found.n, c["block_n"]) % count == 0)
+    columns = found.depth if found.along_n else np.minimum(c["block_n"], found.n)
+    b_shared = (columns % (count * SWIZZLED) == 0) & (c["span"] % count == 0)
+    along = c["along"]
+    fits = np.where(along == "k", sums, np.where(along == "m", b_shared, a_shared))
+    result: Column = (count == 1) & (along == "k") | (count > 1) & fits & (not found.is_open)
+    return result & ((count == 1) | (not found.windows))
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -231,7 +257,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     longest; the last store; sums of parts."""
     sm = multiprocessor_of(context.target)
     size = hopper.OPERANDS[found.dtype].bytes
-    rows, split, cluster = hopper.M * c["groups"], c["split_k"], c["cluster"]
+    rows, split, cluster = hopper.M * c["groups"], c["split_k"], _parts(c)
     tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split * cluster
     waves = ceildiv(tiles * split, sm.count // cluster)
@@ -304,7 +330,7 @@ def applied(
         sch.transform_layout(packed, ("write", 0), "(k, n) -> (n, k)")
         sch.annotate(packed, CONSTANT, True)
         done.append(packed)
-    tiled = _clustered if plan.cluster > 1 else _tiled
+    tiled = _clustered if plan.cluster > 1 and plan.along == "k" else _tiled
     if plan.split_k > 1:
         k = sch.get_loops(c)[found.k_axis]
         part, _ = sch.split(k, [plan.split_k, found.k // plan.split_k])
@@ -402,11 +428,18 @@ def _tiled(
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
     units = [loop for loop in outer if extent_of(sch, loop) == 1]
     outer = [loop for loop in outer if loop not in units]
-    far, near, group, ii = sch.split(loops[m], [None, plan.span, plan.groups, hopper.M])
-    column, jj = sch.split(loops[n], [None, plan.block_n])
-    sch.reorder(*units, *outer, far, column, near, group, ii, jj, loops[k])
+    beside = {axis: plan.cluster if plan.along == axis else 1 for axis in "mn"}
+    span = plan.span // beside["m"]
+    far, near, below, group, ii = sch.split(
+        loops[m], [None, span, beside["m"], plan.groups, hopper.M]
+    )
+    column, right, jj = sch.split(loops[n], [None, beside["n"], plan.block_n])
+    sch.reorder(*units, *outer, far, column, near, below, right, group, ii, jj, loops[k])
     _store(sch, copies, stores, group, kind, plan.block_n)
     sch.bind(group, "threadIdx.y")
+    rank = sch.fuse(below, right)
+    if plan.cluster > 1:
+        sch.bind(rank, CLUSTER_AXIS)
     sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
     made = _multiply(sch, c, reads, found, plan, context, unit)
     return [*done, c, *made, *copies, *stores]
@@ -418,7 +451,7 @@ def _whole(
     """Sizes that tiles divide: what stores results, and what fills up operands."""
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
-    wanted = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.cluster}
+    wanted = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
     nest = operands.nest
     if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
         return consumers, []
@@ -488,9 +521,10 @@ def _multiply(
     product = unit.dot_of(found.dtype, plan.block_n, along_n=found.along_n)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
-    sch.tensorize(sch.get_loops(a)[-2], unit.copy_of(found.dtype, plan.rows))
     columns = depth if found.along_n else plan.block_n
-    sch.tensorize(sch.get_loops(b)[-2], unit.copy_of(found.dtype, columns))
+    for copy, rows, apart in ((a, plan.rows, "n"), (b, columns, "m")):
+        copied = hopper.multicast_of if plan.along == apart else unit.copy_of
+        sch.tensorize(sch.get_loops(copy)[-2], copied(found.dtype, rows))
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
     tiles *= found.batch * plan.split_k
     count = multiprocessor_of(context.target).count // plan.cluster

@@ -26,9 +26,9 @@ from tilewright.base.errors import ExecutionError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.base.tf32 import round_tf32
 from tilewright.sym import Expr, Var
+from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.dependent_launch import EFFECTLESS
 from tilewright.tensor.ir import (
-    CLUSTER_AXIS,
     DEVICE,
     THREAD,
     Address,
@@ -47,7 +47,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, LAG, TILE_SCOPE
-from tilewright.tensor.scopes import GLOBAL, Owner
+from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, rewrite, substitute, walk
 
 ROW_BYTES, M = 128, 64
@@ -163,17 +163,14 @@ def _blocks(kernel: Stmt, env: Env) -> Iterator[Env]:
 
 def _clusters(kernel: Stmt, env: Env) -> list[list[Env]]:
     """Thread blocks that run together: those of a cluster, else each by itself."""
-    if not any(_owner(stmt) is Owner.CLUSTER for stmt in walk(kernel)):
+    along = cluster_loop(kernel)
+    if along is None:
         return [[block] for block in _blocks(kernel, env)]
-    along = {loop.var for loop in _axes(kernel, CLUSTER_AXIS)}
     found: dict[tuple[int, ...], list[Env]] = {}
     for block in _blocks(kernel, env):
-        found.setdefault(tuple(at for var, at in block.items() if var not in along), []).append(block)
+        others = tuple(at for var, at in block.items() if var is not along.var)
+        found.setdefault(others, []).append(block)
     return list(found.values())
-
-
-def _owner(stmt: Stmt) -> Owner | None:
-    return stmt.buffer.memory.owner if isinstance(stmt, Alloc) else None
 
 
 def _is_plain(stmt: Stmt) -> bool:
@@ -223,13 +220,16 @@ class _Barrier:
     done: Clock = field(default_factory=dict)  # of the phases that are over
     copies: int = 0  # under way
     maker: tuple[_Agent, int] | None = None  # who made it, and when
+    is_multicast: bool = False  # whether copies of other blocks arrive at it
+    guests: dict[_Agent, int] = field(default_factory=dict)  # of other blocks, and when they came
 
     def is_over(self, parity: int) -> bool:
         return self.phase % 2 != parity
 
     def settle(self, loc: Loc) -> None:
         """End the phase if nothing is missing."""
-        if self.pending < 0 or self.bytes < 0:
+        early = self.is_multicast and self.pending > 0  # another block's copy may come first
+        if self.pending < 0 or (self.bytes < 0 and not early):
             what = "arrivals" if self.pending < 0 else "bytes"
             raise ExecutionError(
                 "TW2429",
@@ -413,6 +413,15 @@ class _Block:
             _join(clock, agent.clock)
         for (buffer, _), part in self.parts.items():
             self._check_read(buffer, part, clock, UNKNOWN)
+        for barrier in self.barriers.values():
+            late = [agent for agent, when in barrier.guests.items() if clock.get(agent, 0) < when]
+            if late:
+                raise ExecutionError(
+                    "TW2494",
+                    f"block {self.rank} of a cluster ends while {late[0].name} of another one may "
+                    f"still arrive at its {barrier.name}",
+                    help="let all blocks of a cluster meet before they end: barrier.cluster",
+                )
 
     # ------------------------------------------------------------------ statements
 
@@ -502,6 +511,7 @@ class _Block:
                 for peer in self.peers[: _value(args[1], env)]:
                     barrier = peer.barrier_for(args[0], agent, loc)
                     self._arrive(barrier, agent, GROUP_WARPS, loc)
+                    barrier.guests[agent] = agent.clock[agent]
             case "cluster.keep":
                 self._keep(args, agent, loc)
             case "cluster.sum":
@@ -520,6 +530,8 @@ class _Block:
                 self.low[_buffer(args[0])] = _value(args[1], env)
             case "tma.load":
                 self._load(args, agent, loc)
+            case "tma.multicast":
+                self._load_all(args, agent, loc)
             case "tma.window":
                 self._load_window(args, agent, loc)
             case "wgmma.clear":
@@ -575,11 +587,13 @@ class _Block:
         assert isinstance(at, Address)
         found = self.barriers.get((at.buffer, _value(at.index[0], agent.env)))
         maker = None if found is None else found.maker
-        if found is None or maker is None or agent.clock.get(maker[0], 0) < maker[1]:
+        known = maker is not None and agent.clock.get(maker[0], 0) >= maker[1]
+        if found is None or not known or self.is_over:
+            what = "is gone" if self.is_over else "may not be made yet"
             raise ExecutionError(
                 "TW2494",
                 f"{agent.name} arrives at %{at.buffer.name} of block {self.rank} of its cluster, "
-                "which may not be made yet",
+                f"which {what}",
                 loc,
                 help="let all blocks of a cluster meet behind the making: barrier.cluster",
             )
@@ -601,8 +615,18 @@ class _Block:
         target, source, rows, apart, barrier_at, high, first_row = args
         box = self._box(source, rows, apart, high, first_row, agent.env)
         barrier = self._barrier(barrier_at, agent.env)
-        self._begin(target, 0, box, agent, barrier, loc)
+        self.begin(target, 0, box, agent, barrier, loc)
         barrier.copies += 1
+
+    def _load_all(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """A part of a tile into every block of the cluster, each when it likes."""
+        target, source, rows, apart, barrier_at, high, first_row, _ = args
+        box = self._box(source, rows, apart, high, first_row, agent.env)
+        for peer in self.peers:
+            barrier = peer.barrier_for(barrier_at, agent, loc)
+            peer.begin(target, 0, box, agent, barrier, loc)
+            barrier.copies += 1
+            barrier.is_multicast = True
 
     def _box(
         self, source: Expr, rows: Expr, apart: Expr, high: Expr, first_row: Expr, env: Env
@@ -641,10 +665,10 @@ class _Block:
             if y > height - 1 + upper_y:
                 y, n = -pad_y, n + 1
         barrier = self._barrier(barrier_at, agent.env)
-        self._begin(target, 0, box, agent, barrier, loc)
+        self.begin(target, 0, box, agent, barrier, loc)
         barrier.copies += 1
 
-    def _begin(
+    def begin(
         self,
         target: Expr,
         row: int,
@@ -689,7 +713,7 @@ class _Block:
         box = self._box(source, rows, apart, high, first_row, agent.env)
         for row in range(agent.number * SHARED_ROWS, len(box), len(self.agents) * SHARED_ROWS):
             part = box[row : row + SHARED_ROWS]
-            agent.begun.append(self._begin(target, row, part, agent, None, loc))
+            agent.begun.append(self.begin(target, row, part, agent, None, loc))
 
     def _clear(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         """Rows behind those that copies fill are zero, in every box of a ring."""

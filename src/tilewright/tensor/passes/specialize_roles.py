@@ -25,6 +25,9 @@ even for kernels that this one depends on.
 Where blocks of a cluster share the sum of a tile, consumers meet those of the other blocks: at `kept`
 when every part is where all can read it, and at `read` when nobody reads it any more.
 
+A tile that all blocks of a cluster have alike comes in parts, of which each block brings one for all
+of them (`tma.multicast`). Then a slot is empty when the consumers of all blocks are done with it.
+
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
 one has the matrix units while the other works on its scores. Side by side they would stay so.
 """
@@ -42,6 +45,7 @@ from tilewright.base.dtype import BOOL, INDEX, U64
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
+from tilewright.tensor.clusters import MEET
 from tilewright.tensor.dependent_launch import weights_of
 from tilewright.tensor.ir import (
     CLUSTER_AXIS,
@@ -75,7 +79,7 @@ from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
 # Annotation of a loop: the slots of its ring, blocks that stay, tiles of those copied beside it.
 SPECIALIZE = "specialize"
-COPY, PRODUCT = "tma.load", "wgmma.tile"
+COPY, MULTICAST, PRODUCT = "tma.load", "tma.multicast", "wgmma.tile"
 LAG = "role.lag"
 KEEP, GATHER = "cluster.keep", "cluster.sum"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
@@ -154,8 +158,7 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     among = groups.var if groups is not None else sym.var("group")
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
     spans = {loop.var: (loop.start, loop.stop) for loop in nest}
-    cluster = sym.simplify(axes[CLUSTER_AXIS].extent) if CLUSTER_AXIS in axes else ONE
-    made = _Roles(kernel, body, count, spans, weights, cluster).program(among, lane)
+    made = _Roles(kernel, body, count, spans, weights, axes.get(CLUSTER_AXIS)).program(among, lane)
     inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
     result: Stmt = For(
         lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
@@ -253,7 +256,7 @@ class _Roles:
         groups: int,
         spans: dict[Var, tuple[Expr, Expr]],
         weights: set[Buffer],
-        cluster: Expr,
+        cluster: For | None,
     ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
@@ -296,8 +299,10 @@ class _Roles:
         self.free = Buffer("free", (sym.const(self.beside),), U64, "shared")
         self.full = Buffer("full", (sym.const(self.slots),), U64, "shared")
         self.empty = Buffer("empty", (sym.const(self.slots),), U64, "shared")
-        self.cluster = cluster if calls_of(body, KEEP) else ONE  # blocks that share sums
-        self.shares_sums = self.cluster is not ONE
+        self.cluster = ONE if cluster is None else sym.simplify(cluster.extent)
+        self.rank: Expr = ZERO if cluster is None else cluster.var
+        self.shares_sums = bool(calls_of(body, KEEP))
+        self.multicasts = bool(calls_of(body, MULTICAST))
         self.parted = Buffer("kept", (ONE,), U64, "shared")
         self.read = Buffer("read", (ONE,), U64, "shared")
         step: Expr = ZERO
@@ -323,27 +328,29 @@ class _Roles:
         alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
         consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
+        many = sym.simplify(sym.mul(arrivals, self.cluster))
         beside = sym.const(self.beside)
         early = [
             _call("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
             _call("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
         ]
-        many = sym.simplify(sym.mul(arrivals, self.cluster))
         met = [
             _call("mbarrier.init", Address(each, (ZERO,)), ONE, many)
             for each in (self.parted, self.read)
         ]
-        meet = [_call("barrier.cluster")] if self.shares_sums else []
+        meet = [Eval(MEET, self.ring.loc)] if self.shares_sums or self.multicasts else []
+        empty = many if self.multicasts else arrivals
         result = seq(
             _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
-            _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), arrivals),
+            _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), empty),
             *(early if self.early else ()),
             *(met if self.shares_sums else ()),
+            *meet,
             *self._weights_ahead(among, lane),
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
-            *meet,
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
+            *(meet if self.multicasts else ()),  # others arrive here as long as they have work
         )
         barriers = [self.full, self.empty]
         barriers += [self.ready, self.free] if self.early else []
@@ -410,7 +417,7 @@ class _Roles:
                 return self._met(stmt)
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
-                done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
+                done = self._done()
                 ring: Stmt = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
                 if can_stagger(stmt, self.slots):
                     ring = staggered(stmt, wait, done, self._versioned)
@@ -424,6 +431,13 @@ class _Roles:
         body = rewrite(self.body, rule, self._versioned)
         assert body is not None
         return count.around(self._all_read(body))
+
+    def _done(self) -> Stmt:
+        """A consumer is done with a slot, which others of the cluster fill too."""
+        empty = Address(self.empty, (self.slot,))
+        if self.multicasts:
+            return _call("mbarrier.arrive.cluster", empty, self.cluster)
+        return _call("mbarrier.arrive", empty)
 
     def _met(self, stmt: Eval) -> Stmt:
         """Parts of a sum are kept and read with the other blocks of the cluster."""
@@ -536,7 +550,8 @@ class _Roles:
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 size = _copied_bytes(body)
                 other = sym.sub(ONE, self.phase)
-                wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
+                scope = ".cluster" if self.multicasts else ""
+                wait = _call(f"mbarrier.wait{scope}", Address(self.empty, (self.slot,)), other)
                 expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
                 if self.ahead:
                     weights = seq(wait, expect, self._copied(stmt.body, weights=True))
@@ -570,6 +585,12 @@ class _Roles:
         known, asked = _heights(stmt)
         if ready is None and known is not None:
             rows = self._filled(target, known, asked)
+        more: tuple[Expr, ...] = ()
+        if call.op == MULTICAST:
+            rows = self._part(stmt, rows)
+            begin = sym.mul(self.rank, rows)
+            row, target = sym.add(row, begin), _below(target, begin)
+            more = (self.cluster,)
         first = tuple([ZERO if i == at else place for i, place in enumerate(source.index)])
         args = (
             self._versioned(target),
@@ -579,8 +600,27 @@ class _Roles:
             Address(self.full, (self.slot,)) if ready is None else Address(ready, (self.place,)),
             height,
             row,
+            *more,
         )
         return Eval(Call(call.op, args, call.dtype), stmt.loc)
+
+    def _part(self, stmt: Eval, rows: Expr) -> Expr:
+        """The rows of a tile that one block brings to all of the cluster."""
+        assert isinstance(rows, Const)
+        assert isinstance(self.cluster, Const)
+        source = stmt.value.children()[1]
+        part, rest = divmod(int(rows.value), int(self.cluster.value))
+        differs = isinstance(self.rank, Var) and sym.uses_var(source, {self.rank})
+        if rest or part % SWIZZLED or differs or self.cluster is ONE:
+            what = "they differ" if differs else f"{rows} rows are no {self.cluster} parts"
+            raise Unsupported(
+                "TW2295",
+                f"the tiles of blocks along {CLUSTER_AXIS} cannot be brought by all of them: {what}",
+                stmt.loc,
+                help=f"multicast tiles of {SWIZZLED} rows of each block, which do not depend on "
+                f"{CLUSTER_AXIS}",
+            )
+        return sym.const(part)
 
     def _filled(self, target: Expr, height: int, rows: int) -> Expr:
         """The rows that a copy of a whole matrix brings, by swizzles of eight."""
@@ -591,6 +631,13 @@ class _Roles:
         if target.buffer not in self.low:
             self.short[self.tiles[target.buffer]] = filled, rows
         return sym.const(filled)
+
+
+def _below(tile: Expr, rows: Expr) -> Expr:
+    """The address so many rows below."""
+    assert isinstance(tile, Address)
+    *outer, row, column = tile.index
+    return Address(tile.buffer, (*outer, sym.add(row, rows), column))
 
 
 def _swizzled(height: int) -> int:
@@ -655,7 +702,7 @@ def _op(stmt: Stmt) -> str:
 
 
 def _is_copy(stmt: Stmt) -> bool:
-    return _op(stmt) == COPY
+    return _op(stmt) in (COPY, MULTICAST)
 
 
 def _target(stmt: Stmt) -> Buffer:
@@ -694,7 +741,10 @@ def _copied_bytes(stmt: Stmt) -> int:
     assert isinstance(rows, Const)
     width = sym.simplify(target.buffer.shape[-1])
     assert isinstance(width, Const)
-    return int(rows.value) * int(width.value) * target.buffer.dtype.size_bytes
+    parts = call.args[-1] if call.op == MULTICAST else ONE
+    assert isinstance(parts, Const)
+    size = int(rows.value) * int(width.value) * target.buffer.dtype.size_bytes
+    return size * int(parts.value)
 
 
 def _call(op: str, *args: Expr) -> Stmt:
