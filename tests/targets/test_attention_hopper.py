@@ -138,7 +138,10 @@ def test_blocks_stay_for_all_tiles(name, plan):
 
 
 def test_blocks_that_had_more_steps_of_one_wave_have_fewer_of_the_next():
-    plan, case = "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1", {"q": (1, 2, 256), "keys": 256}
+    plan, case = (
+        "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1",
+        {"q": (1, 2, 256), "keys": 256},
+    )
     causal = {**case, "attributes": ", causal = true"}
     made = [str(lower(planned(plan, SMALL, **each), "gpu")) for each in (case, causal)]
     assert ["select(%wave % 2 == 0, " in each for each in made] == [False, True]

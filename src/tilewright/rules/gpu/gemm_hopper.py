@@ -24,7 +24,7 @@ import numpy as np
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.intrin import hopper
-from tilewright.intrin.cluster import CLUSTER_SCOPE, SUM_BYTES, keep_of, sum_of
+from tilewright.intrin.cluster import CLUSTER_SCOPE, MOST_BLOCKS, SUM_BYTES, keep_of, sum_of
 from tilewright.intrin.hopper import WHOLE
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
@@ -39,7 +39,7 @@ from tilewright.rules.gpu.parts import (
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings
 from tilewright.sym import Cast, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
@@ -54,7 +54,6 @@ BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
 SLOTS = (4, 5, 6, 3, 2, 7, 8, 12)  # candidates, tiles on their way in shared memory
 BOXES = (1, 2, 4)  # candidates, rows of 128 bytes that a slot has of each tile's row
-CLUSTERS = (1, 2, 4, 8)  # candidates, blocks that share a sum
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 
 
@@ -69,7 +68,9 @@ class Plan:
     split_k: int = 1  # parts of the sum that are computed apart
     boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
     cluster: int = 1  # blocks that work together
-    along: str = "k"  # whose parts they take: of a sum, or tiles beside each other, which share B or A
+    along: str = (
+        "k"  # whose parts they take: of a sum, or tiles beside each other, which share B or A
+    )
 
     @property
     def rows(self) -> int:
@@ -224,7 +225,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "span": SPAN,
             "split_k": splits(multiprocessor_of(context.target)),
             "boxes": BOXES,
-            "cluster": CLUSTERS,
+            "cluster": doublings(MOST_BLOCKS),
             "along": ("k", "m", "n"),
         },
         legal,
@@ -526,7 +527,7 @@ def _multiply(
         copied = hopper.multicast_of if plan.along == apart else unit.copy_of
         sch.tensorize(sch.get_loops(copy)[-2], copied(found.dtype, rows))
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
-    tiles *= found.batch * plan.split_k
+    tiles *= found.batch * plan.split_k * plan.parts // plan.cluster
     count = multiprocessor_of(context.target).count // plan.cluster
     unit.overlap(sch, ko, plan, count if found.is_open else min(tiles, count))
     return [start, a, b]
