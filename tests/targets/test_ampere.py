@@ -29,7 +29,7 @@ CTX = PassContext(target=Target.parse(TARGET))
 
 def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, slots=3, **form):
     """Scheduled by the rule, with a plan that suits a small problem."""
-    plan = f"groups={2 if m >= 128 else 1} block_n=64 slots={slots} span=1 split_k={split} boxes=1 cluster=1 along=k"
+    plan = f"groups={2 if m >= 128 else 1} block_n=64 slots={slots} span=1 split_k={split} boxes=1 cluster=1 along=k resident=1"
     choices = {"C": Choice("gemm_ampere", plan)}
     made = schedule(gemm(m, n, k, dtype, rounded, **form), TARGET, choices=choices)
     assert made.decisions[0].rule == "gemm_ampere"

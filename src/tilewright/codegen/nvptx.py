@@ -83,7 +83,8 @@ def emit_kernels(fn: Function, target: Target) -> tuple[str, tuple[Step, ...]]:
 
     def emit(loop: For) -> Kernel:
         kernel = _emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}")
-        made.append(_set_apart(kernel, target))
+        shares = hopper.gives_registers(loop) and hopper.resident_blocks(loop, _threads(_extents(loop))) > 1
+        made.append(kernel if shares else _set_apart(kernel, target))
         return made[-1]
 
     steps = steps_of(join_calls(fn.body), emit)

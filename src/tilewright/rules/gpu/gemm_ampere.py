@@ -67,6 +67,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         "boxes": (1,),
         "cluster": (1,),
         "along": ("k",),
+        "resident": (1,),
     }
     return Space(Plan, candidates, legal)
 

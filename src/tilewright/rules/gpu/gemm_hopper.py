@@ -45,7 +45,7 @@ from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import CLUSTER_AXIS, Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
-from tilewright.tensor.passes.specialize_roles import SWIZZLED
+from tilewright.tensor.passes.specialize_roles import SWIZZLED, consumer_registers
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
 
@@ -68,9 +68,8 @@ class Plan:
     split_k: int = 1  # parts of the sum that are computed apart
     boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
     cluster: int = 1  # blocks that work together
-    along: str = (
-        "k"  # whose parts they take: of a sum, or tiles beside each other, which share B or A
-    )
+    along: str = "k"  # what they take parts of: a sum, or rows and columns, which share B or A
+    resident: int = 1  # blocks that a multiprocessor has room for: the next kernel's beside these
 
     @property
     def rows(self) -> int:
@@ -202,7 +201,10 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         stored = np.where((c["groups"] == 1) & (low > 0), np.minimum(rows, low), rows)
         ring = c["slots"] * c["boxes"] * (stored + c["block_n"]) + 2 * (rows - stored)
         kept = np.where(_parts(c) > 1, rows * c["block_n"] * SUM_BYTES, 0)
-        fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= sm.shared_bytes
+        each = sm.shared_bytes // c["resident"]
+        fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= each
+        # Sums and places take registers.
+        fits &= c["block_n"] // 2 + 64 <= consumer_registers(c["groups"], c["resident"])
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]
@@ -227,6 +229,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "boxes": BOXES,
             "cluster": doublings(MOST_BLOCKS),
             "along": ("k", "m", "n"),
+            "resident": (1, 2),
         },
         legal,
     )
@@ -306,7 +309,7 @@ class Unit:
 
 
 def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
-    sch.specialize(ko, plan.slots, blocks)
+    sch.specialize(ko, plan.slots, blocks, resident=plan.resident)
 
 
 HOPPER = Unit(hopper.load_of, hopper.dot_of, _specialize)
@@ -527,7 +530,7 @@ def _multiply(
         copied = hopper.multicast_of if plan.along == apart else unit.copy_of
         sch.tensorize(sch.get_loops(copy)[-2], copied(found.dtype, rows))
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
-    tiles *= found.batch * plan.split_k * plan.parts // plan.cluster
+    tiles = tiles * found.batch * plan.split_k * plan.parts // plan.cluster
     count = multiprocessor_of(context.target).count // plan.cluster
     unit.overlap(sch, ko, plan, count if found.is_open else min(tiles, count))
     return [start, a, b]

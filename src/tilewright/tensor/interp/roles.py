@@ -29,6 +29,7 @@ from tilewright.sym import Expr, Var
 from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.dependent_launch import EFFECTLESS
 from tilewright.tensor.ir import (
+    CLUSTER_AXIS,
     DEVICE,
     THREAD,
     Address,
@@ -508,7 +509,7 @@ class _Block:
             case "mbarrier.init":
                 self._init(args, agent)
             case "mbarrier.arrive.cluster":
-                for peer in self.peers[: _value(args[1], env)]:
+                for peer in self._peers(args[1], agent, loc):
                     barrier = peer.barrier_for(args[0], agent, loc)
                     self._arrive(barrier, agent, GROUP_WARPS, loc)
                     barrier.guests[agent] = agent.clock[agent]
@@ -620,9 +621,9 @@ class _Block:
 
     def _load_all(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         """A part of a tile into every block of the cluster, each when it likes."""
-        target, source, rows, apart, barrier_at, high, first_row, _ = args
+        target, source, rows, apart, barrier_at, high, first_row, blocks = args
         box = self._box(source, rows, apart, high, first_row, agent.env)
-        for peer in self.peers:
+        for peer in self._peers(blocks, agent, loc):
             barrier = peer.barrier_for(barrier_at, agent, loc)
             peer.begin(target, 0, box, agent, barrier, loc)
             barrier.copies += 1
@@ -862,6 +863,18 @@ class _Block:
 
     # ------------------------------------------------------------------ clusters
 
+    def _peers(self, blocks: Expr, agent: _Agent, loc: Loc) -> list[_Block]:
+        """The blocks of the cluster, which are as many as an instruction says."""
+        count = _value(blocks, agent.env)
+        if count != len(self.peers):
+            raise ExecutionError(
+                "TW2494",
+                f"{agent.name} speaks to {count} blocks, its cluster has {len(self.peers)}",
+                loc,
+                help=f"blocks along {CLUSTER_AXIS} are a cluster where they meet: barrier.cluster",
+            )
+        return self.peers
+
     def _keep(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
         """Sums go where other blocks read them."""
         sums = self._sums(args[0], args[3], agent)
@@ -898,9 +911,9 @@ class _Block:
         sums = self._sums(args[0], args[5], agent)
         place = args[1]
         assert isinstance(place, Address)
-        apart, width, count = (_value(number, agent.env) for number in args[2:5])
+        apart, width = (_value(number, agent.env) for number in args[2:4])
         row, column = divmod(_value(place.index[0], agent.env), width)
-        for peer in self.peers[:count]:
+        for peer in self._peers(args[4], agent, loc):
             part = peer.parts.get((place.buffer, row * width % apart))
             known = part is not None and agent.clock.get(part.writer, 0) >= part.when
             if part is None or not known or peer.is_over:

@@ -104,8 +104,10 @@ def producer_registers(resident: Any) -> Any:
 
 
 def consumer_registers(groups: Any, resident: Any) -> Any:
-    """Of each thread that multiplies; of numbers, or of columns of them."""
-    share = (REGISTERS // resident - producer_registers(resident)) // groups // 8 * 8
+    """Of each thread that multiplies, out of what its block is given; of numbers, or of columns of
+    them."""
+    each = REGISTERS // resident // (groups + 1) // 8 * 8
+    share = (each * (groups + 1) - producer_registers(resident)) // groups // 8 * 8
     return np.minimum(MOST_REGISTERS, share)
 
 
