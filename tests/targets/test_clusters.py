@@ -89,31 +89,44 @@ def changed(pattern, to):
     return lambda text: re.sub(pattern, to, text, count=1)
 
 
-SUMS = "sums of two blocks"
-SHARED = "tiles of B"
-MEET = r"barrier\.cluster"
+def call(op, name):
+    """What begins a call of an instruction on a barrier."""
+    return rf"{op}:bool\(address\(%{name}\[[^]]*\]\)"
+
+
+def wanted(name, count):
+    """A barrier that waits for other arrivals."""
+    return changed(rf"({call('init', name)}, \d, )8", rf"\g<1>{count}")
+
+
+SUMS = {
+    "they never meet": without(r"barrier\.cluster"),
+    "no wait for parts": without(call(r"wait\.cluster", "kept")),
+    "no arrival at parts": without(call(r"arrive\.cluster", "kept")),
+    "no wait for readers": without(call(r"wait\.cluster", "read")),
+    "no arrival of readers": without(call(r"arrive\.cluster", "read")),
+    "parts of one block awaited": wanted("kept", 4),
+    "readers of one block awaited": wanted("read", 4),
+    "too many parts awaited": wanted("kept", 12),
+    "the phase of parts": changed(rf"({call('wait.cluster', 'kept')}, )[^\n]*", r"\g<1>1)"),
+    "kept for another block": changed(r"(cluster\.keep[^\n]*%C_rf\[)", r"\g<1>4096 - "),
+    "too many blocks": changed(rf"({call('arrive.cluster', 'kept')}, )2", r"\g<1>4"),
+}
+SHARED = {
+    "they do not meet first": without(r"barrier\.cluster", 0),
+    "they do not meet at last": without(r"barrier\.cluster", -1),
+    "no wait for the tile": without(call("wait", "full")),
+    "no wait for the slot": without(call(r"wait\.cluster", "empty")),
+    "given back to one block": changed(rf"arrive.cluster({call('', 'empty')}), 2", r"arrive\1"),
+    "consumers of one block awaited": wanted("empty", 4),
+    "bytes of a part": changed(rf"({call('expect', 'full')}, )16384", r"\g<1>12288"),
+    "a part for itself": changed(r"tma\.multicast(:bool\([^\n]*), 2\)\n", r"tma.load\1)\n"),
+    "the same part": changed(r"(tma\.multicast[^\n]*?%B_[^]]*?) \+ %\w+ \* 2048", r"\1"),
+}
 FAULTS = {
-    "they never meet": (SUMS, without(MEET)),
-    "no wait for parts": (SUMS, without(r"wait\.cluster:bool\(address\(%kept")),
-    "no arrival at parts": (SUMS, without(r"arrive\.cluster:bool\(address\(%kept")),
-    "no wait for readers": (SUMS, without(r"wait\.cluster:bool\(address\(%read")),
-    "no arrival of readers": (SUMS, without(r"arrive\.cluster:bool\(address\(%read")),
-    "parts of one block awaited": (SUMS, changed(r"(init:bool\(address\(%kept\[0\]\), 1, )8", r"\g<1>4")),
-    "readers of one block awaited": (SUMS, changed(r"(init:bool\(address\(%read\[0\]\), 1, )8", r"\g<1>4")),
-    "too many parts awaited": (SUMS, changed(r"(init:bool\(address\(%kept\[0\]\), 1, )8", r"\g<1>12")),
-    "the phase of parts": (SUMS, changed(r"(wait\.cluster:bool\(address\(%kept\[0\]\), )[^\n]*", r"\g<1>1)")),
-    "kept for another block": (SUMS, changed(r"(cluster\.keep:bool\([^\n]*address\(%C_rf\[)", r"\g<1>4096 - ")),
-    "more blocks than there are": (SUMS, changed(r"(arrive\.cluster:bool\(address\(%kept\[0\]\), )2", r"\g<1>4")),
-    "they do not meet first": (SHARED, without(MEET, 0)),
-    "they do not meet at last": (SHARED, without(MEET, -1)),
-    "no wait for the tile": (SHARED, without(r"wait:bool\(address\(%full")),
-    "no wait for the slot": (SHARED, without(r"wait\.cluster:bool\(address\(%empty")),
-    "given back to one block": (SHARED, changed(r"arrive\.cluster:bool\(address\(%empty\[([^]]*)\]\), 2\)", r"arrive:bool(address(%empty[\1]))")),
-    "consumers of one block awaited": (SHARED, changed(r"(init:bool\(address\(%empty\[0\]\), 2, )8", r"\g<1>4")),
-    "bytes of a part": (SHARED, changed(r"(expect:bool\(address\(%full\[[^]]*\]\), )16384", r"\g<1>12288")),
-    "a part for itself": (SHARED, changed(r"tma\.multicast(:bool\([^\n]*), 2\)\n", r"tma.load\1)\n")),
-    "the same part": (SHARED, changed(r"(tma\.multicast:bool\(address\(%B_shared\.b128\[[^]]*?) \+ %[\w]+ \* 2048", r"\1")),
-}  # fmt: skip
+    **{name: ("sums of two blocks", plant) for name, plant in SUMS.items()},
+    **{name: ("tiles of B", plant) for name, plant in SHARED.items()},
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -136,16 +149,16 @@ def test_blocks_stay_for_the_tiles_of_a_cluster():
 
 
 def test_tiles_that_differ_are_not_multicast():
-    text = program(SHARED)
+    text = program("tiles of B")
     assert re.search(r"tma\.multicast:bool\(address\(%B_", text)
     assert re.search(r"tma\.load:bool\(address\(%A_", text)
-    function = str(scheduled(SHARED)).replace("tma_load_bf16", "tma_multicast_bf16")
+    function = str(scheduled("tiles of B")).replace("tma_load_bf16", "tma_multicast_bf16")
     with pytest.raises(Unsupported) as caught:
         lower(parse(function), "gpu")
     assert caught.value.code == "TW2295"
 
 
-@pytest.mark.parametrize("form", [SUMS, "an epilogue", SHARED, "tiles of A"])
+@pytest.mark.parametrize("form", ["few rows", "an epilogue", "tiles of B", "tiles of A"])
 def test_code_of_clusters(form, tmp_path):
     run = tw.build(scheduled(form), TARGET)
     _, _, blocks, along, _ = FORMS[form]

@@ -83,8 +83,7 @@ def emit_kernels(fn: Function, target: Target) -> tuple[str, tuple[Step, ...]]:
 
     def emit(loop: For) -> Kernel:
         kernel = _emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}")
-        shares = hopper.gives_registers(loop) and hopper.resident_blocks(loop, _threads(_extents(loop))) > 1
-        made.append(kernel if shares else _set_apart(kernel, target))
+        made.append(_set_apart(kernel, loop, target))
         return made[-1]
 
     steps = steps_of(join_calls(fn.body), emit)
@@ -147,12 +146,15 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     return Kernel(name, buffers, scalars, grid, block, emitter.tile_bytes, maps, changed, waits)  # type: ignore[arg-type]  # three axes each
 
 
-def _set_apart(kernel: Kernel, target: Target) -> Kernel:
+def _set_apart(kernel: Kernel, loop: For, target: Target) -> Kernel:
     """A kernel that fills tiles by bulk copies, of no more blocks than multiprocessors, asks for so
-    much shared memory that each has one to itself, even where they start early."""
+    much shared memory that each has one to itself, even where they start early; unless registers
+    are shared out so that there is room for others."""
     counts = [int(dim.value) for dim in kernel.grid if isinstance(dim, Const)]
     is_one_wave = len(counts) == len(AXES) and math.prod(counts) <= target.cores
     if not (kernel.can_start_early and kernel.maps and is_one_wave):
+        return kernel
+    if hopper.resident_blocks(loop, _threads(_extents(loop))) > 1:
         return kernel
     shared = max(kernel.shared_bytes, target.shared_bytes // 2 + BLOCK_SHARED_BYTES)
     return replace(kernel, shared_bytes=shared)

@@ -3,10 +3,10 @@
     cluster_keep_f32(n=128)         Y[64, 128] = C[64, 128], where other blocks see it
     cluster_sum_f32(parts=4, n=32)  C[64, 32] += Y[0, 64, 32] + .. + Y[3, 64, 32]
 
-A cluster are the blocks along `blockIdx.y`, which run side by side. Memory of scope `shared.cluster`
-is theirs: the first index of a buffer says in whose shared memory an element lies, and a block writes
-no memory but its own. Tiles lie in it as warpgroups hold them, sixteen bytes of each thread one
-behind the other: only these instructions touch it.
+A cluster are the blocks along `blockIdx.y`, which run side by side. Memory of scope
+`shared.cluster` is theirs: the first index of a buffer says in whose shared memory an element lies,
+and a block writes no memory but its own. Tiles lie in it as warpgroups hold them, sixteen bytes of
+each thread one behind the other: only these instructions touch it.
 """
 
 from __future__ import annotations

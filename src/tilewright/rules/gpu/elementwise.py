@@ -19,7 +19,6 @@ from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
 
-
 THREADS = doublings(4 * USUAL_THREADS, WARP)  # candidates, of a block
 
 

@@ -252,8 +252,9 @@ def _clusters(found: Found, c: Columns) -> Column:
     b_shared = (columns % (count * SWIZZLED) == 0) & (c["span"] % count == 0)
     along = c["along"]
     fits = np.where(along == "k", sums, np.where(along == "m", b_shared, a_shared))
-    result: Column = (count == 1) & (along == "k") | (count > 1) & fits & (not found.is_open)
-    return result & ((count == 1) | (not found.windows))
+    fits &= (not found.is_open) & (not found.windows)
+    result: Column = np.where(count == 1, along == "k", fits)
+    return result
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:

@@ -94,8 +94,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Memory; steps of the last thread, which others hide where results alone occupy the GPU; meetings of
-    threads that share a result; multiprocessors without a block."""
+    """Memory; steps of the last thread, which others hide where results alone occupy the GPU;
+    meetings of threads that share a result; multiprocessors without a block."""
     sm, cores = multiprocessor_of(context.target), context.target.cores
     alone = c["per_result"] == 1
     hidden = alone & (found.results >= cores * USUAL_THREADS)

@@ -397,7 +397,8 @@ class _Block:
         self.lanes = lanes
         count = _value(rows.extent, env)
         self.meeting = _Barrier("the block's barrier", count, count)
-        self.assembly = peers[0].assembly if peers else _Barrier("the cluster's barrier", 0, 0)
+        whole = peers[0].assembly if peers else _Barrier("the cluster's barrier", 0, 0)
+        self.assembly: _Barrier = whole
         self.assembly.arrivals += count
         self.assembly.pending += count
         self.agents = []

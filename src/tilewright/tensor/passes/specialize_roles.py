@@ -22,11 +22,12 @@ so that such a tile is as low as the matrix.
 Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
 even for kernels that this one depends on.
 
-Where blocks of a cluster share the sum of a tile, consumers meet those of the other blocks: at `kept`
-when every part is where all can read it, and at `read` when nobody reads it any more.
+Where blocks of a cluster share the sum of a tile, consumers meet those of the other blocks: at
+`kept` when every part is where all can read it, and at `read` when nobody reads it any more.
 
-A tile that all blocks of a cluster have alike comes in parts, of which each block brings one for all
-of them (`tma.multicast`). Then a slot is empty when the consumers of all blocks are done with it.
+A tile that all blocks of a cluster have alike comes in parts, of which each block brings one for
+all of them (`tma.multicast`). Then a slot is empty when the consumers of all blocks are done with
+it.
 
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
 one has the matrix units while the other works on its scores. Side by side they would stay so.
@@ -122,7 +123,7 @@ class _Plan(NamedTuple):
 
 def _plan(stmt: Stmt) -> _Plan:
     found = annotation(stmt, SPECIALIZE) if isinstance(stmt, For) else None
-    return _Plan(*found) if isinstance(found, tuple) else _Plan()  # type: ignore[arg-type]
+    return _Plan(*found) if isinstance(found, tuple) else _Plan()
 
 
 def _slots(stmt: Stmt) -> int:
@@ -617,7 +618,7 @@ class _Roles:
             what = "they differ" if differs else f"{rows} rows are no {self.cluster} parts"
             raise Unsupported(
                 "TW2295",
-                f"the tiles of blocks along {CLUSTER_AXIS} cannot be brought by all of them: {what}",
+                f"tiles of blocks along {CLUSTER_AXIS} cannot be brought by all of them: {what}",
                 stmt.loc,
                 help=f"multicast tiles of {SWIZZLED} rows of each block, which do not depend on "
                 f"{CLUSTER_AXIS}",
