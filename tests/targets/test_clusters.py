@@ -24,18 +24,18 @@ ROWS = "groups=1 block_n=64 slots=2 span=1 split_k=1 boxes=1"
 # Sizes, the first fields of a plan, blocks of a cluster, what they take parts of, the form.
 FORMS = {
     "sums of two blocks": ((64, 128, 512), ROWS, 2, "k", {}),
-    "sums of four, and edges": ((72, 136, 512), ROWS.replace("=64", "=128"), 4, "k", {}),
+    "sums of four, and edges": ((40, 136, 256), ROWS.replace("=64", "=128"), 4, "k", {}),
     "two warpgroups": ((128, 64, 256), ROWS.replace("groups=1", "groups=2"), 2, "k", {}),
-    "an epilogue": ((72, 88, 256), ROWS, 2, "k", {"epilogue": True}),
+    "an epilogue": ((40, 88, 128), ROWS, 2, "k", {"epilogue": True}),
     "results of f32": ((64, 64, 256), ROWS, 2, "k", {"rounded": False}),
     "few rows": ((5, 64, 256), ROWS, 2, "k", {}),
     "a batch": ((40, 72, 128), ROWS, 2, "k", {"batch": (2,), "along_n": True}),
     "boxes": ((64, 64, 512), ROWS.replace("boxes=1", "boxes=2"), 2, "k", {}),
     "tiles of B": ((128, 64, 320), ROWS.replace("span=1", "span=2"), 2, "m", {}),
-    "tiles of B for four": ((256, 128, 192), ROWS.replace("span=1", "span=4"), 4, "m", {}),
+    "tiles of B for four": ((256, 64, 128), ROWS.replace("span=1", "span=4"), 4, "m", {}),
     "tiles of B along n": ((128, 64, 256), ROWS.replace("span=1", "span=2"), 2, "m",
                            {"along_n": True}),
-    "tiles of A": ((64, 256, 320), ROWS, 4, "n", {}),
+    "tiles of A": ((64, 256, 192), ROWS, 4, "n", {}),
     "low tiles of A": ((10, 120, 328), ROWS, 2, "n", {}),
     "tiles of A at edges": ((100, 90, 136), ROWS, 2, "n", {"epilogue": True}),
 }  # fmt: skip
@@ -68,10 +68,9 @@ def test_blocks_of_a_cluster_compute_the_product(form):
     given, want, out = given_of(form)
     tw.interpret(scheduled(form), *given, out)
     close(out, want, out.dtype)
-    for seed in range(2):
-        out[...] = np.nan
-        tw.interpret(parse(program(form)), *given, out, seed=seed)
-        close(out, want, out.dtype)
+    out[...] = np.nan
+    tw.interpret(parse(program(form)), *given, out, seed=len(form))
+    close(out, want, out.dtype)
 
 
 def without(pattern, which=0):
