@@ -20,7 +20,7 @@ from tilewright.tensor.passes import lower
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import assembled
-from test_hopper import FORMS, TYPES, close, gemm, operands
+from test_hopper import ALONE, FORMS, TYPES, close, gemm, operands
 
 TARGET = "cuda -arch=sm_80"
 CTX = PassContext(target=Target.parse(TARGET))
@@ -28,7 +28,8 @@ CTX = PassContext(target=Target.parse(TARGET))
 
 def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, slots=3, **form):
     """Scheduled by the rule, with a plan that suits a small problem."""
-    plan = f"groups={2 if m >= 128 else 1} block_n=64 slots={slots} span=1 split_k={split} boxes=1"
+    groups = 2 if m >= 128 else 1
+    plan = f"groups={groups} block_n=64 slots={slots} span=1 split_k={split} boxes=1 {ALONE}"
     choices = {"C": Choice("gemm_ampere", plan)}
     made = schedule(gemm(m, n, k, dtype, rounded, **form), TARGET, choices=choices)
     assert made.decisions[0].rule == "gemm_ampere"

@@ -77,10 +77,10 @@ def check(fn, case, seed=0):
 
 
 BOTH, ONE = (
-    "groups=2 keys=128 slots=2 stays=0 queries=1",
-    "groups=1 keys=64 slots=3 stays=0 queries=1",
+    "groups=2 keys=128 slots=2 stays=0 queries=1 resident=1",
+    "groups=1 keys=64 slots=3 stays=0 queries=1 resident=1",
 )
-STAGGERED = "groups=2 keys=128 slots=3 stays=0 queries=1"
+STAGGERED = "groups=2 keys=128 slots=3 stays=0 queries=1 resident=1"
 CASES = {
     "plain": {"q": (1, 2, 128), "keys": 256},
     "wide heads": {"q": (1, 1, 128), "keys": 256, "features": 128},
@@ -130,13 +130,16 @@ STAYING = {
 @pytest.mark.parametrize("plan", ["groups=1 keys=64 slots=2", "groups=1 keys=64 slots=3"])
 def test_blocks_stay_for_all_tiles(name, plan):
     case = STAYING[name]
-    made = lower(planned(f"{plan} stays=1 queries=1", SMALL, **case), "gpu")
+    made = lower(planned(f"{plan} stays=1 queries=1 resident=1", SMALL, **case), "gpu")
     assert "thread(blockIdx.x) 0..2 " in str(made)
     check(made, case)
 
 
 def test_blocks_that_had_more_steps_of_one_wave_have_fewer_of_the_next():
-    plan, case = "groups=1 keys=64 slots=2 stays=1 queries=1", {"q": (1, 2, 256), "keys": 256}
+    plan, case = (
+        "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1",
+        {"q": (1, 2, 256), "keys": 256},
+    )
     causal = {**case, "attributes": ", causal = true"}
     made = [str(lower(planned(plan, SMALL, **each), "gpu")) for each in (case, causal)]
     assert ["select(%wave % 2 == 0, " in each for each in made] == [False, True]
@@ -145,7 +148,7 @@ def test_blocks_that_had_more_steps_of_one_wave_have_fewer_of_the_next():
 @pytest.mark.parametrize("fault", ["steps are not counted", "the count begins at one"])
 def test_a_fault_in_the_count_of_steps_is_found(fault):
     case = STAYING["causal"]
-    plan = "groups=1 keys=64 slots=2 stays=1 queries=1"
+    plan = "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1"
     good = str(lower(planned(plan, SMALL, **case), "gpu"))
     bad = {
         "steps are not counted": re.sub(r"(%steps\[0\] = %before) .*", r"\g<1>", good, count=1),

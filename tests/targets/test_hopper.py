@@ -26,6 +26,7 @@ from tilewright.tensor.passes import lower
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
+ALONE = "cluster=1 along=k resident=1"
 
 
 def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=False):
@@ -59,7 +60,7 @@ def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=
 def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, boxes=1, **form):
     """Scheduled by the rule, with a plan that suits a small problem."""
     slots, groups = 4 if boxes < 4 else 3, 2 if m >= 128 else 1
-    plan = f"groups={groups} block_n=64 slots={slots} span=1 split_k={split} boxes={boxes}"
+    plan = f"groups={groups} block_n=64 slots={slots} span=1 split_k={split} boxes={boxes} {ALONE}"
     choices = {"C": Choice("gemm_hopper", plan)} if m <= 256 else None
     made = schedule(gemm(m, n, k, dtype, rounded, **form), TARGET, choices=choices)
     assert made.decisions[0].rule == "gemm_hopper"
@@ -121,7 +122,7 @@ def test_every_shape_has_code_without_local_memory(form):
 
 def weighted(m, n, k, slots, **form):
     """The GEMM of a weight, as a model has it, lowered for kernels that start early."""
-    plan = f"groups=1 block_n=64 slots={slots} span=1 split_k=1 boxes=1"
+    plan = f"groups=1 block_n=64 slots={slots} span=1 split_k=1 boxes=1 {ALONE}"
     fn = gemm(m, n, k, **form)
     fn = replace(fn, attrs=annotated(fn.attrs, WEIGHTS, (1,)))
     made = schedule(fn, TARGET, choices={"C": Choice("gemm_hopper", plan)}).schedule.function
@@ -217,7 +218,7 @@ BYTES = {
 @pytest.mark.parametrize("name", BYTES)
 def test_products_of_bytes_are_exact(name):
     (m, n, k), dtype, requantized, split = BYTES[name]
-    plan = f"groups=1 block_n=32 slots=3 span=1 split_k={split} boxes=1"
+    plan = f"groups=1 block_n=32 slots=3 span=1 split_k={split} boxes=1 {ALONE}"
     made = schedule(
         byte_gemm(m, n, k, dtype, requantized),
         TARGET,

@@ -60,7 +60,7 @@ CASES = {
 
 def planned(**case):
     fn = lower_graph(graph.parse(text(**case)).main, "conv")
-    plan = "groups=1 block_n=32 slots=4 span=1 split_k=1 boxes=1"
+    plan = "groups=1 block_n=32 slots=4 span=1 split_k=1 boxes=1 cluster=1 along=k resident=1"
     made = schedule(fn, TARGET, constants=("w",), choices={"m": Choice("gemm_hopper", plan)})
     assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
     return made.schedule.function

@@ -81,6 +81,7 @@ class Emitter:
         self.tile_maps: dict[object, Value] = {}  # of a GPU: matrices that tiles are copied from
         self.awaited: tuple[Buffer, ...] = ()  # of a GPU: memory that kernels before may still use
         self.tile_bytes = 0  # of them, in dynamic shared memory so far
+        self.cluster = 1  # of a GPU: blocks that see each other's shared memory
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
         self.is_task = False  # inside a parallel loop: further ones run serially

@@ -1,6 +1,7 @@
 """Instructions of Hopper: bulk tensor copies, barriers in shared memory, wide warpgroup GEMMs.
 
     tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
+    tma.multicast(.., blocks)            the same, to all blocks of a cluster
     tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
     tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
     tile.low(tile, rows)                 says that a left operand's rows are so few; no code
@@ -30,6 +31,7 @@ from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
 from tilewright.tensor.visit import exprs
 
 THREADS = 128  # of a warpgroup
+REGISTERS = 65536  # of a multiprocessor
 SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 # Products of a sum that follow each other: (sum, n, along_n, starts, a, b, a, b, ...).
@@ -57,7 +59,7 @@ def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
     """The matrices that a kernel copies from, each with its box once."""
     found: dict[TileMap, None] = {}
     for node in exprs(root):
-        if isinstance(node, Call) and node.op == "tma.load":
+        if isinstance(node, Call) and node.op in ("tma.load", "tma.multicast"):
             found[_map_of(*node.args)] = None
         elif isinstance(node, Call) and node.op == "tma.window":
             found[_windows_of(*node.args)] = None
@@ -87,7 +89,7 @@ def _map_of(
             help="specialize the loop around it: sch.specialize(loop, slots)",
         )
     columns = ROW_BYTES // source.buffer.dtype.size_bytes
-    height, _ = rest
+    height, *_ = rest
     whole: Expr = sym.ONE
     for dim in source.buffer.shape:
         whole = sym.mul(whole, dim)
@@ -98,6 +100,16 @@ def _map_of(
 def gives_registers(root: Stmt) -> bool:
     """Whether warpgroups of the kernel hand registers to each other."""
     return any(isinstance(n, Call) and n.op.startswith("registers.") for n in exprs(root))
+
+
+def resident_blocks(root: Stmt, threads: int) -> int:
+    """The blocks that a multiprocessor has registers for, once warpgroups have handed them over."""
+    counts: dict[str, int] = {}
+    for node in exprs(root):
+        if isinstance(node, Call) and node.op.startswith("registers."):
+            counts[node.op] = known_number(node.args[0])
+    given, taken = counts["registers.give"], counts["registers.take"]
+    return REGISTERS // (given * THREADS + taken * (threads - THREADS))
 
 
 def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
@@ -121,7 +133,7 @@ def shared_pointer(e: Emitting, at: Expr) -> Value:
     return e.b.value(SHARED, f"addrspacecast {e.pointer(at)} to {SHARED}")
 
 
-def _narrow(e: Emitting, value: Expr) -> Value:
+def narrow(e: Emitting, value: Expr) -> Value:
     return e.b.convert("trunc", e.expr(value), "i32")
 
 
@@ -148,9 +160,13 @@ def _init(e: Emitting, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
 
 
 def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
-    """Until the phase is over."""
-    at, parity = shared_pointer(e, barrier), _narrow(e, phase)
-    name = "llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta"
+    wait_for(e, barrier, phase, "cta")
+
+
+def wait_for(e: Emitting, barrier: Expr, phase: Expr, scope: str) -> None:
+    """Until the phase is over, and what those that arrived in the scope wrote before is seen."""
+    at, parity = shared_pointer(e, barrier), narrow(e, phase)
+    name = f"llvm.nvvm.mbarrier.try.wait.parity.scope.{scope}.space.cta"
 
     def waiting() -> Value:
         return e.b.op("xor", e.b.call(name, "i1", at, parity), i1(True))
@@ -183,9 +199,11 @@ def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
 
 
 def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
+    """Into the block's own memory, or also to the same place of all blocks of a cluster."""
     assert isinstance(source, Address)
     made = _map_of(tile, source, rows, width, *rest)
-    barrier, height, row = rest
+    barrier, height, row, *cluster = rest
+    everywhere = (1 << known_number(cluster[0])) - 1 if cluster else 0
     (index,) = source.index
     places = [sym.floormod(index, width), row]
     if made.is_batched:
@@ -199,10 +217,10 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
         remote,
         shared_pointer(e, barrier),
         e.tile_maps[made],
-        *(_narrow(e, sym.simplify(place)) for place in places),
-        Value("i16", "0"),
+        *(narrow(e, sym.simplify(place)) for place in places),
+        Value("i16", str(everywhere)),
         i64(0),
-        i1(False),
+        i1(bool(cluster)),
         i1(False),
         i32(0),
     )
@@ -241,7 +259,7 @@ def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Exp
     remote = e.b.value(
         "ptr addrspace(7)", f"addrspacecast {shared_pointer(e, tile)} to ptr addrspace(7)"
     )
-    numbers = [_narrow(e, sym.simplify(place)) for place in places]
+    numbers = [narrow(e, sym.simplify(place)) for place in places]
     offsets = [e.b.convert("trunc", number, "i16") for number in numbers[4:]]
     e.b.call(
         "llvm.nvvm.cp.async.bulk.tensor.g2s.im2col.4d",
@@ -579,6 +597,7 @@ RULES: dict[str, Callable[..., None]] = {
     "tile.clear": _clear_rows,
     "tile.low": _low,
     "tma.load": _load,
+    "tma.multicast": _load,
     "tma.window": _load_window,
     "wgmma.clear": clear,
     "wgmma.tile": _tile(waits=True),

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import ampere, hardware, hopper, hopper_attention, llvm, wgmma
+from tilewright.codegen import ampere, clusters, hardware, hopper, hopper_attention, llvm, wgmma
 from tilewright.codegen.builder import ModuleText, Value, i64
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp
@@ -25,15 +25,17 @@ from tilewright.codegen.machine import Machine
 from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
 from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
+from tilewright.intrin.cluster import CLUSTER
 from tilewright.intrin.hopper import HELD, LEFT, PAIR, ROW, TILE, WIDE
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import ONE, Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import assembly_of
+from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED
+from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED, Owner
 from tilewright.tensor.visit import exprs, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -81,7 +83,7 @@ def emit_kernels(fn: Function, target: Target) -> tuple[str, tuple[Step, ...]]:
 
     def emit(loop: For) -> Kernel:
         kernel = _emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}")
-        made.append(_set_apart(kernel, target))
+        made.append(_set_apart(kernel, loop, target))
         return made[-1]
 
     steps = steps_of(join_calls(fn.body), emit)
@@ -121,11 +123,16 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     fences = wgmma.uses_wgmma(loop) and not warps
     bound = _launch_bound(extents, READY_THREADS)
     if hopper.gives_registers(loop) or warps:
-        # One block per multiprocessor, or registers stay as they are; sums of warps need many.
-        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="1"'
+        # So many blocks per multiprocessor, or registers stay as they are; sums of warps need many.
+        resident = 1 if warps else hopper.resident_blocks(loop, _threads(extents))
+        bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
+    cluster = _cluster(loop)
+    if cluster > 1:
+        bound += f' "nvvm.cluster_dim"="1,{cluster},1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
         emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
+        emitter.cluster = cluster
         emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
         weights = weights_of(fn)
         emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
@@ -145,12 +152,15 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     return Kernel(name, buffers, scalars, grid, block, *sizes)  # type: ignore[arg-type]  # three axes each
 
 
-def _set_apart(kernel: Kernel, target: Target) -> Kernel:
+def _set_apart(kernel: Kernel, loop: For, target: Target) -> Kernel:
     """A kernel that fills tiles by bulk copies, of no more blocks than multiprocessors, asks for so
-    much shared memory that each has one to itself, even where they start early."""
+    much shared memory that each has one to itself, even where they start early; unless registers
+    are shared out so that there is room for others."""
     counts = [int(dim.value) for dim in kernel.grid if isinstance(dim, Const)]
     is_one_wave = len(counts) == len(AXES) and math.prod(counts) <= target.cores
     if not (kernel.can_start_early and kernel.maps and is_one_wave):
+        return kernel
+    if hopper.resident_blocks(loop, _threads(_extents(loop))) > 1:
         return kernel
     shared = max(kernel.shared_bytes, target.shared_bytes // 2 + BLOCK_SHARED_BYTES)
     return replace(kernel, shared_bytes=shared)
@@ -175,12 +185,23 @@ def _launch_bound(extents: dict[str, Expr], ready: int = 0) -> str:
     return f'{bound} "nvvm.minctasm"="{max(1, ready // whole)}"' if ready else bound
 
 
+def _threads(extents: dict[str, Expr]) -> int:
+    """Of a block, which are known."""
+    return math.prod(hopper.known_number(extents.get(f"threadIdx.{axis}", ONE)) for axis in AXES)
+
+
 def _extents(loop: For) -> dict[str, Expr]:
     return {
         stmt.thread: stmt.extent
         for stmt in walk(loop)
         if isinstance(stmt, For) and stmt.kind == ir.THREAD
     }
+
+
+def _cluster(loop: For) -> int:
+    """How many blocks see each other's shared memory."""
+    along = cluster_loop(loop)
+    return 1 if along is None else hopper.known_number(along.extent)
 
 
 def _outer_buffers(fn: Function, root: For) -> tuple[Buffer, ...]:
@@ -397,11 +418,14 @@ def _nowhere(e: Emitting, stmt: ir.Alloc) -> None:
 
 
 def _tile(e: Emitting, stmt: ir.Alloc) -> None:
-    """Swizzled tiles are in dynamic shared memory, which may be more than 48 KB."""
+    """Swizzled tiles are in dynamic shared memory, which may be more than 48 KB. Of what belongs to
+    a cluster each of its blocks has a part."""
     count = stmt.buffer.dtype.size_bytes
     for dim in stmt.buffer.shape:
         assert isinstance(dim, Const)
         count *= int(dim.value)
+    if stmt.buffer.memory.owner is Owner.CLUSTER:
+        count //= e.cluster
     if DYNAMIC not in e.module.global_lines:
         e.module.global_lines.append(DYNAMIC)
     at = f"getelementptr (i8, ptr addrspace(3) @dynamic_shared, i64 {e.tile_bytes})"
@@ -417,6 +441,7 @@ HANDLERS = Handlers(
         **hardware.CALLS,
         wgmma.PREFIX: wgmma.emit,
         **dict.fromkeys(hopper.RULES, hopper.emit),
+        **dict.fromkeys(clusters.RULES, clusters.emit),
         **dict.fromkeys(hopper_attention.RULES, hopper_attention.emit),
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
@@ -434,6 +459,7 @@ HANDLERS = Handlers(
         ROW.name: _held,
         LEFT.name: _left,
         TILE.name: _tile,
+        CLUSTER.name: _tile,
     },
     other_alloc=_nowhere,
 )

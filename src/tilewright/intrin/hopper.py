@@ -1,6 +1,7 @@
 """Hopper's bulk tensor copies and wide warpgroup GEMMs on swizzled tiles, declared by behaviour.
 
     tma_load_bf16(rows=128)    Y[128, 64] = X[128, 64], from global memory to a swizzled tile
+    tma_multicast_bf16(rows=128)    the same, of a tile that all blocks of a cluster have alike
     wgmma_bf16(n=256)          C[64, 256] += A[64, 64] B[256, 64]^T, f32 sums in registers
     wgmma_kn_bf16(n=256)       C[64, 256] += A[64, 64] B[64, 256], B in boxes of 64 columns
     wgmma_f8e4m3(n=256)        C[64, 256] += A[64, 128] B[256, 128]^T
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, INDEX
@@ -56,6 +58,7 @@ TILE_SCOPE, SUM_SCOPE = TILE.reference, SUM.reference
 WIDE_SCOPE, ROW_SCOPE = WIDE.reference, ROW.reference
 ROW_BYTES = 128
 M = 64  # rows of a warpgroup's tile
+THREADS = 128  # of a warpgroup
 RUN = 8  # neighbours in a row that a thread holds in `wgmma.rows`
 QUAD = 4  # threads that share a row
 PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
@@ -105,6 +108,11 @@ def load_of(dtype: str, rows: int) -> TensorIntrin:
     return intrinsic(f"tma_load_{dtype}", rows=rows)
 
 
+def multicast_of(dtype: str, rows: int) -> TensorIntrin:
+    """The copy of a tile that all blocks of a cluster have alike: each brings a part for all."""
+    return intrinsic(f"tma_multicast_{dtype}", rows=rows)
+
+
 def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     """The product whose right operand has neighbours along k, or along n."""
     name = OPERANDS[dtype].name
@@ -125,6 +133,11 @@ def _rows_name(sums: str) -> str:
 
 def attend_of(dtype: str, keys: int, features: int) -> TensorIntrin:
     return intrinsic(f"wgmma_attend_{dtype}", keys=keys, features=features)
+
+
+def attend_registers(keys: Any, features: int) -> Any:
+    """That a thread needs for a step of attention: scores, powers in pairs, sums, and the rest."""
+    return (keys + keys // PAIR + features) * M // THREADS + 24
 
 
 @dataclass(frozen=True)
@@ -162,16 +175,16 @@ def _instruction(name: str, *args: Expr) -> Stmt:
     return Eval(Call(name, args, BOOL))
 
 
-def _load(dtype: str, rows: int) -> TensorIntrin:
+def _load(dtype: str, rows: int, *, to: str = "load") -> TensorIntrin:
     k = OPERANDS[dtype].columns
 
     def compute(X: Buffer, Y: Buffer) -> Stmt:
         stride = Call("stride", (address(X), sym.const(0)), INDEX)
-        return _instruction("tma.load", address(Y), address(X), sym.const(rows), stride)
+        return _instruction(f"tma.{to}", address(Y), address(X), sym.const(rows), stride)
 
     return member(
         f"""
-        func @tma_load_{dtype}(%X: {dtype}[{rows}, {k}], %Y: {dtype}[{rows}, {k}] in {TILE_SCOPE})
+        func @tma_{to}_{dtype}(%X: {dtype}[{rows}, {k}], %Y: {dtype}[{rows}, {k}] in {TILE_SCOPE})
             stage scheduled {{
           for %i in 0..{rows} {{ for %k in 0..{k} {{
             block @Y(%v0: spatial {rows} = %i, %v1: spatial {k} = %k) {{
@@ -330,6 +343,7 @@ for _sums in ("f32", "i32"):
     declare_family(f"wgmma_round_{_sums}", (N,), partial(_store, _sums))
 for _of, _operand in OPERANDS.items():
     declare_family(f"tma_load_{_of}", (ROWS,), partial(_load, _of))
+    declare_family(f"tma_multicast_{_of}", (ROWS,), partial(_load, _of, to="multicast"))
     _width = N if _operand.sums == "f32" else WHOLE
     declare_family(f"wgmma_{_operand.name}", (_width,), partial(_dot, _of))
 for _of in HALVES:

@@ -14,7 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.tensor.ir import BLOCK_LEVEL, SERIAL, THREAD, THREAD_LEVEL, UNROLL, For
+from tilewright.tensor.ir import (
+    BLOCK_LEVEL,
+    CLUSTER_AXIS,
+    SERIAL,
+    THREAD,
+    THREAD_LEVEL,
+    UNROLL,
+    For,
+    level_of,
+)
 from tilewright.tensor.scopes import LOCAL, SHARED, MemoryScope, Owner
 
 UNIT_AXIS = "threadIdx.x"  # the threads that drive a unit together are neighbours
@@ -39,13 +48,17 @@ def is_shared_between(memory: MemoryScope, loop: For) -> bool:
         return False
     if memory.owner is Owner.BLOCK:
         return loop.level == THREAD_LEVEL
+    if memory.owner is Owner.CLUSTER:
+        return loop.level == THREAD_LEVEL or loop.thread == CLUSTER_AXIS
     if memory.owner is Owner.UNIT:
         return loop.thread == UNIT_AXIS
     return memory.owner is Owner.DEVICE
 
 
-def is_apart_along(memory: MemoryScope, level: str) -> bool:
-    """Whether threads that differ along an axis of the level have copies of their own."""
+def is_apart_along(memory: MemoryScope, axis: str) -> bool:
+    """Whether threads that differ along an axis have copies of their own."""
+    if memory.owner is Owner.CLUSTER:
+        return level_of(axis) == BLOCK_LEVEL and axis != CLUSTER_AXIS
     if memory.owner is Owner.BLOCK:
-        return level == BLOCK_LEVEL
+        return level_of(axis) == BLOCK_LEVEL
     return memory.owner is Owner.THREAD

@@ -31,6 +31,7 @@ class Owner(Enum):
     """Who has a copy of its own of a buffer that is used inside a kernel."""
 
     DEVICE = "device"  # one copy, which all threads see
+    CLUSTER = "cluster"  # blocks of threads along blockIdx.y, which run side by side
     BLOCK = "block"  # a block of threads
     THREAD = "thread"
     UNIT = "unit"  # the threads that drive a special unit together; on a CPU the thread

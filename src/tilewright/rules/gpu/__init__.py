@@ -5,14 +5,14 @@ from __future__ import annotations
 from tilewright.rules.gpu.attention_hopper import ATTENTION_HOPPER
 from tilewright.rules.gpu.contraction import GEMM
 from tilewright.rules.gpu.convolution import CONVOLUTION
-from tilewright.rules.gpu.elementwise import elementwise
-from tilewright.rules.gpu.fallback import fallback
+from tilewright.rules.gpu.elementwise import ELEMENTWISE
+from tilewright.rules.gpu.fallback import FALLBACK
 from tilewright.rules.gpu.gemm_ampere import GEMM_AMPERE
 from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import GEMV
-from tilewright.rules.gpu.reduction import reduction
+from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.rows import ROWS
-from tilewright.rules.rule import RuleSet, closed
+from tilewright.rules.rule import RuleSet
 
 RULES: RuleSet = (
     (ATTENTION_HOPPER,),
@@ -22,7 +22,7 @@ RULES: RuleSet = (
     (GEMM,),
     (ROWS,),
     (GEMV,),
-    (closed("reduction", reduction),),
-    (closed("elementwise", elementwise),),
-    (closed("fallback", fallback),),
+    (REDUCTION,),
+    (ELEMENTWISE,),
+    (FALLBACK,),
 )

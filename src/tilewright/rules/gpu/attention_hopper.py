@@ -26,6 +26,7 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.tensor.ir import REDUCE, Block, Buffer, Load, Store, Update
 from tilewright.tensor.passes.fold_padding import padding_of
+from tilewright.tensor.passes.specialize_roles import consumer_registers
 from tilewright.tensor.passes.stagger_attention import LEAST_SLOTS
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import output_buffers
@@ -45,6 +46,7 @@ class Plan:
     slots: int
     stays: int = 0  # whether a block takes tile after tile, as many as multiprocessors
     queries: int = 1  # tiles of queries in shared memory: the next comes while one is in use
+    resident: int = 1  # blocks that a multiprocessor has at once
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,14 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"] * c["queries"] + 2 * c["slots"] * c["keys"]
         whole = (found.rows % (hopper.M * c["groups"]) == 0) & (found.keys % c["keys"] == 0)
-        fits = rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes
+        fits = rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes // c["resident"]
+        needed = hopper.attend_registers(c["keys"], found.features)
+        fits &= needed <= consumer_registers(c["groups"], c["resident"])
         result: Column = whole & fits & (c["queries"] <= 1 + c["stays"])
         return result
 
     candidates = {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": (1, 0),
-                  "queries": (2, 1)}  # fmt: skip
+                  "queries": (2, 1), "resident": (1, 2, 3)}  # fmt: skip
     return Space(Plan, candidates, legal)
 
 
@@ -228,8 +232,9 @@ def _streamed(
     sch.tensorize(sch.get_loops(first)[-2], attend)
     sch.tensorize(sch.get_loops(rows)[-2], hopper.rows_of(found.features))
     tiles = found.batch * (found.rows // (hopper.M * plan.groups))
-    blocks = min(tiles, multiprocessor_of(context.target).count) if plan.stays else 0
-    sch.specialize(step, plan.slots, blocks, plan.queries)
+    count = multiprocessor_of(context.target).count * plan.resident
+    blocks = min(tiles, count) if plan.stays else 0
+    sch.specialize(step, plan.slots, blocks, plan.queries, plan.resident)
     return (*copies.folded, s, t, o, q, k, v, start, first, rows, result)
 
 

@@ -2,30 +2,80 @@
 
 from __future__ import annotations
 
-from tilewright.base.multiprocessor import USUAL_THREADS, multiprocessor_of
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import bind_flat, own_nest, units_first
 from tilewright.rules.match.followers import followers
 from tilewright.rules.match.nest import Nest, block_of, groups, is_expression
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
 
+THREADS = doublings(4 * USUAL_THREADS, WARP)  # candidates, of a block
 
-def elementwise(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a block without reductions that stands alone."""
+
+@dataclass(frozen=True)
+class Plan:
+    """How elements are shared out."""
+
+    threads: int  # of a block
+    vector: int  # neighbours of one thread
+
+
+@dataclass(frozen=True)
+class Found:
+    """A block without reductions that stands alone."""
+
+    reference: BlockRef
+    nest: Nest
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     nest = own_nest(sch, reference)
     if nest is None or not nest.loops or len(nest.spatial) != len(nest.loops):
-        return ()
-    if not is_expression(nest.block):
-        return ()
-    lanes = vector_of(nest, context)
-    units, loops = units_first(nest, nest.spatial)
+        return None
+    return Found(reference, nest) if is_expression(nest.block) else None
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    """Vectors up to the widest access, where all of memory agrees."""
+    widest = vector_of(found.nest, context)
+    return Space(Plan, {
+        "threads": preferring(USUAL_THREADS, THREADS),
+        "vector": doublings(widest)[::-1],
+    })  # fmt: skip
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Instructions, memory, and multiprocessors that have fewer than two of the usual blocks. How
+    many threads a block really has makes little difference; measuring tells."""
+    sm = multiprocessor_of(context.target)
+    lanes = context.target.cores * sm.warp * sm.warps_issued_per_cycle
+    wanted = 2.0 * context.target.cores
+    blocks = found.nest.instances / (USUAL_THREADS * c["vector"])
+    moved = sum(access.buffer.dtype.size_bytes for access in found.nest.accesses)
+    return Cost.of(
+        launch=sm.launch_cycles,
+        memory=found.nest.instances * moved / sm.memory_bytes_per_cycle,
+        issue=found.nest.instances / c["vector"] / lanes + 0.0 * c["threads"],
+        idle=np.maximum(0.0, wanted - blocks) / wanted * sm.global_latency_cycles,
+    )
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    units, loops = units_first(found.nest, found.nest.spatial)
     if units:
         sch.reorder(*units, *loops)
-    _, thread = bind_flat(sch, loops, USUAL_THREADS, lanes)
-    return (reference, *_followed(sch, reference, thread, lanes))
+    _, thread = bind_flat(sch, loops, plan.threads, plan.vector)
+    return (found.reference, *_followed(sch, found.reference, thread, plan.vector))
 
 
 def _followed(
@@ -62,8 +112,8 @@ def _takes_each(sch: Schedule, made_by: BlockRef, reader: BlockRef) -> bool:
 
 
 def vector_of(nest: Nest, context: RuleContext) -> int:
-    """Neighbouring elements of one thread: as wide as a load, where all of memory agrees and there
-    are blocks for every multiprocessor all the same."""
+    """Neighbouring elements that one thread can load at once: as wide as an access, where all of
+    memory agrees."""
     last = [at for at in nest.spatial if nest.extent(at) is not ONE]
     if not last:
         return 1
@@ -74,14 +124,13 @@ def vector_of(nest: Nest, context: RuleContext) -> int:
         if not isinstance(found, Const):
             return 1
         extent *= int(found.value)
-    sizes = [access.buffer.dtype.size_bytes for access in nest.accesses]
-    lanes = max(1, multiprocessor_of(context.target).access_bytes // max(sizes))
-    while lanes > 1 and (
-        extent % lanes or nest.instances < context.target.cores * USUAL_THREADS * 2 * lanes
-    ):
-        lanes //= 2
     for access in nest.accesses:
         stride = access.stride(nest.var(part[-1]))
         if stride is None or (stride is not ZERO and stride is not ONE):
             return 1
-    return lanes
+    sizes = [access.buffer.dtype.size_bytes for access in nest.accesses]
+    widest = max(1, multiprocessor_of(context.target).access_bytes // max(sizes))
+    return gcd(widest, extent)
+
+
+ELEMENTWISE = Rule("elementwise", Plan, match, plans, cost, apply)

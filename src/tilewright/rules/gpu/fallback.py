@@ -2,36 +2,81 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import USUAL_THREADS
+from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import alone, bind_flat
-from tilewright.rules.match.nest import nest_of
+from tilewright.rules.match.nest import nest_of, total
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Columns, Cost, Space, doublings, preferring
 from tilewright.tensor.ir import THREAD, For
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 
 
-def fallback(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Every nest that no other rule took; blocks that share their outermost loop go together."""
+@dataclass(frozen=True)
+class Plan:
+    """Threads of a block, where loops are independent."""
+
+    threads: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A nest that no other rule took."""
+
+    reference: BlockRef
+    steps: int  # of all its loops
+    threads: int  # of them that are independent
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found:
+    nest = nest_of(sch, reference)
+    if nest is None:
+        return Found(reference, 1, 1)
+    return Found(reference, nest.instances, total(nest, nest.spatial))
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    return Space(Plan, {"threads": preferring(USUAL_THREADS, doublings(4 * USUAL_THREADS, WARP))})
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Nothing is known of what the block does: each step of a thread waits for memory."""
+    sm = multiprocessor_of(context.target)
+    waves = -(-found.threads // (context.target.cores * sm.threads))
+    each = found.steps / found.threads
+    return Cost.of(
+        launch=sm.launch_cycles, steps=waves * each * sm.global_latency_cycles + 0.0 * c["threads"]
+    )
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """Blocks that share their outermost loop go together."""
+    reference = found.reference
     path = find_block(sch.function, reference.name)
     assert path is not None
     if any(isinstance(stmt, For) and stmt.kind == THREAD for stmt in path):
         return (reference,)
     point = sch.checkpoint()
     try:
-        return _independent(sch, reference)
+        return _independent(sch, reference, plan.threads)
     except ScheduleError:
         sch.restore(point)
     return tuple(sch.get_child_blocks(alone(sch, reference)))
 
 
-def _independent(sch: Schedule, reference: BlockRef) -> tuple[BlockRef, ...]:
+def _independent(sch: Schedule, reference: BlockRef, threads: int) -> tuple[BlockRef, ...]:
     nest = nest_of(sch, reference)
     if nest is None or not nest.spatial:
         raise ScheduleError("TW2705", "no loops of its own")
     spatial = [nest.loops[at] for at in nest.spatial]
     others = [loop for at, loop in nest.loops.items() if at not in nest.spatial]
     sch.reorder(*spatial, *others)
-    bind_flat(sch, spatial, USUAL_THREADS)
+    bind_flat(sch, spatial, threads)
     return (reference,)
+
+
+FALLBACK = Rule("fallback", Plan, match, plans, cost, apply)

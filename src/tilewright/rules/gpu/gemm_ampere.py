@@ -10,6 +10,7 @@ group multiplies 16 rows. On Hopper it serves what bulk copies cannot.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -58,13 +59,16 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         result: Column = (_tile_bytes(c) <= sm.shared_bytes) & whole & parts & boxes
         return result
 
-    candidates = {
+    candidates: dict[str, Sequence[int | str]] = {
         "groups": doublings(sm.block_threads // (4 * sm.warp)),
         "block_n": [n for n in BLOCK_N if n <= 2 * sm.accumulators],
         "slots": SLOTS,
         "span": SPAN,
         "split_k": splits(sm),
         "boxes": (1,),
+        "cluster": (1,),
+        "along": ("k",),
+        "resident": (1,),
     }
     return Space(Plan, candidates, legal)
 

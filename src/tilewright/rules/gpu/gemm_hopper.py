@@ -24,6 +24,8 @@ import numpy as np
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.intrin import hopper
+from tilewright.intrin.cluster import CLUSTER_SCOPE, MOST_BLOCKS, SUM_BYTES, keep_of, sum_of
+from tilewright.intrin.hopper import WHOLE
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.gpu.contraction import splits
@@ -37,20 +39,20 @@ from tilewright.rules.gpu.parts import (
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings
 from tilewright.sym import Cast, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
-from tilewright.tensor.ir import Load, Store
+from tilewright.tensor.ir import CLUSTER_AXIS, Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
-from tilewright.tensor.passes.specialize_roles import SWIZZLED
+from tilewright.tensor.passes.specialize_roles import SWIZZLED, consumer_registers
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
 
 FEATURE = "wgmma"
 BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
-SLOTS = (4, 5, 6, 3, 2, 8, 12)  # candidates, tiles on their way in shared memory
+SLOTS = (4, 5, 6, 3, 2, 7, 8, 12)  # candidates, tiles on their way in shared memory
 BOXES = (1, 2, 4)  # candidates, rows of 128 bytes that a slot has of each tile's row
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 
@@ -65,10 +67,18 @@ class Plan:
     span: int  # tiles along m that neighbouring blocks take before the next column
     split_k: int = 1  # parts of the sum that are computed apart
     boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
+    cluster: int = 1  # blocks that work together
+    along: str = "k"  # what they take parts of: a sum, or rows and columns, which share B or A
+    resident: int = 1  # blocks that a multiprocessor has room for: the next kernel's beside these
 
     @property
     def rows(self) -> int:
         return hopper.M * self.groups
+
+    @property
+    def parts(self) -> int:
+        """Of a tile's sum, that blocks exchange."""
+        return self.cluster if self.along == "k" else 1
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,11 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         low = 0 if found.is_open else -(-found.m // SWIZZLED) * SWIZZLED
         stored = np.where((c["groups"] == 1) & (low > 0), np.minimum(rows, low), rows)
         ring = c["slots"] * c["boxes"] * (stored + c["block_n"]) + 2 * (rows - stored)
-        fits = ring * hopper.ROW_BYTES + hopper.BESIDE_BYTES <= sm.shared_bytes
+        kept = np.where(_parts(c) > 1, rows * c["block_n"] * SUM_BYTES, 0)
+        each = sm.shared_bytes // c["resident"]
+        fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= each
+        # Sums and places take registers.
+        fits &= c["block_n"] // 2 + 64 <= consumer_registers(c["groups"], c["resident"])
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]
@@ -198,8 +212,10 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         if found.windows:  # there is nothing behind the last kernel position
             parts = found.k % (c["split_k"] * step) == 0
         boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
-        deep = ceildiv(found.k, found.depth) % c["boxes"] == 0  # every box begins inside of a row
-        result: Column = fits & whole & parts & boxes & deep
+        # Every box begins inside of a row.
+        deep = ceildiv(found.k, found.depth) % (c["boxes"] * _parts(c)) == 0
+        clustered = _clusters(found, c)
+        result: Column = fits & whole & parts & boxes & deep & clustered
         return result
 
     return Space(
@@ -211,9 +227,34 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "span": SPAN,
             "split_k": splits(multiprocessor_of(context.target)),
             "boxes": BOXES,
+            "cluster": doublings(MOST_BLOCKS),
+            "along": ("k", "m", "n"),
+            "resident": (1, 2),
         },
         legal,
     )
+
+
+def _parts(c: Columns) -> Column:
+    """Of a sum, that blocks of a cluster exchange."""
+    found: Column = np.where(c["along"] == "k", c["cluster"], 1)
+    return found
+
+
+def _clusters(found: Found, c: Columns) -> Column:
+    """Which plans have tiles for clusters, whose blocks share sums, or tiles of an operand."""
+    rows, count = hopper.M * c["groups"], c["cluster"]
+    # Threads of an epilogue have runs of every part of a tile's columns.
+    sums = (c["block_n"] % (count * WHOLE.multiple) == 0) & (c["split_k"] == 1)
+    low = rows if found.is_open else np.minimum(rows, -(-found.m // SWIZZLED) * SWIZZLED)
+    a_shared = (low % (count * SWIZZLED) == 0) & (ceildiv(found.n, c["block_n"]) % count == 0)
+    columns = found.depth if found.along_n else np.minimum(c["block_n"], found.n)
+    b_shared = (columns % (count * SWIZZLED) == 0) & (c["span"] % count == 0)
+    along = c["along"]
+    fits = np.where(along == "k", sums, np.where(along == "m", b_shared, a_shared))
+    fits &= (not found.is_open) & (not found.windows)
+    result: Column = np.where(count == 1, along == "k", fits)
+    return result
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -221,12 +262,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     longest; the last store; sums of parts."""
     sm = multiprocessor_of(context.target)
     size = hopper.OPERANDS[found.dtype].bytes
-    rows, split = hopper.M * c["groups"], c["split_k"]
+    rows, split, cluster = hopper.M * c["groups"], c["split_k"], _parts(c)
     tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
-    blocks = tiles * split
-    waves = ceildiv(blocks, sm.count)
+    blocks = tiles * split * cluster
+    waves = ceildiv(tiles * split, sm.count // cluster)
     depth = found.depth * c["boxes"]
-    steps = ceildiv(found.k // split, depth)
+    steps = ceildiv(found.k // split // cluster, depth)
     # Between products of two slots a group waits; another one has the matrix units then.
     busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
     per_step = np.maximum(busy_units, busy_units / c["groups"] + sm.wgmma_latency_cycles)
@@ -243,12 +284,14 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Written, a quarter of a line at a time, and read again.
     parts = 12.0 * found.batch * found.m * found.n * split
     through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
+    kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
     # Where memory sets the pace, products wait now and then: less with more slots of more boxes.
     late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
     return Cost.of(
         products=np.maximum(through_tiles, operands / rate + late),
         start=sm.global_latency_cycles,
-        store=1.0 * rows * c["block_n"] / 64,
+        store=1.0 * rows * c["block_n"] / 64 / cluster,
+        exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0),
         l2=waves * steps * c["boxes"] * 40.0 / c["span"],
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
@@ -267,7 +310,7 @@ class Unit:
 
 
 def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
-    sch.specialize(ko, plan.slots, blocks)
+    sch.specialize(ko, plan.slots, blocks, resident=plan.resident)
 
 
 HOPPER = Unit(hopper.load_of, hopper.dot_of, _specialize)
@@ -292,6 +335,7 @@ def applied(
         sch.transform_layout(packed, ("write", 0), "(k, n) -> (n, k)")
         sch.annotate(packed, CONSTANT, True)
         done.append(packed)
+    tiled = _clustered if plan.cluster > 1 and plan.along == "k" else _tiled
     if plan.split_k > 1:
         k = sch.get_loops(c)[found.k_axis]
         part, _ = sch.split(k, [plan.split_k, found.k // plan.split_k])
@@ -301,10 +345,55 @@ def applied(
     if consumers:
         point = sch.checkpoint()
         try:
-            return (*done, *_tiled(sch, c, found, plan, context, unit, consumers))
+            return (*done, *tiled(sch, c, found, plan, context, unit, consumers))
         except ScheduleError:
             sch.restore(point)
-    return (*done, *_tiled(sch, c, found, plan, context, unit, []))
+    return (*done, *tiled(sch, c, found, plan, context, unit, []))
+
+
+def _clustered(
+    sch: Schedule,
+    c: BlockRef,
+    found: Found,
+    plan: Plan,
+    context: RuleContext,
+    unit: Unit,
+    consumers: list[BlockRef],
+) -> list[BlockRef]:
+    """Blocks of a cluster have parts of the sum of a tile, which they keep where the others see
+    them; then each finishes some of its columns."""
+    sums, share = hopper.OPERANDS[found.dtype].sums, plan.block_n // plan.cluster
+    stores, done = _whole(sch, c, found, plan, consumers)
+    k = sch.get_loops(c)[contraction_of(sch, c).k[-1]]
+    partial = parts_along(sch, sch.split(k, [plan.cluster, None])[0])
+    operands = contraction_of(sch, partial)
+    reads = operands.read_index(operands.a), operands.read_index(operands.b)
+    copies, kind = _results(sch, c, found, stores, is_exact=not done)
+    *outer, m, n, parts = sch.get_loops(c)
+    far, near, group, ii = sch.split(m, [None, plan.span, plan.groups, hopper.M])
+    column, piece, jj = sch.split(n, [None, plan.cluster, share])
+    once, parts = sch.split(parts, [1, None])
+    sch.reorder(*outer, far, column, near, piece, group, once, ii, jj, parts)
+    tile = sch.fuse(*outer, far, column, near)
+    sch.compute_at(partial, tile)
+    kept = sch.cache_write(partial, 0, hopper.SUM_SCOPE)
+    sch.set_scope(kept, 0, CLUSTER_SCOPE)
+    _, part, *units, m, n, k = sch.get_loops(partial)
+    among, ii = sch.split(m, [plan.groups, hopper.M])
+    sch.reorder(part, *units, among, ii, n, k)
+    sch.reverse_compute_at(kept, among)
+    sch.tensorize(sch.get_loops(kept)[-2], keep_of(sums, plan.block_n))
+    _store(sch, copies, stores, group, kind, share)
+    start = sch.decompose_reduction(c, once)
+    gathered = sum_of(sums, plan.cluster, share)
+    sch.tensorize(sch.get_loops(c)[-3], gathered)
+    sch.tensorize(sch.get_loops(start)[-2], gathered)
+    sch.bind(tile, "blockIdx.x")
+    for rank, warpgroup in ((part, among), (piece, group)):
+        sch.bind(rank, CLUSTER_AXIS)
+        sch.bind(warpgroup, "threadIdx.y")
+    made = _multiply(sch, partial, reads, found, plan, context, unit)
+    return [*done, c, start, partial, kept, *made, *copies, *stores]
 
 
 def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
@@ -335,52 +424,98 @@ def _tiled(
     unit: Unit,
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
-    kind, depth, sums = found.dtype, found.depth, hopper.OPERANDS[found.dtype].sums
+    stores, done = _whole(sch, c, found, plan, consumers)
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
-    wanted = {m: plan.rows, n: plan.block_n, k: depth * plan.boxes}
-    done: list[BlockRef] = []
-    stores = list(consumers)
-    nest = operands.nest
-    if any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
-        padded, crops = _padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
-        done += padded
-        stores = stores or crops
-        for crop in crops if consumers else ():
-            sch.compute_inline(crop)
-    operands = contraction_of(sch, c)
-    a_index, b_index = operands.read_index(operands.a), operands.read_index(operands.b)
-    a = sch.cache_read(c, a_index, hopper.TILE_SCOPE)
-    b = sch.cache_read(c, b_index, hopper.TILE_SCOPE)
-    rounded = None if done else _rounded(sch, stores, c)
-    if rounded is not None:
-        sch.set_scope(c, 0, hopper.SUM_SCOPE)
-        copies = stores
-    else:
-        copies = [sch.cache_write(c, 0, hopper.SUM_SCOPE)]
-        if stores:
-            sch.set_scope(copies[0], 0, hopper.WIDE_SCOPE)
+    reads = operands.read_index(operands.a), operands.read_index(operands.b)
+    copies, kind = _results(sch, c, found, stores, is_exact=not done)
     loops = sch.get_loops(c)
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
     units = [loop for loop in outer if extent_of(sch, loop) == 1]
     outer = [loop for loop in outer if loop not in units]
-    far, near, group, ii = sch.split(loops[m], [None, plan.span, plan.groups, hopper.M])
-    column, jj = sch.split(loops[n], [None, plan.block_n])
-    ko, box, ki = sch.split(loops[k], [None, plan.boxes, depth])
-    sch.reorder(*units, *outer, far, column, near, group, ko, box, ii, jj, ki)
-    sch.reverse_compute_at(copies[0], group)
-    if rounded is None and stores:
-        for store in stores:
-            sch.reverse_compute_at(store, group)
-            spread_runs(sch, store)
-        instruction = hopper.rows_of(plan.block_n, sums)
-    else:
-        instruction = hopper.store_of(rounded or sums, plan.block_n)
-    sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
+    beside = {axis: plan.cluster if plan.along == axis else 1 for axis in "mn"}
+    span = plan.span // beside["m"]
+    far, near, below, group, ii = sch.split(
+        loops[m], [None, span, beside["m"], plan.groups, hopper.M]
+    )
+    column, right, jj = sch.split(loops[n], [None, beside["n"], plan.block_n])
+    sch.reorder(*units, *outer, far, column, near, below, right, group, ii, jj, loops[k])
+    _store(sch, copies, stores, group, kind, plan.block_n)
     sch.bind(group, "threadIdx.y")
+    rank = sch.fuse(below, right)
+    if plan.cluster > 1:
+        sch.bind(rank, CLUSTER_AXIS)
+    sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
+    made = _multiply(sch, c, reads, found, plan, context, unit)
+    return [*done, c, *made, *copies, *stores]
+
+
+def _whole(
+    sch: Schedule, c: BlockRef, found: Found, plan: Plan, consumers: list[BlockRef]
+) -> tuple[list[BlockRef], list[BlockRef]]:
+    """Sizes that tiles divide: what stores results, and what fills up operands."""
+    operands = contraction_of(sch, c)
+    m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
+    wanted = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
+    nest = operands.nest
+    if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
+        return consumers, []
+    padded, crops = _padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
+    for crop in crops if consumers else ():
+        sch.compute_inline(crop)
+    return consumers or crops, padded
+
+
+def _results(
+    sch: Schedule, c: BlockRef, found: Found, stores: list[BlockRef], *, is_exact: bool
+) -> tuple[list[BlockRef], str | None]:
+    """What takes sums from registers, and the type that it stores; None where others store."""
+    rounded = _rounded(sch, stores, c) if is_exact else None
+    if rounded is not None:
+        sch.set_scope(c, 0, hopper.SUM_SCOPE)
+        return stores, rounded
+    copies = [sch.cache_write(c, 0, hopper.SUM_SCOPE)]
+    if not stores:
+        return copies, hopper.OPERANDS[found.dtype].sums
+    sch.set_scope(copies[0], 0, hopper.WIDE_SCOPE)
+    return copies, None
+
+
+def _store(
+    sch: Schedule,
+    copies: list[BlockRef],
+    stores: list[BlockRef],
+    group: LoopRef,
+    kind: str | None,
+    width: int,
+) -> None:
+    """Sums of so many columns leave the registers of a warpgroup."""
+    sums = block_of(sch.function, copies[0].name).reads[0].buffer.dtype.name
+    sch.reverse_compute_at(copies[0], group)
+    for store in stores if kind is None else ():
+        sch.reverse_compute_at(store, group)
+        spread_runs(sch, store)
+    instruction = hopper.rows_of(width, sums) if kind is None else hopper.store_of(kind, width)
+    sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
+
+
+def _multiply(
+    sch: Schedule,
+    c: BlockRef,
+    reads: tuple[int, int],
+    found: Found,
+    plan: Plan,
+    context: RuleContext,
+    unit: Unit,
+) -> list[BlockRef]:
+    """The innermost loops, over a tile and k, as copies and products that overlap."""
+    depth = found.depth
+    a, b = (sch.cache_read(c, index, hopper.TILE_SCOPE) for index in reads)
+    *_, ii, jj, k = sch.get_loops(c)
+    ko, box, ki = sch.split(k, [None, plan.boxes, depth])
+    sch.reorder(ko, box, ii, jj, ki)
     sch.compute_at(a, ko)
     sch.compute_at(b, ko)
-    sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
     start = sch.decompose_reduction(c, ko)
     if found.along_n:
         _in_boxes(sch, b, depth)
@@ -388,17 +523,18 @@ def _tiled(
         for copy in (a, b):
             _in_boxes(sch, copy, depth)
     sch.unroll(box)
-    product = unit.dot_of(kind, plan.block_n, along_n=found.along_n)
+    product = unit.dot_of(found.dtype, plan.block_n, along_n=found.along_n)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
-    sch.tensorize(sch.get_loops(a)[-2], unit.copy_of(kind, plan.rows))
     columns = depth if found.along_n else plan.block_n
-    sch.tensorize(sch.get_loops(b)[-2], unit.copy_of(kind, columns))
+    for copy, rows, apart in ((a, plan.rows, "n"), (b, columns, "m")):
+        copied = hopper.multicast_of if plan.along == apart else unit.copy_of
+        sch.tensorize(sch.get_loops(copy)[-2], copied(found.dtype, rows))
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
-    tiles *= found.batch * plan.split_k
-    count = multiprocessor_of(context.target).count
+    tiles = tiles * found.batch * plan.split_k * plan.parts // plan.cluster
+    count = multiprocessor_of(context.target).count // plan.cluster
     unit.overlap(sch, ko, plan, count if found.is_open else min(tiles, count))
-    return [*done, c, start, a, b, *copies, *stores]
+    return [start, a, b]
 
 
 def _in_boxes(sch: Schedule, b: BlockRef, width: int) -> None:

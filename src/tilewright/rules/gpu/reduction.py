@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
@@ -23,6 +25,8 @@ from tilewright.rules.gpu.threads import (
 )
 from tilewright.rules.match.followers import followers
 from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression, total
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings
 from tilewright.sym import ONE, Const, Expr, Select
 from tilewright.tensor.ir import SCAN, For, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -39,21 +43,85 @@ class Plan:
     vector: int = 1  # neighbours that a thread takes at a time
 
 
-def reduction(sch: Schedule, reference: BlockRef, context: RuleContext) -> tuple[BlockRef, ...]:
-    """Schedule a reduction that stands alone, and what follows it element by element."""
+@dataclass(frozen=True)
+class Found:
+    """A reduction that stands alone."""
+
+    reference: BlockRef
+    results: int
+    length: int
+    widest: int  # neighbours along the sum that one access can have
+    own: int  # iterations of the innermost loop of the sum, which vectors have to divide
+    element_bytes: int  # of all that one step reads
+    is_scan: bool  # each step starts from the one before
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    tried = sch.copy()
+    inline_moves(tried, reference)
+    nest = own_nest(tried, reference)
+    if nest is None or not nest.reduce or not is_expression(nest.block):
+        return None
+    if len(nest.spatial) + len(nest.reduce) != len(nest.loops) or len(nest.block.writes) != 1:
+        return None
+    return Found(
+        reference,
+        total(nest, nest.spatial),
+        total(nest, nest.reduce),
+        _widest(nest, context),
+        nest.guess(nest.reduce[-1]),
+        sum(access.buffer.dtype.size_bytes for access in nest.reads),
+        any(it.kind == SCAN for it in nest.block.iters),
+    )
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    """A thread for each result, or all of a block."""
+
+    def legal(c: Columns) -> Column:
+        alone = (c["per_result"] == 1) & (c["vector"] == 1)
+        each = found.length // c["threads"]
+        whole = (each > 0) & (each % c["vector"] == 0) & (found.own % np.maximum(1, each) == 0)
+        shared = (c["per_result"] == c["threads"]) & ((c["vector"] == 1) | whole)
+        shared &= (found.length >= 2 * WARP) & (not found.is_scan)
+        result: Column = (alone | shared) & ((c["threads"] == WARP) | (not found.is_scan))
+        return result
+
+    threads = doublings(USUAL_THREADS, WARP)[::-1]
+    return Space(Plan, {
+        "threads": threads, "per_result": (*threads, 1), "vector": doublings(found.widest)[::-1],
+    }, legal)  # fmt: skip
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Memory; steps of the last thread, which others hide where results alone occupy the GPU;
+    meetings of threads that share a result; multiprocessors without a block."""
+    sm, cores = multiprocessor_of(context.target), context.target.cores
+    alone = c["per_result"] == 1
+    hidden = alone & (found.results >= cores * USUAL_THREADS)
+    meeting = 10.0 * sm.warps_issued_per_cycle + 4.0 * np.log2(c["per_result"])
+    idle = np.maximum(0.0, cores * c["threads"] - found.results) / cores
+    moved = 1.0 * found.results * found.length * found.element_bytes
+    return Cost.of(
+        launch=sm.launch_cycles,
+        memory=moved / sm.memory_bytes_per_cycle,
+        steps=np.where(hidden, 0.0, found.length / c["per_result"]),
+        loads=np.where(alone, 0.0, 1.0 / c["vector"]),
+        meeting=np.where(alone, 0.0, meeting),
+        idle=np.where(alone, idle / USUAL_THREADS, 0.0),
+    )
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """The schedule of a plan, also of what follows the reduction element by element."""
+    reference = found.reference
     inline_moves(sch, reference)
     nest = own_nest(sch, reference)
-    if nest is None or not nest.reduce or not is_expression(nest.block):
-        return ()
-    if len(nest.spatial) + len(nest.reduce) != len(nest.loops):
-        return ()
-    if len(nest.block.writes) != 1:
-        return ()
-    plan = plan_of(nest, context)
-    if any(it.kind == SCAN for it in nest.block.iters):  # each step starts from the one before
+    assert nest is not None
+    if found.is_scan:
         units, spatial = units_first(nest, nest.spatial)
         sch.reorder(*units, *spatial, *[nest.loops[at] for at in nest.reduce])
-        bind_flat(sch, spatial, WARP)
+        bind_flat(sch, spatial, plan.threads)
         return (reference,)
     if plan.per_result > 1:
         return _by_blocks(sch, reference, nest, plan)
@@ -69,34 +137,15 @@ def inline_moves(sch: Schedule, reference: BlockRef) -> None:
             sch.attempt(sch.compute_inline, producer)
 
 
-def plan_of(nest: Nest, context: RuleContext) -> Plan:
-    """Threads per result: one, where results alone occupy the GPU."""
-    results, length = total(nest, nest.spatial), total(nest, nest.reduce)
-    occupied = context.target.cores * USUAL_THREADS
-    if results >= occupied or length < 2 * WARP:
-        threads = USUAL_THREADS
-        while threads > WARP and results < context.target.cores * threads:
-            threads //= 2
-        return Plan(threads, 1)
-    threads = WARP
-    while threads < USUAL_THREADS and length >= 8 * threads:
-        threads *= 2
-    return Plan(threads, threads, _vector_of(nest, length // threads, context))
-
-
-def _vector_of(nest: Nest, each: int, context: RuleContext) -> int:
-    """Neighbours along the sum that a thread can load at once, of those that are its own."""
+def _widest(nest: Nest, context: RuleContext) -> int:
+    """Neighbours along the sum that a thread can load at once."""
     if len(nest.reduce) != 1 or nest.is_dynamic(nest.reduce):
         return 1
-    inner = nest.reduce[0]
-    strides = [access.stride(nest.var(inner)) for access in nest.reads]
+    strides = [access.stride(nest.var(nest.reduce[0])) for access in nest.reads]
     if not all(isinstance(stride, Const) and stride.value in (0, 1) for stride in strides):
         return 1
     sizes = [access.buffer.dtype.size_bytes for access in nest.reads]
-    vector = multiprocessor_of(context.target).access_bytes // max(sizes)
-    while vector > 1 and (each % vector or nest.guess(inner) % each):
-        vector //= 2
-    return vector
+    return max(1, multiprocessor_of(context.target).access_bytes // max(sizes))
 
 
 def by_threads(
@@ -232,3 +281,6 @@ def loop_extents(sch: Schedule, reference: BlockRef) -> list[Expr]:
 def depth_of(sch: Schedule, reference: BlockRef, row: LoopRef) -> int:
     """How many loops down to and with `row` stand around a block."""
     return [loop.var for loop in sch.get_loops(reference)].index(row.var) + 1
+
+
+REDUCTION = Rule("reduction", Plan, match, plans, cost, apply)

@@ -67,15 +67,14 @@ class LockStep(Statements):
                 self._check_known_at_launch(stmt, inside)
                 if stmt.thread not in self.axes:
                     self.axes[stmt.thread] = self.expr(stmt.extent)
-        has_grid_barrier = any(
-            isinstance(x, Call) and x.op == "barrier.global" for x in exprs(loop)
-        )
+        meets = any(isinstance(x, Call) and x.op == "barrier.global" for x in exprs(loop))
+        meets |= any(buffer.memory.owner is Owner.CLUSTER for buffer in written(loop))
         self.tracked = set(written(loop))
         self.lanes = self.fresh_name("lanes")
         axes = ", ".join(f"{axis!r}: {extent}" for axis, extent in self.axes.items())
         with self.indented(
             f"for {self.lanes} in launch(failures, random, {{{axes}}}, "
-            f"{self._private_size(loop)}, {has_grid_barrier}):"
+            f"{self._private_size(loop)}, {meets}):"
         ):
             self._for(loop)
 

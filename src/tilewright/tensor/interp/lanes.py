@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from tilewright.sym import Var
 from tilewright.tensor.interp.failures import Failures
-from tilewright.tensor.interp.memory import Memory, Radices, Shadow, next_stamp
-from tilewright.tensor.ir import BLOCK_LEVEL, THREAD_LEVEL, Buffer, level_of
+from tilewright.tensor.interp.memory import EVERYWHERE, Memory, Radices, Shadow, next_stamp
+from tilewright.tensor.ir import BLOCK_LEVEL, CLUSTER_AXIS, THREAD_LEVEL, Buffer, level_of
 from tilewright.tensor.scopes import MemoryScope, Owner
 
 Ints = NDArray[np.int64]
@@ -190,6 +190,9 @@ class Lanes:
         if buffer.memory.owner is Owner.UNIT and self.levels[0].kind == BLOCK:
             owner, radices = 1, self._radices(axes)
             copies = math.prod(radix for _, radix in radices)
+        elif buffer.memory.owner is Owner.CLUSTER and self.levels[0].kind == BLOCK:
+            owner, radices = 1, self._clusters()
+            copies = math.prod(radix for _, radix in radices)
         else:
             threaded = any(level_of(axis) == THREAD_LEVEL for axis in axes)
             owner = self._level_of_owner(buffer.memory, threaded)
@@ -212,10 +215,18 @@ class Lanes:
         parts += [(level, self.ids[level]) for level in range(2, len(self.levels))]
         return tuple((part, int(numbers.max(initial=-1)) + 1) for part, numbers in parts)
 
+    def _clusters(self) -> Radices:
+        """What tells clusters apart: positions along all axes of blocks but that of a cluster."""
+        axes = [axis for axis in self.axes if level_of(axis) == BLOCK_LEVEL]
+        extents = {axis: int(self.axes[axis].max(initial=-1)) + 1 for axis in axes}
+        extents.pop(CLUSTER_AXIS, None)
+        return ((EVERYWHERE, 1), *extents.items())
+
     def _copies(self, radices: Radices) -> Ints:
         """The number of each lane's group."""
-        number = self.slots[0]
-        for part, radix in radices[1:]:
+        (first, _), *others = radices
+        number = np.zeros(self.count, np.int64) if first == EVERYWHERE else self.slots[0]
+        for part, radix in others:
             mine = self.axes[part][:, 0] if isinstance(part, str) else self.ids[part]
             number = number * radix + mine
         return number
@@ -603,11 +614,12 @@ def launch(
     random: np.random.Generator,
     extents: dict[str, int],
     private: int,
-    has_grid_barrier: bool,
+    at_once: bool,
 ) -> Iterator[Lanes]:
     """The threads of a kernel, some blocks at a time, blocks in random order.
 
-    `private` is how many elements of memory a thread has to itself.
+    `private` is how many elements of memory a thread has to itself; where blocks meet, all of them
+    run `at_once`.
     """
     blocks = {axis: n for axis, n in extents.items() if level_of(axis) == BLOCK_LEVEL}
     threads = {axis: n for axis, n in extents.items() if level_of(axis) == THREAD_LEVEL}
@@ -617,7 +629,7 @@ def launch(
         return
     order = random.permutation(block_count)
     most = min(_MOST_LANES, _MOST_ELEMENTS // max(1, private)) // thread_count
-    together = block_count if has_grid_barrier else max(1, most)
+    together = block_count if at_once else max(1, most)
     grid = Level(BLOCK, 1)
     for begin in range(0, block_count, together):
         some = order[begin : begin + together]

@@ -19,6 +19,7 @@ next_stamp = itertools.count(1).__next__
 
 
 Radices = tuple[tuple[str | int, int], ...]  # thread axis or level, and how many values it has
+EVERYWHERE = -1  # in place of a level: what one owner has, wherever it is
 
 
 class Memory:

@@ -30,7 +30,7 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.passes.flatten_buffers import STRIDE
-from tilewright.tensor.passes.specialize_roles import COPY
+from tilewright.tensor.passes.specialize_roles import COPY, MULTICAST
 from tilewright.tensor.regions import called_regions
 from tilewright.tensor.visit import exprs, walk, written_buffers
 
@@ -109,7 +109,7 @@ def written(root: Stmt) -> dict[Buffer, None]:
     # An instruction may write through any address that it is given, but for those it reads from.
     for node in exprs(root):
         if isinstance(node, Call) and node.op != STRIDE:
-            given = node.args[:1] if node.op == COPY else node.args
+            given = node.args[:1] if node.op in (COPY, MULTICAST) else node.args
             addresses = [part for arg in given for part in sym.walk(arg)]
             found.update(dict.fromkeys(x.buffer for x in addresses if isinstance(x, Address)))
     return found

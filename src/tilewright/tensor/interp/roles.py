@@ -12,6 +12,7 @@ wait for them, and are known to other threads, those of the same group too, behi
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,8 +26,10 @@ from tilewright.base.errors import ExecutionError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.base.tf32 import round_tf32
 from tilewright.sym import Expr, Var
+from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.dependent_launch import EFFECTLESS
 from tilewright.tensor.ir import (
+    CLUSTER_AXIS,
     DEVICE,
     THREAD,
     Address,
@@ -52,7 +55,7 @@ ROW_BYTES, M = 128, 64
 COUNT_SCOPE = "local"  # of what a role counts, alike in all of its threads
 ANYTHING = 12345  # what products read behind a low tile
 SHARED_ROWS = 16  # of a tile that 128 threads copy at a time
-ROLES = ("mbarrier.", "cp.async.", "mma.")  # of calls that threads make together
+ROLES = ("mbarrier.", "cp.async.", "mma.", "cluster.")  # of calls that threads make together
 Clock = dict[object, int]
 Env = dict[Var, int]
 Plain = Callable[..., None]
@@ -96,10 +99,13 @@ def _run_host(
             _run_host(body, env, arrays, order, run)
         case For(kind=kind) if kind == THREAD and _is_role(stmt):
             kernel = _without_lane_lets(stmt)
-            blocks = list(_blocks(kernel, env))
-            order.shuffle(blocks)
-            for index in blocks:
-                _Block(kernel, index, arrays, order, run).run()
+            clusters = _clusters(kernel, env)
+            order.shuffle(clusters)
+            for cluster in clusters:
+                peers: list[_Block] = []
+                for rank, index in enumerate(cluster):
+                    peers.append(_Block(kernel, index, arrays, order, run, peers, rank))
+                _run_together(peers, order)
         case _:
             _run_plain(stmt, env, arrays, run)
 
@@ -156,6 +162,18 @@ def _blocks(kernel: Stmt, env: Env) -> Iterator[Env]:
         yield {**env, **{loop.var: at for loop, at in zip(loops, index, strict=True)}}
 
 
+def _clusters(kernel: Stmt, env: Env) -> list[list[Env]]:
+    """Thread blocks that run together: those of a cluster, else each by itself."""
+    along = cluster_loop(kernel)
+    if along is None:
+        return [[block] for block in _blocks(kernel, env)]
+    found: dict[tuple[int, ...], list[Env]] = {}
+    for block in _blocks(kernel, env):
+        others = tuple(at for var, at in block.items() if var is not along.var)
+        found.setdefault(others, []).append(block)
+    return list(found.values())
+
+
 def _is_plain(stmt: Stmt) -> bool:
     """Whether a statement stores, and nothing in it is done by a warpgroup together."""
     calls = any(isinstance(each, Eval) for each in walk(stmt))
@@ -202,13 +220,17 @@ class _Barrier:
     clock: Clock = field(default_factory=dict)  # of this phase, so far
     done: Clock = field(default_factory=dict)  # of the phases that are over
     copies: int = 0  # under way
+    maker: tuple[_Agent, int] | None = None  # who made it, and when
+    is_multicast: bool = False  # whether copies of other blocks arrive at it
+    guests: dict[_Agent, int] = field(default_factory=dict)  # of other blocks, and when they came
 
     def is_over(self, parity: int) -> bool:
         return self.phase % 2 != parity
 
     def settle(self, loc: Loc) -> None:
         """End the phase if nothing is missing."""
-        if self.pending < 0 or self.bytes < 0:
+        early = self.is_multicast and self.pending > 0  # another block's copy may come first
+        if self.pending < 0 or (self.bytes < 0 and not early):
             what = "arrivals" if self.pending < 0 else "bytes"
             raise ExecutionError(
                 "TW2429",
@@ -262,6 +284,16 @@ class _Tile:
 
 
 @dataclass(eq=False)
+class _Part:
+    """What one warpgroup keeps for the other blocks of its cluster."""
+
+    values: np.ndarray[Any, Any]
+    writer: _Agent
+    when: int
+    reads: dict[_Agent, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
 class _Copy:
     """A bulk copy under way."""
 
@@ -286,6 +318,57 @@ class _Landing:
         return not any(copy.is_under_way for copy in self.copies)
 
 
+def _run_together(blocks: list[_Block], order: random.Random) -> None:
+    """Let everything happen that can, one thing at a time, in an order by chance."""
+    left = [(block, agent) for block in blocks for agent in block.agents]
+    while left:
+        ready: list[tuple[_Block, _Agent | _Copy]] = [each for each in left if _is_ready(each[1])]
+        ready += [(block, copy) for block in blocks for copy in block.copies]
+        if not ready:
+            _deadlock([agent for _, agent in left])
+        block, chosen = order.choice(ready)
+        if isinstance(chosen, _Copy):
+            block.land(chosen)
+            continue
+        if chosen.waits is not None:
+            barrier, _ = chosen.waits
+            _join(chosen.clock, barrier.done)
+            chosen.waits = None
+        assert chosen.steps is not None
+        try:
+            chosen.waits = next(chosen.steps)
+        except StopIteration:
+            left.remove((block, chosen))
+            if not any(other is block for other, _ in left):
+                block.ends()
+    for block in blocks:
+        while block.copies:
+            block.land(block.copies[0])
+
+
+def _is_ready(agent: _Agent) -> bool:
+    return agent.waits is None or agent.waits[0].is_over(agent.waits[1])
+
+
+def _deadlock(left: list[_Agent]) -> None:
+    for agent in left:
+        assert agent.waits is not None
+        barrier = agent.waits[0]
+        if isinstance(barrier, _Barrier) and barrier.bytes and not barrier.copies:
+            raise ExecutionError(
+                "TW2429",
+                f"{agent.name} waits for {barrier.bytes} more bytes at {barrier.name} that no "
+                "copy brings",
+                help="expect as many bytes as the copies bring",
+            )
+    shown = "; ".join(f"{a.name} waits at {a.waits[0].name}" for a in left if a.waits)
+    raise ExecutionError(
+        "TW2430",
+        f"nobody can go on: {shown}",
+        help="every wait needs its arrivals, and phases alternate once per round of the ring",
+    )
+
+
 class _Block:
     """One thread block."""
 
@@ -296,8 +379,13 @@ class _Block:
         arrays: Mapping[Buffer, np.ndarray[Any, Any]],
         order: random.Random,
         run: Plain,
+        peers: list[_Block],
+        rank: int,
     ) -> None:
         self.arrays, self.order, self.run_plain = arrays, order, run
+        self.peers, self.rank = peers, rank  # blocks of the cluster, and which this one is
+        self.parts: dict[tuple[Buffer, int], _Part] = {}  # of sums, that peers read
+        self.is_over = False
         self.memory: dict[Buffer, np.ndarray[Any, Any]] = {}
         self.barriers: dict[tuple[Buffer, int], _Barrier] = {}
         self.tiles: dict[tuple[Buffer, int], _Tile] = {}
@@ -309,56 +397,33 @@ class _Block:
         self.lanes = lanes
         count = _value(rows.extent, env)
         self.meeting = _Barrier("the block's barrier", count, count)
+        whole = peers[0].assembly if peers else _Barrier("the cluster's barrier", 0, 0)
+        self.assembly: _Barrier = whole
+        self.assembly.arrivals += count
+        self.assembly.pending += count
         self.agents = []
         for at in range(count):
             agent = _Agent(f"warpgroup {at}", {**env, rows.var: at, lanes.var: 0}, number=at)
             agent.steps = self._run(kernel, agent)
             self.agents.append(agent)
 
-    def run(self) -> None:
-        """Let everything happen that can, one thing at a time, in an order by chance."""
-        left = list(self.agents)
-        while left:
-            ready: list[Any] = [agent for agent in left if self._is_ready(agent)]
-            ready += self.copies
-            if not ready:
-                self._deadlock(left)
-            chosen = self.order.choice(ready)
-            if isinstance(chosen, _Copy):
-                self._land(chosen)
-                continue
-            if chosen.waits is not None:
-                barrier, _ = chosen.waits
-                _join(chosen.clock, barrier.done)
-                chosen.waits = None
-            assert chosen.steps is not None
-            try:
-                chosen.waits = next(chosen.steps)
-            except StopIteration:
-                left.remove(chosen)
-        while self.copies:
-            self._land(self.copies[0])
-
-    def _is_ready(self, agent: _Agent) -> bool:
-        return agent.waits is None or agent.waits[0].is_over(agent.waits[1])
-
-    def _deadlock(self, left: list[_Agent]) -> None:
-        for agent in left:
-            assert agent.waits is not None
-            barrier = agent.waits[0]
-            if isinstance(barrier, _Barrier) and barrier.bytes and not barrier.copies:
+    def ends(self) -> None:
+        """Its shared memory is gone: nobody may be reading it."""
+        self.is_over = True
+        clock: Clock = {}
+        for agent in self.agents:
+            _join(clock, agent.clock)
+        for (buffer, _), part in self.parts.items():
+            self._check_read(buffer, part, clock, UNKNOWN)
+        for barrier in self.barriers.values():
+            late = [agent for agent, when in barrier.guests.items() if clock.get(agent, 0) < when]
+            if late:
                 raise ExecutionError(
-                    "TW2429",
-                    f"{agent.name} waits for {barrier.bytes} more bytes at {barrier.name} that no "
-                    "copy brings",
-                    help="expect as many bytes as the copies bring",
+                    "TW2494",
+                    f"block {self.rank} of a cluster ends while {late[0].name} of another one may "
+                    f"still arrive at its {barrier.name}",
+                    help="let all blocks of a cluster meet before they end: barrier.cluster",
                 )
-        shown = "; ".join(f"{a.name} waits at {a.waits[0].name}" for a in left if a.waits)
-        raise ExecutionError(
-            "TW2430",
-            f"nobody can go on: {shown}",
-            help="every wait needs its arrivals, and phases alternate once per round of the ring",
-        )
 
     # ------------------------------------------------------------------ statements
 
@@ -438,9 +503,22 @@ class _Block:
                 self.meeting.pending -= 1
                 self.meeting.settle(loc)
                 yield (self.meeting, phase % 2)
+            case "barrier.cluster":
+                phase = self.assembly.phase
+                self._arrive(self.assembly, agent, 1, loc)
+                yield (self.assembly, phase % 2)
             case "mbarrier.init":
-                self._init(args, env)
-            case "mbarrier.wait":
+                self._init(args, agent)
+            case "mbarrier.arrive.cluster":
+                for peer in self._peers(args[1], agent, loc):
+                    barrier = peer.barrier_for(args[0], agent, loc)
+                    self._arrive(barrier, agent, GROUP_WARPS, loc)
+                    barrier.guests[agent] = agent.clock[agent]
+            case "cluster.keep":
+                self._keep(args, agent, loc)
+            case "cluster.sum":
+                self._gather(args, agent, loc)
+            case "mbarrier.wait" | "mbarrier.wait.cluster":
                 yield (self._barrier(args[0], env), _value(args[1], env))
             case "mbarrier.expect":
                 barrier = self._barrier(args[0], env)
@@ -454,6 +532,8 @@ class _Block:
                 self.low[_buffer(args[0])] = _value(args[1], env)
             case "tma.load":
                 self._load(args, agent, loc)
+            case "tma.multicast":
+                self._load_all(args, agent, loc)
             case "tma.window":
                 self._load_window(args, agent, loc)
             case "wgmma.clear":
@@ -494,14 +574,32 @@ class _Block:
 
     # ------------------------------------------------------------------ barriers
 
-    def _init(self, args: tuple[Expr, ...], env: Env) -> None:
-        base = args[0]
+    def _init(self, args: tuple[Expr, ...], agent: _Agent) -> None:
+        base, env = args[0], agent.env
         assert isinstance(base, Address)
         for slot in range(_value(args[1], env)):
             if (base.buffer, slot) not in self.barriers:
                 count = _value(args[2], env)
                 name = f"%{base.buffer.name}[{slot}]"
-                self.barriers[base.buffer, slot] = _Barrier(name, count, count)
+                made = _Barrier(name, count, count, maker=(agent, agent.tick()))
+                self.barriers[base.buffer, slot] = made
+
+    def barrier_for(self, at: Expr, agent: _Agent, loc: Loc) -> _Barrier:
+        """The barrier of this block, for an agent of another one, who must know that it is made."""
+        assert isinstance(at, Address)
+        found = self.barriers.get((at.buffer, _value(at.index[0], agent.env)))
+        maker = None if found is None else found.maker
+        known = maker is not None and agent.clock.get(maker[0], 0) >= maker[1]
+        if found is None or not known or self.is_over:
+            what = "is gone" if self.is_over else "may not be made yet"
+            raise ExecutionError(
+                "TW2494",
+                f"{agent.name} arrives at %{at.buffer.name} of block {self.rank} of its cluster, "
+                f"which {what}",
+                loc,
+                help="let all blocks of a cluster meet behind the making: barrier.cluster",
+            )
+        return found
 
     def _barrier(self, at: Expr, env: Env) -> _Barrier:
         assert isinstance(at, Address)
@@ -519,8 +617,18 @@ class _Block:
         target, source, rows, apart, barrier_at, high, first_row = args
         box = self._box(source, rows, apart, high, first_row, agent.env)
         barrier = self._barrier(barrier_at, agent.env)
-        self._begin(target, 0, box, agent, barrier, loc)
+        self.begin(target, 0, box, agent, barrier, loc)
         barrier.copies += 1
+
+    def _load_all(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """A part of a tile into every block of the cluster, each when it likes."""
+        target, source, rows, apart, barrier_at, high, first_row, blocks = args
+        box = self._box(source, rows, apart, high, first_row, agent.env)
+        for peer in self._peers(blocks, agent, loc):
+            barrier = peer.barrier_for(barrier_at, agent, loc)
+            peer.begin(target, 0, box, agent, barrier, loc)
+            barrier.copies += 1
+            barrier.is_multicast = True
 
     def _box(
         self, source: Expr, rows: Expr, apart: Expr, high: Expr, first_row: Expr, env: Env
@@ -559,10 +667,10 @@ class _Block:
             if y > height - 1 + upper_y:
                 y, n = -pad_y, n + 1
         barrier = self._barrier(barrier_at, agent.env)
-        self._begin(target, 0, box, agent, barrier, loc)
+        self.begin(target, 0, box, agent, barrier, loc)
         barrier.copies += 1
 
-    def _begin(
+    def begin(
         self,
         target: Expr,
         row: int,
@@ -607,7 +715,7 @@ class _Block:
         box = self._box(source, rows, apart, high, first_row, agent.env)
         for row in range(agent.number * SHARED_ROWS, len(box), len(self.agents) * SHARED_ROWS):
             part = box[row : row + SHARED_ROWS]
-            agent.begun.append(self._begin(target, row, part, agent, None, loc))
+            agent.begun.append(self.begin(target, row, part, agent, None, loc))
 
     def _clear(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         """Rows behind those that copies fill are zero, in every box of a ring."""
@@ -628,7 +736,7 @@ class _Block:
         last = (row + rows) // 8
         return [self.tiles.setdefault((buffer, at), _Tile()) for at in range(row // 8, last)]
 
-    def _land(self, copy: _Copy) -> None:
+    def land(self, copy: _Copy) -> None:
         self.copies.remove(copy)
         self.memory[copy.buffer][copy.first : copy.first + copy.values.size] = copy.values
         copy.is_under_way = False
@@ -753,6 +861,72 @@ class _Block:
         boxes = self._operand(values, keys * (sums.shape[1] // columns), agent, loc)
         weighted = boxes.reshape(-1, keys, columns).swapaxes(0, 1).reshape(keys, -1)
         sums += left.astype(values.buffer.dtype.numpy).astype(np.float32) @ weighted
+
+    # ------------------------------------------------------------------ clusters
+
+    def _peers(self, blocks: Expr, agent: _Agent, loc: Loc) -> list[_Block]:
+        """The blocks of the cluster, which are as many as an instruction says."""
+        count = _value(blocks, agent.env)
+        if count != len(self.peers):
+            raise ExecutionError(
+                "TW2494",
+                f"{agent.name} speaks to {count} blocks, its cluster has {len(self.peers)}",
+                loc,
+                help=f"blocks along {CLUSTER_AXIS} are a cluster where they meet: barrier.cluster",
+            )
+        return self.peers
+
+    def _keep(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """Sums go where other blocks read them."""
+        sums = self._sums(args[0], args[3], agent)
+        place = args[1]
+        assert isinstance(place, Address)
+        size = math.prod(_value(dim, agent.env) for dim in place.buffer.shape) // len(self.peers)
+        owner, first = divmod(_value(place.index[0], agent.env), size)
+        if owner != self.rank:
+            raise ExecutionError(
+                "TW2494",
+                f"block {self.rank} of a cluster writes %{place.buffer.name} of block {owner}",
+                loc,
+                help="the first index of such memory is the block that writes it",
+            )
+        old = self.parts.get((place.buffer, first))
+        if old is not None:
+            self._check_read(place.buffer, old, agent.clock, loc)
+        self.parts[place.buffer, first] = _Part(sums.copy(), agent, agent.tick())
+
+    def _check_read(self, buffer: Buffer, part: _Part, clock: Clock, loc: Loc) -> None:
+        """Whoever has read a part is known to be done."""
+        for reader, when in part.reads.items():
+            if clock.get(reader, 0) < when:
+                raise ExecutionError(
+                    "TW2428",
+                    f"%{buffer.name} of block {self.rank} is given up while {reader.name} of "
+                    "another block may still read it",
+                    loc,
+                    help="wait until all blocks of the cluster have read it",
+                )
+
+    def _gather(self, args: tuple[Expr, ...], agent: _Agent, loc: Loc) -> None:
+        """The sum of what all blocks keep of some columns."""
+        sums = self._sums(args[0], args[5], agent)
+        place = args[1]
+        assert isinstance(place, Address)
+        apart, width = (_value(number, agent.env) for number in args[2:4])
+        row, column = divmod(_value(place.index[0], agent.env), width)
+        for peer in self._peers(args[4], agent, loc):
+            part = peer.parts.get((place.buffer, row * width % apart))
+            known = part is not None and agent.clock.get(part.writer, 0) >= part.when
+            if part is None or not known or peer.is_over:
+                raise ExecutionError(
+                    "TW2427",
+                    f"{agent.name} of block {self.rank} reads %{place.buffer.name} of block "
+                    f"{peer.rank} without knowing that it is there",
+                    loc,
+                    help="wait until all blocks of the cluster have kept their parts",
+                )
+            part.reads[agent] = agent.clock.get(agent, 0) + 1
+            sums += part.values[:, column : column + sums.shape[1]]
 
     def _round(self, args: tuple[Expr, ...], agent: _Agent) -> None:
         sums = self._sums(args[0], args[3], agent)

@@ -32,7 +32,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.visit import exprs, rewrite, walk, written_buffers
 
 COPY = "tma.load"
-COPIES = (COPY, "cp.async.tile")
+COPIES = (COPY, "tma.multicast", "cp.async.tile")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,13 @@ so that such a tile is as low as the matrix.
 Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
 even for kernels that this one depends on.
 
+Where blocks of a cluster share the sum of a tile, consumers meet those of the other blocks: at
+`kept` when every part is where all can read it, and at `read` when nobody reads it any more.
+
+A tile that all blocks of a cluster have alike comes in parts, of which each block brings one for
+all of them (`tma.multicast`). Then a slot is empty when the consumers of all blocks are done with
+it.
+
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
 one has the matrix units while the other works on its scores. Side by side they would stay so.
 """
@@ -30,14 +37,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, INDEX, U64
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
+from tilewright.tensor.clusters import MEET
 from tilewright.tensor.dependent_launch import weights_of
 from tilewright.tensor.ir import (
+    CLUSTER_AXIS,
     SERIAL,
     THREAD,
     Address,
@@ -68,14 +80,15 @@ from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
 # Annotation of a loop: the slots of its ring, blocks that stay, tiles of those copied beside it.
 SPECIALIZE = "specialize"
-COPY, PRODUCT = "tma.load", "wgmma.tile"
+COPY, MULTICAST, PRODUCT = "tma.load", "tma.multicast", "wgmma.tile"
 LAG = "role.lag"
+KEEP, GATHER = "cluster.keep", "cluster.sum"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
 SWIZZLED = 8  # rows after which a swizzle repeats
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
-PRODUCER_REGISTERS, MOST_REGISTERS = 40, 240
+PRODUCER_REGISTERS, LEAST_REGISTERS, MOST_REGISTERS = 40, 24, 240
 
 
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
@@ -86,21 +99,35 @@ def specialize_roles(fn: Function, ctx: PassContext) -> Function:
     return replace(fn, body=body)
 
 
-def _plan(stmt: Stmt) -> tuple[int, int, int]:
-    """The slots of a loop's ring, the blocks that stay for all tiles, and how many there are of a
-    tile that is copied beside the loop; 0 where not asked for."""
+def producer_registers(resident: Any) -> Any:
+    """Of the warpgroup that copies; fewer where a multiprocessor has several blocks at once."""
+    return np.where(resident == 1, PRODUCER_REGISTERS, LEAST_REGISTERS)
+
+
+def consumer_registers(groups: Any, resident: Any) -> Any:
+    """Of each thread that multiplies, out of what its block is given; of numbers, or of columns of
+    them."""
+    each = REGISTERS // resident // (groups + 1) // 8 * 8
+    share = (each * (groups + 1) - producer_registers(resident)) // groups // 8 * 8
+    return np.minimum(MOST_REGISTERS, share)
+
+
+class _Plan(NamedTuple):
+    """What the annotation of a loop asks for."""
+
+    slots: int = 0  # of its ring; 0: it is not specialized
+    blocks: int = 0  # that stay for all tiles; 0: each has one
+    beside: int = 1  # of a tile that is copied beside the loop
+    resident: int = 1  # blocks that a multiprocessor has at once
+
+
+def _plan(stmt: Stmt) -> _Plan:
     found = annotation(stmt, SPECIALIZE) if isinstance(stmt, For) else None
-    if not isinstance(found, tuple):
-        return 0, 0, 0
-    slots, blocks, beside = (*found, 1)[:3]
-    assert isinstance(slots, int)
-    assert isinstance(blocks, int)
-    assert isinstance(beside, int)
-    return slots, blocks, beside
+    return _Plan(*found) if isinstance(found, tuple) else _Plan()
 
 
 def _slots(stmt: Stmt) -> int:
-    return _plan(stmt)[0]
+    return _plan(stmt).slots
 
 
 class _Kernels(Rewriter):
@@ -126,7 +153,7 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
         body = body.body
     axes = {loop.thread: loop for loop in nest}
     _check(kernel, body, axes)
-    blocks = max(_plan(stmt)[1] for stmt in walk(body))
+    blocks = max(_plan(stmt).blocks for stmt in walk(body))
     body = _backwards(body)
     nest, body = _persistent(nest, body, blocks) if blocks else _longest_first(nest, body)
     groups = axes.get("threadIdx.y")
@@ -134,7 +161,7 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     among = groups.var if groups is not None else sym.var("group")
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
     spans = {loop.var: (loop.start, loop.stop) for loop in nest}
-    made = _Roles(kernel, body, count, spans, weights).program(among, lane)
+    made = _Roles(kernel, body, count, spans, weights, axes.get(CLUSTER_AXIS)).program(among, lane)
     inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
     result: Stmt = For(
         lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
@@ -232,6 +259,7 @@ class _Roles:
         groups: int,
         spans: dict[Var, tuple[Expr, Expr]],
         weights: set[Buffer],
+        cluster: For | None,
     ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
@@ -260,7 +288,7 @@ class _Roles:
             for tile in tiles
             if tile in inside
         }
-        self.beside = _plan(self.ring)[2]
+        self.beside = _plan(self.ring).beside
         self.kept = {
             tile: Buffer(tile.name, (sym.const(self.beside), *tile.shape), tile.dtype, tile.scope)
             if self.beside > 1
@@ -274,9 +302,16 @@ class _Roles:
         self.free = Buffer("free", (sym.const(self.beside),), U64, "shared")
         self.full = Buffer("full", (sym.const(self.slots),), U64, "shared")
         self.empty = Buffer("empty", (sym.const(self.slots),), U64, "shared")
+        self.cluster = ONE if cluster is None else sym.simplify(cluster.extent)
+        self.rank: Expr = ZERO if cluster is None else cluster.var
+        self.shares_sums = bool(calls_of(body, KEEP))
+        self.multicasts = bool(calls_of(body, MULTICAST))
+        self.parted = Buffer("kept", (ONE,), U64, "shared")
+        self.read = Buffer("read", (ONE,), U64, "shared")
         step: Expr = ZERO
         for loop in loops:
             if loop is self.ring:
+                self.tile = sym.simplify(sym.floormod(step, 2))
                 self.place = sym.simplify(sym.floormod(step, self.beside))
                 self.turn = sym.simplify(sym.floormod(sym.floordiv(step, self.beside), 2))
             step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
@@ -290,27 +325,39 @@ class _Roles:
 
     def program(self, among: Var, lane: Var) -> Stmt:
         """Barriers are made by one thread, then each warpgroup goes its way."""
-        share = (REGISTERS - PRODUCER_REGISTERS) // self.groups // 8 * 8
-        take = _call("registers.take", sym.const(min(MOST_REGISTERS, share)))
-        give = _call("registers.give", sym.const(PRODUCER_REGISTERS))
+        resident = _plan(self.ring).resident
+        take = _call("registers.take", sym.const(int(consumer_registers(self.groups, resident))))
+        give = _call("registers.give", sym.const(int(producer_registers(resident))))
         alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
         consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups)
+        many = sym.simplify(sym.mul(arrivals, self.cluster))
         beside = sym.const(self.beside)
         early = [
             _call("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
             _call("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
         ]
+        met = [
+            _call("mbarrier.init", Address(each, (ZERO,)), ONE, many)
+            for each in (self.parted, self.read)
+        ]
+        meet = [Eval(MEET, self.ring.loc)] if self.shares_sums or self.multicasts else []
+        empty = many if self.multicasts else arrivals
         result = seq(
             _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
-            _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), arrivals),
+            _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), empty),
             *(early if self.early else ()),
+            *(met if self.shares_sums else ()),
+            *meet,
             *self._weights_ahead(among, lane),
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
+            *(meet if self.multicasts else ()),  # others arrive here as long as they have work
         )
-        barriers = (self.full, self.empty, *((self.ready, self.free) if self.early else ()))
+        barriers = [self.full, self.empty]
+        barriers += [self.ready, self.free] if self.early else []
+        barriers += [self.parted, self.read] if self.shares_sums else []
         for buffer in (*self.kept.values(), *self.tiles.values(), *barriers):
             result = Alloc(buffer, result)
         return result
@@ -369,9 +416,11 @@ class _Roles:
                 return stmt.body
             if isinstance(stmt, Eval) and (_is_copy(stmt) or stmt.value is BARRIER):
                 return None
+            if self.shares_sums and isinstance(stmt, Eval):
+                return self._met(stmt)
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
-                done = _call("mbarrier.arrive", Address(self.empty, (self.slot,)))
+                done = self._done()
                 ring: Stmt = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
                 if can_stagger(stmt, self.slots):
                     ring = staggered(stmt, wait, done, self._versioned)
@@ -384,7 +433,42 @@ class _Roles:
 
         body = rewrite(self.body, rule, self._versioned)
         assert body is not None
-        return count.around(body)
+        return count.around(self._all_read(body))
+
+    def _done(self) -> Stmt:
+        """A consumer is done with a slot, which others of the cluster fill too."""
+        empty = Address(self.empty, (self.slot,))
+        if self.multicasts:
+            return _call("mbarrier.arrive.cluster", empty, self.cluster)
+        return _call("mbarrier.arrive", empty)
+
+    def _met(self, stmt: Eval) -> Stmt:
+        """Parts of a sum are kept and read with the other blocks of the cluster."""
+        kept, read = (Address(each, (ZERO,)) for each in (self.parted, self.read))
+        if _op(stmt) == KEEP:
+            return seq(stmt, _call("mbarrier.arrive.cluster", kept, self.cluster))
+        if _op(stmt) == GATHER:
+            wait = _call("mbarrier.wait.cluster", kept, self.tile)
+            return seq(wait, stmt, _call("mbarrier.arrive.cluster", read, self.cluster))
+        return stmt
+
+    def _all_read(self, body: Stmt) -> Stmt:
+        """A tile's statements: parts of its sum stay until all blocks of the cluster have read
+        them, also if the block has nothing more to do."""
+        if not self.shares_sums:
+            return body
+        wait = _call("mbarrier.wait.cluster", Address(self.read, (ZERO,)), self.tile)
+        if len(self.loops) == 1:
+            return seq(body, wait)
+        tile = self.loops[-2].var
+
+        def rule(stmt: Stmt) -> Stmt:
+            is_tile = isinstance(stmt, For) and stmt.var is tile
+            return stmt.with_children((seq(*stmt.children(), wait),)) if is_tile else stmt
+
+        made = rewrite(body, rule)
+        assert made is not None
+        return made
 
     def _versioned(self, expr: Expr) -> Expr:
         if isinstance(expr, Address) and expr.buffer in self.tiles:
@@ -469,7 +553,8 @@ class _Roles:
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 size = _copied_bytes(body)
                 other = sym.sub(ONE, self.phase)
-                wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
+                scope = ".cluster" if self.multicasts else ""
+                wait = _call(f"mbarrier.wait{scope}", Address(self.empty, (self.slot,)), other)
                 expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
                 if self.ahead:
                     weights = seq(wait, expect, self._copied(stmt.body, weights=True))
@@ -503,6 +588,12 @@ class _Roles:
         known, asked = _heights(stmt)
         if ready is None and known is not None:
             rows = self._filled(target, known, asked)
+        more: tuple[Expr, ...] = ()
+        if call.op == MULTICAST:
+            rows = self._part(stmt, rows)
+            begin = sym.mul(self.rank, rows)
+            row, target = sym.add(row, begin), _below(target, begin)
+            more = (self.cluster,)
         first = tuple([ZERO if i == at else place for i, place in enumerate(source.index)])
         args = (
             self._versioned(target),
@@ -512,8 +603,27 @@ class _Roles:
             Address(self.full, (self.slot,)) if ready is None else Address(ready, (self.place,)),
             height,
             row,
+            *more,
         )
         return Eval(Call(call.op, args, call.dtype), stmt.loc)
+
+    def _part(self, stmt: Eval, rows: Expr) -> Expr:
+        """The rows of a tile that one block brings to all of the cluster."""
+        assert isinstance(rows, Const)
+        assert isinstance(self.cluster, Const)
+        source = stmt.value.children()[1]
+        part, rest = divmod(int(rows.value), int(self.cluster.value))
+        differs = isinstance(self.rank, Var) and sym.uses_var(source, {self.rank})
+        if rest or part % SWIZZLED or differs or self.cluster is ONE:
+            what = "they differ" if differs else f"{rows} rows are no {self.cluster} parts"
+            raise Unsupported(
+                "TW2295",
+                f"tiles of blocks along {CLUSTER_AXIS} cannot be brought by all of them: {what}",
+                stmt.loc,
+                help=f"multicast tiles of {SWIZZLED} rows of each block, which do not depend on "
+                f"{CLUSTER_AXIS}",
+            )
+        return sym.const(part)
 
     def _filled(self, target: Expr, height: int, rows: int) -> Expr:
         """The rows that a copy of a whole matrix brings, by swizzles of eight."""
@@ -524,6 +634,13 @@ class _Roles:
         if target.buffer not in self.low:
             self.short[self.tiles[target.buffer]] = filled, rows
         return sym.const(filled)
+
+
+def _below(tile: Expr, rows: Expr) -> Expr:
+    """The address so many rows below."""
+    assert isinstance(tile, Address)
+    *outer, row, column = tile.index
+    return Address(tile.buffer, (*outer, sym.add(row, rows), column))
 
 
 def _swizzled(height: int) -> int:
@@ -582,8 +699,13 @@ def _path_to_ring(body: Stmt) -> list[For] | None:
     return None
 
 
+def _op(stmt: Stmt) -> str:
+    """What a statement calls, if it does nothing else."""
+    return stmt.value.op if isinstance(stmt, Eval) and isinstance(stmt.value, Call) else ""
+
+
 def _is_copy(stmt: Stmt) -> bool:
-    return isinstance(stmt, Eval) and isinstance(stmt.value, Call) and stmt.value.op == COPY
+    return _op(stmt) in (COPY, MULTICAST)
 
 
 def _target(stmt: Stmt) -> Buffer:
@@ -622,7 +744,10 @@ def _copied_bytes(stmt: Stmt) -> int:
     assert isinstance(rows, Const)
     width = sym.simplify(target.buffer.shape[-1])
     assert isinstance(width, Const)
-    return int(rows.value) * int(width.value) * target.buffer.dtype.size_bytes
+    parts = call.args[-1] if call.op == MULTICAST else ONE
+    assert isinstance(parts, Const)
+    size = int(rows.value) * int(width.value) * target.buffer.dtype.size_bytes
+    return size * int(parts.value)
 
 
 def _call(op: str, *args: Expr) -> Stmt:

@@ -34,11 +34,12 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.passes.simplify_program import simplify_program
-from tilewright.tensor.passes.specialize_roles import ATTEND, COPY, SPECIALIZE
+from tilewright.tensor.passes.specialize_roles import ATTEND, COPY, MULTICAST, SPECIALIZE
 from tilewright.tensor.visit import walk
 
 Ranges = dict[Var, tuple[Expr, Expr]]
-INSIDE = (COPY, "wgmma.clear", "wgmma.tile", "barrier.shared")  # their results stay in the loop
+# Their results stay in the loop.
+INSIDE = (COPY, MULTICAST, "wgmma.clear", "wgmma.tile", "barrier.shared")
 
 
 def trim_loops(fn: Function, ctx: PassContext) -> Function:

@@ -351,10 +351,13 @@ class Schedule:
 
     # ------------------------------------------------------------------ what blocks compute
 
-    def specialize(self, loop: LoopRef, slots: int, blocks: int = 0, beside: int = 1) -> None:
+    def specialize(
+        self, loop: LoopRef, slots: int, blocks: int = 0, beside: int = 1, resident: int = 1
+    ) -> None:
         """Bulk copies under the loop go to a producer warp, through a ring of `slots` tiles."""
-        self._apply("specialize", specialize, _var(loop), slots, blocks, beside)
+        self._apply("specialize", specialize, _var(loop), slots, blocks, beside, resident)
         made = {"loop": loop, "slots": slots, "blocks": blocks, "beside": beside}
+        made |= {"resident": resident} if resident > 1 else {}
         self._record("specialize", made, None)
 
     def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:

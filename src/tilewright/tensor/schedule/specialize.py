@@ -12,26 +12,32 @@ from tilewright.tensor.schedule.analysis.tree import replace_at, with_body
 from tilewright.tensor.visit import walk
 
 MOST_SLOTS = 16
+MOST_RESIDENT = 4
 
 
-def specialize(fn: Function, var: Var, slots: int, blocks: int = 0, beside: int = 1) -> Function:
+def specialize(
+    fn: Function, var: Var, slots: int, blocks: int = 0, beside: int = 1, resident: int = 1
+) -> Function:
     """
     Before: for k { call copy(...); call dot(...) }
-    After:  for k [specialize = (slots, blocks, beside)] { ... }
+    After:  for k [specialize = (slots, blocks, beside, resident)] { ... }
 
     Lowering makes a ring of `slots` tiles and its barriers. With `blocks`, that many thread blocks
     stay for all tiles of the kernel; then `beside` of each tile that is copied beside the loop let
-    the next one's come while this one's is in use.
+    the next one's come while this one's is in use. Registers of a multiprocessor are shared out
+    among the `resident` blocks that it has at once.
     """
     path, loop = path_to_loop(fn, var, "specialize")
-    if not 2 <= slots <= MOST_SLOTS or blocks < 0 or not 1 <= beside <= MOST_SLOTS:
+    fits = 2 <= slots <= MOST_SLOTS and 1 <= beside <= MOST_SLOTS
+    if not fits or blocks < 0 or not 1 <= resident <= MOST_RESIDENT:
         raise refuse(
             fn,
             "TW2180",
-            f"cannot specialize loop %{var.name} with {slots} slots, {blocks} blocks and {beside} "
-            "tiles beside it",
+            f"cannot specialize loop %{var.name} with {slots} slots, {blocks} blocks, {beside} "
+            f"tiles beside it and {resident} blocks at once",
             var,
-            help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, and 1 to {MOST_SLOTS} tiles",
+            help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, 1 to {MOST_SLOTS} tiles, and 1 "
+            f"to {MOST_RESIDENT} blocks at once",
         )
     copies = [
         stmt
@@ -47,6 +53,10 @@ def specialize(fn: Function, var: Var, slots: int, blocks: int = 0, beside: int 
             var,
             help="tensorize the copies of its tiles with a tma_load intrinsic first",
         )
-    plan = (slots, blocks, beside) if beside > 1 else (slots, blocks)
+    plan: tuple[int, ...] = (slots, blocks)
+    if beside > 1 or resident > 1:
+        plan = (*plan, beside)
+    if resident > 1:
+        plan = (*plan, resident)
     made = replace(loop, annotations=annotated(loop.annotations, SPECIALIZE, plan))
     return with_body(fn, replace_at(path, made))

@@ -133,9 +133,9 @@ def _accesses(root: For) -> Iterator[_Access]:
 def _check_axis(
     fn: Function, axis: str, buffer: Buffer, memory: MemoryScope, users: list[_Access]
 ) -> None:
-    if is_apart_along(memory, level_of(axis)):
+    if is_apart_along(memory, axis):
         problem = _split_up(axis, buffer, users)
-    elif level_of(axis) == BLOCK_LEVEL:
+    elif level_of(axis) == BLOCK_LEVEL and memory.owner is not Owner.CLUSTER:
         problem = _unordered(axis, buffer, users) or _repeated(axis, buffer, users)
     else:
         problem = _repeated(axis, buffer, users)

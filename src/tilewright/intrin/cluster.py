@@ -1,0 +1,106 @@
+"""Sums that blocks of a cluster have parts of, exchanged through each other's shared memory.
+
+    cluster_keep_f32(n=128)         Y[64, 128] = C[64, 128], where other blocks see it
+    cluster_sum_f32(parts=4, n=32)  C[64, 32] += Y[0, 64, 32] + .. + Y[3, 64, 32]
+
+A cluster are the blocks along `blockIdx.y`, which run side by side. Memory of scope
+`shared.cluster` is theirs: the first index of a buffer says in whose shared memory an element lies,
+and a block writes no memory but its own. Tiles lie in it as warpgroups hold them, sixteen bytes of
+each thread one behind the other: only these instructions touch it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright import sym
+from tilewright.base.dtype import BOOL, INDEX
+from tilewright.intrin.declare import address, member
+from tilewright.intrin.hopper import SUM_SCOPE, WHOLE, M, N
+from tilewright.sym import Expr
+from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
+from tilewright.tensor.ir import Buffer, Call, Eval, Stmt
+from tilewright.tensor.parameters import Parameter
+from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
+
+CLUSTER = declare_scope(
+    MemoryScope("shared.cluster", Owner.CLUSTER, is_addressable=False, alignment_bytes=128)
+)
+CLUSTER_SCOPE = CLUSTER.reference
+MOST_BLOCKS = 8  # of a cluster, on every GPU that has them
+PARTS = Parameter("parts", 2, MOST_BLOCKS)
+SUMS = ("f32", "i32")
+SUM_BYTES = 4
+
+
+def keep_of(sums: str, n: int) -> TensorIntrin:
+    return intrinsic(f"cluster_keep_{sums}", n=n)
+
+
+def sum_of(sums: str, parts: int, n: int) -> TensorIntrin:
+    return intrinsic(f"cluster_sum_{sums}", parts=parts, n=n)
+
+
+def _instruction(name: str, *args: Expr) -> Stmt:
+    return Eval(Call(name, args, BOOL))
+
+
+def _stride(buffer: Buffer, axis: int) -> Expr:
+    return Call("stride", (address(buffer), sym.const(axis)), INDEX)
+
+
+def _keep(sums: str, n: int) -> TensorIntrin:
+    def compute(X: Buffer, Y: Buffer) -> Stmt:
+        place = (address(Y), _stride(Y, 0))
+        return _instruction("cluster.keep", address(X), *place, sym.const(n))
+
+    return member(
+        f"""
+        func @cluster_keep_{sums}(%X: {sums}[{M}, {n}] in {SUM_SCOPE},
+                                  %Y: {sums}[{M}, {n}] in {CLUSTER_SCOPE}) stage scheduled {{
+          for %i in 0..{M} {{ for %j in 0..{n} {{
+            block @Y(%v0: spatial {M} = %i, %v1: spatial {n} = %j) {{
+              reads %X[%v0, %v1]
+              writes %Y[%v0, %v1]
+              %Y[%v0, %v1] = %X[%v0, %v1]
+            }}
+          }} }}
+        }}
+        """,
+        compute=compute,
+    )
+
+
+def _sum(sums: str, parts: int, n: int) -> TensorIntrin:
+    def update(X: Buffer, C: Buffer) -> Stmt:
+        place = (address(X), _stride(X, 0), _stride(X, 1))
+        return _instruction("cluster.sum", address(C), *place, sym.const(parts), sym.const(n))
+
+    def reset(X: Buffer, C: Buffer) -> Stmt:
+        return _instruction("wgmma.clear", address(C), sym.const(n))
+
+    zero = "0.0" if sums == "f32" else "0"
+    return member(
+        f"""
+        func @cluster_sum_{sums}(%X: {sums}[{parts}, {M}, {n}] in {CLUSTER_SCOPE},
+                                 %C: {sums}[{M}, {n}] in {SUM_SCOPE}) stage scheduled {{
+          for %i in 0..{M} {{ for %j in 0..{n} {{ for %p in 0..{parts} {{
+            block @C(%vi: spatial {M} = %i, %vj: spatial {n} = %j, %vp: reduce {parts} = %p) {{
+              reads %X[%vp, %vi, %vj]
+              writes %C[%vi, %vj]
+              init {{
+                %C[%vi, %vj] = {zero}
+              }}
+              %C[%vi, %vj] sum= %X[%vp, %vi, %vj]
+            }}
+          }} }} }}
+        }}
+        """,
+        reset=reset,
+        update=update,
+    )
+
+
+for _sums in SUMS:
+    declare_family(f"cluster_keep_{_sums}", (WHOLE,), partial(_keep, _sums))
+    declare_family(f"cluster_sum_{_sums}", (PARTS, N), partial(_sum, _sums))
