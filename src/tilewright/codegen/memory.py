@@ -137,8 +137,8 @@ class Accesses:
             first = self.b.op("add nsw", place.index, i64(start))
             pointer = self.b.offset(element, place.memory.pointer, first)
             type_ = vector(element, stop - start)
-            part = self.b.load(type_, pointer, align=align, extra=place.memory.alias)
-            parts.append(self.b.widen(part, width))
+            run = self.b.load(type_, pointer, align=align, extra=place.memory.alias)
+            parts.append(self.b.widen(run, width))
             where.update({start + i: at * width + i for i in range(stop - start)})
         while len(parts) > 1:
             pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]

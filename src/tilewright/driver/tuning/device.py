@@ -22,9 +22,10 @@ import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.driver.compare import is_close
+from tilewright.driver.device_control import decides_beforehand
 from tilewright.driver.device_launch import CudaGpu, Gpu, in_order
 from tilewright.driver.device_module import DeviceModule
-from tilewright.driver.device_walk import Loaded, Walk, decides_beforehand
+from tilewright.driver.device_walk import Loaded, Walk
 from tilewright.driver.kernels import Job, KernelSetting
 from tilewright.driver.lowering import Program, lower_with, planned_calls
 from tilewright.driver.tuning.check import spec_of
