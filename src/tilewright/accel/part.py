@@ -39,6 +39,7 @@ from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # of every tensor in memory
+KEPT_STREAMS = 8  # of a part whose leading size calls tell
 
 
 @dataclass(frozen=True)
@@ -105,22 +106,28 @@ class Part:
 
     def run(self, *given: Array) -> list[Array]:
         """The results of the graph's parameters, constants among them not read."""
-        g, stream, size = self.stream.geometry, self.stream, self.round
-        count = len(given[self.inputs[0][0]]) if size else 1
-        rounds = max(1, -(-count // max(1, size)))
-        if size:
-            if rounds not in self.made:
-                self.made[rounds] = insert_tokens(self.stream, rounds, self.moving)
-            stream = self.made[rounds]
+        g, count, rounds = self.stream.geometry, 0, 1
+        if self.round:
+            count = len(given[self.inputs[0][0]])
+            rounds = max(1, -(-count // self.round))
+        stream = self.of_rounds(rounds) if self.round else self.stream
         ran = run_on(backend_of(self.target.text), stream, self.packed(*given, rounds=rounds))
-        if not size and ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
+        if not self.round and ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
             self.last = ran
         results = []
         for layout, name in self.outputs:
             parts = np.asarray(ran.outputs[name]).view(np.int8).reshape(rounds, -1)
             whole = [layout.unpack(part, g) for part in parts]
-            results.append(np.concatenate(whole)[:count] if size else whole[0])
+            results.append(np.concatenate(whole)[:count] if self.round else whole[0])
         return results
+
+    def of_rounds(self, rounds: int) -> Stream:
+        """The stream of so many rounds: made, or one of the last that were."""
+        if rounds not in self.made:
+            if len(self.made) == KEPT_STREAMS:
+                del self.made[next(iter(self.made))]
+            self.made[rounds] = insert_tokens(self.stream, rounds, self.moving)
+        return self.made[rounds]
 
     @property
     def moving(self) -> frozenset[str]:
