@@ -92,7 +92,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         own_memory_bytes_per_cycle=18.0,
         l2_bytes_per_cycle=52.0,
         cluster_bytes_per_cycle=24.0,
-        cluster_latency_cycles=7000,
+        cluster_latency_cycles=8000,
         tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         wgmma_latency_cycles=130,
         access_bytes=16,
