@@ -1,7 +1,6 @@
 """Clusters without a GPU: sums that blocks share, tiles that they bring for each other."""
 
 import re
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from tilewright.tensor import parse
 from tilewright.tensor.passes import lower
 
 sys.path.insert(0, str(Path(__file__).parent))
-from host_gpu import ptxas_path
+from host_gpu import assembled
 from test_hopper import TARGET, TYPES, close, gemm, operands
 
 ROWS = "groups=1 block_n=64 slots=2 span=1 split_k=1 boxes=1"
@@ -158,17 +157,13 @@ def test_tiles_that_differ_are_not_multicast():
 
 
 @pytest.mark.parametrize("form", ["few rows", "an epilogue", "tiles of B", "tiles of A"])
-def test_code_of_clusters(form, tmp_path):
+def test_code_of_clusters(form):
     run = tw.build(scheduled(form), TARGET)
     _, _, blocks, along, _ = FORMS[form]
     assert f".reqnctapercluster 1, {blocks}, 1" in run.ptx
     assert ("multicast::cluster" in run.ptx) == (along != "k")
     assert ("ld.shared::cluster" in run.ptx) == (along == "k")
     assert not re.search(r"^\s*call", run.ptx, re.MULTILINE)
-    source = tmp_path / "kernel.ptx"
-    source.write_text(run.ptx)
-    command = [ptxas_path(), "-arch=sm_90a", "-v", source, "-o", tmp_path / "kernel.cubin"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
-    assert not re.search("serialized|setmaxnreg|C75", done.stderr)
+    told = assembled(run.ptx)
+    assert "0 bytes spill stores, 0 bytes spill loads" in told
+    assert "C75" not in told  # its warnings of products
