@@ -14,6 +14,7 @@ from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
 from tilewright.tensor import parse
 from tilewright.tensor.passes import lower
+from tilewright.tensor.passes.specialize_roles import consumer_registers, producer_registers
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import assembled
@@ -167,3 +168,24 @@ def test_code_of_clusters(form):
     told = assembled(run.ptx)
     assert "0 bytes spill stores, 0 bytes spill loads" in told
     assert "C75" not in told  # its warnings of products
+
+
+@pytest.mark.parametrize("resident", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_consumers_take_no_more_registers_than_their_block_has(groups, resident):
+    started = 65536 // resident // (128 * (groups + 1)) // 8 * 8  # of each thread
+    taken, given = consumer_registers(groups, resident), producer_registers(resident)
+    assert groups * taken + given <= (groups + 1) * started
+    assert taken % 8 == given % 8 == 0
+
+
+def test_a_multiprocessor_has_room_for_a_block_of_the_next_kernel():
+    plan = f"{ROWS} cluster=1 along=k resident=2"
+    made = schedule(gemm(64, 64, 256), TARGET, choices={"C": Choice("gemm_hopper", plan)})
+    run = tw.build(made.schedule.function, TARGET)
+    assert ".minnctapersm 2" in run.ptx
+    assert run.kernels[0].shared_bytes <= 113 << 10
+    given, want = operands(64, 64, 256)
+    out = np.zeros(want.shape, TYPES["bf16"])
+    tw.interpret(lower(made.schedule.function, "gpu"), *given, out)
+    close(out, want, out.dtype)
