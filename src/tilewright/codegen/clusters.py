@@ -1,7 +1,8 @@
 """Blocks of a cluster: barriers that they share, sums that they exchange through shared memory.
 
     barrier.cluster()                       all threads of all blocks meet
-    mbarrier.arrive.cluster(barrier, n)     each warp arrives once at the barrier of each block
+    mbarrier.arrive.cluster(barrier, n, 1)  each warp arrives once at the barrier of each block, and
+                                            tells what it wrote; with 0, that it has read a tile
     mbarrier.wait.cluster(barrier, phase)   what other blocks wrote before is seen
     cluster.keep(sums, place, width, n)     sums of a warpgroup, where other blocks read them
     cluster.sum(sums, place, ..)            adds what all blocks keep of some columns
@@ -46,14 +47,18 @@ def _meet(e: Emitting) -> None:
     e.b.call("llvm.nvvm.barrier.cluster.wait", "void")
 
 
-def _arrive(e: Emitting, barrier: Expr, blocks: Expr) -> None:
-    """What the other threads of a warp have done is told by those that arrive."""
-    e.b.call("llvm.nvvm.bar.warp.sync", "void", i32(-1))
+def _arrive(e: Emitting, barrier: Expr, blocks: Expr, tells: Expr) -> None:
+    """What the other threads of a warp have written is told by those that arrive. Who tells nothing
+    does not wait for memory either."""
+    written = bool(known_number(tells))
+    if written:
+        e.b.call("llvm.nvvm.bar.warp.sync", "void", i32(-1))
     thread = e.b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     lane = e.b.op("and", thread, i32(31))
     with e.b.when(e.b.compare("icmp ult", lane, i32(known_number(blocks)))):
         there = _in_block(e, _number(e, shared_pointer(e, barrier)), lane)
-        arrive = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];"
+        order = ".release.cluster" if written else ""
+        arrive = f"mbarrier.arrive{order}.shared::cluster.b64 _, [$0];"
         e.b.line(f'call void asm sideeffect "{arrive}", "r,~{{memory}}"({there})')
 
 

@@ -442,11 +442,11 @@ def _tiled(
     sch.reorder(*units, *outer, far, column, near, below, right, group, ii, jj, loops[k])
     _store(sch, copies, stores, group, kind, plan.block_n)
     sch.bind(group, "threadIdx.y")
+    made = _multiply(sch, c, reads, found, plan, context, unit)
     rank = sch.fuse(below, right)
     if plan.cluster > 1:
         sch.bind(rank, CLUSTER_AXIS)
     sch.bind(sch.fuse(*outer, far, column, near), "blockIdx.x")
-    made = _multiply(sch, c, reads, found, plan, context, unit)
     return [*done, c, *made, *copies, *stores]
 
 

@@ -439,17 +439,17 @@ class _Roles:
         """A consumer is done with a slot, which others of the cluster fill too."""
         empty = Address(self.empty, (self.slot,))
         if self.multicasts:
-            return _call("mbarrier.arrive.cluster", empty, self.cluster)
+            return _call("mbarrier.arrive.cluster", empty, self.cluster, ZERO)
         return _call("mbarrier.arrive", empty)
 
     def _met(self, stmt: Eval) -> Stmt:
         """Parts of a sum are kept and read with the other blocks of the cluster."""
         kept, read = (Address(each, (ZERO,)) for each in (self.parted, self.read))
         if _op(stmt) == KEEP:
-            return seq(stmt, _call("mbarrier.arrive.cluster", kept, self.cluster))
+            return seq(stmt, _call("mbarrier.arrive.cluster", kept, self.cluster, ONE))
         if _op(stmt) == GATHER:
             wait = _call("mbarrier.wait.cluster", kept, self.tile)
-            return seq(wait, stmt, _call("mbarrier.arrive.cluster", read, self.cluster))
+            return seq(wait, stmt, _call("mbarrier.arrive.cluster", read, self.cluster, ONE))
         return stmt
 
     def _all_read(self, body: Stmt) -> Stmt:
@@ -553,8 +553,7 @@ class _Roles:
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 size = _copied_bytes(body)
                 other = sym.sub(ONE, self.phase)
-                scope = ".cluster" if self.multicasts else ""
-                wait = _call(f"mbarrier.wait{scope}", Address(self.empty, (self.slot,)), other)
+                wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
                 expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
                 if self.ahead:
                     weights = seq(wait, expect, self._copied(stmt.body, weights=True))
