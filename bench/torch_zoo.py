@@ -11,6 +11,7 @@ import copy
 import functools
 import importlib.util
 import inspect
+import math
 import re
 import time
 import warnings
@@ -32,6 +33,7 @@ RIGHT, WRONG, REFUSED, CRASHED, UNTRACED = "right", "wrong", "refused", "crashed
 MOST = 3.0  # times the error of eager f32 against eager f64
 UNTRACEABLE = "TW1125"  # what our compile says when torch.export fails
 NOISE = 0.02  # of parameters that would be zeros
+LEAST = 1e-30  # an error to divide by
 FLOOR = 1e-6  # errors below this share of the greatest element are rounding, whatever eager's are
 
 
@@ -304,12 +306,18 @@ def compare(made: Any, eager: Any, exact: Any) -> float:
         if not right.is_floating_point():
             worst = max(worst, 0.0 if torch.equal(ours, theirs) else float("inf"))
             continue
-        scale = float(right.abs().max()) if right.numel() else 0.0
-        least = max(float((theirs.double() - right).abs().max()) if right.numel() else 0.0,
-                    FLOOR * scale, 1e-30)  # fmt: skip
-        error = float((ours.double() - right).abs().max()) if right.numel() else 0.0
-        worst = max(worst, error / least)
+        scale = float(right.nan_to_num().abs().max()) if right.numel() else 0.0
+        least = max(_distance(theirs, right), FLOOR * scale, LEAST)
+        worst = max(worst, _distance(ours, right) / least)
     return worst
+
+
+def _distance(made: torch.Tensor, right: torch.Tensor) -> float:
+    """The greatest difference; infinite where only one of two is a finite number."""
+    made = made.double()
+    same = (made == right) | (made.isnan() & right.isnan())
+    off = (made - right).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf)
+    return float(off.max()) if off.numel() else 0.0
 
 
 def _leaves(value: Any) -> Iterator[torch.Tensor]:
