@@ -542,11 +542,20 @@ module vta_top (
                     (m_bvalid && m_bready && m_bresp != 2'b00) ||
                     (f_in && r_last && !m_rlast);
   assign late = idle_cycles >= timeout;
+
+  // The stream has ended with its last task, which `finish` is in any that is right.
+  function automatic logic [6:0] ones(input logic [4:0] units);
+    ones = 7'(units[0]) + 7'(units[1]) + 7'(units[2]) + 7'(units[3]) + 7'(units[4]);
+  endfunction
+  logic [6:0] in_flight;  // tasks that have begun and not ended
+  logic had_finish;
   always_ff @(posedge clk) begin
     if (rst) begin
       {running, is_done, trapped} <= '0;
       trap_code <= '0;
       idle_cycles <= '0;
+      in_flight <= '0;
+      had_finish <= 1'b0;
       {cycles, gemm_steps, read_beats, write_beats} <= '0;
       faults <= '0;
       {progress, read_beat, write_beat} <= '0;
@@ -556,7 +565,10 @@ module vta_top (
         cycles <= cycles + 1'b1;
         gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
         idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
-        if (ends[4] && store_finish) begin
+        in_flight <= in_flight + ones(begins) - ones(ends);
+        if (ends[4] && store_finish) had_finish <= 1'b1;
+        if ((had_finish || (ends[4] && store_finish)) && q_valid == '0 &&
+            in_flight == ones(ends)) begin
           running <= 1'b0;
           is_done <= 1'b1;
         end
