@@ -159,11 +159,13 @@ module vta_top (
   vta_fifo #(.BITS(LB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
       .clk(clk), .rst(rst), .push(q_send[0]),
       .in({entries << load_log(word[vta_pkg::LOAD_FMT_AT+:2]), is_run, word[LB-1:0]}),
-      .pop(begins[0]), .head({load_run, load_is_run, load_word}), .valid(q_valid[0]), .count(load_count));
+      .pop(begins[0]), .head({load_run, load_is_run, load_word}),
+      .valid(q_valid[0]), .count(load_count));
   vta_fifo #(.BITS(XB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
       .clk(clk), .rst(rst), .push(q_send[1]),
       .in({entries << aux_log(word[vta_pkg::AUX_FMT_AT+:2]), is_run, word[XB-1:0]}),
-      .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}), .valid(q_valid[1]), .count(aux_count));
+      .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}),
+      .valid(q_valid[1]), .count(aux_count));
   vta_fifo #(.BITS(GB), .LOG_DEPTH(LOG_QUEUE)) gemm_queue (
       .clk(clk), .rst(rst), .push(q_send[2]), .in(word[GB-1:0]), .pop(begins[2]),
       .head(gemm_word), .valid(q_valid[2]), .count(gemm_count));
@@ -173,7 +175,8 @@ module vta_top (
   vta_fifo #(.BITS(SB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
       .clk(clk), .rst(rst), .push(q_send[4]),
       .in({entries << store_log(word[vta_pkg::STORE_FMT_AT]), is_run, word[SB-1:0]}),
-      .pop(begins[4]), .head({store_run, store_is_run, store_word}), .valid(q_valid[4]), .count(store_count));
+      .pop(begins[4]), .head({store_run, store_is_run, store_word}),
+      .valid(q_valid[4]), .count(store_count));
   assign q_full = {store_count[LOG_QUEUE], alu_count[LOG_QUEUE], gemm_count[LOG_QUEUE],
                    aux_count[LOG_QUEUE], load_count[LOG_QUEUE]};
 
