@@ -125,6 +125,18 @@ def test_a_store_of_nothing_leaves_the_banks_of_others_alone(library):
     assert differences(stream, random_inputs(stream, 0), ["cycle", library], None, TIMEOUT) == []
 
 
+def test_a_stream_has_not_ended_while_a_task_waits(library):
+    """Nothing orders the `finish` behind it."""
+    stream = parse(f"""target "vta-sim {TINY.options}"
+        buffer code: uop 8 uop
+        aux pop=load fmt=uop base=code x=1
+        finish""")
+    for backend in ("functional", "cycle", library):
+        with pytest.raises(ExecutionError) as caught:
+            run_on(backend, stream, {}, timeout_cycles=TIMEOUT)
+        assert caught.value.code == "TW7031"
+
+
 def test_memory_that_answers_no_more_is_a_time_out(library):
     stream = build_gemm(TINY, (3, 2, 2), (2, 1, 1))
     words = b"".join(encode(one, TINY) for one in stream.instructions)

@@ -1,12 +1,12 @@
 """What a design takes on a chip of Xilinx's 7 series, estimated: what yosys counts, without yosys.
 
-    estimate(Geometry())  # {'DSP48': 192, 'RAMB36': 126, 'LUT': 43000}
+    estimate(Geometry())  # {'DSP48': 192, 'RAMB36': 126, 'LUT': 44266}
 
 Multipliers follow from the RTL: two products of the array share one, a lane of the ALU has four for
 its product of 32 bits, shared with `mac`. Memories follow from their shapes and from what a block
 memory can be. Look-up tables are a sum over lanes, products, bytes of the bus and memories that are
-too shallow for blocks; the coefficients are rough, and `bench/accel_area.py --synthesize --luts`
-fits others to what yosys counts.
+too shallow for blocks; the coefficients are of three designs (1x16x16, 4x4x4, 1x4x4), and
+`bench/accel_area.py --synthesize --luts` fits others to what yosys counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DSPS_PER_LANE = 4
 HALF_WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
 LEAST_DEPTH = 128  # of a block memory: what is shallower is made of look-up tables
 # Of 1, lanes, products, bytes of the bus, and kilobits in look-up tables.
-LUT_COEFFICIENTS = (7000.0, 1700.0, 20.0, 250.0, 60.0)
+LUT_COEFFICIENTS = (7600.0, 1837.0, 20.6, 250.0, 22.0)
 
 
 def estimate(geometry: Geometry) -> dict[str, int]:

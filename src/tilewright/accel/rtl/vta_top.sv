@@ -159,11 +159,13 @@ module vta_top (
   vta_fifo #(.BITS(LB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
       .clk(clk), .rst(rst), .push(q_send[0]),
       .in({entries << load_log(word[vta_pkg::LOAD_FMT_AT+:2]), is_run, word[LB-1:0]}),
-      .pop(begins[0]), .head({load_run, load_is_run, load_word}), .valid(q_valid[0]), .count(load_count));
+      .pop(begins[0]), .head({load_run, load_is_run, load_word}),
+      .valid(q_valid[0]), .count(load_count));
   vta_fifo #(.BITS(XB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
       .clk(clk), .rst(rst), .push(q_send[1]),
       .in({entries << aux_log(word[vta_pkg::AUX_FMT_AT+:2]), is_run, word[XB-1:0]}),
-      .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}), .valid(q_valid[1]), .count(aux_count));
+      .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}),
+      .valid(q_valid[1]), .count(aux_count));
   vta_fifo #(.BITS(GB), .LOG_DEPTH(LOG_QUEUE)) gemm_queue (
       .clk(clk), .rst(rst), .push(q_send[2]), .in(word[GB-1:0]), .pop(begins[2]),
       .head(gemm_word), .valid(q_valid[2]), .count(gemm_count));
@@ -173,7 +175,8 @@ module vta_top (
   vta_fifo #(.BITS(SB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
       .clk(clk), .rst(rst), .push(q_send[4]),
       .in({entries << store_log(word[vta_pkg::STORE_FMT_AT]), is_run, word[SB-1:0]}),
-      .pop(begins[4]), .head({store_run, store_is_run, store_word}), .valid(q_valid[4]), .count(store_count));
+      .pop(begins[4]), .head({store_run, store_is_run, store_word}),
+      .valid(q_valid[4]), .count(store_count));
   assign q_full = {store_count[LOG_QUEUE], alu_count[LOG_QUEUE], gemm_count[LOG_QUEUE],
                    aux_count[LOG_QUEUE], load_count[LOG_QUEUE]};
 
@@ -542,11 +545,20 @@ module vta_top (
                     (m_bvalid && m_bready && m_bresp != 2'b00) ||
                     (f_in && r_last && !m_rlast);
   assign late = idle_cycles >= timeout;
+
+  // The stream has ended with its last task, which `finish` is in any that is right.
+  function automatic logic [6:0] ones(input logic [4:0] units);
+    ones = 7'(units[0]) + 7'(units[1]) + 7'(units[2]) + 7'(units[3]) + 7'(units[4]);
+  endfunction
+  logic [6:0] in_flight;  // tasks that have begun and not ended
+  logic had_finish;
   always_ff @(posedge clk) begin
     if (rst) begin
       {running, is_done, trapped} <= '0;
       trap_code <= '0;
       idle_cycles <= '0;
+      in_flight <= '0;
+      had_finish <= 1'b0;
       {cycles, gemm_steps, read_beats, write_beats} <= '0;
       faults <= '0;
       {progress, read_beat, write_beat} <= '0;
@@ -556,7 +568,10 @@ module vta_top (
         cycles <= cycles + 1'b1;
         gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
         idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
-        if (ends[4] && store_finish) begin
+        in_flight <= in_flight + ones(begins) - ones(ends);
+        if (ends[4] && store_finish) had_finish <= 1'b1;
+        if ((had_finish || (ends[4] && store_finish)) && q_valid == '0 &&
+            in_flight == ones(ends)) begin
           running <= 1'b0;
           is_done <= 1'b1;
         end
