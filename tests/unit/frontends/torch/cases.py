@@ -242,6 +242,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "two lists with a gap": (lambda a, i: a[:, i, :, i], (IMAGE, _i(3, low=0, high=4))),
         "gather": (lambda a, i: a.gather(1, i), (X, _i(2, 4, low=0, high=5))),
+        "gather nothing": (lambda a, i: (a[0].gather(0, i), a.gather(1, i)), (X, _i(2, 0))),
         "masked_scatter to the shape of the mask": (
             lambda a, m, s: a.masked_scatter(m, s),
             (_f(5), _b(3, 5), _f(3, 5)),
@@ -423,6 +424,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
             (X, _f(5), _f(5)),
         ),
         "group": (lambda x, w, b: F.group_norm(x, 2, w, b), (IMAGE, _f(4), _f(4))),
+        "group of no batch": (
+            lambda x, w, b: aten.native_group_norm(x, w, b, 0, 4, 1, 2, 1e-5),
+            (_f(0, 4), _f(4), _f(4)),
+        ),
         "batch": (
             lambda x, m, v, w, b: F.batch_norm(x, m, v.abs() + 1, w, b),
             (IMAGE, _f(4), _f(4), _f(4), _f(4)),

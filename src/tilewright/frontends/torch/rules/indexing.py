@@ -31,6 +31,8 @@ def _gather(node: Context) -> Value:
     x, index = node["self"], node.cast(node["index"], I64)
     if not node.rank():
         return node.reshape(x, node.out)
+    if sym.ZERO in node.out:  # of nothing, whatever its rank
+        return node.full(0, node.to, node.out)
     if not index.tensor.rank:
         index = node.reshape(index, (ONE,) * node.rank())
         return node.reshape(node.emit("gather_elements", x, index, axis=node.dim()), node.out)
