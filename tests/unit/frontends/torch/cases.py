@@ -242,6 +242,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "two lists with a gap": (lambda a, i: a[:, i, :, i], (IMAGE, _i(3, low=0, high=4))),
         "gather": (lambda a, i: a.gather(1, i), (X, _i(2, 4, low=0, high=5))),
+        "rows of a greatest norm": (
+            lambda w, i: tuple(aten.embedding_renorm(w, i, 1.5, p) for p in (1.0, 2.0)),
+            (Y, torch.tensor([[2, 0], [2, 2]])),
+        ),
         "gather nothing": (lambda a, i: (a[0].gather(0, i), a.gather(1, i)), (X, _i(2, 0))),
         "masked_scatter to the shape of the mask": (
             lambda a, m, s: a.masked_scatter(m, s),

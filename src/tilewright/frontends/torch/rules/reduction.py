@@ -179,7 +179,7 @@ def _dist(node: Context) -> Value:
     p = float(node.get("p", 2))
     if p == float("-inf"):
         return node.emit("reduce_min", flat, axes=(0,), keepdims=False)
-    return _row_norms(node, flat, p)
+    return row_norms(node, flat, p)
 
 
 def _distances(node: Context) -> Value:
@@ -187,10 +187,11 @@ def _distances(node: Context) -> Value:
     a, b, p = node["x1"], node["x2"], node.args["p"]
     left, right = node.unsqueeze(a, -2), node.unsqueeze(b, -3)
     apart = node.emit("abs", node.emit("sub", left, right))
-    return _row_norms(node, apart, p)
+    return row_norms(node, apart, p)
 
 
-def _row_norms(node: Context, x: Value, p: float) -> Value:
+def row_norms(node: Context, x: Value, p: float) -> Value:
+    """The p-norms of the last axis of what has no signs."""
     of, axis = x.tensor.dtype, (len(node.shape(x)) - 1,)
     if p == 0:
         differ = node.cast(node.emit("not_equal", x, 0.0), of)
@@ -216,7 +217,7 @@ def _own_distances(node: Context) -> Value:
         return node.full(0.0, node.to, node.out)
     first, second = (node.constant([pair[at] for pair in pairs]) for at in (0, 1))
     a, b = (node.emit("gather", node["self"], at, axis=0) for at in (first, second))
-    return _row_norms(node, node.emit("abs", node.emit("sub", a, b)), node.get("p", 2.0))
+    return row_norms(node, node.emit("abs", node.emit("sub", a, b)), node.get("p", 2.0))
 
 
 RULES: dict[str, Rule] = {
