@@ -246,6 +246,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
             lambda w, i: tuple(aten.embedding_renorm(w, i, 1.5, p) for p in (1.0, 2.0)),
             (Y, torch.tensor([[2, 0], [2, 2]])),
         ),
+        "distinct": (
+            lambda i: (torch.unique(i), *torch.unique(i, return_counts=True, dim=0)),
+            (torch.tensor([3, 1, 3, 3]),),
+        ),
         "gather nothing": (lambda a, i: (a[0].gather(0, i), a.gather(1, i)), (X, _i(2, 0))),
         "masked_scatter to the shape of the mask": (
             lambda a, m, s: a.masked_scatter(m, s),
