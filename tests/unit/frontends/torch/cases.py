@@ -219,7 +219,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
     "reduction": {
         "sums": (lambda a: (a.sum(), a.sum(0), a.sum(1, keepdim=True), a.mean(1)), (X,)),
         "of ints and bools": (lambda a, b: (a.sum(), b.sum(1), b.any(), b.all(0)), (I64, BITS)),
-        "products": (lambda a: (a.prod(), a.prod(1)), (X,)),
+        "products": (lambda a: (a.prod(), a.prod(1), a.prod(1, dtype=torch.bool)), (X,)),
         "extremes": (lambda a: (a.amax(1), a.amin(0), a.max(), *a.max(1), *a.min(0)), (X,)),
         "places": (lambda a: (a.argmax(), a.argmax(1), a.argmin(0, keepdim=True)), (X,)),
         "places of nan": (lambda a: (a.argmax(), a.max(), a.max(0)[1]), (NAN,)),

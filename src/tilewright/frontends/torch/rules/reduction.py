@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, F32, U8, DType
+from tilewright.base.dtype import BOOL, F32, I64, U8, DType
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.graph import Value
@@ -19,11 +19,12 @@ def _keep(node: Context) -> bool:
 
 
 def _reduce(op: str) -> Rule:
-    """In the element type of the result."""
+    """In the element type of the result; truth values as numbers."""
 
     def rule(node: Context) -> Value:
         x = node.cast(node["self"], node.to)
-        return node.emit(op, x, axes=node.axes(), keepdims=_keep(node))
+        x = node.cast(x, I64) if node.to.is_bool else x
+        return node.cast(node.emit(op, x, axes=node.axes(), keepdims=_keep(node)), node.to)
 
     return rule
 
