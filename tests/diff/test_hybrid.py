@@ -427,3 +427,20 @@ def test_memory_for_outputs_must_fit(out):
     module = tw.compile(graph.parse(TEXT), threads=1)
     with pytest.raises(UserError, match="TW4042"):
         module(words("a", "b", "c"), np.zeros((3, 2), F), out=out)
+
+
+def test_what_a_sequence_shows_of_weights_belongs_to_the_caller():
+    module = graph.parse(
+        """
+graph @main(%x: f32[3]) {
+  %w: f32[3] = constant() {data = f32[3](1.0, 2.0, 3.0)}
+  %s: seq<f32[3]> = sequence(%w, %x)
+  return %s
+}
+"""
+    )
+    model = tw.compile(module, threads=1)
+    ((first, _),) = model(np.zeros(3, F))
+    np.asarray(first)[...] = 7
+    ((again, _),) = model(np.zeros(3, F))
+    np.testing.assert_array_equal(np.asarray(again), np.array([1, 2, 3], F))

@@ -290,7 +290,11 @@ def _as_numpy(value: Any) -> Any:
 
 
 def _as_array(value: Any) -> Any:
-    """Numbers as arrays of ours; strings, sequences and absent values as they are."""
+    """Numbers as arrays of ours; strings, sequences and absent values as they are.
+
+    What only views memory is copied: that of weights ends with the module.
+    """
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
-        return Array._borrow(np.asarray(value, order="C"))
+        owned = value if value.base is None else value.copy()
+        return Array._borrow(np.asarray(owned, order="C"))
     return [_as_array(item) for item in value] if isinstance(value, list) else value

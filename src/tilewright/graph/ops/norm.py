@@ -136,8 +136,10 @@ def _group_norm_type(call: Call) -> tuple[Type, ...]:
 
 
 def _group_norm(call: Call, x: Array, scale: Array, bias: Array) -> Array:
+    if not x.size:
+        return x
     big = wide(x)
-    grouped = big.reshape(x.shape[0], call["groups"], -1) if x.size else big.reshape(0, 0, 0)
+    grouped = big.reshape(x.shape[0], call["groups"], -1)
     mean = grouped.mean(axis=2, keepdims=True)
     centred = grouped - mean
     spread = np.mean(centred * centred, axis=2, keepdims=True)

@@ -219,7 +219,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
     "reduction": {
         "sums": (lambda a: (a.sum(), a.sum(0), a.sum(1, keepdim=True), a.mean(1)), (X,)),
         "of ints and bools": (lambda a, b: (a.sum(), b.sum(1), b.any(), b.all(0)), (I64, BITS)),
-        "products": (lambda a: (a.prod(), a.prod(1)), (X,)),
+        "products": (lambda a: (a.prod(), a.prod(1), a.prod(1, dtype=torch.bool)), (X,)),
         "extremes": (lambda a: (a.amax(1), a.amin(0), a.max(), *a.max(1), *a.min(0)), (X,)),
         "places": (lambda a: (a.argmax(), a.argmax(1), a.argmin(0, keepdim=True)), (X,)),
         "places of nan": (lambda a: (a.argmax(), a.max(), a.max(0)[1]), (NAN,)),
@@ -242,6 +242,15 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "two lists with a gap": (lambda a, i: a[:, i, :, i], (IMAGE, _i(3, low=0, high=4))),
         "gather": (lambda a, i: a.gather(1, i), (X, _i(2, 4, low=0, high=5))),
+        "rows of a greatest norm": (
+            lambda w, i: tuple(aten.embedding_renorm(w, i, 1.5, p) for p in (1.0, 2.0)),
+            (Y, torch.tensor([[2, 0], [2, 2]])),
+        ),
+        "distinct": (
+            lambda i: (torch.unique(i), *torch.unique(i, return_counts=True, dim=0)),
+            (torch.tensor([3, 1, 3, 3]),),
+        ),
+        "gather nothing": (lambda a, i: (a[0].gather(0, i), a.gather(1, i)), (X, _i(2, 0))),
         "masked_scatter to the shape of the mask": (
             lambda a, m, s: a.masked_scatter(m, s),
             (_f(5), _b(3, 5), _f(3, 5)),
@@ -423,6 +432,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
             (X, _f(5), _f(5)),
         ),
         "group": (lambda x, w, b: F.group_norm(x, 2, w, b), (IMAGE, _f(4), _f(4))),
+        "group of no batch": (
+            lambda x, w, b: aten.native_group_norm(x, w, b, 0, 4, 1, 2, 1e-5),
+            (_f(0, 4), _f(4), _f(4)),
+        ),
         "batch": (
             lambda x, m, v, w, b: F.batch_norm(x, m, v.abs() + 1, w, b),
             (IMAGE, _f(4), _f(4), _f(4), _f(4)),

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
 from tilewright.frontends.torch.rules.base import Context, Rule
+from tilewright.frontends.torch.rules.reduction import row_norms
 from tilewright.frontends.torch.rules.shape import position, slice_axis, transpose
 from tilewright.graph import Value
 from tilewright.graph.ops.rules import broadcast_dims
 from tilewright.graph.ops.shape import product
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Expr
+
+RENORM_EPSILON = 1e-7  # what PyTorch adds to a norm before it divides by it
 
 
 def _embedding(node: Context) -> Value:
@@ -31,6 +34,8 @@ def _gather(node: Context) -> Value:
     x, index = node["self"], node.cast(node["index"], I64)
     if not node.rank():
         return node.reshape(x, node.out)
+    if sym.ZERO in node.out:  # of nothing, whatever its rank
+        return node.full(0, node.to, node.out)
     if not index.tensor.rank:
         index = node.reshape(index, (ONE,) * node.rank())
         return node.reshape(node.emit("gather_elements", x, index, axis=node.dim()), node.out)
@@ -388,6 +393,19 @@ def _index_reduce(node: Context) -> Value:
     return node.reshape(made, node.out)
 
 
+def _renormed(node: Context) -> Value:
+    """A table whose rows that indices name are scaled down to a greatest norm."""
+    x, most = node["self"], float(node.args["max_norm"])
+    flat = node.reshape(node.cast(node["indices"], I64), (product(node.dims("indices")),))
+    none, one = node.full(0, I64, node.dims()[:1]), node.full(1, I64, node.shape(flat))
+    named = node.emit("scatter_elements", none, flat, one, axis=0, reduction="none")
+    norms = row_norms(node, node.emit("abs", x), float(node.args["norm_type"]))
+    long = node.emit("logical_and", node.cast(named, BOOL), node.emit("greater", norms, most))
+    scale = node.emit("div", node.like(norms, most), node.emit("add", norms, RENORM_EPSILON))
+    scale = node.emit("where", long, scale, node.like(norms, 1))
+    return node.emit("mul", x, node.unsqueeze(scale, 1))
+
+
 def _take(node: Context) -> Value:
     """Elements by their places among all."""
     flat = node.reshape(node["self"], (product(node.dims()),))
@@ -428,6 +446,7 @@ RULES: dict[str, Rule] = {
     "aten.index_add": _index_add,
     **{f"aten.replication_pad{n}d_backward": _repeated_borders_gradient for n in (1, 2, 3)},
     "aten.index_reduce": _index_reduce,
+    "aten.embedding_renorm": _renormed,
     "aten.take": _take,
     "aten.put": _put,
     "aten.embedding_dense_backward": _embedding_gradient,

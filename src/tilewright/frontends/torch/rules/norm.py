@@ -7,6 +7,7 @@ from tilewright.base.dtype import F32, U8, DType
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.reduction import moments
 from tilewright.graph import Value
+from tilewright.graph.ops.shape import product
 from tilewright.sym import ONE, Expr
 
 
@@ -166,8 +167,9 @@ def _group_norm(node: Context) -> tuple[Value, ...]:
 
 
 def group_moments(node: Context, x: Value, groups: int, epsilon: float) -> tuple[Value, Value]:
-    batch = node.shape(x)[0]
-    flat = node.reshape(node.cast(x, _wide(x.tensor.dtype)), (batch, groups, -1))
+    batch, channels, *spatial = node.shape(x)
+    each = sym.simplify(sym.floordiv(product((channels, *spatial)), groups))
+    flat = node.reshape(node.cast(x, _wide(x.tensor.dtype)), (batch, groups, each))
     variance, mean = moments(node, flat, (2,), 0.0)
     inverse = node.emit("rsqrt", node.emit("add", variance, epsilon))
     return (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, F32, U8, DType
+from tilewright.base.dtype import BOOL, F32, I64, U8, DType
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.graph import Value
@@ -19,11 +19,12 @@ def _keep(node: Context) -> bool:
 
 
 def _reduce(op: str) -> Rule:
-    """In the element type of the result."""
+    """In the element type of the result; truth values as numbers."""
 
     def rule(node: Context) -> Value:
         x = node.cast(node["self"], node.to)
-        return node.emit(op, x, axes=node.axes(), keepdims=_keep(node))
+        x = node.cast(x, I64) if node.to.is_bool else x
+        return node.cast(node.emit(op, x, axes=node.axes(), keepdims=_keep(node)), node.to)
 
     return rule
 
@@ -179,7 +180,7 @@ def _dist(node: Context) -> Value:
     p = float(node.get("p", 2))
     if p == float("-inf"):
         return node.emit("reduce_min", flat, axes=(0,), keepdims=False)
-    return _row_norms(node, flat, p)
+    return row_norms(node, flat, p)
 
 
 def _distances(node: Context) -> Value:
@@ -187,10 +188,11 @@ def _distances(node: Context) -> Value:
     a, b, p = node["x1"], node["x2"], node.args["p"]
     left, right = node.unsqueeze(a, -2), node.unsqueeze(b, -3)
     apart = node.emit("abs", node.emit("sub", left, right))
-    return _row_norms(node, apart, p)
+    return row_norms(node, apart, p)
 
 
-def _row_norms(node: Context, x: Value, p: float) -> Value:
+def row_norms(node: Context, x: Value, p: float) -> Value:
+    """The p-norms of the last axis of what has no signs."""
     of, axis = x.tensor.dtype, (len(node.shape(x)) - 1,)
     if p == 0:
         differ = node.cast(node.emit("not_equal", x, 0.0), of)
@@ -216,7 +218,7 @@ def _own_distances(node: Context) -> Value:
         return node.full(0.0, node.to, node.out)
     first, second = (node.constant([pair[at] for pair in pairs]) for at in (0, 1))
     a, b = (node.emit("gather", node["self"], at, axis=0) for at in (first, second))
-    return _row_norms(node, node.emit("abs", node.emit("sub", a, b)), node.get("p", 2.0))
+    return row_norms(node, node.emit("abs", node.emit("sub", a, b)), node.get("p", 2.0))
 
 
 RULES: dict[str, Rule] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
 from tilewright.frontends.common.report import Skip
@@ -125,9 +127,13 @@ def _unique(node: Context) -> tuple[Value | None, ...]:
 
 def _asked_for(node: Context, *values: Value) -> list[Value | None]:
     """Results behind the first; where PyTorch has an empty one, nobody asked."""
-    fakes = node.results[1:]
-    pairs = zip(values, fakes, strict=True)
-    return [value if len(node.shape(value)) == fake.dim() else None for value, fake in pairs]
+
+    def is_wanted(value: Value, fake: torch.Tensor) -> bool:
+        dims = [dim for dim in fake.shape if not isinstance(dim, torch.SymInt)]
+        return dims != [0] or node.shape(value) == (sym.ZERO,)
+
+    pairs = zip(values, node.results[1:], strict=True)
+    return [value if is_wanted(value, fake) else None for value, fake in pairs]
 
 
 def _unique_runs(node: Context) -> tuple[Value | None, ...]:
