@@ -27,6 +27,7 @@ from tilewright.runtime import cuda
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import Graph, HostGpu
+from test_cuda_models import CONTROL
 
 
 class OnceGraph(Graph):
@@ -173,11 +174,14 @@ def test_a_model_for_a_gpu_is_tuned_where_there_is_one(monkeypatch):
     assert caught.value.code == "TW5010"
 
 
-def test_launches_that_depend_on_values_are_not_tuned():
-    text = """graph @main(%x: f32[n, 4]) {
-      %i = nonzero(%x)
-      return %i
-    }"""
+NONZERO = """graph @main(%x: f32[n, 4]) {
+  %i = nonzero(%x)
+  return %i
+}"""
+
+
+@pytest.mark.parametrize("text", [NONZERO, CONTROL["if"]], ids=["sizes", "branch"])
+def test_launches_that_depend_on_values_are_not_tuned(text):
     model = optimize(graph.parse(text), TARGET, Options())
     defaults = {name: built(job) for name, job in jobs_of(model, SETTING).items()}
     with pytest.raises(UserError) as caught:

@@ -253,7 +253,9 @@ class Database:
         asked for."""
         with _typed(self.path):
             rows = self._sql.execute(
-                "SELECT digest FROM times JOIN tasks ON task = id WHERE version = ?", (VERSION,)
+                # The order of a cross join is kept: tasks are many, and each is a long text.
+                "SELECT digest FROM times CROSS JOIN tasks ON task = id WHERE version = ?",
+                (VERSION,),
             ).fetchall()
         return frozenset(digest for (digest,) in rows)
 

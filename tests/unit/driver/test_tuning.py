@@ -22,10 +22,11 @@ from tilewright.driver.kernel_code import compile_kernel
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
 from tilewright.driver.tuning.check import Checker
+from tilewright.driver.tuning.inputs import placements
 from tilewright.driver.tuning.lab import Checkers
 from tilewright.driver.tuning.messages import Build, Check
 from tilewright.driver.tuning.records import choices_of, task_key
-from tilewright.driver.tuning.running import ALL, WHOLE, Running, placements
+from tilewright.driver.tuning.running import ALL, WHOLE, Running
 from tilewright.driver.tuning.spots import Kernels
 from tilewright.driver.tuning.table import Built, built
 from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model

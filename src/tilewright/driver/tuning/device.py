@@ -210,7 +210,8 @@ class DeviceRunning:
         }
         by_name = {name: each.kernel for name, each in kernels.items()}
         program = lower_with(self._module, self._setting, by_name, packers, self._packed)
-        if not decides_beforehand(program):
+        has_bodies = any(node.bodies for node in program.module.main.nodes)
+        if has_bodies or not decides_beforehand(program):
             raise UserError(
                 "TW5011",
                 "a model on a GPU whose launches depend on values cannot be tuned",

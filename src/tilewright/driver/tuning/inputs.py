@@ -14,6 +14,7 @@ from tilewright.runtime.array import empty
 from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
 Array = np.ndarray[Any, Any]
+PAGE_BYTES = 4096
 Sizes = Mapping[str, int | Sequence[int]]  # of dynamic dimensions, by name: one, or several in turn
 
 
@@ -55,6 +56,23 @@ def shape_of(value: Value, sizes: Mapping[Var, int]) -> tuple[int, ...]:
 
 def _extent(dim: Expr, sizes: Mapping[Var, int]) -> int:
     return int(evaluate(dim, dict(sizes)))
+
+
+def placements(arrays: Sequence[Array]) -> list[list[Array]]:
+    """Arrays at several places of their pages: the beginning, where NumPy puts them, halfway.
+
+    Addresses that are a multiple of a page apart compete for the same places in a cache. A plan
+    that wins with inputs at one place alone has won by chance.
+    """
+    return [list(arrays), [each.copy() for each in arrays], [_halfway(each) for each in arrays]]
+
+
+def _halfway(array: Array) -> Array:
+    memory = np.empty(array.nbytes + 2 * PAGE_BYTES, np.uint8)
+    start = (PAGE_BYTES // 2 + 64 - memory.ctypes.data) % PAGE_BYTES
+    made = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
 
 
 def _random(value: Value, sizes: Mapping[Var, int], random: np.random.Generator) -> Array:

@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.driver.compare import is_close
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import lower_sited
-from tilewright.driver.tuning.inputs import Sizes, random_arrays, size_sets
+from tilewright.driver.tuning.inputs import Sizes, placements, random_arrays, size_sets
 from tilewright.driver.tuning.table import EVENTS, Built, Installed, Run, Table, TableModule
 from tilewright.graph.ir import Module as Graphs
 from tilewright.graph.types import is_tensor
@@ -33,7 +33,6 @@ Array = np.ndarray[Any, Any]
 WHOLE = ""  # the name of the whole model among times
 DEFAULT_SIZE = 1  # of a dynamic dimension of the model that nobody gave
 
-PAGE_BYTES = 4096
 TURN_NS, MOST_REPEAT = 2e6, 32  # of a turn: quick models run several times in one
 
 ALL = -1  # every set of sizes
@@ -220,23 +219,6 @@ def _timed(module: Module, inputs: Sequence[Array], repeat: int) -> float:
     for _ in range(repeat):
         module(*inputs)
     return (time.perf_counter_ns() - begin) / repeat
-
-
-def placements(arrays: Sequence[Array]) -> list[list[Array]]:
-    """Arrays at several places of their pages: the beginning, where NumPy puts them, halfway.
-
-    Addresses that are a multiple of a page apart compete for the same places in a cache. A plan
-    that wins with inputs at one place alone has won by chance.
-    """
-    return [list(arrays), [each.copy() for each in arrays], [_halfway(each) for each in arrays]]
-
-
-def _halfway(array: Array) -> Array:
-    memory = np.empty(array.nbytes + 2 * PAGE_BYTES, np.uint8)
-    start = (PAGE_BYTES // 2 + 64 - memory.ctypes.data) % PAGE_BYTES
-    made = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    made[...] = array
-    return made
 
 
 def _spec(name: str, of: Any) -> Spec:

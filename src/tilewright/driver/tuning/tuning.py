@@ -60,7 +60,7 @@ from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
-SKETCHED_SHARE = 0.6  # of what vectors can do: a kernel that is nearer to it has no sketches
+SKETCHED_SHARE = 0.25  # of what vectors can do: a kernel that is nearer to it has no sketches
 RUNS = 9
 
 
