@@ -124,9 +124,8 @@ class Accesses:
         runs = _runs(place.offsets)
         width = max((stop - start for start, stop in runs), default=1)
         if mask is None and (width == 1 or len(runs) > MOST_RUNS):
-            part = _part(place.offsets, place.part)
-            runs = runs if part is None else [part]
-            width = 1 if part is None else part[1] - part[0]
+            runs = _part(place.offsets, place.part) or runs
+            width = runs[0][1] - runs[0][0] if len(runs) == 1 else 1
         if mask is not None or width == 1 or len(runs) > MOST_RUNS:
             return self._gather(place, self._indices(place, lanes), lanes, mask)
         element = memory_type(place.element)
@@ -251,15 +250,15 @@ def _runs(offsets: tuple[int, ...]) -> list[tuple[int, int]]:
     return runs
 
 
-def _part(offsets: tuple[int, ...], part: int) -> tuple[int, int] | None:
-    """The smallest aligned range that all offsets lie in; None where there is none of a few
+def _part(offsets: tuple[int, ...], part: int) -> list[tuple[int, int]]:
+    """The smallest aligned range that all offsets lie in; none where there is none of a few
     times their number. All of it may be read, since its size divides that of a part."""
     for size in range(1, WIDEST_SHUFFLE * len(offsets) + 1):
         first = {offset // size for offset in offsets}
         if part % size == 0 and len(first) == 1:
             start = first.pop() * size
-            return start, start + size
-    return None
+            return [(start, start + size)]
+    return []
 
 
 def stored_type(of: DType, lanes: int) -> str:

@@ -20,7 +20,7 @@ from tilewright.base.dtype import I64
 from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.base.target import CUDA, Target
 from tilewright.driver.kernels import Job, Kernel, KernelSetting, try_cached
-from tilewright.driver.packing import Packing, cached_images, compile_images
+from tilewright.driver.packing import Packing, Wanted, cached_images
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
@@ -407,8 +407,9 @@ def _compiled(
         found = {k: v for k, v in stored.items() if v.packer is None or v.packer.text in packers}
     missing = {key: job for key, job in jobs.items() if key not in found}
     have, total = len(found), len(jobs)
-    made = compile_all(
+    made, images = compile_all(
         list(missing.values()),
+        Wanted(packers, target).of,
         use_cache=use_cache,
         done=lambda count, _: progress(have + count, total),
     )
@@ -416,7 +417,7 @@ def _compiled(
         if isinstance(outcome, Unsupported):
             raise _placed_wrongly(job, outcome) from outcome
         found[key] = outcome
-    return found, compile_images(found.values(), packers, target, use_cache=use_cache)
+    return found, {**packers, **images}
 
 
 def _placed_wrongly(job: Job, reason: Unsupported) -> CompilerBug:

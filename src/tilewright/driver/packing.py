@@ -27,7 +27,6 @@ from tilewright.driver.kernels import (
     packing_target,
     try_cached_packer,
 )
-from tilewright.driver.workers import compile_packers
 from tilewright.runtime import empty
 
 Array = np.ndarray[Any, Any]
@@ -40,18 +39,20 @@ def cached_images(kernels: Iterable[Kernel], target: Target) -> dict[str, bytes]
     return {text: image for text, image in found.items() if image is not None}
 
 
-def compile_images(
-    kernels: Iterable[Kernel], known: Mapping[str, bytes], target: Target, *, use_cache: bool
-) -> dict[str, bytes]:
-    """The code of all packers of kernels, by their texts."""
-    missing: dict[str, PackerJob] = {}
-    for kernel in kernels:
+class Wanted:
+    """Tells which packers are to be compiled, each once."""
+
+    def __init__(self, known: Iterable[str], target: Target) -> None:
+        self._seen = set(known)
+        self._target = packing_target(target)
+
+    def of(self, kernel: Kernel) -> PackerJob | None:
+        """The packer of a kernel, if nobody has asked for it before."""
         packer = kernel.packer
-        if packer is not None and packer.source is not None and packer.text not in known:
-            job = PackerJob(kernel.name, packer.text, packer.source, packing_target(target))
-            missing.setdefault(packer.text, job)
-    made = compile_packers(list(missing.values()), use_cache=use_cache)
-    return {**known, **dict(zip(missing, made, strict=True))}
+        if packer is None or packer.source is None or packer.text in self._seen:
+            return None
+        self._seen.add(packer.text)
+        return PackerJob(kernel.name, packer.text, packer.source, self._target)
 
 
 class Packing:

@@ -15,8 +15,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, Any
 
@@ -131,44 +131,43 @@ def workers() -> Workers:
 
 def compile_all(
     jobs: Sequence[Job],
+    packer_of: Callable[[Kernel], PackerJob | None],
     *,
     use_cache: bool = True,
     done: Callable[[int, int], None] = lambda count, total: None,
-) -> list[Kernel | Unsupported]:
-    """The kernels of all jobs, in order, or why there is no code for one.
+) -> tuple[list[Kernel | Unsupported], dict[str, bytes]]:
+    """The kernels of all jobs, in order, or why there is no code for one; packers by their texts.
 
-    `done` hears how many are ready.
+    `packer_of` tells which packer a kernel wants that no other one has: workers that are free
+    compile packers while others are at the last kernels. `done` hears how many kernels are ready.
     """
-    kernels: list[Kernel | Unsupported] = []
-    for outcome in _outcomes(jobs, use_cache):
-        kernels.append(outcome)
-        done(len(kernels), len(jobs))
-    return kernels
-
-
-def compile_packers(jobs: Sequence[PackerJob], *, use_cache: bool = True) -> list[bytes]:
-    """The object code of all packers, in order."""
-    images = []
-    for outcome in _outcomes(jobs, use_cache):
-        if isinstance(outcome, Unsupported):
-            raise outcome
-        images.append(outcome)
-    return images
-
-
-def _outcomes(jobs: Sequence[Job] | Sequence[PackerJob], use_cache: bool) -> Iterator[Any]:
-    """What each job gave, in order, as it is ready; by this process if there is one job."""
-    if len(jobs) <= 1 or host_cores() == 1 or not sys.executable:
-        for job in jobs:
-            yield _outcome(lambda job=job: _compile_here(job, use_cache))  # type: ignore[misc]
-        return
-    futures = [workers().submit(job, use_cache) for job in jobs]
+    is_alone = len(jobs) <= 1 or host_cores() == 1 or not sys.executable
+    submit = _run_here if is_alone else workers().submit
+    kernels: dict[int, Kernel | Unsupported] = {}
+    packers: dict[str, Future[bytes]] = {}
+    places = {submit(job, use_cache): at for at, job in enumerate(jobs)}
     try:
-        for future in futures:
-            yield _outcome(future.result)
+        for future in as_completed(places):
+            outcome = kernels[places[future]] = _outcome(future)
+            done(len(kernels), len(jobs))
+            packer = packer_of(outcome) if isinstance(outcome, Kernel) else None
+            if packer is not None:
+                packers[packer.text] = submit(packer, use_cache)
+        images = {text: future.result() for text, future in packers.items()}
     finally:
-        for future in futures:
+        for future in (*places, *packers.values()):
             future.cancel()
+    return [kernels[at] for at in range(len(jobs))], images
+
+
+def _run_here(job: Job | PackerJob, use_cache: bool) -> Future[Any]:
+    """What a worker would do, done by this process."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(_compile_here(job, use_cache))
+    except TilewrightError as error:
+        future.set_exception(error)
+    return future
 
 
 def _compile_here(job: Job | PackerJob, use_cache: bool) -> Kernel | bytes:
@@ -180,8 +179,9 @@ def _compile_here(job: Job | PackerJob, use_cache: bool) -> Kernel | bytes:
     return compile_packer(job, use_cache=use_cache)
 
 
-def _outcome(run: Callable[[], Any]) -> Any:
+def _outcome(future: Future[Any]) -> Kernel | Unsupported:
     try:
-        return run()
+        kernel: Kernel = future.result()
     except Unsupported as error:
         return error
+    return kernel

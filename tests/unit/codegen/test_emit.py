@@ -154,6 +154,45 @@ def test_wide_vectors_stay_whole():
     assert re.search(r"vmulps.*%zmm", text)
 
 
+@pytest.mark.parametrize(
+    ("size", "index", "loads"),
+    [
+        ("64", "%i * 16 + 3", "load <16 x float>"),  # inside of 16 elements that are all there
+        ("n", "%i * 16 + 3", "call <16 x float> @llvm.masked.gather"),  # the last may not be
+        ("64", "%i * 16 + 8", "call <16 x float> @llvm.masked.gather"),  # beyond the 16
+        ("64", "%i * 2 + 3", "call <16 x float> @llvm.masked.gather"),  # anywhere
+    ],
+)
+def test_lanes_in_one_aligned_part_of_a_buffer_are_loaded_whole(size, index, loads):
+    groups = "ramp(0, 1, 16) // broadcast(4, 16) * broadcast(4, 16)"
+    program = f"""
+    func @f(%x: f32[{size}], %y: f32[64]) stage flat {{
+      for %i in 0..4 {{
+        %y[ramp(%i * 16, 1, 16)] = %x[broadcast({index}, 16) + {groups}]
+      }}
+    }}"""
+    assert loads in emitted(program)
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_stored", "is_gathered"),
+    [(56, True, False), (48, False, False), (52, True, True)],
+    ids=["all lanes", "no lane", "some lanes"],
+)
+def test_masks_that_are_known_settle_what_is_emitted(limit, is_stored, is_gathered):
+    mask = f"broadcast(48, 16) + ramp(0, 1, 16) // broadcast(2, 16) < broadcast({limit}, 16)"
+    pairs = "broadcast(%i * 2, 16) + ramp(0, 1, 16) % broadcast(2, 16)"
+    program = f"""
+    func @f(%x: f32[64], %y: f32[64]) stage flat {{
+      for %i in 0..4 {{
+        %y[ramp(%i * 16, 1, 16)] = masked(%x[{pairs}], {mask}) where {mask}
+      }}
+    }}"""
+    text = emitted(program)
+    assert ("store" in text[: text.index("ret i32")]) == is_stored
+    assert ("masked.gather" in text) == is_gathered
+
+
 def test_debug_information_points_at_lines_of_the_program():
     fn = parse(ADD)
     lines = str(fn).splitlines()

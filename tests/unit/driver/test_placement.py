@@ -195,8 +195,8 @@ def test_sizes_that_nothing_computes_have_no_code():
 
 
 def test_code_that_is_missing_all_the_same_is_our_mistake(monkeypatch):
-    def refuse(jobs, **_):
-        return [Unsupported("TW3011", "no code for the function gamma") for _ in jobs]
+    def refuse(jobs, packer_of, **_):
+        return [Unsupported("TW3011", "no code for the function gamma") for _ in jobs], {}
 
     monkeypatch.setattr(lowering, "compile_all", refuse)
     module = graph.parse("graph @main(%x: f32[7]) { %y = tanh(%x) return %y }")

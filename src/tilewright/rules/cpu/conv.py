@@ -197,10 +197,10 @@ def _strided(found: Convolution, size: Sizes, context: RuleContext) -> float:
     line = machine.l1d.line_bytes
     result = math.prod(plain.extents)
     image = result * math.prod(found.strides)
-    lines = image * ceil_div(inner * size.item_bytes, line)
+    lines: int = image * ceil_div(inner * size.item_bytes, line)
     lines += result * ceil_div(found.out_channels_per_group * size.item_bytes, line)
-    padded = image * ceil_div(inner, size.lanes) * LOOP_CYCLES * found.is_padded
-    return float(size.groups * (lines * line / machine.scattered_bytes_per_cycle + padded))
+    padded: float = image * ceil_div(inner, size.lanes) * LOOP_CYCLES * found.is_padded
+    return size.groups * (lines * line / machine.scattered_bytes_per_cycle + padded)
 
 
 def _misfits(

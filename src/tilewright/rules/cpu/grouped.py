@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,6 @@ class GroupedPlan:
 
     groups: int = unit("groups", "of channels side by side in a vector")
     positions: int = unit("output positions", "of a tile along the last axis")
-    unroll_kernel: bool = unit("flag", "the last kernel axis is unrolled")
     parallel: str = unit("loops", "that threads share out: rows, or tiles and vectors of them, too")
 
 
@@ -64,19 +64,24 @@ def plans(found: Convolution, context: RuleContext) -> Space[GroupedPlan] | None
     total = found.size(found.out_spatial[-1]) or DYNAMIC_SPATIAL
     most = min(total, target.vector_registers)
 
+    def held(positions: Any, groups: Any) -> Any:
+        """Registers: sums, weights, and what windows see of the image, shuffled for each c."""
+        seen = (positions - 1) * found.strides[-1] + kernel
+        return positions + kernel + np.where(groups > 1, seen, 2)
+
     def legal(c: Columns) -> Column:
-        weights = np.where(c["unroll_kernel"] == 1, kernel, 1)
-        held: Column = c["positions"] + weights + 2 <= target.vector_registers
-        return held & (c["positions"] * inner <= target.machine.loop_body_instructions)
+        fits: Column = held(c["positions"], c["groups"]) <= target.vector_registers
+        return fits & (c["positions"] * inner <= target.machine.loop_body_instructions)
 
     if beside is None or inner > target.machine.loop_body_instructions:
+        return None
+    if held(1, beside) > target.vector_registers:
         return None
     return Space(
         GroupedPlan,
         {
             "groups": (beside,),
             "positions": tuple(range(1, most + 1)),
-            "unroll_kernel": (0, 1),
             "parallel": (NONE,) if context.threads == 1 else (NONE, ROWS, VECTORS),
         },
         legal,
@@ -109,14 +114,13 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     *others, width = [found.size(at) or 1 for at in found.kernel_spatial]
     steps = math.prod(others) * inner
     # A tile loads each pixel that its windows see once, and takes a vector for each c out of it.
-    is_shared = c["unroll_kernel"] == 1
-    seen = np.where(is_shared, (positions - 1) * found.strides[-1] + width, positions * width)
+    seen = (positions - 1) * found.strides[-1] + width
     sums = steps * positions * width
     shuffles = steps * seen * (c["groups"] > 1)
     loads = steps * (np.where(c["groups"] > 1, seen / inner, seen) + width)
     tile = np.maximum((sums + shuffles) / machine.fma_per_cycle, loads / machine.loads_per_cycle)
     tile = np.maximum(tile, chain_cycles(steps * width, sums + shuffles + loads, machine))
-    tile = tile + math.prod(others) * np.where(is_shared, 1, width) * LOOP_CYCLES
+    tile = tile + math.prod(others) * LOOP_CYCLES
     lines = found.assumed(found.batch, 1) * math.prod(rows)
     tiles = ceil_div(last, positions)
     is_dynamic = found.size(found.out_spatial[-1]) is None
@@ -147,13 +151,12 @@ def apply(
     outer = [loops[found.batch], *[loops[at] for at in rows]]
     *others, width = [loops[at] for at in found.kernel_spatial]
     inner = loops[found.in_channels]
-    near = [inner, position, width] if plan.unroll_kernel else [width, inner, position]
-    sch.reorder(*outer, tile, vector, *others, *near, lane)
-    for loop in (inner, position, *([width] if plan.unroll_kernel else [])):
+    sch.reorder(*outer, tile, vector, *others, inner, position, width, lane)
+    for loop in (inner, position, width):
         sch.unroll(loop)
     sch.vectorize(lane)
     done = results(sch, block, vector, lanes, lanes)
-    sch.decompose_reduction(block, [*others, *near][0])
+    sch.decompose_reduction(block, [*others, inner][0])
     if plan.parallel != NONE:
         shared = outer if plan.parallel == ROWS else [*outer, tile, vector]
         sch.parallel(fused(sch, shared))
