@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
-from tilewright.sym import Const, Expr
+from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.dependent_launch import LAUNCH, WAIT
 from tilewright.tensor.ir import (
     THREAD,
@@ -42,7 +42,7 @@ from tilewright.tensor.ir import (
     seq,
 )
 from tilewright.tensor.scopes import ARRIVALS, Owner
-from tilewright.tensor.visit import exprs, fresh_copy, kernels_of, loads, substitute, walk
+from tilewright.tensor.visit import exprs, kernels_of, loads, substitute, walk
 
 MEET = Call("barrier.global", (), BOOL)
 AXES = ("blockIdx.x", "threadIdx.x")
@@ -86,45 +86,37 @@ def stage_of(fn: Function) -> Stage | None:
     return Stage(kernel, blocks, threads)
 
 
-def join_kernels(stages: Sequence[Stage], meets: Sequence[bool], most: int) -> Stmt:
+def join_kernels(stages: Sequence[Stage], meets: Sequence[bool]) -> Stmt:
     """The one kernel of several, in their order, and what its blocks count.
 
-    `meets` tells before which of them all blocks have to be done with those before. There are
-    `most` blocks at most: further ones of a stage are turns of the first. What a stage does before
-    its wait, it does before stages that have nothing to do before theirs.
+    `meets` tells before which of them all blocks have to be done with those before. What a stage
+    does before its wait, it does before stages that have nothing to do before theirs.
     """
-    blocks = min(most, max(stage.blocks for stage in stages))
+    blocks = max(stage.blocks for stage in stages)
     threads = max(stage.threads for stage in stages)
     block, thread = sym.var("block"), sym.var("thread")
     parts: list[Stmt] = []
     short: list[Stmt] = []  # stages since the last that asks for something early
-    for stage, waits in zip(stages, meets, strict=True):
-        late: list[Stmt] = [Eval(MEET)] if waits else []
-        if not parts and not short:
-            late = [Eval(WAIT)]
+    for at, (stage, waits) in enumerate(zip(stages, meets, strict=True)):
+        conds = [sym.lt(block, stage.blocks)] if stage.blocks < blocks else []
+        conds += [sym.lt(thread, stage.threads)] if stage.threads < threads else []
+        late: list[Stmt] = [Eval(MEET if at else WAIT)] if waits or not at else []
         if stage.asks_early:
             late, short = [*short, *late], []
-        turns: list[Stmt] = []
-        for first in range(0, stage.blocks, blocks):
-            own = sym.add(block, first) if first else block
-            conds = [sym.lt(own, stage.blocks)] if stage.blocks - first < blocks else []
-            conds += [sym.lt(thread, stage.threads)] if stage.threads < threads else []
-            guard = sym.all_of(*conds) if conds else None
-            turn = _Turn({"blockIdx.x": own, "threadIdx.x": thread}, guard, () if first else late)
-            # Each has shared memory of its own: nobody waits for the last turn.
-            turns.append(turn(fresh_copy(stage.kernel)))
-        (parts if stage.asks_early else short).extend(turns)
-    all_parts = seq(Eval(LAUNCH), *parts, *short)
-    inner = For(thread, sym.ZERO, sym.const(threads), all_parts, THREAD, "threadIdx.x")
+        index = {"blockIdx.x": block, "threadIdx.x": thread}
+        joined = _Joined(index, sym.all_of(*conds) if conds else None, late)(stage.kernel)
+        (parts if stage.asks_early else short).append(joined)
+    body = seq(Eval(LAUNCH), *parts, *short)
+    inner = For(thread, sym.ZERO, sym.const(threads), body, THREAD, "threadIdx.x")
     kernel = For(block, sym.ZERO, sym.const(blocks), inner, THREAD, "blockIdx.x")
     return Alloc(Buffer("arrived", (sym.ONE,), I64, ARRIVALS.name), kernel)
 
 
 @dataclass
-class _Turn:
+class _Joined:
     """A stage inside of the kernel that all share."""
 
-    index: dict[str, Expr]
+    index: dict[str, Var]
     guard: Expr | None  # of the blocks and threads that it has
     late: Sequence[Stmt]  # what stands where it waited
 
