@@ -133,14 +133,14 @@ def sanitized(options: argparse.Namespace) -> list[report.Figure]:
     if program is None:
         print("compute-sanitizer is not installed: models are not checked by it")
         return []
+    paths = {name: str(gpu_zoo.case(name, options.folder).path) for name, _ in SANITIZED}
     with tempfile.TemporaryDirectory() as cache:
         # Compiled once, for less shared memory than others.
         environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": cache}
 
         def run(name: str, precision: str, *before: str) -> subprocess.CompletedProcess[str]:
             script = str(Path(__file__).with_name("gpu_run.py"))
-            model = str(gpu_zoo.case(name, options.folder).path)
-            command = [*before, sys.executable, script, model, "--precision", precision]
+            command = [*before, sys.executable, script, paths[name], "--precision", precision]
             command += ["--shared", str(SHARED_BYTES)]
             return subprocess.run(
                 command, capture_output=True, text=True, check=False, env=environment

@@ -362,6 +362,23 @@ def test_a_row_is_computed_by_the_kernel_that_multiplies_it():
     assert len(module.codes) == 2
 
 
+def test_products_of_one_row_that_follow_each_other_are_one_kernel():
+    chain = tw.compile(MODELS["recurrent_chain"], target="cuda -arch=sm_90a", chains=True)
+    (code,) = chain.codes.values()
+    (kernel,) = code.kernels
+    assert kernel.is_together
+    (x,) = inputs_of(on_host(chain))
+    (want,) = tw.compile(MODELS["recurrent_chain"], target="cpu", threads=1)(x)
+    for stream in (0, 5):  # whose calls may overlap
+        (got,) = fetched(chain, chain(x, stream=stream))
+        np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
+    assert len({memory.address for memory in chain._counts.values()}) == 2
+    apart = tw.compile(MODELS["recurrent_chain"], target="cuda -arch=sm_90a")
+    kernels = [each for made in apart.codes.values() for each in made.kernels]
+    assert len(kernels) > 3
+    assert not any(each.is_together for each in kernels)
+
+
 CONTROL = {
     "if": """
 graph @main(%c: bool[], %x: f32[4]) {

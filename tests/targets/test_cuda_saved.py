@@ -113,7 +113,7 @@ graph @main(%x: f32[2, 48]) {
     rng = np.random.default_rng(0)
     weights = {"u": rng.random((96, 96)), "v": rng.random((96, 128))}
     module = graph.parse(text, {name: w.astype(np.float32) for name, w in weights.items()})
-    made = tw.compile(module, target="cuda -arch=sm_90a", cache=False)
+    made = tw.compile(module, target="cuda -arch=sm_90a", chains=True)
     saved = made.save(tmp_path / "net.so")
     done, log = run(program, saved, tmp_path, 2, TILEWRIGHT_CUDA_DRIVER=str(driver))
     assert done.returncode == 0, done.stderr

@@ -48,20 +48,22 @@ class Member:
     function: Function
     stage: Stage
 
-    @property
-    def is_product(self) -> bool:
-        return any(decision.rule == GEMV for decision in self.kernel.decisions)
+
+def _is_product(kernel: Kernel) -> bool:
+    return any(decision.rule == GEMV for decision in kernel.decisions)
 
 
 def join_chains(program: Program, target: Target, *, use_cache: bool = True) -> Program:
     """The program with its chains, each as one kernel."""
-    if multiprocessor_of(target).meeting_cycles >= multiprocessor_of(target).launch_cycles:
+    sm, main = multiprocessor_of(target), program.module.main
+    called = [program.kernels[node["function"]] for node in main.nodes if node.op == "kernel"]
+    if sm.meeting_cycles >= sm.launch_cycles or sum(map(_is_product, called)) < LEAST_PRODUCTS:
         return program
     joining = _Joining(program, target, use_cache)
-    for node in program.module.main.nodes:
+    for node in main.nodes:
         joining.take(node)
     joining.end()
-    main = replace(program.module.main, nodes=tuple(joining.nodes))
+    main = replace(main, nodes=tuple(joining.nodes))
     used = {node["function"] for node in walk_nodes(main) if node.op == "kernel"}
     kernels = {name: kernel for name, kernel in joining.kernels.items() if name in used}
     module = replace(program.module, graphs={**program.module.graphs, "main": main})
@@ -122,13 +124,13 @@ class _Joining:
         fn = replace(fn, attrs=annotated(fn.attrs, WEIGHTS, known))
         device = lower(fn, "gpu", PassContext(target=self.target))
         stage, sm = stage_of(device), multiprocessor_of(self.target)
-        if stage is None or stage.threads > sm.block_threads:
+        if stage is None or stage.blocks > sm.count or stage.threads > sm.block_threads:
             return None
         return Member(node, kernel, device, stage)
 
     def end(self) -> None:
         """What was gathered becomes a kernel, or stays as it was."""
-        products = sum(member.is_product for member in self.chain)
+        products = sum(_is_product(member.kernel) for member in self.chain)
         found = self._joined(self._in_order()) if products >= LEAST_PRODUCTS else None
         if found is None:
             self.nodes += self.passed
@@ -143,7 +145,7 @@ class _Joining:
         needed: set[Value] = set()
         first: list[Member] = []
         for member in reversed(self.chain):
-            if member.is_product or needed.intersection(member.node.outputs):
+            if _is_product(member.kernel) or needed.intersection(member.node.outputs):
                 first.append(member)
                 needed.update(self.root(v) for v in member.node.inputs if v is not None)
         first.reverse()
@@ -171,9 +173,8 @@ class _Joining:
         results = [value for value in buffers if value in made]
         params = tuple(buffers[value] for value in (*given, *results))
         weights = tuple(at for at, value in enumerate(given) if value in self.weights)
-        sm = multiprocessor_of(self.target)
-        body = join_kernels(stages, meets, sm.count)
-        if _shared_bytes(body) > sm.static_shared_bytes:
+        body = join_kernels(stages, meets)
+        if _shared_bytes(body) > multiprocessor_of(self.target).static_shared_bytes:
             return None
         fn = Function("chain", params, body, attrs=annotated((), WEIGHTS, weights), stage=DEVICE)
         text = canonical_text(fn)

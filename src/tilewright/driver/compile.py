@@ -86,7 +86,7 @@ class Options:
     schedule: bool = True
     packing: bool = True  # weights lie as kernels read them
     in_place: bool = True  # results may take the memory of operands that end
-    chains: bool = True  # GPUs: kernels that follow each other may be one
+    chains: bool = False  # GPUs: kernels that follow each other may be one
     cache: bool = True
     tune: Budget | None = None  # kernels are tuned first, for so long
     database: Database | str | Path | None = None  # of records; None: the user's, "": none
@@ -125,7 +125,7 @@ def compile(
     - `without`: names of passes that are switched off;
     - `schedule=False`: plain loops, as operators define them;
     - `packing=False`, `in_place=False`: weights as they come, no result in an operand's memory;
-    - `chains=False`: on a GPU, products of one row that follow each other are a kernel each;
+    - `chains=True`: on a GPU, products of one row that follow each other are one kernel;
     - `cache=False`: kernels are neither taken from disk nor kept there;
     - `progress`: is called with a stage, how much of it is done, and of how much;
     - `tune`, `database`, `sizes`, `search`, `fleet`, `allow_blas`, `tuning`: of tuning.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
-from tilewright.sym import Const, Expr
+from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.dependent_launch import LAUNCH, WAIT
 from tilewright.tensor.ir import (
     THREAD,
@@ -34,12 +34,15 @@ from tilewright.tensor.ir import (
     Function,
     If,
     Let,
+    Load,
+    MaskedLoad,
     Seq,
     Stmt,
+    Store,
     seq,
 )
-from tilewright.tensor.scopes import ARRIVALS
-from tilewright.tensor.visit import exprs, fresh_copy, kernels_of, substitute, walk
+from tilewright.tensor.scopes import ARRIVALS, Owner
+from tilewright.tensor.visit import exprs, kernels_of, loads, substitute, walk
 
 MEET = Call("barrier.global", (), BOOL)
 AXES = ("blockIdx.x", "threadIdx.x")
@@ -52,6 +55,16 @@ class Stage:
     kernel: For
     blocks: int
     threads: int
+
+    @property
+    def asks_early(self) -> bool:
+        """Whether it reads memory before it waits: weights."""
+        for stmt in walk(self.kernel):
+            if isinstance(stmt, Eval) and stmt.value is WAIT:
+                return False
+            if isinstance(stmt, Store) and any(_is_shown(load) for load in loads(stmt.value)):
+                return True
+        return False
 
 
 def stage_of(fn: Function) -> Stage | None:
@@ -73,25 +86,28 @@ def stage_of(fn: Function) -> Stage | None:
     return Stage(kernel, blocks, threads)
 
 
-def join_kernels(stages: Sequence[Stage], meets: Sequence[bool], most: int) -> Stmt:
-    """The one kernel of several, in their order, and what its blocks count. `meets` tells before
-    which of them all blocks have to be done with those before. It has so many blocks at most: those
-    of a stage that are more come behind the first."""
-    blocks = min(most, max(stage.blocks for stage in stages))
+def join_kernels(stages: Sequence[Stage], meets: Sequence[bool]) -> Stmt:
+    """The one kernel of several, in their order, and what its blocks count.
+
+    `meets` tells before which of them all blocks have to be done with those before. What a stage
+    does before its wait, it does before stages that have nothing to do before theirs.
+    """
+    blocks = max(stage.blocks for stage in stages)
     threads = max(stage.threads for stage in stages)
     block, thread = sym.var("block"), sym.var("thread")
-    parts = []
+    parts: list[Stmt] = []
+    short: list[Stmt] = []  # stages since the last that asks for something early
     for at, (stage, waits) in enumerate(zip(stages, meets, strict=True)):
-        for first in range(0, stage.blocks, blocks):
-            own = sym.add(block, first) if first else block
-            conds = [sym.lt(own, stage.blocks)] if stage.blocks - first < blocks else []
-            conds += [sym.lt(thread, stage.threads)] if stage.threads < threads else []
-            guard = sym.all_of(*conds) if conds else None
-            index = {"blockIdx.x": own, "threadIdx.x": thread}
-            is_first = at == 0 and first == 0
-            turn = fresh_copy(stage.kernel)  # with shared memory of its own: nobody has to wait
-            parts.append(_Joined(index, guard, is_first, waits and not first)(turn))
-    inner = For(thread, sym.ZERO, sym.const(threads), seq(*parts), THREAD, "threadIdx.x")
+        conds = [sym.lt(block, stage.blocks)] if stage.blocks < blocks else []
+        conds += [sym.lt(thread, stage.threads)] if stage.threads < threads else []
+        late: list[Stmt] = [Eval(MEET if at else WAIT)] if waits or not at else []
+        if stage.asks_early:
+            late, short = [*short, *late], []
+        index = {"blockIdx.x": block, "threadIdx.x": thread}
+        joined = _Joined(index, sym.all_of(*conds) if conds else None, late)(stage.kernel)
+        (parts if stage.asks_early else short).append(joined)
+    body = seq(Eval(LAUNCH), *parts, *short)
+    inner = For(thread, sym.ZERO, sym.const(threads), body, THREAD, "threadIdx.x")
     kernel = For(block, sym.ZERO, sym.const(blocks), inner, THREAD, "blockIdx.x")
     return Alloc(Buffer("arrived", (sym.ONE,), I64, ARRIVALS.name), kernel)
 
@@ -100,10 +116,9 @@ def join_kernels(stages: Sequence[Stage], meets: Sequence[bool], most: int) -> S
 class _Joined:
     """A stage inside of the kernel that all share."""
 
-    index: dict[str, Expr]
+    index: dict[str, Var]
     guard: Expr | None  # of the blocks and threads that it has
-    is_first: bool
-    meets: bool
+    late: Sequence[Stmt]  # what stands where it waited
 
     def __call__(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, For) and stmt.kind == THREAD:
@@ -114,9 +129,9 @@ class _Joined:
             return replace(stmt, body=self(stmt.body))
         if isinstance(stmt, Eval) and isinstance(stmt.value, Call):
             if stmt.value is LAUNCH:
-                return stmt if self.is_first else seq()
+                return seq()
             if stmt.value is WAIT:
-                return stmt if self.is_first else Eval(MEET) if self.meets else seq()
+                return seq(*self.late)
             if stmt.value.op.startswith("barrier."):
                 return stmt
         if isinstance(stmt, For) and _meets(stmt):
@@ -138,6 +153,10 @@ class _Joined:
 
     def _guarded(self, stmts: Sequence[Stmt]) -> Stmt:
         return seq(*stmts) if self.guard is None else If(self.guard, seq(*stmts))
+
+
+def _is_shown(load: Load | MaskedLoad) -> bool:
+    return load.buffer.memory.owner is Owner.DEVICE
 
 
 def _meets(stmt: Stmt) -> bool:

@@ -140,6 +140,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
     parts = [64, 8, 16, 32, 128]  # beside divisors of the length
     most = sm.block_threads // 2
+    shared = sm.registers // sm.block_threads // 2  # registers for what a thread asks for
+    alone = sm.registers // sm.block_threads - 24
     parts += [n for n in range(9, most + 1) if found.length % n == 0 and n not in parts]
     lanes = [n for n in range(1, sm.warp + 1) if found.last % n == 0]
     fitting = [n for n in (1, 2, 4) if n * found.element_bytes <= sm.access_bytes]
@@ -152,13 +154,21 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         each = -(-found.length // c["parts"])
         fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
         fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
-        fits &= c["unroll"] * c["vector"] <= sm.registers // sm.block_threads // 2
+        # A block that has a multiprocessor to itself has all its registers.
+        is_alone = found.results <= wide * sm.count
+        fits &= c["unroll"] * c["vector"] <= np.where(is_alone, alone, shared)
+        fits &= is_alone | (c["unroll"] < alone // sm.access_words)
         result: Column = fits & (found.last % wide == 0)
         return result
 
     return Space(
         Plan,
-        {"lanes": lanes, "vector": whole, "parts": parts, "unroll": (8, 4, 16)},
+        {
+            "lanes": lanes,
+            "vector": whole,
+            "parts": parts,
+            "unroll": (8, 4, 16, alone // sm.access_words),
+        },
         legal,
     )
 
