@@ -11,6 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright import graph
 from tilewright.base.errors import ExecutionError
+from tilewright.base.target import Target
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
@@ -211,3 +212,13 @@ def test_windows_stay_in_the_kernel_that_multiplies_them():
         for name in module.program.kernels
         if name.startswith(("pad_", "patches_")) and "matmul" not in name
     ]
+
+
+def test_tiles_of_a_small_image_fit_into_shared_memory():
+    """Copies of windows fill whole tiles, also where the image has fewer pixels than a tile."""
+    case = {"image": (1, 7, 7, 512), "out": 512}
+    fn = lower_graph(graph.parse(text(**case)).main, "conv")
+    made = schedule(fn, TARGET, constants=("w",))
+    assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
+    run = tw.build(split_constant_blocks(made.schedule.function).kernel, TARGET)
+    assert run.kernels[0].shared_bytes <= Target.parse(TARGET).shared_bytes
