@@ -123,11 +123,12 @@ class Part:
 
     def of_rounds(self, rounds: int) -> Stream:
         """The stream of so many rounds: made, or one of the last that were."""
-        if rounds not in self.made:
-            if len(self.made) == KEPT_STREAMS:
-                del self.made[next(iter(self.made))]
-            self.made[rounds] = insert_tokens(self.stream, rounds, self.moving)
-        return self.made[rounds]
+        found = self.made.get(rounds)
+        if found is None:
+            if len(self.made) >= KEPT_STREAMS:
+                self.made.pop(next(iter(self.made)), None)  # another thread may have done so
+            found = self.made[rounds] = insert_tokens(self.stream, rounds, self.moving)
+        return found
 
     @property
     def moving(self) -> frozenset[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64, DType
 from tilewright.codegen.conditions import COND_AT
-from tilewright.driver.device_launch import Gpu, Span, in_order
+from tilewright.driver.device_launch import Gpu, Span, in_order, start_all
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.memory import given_sizes
@@ -104,12 +104,6 @@ class Loop:
             enter(0)
             going = bool(_read(gpu, self._left, BOOL, stream))
             count += 1
-
-
-def start_all(launches: Sequence[Any], stream: int) -> None:
-    """One after the other."""
-    for launch in launches:
-        launch.start(stream)
 
 
 def _read(gpu: Gpu, address: int, dtype: DType, stream: int) -> int:

@@ -61,7 +61,7 @@ class CudaGpu:
         def decide(own: int, handles: Sequence[int]) -> None:
             self._decide(CHOOSE, own, *handles, choice.cond)
 
-        bodies = [partial(_start_all, body) for body in choice.bodies]
+        bodies = [partial(start_all, body) for body in choice.bodies]
         conditions.add_choice(stream, bodies, decide)
 
     def record_loop(self, loop: Any, stream: int) -> None:
@@ -70,7 +70,7 @@ class CudaGpu:
             self._decide(BEGIN, own, *handles, *told)
 
         def turn(own: int, handle: int) -> None:
-            _start_all(loop.bodies[0], own)
+            start_all(loop.bodies[0], own)
             self._decide(AGAIN, own, handle, loop.control, loop.at, loop.going)
 
         conditions.add_loop(stream, turn, begin)
@@ -126,7 +126,8 @@ class CudaGpu:
         return cuda.TensorMap(address, shape, dtype, box, corners)
 
 
-def _start_all(launches: Sequence[Any], stream: int) -> None:
+def start_all(launches: Sequence[Any], stream: int) -> None:
+    """One after the other."""
     for launch in launches:
         launch.start(stream)
 

@@ -2,14 +2,14 @@
 
     estimate_ns(fn, target, threads=2, constants=("w",))
 
-The price is that of the cheapest plan of the first rule that serves one of the function's blocks:
-of a kernel of one operator that rule takes all stages with it. The search is a short one, since
-candidates of a graph are many, and differ by more than plans next to each other.
+The price is that of the cheapest plan of the first rule that serves one of the function's blocks,
+or of a rival of it: of a kernel of one operator that rule takes all stages with it. The search is a
+short one, since candidates of a graph are many, and differ by more than plans next to each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from tilewright.rules.rule import Closed, Rule
 from tilewright.rules.space import Columns, Cost, Priced
 from tilewright.sym import Const
 from tilewright.tensor.ir import Block, Buffer, Function
-from tilewright.tensor.schedule import Schedule
+from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks, written_buffers
 
 
@@ -52,28 +52,31 @@ def estimate_ns(
 def _first(fn: Function, context: RuleContext) -> Priced[Any] | None:
     sch = Schedule(fn)
     inline_producers(sch)
-    for rule in _rules(context):
+    for entry in RULES.get(context.target.kind, ()):
+        rivals = [rule for rule in entry if rule.plan is not Closed]
         for block in blocks(sch.function.body):
             if not block.writes:
                 continue
-            problem = rule.match(sch, sch.get_block(block.name), context)
-            space = None if problem is None else rule.plans(problem, context)
-            if space is None:
-                continue
-            cost = partial(_cost, rule, problem, context)
-            found = space.cheapest(cost, beam_width=1, rounds=1)
-            if found is not None:
-                return found
+            reference = sch.get_block(block.name)
+            found = [_cheapest(sch, reference, rule, context) for rule in rivals]
+            priced = [each for each in found if each is not None]
+            if priced:
+                return min(priced, key=lambda each: each.cycles)
     return None
+
+
+def _cheapest(
+    sch: Schedule, block: BlockRef, rule: Rule[Any, Any], context: RuleContext
+) -> Priced[Any] | None:
+    problem = rule.match(sch, block, context)
+    space = None if problem is None else rule.plans(problem, context)
+    if space is None:
+        return None
+    return space.cheapest(partial(_cost, rule, problem, context), beam_width=1, rounds=1)
 
 
 def _cost(rule: Rule[Any, Any], problem: Any, context: RuleContext, columns: Columns) -> Cost:
     return rule.cost(problem, columns, context)
-
-
-def _rules(context: RuleContext) -> Iterator[Rule[Any, Any]]:
-    for entry in RULES.get(context.target.kind, ()):
-        yield from (rule for rule in entry if rule.plan is not Closed)
 
 
 def weights_bytes(fn: Function, constants: frozenset[str]) -> int:

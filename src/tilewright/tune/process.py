@@ -120,7 +120,8 @@ class Child:
         status = self._process.poll()
         self.stop()
         if status == MEMORY_EXIT:
-            return f"took over {self.limits.memory_bytes >> 20} MB"
+            limit = self.limits.memory_bytes >> 20
+            return f"took over {limit} MB" if limit else "took all the memory there is"
         if status == DEVICE_EXIT:
             return "its kernel reads or writes where it must not"
         if status is not None and status < 0:

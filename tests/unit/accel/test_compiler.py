@@ -11,7 +11,16 @@ from tilewright.accel.compiler.fold import Folder, Place
 from tilewright.accel.cycle import cycles
 from tilewright.accel.isa.stream import Buffer, Instruction
 from tilewright.accel.isa.table import PLACES, QUEUES
-from tilewright.accel.operators import Axis, Blend, Conv, Windows, blend, conv, windows
+from tilewright.accel.operators import (
+    Axis,
+    Blend,
+    Conv,
+    Residual,
+    Windows,
+    blend,
+    conv,
+    windows,
+)
 from tilewright.accel.rules import schedule
 from tilewright.accel.simulate import simulate
 from tilewright.accel.verify import verify
@@ -114,6 +123,14 @@ def test_random_operators(name, seed):
 def test_every_way_to_hold_operands(hold, slots):
     plan = f"rows=5 columns=5 outs=1 ins=1 hold={hold} slots={slots}"
     check(conv(SMALL, Geometry()), "vta-sim", choice=Choice("vta_conv", plan))
+
+
+def test_banks_of_a_residual_sum_divide_accumulators_whatever_the_slots():
+    few, enough = (Target.parse(f"vta-sim -acc={size}") for size in ("2K", "4K"))
+    fn = conv(replace(SMALL, residual=Residual(3, 4)), few.geometry)
+    with pytest.raises(ScheduleError, match="no plan of this rule serves it"):
+        schedule(fn, few)
+    verify(compile_function(schedule(fn, enough)[0].function, enough))
 
 
 def test_a_sum_of_two_tensors_and_one_in_another_scale():

@@ -128,7 +128,9 @@ def plans(found: Found, context: RuleContext) -> Space[ConvPlan] | None:
         entries = used(found, c)
         fits = np.ones(len(c["rows"]), np.bool_)
         for name, count in entries.items():
-            fits &= count * c["slots"] <= depth(name, g)
+            # Banks of a residual sum divide `acc` by as many slots as there can be.
+            is_banked = name == "acc" and found.has_residual
+            fits &= count * (max(SLOTS) if is_banked else c["slots"]) <= depth(name, g)
         return fits
 
     # Tiles first, with as little of the depth as always fits.

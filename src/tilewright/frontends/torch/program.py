@@ -151,6 +151,8 @@ def _apart(program: ExportedProgram, name: str) -> ExportedProgram:
     """A program of the operators that rules speak of: PyTorch's formulas are traced, too."""
     try:
         return decomposed(program)
+    except TilewrightError:
+        raise
     except Exception as error:
         raise _untraced(f"PyTorch cannot take the operators of {name} apart", error) from error
 

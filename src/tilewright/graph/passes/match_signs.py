@@ -82,6 +82,8 @@ def left_of_weights(node: Node, scope: Scope) -> DType:
     weights, zero = scope.constant(b), scope.constant(given)
     if weights is None or zero is None:
         return b.tensor.dtype
+    if node.op == "matmul_integer" and (weights.ndim != 2 or zero.ndim > 1):
+        return b.tensor.dtype  # `fold_zero_points` leaves these alone
     if node.op == "conv_integer":
         zero = zero.reshape(-1, *[1] * (weights.ndim - 1))
     return b.tensor.dtype if without_zero(weights, zero) is None else I8

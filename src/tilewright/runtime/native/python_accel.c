@@ -158,8 +158,10 @@ PyObject *accel_make(PyObject *module, PyObject *args) {
   }
   tw_accel_region regions[TW_ACCEL_BASES] = {0};
   Py_ssize_t count = PyTuple_Size(list);
+  const tw_accel_config *c = config.buf;
   bool ok = count <= TW_ACCEL_BASES && config.len == (Py_ssize_t)sizeof(tw_accel_config) &&
-            tasks > 0 && rounds > 0;
+            tasks > 0 && rounds > 0 && c->word_bytes > 0 && tasks <= words.len / c->word_bytes &&
+            rounds <= INT32_MAX / tasks;
   if (!ok) PyErr_SetString(PyExc_ValueError, "a description, tasks and at most 16 regions");
   for (Py_ssize_t i = 0; ok && i < count; ++i) {
     long long bytes;
@@ -169,9 +171,8 @@ PyObject *accel_make(PyObject *module, PyObject *args) {
     if (!ok) break;
     regions[i] = (tw_accel_region){bytes, is_writable, moves, NULL};
     if (code != Py_None) regions[i].code = (const uint8_t *)PyBytes_AsString(code);
-    ok = code == Py_None || (regions[i].code && PyBytes_Size(code) >= bytes);
+    ok = bytes >= 0 && (code == Py_None || (regions[i].code && PyBytes_Size(code) >= bytes));
   }
-  const tw_accel_config *c = config.buf;
   if (ok) made = PyBytes_FromStringAndSize(NULL, ((tasks - 1) * rounds + 1) * c->word_bytes);
   if (made && tw_accel_make(c, words.buf, tasks, rounds, regions, (int32_t)count,
                             (uint8_t *)PyBytes_AsString(made)) != TW_OK) {

@@ -42,8 +42,14 @@ def drawn(x: torch.Tensor) -> torch.Tensor:
     return x + torch.rand_like(x)
 
 
+@torch.library.custom_op("tilewright_test::less", mutates_args=())
+def less(x: torch.Tensor, by: float = 3.0, *, times: float = 2.0) -> torch.Tensor:
+    return (x - by) * times
+
+
 for each in (by_numpy, drawn):
     each.register_fake(torch.empty_like)
+less.register_fake(lambda x, by=3.0, *, times=2.0: torch.empty_like(x))
 
 
 class Called(torch.nn.Module):
@@ -61,6 +67,14 @@ def test_what_the_python_of_an_operator_does_is_imported():
     made = interpret(import_program(model, (x,)).module, x.numpy())
     for each, want in zip(made, model(x), strict=True):
         np.testing.assert_allclose(each, want.numpy())
+
+
+def test_arguments_keep_their_places_and_names():
+    model = Called(lambda x: (less(x), less(x, 1.0), less(x, by=5.0, times=-1.0)))
+    x = torch.randn(3, 5)
+    made = interpret(import_program(model, (x,)).module, x.numpy())
+    for each, want in zip(made, model(x), strict=True):
+        np.testing.assert_allclose(each, want.numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("function", [by_numpy, drawn], ids=["numpy", "random"])

@@ -32,8 +32,8 @@ def traced(function: Callable[..., Any]) -> Rule:
     """The rule of an operator that a function defines."""
 
     def rule(node: Context) -> Value | Sequence[Value | None]:
-        given, spec = pytree.tree_flatten(tuple(node.args.values()))
-        fakes, _ = pytree.tree_flatten(tuple(node.raw.values()))
+        given, spec = pytree.tree_flatten(dict(node.args))
+        fakes, _ = pytree.tree_flatten(dict(node.raw))
         places = [at for at, each in enumerate(given) if isinstance(each, Value)]
         values = [given[at] for at in places]
 
@@ -41,7 +41,7 @@ def traced(function: Callable[..., Any]) -> Rule:
             filled = list(given)
             for at, tensor in zip(places, tensors, strict=True):
                 filled[at] = tensor
-            return function(*pytree.tree_unflatten(filled, spec))
+            return function(**pytree.tree_unflatten(filled, spec))
 
         module = _trace(run, [fakes[at] for at in places])
         body = body_of(node, module, [value.tensor for value in values])

@@ -109,7 +109,8 @@ static int32_t execute(void *context, int64_t number, const tw_task_word *task,
   execution *e = context;
   int32_t code = tw_task_execute(e->machine, e->job, number, task, false);
   bool computes = task->op == TW_ACCEL_GEMM || task->op == TW_ACCEL_ALU;
-  int64_t most = e->machine->config.requant_reload + 1; /* cycles of a step */
+  /* Cycles of a step, at most: three operands of one bank, or a reload. */
+  int64_t reload = e->machine->config.requant_reload + 1, most = reload > 3 ? reload : 3;
   if (code == TW_OK && computes && tw_task_steps(task) > e->job->timeout_cycles / most) {
     e->is_long = e->is_long || tw_task_cycles(e->machine, task) > e->job->timeout_cycles;
   }

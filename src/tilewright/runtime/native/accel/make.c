@@ -178,22 +178,22 @@ int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64
                       .buffers = count,
                       .timeout_cycles = INT64_MAX,
                       .task = -1};
-  uint8_t *written = NULL;
+  uint8_t *written[TW_ACCEL_BASES] = {0};
+  bool ok = true;
   for (int32_t i = 0; i < count; ++i) {
     const tw_accel_region *r = &regions[i];
     job.buffer[i] = (tw_accel_buffer){.bytes = r->bytes * (r->moves ? rounds : 1),
                                       .is_writable = r->is_writable};
     if (!r->code) continue;
-    free(written);
-    written = malloc((size_t)r->bytes + 1);
-    if (!written) return tw_error(TW_ERROR_NO_MEMORY, "not enough memory for a stream");
-    memset(written, 1, (size_t)r->bytes);
+    written[i] = malloc((size_t)r->bytes + 1);
+    ok = ok && written[i];
+    if (written[i]) memset(written[i], 1, (size_t)r->bytes);
     job.buffer[i].device = (uint8_t *)r->code; /* which nothing writes */
-    job.buffer[i].written = written;
+    job.buffer[i].written = written[i];
   }
   maker m = {.words = made};
   tw_machine *machine = tw_machine_open(config);
-  bool ok = machine != NULL;
+  ok = ok && machine;
   m.books.machine = machine;
   m.books.job = &job;
   if (ok) repeat(&m, words, tasks, rounds, regions);
@@ -202,6 +202,6 @@ int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64
   for (int64_t at = 0; at < job.tasks && job.code == TW_OK; ++at) visit(&m, at);
   tw_books_free(&m.books);
   if (machine) tw_machine_close(machine);
-  free(written);
+  for (int32_t i = 0; i < count; ++i) free(written[i]);
   return job.code == TW_OK ? TW_OK : tw_error(job.code, job.message);
 }

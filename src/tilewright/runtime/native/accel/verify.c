@@ -64,7 +64,7 @@ static int32_t visit_transfer(tw_books *v, const tw_task_word *t) {
     code = touch(v, &v->memory[memory], place, !is_store);
   }
   tw_book *b = &v->buffer[t->f[F_BASE]];
-  if (!b->size) return code; /* what no task writes needs no tw_book */
+  if (!b->size) return code; /* what no task writes needs no book */
   for (int64_t z = 0; z < t->f[F_Z]; ++z) {
     for (int64_t y = 0; y < t->f[F_Y]; ++y) {
       for (int64_t x = 0; x < t->f[F_X]; ++x) {
