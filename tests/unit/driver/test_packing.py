@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.driver import workers
 from tilewright.driver.compile import side_by_side
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -46,7 +47,7 @@ def test_without_packing_weights_stay_as_they_are(two_products):
 
 def test_a_packer_that_the_cache_lost_is_made_again(two_products, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # no workers: they have another cache
+    monkeypatch.setattr(workers, "host_cores", lambda: 1)  # no workers: they have another cache
     first = tw.compile(two_products)
     entries = sorted((tmp_path / "objects").iterdir())
     packer = [path for path in entries if b"\npacker\n" in path.read_bytes()]
