@@ -29,8 +29,8 @@ def ended(test):
 
 
 def test_the_table_says_what_compiling_shows_and_no_answer_is_wrong():
-    """One test of thirty."""
-    chosen = [t for name, t in cases("node").items() if zlib.crc32(name.encode()) % 30 == 2]
+    """One test of twenty-eight."""
+    chosen = [t for name, t in cases("node").items() if zlib.crc32(name.encode()) % 28 == 2]
     assert len(chosen) > 40
     target = Target.parse("cpu")
     told = {test.name: outcome(test.model, target) for test in chosen}
