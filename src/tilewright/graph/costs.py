@@ -21,7 +21,7 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Graph, Node, Value
 
 MEASURED, ESTIMATED = "measured", "estimated"
-WORTH = 1.1  # how many times faster another form must be, since estimates are not exact
+LEAST_SPEEDUP = 1.1  # how many times faster another form must be, since estimates are not exact
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import CPU, Target
 from tilewright.graph.cost import rates_of, size_bytes
 from tilewright.graph.costs import (
-    WORTH,
+    LEAST_SPEEDUP,
     Candidate,
     Costs,
     alone,
@@ -57,7 +57,7 @@ def cheaper_form(
     if prices is None:
         return None
     one, *parts = prices
-    is_cheaper = WORTH * sum(price.ns for price in parts) < one.ns
+    is_cheaper = LEAST_SPEEDUP * sum(price.ns for price in parts) < one.ns
     chosen = "GEMM, softmax, GEMM" if is_cheaper else one.name
     note_choice(ctx, "choose_attention", node, "attention", chosen, prices)
     return nodes if is_cheaper else None

@@ -18,7 +18,7 @@ from tilewright.base.target import CPU, Target
 from tilewright.graph import ir
 from tilewright.graph.costs import (
     ESTIMATED,
-    WORTH,
+    LEAST_SPEEDUP,
     Candidate,
     Costs,
     Price,
@@ -103,7 +103,7 @@ def best_tile(
     direct, *others = prices
     best = min(others, key=lambda price: price.ns)
     tile = tiles[others.index(best)]
-    return (tile if best.ns * WORTH < direct.ns else 0), prices
+    return (tile if best.ns * LEAST_SPEEDUP < direct.ns else 0), prices
 
 
 def _cannot_win(tile: int, prices: tuple[Price, ...]) -> bool:
