@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import sketch_programs as programs
 
+from tilewright import te
 from tilewright.base.errors import UserError
 from tilewright.tune.sketch import SketchSpace
 from tilewright.tune.sketch.model import FEATURE_NAMES
@@ -142,3 +143,15 @@ def test_dynamic_sizes_have_sketches():
     for row in range(len(points)):
         made = space.schedule(space.choice(points, row)).function
         np.testing.assert_allclose(programs.answers(made, args)[0], want, rtol=1e-5)
+
+
+def test_axes_that_are_one_have_a_plain_way_too():
+    a = te.placeholder((32, 6), name="a")
+    fn = te.function([a, te.compute((32, 6), lambda i, j: a[i, j] + 1.0, name="b")], name="f")
+    space = SketchSpace(fn, threads=2)
+    args = programs.arguments(fn)
+    want = programs.answers(fn, args)[0]
+    for grid in [each for each in space.grids if each.name.endswith(":plain")]:
+        for row in grid.drawn(4, np.random.default_rng(0)):
+            made = space.schedule(grid.text(row.tolist())).function
+            assert np.array_equal(programs.answers(made, args)[0], want)

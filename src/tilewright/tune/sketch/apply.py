@@ -454,7 +454,7 @@ def _under(
 def _plain(sch: Schedule, stage: Stage, own: Mapping[str, Value], context: RuleContext) -> None:
     """The program's loops: lanes along the last spatial axis, threads along the others."""
     block = sch.get_block(stage.name)
-    loops = sch.get_loops(block)
+    loops = _axis_loops(sch, block, stage)
     spatial = [loop for loop, axis in zip(loops, stage.axes, strict=True) if not axis.is_reduced]
     sums = [loop for loop, axis in zip(loops, stage.axes, strict=True) if axis.is_reduced]
     if not spatial:
