@@ -128,7 +128,11 @@ def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packe
         step = sym.linear(across, [nest.var(at)])
         is_across = step is not None and step[0].get(nest.var(at)) is ONE
         if along is nest.var(nest.reduce[0]) and is_across:
-            return Packed(reads[0], is_turned)
+            rows, columns = reversed(buffer.shape) if is_turned else buffer.shape
+            # Parts and tiles divide what is read: of a larger matrix they need not.
+            fits = isinstance(columns, Const) and int(columns.value) % nest.guess(at) == 0
+            is_whole = fits and rows == nest.extent(nest.reduce[0])
+            return Packed(reads[0], is_turned) if is_whole else None
     return None
 
 
@@ -246,7 +250,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sch.reverse_compute_at(store, thread)
     sch.bind(thread, "threadIdx.x")
     start = sch.decompose_reduction(partial, rest[-1])
-    first = _asked_first(sch, partial, row, plan, each) if prologue else ()
+    is_split = found.packed is not None and found.length % each == 0
+    first = _asked_first(sch, partial, row, plan, each, is_split) if prologue else ()
     asked = [*first, *_ask_early(sch, partial, rest[-1], plan)]
     sch.attempt(sch.unroll, elements)
     lane, summed = sch.get_loops(reference)[depth_of(sch, reference, row) :][-2:]
@@ -281,10 +286,11 @@ def _inline_before(sch: Schedule, reference: BlockRef) -> None:
 
 
 def _asked_first(
-    sch: Schedule, partial: BlockRef, row: LoopRef, plan: Plan, each: int
+    sch: Schedule, partial: BlockRef, row: LoopRef, plan: Plan, each: int, is_split: bool
 ) -> tuple[BlockRef, ...]:
     """All weights of a thread, asked for before the prologue: they may come while kernels that make
-    the other operand have not ended. Nothing, where they are more than a thread asks for."""
+    the other operand have not ended. Nothing, where they are more than a thread asks for.
+    `is_split` says that weights are packed in parts that are as long."""
     if each > plan.unroll:
         return ()
     reads = block_of(sch.function, partial.name).reads
@@ -294,8 +300,8 @@ def _asked_first(
         copy = sch.cache_read(partial, largest, "local")
         sch.compute_at(copy, row)
         *along, near = sch.get_loops(copy)[depth_of(sch, copy, row) :]
-        if len(along) > 2:  # tiles, rows of a part, parts
-            _, own, part = along
+        if is_split:
+            _, own, part = along  # tiles, rows of a part, parts
         else:
             part, own = sch.split(along[-1], [plan.parts, each])
         lane, elements = sch.split(near, [plan.lanes, plan.vector])
