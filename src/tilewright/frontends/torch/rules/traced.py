@@ -41,7 +41,11 @@ def traced(function: Callable[..., Any]) -> Rule:
             filled = list(given)
             for at, tensor in zip(places, tensors, strict=True):
                 filled[at] = tensor
-            return function(**pytree.tree_unflatten(filled, spec))
+            found = pytree.tree_unflatten(filled, spec)
+            # Without a schema arguments have numbers for names.
+            positional = [value for name, value in found.items() if name.isdigit()]
+            named = {name: value for name, value in found.items() if not name.isdigit()}
+            return function(*positional, **named)
 
         module = _trace(run, [fakes[at] for at in places])
         body = body_of(node, module, [value.tensor for value in values])
