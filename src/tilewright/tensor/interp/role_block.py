@@ -1,0 +1,599 @@
+"""One thread block whose warpgroups have roles: the statements and instructions they run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.errors import ExecutionError
+from tilewright.base.loc import UNKNOWN, Loc
+from tilewright.base.tf32 import round_tf32
+from tilewright.sym import Expr, Var
+from tilewright.tensor.dependent_launch import EFFECTLESS
+from tilewright.tensor.interp.role_products import (
+    ROW_BYTES,
+    M,
+    attend,
+    check_made,
+    multiply,
+    pack_powers,
+    start,
+    sums_of,
+    weigh,
+)
+from tilewright.tensor.interp.role_state import (
+    Agent,
+    Barrier,
+    Clock,
+    Copy,
+    Env,
+    Landing,
+    Part,
+    Tile,
+    Wait,
+    buffer_of,
+    join,
+    value_of,
+)
+from tilewright.tensor.ir import (
+    CLUSTER_AXIS,
+    DEVICE,
+    THREAD,
+    Address,
+    Alloc,
+    Buffer,
+    Call,
+    Eval,
+    For,
+    Function,
+    If,
+    Let,
+    Load,
+    Seq,
+    Stmt,
+    Store,
+)
+from tilewright.tensor.passes.accesses import reads_of, writes_of
+from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, LAG, TILE_SCOPE
+from tilewright.tensor.scopes import GLOBAL
+from tilewright.tensor.visit import exprs, replace_buffers, walk
+
+COUNT_SCOPE = "local"  # of what a role counts, alike in all of its threads
+ANYTHING = 12345  # what products read behind a low tile
+SHARED_ROWS = 16  # of a tile that 128 threads copy at a time
+Plain = Callable[..., None]
+
+
+def run_plain(
+    stmt: Stmt, env: Env, arrays: Mapping[Buffer, np.ndarray[Any, Any]], run: Plain
+) -> None:
+    """A statement without roles: a function of the memory and the variables that it uses."""
+    own = {each.buffer for each in walk(stmt) if isinstance(each, Alloc)}
+    given = [buffer for buffer in used_buffers(stmt) if buffer not in own]
+    plain = {buffer: replace(buffer, scope=GLOBAL.reference) for buffer in given}
+    bound = {each.var for each in walk(stmt) if isinstance(each, (For, Let))}
+    free = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
+    params: tuple[Buffer | Var, ...] = (*plain.values(), *free)
+    body = replace_buffers(stmt, {old: new for old, new in plain.items() if new is not old})
+    made = Function("part", params, body, stage=DEVICE)
+    views = [
+        arrays[buffer].reshape([value_of(dim, env) for dim in buffer.shape]) for buffer in given
+    ]
+    run(made, *views, *[env[var] for var in free])
+
+
+def used_buffers(stmt: Stmt) -> dict[Buffer, None]:
+    """The buffers that a statement reads or writes."""
+    used: dict[Buffer, None] = {}
+    for each in walk(stmt):
+        used.update((buffer, None) for buffer, _ in writes_of(each))
+        used.update((buffer, None) for buffer, *_ in reads_of(each))
+    return used
+
+
+def is_plain(stmt: Stmt) -> bool:
+    """Whether a statement stores, and nothing in it is done by a warpgroup together."""
+    calls = any(isinstance(each, Eval) for each in walk(stmt))
+    return not calls and any(isinstance(each, Store) for each in walk(stmt))
+
+
+def axes_of(kernel: Stmt, level: str) -> list[For]:
+    found = []
+    stmt = kernel
+    while isinstance(stmt, (For, Alloc)):
+        if isinstance(stmt, For):
+            if stmt.kind != THREAD:
+                break
+            if stmt.thread.startswith(level):
+                found.append(stmt)
+        stmt = stmt.body
+    return found
+
+
+class Block:
+    """One thread block."""
+
+    def __init__(
+        self,
+        kernel: Stmt,
+        env: Env,
+        arrays: Mapping[Buffer, np.ndarray[Any, Any]],
+        order: random.Random,
+        run: Plain,
+        peers: list[Block],
+        rank: int,
+    ) -> None:
+        self.arrays, self.order, self.run_plain = arrays, order, run
+        self.peers, self.rank = peers, rank  # blocks of the cluster, and which this one is
+        self.parts: dict[tuple[Buffer, int], Part] = {}  # of sums, that peers read
+        self.is_over = False
+        self.memory: dict[Buffer, np.ndarray[Any, Any]] = {}
+        self.barriers: dict[tuple[Buffer, int], Barrier] = {}
+        self.tiles: dict[tuple[Buffer, int], Tile] = {}
+        self.low: dict[Buffer, int] = {}  # left operands with fewer rows than products have
+        self.copies: list[Copy] = []
+        self.plain: dict[Stmt, bool] = {}  # whether threads run a statement each for itself
+        (rows,) = axes_of(kernel, "threadIdx.y")
+        (lanes,) = axes_of(kernel, "threadIdx.x")
+        self.lanes = lanes
+        count = value_of(rows.extent, env)
+        self.meeting = Barrier("the block's barrier", count, count)
+        whole = peers[0].assembly if peers else Barrier("the cluster's barrier", 0, 0)
+        self.assembly: Barrier = whole
+        self.assembly.arrivals += count
+        self.assembly.pending += count
+        self.agents = []
+        for at in range(count):
+            agent = Agent(f"warpgroup {at}", {**env, rows.var: at, lanes.var: 0}, number=at)
+            agent.steps = self._run(kernel, agent)
+            self.agents.append(agent)
+
+    def ends(self) -> None:
+        """Its shared memory is gone: nobody may be reading it."""
+        self.is_over = True
+        clock: Clock = {}
+        for agent in self.agents:
+            join(clock, agent.clock)
+        for (buffer, _), part in self.parts.items():
+            self._check_read(buffer, part, clock, UNKNOWN)
+        for barrier in self.barriers.values():
+            late = [agent for agent, when in barrier.guests.items() if clock.get(agent, 0) < when]
+            if late:
+                raise ExecutionError(
+                    "TW2494",
+                    f"block {self.rank} of a cluster ends while {late[0].name} of another one may "
+                    f"still arrive at its {barrier.name}",
+                    help="let all blocks of a cluster meet before they end: barrier.cluster",
+                )
+
+    # ------------------------------------------------------------------ statements
+
+    def _run(self, stmt: Stmt, agent: Agent) -> Wait:
+        env = agent.env
+        if isinstance(stmt, Store) and stmt.buffer.scope == COUNT_SCOPE:
+            place = value_of(stmt.index[0], env)
+            agent.sums[stmt.buffer][place] = self._number(stmt.value, agent)
+            return
+        if stmt not in self.plain:
+            self.plain[stmt] = is_plain(stmt)
+        if self.plain[stmt]:
+            for buffer in used_buffers(stmt):
+                check_made(buffer, agent, stmt.loc)
+            whole = replace(self.lanes, body=stmt)
+            run_plain(whole, env, {**self.arrays, **agent.sums}, self.run_plain)
+            yield None
+            return
+        match stmt:
+            case Seq(stmts=stmts):
+                for each in stmts:
+                    yield from self._run(each, agent)
+            case For(kind=kind, body=body) if kind == THREAD:
+                yield from self._run(body, agent)
+            case For(var=var, start=start, stop=stop, body=body):
+                for at in range(value_of(start, env), value_of(stop, env)):
+                    env[var] = at
+                    yield from self._run(body, agent)
+            case If(cond=cond, then=then, otherwise=otherwise):
+                if sym.evaluate(cond, env):
+                    yield from self._run(then, agent)
+                elif otherwise is not None:
+                    yield from self._run(otherwise, agent)
+            case Let(var=var, value=value, body=body):
+                env[var] = self._number(value, agent)
+                yield from self._run(body, agent)
+            case Alloc(buffer=buffer, body=body):
+                self._allocate(buffer, agent)
+                yield from self._run(body, agent)
+            case Eval(value=Call() as call):
+                yield from self._call(call, agent, stmt.loc)
+            case _:
+                raise ExecutionError(
+                    "TW2430", f"a role cannot run {type(stmt).__name__} statements", stmt.loc
+                )
+
+    def _number(self, expr: Expr, agent: Agent) -> int:
+        """The value of an expression that may read what the role counts."""
+
+        def rule(node: Expr) -> Expr:
+            if not isinstance(node, Load):
+                return node
+            return sym.const(int(agent.sums[node.buffer][value_of(node.index[0], agent.env)]))
+
+        return value_of(sym.rewrite(expr, rule), agent.env)
+
+    def _allocate(self, buffer: Buffer, agent: Agent) -> None:
+        size = 1
+        for dim in buffer.shape:
+            size *= value_of(dim, agent.env)
+        if buffer.scope.startswith("shared"):
+            if buffer not in self.memory:
+                self.memory[buffer] = np.zeros(size, buffer.dtype.numpy)
+        else:
+            unset = np.nan if buffer.dtype.is_float else 0
+            agent.sums[buffer] = np.full(size, unset, buffer.dtype.numpy)
+
+    def _call(self, call: Call, agent: Agent, loc: Loc) -> Wait:
+        args, env = call.args, agent.env
+        match call.op:
+            case "barrier.shared":
+                phase = self.meeting.phase
+                agent.tick()
+                agent.clock.update((copy, 1) for copy in agent.landed)
+                agent.landed.clear()
+                join(self.meeting.clock, agent.clock)
+                self.meeting.pending -= 1
+                self.meeting.settle(loc)
+                yield (self.meeting, phase % 2)
+            case "barrier.cluster":
+                phase = self.assembly.phase
+                self._arrive(self.assembly, agent, 1, loc)
+                yield (self.assembly, phase % 2)
+            case "mbarrier.init":
+                self._init(args, agent)
+            case "mbarrier.arrive.cluster":
+                for peer in self._peers(args[1], agent, loc):
+                    barrier = peer.barrier_for(args[0], agent, loc)
+                    self._arrive(barrier, agent, GROUP_WARPS, loc)
+                    barrier.guests[agent] = agent.clock[agent]
+            case "cluster.keep":
+                self._keep(args, agent, loc)
+            case "cluster.sum":
+                self._gather(args, agent, loc)
+            case "mbarrier.wait" | "mbarrier.wait.cluster":
+                yield (self._barrier(args[0], env), value_of(args[1], env))
+            case "mbarrier.expect":
+                barrier = self._barrier(args[0], env)
+                barrier.bytes += value_of(args[1], env)
+                self._arrive(barrier, agent, 1, loc)
+            case "mbarrier.arrive":
+                self._arrive(self._barrier(args[0], env), agent, GROUP_WARPS, loc)
+            case "tile.clear":
+                self._clear(args, agent)
+            case "tile.low":
+                self.low[buffer_of(args[0])] = value_of(args[1], env)
+            case "tma.load":
+                self._load(args, agent, loc)
+            case "tma.multicast":
+                self._load_all(args, agent, loc)
+            case "tma.window":
+                self._load_window(args, agent, loc)
+            case "wgmma.clear":
+                sums_of(args[0], args[1], agent)[...] = 0
+            case "cp.async.tile":
+                self._share(args, agent, loc)
+            case "cp.async.commit":
+                agent.copies.append(agent.begun)
+                agent.begun = []
+            case "cp.async.wait":
+                done = agent.copies[: max(0, len(agent.copies) - value_of(args[0], env))]
+                copies = [copy for group in done for copy in group]
+                yield (Landing(copies), 0)
+                agent.landed += copies
+                del agent.copies[: len(done)]
+            case "wgmma.tile" | "mma.tile":
+                multiply(args, agent, loc, self._operand)
+            case "wgmma.start":
+                start(args, agent, loc, self._operand)
+            case "wgmma.wait":
+                del agent.groups[: len(agent.groups) - value_of(args[2], env)]
+            case "wgmma.round":
+                self._round(args, agent)
+            case "wgmma.rows":
+                sums_of(args[1], args[2], agent)[...] = sums_of(args[0], args[2], agent)
+            case "wgmma.forget":
+                top, total, sums = (sums_of(at, args[3], agent) for at in args[:3])
+                top[...], total[...], sums[...] = -np.inf, 0, 0
+            case "wgmma.attend":
+                attend(args, agent, loc, self._operand)
+            case "wgmma.powers":
+                pack_powers(args, agent)
+            case "wgmma.weigh":
+                weigh(args, agent, loc, self._operand)
+            case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
+                raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
+        yield None
+
+    # ------------------------------------------------------------------ barriers
+
+    def _init(self, args: tuple[Expr, ...], agent: Agent) -> None:
+        base, env = args[0], agent.env
+        assert isinstance(base, Address)
+        for slot in range(value_of(args[1], env)):
+            if (base.buffer, slot) not in self.barriers:
+                count = value_of(args[2], env)
+                name = f"%{base.buffer.name}[{slot}]"
+                made = Barrier(name, count, count, maker=(agent, agent.tick()))
+                self.barriers[base.buffer, slot] = made
+
+    def barrier_for(self, at: Expr, agent: Agent, loc: Loc) -> Barrier:
+        """The barrier of this block, for an agent of another one, who must know that it is made."""
+        assert isinstance(at, Address)
+        found = self.barriers.get((at.buffer, value_of(at.index[0], agent.env)))
+        maker = None if found is None else found.maker
+        known = maker is not None and agent.clock.get(maker[0], 0) >= maker[1]
+        if found is None or not known or self.is_over:
+            what = "is gone" if self.is_over else "may not be made yet"
+            raise ExecutionError(
+                "TW2494",
+                f"{agent.name} arrives at %{at.buffer.name} of block {self.rank} of its cluster, "
+                f"which {what}",
+                loc,
+                help="let all blocks of a cluster meet behind the making: barrier.cluster",
+            )
+        return found
+
+    def _barrier(self, at: Expr, env: Env) -> Barrier:
+        assert isinstance(at, Address)
+        return self.barriers[at.buffer, value_of(at.index[0], env)]
+
+    def _arrive(self, barrier: Barrier, agent: Agent, count: int, loc: Loc) -> None:
+        agent.tick()
+        join(barrier.clock, agent.clock)
+        barrier.pending -= count
+        barrier.settle(loc)
+
+    # ------------------------------------------------------------------ copies
+
+    def _load(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        target, source, rows, apart, barrier_at, high, first_row = args
+        box = self._box(source, rows, apart, high, first_row, agent.env)
+        barrier = self._barrier(barrier_at, agent.env)
+        self.begin(target, 0, box, agent, barrier, loc)
+        barrier.copies += 1
+
+    def _load_all(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        """A part of a tile into every block of the cluster, each when it likes."""
+        target, source, rows, apart, barrier_at, high, first_row, blocks = args
+        box = self._box(source, rows, apart, high, first_row, agent.env)
+        for peer in self._peers(blocks, agent, loc):
+            barrier = peer.barrier_for(barrier_at, agent, loc)
+            peer.begin(target, 0, box, agent, barrier, loc)
+            barrier.copies += 1
+            barrier.is_multicast = True
+
+    def _box(
+        self, source: Expr, rows: Expr, apart: Expr, high: Expr, first_row: Expr, env: Env
+    ) -> np.ndarray[Any, Any]:
+        """Rows of a matrix, from its first column on; what lies outside is zero."""
+        assert isinstance(source, Address)
+        count, top = value_of(rows, env), value_of(first_row, env)
+        columns = ROW_BYTES // source.buffer.dtype.size_bytes
+        height, width = value_of(high, env), value_of(apart, env)
+        which, left = divmod(value_of(source.index[0], env), height * width)
+        left %= width  # as code tells columns
+        matrix = self.arrays[source.buffer].reshape(-1, height, width)[which]
+        box = np.zeros((count, columns), matrix.dtype)
+        inside = matrix[top : top + count, left : left + columns]
+        box[: inside.shape[0], : inside.shape[1]] = inside
+        return box
+
+    def _load_window(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        """One kernel position of windows that follow each other, along lines and images."""
+        target, source, pixels, barrier_at, *numbers = args
+        assert isinstance(target, Address)
+        assert isinstance(source, Address)
+        c, x, y, n, kx, ky, height, width, channels, *corners = (
+            value_of(number, agent.env) for number in numbers
+        )
+        pad_y, pad_x, upper_y, upper_x, step_y, step_x = corners
+        columns = ROW_BYTES // source.buffer.dtype.size_bytes
+        images = self.arrays[source.buffer].reshape(-1, height, width, channels)
+        box = np.zeros((value_of(pixels, agent.env), columns), images.dtype)
+        for row in box:
+            if n < images.shape[0] and 0 <= y + ky < height and 0 <= x + kx < width:
+                row[:] = images[n, y + ky, x + kx, c : c + columns]
+            x += step_x
+            if x > width - 1 + upper_x:
+                x, y = -pad_x, y + step_y
+            if y > height - 1 + upper_y:
+                y, n = -pad_y, n + 1
+        barrier = self._barrier(barrier_at, agent.env)
+        self.begin(target, 0, box, agent, barrier, loc)
+        barrier.copies += 1
+
+    def begin(
+        self,
+        target: Expr,
+        row: int,
+        box: np.ndarray[Any, Any],
+        agent: Agent,
+        barrier: Barrier | None,
+        loc: Loc,
+    ) -> Copy:
+        """A copy into a tile, from one of its rows on, which nobody may use meanwhile."""
+        assert isinstance(target, Address)
+        first = value_of(target.index[0], agent.env) + row * box.shape[1]
+        for tile in self._touched(target.buffer, first, box.shape[0]):
+            for reader, when in tile.reads.items():
+                if agent.clock.get(reader, 0) < when:
+                    raise ExecutionError(
+                        "TW2428",
+                        f"%{target.buffer.name} is filled again at element {first} while "
+                        f"{reader.name} may still read it",
+                        loc,
+                        help="wait until the slot's readers are done before the copy",
+                    )
+            tile.reads.clear()
+            tile.is_clear = False
+        agent.tick()
+        made = Copy(target.buffer, first, box.reshape(-1), barrier, dict(agent.clock), loc)
+        for tile in self._touched(target.buffer, first, box.shape[0]):
+            if tile.copy is not None and agent.clock.get(tile.copy, 0) < 1:
+                raise ExecutionError(
+                    "TW2428",
+                    f"%{target.buffer.name} is filled again at element {first} before the copy "
+                    "that filled it has landed",
+                    loc,
+                    help="wait until the slot's readers are done before the copy",
+                )
+            tile.copy = made
+        self.copies.append(made)
+        return made
+
+    def _share(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        """A group's part of a copy by all threads: sixteen rows of 128 threads at a time."""
+        target, source, rows, apart, high, first_row, *_ = args
+        box = self._box(source, rows, apart, high, first_row, agent.env)
+        for row in range(agent.number * SHARED_ROWS, len(box), len(self.agents) * SHARED_ROWS):
+            part = box[row : row + SHARED_ROWS]
+            agent.begun.append(self.begin(target, row, part, agent, None, loc))
+
+    def _clear(self, args: tuple[Expr, ...], agent: Agent) -> None:
+        """Rows behind those that copies fill are zero, in every box of a ring."""
+        start, *numbers = args
+        assert isinstance(start, Address)
+        filled, rows, boxes, _ = (value_of(number, agent.env) for number in numbers)
+        columns = ROW_BYTES // start.buffer.dtype.size_bytes
+        self.memory[start.buffer].reshape(boxes, rows, columns)[:, filled:] = 0
+        for box in range(boxes):
+            first = (box * rows + filled) * columns
+            for tile in self._touched(start.buffer, first, rows - filled):
+                tile.is_clear = True
+
+    def _touched(self, buffer: Buffer, first: int, rows: int) -> list[Tile]:
+        """The groups of eight rows, the unit of a swizzle, that a region covers."""
+        columns = ROW_BYTES // buffer.dtype.size_bytes
+        row = first // columns
+        last = (row + rows) // 8
+        return [self.tiles.setdefault((buffer, at), Tile()) for at in range(row // 8, last)]
+
+    def land(self, copy: Copy) -> None:
+        self.copies.remove(copy)
+        self.memory[copy.buffer][copy.first : copy.first + copy.values.size] = copy.values
+        copy.is_under_way = False
+        if copy.barrier is None:
+            return
+        copy.clock[copy] = 1
+        join(copy.barrier.clock, copy.clock)
+        copy.barrier.copies -= 1
+        copy.barrier.bytes -= copy.values.nbytes
+        copy.barrier.settle(copy.loc)
+
+    # ------------------------------------------------------------------ products
+
+    def _operand(self, at: Expr, rows: int, agent: Agent, loc: Loc) -> np.ndarray[Any, Any]:
+        assert isinstance(at, Address)
+        assert at.buffer.scope == TILE_SCOPE
+        columns = ROW_BYTES // at.buffer.dtype.size_bytes
+        first = value_of(at.index[0], agent.env)
+        more = rows - min(rows, self.low.get(at.buffer, rows))
+        rows -= more
+        for tile in self._touched(at.buffer, first, rows):
+            if tile.is_clear:
+                continue
+            if tile.copy is None or agent.clock.get(tile.copy, 0) < 1:
+                raise ExecutionError(
+                    "TW2427",
+                    f"{agent.name} reads %{at.buffer.name} at element {first} without having "
+                    "waited for the copy that fills it",
+                    loc,
+                    help="wait for the slot's full barrier, in the right phase, before the tile",
+                )
+            tile.reads[agent] = agent.clock.get(agent, 0) + 1
+        found = self.memory[at.buffer][first : first + rows * columns]
+        wide = np.int32 if found.dtype.kind in "iu" else np.float32
+        read = found.reshape(rows, columns).astype(wide)
+        read = np.pad(read, ((0, more), (0, 0)), constant_values=ANYTHING)
+        return round_tf32(read) if found.dtype == np.float32 else read
+
+    # ------------------------------------------------------------------ clusters
+
+    def _peers(self, blocks: Expr, agent: Agent, loc: Loc) -> list[Block]:
+        """The blocks of the cluster, which are as many as an instruction says."""
+        count = value_of(blocks, agent.env)
+        if count != len(self.peers):
+            raise ExecutionError(
+                "TW2494",
+                f"{agent.name} speaks to {count} blocks, its cluster has {len(self.peers)}",
+                loc,
+                help=f"blocks along {CLUSTER_AXIS} are a cluster where they meet: barrier.cluster",
+            )
+        return self.peers
+
+    def _keep(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        """Sums go where other blocks read them."""
+        sums = sums_of(args[0], args[3], agent)
+        place = args[1]
+        assert isinstance(place, Address)
+        size = math.prod(value_of(dim, agent.env) for dim in place.buffer.shape) // len(self.peers)
+        owner, first = divmod(value_of(place.index[0], agent.env), size)
+        if owner != self.rank:
+            raise ExecutionError(
+                "TW2494",
+                f"block {self.rank} of a cluster writes %{place.buffer.name} of block {owner}",
+                loc,
+                help="the first index of such memory is the block that writes it",
+            )
+        old = self.parts.get((place.buffer, first))
+        if old is not None:
+            self._check_read(place.buffer, old, agent.clock, loc)
+        self.parts[place.buffer, first] = Part(sums.copy(), agent, agent.tick())
+
+    def _check_read(self, buffer: Buffer, part: Part, clock: Clock, loc: Loc) -> None:
+        """Whoever has read a part is known to be done."""
+        for reader, when in part.reads.items():
+            if clock.get(reader, 0) < when:
+                raise ExecutionError(
+                    "TW2428",
+                    f"%{buffer.name} of block {self.rank} is given up while {reader.name} of "
+                    "another block may still read it",
+                    loc,
+                    help="wait until all blocks of the cluster have read it",
+                )
+
+    def _gather(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        """The sum of what all blocks keep of some columns."""
+        sums = sums_of(args[0], args[5], agent)
+        place = args[1]
+        assert isinstance(place, Address)
+        apart, width = (value_of(number, agent.env) for number in args[2:4])
+        row, column = divmod(value_of(place.index[0], agent.env), width)
+        for peer in self._peers(args[4], agent, loc):
+            part = peer.parts.get((place.buffer, row * width % apart))
+            known = part is not None and agent.clock.get(part.writer, 0) >= part.when
+            if part is None or not known or peer.is_over:
+                raise ExecutionError(
+                    "TW2427",
+                    f"{agent.name} of block {self.rank} reads %{place.buffer.name} of block "
+                    f"{peer.rank} without knowing that it is there",
+                    loc,
+                    help="wait until all blocks of the cluster have kept their parts",
+                )
+            part.reads[agent] = agent.clock.get(agent, 0) + 1
+            sums += part.values[:, column : column + sums.shape[1]]
+
+    def _round(self, args: tuple[Expr, ...], agent: Agent) -> None:
+        sums = sums_of(args[0], args[3], agent)
+        memory = args[1]
+        assert isinstance(memory, Address)
+        array = self.arrays[memory.buffer].reshape(-1)
+        first, stride = value_of(memory.index[0], agent.env), value_of(args[2], agent.env)
+        for row in range(M):
+            at = first + row * stride
+            array[at : at + sums.shape[1]] = sums[row].astype(array.dtype)

@@ -1,0 +1,144 @@
+"""What warpgroups of a block know of each other: clocks, barriers, copies under way, tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.errors import ExecutionError
+from tilewright.base.loc import Loc
+from tilewright.sym import Expr, Var
+from tilewright.tensor.ir import Address, Buffer
+
+Clock = dict[object, int]
+Env = dict[Var, int]
+Wait = Generator[tuple["Barrier | Landing", int] | None, None, None]
+
+
+def value_of(expr: Expr, env: Mapping[Var, int]) -> int:
+    return int(sym.evaluate(expr, env))
+
+
+def buffer_of(at: Expr) -> Buffer:
+    assert isinstance(at, Address)
+    return at.buffer
+
+
+def join(into: Clock, other: Mapping[object, int]) -> None:
+    for who, at in other.items():
+        if into.get(who, 0) < at:
+            into[who] = at
+
+
+@dataclass(eq=False)
+class Barrier:
+    """A barrier in shared memory: a phase ends with its arrivals and its bytes."""
+
+    name: str
+    arrivals: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+    clock: Clock = field(default_factory=dict)  # of this phase, so far
+    done: Clock = field(default_factory=dict)  # of the phases that are over
+    copies: int = 0  # under way
+    maker: tuple[Agent, int] | None = None  # who made it, and when
+    is_multicast: bool = False  # whether copies of other blocks arrive at it
+    guests: dict[Agent, int] = field(default_factory=dict)  # of other blocks, and when they came
+
+    def is_over(self, parity: int) -> bool:
+        return self.phase % 2 != parity
+
+    def settle(self, loc: Loc) -> None:
+        """End the phase if nothing is missing."""
+        early = self.is_multicast and self.pending > 0  # another block's copy may come first
+        if self.pending < 0 or (self.bytes < 0 and not early):
+            what = "arrivals" if self.pending < 0 else "bytes"
+            raise ExecutionError(
+                "TW2429",
+                f"more {what} come to {self.name} than its phase expects",
+                loc,
+                help="expect as many bytes as the copies bring, and one arrival of each warp",
+            )
+        if self.pending or self.bytes:
+            return
+        if self.copies:
+            raise ExecutionError(
+                "TW2429",
+                f"the phase of {self.name} ends while a copy is still under way",
+                loc,
+                help="expect as many bytes as the copies bring",
+            )
+        self.phase += 1
+        self.pending = self.arrivals
+        join(self.done, self.clock)
+        self.clock = {}
+
+
+@dataclass(eq=False)
+class Agent:
+    """A warpgroup that consumes, or the thread that produces."""
+
+    name: str
+    env: Env
+    clock: Clock = field(default_factory=dict)
+    sums: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
+    groups: list[set[Buffer]] = field(default_factory=list)  # of products started, by what they use
+    steps: Wait | None = None
+    waits: tuple[Barrier | Landing, int] | None = None
+    number: int = 0
+    begun: list[Copy] = field(default_factory=list)  # since the last group
+    copies: list[list[Copy]] = field(default_factory=list)  # groups of them, not waited for
+    landed: list[Copy] = field(default_factory=list)  # waited for, not told to others yet
+
+    def tick(self) -> int:
+        self.clock[self] = self.clock.get(self, 0) + 1
+        return self.clock[self]
+
+
+@dataclass(eq=False)
+class Tile:
+    """One box in shared memory: who wrote it last, who has read it since."""
+
+    copy: object = None
+    is_clear: bool = False  # zeros since before the roles parted, and no copy's
+    reads: dict[Agent, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Part:
+    """What one warpgroup keeps for the other blocks of its cluster."""
+
+    values: np.ndarray[Any, Any]
+    writer: Agent
+    when: int
+    reads: dict[Agent, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Copy:
+    """A bulk copy under way."""
+
+    buffer: Buffer
+    first: int
+    values: np.ndarray[Any, Any]
+    barrier: Barrier | None  # that it arrives at
+    clock: Clock
+    loc: Loc
+    is_under_way: bool = True
+
+
+@dataclass(eq=False)
+class Landing:
+    """What is over when copies have landed."""
+
+    copies: list[Copy]
+    name: str = "copies of its own"
+    done: Clock = field(default_factory=dict)
+
+    def is_over(self, parity: int) -> bool:
+        return not any(copy.is_under_way for copy in self.copies)
