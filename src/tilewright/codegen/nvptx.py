@@ -34,6 +34,7 @@ from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
+from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED, Owner
 from tilewright.tensor.visit import exprs, walk
@@ -103,7 +104,7 @@ def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
 
 def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name: str) -> Kernel:
     buffers = _outer_buffers(fn, loop)
-    meets = any(isinstance(node, Call) and node.op == MEET for node in exprs(loop))
+    meets = any(node is GRID_BARRIER for node in exprs(loop))
     if meets:
         counts = [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, ir.Alloc)]
         buffers += tuple(buffer for buffer in counts if buffer.memory == ARRIVALS)
@@ -148,8 +149,18 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
     changed = tuple([buffer for buffer in buffers if buffer in written])
     waits = any(node is WAIT for node in exprs(loop))
-    sizes = (emitter.tile_bytes, maps, changed, waits, meets)
-    return Kernel(name, buffers, scalars, grid, block, *sizes)  # type: ignore[arg-type]  # three axes each
+    return Kernel(
+        name,
+        buffers,
+        scalars,
+        grid,  # type: ignore[arg-type]  # three axes
+        block,  # type: ignore[arg-type]  # three axes
+        emitter.tile_bytes,
+        maps,
+        changed,
+        waits,
+        meets,
+    )
 
 
 def _set_apart(kernel: Kernel, loop: For, target: Target) -> Kernel:
@@ -166,7 +177,6 @@ def _set_apart(kernel: Kernel, loop: For, target: Target) -> Kernel:
     return replace(kernel, shared_bytes=shared)
 
 
-MEET = "barrier.global"  # of all blocks of a kernel
 WARP = 32  # threads that run in step, and have registers together
 READY_THREADS = 512  # of a multiprocessor, that are to have room at once: 128 registers each
 
@@ -449,7 +459,7 @@ HANDLERS = Handlers(
         FLUSHED_POWER: _power_of_two,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
-        MEET: _meet,
+        GRID_BARRIER.op: _meet,
     },
     {
         LOCAL.name: _local,

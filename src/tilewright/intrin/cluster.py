@@ -14,12 +14,10 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, INDEX
-from tilewright.intrin.declare import address, member
-from tilewright.intrin.hopper import SUM_SCOPE, WHOLE, M, N
-from tilewright.sym import Expr
+from tilewright.intrin.declare import address, instruction, member, stride
+from tilewright.intrin.hopper import SUM_SCOPE, WHOLE, M, N, copied_sums
 from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
-from tilewright.tensor.ir import Buffer, Call, Eval, Stmt
+from tilewright.tensor.ir import Buffer, Stmt
 from tilewright.tensor.parameters import Parameter
 from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 
@@ -41,43 +39,21 @@ def sum_of(sums: str, parts: int, n: int) -> TensorIntrin:
     return intrinsic(f"cluster_sum_{sums}", parts=parts, n=n)
 
 
-def _instruction(name: str, *args: Expr) -> Stmt:
-    return Eval(Call(name, args, BOOL))
-
-
-def _stride(buffer: Buffer, axis: int) -> Expr:
-    return Call("stride", (address(buffer), sym.const(axis)), INDEX)
-
-
 def _keep(sums: str, n: int) -> TensorIntrin:
     def compute(X: Buffer, Y: Buffer) -> Stmt:
-        place = (address(Y), _stride(Y, 0))
-        return _instruction("cluster.keep", address(X), *place, sym.const(n))
+        place = (address(Y), stride(Y, 0))
+        return instruction("cluster.keep", address(X), *place, sym.const(n))
 
-    return member(
-        f"""
-        func @cluster_keep_{sums}(%X: {sums}[{M}, {n}] in {SUM_SCOPE},
-                                  %Y: {sums}[{M}, {n}] in {CLUSTER_SCOPE}) stage scheduled {{
-          for %i in 0..{M} {{ for %j in 0..{n} {{
-            block @Y(%v0: spatial {M} = %i, %v1: spatial {n} = %j) {{
-              reads %X[%v0, %v1]
-              writes %Y[%v0, %v1]
-              %Y[%v0, %v1] = %X[%v0, %v1]
-            }}
-          }} }}
-        }}
-        """,
-        compute=compute,
-    )
+    return member(copied_sums(f"cluster_keep_{sums}", sums, n, CLUSTER_SCOPE), compute=compute)
 
 
 def _sum(sums: str, parts: int, n: int) -> TensorIntrin:
     def update(X: Buffer, C: Buffer) -> Stmt:
-        place = (address(X), _stride(X, 0), _stride(X, 1))
-        return _instruction("cluster.sum", address(C), *place, sym.const(parts), sym.const(n))
+        place = (address(X), stride(X, 0), stride(X, 1))
+        return instruction("cluster.sum", address(C), *place, sym.const(parts), sym.const(n))
 
     def reset(X: Buffer, C: Buffer) -> Stmt:
-        return _instruction("wgmma.clear", address(C), sym.const(n))
+        return instruction("wgmma.clear", address(C), sym.const(n))
 
     zero = "0.0" if sums == "f32" else "0"
     return member(

@@ -57,12 +57,16 @@ def address(buffer: Buffer, *index: int) -> Expr:
     return Address(buffer, at)
 
 
+def stride(buffer: Buffer, axis: int = 0) -> Expr:
+    """The distance in memory, in elements, between neighbours along an axis of the tile."""
+    return Call("stride", (address(buffer), sym.const(axis)), INDEX)
+
+
 def stride_bytes(buffer: Buffer, axis: int = 0) -> Expr:
-    """The distance in memory between neighbours along an axis of the tile."""
-    elements = Call("stride", (address(buffer), sym.const(axis)), INDEX)
-    return elements * buffer.dtype.size_bytes
+    """The same distance in bytes."""
+    return stride(buffer, axis) * buffer.dtype.size_bytes
 
 
 def instruction(name: str, *args: Expr) -> Stmt:
-    """A call of an LLVM intrinsic for its effect."""
+    """A call for its effect: of an LLVM intrinsic, or of an instruction of ours."""
     return Eval(Call(name, args, BOOL))

@@ -32,12 +32,12 @@ from functools import partial
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, INDEX
-from tilewright.intrin.declare import address, member
+from tilewright.base.dtype import INDEX
+from tilewright.intrin.declare import address, instruction, member
 from tilewright.intrin.wgmma import SUM
 from tilewright.sym import Expr
 from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
-from tilewright.tensor.ir import Buffer, Call, Eval, Stmt
+from tilewright.tensor.ir import Buffer, Call, Stmt
 from tilewright.tensor.parameters import Parameter
 from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 
@@ -171,16 +171,12 @@ class Held:
 HELD = {SUM.name: Held(PAIR, False), WIDE.name: Held(RUN, True), ROW.name: Held(1, True, True)}
 
 
-def _instruction(name: str, *args: Expr) -> Stmt:
-    return Eval(Call(name, args, BOOL))
-
-
 def _load(dtype: str, rows: int, *, to: str = "load") -> TensorIntrin:
     k = OPERANDS[dtype].columns
 
     def compute(X: Buffer, Y: Buffer) -> Stmt:
         stride = Call("stride", (address(X), sym.const(0)), INDEX)
-        return _instruction(f"tma.{to}", address(Y), address(X), sym.const(rows), stride)
+        return instruction(f"tma.{to}", address(Y), address(X), sym.const(rows), stride)
 
     return member(
         f"""
@@ -213,10 +209,10 @@ def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
 
     def update(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
         tiles = (address(C), address(A), address(B))
-        return _instruction("wgmma.tile", *tiles, sym.const(n), sym.const(int(along_n)))
+        return instruction("wgmma.tile", *tiles, sym.const(n), sym.const(int(along_n)))
 
     def reset(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
-        return _instruction("wgmma.clear", address(C), sym.const(n))
+        return instruction("wgmma.clear", address(C), sym.const(n))
 
     return member(
         f"""
@@ -242,7 +238,7 @@ def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
 def _store(dtype: str, n: int) -> TensorIntrin:
     def compute(X: Buffer, Y: Buffer) -> Stmt:
         stride = Call("stride", (address(Y), sym.const(0)), INDEX)
-        return _instruction("wgmma.round", address(X), address(Y), stride, sym.const(n))
+        return instruction("wgmma.round", address(X), address(Y), stride, sym.const(n))
 
     value = f"{dtype}(%X[%v0, %v1])" if dtype in HALVES else "%X[%v0, %v1]"
     sums = "f32" if dtype in HALVES else dtype
@@ -266,12 +262,16 @@ def _store(dtype: str, n: int) -> TensorIntrin:
 
 def _rows(sums: str, n: int) -> TensorIntrin:
     def compute(X: Buffer, Y: Buffer) -> Stmt:
-        return _instruction("wgmma.rows", address(X), address(Y), sym.const(n))
+        return instruction("wgmma.rows", address(X), address(Y), sym.const(n))
 
-    return member(
-        f"""
-        func @{_rows_name(sums)}(%X: {sums}[{M}, {n}] in {SUM_SCOPE},
-                                 %Y: {sums}[{M}, {n}] in {WIDE_SCOPE}) stage scheduled {{
+    return member(copied_sums(_rows_name(sums), sums, n, WIDE_SCOPE), compute=compute)
+
+
+def copied_sums(name: str, sums: str, n: int, scope: str) -> str:
+    """The meaning of an instruction that copies the sums of a tile to another memory."""
+    return f"""
+        func @{name}(%X: {sums}[{M}, {n}] in {SUM_SCOPE},
+                     %Y: {sums}[{M}, {n}] in {scope}) stage scheduled {{
           for %i in 0..{M} {{ for %j in 0..{n} {{
             block @Y(%v0: spatial {M} = %i, %v1: spatial {n} = %j) {{
               reads %X[%v0, %v1]
@@ -280,9 +280,7 @@ def _rows(sums: str, n: int) -> TensorIntrin:
             }}
           }} }}
         }}
-        """,
-        compute=compute,
-    )
+        """
 
 
 ONLINE_SOFTMAX = (
@@ -301,10 +299,10 @@ def _attend(dtype: str, keys: int, features: int) -> TensorIntrin:
     columns = OPERANDS[dtype].columns
 
     def update(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:
-        return _instruction("wgmma.attend", *(address(each) for each in (T, V, M, L, O)), *sizes)
+        return instruction("wgmma.attend", *(address(each) for each in (T, V, M, L, O)), *sizes)
 
     def reset(T: Buffer, V: Buffer, M: Buffer, L: Buffer, O: Buffer) -> Stmt:
-        return _instruction("wgmma.forget", *(address(each) for each in (M, L, O)), sizes[1])
+        return instruction("wgmma.forget", *(address(each) for each in (M, L, O)), sizes[1])
 
     out, shape, value = "[%vi, %vf]", f"[{keys}, {columns}]", "%V[%vj, %vf]"
     if features > columns:  # boxes of columns, one behind the other

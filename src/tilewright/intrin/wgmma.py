@@ -11,10 +11,10 @@ j % 8, k % 8). The sum is spread over the registers of the warpgroup: scope `wgm
 from __future__ import annotations
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, INDEX
-from tilewright.intrin.declare import address, declare, stride_bytes
+from tilewright.base.dtype import INDEX
+from tilewright.intrin.declare import address, declare, instruction, stride_bytes
 from tilewright.sym import Expr
-from tilewright.tensor.ir import Buffer, Call, Eval, Stmt
+from tilewright.tensor.ir import Buffer, Call, Stmt
 from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 
 SUM = declare_scope(MemoryScope("wgmma.sum", Owner.UNIT, is_addressable=False, alignment_bytes=16))
@@ -23,7 +23,7 @@ ROWS, COLUMNS, DEPTH = 64, 64, 16
 
 
 def _instruction(name: str, *args: Expr) -> Stmt:
-    return Eval(Call(f"wgmma.{name}", args, BOOL))
+    return instruction(f"wgmma.{name}", *args)
 
 
 def _update(A: Buffer, B: Buffer, C: Buffer) -> Stmt:

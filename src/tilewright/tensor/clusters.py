@@ -9,12 +9,12 @@ from tilewright.base.dtype import BOOL
 from tilewright.tensor.ir import CLUSTER_AXIS, Call, For, Stmt
 from tilewright.tensor.visit import exprs, walk
 
-MEET = Call("barrier.cluster", (), BOOL)
+CLUSTER_BARRIER = Call("barrier.cluster", (), BOOL)
 
 
 def cluster_loop(kernel: Stmt) -> For | None:
     """The loop over the blocks of a cluster, where a kernel has any."""
-    if not any(node is MEET for node in exprs(kernel)):
+    if not any(node is CLUSTER_BARRIER for node in exprs(kernel)):
         return None
     loops = [stmt for stmt in walk(kernel) if isinstance(stmt, For)]
     return next((loop for loop in loops if loop.thread == CLUSTER_AXIS), None)

@@ -44,7 +44,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.scopes import ARRIVALS, Owner
 from tilewright.tensor.visit import exprs, kernels_of, loads, substitute, walk
 
-MEET = Call("barrier.global", (), BOOL)
+GRID_BARRIER = Call("barrier.global", (), BOOL)
 AXES = ("blockIdx.x", "threadIdx.x")
 
 
@@ -100,7 +100,7 @@ def join_kernels(stages: Sequence[Stage], meets: Sequence[bool]) -> Stmt:
     for at, (stage, waits) in enumerate(zip(stages, meets, strict=True)):
         conds = [sym.lt(block, stage.blocks)] if stage.blocks < blocks else []
         conds += [sym.lt(thread, stage.threads)] if stage.threads < threads else []
-        late: list[Stmt] = [Eval(MEET if at else WAIT)] if waits or not at else []
+        late: list[Stmt] = [Eval(GRID_BARRIER if at else WAIT)] if waits or not at else []
         if stage.asks_early:
             late, short = [*short, *late], []
         index = {"blockIdx.x": block, "threadIdx.x": thread}

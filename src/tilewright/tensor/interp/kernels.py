@@ -18,7 +18,8 @@ from tilewright.tensor.interp.accesses import STORE
 from tilewright.tensor.interp.emit import Statements
 from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.writer import tuple_text
-from tilewright.tensor.ir import Block, Buffer, Call, For, Load, MaskedLoad, Stmt
+from tilewright.tensor.ir import Block, Buffer, For, Load, MaskedLoad, Stmt
+from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.regions import called_regions
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import exprs, walk
@@ -67,7 +68,7 @@ class LockStep(Statements):
                 self._check_known_at_launch(stmt, inside)
                 if stmt.thread not in self.axes:
                     self.axes[stmt.thread] = self.expr(stmt.extent)
-        meets = any(isinstance(x, Call) and x.op == "barrier.global" for x in exprs(loop))
+        meets = any(node is GRID_BARRIER for node in exprs(loop))
         meets |= any(buffer.memory.owner is Owner.CLUSTER for buffer in written(loop))
         self.tracked = set(written(loop))
         self.lanes = self.fresh_name("lanes")

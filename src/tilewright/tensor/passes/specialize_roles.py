@@ -46,7 +46,7 @@ from tilewright.base.dtype import BOOL, INDEX, U64
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
-from tilewright.tensor.clusters import MEET
+from tilewright.tensor.clusters import CLUSTER_BARRIER
 from tilewright.tensor.dependent_launch import weights_of
 from tilewright.tensor.ir import (
     CLUSTER_AXIS,
@@ -341,7 +341,7 @@ class _Roles:
             _call("mbarrier.init", Address(each, (ZERO,)), ONE, many)
             for each in (self.parted, self.read)
         ]
-        meet = [Eval(MEET, self.ring.loc)] if self.shares_sums or self.multicasts else []
+        meet = [Eval(CLUSTER_BARRIER, self.ring.loc)] if self.shares_sums or self.multicasts else []
         empty = many if self.multicasts else arrivals
         result = seq(
             _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
