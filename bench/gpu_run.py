@@ -19,7 +19,7 @@ import tilewright as tw
 from tilewright.base.target import Target
 from tilewright.runtime import cuda
 
-LEAST_INTEGERS = 2  # what integers are below: a mask has zeros and ones
+INTEGERS_BELOW = 2  # a mask has zeros and ones
 
 
 def made_up(spec: Any, sizes: dict[str, int], random: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -27,7 +27,7 @@ def made_up(spec: Any, sizes: dict[str, int], random: np.random.Generator) -> np
     shape = [dim if isinstance(dim, int) else sizes.get(str(dim), 1) for dim in spec.shape]
     if spec.dtype.is_float:
         return random.standard_normal(shape).astype(spec.dtype.numpy)
-    return random.integers(0, LEAST_INTEGERS, shape).astype(spec.dtype.numpy)
+    return random.integers(0, INTEGERS_BELOW, shape).astype(spec.dtype.numpy)
 
 
 def main() -> None:

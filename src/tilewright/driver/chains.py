@@ -36,7 +36,7 @@ from tilewright.tensor.visit import replace_buffers, walk
 
 GEMV = "gemv"
 RULES = {GEMV, "elementwise"}
-LEAST_PRODUCTS = 2
+LEAST_GEMVS = 2
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Member:
     stage: Stage
 
 
-def _is_product(kernel: Kernel) -> bool:
+def _is_gemv(kernel: Kernel) -> bool:
     return any(decision.rule == GEMV for decision in kernel.decisions)
 
 
@@ -57,7 +57,7 @@ def join_chains(program: Program, target: Target, *, use_cache: bool = True) -> 
     """The program with its chains, each as one kernel."""
     sm, main = multiprocessor_of(target), program.module.main
     called = [program.kernels[node["function"]] for node in main.nodes if node.op == "kernel"]
-    if sm.meeting_cycles >= sm.launch_cycles or sum(map(_is_product, called)) < LEAST_PRODUCTS:
+    if sm.meeting_cycles >= sm.launch_cycles or sum(map(_is_gemv, called)) < LEAST_GEMVS:
         return program
     joining = _Joining(program, target, use_cache)
     for node in main.nodes:
@@ -130,8 +130,8 @@ class _Joining:
 
     def end(self) -> None:
         """What was gathered becomes a kernel, or stays as it was."""
-        products = sum(_is_product(member.kernel) for member in self.chain)
-        found = self._joined(self._in_order()) if products >= LEAST_PRODUCTS else None
+        gemvs = sum(_is_gemv(member.kernel) for member in self.chain)
+        found = self._joined(self._in_order()) if gemvs >= LEAST_GEMVS else None
         if found is None:
             self.nodes += self.passed
         else:
@@ -145,7 +145,7 @@ class _Joining:
         needed: set[Value] = set()
         first: list[Member] = []
         for member in reversed(self.chain):
-            if _is_product(member.kernel) or needed.intersection(member.node.outputs):
+            if _is_gemv(member.kernel) or needed.intersection(member.node.outputs):
                 first.append(member)
                 needed.update(self.root(v) for v in member.node.inputs if v is not None)
         first.reverse()

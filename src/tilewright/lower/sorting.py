@@ -137,10 +137,10 @@ def _by_sorting(use: Use, x: Tensor, axis: int) -> Body:
     return body
 
 
-# ------------------------------------------------------------------------------------ running
+# ------------------------------------------------------------------------------------ cumulative
 
 
-def _running(*, greatest: bool) -> Lowering:
+def _cumulative(*, greatest: bool) -> Lowering:
     """The best of each line so far and its place; a later one that is as good replaces it."""
 
     def rule(use: Use, x: Tensor) -> tuple[Tensor, ...]:
@@ -184,6 +184,6 @@ def _as_good(new: Expr, old: Expr, *, greatest: bool) -> Expr:
 
 LOWERINGS: dict[str, Lowering] = {
     "top_k": _top_k,
-    "cummax": _running(greatest=True),
-    "cummin": _running(greatest=False),
+    "cummax": _cumulative(greatest=True),
+    "cummin": _cumulative(greatest=False),
 }

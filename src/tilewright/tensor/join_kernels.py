@@ -57,7 +57,7 @@ class Stage:
     threads: int
 
     @property
-    def asks_early(self) -> bool:
+    def prefetches(self) -> bool:
         """Whether it reads memory before it waits: weights."""
         for stmt in walk(self.kernel):
             if isinstance(stmt, Eval) and stmt.value is WAIT:
@@ -101,11 +101,11 @@ def join_kernels(stages: Sequence[Stage], meets: Sequence[bool]) -> Stmt:
         conds = [sym.lt(block, stage.blocks)] if stage.blocks < blocks else []
         conds += [sym.lt(thread, stage.threads)] if stage.threads < threads else []
         late: list[Stmt] = [Eval(GRID_BARRIER if at else WAIT)] if waits or not at else []
-        if stage.asks_early:
+        if stage.prefetches:
             late, short = [*short, *late], []
         index = {"blockIdx.x": block, "threadIdx.x": thread}
         joined = _Joined(index, sym.all_of(*conds) if conds else None, late)(stage.kernel)
-        (parts if stage.asks_early else short).append(joined)
+        (parts if stage.prefetches else short).append(joined)
     body = seq(Eval(LAUNCH), *parts, *short)
     inner = For(thread, sym.ZERO, sym.const(threads), body, THREAD, "threadIdx.x")
     kernel = For(block, sym.ZERO, sym.const(blocks), inner, THREAD, "blockIdx.x")

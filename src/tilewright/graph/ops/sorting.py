@@ -66,13 +66,13 @@ def _search_sorted(call: Call, rows: Array, values: Array) -> Array:
     return made
 
 
-def _running_type(call: Call) -> tuple[Type, ...]:
+def _cumulative_type(call: Call) -> tuple[Type, ...]:
     of, shape = call.tensor(0), call.shape(0)
     check_axis(call, call["axis"], len(shape))
     return TensorType(of.dtype, shape), TensorType(I64, shape)
 
 
-def _running(call: Call, x: Array) -> tuple[Array, Array]:
+def _cumulative(call: Call, x: Array) -> tuple[Array, Array]:
     rows = np.moveaxis(x, call["axis"], 0)
     values, places = rows.copy(), np.zeros(rows.shape, np.int64)
     for at in range(1, len(rows)):
@@ -84,14 +84,14 @@ def _running(call: Call, x: Array) -> tuple[Array, Array]:
     return np.moveaxis(values, 0, call["axis"]), np.moveaxis(places, 0, call["axis"])
 
 
-def _running_op(name: str, which: str) -> Op:
+def _cumulative_op(name: str, which: str) -> Op:
     return Op(
         name,
         f"The {which} element so far along an axis, and where it was; of equals the last, and NaN "
         "stays.",
         (Input("x", NUMBER),),
-        _running_type,
-        _running,
+        _cumulative_type,
+        _cumulative,
         OPAQUE,
         (Attr("axis", int, required=True),),
     )
@@ -176,8 +176,8 @@ OPS = (
         OPAQUE,
         (Attr("right", bool, False),),
     ),
-    _running_op("cummax", "greatest"),
-    _running_op("cummin", "least"),
+    _cumulative_op("cummax", "greatest"),
+    _cumulative_op("cummin", "least"),
     Op(
         "non_max_suppression",
         "Boxes by score, without those that overlap a better one of their class: rows of batch, "

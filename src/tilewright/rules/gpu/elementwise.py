@@ -65,7 +65,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(
         launch=sm.launch_cycles,
         memory=found.nest.instances * moved / sm.memory_bytes_per_cycle,
-        issue=found.nest.instances / c["vector"] / lanes + 0.0 * c["threads"],
+        issue=found.nest.instances / c["vector"] / lanes,
         idle=np.maximum(0.0, wanted - blocks) / wanted * sm.global_latency_cycles,
     )
 

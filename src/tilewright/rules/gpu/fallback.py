@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
@@ -47,10 +49,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Nothing is known of what the block does: each step of a thread waits for memory."""
     sm = multiprocessor_of(context.target)
     waves = -(-found.threads // (context.target.cores * sm.threads))
-    each = found.steps / found.threads
-    return Cost.of(
-        launch=sm.launch_cycles, steps=waves * each * sm.global_latency_cycles + 0.0 * c["threads"]
-    )
+    steps = waves * found.steps / found.threads * sm.global_latency_cycles
+    return Cost.of(launch=sm.launch_cycles, steps=np.full(len(c["threads"]), steps))
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:

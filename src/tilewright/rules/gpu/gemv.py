@@ -72,7 +72,7 @@ class Packed:
     sum."""
 
     read: int
-    is_turned: bool
+    is_transposed: bool
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -123,16 +123,16 @@ def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packe
     if not known or len(reads) != 1 or len(nest.reduce) != 1:
         return None
     places = [each.start for each in nest.block.reads[reads[0]].ranges]
-    for is_turned in (False, True):
-        along, across = reversed(places) if is_turned else places
+    for is_transposed in (False, True):
+        along, across = reversed(places) if is_transposed else places
         step = sym.linear(across, [nest.var(at)])
         is_across = step is not None and step[0].get(nest.var(at)) is ONE
         if along is nest.var(nest.reduce[0]) and is_across:
-            rows, columns = reversed(buffer.shape) if is_turned else buffer.shape
+            rows, columns = reversed(buffer.shape) if is_transposed else buffer.shape
             # Parts and tiles divide what is read: of a larger matrix they need not.
             fits = isinstance(columns, Const) and int(columns.value) % nest.guess(at) == 0
             is_whole = fits and rows == nest.extent(nest.reduce[0])
-            return Packed(reads[0], is_turned) if is_whole else None
+            return Packed(reads[0], is_transposed) if is_whole else None
     return None
 
 
@@ -251,8 +251,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sch.bind(thread, "threadIdx.x")
     start = sch.decompose_reduction(partial, rest[-1])
     is_split = found.packed is not None and found.length % each == 0
-    first = _asked_first(sch, partial, row, plan, each, is_split) if prologue else ()
-    asked = [*first, *_ask_early(sch, partial, rest[-1], plan)]
+    first = _prefetch_all(sch, partial, row, plan, each, is_split) if prologue else ()
+    asked = [*first, *_prefetch_some(sch, partial, rest[-1], plan)]
     sch.attempt(sch.unroll, elements)
     lane, summed = sch.get_loops(reference)[depth_of(sch, reference, row) :][-2:]
     _, each_lane = sch.split(lane, [-(-wide // threads), threads])
@@ -272,7 +272,7 @@ def _pack(
     where all parts are as long."""
     copy = sch.cache_read(reference, packed.read, "global")
     rows = f"k % {each}, k // {each}" if length % each == 0 else "k"
-    names = "n, k" if packed.is_turned else "k, n"
+    names = "n, k" if packed.is_transposed else "k, n"
     sch.transform_layout(copy, ("write", 0), f"({names}) -> (n // {wide}, {rows}, n % {wide})")
     sch.annotate(copy, CONSTANT, True)
     return copy
@@ -285,7 +285,7 @@ def _inline_before(sch: Schedule, reference: BlockRef) -> None:
         sch.compute_inline(producer)
 
 
-def _asked_first(
+def _prefetch_all(
     sch: Schedule, partial: BlockRef, row: LoopRef, plan: Plan, each: int, is_split: bool
 ) -> tuple[BlockRef, ...]:
     """All weights of a thread, asked for before the prologue: they may come while kernels that make
@@ -315,7 +315,7 @@ def _asked_first(
         return ()
 
 
-def _ask_early(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:
+def _prefetch_some(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:
     """All loads of some turns come before the first use: that many are under way at a time. The
     largest operand comes first: weights may be read before kernels that make the others end."""
     done: list[BlockRef] = []

@@ -366,7 +366,7 @@ def _added(node: Context, x: Value, index: Value, source: Value, axis: int) -> V
     return node.emit("scatter_elements", x, places, source, axis=axis, reduction="add")
 
 
-def _repeated_borders_gradient(node: Context) -> Value:
+def _replication_pad_backward(node: Context) -> Value:
     """Each axis by itself: the border's gradients add up where it was read."""
     made, dims, amounts = node["grad_output"], node.dims(), node.args["padding"]
     for at, before in enumerate(amounts[0::2]):
@@ -444,7 +444,7 @@ RULES: dict[str, Rule] = {
     "aten.masked_scatter": _masked_scatter,
     "aten.nonzero": _nonzero,
     "aten.index_add": _index_add,
-    **{f"aten.replication_pad{n}d_backward": _repeated_borders_gradient for n in (1, 2, 3)},
+    **{f"aten.replication_pad{n}d_backward": _replication_pad_backward for n in (1, 2, 3)},
     "aten.index_reduce": _index_reduce,
     "aten.embedding_renorm": _renormed,
     "aten.take": _take,
