@@ -233,8 +233,8 @@ def test_measured_costs_are_kept_where_the_model_is_no_slower(monkeypatch, helps
         assert (database.measured(key) is not None) is helps
 
 
-@pytest.mark.parametrize(("after_ns", "helps"), [(1.0, True), (1.5, False)])
-def test_a_model_that_comes_out_slower_does_not_help(monkeypatch, after_ns, helps):
+@pytest.mark.parametrize(("after_ns", "helps"), [(0.9, True), (1.0, False), (1.5, False)])
+def test_a_model_that_comes_out_no_faster_does_not_help(monkeypatch, after_ns, helps):
     settings = driver.Options(threads=1, database="")
     costs = driver.kernel_costs(HOST, settings)
     same = parse("graph @main(%x: f32[64]) { %y = relu(%x) return %y }")
