@@ -2,8 +2,8 @@
 //
 // Stages: 0 loops, microcode is read; 1 addresses; 2 operands are read, a cycle for every operand in
 // the same bank; 3 they come, requantization adds the bias; 4 products, and the function, written
-// at once; requantization goes on: 5 sum of the products and rounding, 6 shift, 7 zero point and
-// limits, written. What is written back into `acc` (`rescale`) is written late: the next task waits
+// at once; requantization goes on: 5 sum of the products, 6 shift, 7 rounding, zero point and limits,
+// written. What is written back into `acc` (`rescale`) is written late: the next task waits
 // for it. What a step writes while another reads it, or in the cycle after that, is forwarded.
 //
 // A lane has four multipliers, for bytes of the operands of `mac`, or for halves of the 32-bit
@@ -50,7 +50,7 @@ module vta_alu (
   vta_steps #(
       .SW(SW)
   ) steps (
-      .clk(clk), .rst(rst), .start(start && en), .next(next),
+      .clk(clk), .rst(rst), .start(start), .next(next),
       .fields(task_word[vta_pkg::ALU_UBEGIN_AT+:vta_pkg::STEPS_BITS]), .busy(busy), .last(last),
       .null_step(null_step), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
   );
@@ -61,25 +61,35 @@ module vta_alu (
   logic [7:0] zero, low, high;
   logic [4:0] pushes;
   logic [3:0] banks;
+  // A task's registers follow the head of the queue until one begins: nothing waits for `start`.
+  logic [2:0] t_fn;
+  logic t_rescale, t_requant;
+  logic signed [7:0] t_low, t_high;
+  assign t_fn = task_word[vta_pkg::ALU_FN_AT+:3];
+  assign t_rescale = t_fn == 3'(vta_pkg::ALU_RESCALE);
+  assign t_requant = t_fn == 3'(vta_pkg::ALU_REQUANT) || t_rescale;
+  assign t_low = task_word[vta_pkg::ALU_LOW_AT+:8];
+  assign t_high = task_word[vta_pkg::ALU_HIGH_AT+:8];
+  logic requant, rescale, with_aux, with_dst;
   always_ff @(posedge clk) begin
-    if (start && en) begin
-      fn <= task_word[vta_pkg::ALU_FN_AT+:3];
+    if (!busy && !valid1 && (!valid2 || (finish2 && en))) begin
+      fn <= t_fn;
+      rescale <= t_rescale;
+      requant <= t_requant;
+      with_aux <= !task_word[vta_pkg::ALU_IMM_AT] && !t_requant;
+      with_dst <= t_fn == 3'(vta_pkg::ALU_MAC);
       imm <= task_word[vta_pkg::ALU_IMM_AT];
       value <= task_word[vta_pkg::ALU_VALUE_AT+:32];
       zero <= task_word[vta_pkg::ALU_ZERO_AT+:8];
-      low <= task_word[vta_pkg::ALU_LOW_AT+:8];
-      high <= task_word[vta_pkg::ALU_HIGH_AT+:8];
+      low <= t_low < t_high ? t_low : t_high;  // the upper limit comes last
+      high <= t_high;
       pushes <= task_word[vta_pkg::ALU_PUSH_AT+:5];
       banks <= task_word[vta_pkg::ALU_BANKS_AT+:4];
     end
   end
-  logic requant, rescale, with_aux, with_dst;
-  assign rescale = fn == 3'(vta_pkg::ALU_RESCALE);
-  assign requant = fn == 3'(vta_pkg::ALU_REQUANT) || rescale;
-  assign with_aux = !imm && !requant;
-  assign with_dst = fn == 3'(vta_pkg::ALU_MAC);
   logic [7:3] late;  // steps of a rescale on their way
-  assign ready = !busy && !valid1 && (!valid2 || (finish2 && !rescale)) && late == '0;
+  logic is_late;  // there are some
+  assign ready = !busy && !valid1 && (!valid2 || (finish2 && !rescale)) && !is_late;
 
   // ---- stage 1
   logic [63:0] code;
@@ -96,20 +106,21 @@ module vta_alu (
 
   // ---- stage 2
   logic [AAW-1:0] at_src, at_aux, at_dst, read_aux_at;
-  logic is_outside, is_first, other_aux;  // other parameters than the step before has
-  logic [1:0] phase;  // of reading parameters; 3: they are there
-  logic needs_params;
-  assign needs_params = other_aux && phase != 2'd3;
+  logic is_outside, is_first;
+  logic [1:0] phase;  // of reading parameters
+  logic needs_params;  // there are others than the step before has, which are not there yet
+  logic [1:0] reads;  // cycles of reading operands behind the first
   assign read_aux_at = at_aux + (requant ? AAW'(phase) : '0);
   logic read_src, read_aux, read_dst, had_src, had_aux, had_dst;
   logic [1:0] bank_src, bank_aux, bank_dst;
   assign bank_src = at_src[AAW-1:AAW-2];
   assign bank_aux = read_aux_at[AAW-1:AAW-2];
   assign bank_dst = at_dst[AAW-1:AAW-2];
-  logic src_meets_aux, src_meets_dst, aux_meets_dst;  // of operands, never of parameters
-  assign src_meets_aux = bank_src == at_aux[AAW-1:AAW-2];
-  assign src_meets_dst = bank_src == bank_dst;
-  assign aux_meets_dst = at_aux[AAW-1:AAW-2] == bank_dst;
+  // Operands in one bank, never parameters: of this step, and of the one in front of it.
+  logic src_meets_aux, src_meets_dst, aux_meets_dst, src_meets_aux1, src_meets_dst1, aux_meets_dst1;
+  assign src_meets_aux1 = src1[AAW-1:AAW-2] == aux1[AAW-1:AAW-2];
+  assign src_meets_dst1 = src1[AAW-1:AAW-2] == dst1[AAW-1:AAW-2];
+  assign aux_meets_dst1 = aux1[AAW-1:AAW-2] == dst1[AAW-1:AAW-2];
   logic works;  // a step that is no null step
   assign works = valid2 && !null2;
   assign read_src = works && !needs_params && !had_src;
@@ -117,8 +128,7 @@ module vta_alu (
                     (with_aux && !had_aux && !(!had_src && src_meets_aux)));
   assign read_dst = works && with_dst && !had_dst && !(!had_src && src_meets_dst) &&
                     !(read_aux && aux_meets_dst);
-  assign finish2 = valid2 && (null2 || (!needs_params && (!with_aux || had_aux || read_aux) &&
-                   (!with_dst || had_dst || read_dst)));
+  assign finish2 = valid2 && (null2 || (!needs_params && reads == '0));
   assign trap = works && (is_outside || (requant && at_aux[AAW-1:1] == '1) ||
                 (read_src && !banks[bank_src]) || (read_aux && !banks[bank_aux]) ||
                 ((!requant || rescale) && !banks[bank_dst]));
@@ -170,6 +180,7 @@ module vta_alu (
       {exec3, exec4, exec5, exec6, exec7} <= '0;
       ends <= '0;
       late <= '0;
+      is_late <= 1'b0;
       loads_param3 <= 1'b0;
       {own3, own4, own5, own6, behind} <= '0;
     end else if (en) begin
@@ -184,6 +195,7 @@ module vta_alu (
       {exec6, exec7} <= {exec5, exec6};
       ends <= {ends[6:3], finish2 && last2};
       late <= {late[6:3], valid2 && rescale};
+      is_late <= late[6:3] != '0 || (valid2 && rescale);
       own3 <= valid2 ? banks : '0;
       {own4, own5, own6} <= {own3, own4, own5};
       behind <= (valid2 ? banks : '0) | own3 | own4 | own5 | own6;
@@ -204,12 +216,22 @@ module vta_alu (
         at_dst <= dst1[AAW-1:0];
         is_outside <= src1 >= SW'(vta_pkg::ACC_DEPTH) || dst1 >= SW'(vta_pkg::ACC_DEPTH) ||
                       ((with_aux || requant) && aux1 >= SW'(vta_pkg::ACC_DEPTH));
-        other_aux <= requant && (is_first || aux1[AAW-1:0] != at_aux);
+        needs_params <= requant && (is_first || aux1[AAW-1:0] != at_aux);
+        reads <= !with_dst ? {1'b0, with_aux && src_meets_aux1} :
+                 !with_aux ? {1'b0, src_meets_dst1} :
+                 src_meets_aux1 && src_meets_dst1 ? 2'd2 :
+                 {1'b0, src_meets_aux1 || src_meets_dst1 || aux_meets_dst1};
+        src_meets_aux <= src_meets_aux1;
+        src_meets_dst <= src_meets_dst1;
+        aux_meets_dst <= aux_meets_dst1;
         null2 <= null1;
         last2 <= last1;
         phase <= 2'd0;
       end else if (works && needs_params) begin
         phase <= phase + 1'b1;
+        needs_params <= phase != 2'd2;
+      end else if (works && reads != '0) begin
+        reads <= reads - 1'b1;
       end
       had_src <= !finish2 && (had_src || read_src) && valid2;
       had_aux <= !finish2 && !requant && (had_aux || read_aux) && valid2;
@@ -245,12 +267,23 @@ module vta_alu (
       logic signed [31:0] a, b, old, made;  // stage 4
       logic signed [31:0] a3, b3, bias, multiplier, total3;
       logic signed [17:0] product;
-      logic [4:0] right, left;
       assign a3 = hits_src ? made : value_src[lane*32+:32];
       assign b3 = imm3 ? value3 : hits_aux ? made : value_aux[lane*32+:32];
       assign total3 = value_src[lane*32+:32] + bias;
-      assign right = b[31:5] == '0 ? b[4:0] : 5'd31;
-      assign left = b[31:5] == '1 && b[4:0] != '0 ? -b[4:0] : 5'd31;
+      // Shifts to the left are shifts to the right of the bits in the other order, by 31 at most.
+      logic [31:0] turned, turned_back, shifted, made_shift;
+      logic [4:0] amount;
+      logic is_far;
+      genvar i;
+      for (i = 0; i < 32; i = i + 1) begin : g_bit
+        assign turned[i] = b[31] ? a[31-i] : a[i];
+        assign turned_back[i] = shifted[31-i];
+      end
+      assign amount = b[31] ? -b[4:0] : b[4:0];
+      assign shifted = 32'($signed({!b[31] && a[31], turned}) >>> amount);
+      assign is_far = b[31] ? b[31:5] != '1 || b[4:0] == '0 : b[31:5] != '0;
+      assign made_shift = b[31] ? (is_far ? {a[0], 31'd0} : turned_back)
+                                : (is_far ? {32{a[31]}} : shifted);
       always_comb begin
         case (fn4)
           3'(vta_pkg::ALU_ADD): made = a + b;
@@ -258,7 +291,7 @@ module vta_alu (
           3'(vta_pkg::ALU_MIN): made = a < b ? a : b;
           3'(vta_pkg::ALU_MAC): made = old + 32'(product);
           3'(vta_pkg::ALU_MUL): made = 32'(product);
-          default: made = b[31] ? a << left : a >>> right;
+          default: made = made_shift;
         endcase
       end
 
@@ -285,15 +318,35 @@ module vta_alu (
         for (tap = 0; tap < TAPS; tap = tap + 1) product = product + products[tap*34+:18];
       end
 
-      // requantization
+      // Requantization. Rounding adds the bit behind the last one that is left. Of a shifted product
+      // ten bits and that one are wanted, and whether those above are all like the sign: they are
+      // not shifted. The largest product, 2**62, with the half of 2**63, is beyond 64 bits: -2**63.
       logic [5:0] shift, shift4, shift5, shift6;
-      logic signed [63:0] half5, outer5, rounded6, scaled6;
+      logic signed [63:0] outer5, product6;
       logic signed [34:0] inner5;
       logic signed [9:0] scaled7;  // at the ends of its range, where it is beyond them
-      assign half5 = shift5 == '0 ? 64'sd0 : 64'sd1 <<< (shift5 - 1'b1);
+      logic round7;
       assign outer5 = {p_hh, p_ll};
       assign inner5 = 35'(p_lh) + 35'(p_hl);
-      assign scaled6 = rounded6 >>> shift6;
+      logic wraps6, sign6, is_wide6;
+      logic [53:0] above6;
+      logic [41:0] by_32;
+      logic [25:0] by_16;
+      logic [17:0] by_8;
+      logic [13:0] by_4;
+      logic [11:0] by_2;
+      logic [10:0] by_1;
+      assign wraps6 = shift6 == '1 && product6[63:62] == 2'b01;
+      assign sign6 = product6[63] || wraps6;
+      assign above6 = ~54'd0 << shift6;
+      assign is_wide6 = ((product6[62:9] ^ {54{sign6}}) & above6) != '0;
+      assign by_32 = shift6[5] ? {{10{sign6}}, product6[62] && !wraps6, product6[61:31]}
+                               : {product6[40:0], 1'b0};
+      assign by_16 = shift6[4] ? by_32[41:16] : by_32[25:0];
+      assign by_8 = shift6[3] ? by_16[25:8] : by_16[17:0];
+      assign by_4 = shift6[2] ? by_8[17:4] : by_8[13:0];
+      assign by_2 = shift6[1] ? by_4[13:2] : by_4[11:0];
+      assign by_1 = shift6[0] ? by_2[11:1] : by_2[10:0];
       always_ff @(posedge clk) begin
         if (en) begin
           if (loads_param3) begin
@@ -311,21 +364,20 @@ module vta_alu (
             shift5 <= shift4;
           end
           if (exec5) begin
-            rounded6 <= (outer5 + half5) + (64'(inner5) <<< 16);
+            product6 <= outer5 + (64'(inner5) <<< 16);
             shift6 <= shift5;
           end
           if (exec6) begin
-            scaled7 <= scaled6[63:9] == '0 || scaled6[63:9] == '1
-                       ? scaled6[9:0] : {scaled6[63], {9{!scaled6[63]}}};
+            scaled7 <= is_wide6 ? {sign6, {9{!sign6}}} : by_1[10:1];
+            round7 <= by_1[0];
           end
         end
       end
-      logic signed [10:0] moved, raised;
+      logic signed [10:0] moved;
       logic signed [7:0] zero7, low7, high7, limited;
       assign {zero7, low7, high7} = limits7;
-      assign moved = 11'(scaled7) + 11'(zero7);
-      assign raised = moved < 11'(low7) ? 11'(low7) : moved;
-      assign limited = raised > 11'(high7) ? high7 : raised[7:0];
+      assign moved = 11'(scaled7) + 11'(zero7) + $signed({10'd0, round7});
+      assign limited = moved < 11'(low7) ? low7 : moved > 11'(high7) ? high7 : moved[7:0];
       assign out_wdata[lane*8+:8] = limited;
       assign acc_wdata[lane*32+:32] = late[7] ? 32'(limited) : made;
     end

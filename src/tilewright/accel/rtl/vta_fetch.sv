@@ -20,7 +20,6 @@ module vta_fetch (
     output logic        trap,
     output logic [31:0] number
 );
-  localparam int WB = vta_pkg::WORD_BITS;
   localparam int LOG_PER_WORD = vta_pkg::LOG_WORD_BYTES - vta_pkg::LOG_BUS_BYTES;
   localparam int PER_WORD = 1 << LOG_PER_WORD;
   localparam int LOG_CHUNK = vta_pkg::LOG_BURST_BEATS - LOG_PER_WORD;
@@ -28,21 +27,27 @@ module vta_fetch (
 
   logic [31:0] asked, left, sent, behind;  // left: to be asked for; behind: sent + 1
   logic [LOG_CHUNK+1:0] ahead;  // instructions that are asked for and not sent
-  logic [WB-vta_pkg::BUS_BITS-1:0] part;  // of the word that comes
-  logic [WB-1:0] whole, word;
+  logic has_left;
+  // Beats of a word that have fields are kept; whether there is anything in others.
+  localparam int KEPT = vta_pkg::TASK_BITS / vta_pkg::BUS_BITS + 1;
+  localparam int KB = KEPT * vta_pkg::BUS_BITS;
+  logic [KB-1:0] part, whole, word;  // what has come of a word, with this beat
+  logic part_beyond, beyond, word_beyond;
   logic [LOG_PER_WORD-1:0] beat;
-  logic is_whole, arrived;
+  logic is_whole, arrived, is_kept;
   logic [LOG_CHUNK+1:0] waiting;
-  assign whole = {in_data, part};
+  assign is_kept = 32'(beat) < KEPT;
+  assign whole = is_kept ? KB'({in_data, part} >> vta_pkg::BUS_BITS) : part;
+  assign beyond = (beat != '0 && part_beyond) || (!is_kept && in_data != '0);
   assign is_whole = in_valid && beat == LOG_PER_WORD'(PER_WORD - 1);
   vta_fifo #(
-      .BITS(WB), .LOG_DEPTH(LOG_CHUNK + 1)
+      .BITS(KB + 1), .LOG_DEPTH(LOG_CHUNK + 1)
   ) words (
-      .clk(clk), .rst(rst), .push(is_whole), .in(whole), .pop(send != '0), .head(word),
-      .valid(arrived), .count(waiting)
+      .clk(clk), .rst(rst), .push(is_whole), .in({beyond, whole}), .pop(send != '0),
+      .head({word_beyond, word}), .valid(arrived), .count(waiting)
   );
 
-  assign req_valid = running && left != '0 && ahead <= (LOG_CHUNK + 2)'(CHUNK);
+  assign req_valid = running && has_left && ahead <= (LOG_CHUNK + 2)'(CHUNK);
   assign req_at = asked;
   logic [LOG_CHUNK+1:0] count;
   assign count = left < 32'(CHUNK) ? left[LOG_CHUNK+1:0] : (LOG_CHUNK + 2)'(CHUNK);
@@ -70,32 +75,32 @@ module vta_fetch (
     case (op)
       3'(vta_pkg::OP_LOAD): begin
         to = 5'b00001;
-        good = word[WB-1:vta_pkg::LOAD_BITS] == '0 && fmt < 2'(vta_pkg::LOAD_FORMATS);
+        good = word[KB-1:vta_pkg::LOAD_BITS] == '0 && fmt < 2'(vta_pkg::LOAD_FORMATS);
       end
       3'(vta_pkg::OP_AUX): begin
         to = 5'b00010;
-        good = word[WB-1:vta_pkg::AUX_BITS] == '0 && {1'b0, fmt} < 3'(vta_pkg::AUX_FORMATS);
+        good = word[KB-1:vta_pkg::AUX_BITS] == '0 && {1'b0, fmt} < 3'(vta_pkg::AUX_FORMATS);
       end
       3'(vta_pkg::OP_GEMM): begin
         to = 5'b00100;
-        good = word[WB-1:vta_pkg::GEMM_BITS] == '0;
+        good = word[KB-1:vta_pkg::GEMM_BITS] == '0;
       end
       3'(vta_pkg::OP_ALU): begin
         to = 5'b01000;
-        good = word[WB-1:vta_pkg::ALU_BITS] == '0;  // every code has its function
+        good = word[KB-1:vta_pkg::ALU_BITS] == '0;  // every code has its function
       end
       3'(vta_pkg::OP_STORE): begin
         to = 5'b10000;
-        good = word[WB-1:vta_pkg::STORE_BITS] == '0 && fmt < 2'(vta_pkg::STORE_FORMATS) &&
+        good = word[KB-1:vta_pkg::STORE_BITS] == '0 && fmt < 2'(vta_pkg::STORE_FORMATS) &&
                writable[base];
       end
       3'(vta_pkg::OP_FINISH): begin
         to = 5'b10000;
-        good = word[WB-1:vta_pkg::FINISH_BITS] == '0;
+        good = word[KB-1:vta_pkg::FINISH_BITS] == '0;
       end
       default: good = 1'b0;
     endcase
-    if ((tokens & to) != '0) good = 1'b0;
+    if (word_beyond || (tokens & to) != '0) good = 1'b0;
     if ((op == 3'(vta_pkg::OP_FINISH)) != is_last) good = 1'b0;
     if (is_transfer && {1'b0, base} >= buffers) good = 1'b0;
   end
@@ -103,7 +108,7 @@ module vta_fetch (
   assign send = have && good ? to & ~full : '0;
 
   always_ff @(posedge clk) begin
-    if (in_valid) part <= whole[WB-1:vta_pkg::BUS_BITS];
+    if (in_valid) {part_beyond, part} <= {beyond, whole};
     if (rst) begin
       {asked, sent} <= '0;
       behind <= 32'd1;
@@ -113,6 +118,8 @@ module vta_fetch (
       if (req_taken) asked <= asked + 32'(count);
       if (!running) left <= tasks;
       else if (req_taken) left <= left - 32'(count);
+      if (!running) has_left <= tasks != '0;
+      else if (req_taken) has_left <= left > 32'(CHUNK);
       if (in_valid) beat <= beat + 1'b1;
       if (send != '0) begin
         sent <= behind;

@@ -50,7 +50,7 @@ module vta_gemm (
   vta_steps #(
       .SW(SW)
   ) steps (
-      .clk(clk), .rst(rst), .start(start && en), .next(busy && en),
+      .clk(clk), .rst(rst), .start(start), .next(busy && en),
       .fields(task_word[vta_pkg::GEMM_UBEGIN_AT+:vta_pkg::STEPS_BITS]), .busy(busy), .last(last),
       .null_step(null_step), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
   );
@@ -60,7 +60,7 @@ module vta_gemm (
   logic [4:0] over, pushes;
   logic [3:0] banks;
   always_ff @(posedge clk) begin
-    if (start && en) begin
+    if (!busy || (last && en)) begin
       init <= task_word[vta_pkg::GEMM_INIT_AT];
       over <= task_word[vta_pkg::GEMM_OVER_AT+:5];
       pushes <= task_word[vta_pkg::GEMM_PUSH_AT+:5];

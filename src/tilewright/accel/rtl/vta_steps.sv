@@ -1,7 +1,8 @@
 // The steps of a task: four loops around a range of microcode. `busy` from the cycle after `start`;
 // every `next` goes on, `last` tells that there is no other step. A task without steps has one that
 // is `null_step`. Loops count what is left, and keep in registers whether that is nothing, so that
-// `last` comes early in a cycle.
+// `last` comes early in a cycle. As long as there is no task, and with its last step, registers take
+// the fields of the task at the head of the queue: `start` only tells that they count.
 module vta_steps #(
     parameter int SW = 28
 ) (
@@ -34,6 +35,8 @@ module vta_steps #(
   logic [SW-1:0] d0, d1, d2, d3, s0, s1, s2, s3, a0, a1, a2, a3;
   logic [UW-1:0] u;
 
+  logic loads;
+  assign loads = !busy || last;
   assign last = null_step || (last_u && last_3 && last_2 && last_1 && last_0);
   assign uop = u;
   assign dst = d3;
@@ -56,7 +59,7 @@ module vta_steps #(
   assign f_n3 = fields[LOOP_AT+3*LOOP_BITS+:NW];
 
   always_ff @(posedge clk) begin
-    if (start) begin
+    if (loads && (!busy || next)) begin
       ubegin <= f_ubegin;
       {all_u, all_1, all_2, all_3} <= {f_left_u, f_n1 - 1'b1, f_n2 - 1'b1, f_n3 - 1'b1};
       {one_u, one_1} <= {f_left_u == '0, f_n1 == NW'(1)};

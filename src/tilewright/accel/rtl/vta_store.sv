@@ -6,7 +6,7 @@ module vta_store (
     input  logic        start,
     input  logic [vta_pkg::STORE_BITS-1:0] task_word,
     input  logic        is_run,  // rows of neighbours
-    input  logic [vta_pkg::RUN_BITS-1:0] run_bytes,  // of a row, or of an entry
+    input  logic [vta_pkg::RUN_BITS-1:0] run_last,  // bytes of a row, or of an entry, less one
     input  logic        is_finish,
     output logic        ready,
     output logic [3:0]  owned,
@@ -56,7 +56,7 @@ module vta_store (
   localparam logic ACC_IS_NARROW = LOG_ACC < LOG_BUS;
 
   logic r_valid, r_last, r_next;
-  logic [AW-1:0] r_address, r_stop;
+  logic [AW-1:0] r_address, r_last_byte;
   logic [7:0] r_beats;
   logic [15:0] r_words;
   vta_requests #(
@@ -65,13 +65,13 @@ module vta_store (
       .clk(clk), .rst(rst), .start(start && !is_finish), .next(r_next),
       .offset(task_word[vta_pkg::STORE_OFFSET_AT+:32]), .x(task_word[vta_pkg::STORE_X_AT+:NW]),
       .y(task_word[vta_pkg::STORE_Y_AT+:NW]), .z(task_word[vta_pkg::STORE_Z_AT+:NW]),
-      .is_run(is_run), .run_bytes(run_bytes),
+      .is_run(is_run), .run_last(run_last),
       .xstride(task_word[vta_pkg::STORE_XSTRIDE_AT+:24]),
       .ystride(task_word[vta_pkg::STORE_YSTRIDE_AT+:24]),
       .zstride(task_word[vta_pkg::STORE_ZSTRIDE_AT+:24]),
       .format({1'b0, task_word[vta_pkg::STORE_FMT_AT]}),
-      .valid(r_valid), .last(r_last), .address(r_address), .stop(r_stop), .beats(r_beats),
-      .words(r_words)
+      .valid(r_valid), .last(r_last), .address(r_address), .last_byte(r_last_byte),
+      .beats(r_beats), .words(r_words)
   );
   assign null_task = !r_valid;
 
@@ -119,7 +119,7 @@ module vta_store (
 
   logic room, crosses, outside;
   assign room = !a_count[3];
-  assign crosses = !null_task && r_stop > base_bytes;
+  assign crosses = !null_task && r_last_byte >= base_bytes;
   assign outside = place >= (EW + 1)'(vta_pkg::ACC_DEPTH) ||
                    (is_acc && !banks[place[AAW-1-:2]]);
   assign trap = (state == ADDRESS && !null_task && (crosses || outside)) ||
@@ -171,7 +171,7 @@ module vta_store (
 
   assign ready = state == IDLE;
   always_ff @(posedge clk) begin
-    if (start) begin
+    if (state == IDLE) begin
       is_acc <= !is_finish && task_word[vta_pkg::STORE_FMT_AT];
       finish <= is_finish;
       pushes <= task_word[vta_pkg::STORE_PUSH_AT+:5];

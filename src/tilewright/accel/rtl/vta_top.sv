@@ -153,17 +153,20 @@ module vta_top (
   // Rows of neighbours are runs of bytes. How many is told here, since much depends on it in the
   // cycle in which a task begins.
   logic is_run, load_is_run, aux_is_run, store_is_run;
-  logic [RB-1:0] entries, load_run, aux_run, store_run;  // bytes
+  logic [RB-1:0] last_entry, load_run, aux_run, store_run;  // less one; of runs: bytes
   assign is_run = word[vta_pkg::LOAD_XSTRIDE_AT+:24] == 24'd1;
-  assign entries = is_run ? RB'(word[vta_pkg::LOAD_X_AT+:NW]) : RB'(1);
+  assign last_entry = is_run ? RB'(word[vta_pkg::LOAD_X_AT+:NW]) - 1'b1 : '0;
+  function automatic logic [RB-1:0] last_of(input logic [RB-1:0] entry, input logic [4:0] log_width);
+    last_of = (entry << log_width) | ~({RB{1'b1}} << log_width);
+  endfunction
   vta_fifo #(.BITS(LB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
       .clk(clk), .rst(rst), .push(q_send[0]),
-      .in({entries << load_log(word[vta_pkg::LOAD_FMT_AT+:2]), is_run, word[LB-1:0]}),
+      .in({last_of(last_entry, load_log(word[vta_pkg::LOAD_FMT_AT+:2])), is_run, word[LB-1:0]}),
       .pop(begins[0]), .head({load_run, load_is_run, load_word}),
       .valid(q_valid[0]), .count(load_count));
   vta_fifo #(.BITS(XB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
       .clk(clk), .rst(rst), .push(q_send[1]),
-      .in({entries << aux_log(word[vta_pkg::AUX_FMT_AT+:2]), is_run, word[XB-1:0]}),
+      .in({last_of(last_entry, aux_log(word[vta_pkg::AUX_FMT_AT+:2])), is_run, word[XB-1:0]}),
       .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}),
       .valid(q_valid[1]), .count(aux_count));
   vta_fifo #(.BITS(GB), .LOG_DEPTH(LOG_QUEUE)) gemm_queue (
@@ -174,19 +177,20 @@ module vta_top (
       .head(alu_word), .valid(q_valid[3]), .count(alu_count));
   vta_fifo #(.BITS(SB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
       .clk(clk), .rst(rst), .push(q_send[4]),
-      .in({entries << store_log(word[vta_pkg::STORE_FMT_AT]), is_run, word[SB-1:0]}),
+      .in({last_of(last_entry, store_log(word[vta_pkg::STORE_FMT_AT])), is_run, word[SB-1:0]}),
       .pop(begins[4]), .head({store_run, store_is_run, store_word}),
       .valid(q_valid[4]), .count(store_count));
   assign q_full = {store_count[LOG_QUEUE], alu_count[LOG_QUEUE], gemm_count[LOG_QUEUE],
                    aux_count[LOG_QUEUE], load_count[LOG_QUEUE]};
 
   // ---- tokens, and who begins
-  logic [24:0] give, take, there;
+  logic [24:0] give, there;
   logic overflow;
   logic [24:0] pops, pushes;  // by unit
   logic [4:0] has_tokens, ready;
   vta_tokens tokens (
-      .clk(clk), .rst(rst), .give(give), .take(take), .there(there), .overflow(overflow)
+      .clk(clk), .rst(rst), .give(give), .pops(pops), .begins(begins), .there(there),
+      .overflow(overflow)
   );
   assign pops = {store_word[vta_pkg::STORE_POP_AT+:5], alu_word[vta_pkg::ALU_POP_AT+:5],
                  gemm_word[vta_pkg::GEMM_POP_AT+:5], aux_word[vta_pkg::AUX_POP_AT+:5],
@@ -198,7 +202,6 @@ module vta_top (
       assign has_tokens[own] = lacks == '0;
       for (other = 0; other < 5; other = other + 1) begin : g_other
         assign lacks[other] = pops[own*5+other] && !there[other*5+own];
-        assign take[other*5+own] = begins[own] && pops[own*5+other];
         assign give[own*5+other] = ends[own] && pushes[own*5+other];
       end
     end
@@ -243,7 +246,7 @@ module vta_top (
   assign load_lw = load_log(load_word[vta_pkg::LOAD_FMT_AT+:2]);
   assign aux_lw = aux_log(aux_word[vta_pkg::AUX_FMT_AT+:2]);
   logic l_valid, l_last, l_grant, x_valid, x_last, x_grant;
-  logic [AW-1:0] l_address, l_stop, x_address, x_stop;
+  logic [AW-1:0] l_address, l_last_byte, x_address, x_last_byte;
   logic [7:0] l_beats, x_beats;
   logic [15:0] l_words, x_words;
   vta_requests #(
@@ -253,12 +256,12 @@ module vta_top (
       .clk(clk), .rst(rst), .start(begins[0]), .next(l_grant),
       .offset(load_word[vta_pkg::LOAD_OFFSET_AT+:32]), .x(load_word[vta_pkg::LOAD_X_AT+:NW]),
       .y(load_word[vta_pkg::LOAD_Y_AT+:NW]), .z(load_word[vta_pkg::LOAD_Z_AT+:NW]),
-      .is_run(load_is_run), .run_bytes(load_run),
+      .is_run(load_is_run), .run_last(load_run),
       .xstride(load_word[vta_pkg::LOAD_XSTRIDE_AT+:24]),
       .ystride(load_word[vta_pkg::LOAD_YSTRIDE_AT+:24]),
       .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .format(load_word[vta_pkg::LOAD_FMT_AT+:2]),
       .valid(l_valid),
-      .last(l_last), .address(l_address), .stop(l_stop), .beats(l_beats), .words(l_words)
+      .last(l_last), .address(l_address), .last_byte(l_last_byte), .beats(l_beats), .words(l_words)
   );
   vta_requests #(
       .AW(AW), .LOG_0(vta_pkg::LOG_ACC_BYTES), .LOG_1(vta_pkg::LOG_OUT_BYTES), .LOG_2(3),
@@ -267,42 +270,44 @@ module vta_top (
       .clk(clk), .rst(rst), .start(begins[1]), .next(x_grant),
       .offset(aux_word[vta_pkg::AUX_OFFSET_AT+:32]), .x(aux_word[vta_pkg::AUX_X_AT+:NW]),
       .y(aux_word[vta_pkg::AUX_Y_AT+:NW]), .z(aux_word[vta_pkg::AUX_Z_AT+:NW]),
-      .is_run(aux_is_run), .run_bytes(aux_run),
+      .is_run(aux_is_run), .run_last(aux_run),
       .xstride(aux_word[vta_pkg::AUX_XSTRIDE_AT+:24]),
       .ystride(aux_word[vta_pkg::AUX_YSTRIDE_AT+:24]),
       .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .format(aux_word[vta_pkg::AUX_FMT_AT+:2]),
       .valid(x_valid),
-      .last(x_last), .address(x_address), .stop(x_stop), .beats(x_beats), .words(x_words)
+      .last(x_last), .address(x_address), .last_byte(x_last_byte), .beats(x_beats), .words(x_words)
   );
   always_ff @(posedge clk) begin
-    if (begins[0]) begin
+    if (!l_valid) begin
       {load_address, load_bytes} <= {next_load_address, next_load_bytes};
       load_width <= load_lw;
     end
-    if (begins[1]) begin
+    if (!x_valid) begin
       {aux_address, aux_bytes} <= {next_aux_address, next_aux_bytes};
       aux_width <= aux_lw;
     end
-    if (begins[4]) {store_address, store_bytes} <= {next_store_address, next_store_bytes};
+    if (ready[4]) {store_address, store_bytes} <= {next_store_address, next_store_bytes};
   end
 
-  // One request a cycle: fetch before aux before load. One that waits for the bus stays.
+  // One request a cycle: fetch before aux before load. One that waits for the bus stays. One that
+  // crosses the end of its buffer has its turn, but does not reach the bus: its unit goes on, which
+  // has no effect any more, since there is a trap in the next cycle.
   logic [3:0] l_flying, x_flying;
   logic l_crosses, x_crosses, l_wants, x_wants, f_goes, x_goes, l_goes, held, granted;
   logic [1:0] held_by, goes;
-  assign l_crosses = l_valid && l_stop > load_bytes;
-  assign x_crosses = x_valid && x_stop > aux_bytes;
-  assign l_wants = l_valid && !l_crosses && !l_flying[3] && !halt;
-  assign x_wants = x_valid && !x_crosses && !x_flying[3] && !halt;
+  assign l_crosses = l_valid && l_last_byte >= load_bytes;
+  assign x_crosses = x_valid && x_last_byte >= aux_bytes;
+  assign l_wants = l_valid && !l_flying[3] && !halt;
+  assign x_wants = x_valid && !x_flying[3] && !halt;
   assign f_goes = held ? held_by == 2'd2 : f_valid;
   assign x_goes = held ? held_by == 2'd1 : x_wants && !f_valid;
   assign l_goes = held ? held_by == 2'd0 : l_wants && !x_wants && !f_valid;
   assign goes = f_goes ? 2'd2 : x_goes ? 2'd1 : 2'd0;
-  assign m_arvalid = f_goes || x_goes || l_goes;
+  assign m_arvalid = f_goes || (x_goes && !x_crosses) || (l_goes && !l_crosses);
   assign granted = m_arvalid && m_arready;
-  assign f_taken = f_goes && granted;
-  assign x_grant = x_goes && granted;
-  assign l_grant = l_goes && granted;
+  assign f_taken = f_goes && m_arready;
+  assign x_grant = x_goes && m_arready;
+  assign l_grant = l_goes && m_arready;
   assign m_araddr = f_goes ? stream + {32'd0, f_at << vta_pkg::LOG_WORD_BYTES} :
       x_goes ? aux_address + {14'd0, x_address[AW-1:LOG_BUS], {LOG_BUS{1'b0}}} :
                load_address + {14'd0, l_address[AW-1:LOG_BUS], {LOG_BUS{1'b0}}};
@@ -435,9 +440,12 @@ module vta_top (
   logic x_outside;
   assign x_outside = x_write && x_place >= (x_fmt == 2'd2 ? EX'(vta_pkg::UOP_DEPTH)
                                                           : EX'(vta_pkg::ACC_DEPTH));
+  logic aux_writes;
+  assign aux_writes = x_write && !x_outside && x_fmt != 2'd2 && x_last_word && !rst;
   assign uop_we = x_write && !x_outside && x_fmt == 2'd2;
   always_ff @(posedge clk) begin
-    aux_we <= x_write && !x_outside && x_fmt != 2'd2 && x_last_word && !rst;
+    aux_we <= aux_writes;
+    aux_bank <= {3'd0, aux_writes} << x_place[AAW-1-:2];
     aux_waddr <= x_place[AAW-1:0];
   end
   generate
@@ -465,10 +473,9 @@ module vta_top (
   endgenerate
 
   // ---- GEMM, ALU, store and the accumulators
-  logic [1:0] aux_bank;
-  assign aux_bank = aux_waddr[AAW-1-:2];
-  assign gemm_stalls = aux_we && gemm_own[aux_bank];
-  assign alu_stalls = aux_we && alu_own[aux_bank];
+  logic [3:0] aux_bank;  // that is written
+  assign gemm_stalls = (aux_bank & gemm_own) != '0;
+  assign alu_stalls = (aux_bank & alu_own) != '0;
 
   logic gemm_trap, alu_trap, store_trap, gemm_stepped, store_finish;
   logic g_re, g_we, u_we, s_acc_re, s_out_re, out_we;
@@ -498,7 +505,7 @@ module vta_top (
   );
   vta_store store (
       .clk(clk), .rst(rst), .halt(halt), .start(begins[4]), .task_word(store_word),
-      .is_run(store_is_run), .run_bytes(store_run), .is_finish(store_is_finish), .ready(ready[4]),
+      .is_run(store_is_run), .run_last(store_run), .is_finish(store_is_finish), .ready(ready[4]),
       .owned(store_own), .done(ends[4]),
       .done_finish(store_finish), .done_push(pushes[24:20]), .trap(store_trap),
       .base_address(store_address), .base_bytes(store_bytes),
@@ -550,14 +557,18 @@ module vta_top (
   function automatic logic [6:0] ones(input logic [4:0] units);
     ones = 7'(units[0]) + 7'(units[1]) + 7'(units[2]) + 7'(units[3]) + 7'(units[4]);
   endfunction
-  logic [6:0] in_flight;  // tasks that have begun and not ended
+  // Tasks that have begun and not ended, without those that began in the cycle before; with them.
+  logic [6:0] in_flight, left_in_flight;
+  logic [4:0] began;
   logic had_finish;
+  assign left_in_flight = in_flight + ones(began) - ones(ends);
   always_ff @(posedge clk) begin
     if (rst) begin
       {running, is_done, trapped} <= '0;
       trap_code <= '0;
       idle_cycles <= '0;
       in_flight <= '0;
+      began <= '0;
       had_finish <= 1'b0;
       {cycles, gemm_steps, read_beats, write_beats} <= '0;
       faults <= '0;
@@ -568,10 +579,11 @@ module vta_top (
         cycles <= cycles + 1'b1;
         gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
         idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
-        in_flight <= in_flight + ones(begins) - ones(ends);
+        in_flight <= left_in_flight;
+        began <= begins;
         if (ends[4] && store_finish) had_finish <= 1'b1;
         if ((had_finish || (ends[4] && store_finish)) && q_valid == '0 &&
-            in_flight == ones(ends)) begin
+            left_in_flight == '0) begin
           running <= 1'b0;
           is_done <= 1'b1;
         end
