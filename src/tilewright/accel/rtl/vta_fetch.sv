@@ -28,11 +28,14 @@ module vta_fetch (
   logic [31:0] asked, left, sent, behind;  // left: to be asked for; behind: sent + 1
   logic [LOG_CHUNK+1:0] ahead;  // instructions that are asked for and not sent
   logic has_left;
-  // Beats of a word that have fields are kept; whether there is anything in others.
+  // Beats of a word that have fields are kept, and whether there is anything in others.
   localparam int KEPT = vta_pkg::TASK_BITS / vta_pkg::BUS_BITS + 1;
   localparam int KB = KEPT * vta_pkg::BUS_BITS;
-  logic [KB-1:0] part, whole, word;  // what has come of a word, with this beat
-  logic part_beyond, beyond, word_beyond;
+  logic [KB-1:0] part, whole;  // what has come of a word; with this beat
+  logic [vta_pkg::TASK_BITS-1:0] word;
+  logic part_beyond, beyond;
+  // Whether there is anything behind the fields of an instruction, by its code.
+  logic [7:0] excess, word_excess;
   logic [LOG_PER_WORD-1:0] beat;
   logic is_whole, arrived, is_kept;
   logic [LOG_CHUNK+1:0] waiting;
@@ -41,11 +44,20 @@ module vta_fetch (
   assign beyond = (beat != '0 && part_beyond) || (!is_kept && in_data != '0);
   assign is_whole = in_valid && beat == LOG_PER_WORD'(PER_WORD - 1);
   vta_fifo #(
-      .BITS(KB + 1), .LOG_DEPTH(LOG_CHUNK + 1)
+      .BITS(8 + vta_pkg::TASK_BITS), .LOG_DEPTH(LOG_CHUNK + 1)
   ) words (
-      .clk(clk), .rst(rst), .push(is_whole), .in({beyond, whole}), .pop(send != '0),
-      .head({word_beyond, word}), .valid(arrived), .count(waiting)
+      .clk(clk), .rst(rst), .push(is_whole), .in({excess, whole[vta_pkg::TASK_BITS-1:0]}),
+      .pop(send != '0), .head({word_excess, word}), .valid(arrived), .count(waiting)
   );
+  always_comb begin
+    excess = '1;
+    excess[vta_pkg::OP_LOAD] = beyond || whole[KB-1:vta_pkg::LOAD_BITS] != '0;
+    excess[vta_pkg::OP_AUX] = beyond || whole[KB-1:vta_pkg::AUX_BITS] != '0;
+    excess[vta_pkg::OP_GEMM] = beyond || whole[KB-1:vta_pkg::GEMM_BITS] != '0;
+    excess[vta_pkg::OP_ALU] = beyond || whole[KB-1:vta_pkg::ALU_BITS] != '0;
+    excess[vta_pkg::OP_STORE] = beyond || whole[KB-1:vta_pkg::STORE_BITS] != '0;
+    excess[vta_pkg::OP_FINISH] = beyond || whole[KB-1:vta_pkg::FINISH_BITS] != '0;
+  end
 
   assign req_valid = running && has_left && ahead <= (LOG_CHUNK + 2)'(CHUNK);
   assign req_at = asked;
@@ -53,7 +65,7 @@ module vta_fetch (
   assign count = left < 32'(CHUNK) ? left[LOG_CHUNK+1:0] : (LOG_CHUNK + 2)'(CHUNK);
   assign req_beats = 8'((32'(count) << LOG_PER_WORD) - 1'b1);
 
-  assign task_word = word[vta_pkg::TASK_BITS-1:0];
+  assign task_word = word;
   assign number = sent;
   logic have, is_last, good, is_transfer;
   logic [2:0] op;
@@ -75,32 +87,22 @@ module vta_fetch (
     case (op)
       3'(vta_pkg::OP_LOAD): begin
         to = 5'b00001;
-        good = word[KB-1:vta_pkg::LOAD_BITS] == '0 && fmt < 2'(vta_pkg::LOAD_FORMATS);
+        good = fmt < 2'(vta_pkg::LOAD_FORMATS);
       end
       3'(vta_pkg::OP_AUX): begin
         to = 5'b00010;
-        good = word[KB-1:vta_pkg::AUX_BITS] == '0 && {1'b0, fmt} < 3'(vta_pkg::AUX_FORMATS);
+        good = {1'b0, fmt} < 3'(vta_pkg::AUX_FORMATS);
       end
-      3'(vta_pkg::OP_GEMM): begin
-        to = 5'b00100;
-        good = word[KB-1:vta_pkg::GEMM_BITS] == '0;
-      end
-      3'(vta_pkg::OP_ALU): begin
-        to = 5'b01000;
-        good = word[KB-1:vta_pkg::ALU_BITS] == '0;  // every code has its function
-      end
+      3'(vta_pkg::OP_GEMM): to = 5'b00100;
+      3'(vta_pkg::OP_ALU): to = 5'b01000;  // every code has its function
       3'(vta_pkg::OP_STORE): begin
         to = 5'b10000;
-        good = word[KB-1:vta_pkg::STORE_BITS] == '0 && fmt < 2'(vta_pkg::STORE_FORMATS) &&
-               writable[base];
+        good = fmt < 2'(vta_pkg::STORE_FORMATS) && writable[base];
       end
-      3'(vta_pkg::OP_FINISH): begin
-        to = 5'b10000;
-        good = word[KB-1:vta_pkg::FINISH_BITS] == '0;
-      end
+      3'(vta_pkg::OP_FINISH): to = 5'b10000;
       default: good = 1'b0;
     endcase
-    if (word_beyond || (tokens & to) != '0) good = 1'b0;
+    if (word_excess[op] || (tokens & to) != '0) good = 1'b0;
     if ((op == 3'(vta_pkg::OP_FINISH)) != is_last) good = 1'b0;
     if (is_transfer && {1'b0, base} >= buffers) good = 1'b0;
   end

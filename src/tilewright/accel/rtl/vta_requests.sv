@@ -32,7 +32,7 @@ module vta_requests #(
     output logic [AW-1:0] address,
     output logic [AW-1:0] last_byte,
     output logic [7:0]    beats,  // less one
-    output logic [15:0]   words
+    output logic [7:0]    words  // less one
 );
   localparam int NW = vta_pkg::EXTENT_BITS;
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
@@ -117,19 +117,18 @@ module vta_requests #(
   end
 
   logic [LOG_BURST-1:0] burst_end;
-  logic [15:0] all_beats, all_bytes;
+  logic [LOG_BURST-1:0] bytes;  // less one
   assign burst_end = ends ? run_end : '1;
   assign last_byte = {address[AW-1:LOG_BURST], burst_end};
   assign last = ends && last_x && last_y && last_z;
   assign beats = 8'(burst_end[LOG_BURST-1:LOG_BUS]) - 8'(address[LOG_BURST-1:LOG_BUS]);
-  assign all_beats = 16'(beats) + 1'b1;
-  assign all_bytes = 16'(burst_end) - 16'(address[LOG_BURST-1:0]) + 1'b1;
+  assign bytes = burst_end - address[LOG_BURST-1:0];
   always_comb begin
     case (kind)
-      2'd0: words = LOG_0 >= LOG_BUS ? all_beats : all_bytes >> LOG_0;
-      2'd1: words = LOG_1 >= LOG_BUS ? all_beats : all_bytes >> LOG_1;
-      2'd2: words = LOG_2 >= LOG_BUS ? all_beats : all_bytes >> LOG_2;
-      default: words = LOG_3 >= LOG_BUS ? all_beats : all_bytes >> LOG_3;
+      2'd0: words = LOG_0 >= LOG_BUS ? beats : 8'(bytes >> LOG_0);
+      2'd1: words = LOG_1 >= LOG_BUS ? beats : 8'(bytes >> LOG_1);
+      2'd2: words = LOG_2 >= LOG_BUS ? beats : 8'(bytes >> LOG_2);
+      default: words = LOG_3 >= LOG_BUS ? beats : 8'(bytes >> LOG_3);
     endcase
   end
 endmodule

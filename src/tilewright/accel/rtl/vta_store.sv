@@ -57,8 +57,7 @@ module vta_store (
 
   logic r_valid, r_last, r_next;
   logic [AW-1:0] r_address, r_last_byte;
-  logic [7:0] r_beats;
-  logic [15:0] r_words;
+  logic [7:0] r_beats, r_words;
   vta_requests #(
       .AW(AW), .LOG_0(LOG_OUT), .LOG_1(LOG_ACC), .LOG_2(LOG_OUT), .LOG_3(LOG_ACC)
   ) requests (
@@ -76,7 +75,10 @@ module vta_store (
   assign null_task = !r_valid;
 
   logic [EW:0] place;
-  logic [15:0] words_left, word;  // of the burst; of the entry
+  logic [7:0] words_left;  // of the burst, behind this one
+  logic [15:0] word;  // of the entry
+  logic last_word;
+  assign last_word = words_left == '0;
   logic [LOG_BUS-1:0] byte_at;  // in the beat, for entries narrower than it
   logic last_burst;
   logic go, step, entry_ends, beat_ends, is_narrow;
@@ -137,16 +139,17 @@ module vta_store (
   logic [LOG_BUS:0] byte_next;
   assign byte_next = {1'b0, byte_at} +
                      (is_acc ? (LOG_BUS + 1)'(1 << LOG_ACC) : (LOG_BUS + 1)'(1 << LOG_OUT));
-  assign beat_ends = !is_narrow || byte_next[LOG_BUS] || words_left == 16'd1;
+  assign beat_ends = !is_narrow || byte_next[LOG_BUS] || last_word;
   assign wvalid = state == DATA && beat_ends;
   assign step = state == DATA && (!beat_ends || wready);
-  assign wlast = words_left == 16'd1;
+  assign wlast = last_word;
 
-  // The entry is read when its burst begins, and whenever the one before ends. Nothing else is read:
+  // The entry is read until its burst begins, and whenever the one before ends. Nothing else is read:
   // its bank may be another unit's.
   logic reads;
   logic [EW:0] reads_at;
-  assign reads = (pushed && !null_task) || (step && entry_ends && words_left != 16'd1);
+  assign reads = (state == ADDRESS && !null_task && !outside) ||
+                 (step && entry_ends && !last_word);
   assign reads_at = step && entry_ends ? place + 1'b1 : place;
   assign out_re = reads && !is_acc;
   assign acc_re = reads && is_acc && reads_at < (EW + 1)'(vta_pkg::ACC_DEPTH);
@@ -200,7 +203,7 @@ module vta_store (
       case (state)
         IDLE: if (start) state <= ADDRESS;
         ADDRESS: if (go) state <= null_task ? IDLE : DATA;
-        default: if (step && words_left == 16'd1) state <= last_burst ? IDLE : ADDRESS;
+        default: if (step && last_word) state <= last_burst ? IDLE : ADDRESS;
       endcase
     end
     done <= popped && a_last && !rst;

@@ -159,14 +159,31 @@ module vta_top (
   function automatic logic [RB-1:0] last_of(input logic [RB-1:0] entry, input logic [4:0] log_width);
     last_of = (entry << log_width) | ~({RB{1'b1}} << log_width);
   endfunction
+  function automatic logic [RB-1:0] load_last(input logic [RB-1:0] entry, input logic [1:0] fmt);
+    case (fmt)
+      2'd0: load_last = last_of(entry, load_log(2'd0));
+      2'd1: load_last = last_of(entry, load_log(2'd1));
+      default: load_last = last_of(entry, load_log(2'd2));
+    endcase
+  endfunction
+  function automatic logic [RB-1:0] aux_last(input logic [RB-1:0] entry, input logic [1:0] fmt);
+    case (fmt)
+      2'd0: aux_last = last_of(entry, aux_log(2'd0));
+      2'd2: aux_last = last_of(entry, aux_log(2'd2));
+      default: aux_last = last_of(entry, aux_log(2'd1));
+    endcase
+  endfunction
+  function automatic logic [RB-1:0] store_last(input logic [RB-1:0] entry, input logic fmt);
+    store_last = fmt ? last_of(entry, store_log(1'b1)) : last_of(entry, store_log(1'b0));
+  endfunction
   vta_fifo #(.BITS(LB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
       .clk(clk), .rst(rst), .push(q_send[0]),
-      .in({last_of(last_entry, load_log(word[vta_pkg::LOAD_FMT_AT+:2])), is_run, word[LB-1:0]}),
+      .in({load_last(last_entry, word[vta_pkg::LOAD_FMT_AT+:2]), is_run, word[LB-1:0]}),
       .pop(begins[0]), .head({load_run, load_is_run, load_word}),
       .valid(q_valid[0]), .count(load_count));
   vta_fifo #(.BITS(XB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
       .clk(clk), .rst(rst), .push(q_send[1]),
-      .in({last_of(last_entry, aux_log(word[vta_pkg::AUX_FMT_AT+:2])), is_run, word[XB-1:0]}),
+      .in({aux_last(last_entry, word[vta_pkg::AUX_FMT_AT+:2]), is_run, word[XB-1:0]}),
       .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}),
       .valid(q_valid[1]), .count(aux_count));
   vta_fifo #(.BITS(GB), .LOG_DEPTH(LOG_QUEUE)) gemm_queue (
@@ -177,7 +194,7 @@ module vta_top (
       .head(alu_word), .valid(q_valid[3]), .count(alu_count));
   vta_fifo #(.BITS(SB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
       .clk(clk), .rst(rst), .push(q_send[4]),
-      .in({last_of(last_entry, store_log(word[vta_pkg::STORE_FMT_AT])), is_run, word[SB-1:0]}),
+      .in({store_last(last_entry, word[vta_pkg::STORE_FMT_AT]), is_run, word[SB-1:0]}),
       .pop(begins[4]), .head({store_run, store_is_run, store_word}),
       .valid(q_valid[4]), .count(store_count));
   assign q_full = {store_count[LOG_QUEUE], alu_count[LOG_QUEUE], gemm_count[LOG_QUEUE],
@@ -247,8 +264,7 @@ module vta_top (
   assign aux_lw = aux_log(aux_word[vta_pkg::AUX_FMT_AT+:2]);
   logic l_valid, l_last, l_grant, x_valid, x_last, x_grant;
   logic [AW-1:0] l_address, l_last_byte, x_address, x_last_byte;
-  logic [7:0] l_beats, x_beats;
-  logic [15:0] l_words, x_words;
+  logic [7:0] l_beats, x_beats, l_words, x_words;
   vta_requests #(
       .AW(AW), .LOG_0(vta_pkg::LOG_INP_BYTES), .LOG_1(vta_pkg::LOG_WGT_BYTES),
       .LOG_2(vta_pkg::LOG_WGT_BYTES - 1), .LOG_3(vta_pkg::LOG_WGT_BYTES - 1)
@@ -314,18 +330,18 @@ module vta_top (
   assign m_arlen = f_goes ? f_beats : x_goes ? x_beats : l_beats;
 
   // Answers come in the order of requests: whose they are, and how words lie in them.
-  localparam int OB = 2 + LOG_BUS + 3 + 16;
+  localparam int OB = 2 + LOG_BUS + 3 + 8;
   logic o_valid, o_pop;
   logic [5:0] o_count;
   logic [OB-1:0] o_in, o_head;
   logic [1:0] o_unit;
   logic [LOG_BUS-1:0] o_byte;
   logic [2:0] o_log;
-  logic [15:0] o_words;
+  logic [7:0] o_words;  // less one
   assign o_in = {goes,
       f_goes ? LOG_BUS'(0) : x_goes ? x_address[LOG_BUS-1:0] : l_address[LOG_BUS-1:0],
       f_goes ? 3'(LOG_BUS) : 3'(at_most_bus(x_goes ? aux_width : load_width)),
-      f_goes ? 16'(f_beats) + 1'b1 : x_goes ? x_words : l_words};
+      f_goes ? f_beats : x_goes ? x_words : l_words};
   vta_fifo #(.BITS(OB), .LOG_DEPTH(5)) order (
       .clk(clk), .rst(rst), .push(granted), .in(o_in), .pop(o_pop), .head(o_head),
       .valid(o_valid), .count(o_count)
@@ -335,11 +351,11 @@ module vta_top (
   logic r_first, r_last, r_beat_ends, r_take, l_ready, x_ready, r_sink;
   logic [LOG_BUS-1:0] r_byte, r_next_byte;
   logic [LOG_BUS:0] r_sum;
-  logic [15:0] r_done;
+  logic [7:0] r_done;
   logic [BB-1:0] r_data;
   assign r_byte = r_first ? o_byte : r_next_byte;
   assign r_sum = {1'b0, r_byte} + (LOG_BUS + 1)'(1 << o_log);
-  assign r_last = r_done + 1'b1 == o_words;
+  assign r_last = r_done == o_words;
   assign r_beat_ends = o_log == 3'(LOG_BUS) || r_sum[LOG_BUS] || r_last;
   assign r_sink = o_unit == 2'd2 ? 1'b1 : o_unit == 2'd1 ? x_ready : l_ready;
   assign m_rready = halt || (o_valid && r_sink && r_beat_ends);
