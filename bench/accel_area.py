@@ -27,11 +27,11 @@ from tilewright.accel.synthesis import chip_of, synthesize
 from tilewright.base.geometry import Geometry
 
 CHIP = "xc7z020"
-DESIGNS = 48
+DESIGNS = 32
 EVERY = 3  # of as many designs, one is fitted to
 SHAPES = (
-    *((1, 4, 4), (1, 4, 8), (1, 8, 8), (2, 4, 4), (1, 4, 16), (1, 8, 16), (2, 8, 8), (4, 4, 4)),
-    (1, 16, 16),
+    *((1, 4, 4), (1, 8, 4), (1, 16, 4), (1, 4, 8), (1, 8, 8), (1, 16, 8), (2, 4, 4), (2, 8, 4)),
+    (1, 8, 16),
 )
 
 

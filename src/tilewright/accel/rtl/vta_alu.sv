@@ -89,6 +89,7 @@ module vta_alu (
   end
   logic [7:3] late;  // steps of a rescale on their way
   logic is_late;  // there are some
+  logic is_active;  // `busy` or `valid1` or `valid2`
   assign ready = !busy && !valid1 && (!valid2 || (finish2 && !rescale)) && !is_late;
 
   // ---- stage 1
@@ -149,6 +150,7 @@ module vta_alu (
   // ---- stage 3: operands come, or from the step in front, which writes them now
   logic exec3, is_requant3, imm3, writes3;
   logic [2:0] fn3, fn4;
+  logic mac4, mul4;
   logic [1:0] param3;
   logic loads_param3, fresh_src, fresh_aux, fresh_dst, hits_src, hits_aux, hits_dst;
   logic [1:0] bank_src3, bank_aux3, bank_dst3;
@@ -170,7 +172,7 @@ module vta_alu (
   assign acc_waddr = late[7] ? dst7 : dst4;
   assign out_we = exec7 && !late[7] && en;
   assign out_waddr = dst7;
-  assign owned = (busy || valid1 || valid2 ? banks : '0) | behind;
+  assign owned = (is_active ? banks : '0) | behind;
   assign done = ends[7] && en;
   assign done_push = push7;
 
@@ -181,9 +183,11 @@ module vta_alu (
       ends <= '0;
       late <= '0;
       is_late <= 1'b0;
+      is_active <= 1'b0;
       loads_param3 <= 1'b0;
       {own3, own4, own5, own6, behind} <= '0;
     end else if (en) begin
+      is_active <= start || busy || valid1 || (valid2 && !finish2);
       if (next) valid1 <= 1'b1;
       else if (advance) valid1 <= 1'b0;
       if (advance) valid2 <= 1'b1;
@@ -255,6 +259,8 @@ module vta_alu (
       push3 <= pushes;
       is_requant4 <= is_requant3;
       fn4 <= fn3;
+      mac4 <= fn3 == 3'(vta_pkg::ALU_MAC);
+      mul4 <= fn3 == 3'(vta_pkg::ALU_MUL);
       {dst4, dst5, dst6, dst7} <= {dst3, dst4, dst5, dst6};
       {push4, push5, push6, push7} <= {push3, push4, push5, push6};
       {limits4, limits5, limits6, limits7} <= {limits3, limits4, limits5, limits6};
@@ -264,36 +270,40 @@ module vta_alu (
   genvar lane;
   generate
     for (lane = 0; lane < LANES; lane = lane + 1) begin : g_lane
-      logic signed [31:0] a, b, old, made;  // stage 4
-      logic signed [31:0] a3, b3, bias, multiplier, total3;
+      logic signed [31:0] a, b, old;  // stage 4
+      logic signed [31:0] b3, bias, multiplier, total3;
       logic signed [17:0] product;
-      assign a3 = hits_src ? made : value_src[lane*32+:32];
-      assign b3 = imm3 ? value3 : hits_aux ? made : value_aux[lane*32+:32];
+      assign b3 = imm3 ? value3 : value_aux[lane*32+:32];
       assign total3 = value_src[lane*32+:32] + bias;
-      // Shifts to the left are shifts to the right of the bits in the other order, by 31 at most.
+      // Shifts to the left are shifts to the right of the bits in the other order, by 31 at most:
+      // by one, and by the complement.
       logic [31:0] turned, turned_back, shifted, made_shift;
       logic [4:0] amount;
       logic is_far;
       genvar i;
       for (i = 0; i < 32; i = i + 1) begin : g_bit
-        assign turned[i] = b[31] ? a[31-i] : a[i];
+        assign turned[i] = !b[31] ? a[i] : i < 31 ? a[30-i] : 1'b0;
         assign turned_back[i] = shifted[31-i];
       end
-      assign amount = b[31] ? -b[4:0] : b[4:0];
+      assign amount = b[4:0] ^ {5{b[31]}};
       assign shifted = 32'($signed({!b[31] && a[31], turned}) >>> amount);
       assign is_far = b[31] ? b[31:5] != '1 || b[4:0] == '0 : b[31:5] != '0;
       assign made_shift = b[31] ? (is_far ? {a[0], 31'd0} : turned_back)
                                 : (is_far ? {32{a[31]}} : shifted);
+      // What a step makes goes to memory, and to the next step, which has the same function: sums
+      // with products only to products, all else only to all else.
+      logic signed [31:0] other, sum;
+      logic signed [7:0] limited;
       always_comb begin
         case (fn4)
-          3'(vta_pkg::ALU_ADD): made = a + b;
-          3'(vta_pkg::ALU_MAX): made = a > b ? a : b;
-          3'(vta_pkg::ALU_MIN): made = a < b ? a : b;
-          3'(vta_pkg::ALU_MAC): made = old + 32'(product);
-          3'(vta_pkg::ALU_MUL): made = 32'(product);
-          default: made = made_shift;
+          3'(vta_pkg::ALU_ADD): other = a + b;
+          3'(vta_pkg::ALU_MAX): other = a > b ? a : b;
+          3'(vta_pkg::ALU_MIN): other = a < b ? a : b;
+          default: other = made_shift;
         endcase
       end
+      assign sum = (mac4 ? old : '0) + 32'(product);
+      assign acc_wdata[lane*32+:32] = late[7] ? 32'(limited) : mac4 || mul4 ? sum : other;
 
       // products, of low and high halves in requantization
       logic [4*34-1:0] products;
@@ -306,9 +316,12 @@ module vta_alu (
         assign half_x = t < 2 ? {1'b0, total3[15:0]} : 17'($signed(total3[31:16]));
         assign half_y = t % 2 == 0 ? {1'b0, multiplier[15:0]} : 17'($signed(multiplier[31:16]));
         always_ff @(posedge clk) begin
-          if (en && fresh_src) x <= t < TAPS && !is_requant3 ? 17'($signed(a3[t*8+:8])) : half_x;
+          if (en && fresh_src)
+            x <= t >= TAPS || is_requant3 ? half_x :
+                 17'($signed(hits_src ? sum[t*8+:8] : value_src[lane*32+t*8+:8]));
           if (en && (fresh_aux || (fresh_src && (imm3 || is_requant3))))
-            y <= t < TAPS && !is_requant3 ? 17'($signed(b3[t*8+:8])) : half_y;
+            y <= t >= TAPS || is_requant3 ? half_y :
+                 17'($signed(hits_aux && !imm3 ? sum[t*8+:8] : b3[t*8+:8]));
         end
         assign products[t*34+:34] = x * y;
       end
@@ -329,6 +342,7 @@ module vta_alu (
       assign outer5 = {p_hh, p_ll};
       assign inner5 = 35'(p_lh) + 35'(p_hl);
       logic wraps6, sign6, is_wide6;
+      assign sign6 = product6[63];
       logic [53:0] above6;
       logic [41:0] by_32;
       logic [25:0] by_16;
@@ -337,10 +351,9 @@ module vta_alu (
       logic [11:0] by_2;
       logic [10:0] by_1;
       assign wraps6 = shift6 == '1 && product6[63:62] == 2'b01;
-      assign sign6 = product6[63] || wraps6;
       assign above6 = ~54'd0 << shift6;
       assign is_wide6 = ((product6[62:9] ^ {54{sign6}}) & above6) != '0;
-      assign by_32 = shift6[5] ? {{10{sign6}}, product6[62] && !wraps6, product6[61:31]}
+      assign by_32 = shift6[5] ? {{10{sign6}}, product6[62:31]}
                                : {product6[40:0], 1'b0};
       assign by_16 = shift6[4] ? by_32[41:16] : by_32[25:0];
       assign by_8 = shift6[3] ? by_16[25:8] : by_16[17:0];
@@ -354,9 +367,9 @@ module vta_alu (
             if (param3 == 2'd1) multiplier <= value_aux[lane*32+:32];
             if (param3 == 2'd2) shift <= value_aux[lane*32+:6];
           end
-          if (fresh_src) a <= a3;
-          if (fresh_aux || (fresh_src && imm3)) b <= b3;
-          if (fresh_dst) old <= hits_dst ? made : value_dst[lane*32+:32];
+          if (fresh_src) a <= hits_src ? other : value_src[lane*32+:32];
+          if (fresh_aux || (fresh_src && imm3)) b <= hits_aux && !imm3 ? other : b3;
+          if (fresh_dst) old <= hits_dst ? sum : value_dst[lane*32+:32];
           if (exec3) shift4 <= shift;
           if (exec4) begin
             {p_hl, p_lh} <= products[34+:68];
@@ -368,18 +381,17 @@ module vta_alu (
             shift6 <= shift5;
           end
           if (exec6) begin
-            scaled7 <= is_wide6 ? {sign6, {9{!sign6}}} : by_1[10:1];
-            round7 <= by_1[0];
+            scaled7 <= is_wide6 ? {sign6, {9{!sign6}}} : by_1[10:1] | {10{wraps6}};
+            round7 <= by_1[0] && !wraps6;
           end
         end
       end
       logic signed [10:0] moved;
-      logic signed [7:0] zero7, low7, high7, limited;
+      logic signed [7:0] zero7, low7, high7;
       assign {zero7, low7, high7} = limits7;
       assign moved = 11'(scaled7) + 11'(zero7) + $signed({10'd0, round7});
       assign limited = moved < 11'(low7) ? low7 : moved > 11'(high7) ? high7 : moved[7:0];
       assign out_wdata[lane*8+:8] = limited;
-      assign acc_wdata[lane*32+:32] = late[7] ? 32'(limited) : made;
     end
   endgenerate
 

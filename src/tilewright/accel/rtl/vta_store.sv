@@ -46,6 +46,7 @@ module vta_store (
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
   localparam int LOG_OUT = vta_pkg::LOG_OUT_BYTES;
   localparam int LOG_ACC = vta_pkg::LOG_ACC_BYTES;
+  localparam int WW = vta_pkg::ENTRY_WORD_BITS;
 
   typedef enum logic [1:0] {IDLE, ADDRESS, DATA} state_t;
   state_t state;
@@ -76,9 +77,8 @@ module vta_store (
 
   logic [EW:0] place;
   logic [7:0] words_left;  // of the burst, behind this one
-  logic [15:0] word;  // of the entry
+  logic [WW-1:0] word;  // of the entry
   logic last_word;
-  assign last_word = words_left == '0;
   logic [LOG_BUS-1:0] byte_at;  // in the beat, for entries narrower than it
   logic last_burst;
   logic go, step, entry_ends, beat_ends, is_narrow;
@@ -101,23 +101,29 @@ module vta_store (
 
   // Banks of tasks that have not ended: of the running one, of those in the queue, of the one that
   // ends now.
-  logic [3:0] bank_tasks0, bank_tasks1, bank_tasks2, bank_tasks3;
   logic [3:0] starts, stops;
   assign starts = start && !is_finish && task_word[vta_pkg::STORE_FMT_AT]
                   ? task_word[vta_pkg::STORE_BANKS_AT+:4] : '0;
-  assign owned = {bank_tasks3 != '0, bank_tasks2 != '0, bank_tasks1 != '0, bank_tasks0 != '0};
   logic [3:0] done_banks;
   assign stops = done ? done_banks : '0;
-  always_ff @(posedge clk) begin
-    if (rst) begin
-      {bank_tasks0, bank_tasks1, bank_tasks2, bank_tasks3} <= '0;
-    end else begin
-      bank_tasks0 <= bank_tasks0 + {3'd0, starts[0]} - {3'd0, stops[0]};
-      bank_tasks1 <= bank_tasks1 + {3'd0, starts[1]} - {3'd0, stops[1]};
-      bank_tasks2 <= bank_tasks2 + {3'd0, starts[2]} - {3'd0, stops[2]};
-      bank_tasks3 <= bank_tasks3 + {3'd0, starts[3]} - {3'd0, stops[3]};
+  genvar bank;
+  generate
+    for (bank = 0; bank < 4; bank = bank + 1) begin : g_bank
+      logic [3:0] tasks;
+      always_ff @(posedge clk) begin
+        if (rst) begin
+          tasks <= '0;
+          owned[bank] <= 1'b0;
+        end else if (starts[bank] && !stops[bank]) begin
+          tasks <= tasks + 1'b1;
+          owned[bank] <= 1'b1;
+        end else if (stops[bank] && !starts[bank]) begin
+          tasks <= tasks - 1'b1;
+          owned[bank] <= tasks != 4'd1;
+        end
+      end
     end
-  end
+  endgenerate
 
   logic room, crosses, outside;
   assign room = !a_count[3];
@@ -133,9 +139,9 @@ module vta_store (
   assign r_next = pushed && !null_task;
 
   assign is_narrow = is_acc ? ACC_IS_NARROW : OUT_IS_NARROW;
-  localparam logic [15:0] OUT_WORDS = LOG_OUT > LOG_BUS ? 16'(1 << (LOG_OUT - LOG_BUS)) : 16'd1;
-  localparam logic [15:0] ACC_WORDS = LOG_ACC > LOG_BUS ? 16'(1 << (LOG_ACC - LOG_BUS)) : 16'd1;
-  assign entry_ends = word + 1'b1 == (is_acc ? ACC_WORDS : OUT_WORDS);
+  localparam logic [WW-1:0] OUT_LAST = WW'(LOG_OUT > LOG_BUS ? (1 << (LOG_OUT - LOG_BUS)) - 1 : 0);
+  localparam logic [WW-1:0] ACC_LAST = WW'(LOG_ACC > LOG_BUS ? (1 << (LOG_ACC - LOG_BUS)) - 1 : 0);
+  assign entry_ends = word == (is_acc ? ACC_LAST : OUT_LAST);
   logic [LOG_BUS:0] byte_next;
   assign byte_next = {1'b0, byte_at} +
                      (is_acc ? (LOG_BUS + 1)'(1 << LOG_ACC) : (LOG_BUS + 1)'(1 << LOG_OUT));
@@ -150,7 +156,7 @@ module vta_store (
   logic [EW:0] reads_at;
   assign reads = (state == ADDRESS && !null_task && !outside) ||
                  (step && entry_ends && !last_word);
-  assign reads_at = step && entry_ends ? place + 1'b1 : place;
+  assign reads_at = state == DATA ? place + 1'b1 : place;
   assign out_re = reads && !is_acc;
   assign acc_re = reads && is_acc && reads_at < (EW + 1)'(vta_pkg::ACC_DEPTH);
   assign out_raddr = reads_at[AAW-1:0];
@@ -184,6 +190,7 @@ module vta_store (
     end
     if (pushed) begin
       words_left <= r_words;
+      last_word <= r_words == '0;
       last_burst <= r_last;
       byte_at <= r_address[LOG_BUS-1:0];
       kept <= '0;
@@ -191,6 +198,7 @@ module vta_store (
     end
     if (step) begin
       words_left <= words_left - 1'b1;
+      last_word <= words_left == 8'd1;
       word <= entry_ends ? '0 : word + 1'b1;
       if (entry_ends) place <= place + 1'b1;
       byte_at <= byte_next[LOG_BUS-1:0];

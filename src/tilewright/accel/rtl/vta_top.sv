@@ -97,7 +97,7 @@ module vta_top (
   logic [4:0] faults;  // a trap in the next cycle: code, address, tokens, bus, time
   logic stopped, finished;
   assign rst = !resetn || soft_reset;
-  assign stopped = trapped || faults != '0;
+  assign stopped = faults != '0;  // they stay
   assign halt = stopped || !running;
   assign finished = is_done && faults == '0;
   assign status = {16'd0, trap_code, 5'd0, trapped, finished, running};
@@ -384,6 +384,7 @@ module vta_top (
 
   // ---- load: activations and weights
   localparam int EX = NW + 1;
+  localparam int WW = vta_pkg::ENTRY_WORD_BITS;
   localparam int IL = vta_pkg::INP_LANES;
   localparam int ILB = vta_pkg::INP_LANE_BITS;
   localparam int GL = vta_pkg::WGT_LANES;
@@ -392,9 +393,9 @@ module vta_top (
   logic l_full, l_write, l_pad, l_last_word, l_begins_row;
   logic [1:0] l_fmt;
   logic [EX-1:0] l_place;
-  logic [15:0] l_word, l_end;
+  logic [WW-1:0] l_word, l_end;
   logic [31:0] l_value;
-  assign l_end = l_fmt == 2'd0 ? 16'(IL - 1) : l_fmt == 2'd1 ? 16'(GL - 1) : 16'(W4_WORDS - 1);
+  assign l_end = l_fmt == 2'd0 ? WW'(IL - 1) : l_fmt == 2'd1 ? WW'(GL - 1) : WW'(W4_WORDS - 1);
   vta_writer load_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[0]), .task_word(load_word), .full(l_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd0), .in_ready(l_ready), .write(l_write),
@@ -414,7 +415,7 @@ module vta_top (
   generate
     for (lane = 0; lane < IL; lane = lane + 1) begin : g_inp
       assign inp_we[lane] = l_write && !l_outside && l_fmt == 2'd0 &&
-                            (l_pad || l_word == 16'(lane));
+                            (l_pad || l_word == WW'(lane));
       assign inp_wdata[lane*ILB+:ILB] = l_pad ? {(ILB / 8) {l_value[7:0]}} : r_data[ILB-1:0];
     end
     for (lane = 0; lane < GL; lane = lane + 1) begin : g_wgt
@@ -424,7 +425,7 @@ module vta_top (
         assign wide[i*8+:8] = {{4{r_data[AT+3]}}, r_data[AT+:4]};
       end
       assign wgt_we[lane] = l_write && !l_outside && l_fmt != 2'd0 && (l_pad ||
-          (l_fmt == 2'd1 ? l_word == 16'(lane) : l_word == 16'(lane / 2)));
+          (l_fmt == 2'd1 ? l_word == WW'(lane) : l_word == WW'(lane / 2)));
       assign wgt_wdata[lane*GLB+:GLB] = l_pad ? {(GLB / 8) {l_value[7:0]}} :
                                         l_fmt == 2'd1 ? r_data[GLB-1:0] : wide;
     end
@@ -440,11 +441,11 @@ module vta_top (
   logic x_full, x_write, x_pad, x_last_word, x_begins_row, aux_we, uop_we;
   logic [1:0] x_fmt;
   logic [EX-1:0] x_place;
-  logic [15:0] x_word, x_end;
+  logic [WW-1:0] x_word, x_end;
   logic [31:0] x_value;
   logic [AB-1:0] aux_wdata;
   logic [AAW-1:0] aux_waddr;
-  assign x_end = x_fmt == 2'd0 ? 16'(CL - 1) : x_fmt == 2'd2 ? 16'd0 : 16'(A8_WORDS - 1);
+  assign x_end = x_fmt == 2'd0 ? WW'(CL - 1) : x_fmt == 2'd2 ? '0 : WW'(A8_WORDS - 1);
   vta_writer aux_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[1]), .task_word(aux_word), .full(x_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd1), .in_ready(x_ready), .write(x_write),
@@ -477,12 +478,12 @@ module vta_top (
         assign row[i*32+:32] = older | (32'(newest) << OLD);
       end
       always_ff @(posedge clk) begin
-        if (x_write && x_fmt == 2'd3 && (x_pad || x_word == 16'(lane / PER_A8)))
+        if (x_write && x_fmt == 2'd3 && (x_pad || x_word == WW'(lane / PER_A8)))
           aux_wdata[lane*CLB+:CLB] <= row;
         else if (x_write && x_pad) aux_wdata[lane*CLB+:CLB] <= {(CLB / 32) {x_value}};
-        else if (x_write && x_fmt == 2'd0 && x_word == 16'(lane))
+        else if (x_write && x_fmt == 2'd0 && x_word == WW'(lane))
           aux_wdata[lane*CLB+:CLB] <= r_data[CLB-1:0];
-        else if (x_write && x_fmt == 2'd1 && x_word == 16'(lane / PER_A8))
+        else if (x_write && x_fmt == 2'd1 && x_word == WW'(lane / PER_A8))
           aux_wdata[lane*CLB+:CLB] <= wide;
       end
     end

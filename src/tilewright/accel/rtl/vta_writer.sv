@@ -18,9 +18,9 @@ module vta_writer (
     output logic        begins_row,
     output logic [1:0]  fmt,
     output logic [vta_pkg::EXTENT_BITS:0] place,
-    output logic [15:0] word,
+    output logic [vta_pkg::ENTRY_WORD_BITS-1:0] word,
     output logic [31:0] value,
-    input  logic [15:0] last_word,  // of an entry of `fmt`
+    input  logic [vta_pkg::ENTRY_WORD_BITS-1:0] last_word,  // of an entry of `fmt`
     // it ends in the next cycle
     output logic        done,
     output logic [4:0]  done_push
