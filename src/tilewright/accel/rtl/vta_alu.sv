@@ -89,7 +89,6 @@ module vta_alu (
   end
   logic [7:3] late;  // steps of a rescale on their way
   logic is_late;  // there are some
-  logic is_active;  // `busy` or `valid1` or `valid2`
   assign ready = !busy && !valid1 && (!valid2 || (finish2 && !rescale)) && !is_late;
 
   // ---- stage 1
@@ -166,13 +165,13 @@ module vta_alu (
   logic [AAW-1:0] dst3, dst4, dst5, dst6, dst7;
   logic [7:3] ends;
   logic [4:0] push3, push4, push5, push6, push7;
-  logic [3:0] own3, own4, own5, own6, behind;  // all of 3 to 7
+  logic [3:0] own2, own3, own4, own5, own6;
+  assign own2 = valid2 ? banks : '0;
   logic [23:0] limits3, limits4, limits5, limits6, limits7;  // zero, low, high
   assign acc_we = en && ((exec4 && !is_requant4) || (exec7 && late[7]));
   assign acc_waddr = late[7] ? dst7 : dst4;
   assign out_we = exec7 && !late[7] && en;
   assign out_waddr = dst7;
-  assign owned = (is_active ? banks : '0) | behind;
   assign done = ends[7] && en;
   assign done_push = push7;
 
@@ -183,11 +182,9 @@ module vta_alu (
       ends <= '0;
       late <= '0;
       is_late <= 1'b0;
-      is_active <= 1'b0;
       loads_param3 <= 1'b0;
-      {own3, own4, own5, own6, behind} <= '0;
+      {own3, own4, own5, own6, owned} <= '0;
     end else if (en) begin
-      is_active <= start || busy || valid1 || (valid2 && !finish2);
       if (next) valid1 <= 1'b1;
       else if (advance) valid1 <= 1'b0;
       if (advance) valid2 <= 1'b1;
@@ -200,9 +197,10 @@ module vta_alu (
       ends <= {ends[6:3], finish2 && last2};
       late <= {late[6:3], valid2 && rescale};
       is_late <= late[6:3] != '0 || (valid2 && rescale);
-      own3 <= valid2 ? banks : '0;
+      own3 <= own2;
       {own4, own5, own6} <= {own3, own4, own5};
-      behind <= (valid2 ? banks : '0) | own3 | own4 | own5 | own6;
+      owned <= own2 | own3 | own4 | own5 | own6 | (busy || valid1 ? banks : '0) |
+               (start ? task_word[vta_pkg::ALU_BANKS_AT+:4] : '0);
     end
     if (en) begin
       if (next) begin
@@ -351,7 +349,6 @@ module vta_alu (
       logic [11:0] by_2;
       logic [10:0] by_1;
       assign wraps6 = shift6 == '1 && product6[63:62] == 2'b01;
-      assign above6 = ~54'd0 << shift6;
       assign is_wide6 = ((product6[62:9] ^ {54{sign6}}) & above6) != '0;
       assign by_32 = shift6[5] ? {{10{sign6}}, product6[62:31]}
                                : {product6[40:0], 1'b0};
@@ -379,6 +376,7 @@ module vta_alu (
           if (exec5) begin
             product6 <= outer5 + (64'(inner5) <<< 16);
             shift6 <= shift5;
+            above6 <= ~54'd0 << shift5;
           end
           if (exec6) begin
             scaled7 <= is_wide6 ? {sign6, {9{!sign6}}} : by_1[10:1] | {10{wraps6}};

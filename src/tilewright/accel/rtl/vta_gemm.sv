@@ -73,7 +73,8 @@ module vta_gemm (
   logic first1, first2, first3, first4, first5, first6;
   logic [7:1] ends;  // the last step of a task
   logic [4:0] push1, push2, push3, push4, push5, push6, push7;
-  logic [3:0] own1, own2, own3, own4, own5, own6, behind;  // all of 1 to 7
+  logic [3:0] own0, own1, own2, own3, own4, own5, own6;
+  assign own0 = busy ? banks : '0;
   logic [AAW-1:0] dst2, dst3, dst4, dst5, dst6, dst7;
   logic [SW-1:0] base_dst, base_src, base_aux;
   logic [63:0] code;
@@ -179,14 +180,15 @@ module vta_gemm (
     if (rst) begin
       {v1, v2, v3, v4, v5, v6, v7} <= '0;
       ends <= '0;
-      {own1, own2, own3, own4, own5, own6, behind} <= '0;
+      {own1, own2, own3, own4, own5, own6, owned} <= '0;
     end else if (en) begin
       v1 <= busy && !null_step;
       {v2, v3, v4, v5, v6, v7} <= {v1, v2, v3, v4, v5, v6};
       ends <= {ends[6:1], busy && last};
-      own1 <= busy ? banks : '0;
+      own1 <= own0;
       {own2, own3, own4, own5, own6} <= {own1, own2, own3, own4, own5};
-      behind <= (busy ? banks : '0) | own1 | own2 | own3 | own4 | own5 | own6;
+      owned <= own0 | own1 | own2 | own3 | own4 | own5 | own6 |
+               (start ? task_word[vta_pkg::GEMM_BANKS_AT+:4] : '0);
     end
     if (en) begin
       base_dst <= dst;
@@ -212,7 +214,6 @@ module vta_gemm (
     end
   end
 
-  assign owned = (busy ? banks : '0) | behind;
   assign done = ends[7] && en;
   assign done_push = push7;
   assign acc_re = v5 && en;

@@ -94,11 +94,13 @@ module vta_top (
   logic [15:0] writable;
   logic [63:0] cycles, gemm_steps, read_beats, write_beats;
   logic [7:0] trap_code;
-  logic [4:0] faults;  // a trap in the next cycle: code, address, tokens, bus, time
+  // What stops the machine in the next cycle: code, address, tokens, bus, time. Until then nothing
+  // wrong gets anywhere: addresses that are outside are not used, and results are written later.
+  logic [4:0] faults;
   logic stopped, finished;
   assign rst = !resetn || soft_reset;
   assign stopped = faults != '0;  // they stay
-  assign halt = stopped || !running;
+  assign halt = !running;
   assign finished = is_done && faults == '0;
   assign status = {16'd0, trap_code, 5'd0, trapped, finished, running};
   assign irq = finished || trapped;
@@ -503,7 +505,7 @@ module vta_top (
   logic [4*AB-1:0] u_rdata;
   logic [vta_pkg::OUT_BITS-1:0] out_wdata, out_rdata;
   vta_gemm gemm (
-      .clk(clk), .rst(rst), .en(!stopped && !gemm_stalls), .start(begins[2]), .task_word(gemm_word),
+      .clk(clk), .rst(rst), .en(running && !gemm_stalls), .start(begins[2]), .task_word(gemm_word),
       .ready(ready[2]), .owned(gemm_own), .done(ends[2]), .done_push(pushes[14:10]),
       .trap(gemm_trap), .stepped(gemm_stepped), .uop_we(uop_we),
       .uop_waddr(x_place[vta_pkg::UOP_AW-1:0]), .uop_wdata(x_pad ? 64'd0 : r_data[63:0]),
@@ -513,7 +515,7 @@ module vta_top (
       .acc_waddr(g_waddr), .acc_wdata(g_wdata)
   );
   vta_alu alu (
-      .clk(clk), .rst(rst), .en(!stopped && !alu_stalls), .start(begins[3]), .task_word(alu_word),
+      .clk(clk), .rst(rst), .en(running && !alu_stalls), .start(begins[3]), .task_word(alu_word),
       .ready(ready[3]), .owned(alu_own), .done(ends[3]), .done_push(pushes[19:15]),
       .trap(alu_trap), .uop_we(uop_we), .uop_waddr(x_place[vta_pkg::UOP_AW-1:0]),
       .uop_wdata(x_pad ? 64'd0 : r_data[63:0]), .acc_re(u_re), .acc_raddr(u_raddr),
