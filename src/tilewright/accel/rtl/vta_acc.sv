@@ -40,7 +40,7 @@ module vta_acc (
           .clk(clk),
           .we(w_gemm || w_alu || w_aux),
           .waddr(w_aux ? aux_waddr[BAW-1:0] : w_gemm ? gemm_waddr[BAW-1:0] : alu_waddr[BAW-1:0]),
-          .wdata(w_aux ? aux_wdata : w_gemm ? gemm_wdata : alu_wdata),
+          .wdata(!w_aux && !w_gemm ? alu_wdata : w_aux ? aux_wdata : gemm_wdata),
           .re(by_gemm || by_store || alu_re[bank]),
           .raddr(by_gemm ? gemm_raddr[BAW-1:0] : by_store ? store_raddr[BAW-1:0] :
                  alu_raddr[bank*BAW+:BAW]),

@@ -149,7 +149,7 @@ module vta_alu (
   // ---- stage 3: operands come, or from the step in front, which writes them now
   logic exec3, is_requant3, imm3, writes3;
   logic [2:0] fn3, fn4;
-  logic mac4, mul4;
+  logic mac4, mul4, shifts4;
   logic [1:0] param3;
   logic loads_param3, fresh_src, fresh_aux, fresh_dst, hits_src, hits_aux, hits_dst;
   logic [1:0] bank_src3, bank_aux3, bank_dst3;
@@ -259,6 +259,7 @@ module vta_alu (
       fn4 <= fn3;
       mac4 <= fn3 == 3'(vta_pkg::ALU_MAC);
       mul4 <= fn3 == 3'(vta_pkg::ALU_MUL);
+      shifts4 <= fn3 == 3'(vta_pkg::ALU_SHIFT);
       {dst4, dst5, dst6, dst7} <= {dst3, dst4, dst5, dst6};
       {push4, push5, push6, push7} <= {push3, push4, push5, push6};
       {limits4, limits5, limits6, limits7} <= {limits3, limits4, limits5, limits6};
@@ -269,13 +270,12 @@ module vta_alu (
   generate
     for (lane = 0; lane < LANES; lane = lane + 1) begin : g_lane
       logic signed [31:0] a, b, old;  // stage 4
-      logic signed [31:0] b3, bias, multiplier, total3;
+      logic signed [31:0] bias, multiplier, total3;
       logic signed [17:0] product;
-      assign b3 = imm3 ? value3 : value_aux[lane*32+:32];
       assign total3 = value_src[lane*32+:32] + bias;
       // Shifts to the left are shifts to the right of the bits in the other order, by 31 at most:
       // by one, and by the complement.
-      logic [31:0] turned, turned_back, shifted, made_shift;
+      logic [31:0] turned, turned_back, shifted, far;
       logic [4:0] amount;
       logic is_far;
       genvar i;
@@ -286,22 +286,23 @@ module vta_alu (
       assign amount = b[4:0] ^ {5{b[31]}};
       assign shifted = 32'($signed({!b[31] && a[31], turned}) >>> amount);
       assign is_far = b[31] ? b[31:5] != '1 || b[4:0] == '0 : b[31:5] != '0;
-      assign made_shift = b[31] ? (is_far ? {a[0], 31'd0} : turned_back)
-                                : (is_far ? {32{a[31]}} : shifted);
+      assign far = b[31] ? {a[0], 31'd0} : {32{a[31]}};
       // What a step makes goes to memory, and to the next step, which has the same function: sums
       // with products only to products, all else only to all else.
-      logic signed [31:0] other, sum;
+      logic signed [31:0] early, other, sum;  // what is known before a shift is; with it
       logic signed [7:0] limited;
       always_comb begin
         case (fn4)
-          3'(vta_pkg::ALU_ADD): other = a + b;
-          3'(vta_pkg::ALU_MAX): other = a > b ? a : b;
-          3'(vta_pkg::ALU_MIN): other = a < b ? a : b;
-          default: other = made_shift;
+          3'(vta_pkg::ALU_ADD): early = a + b;
+          3'(vta_pkg::ALU_MAX): early = a > b ? a : b;
+          3'(vta_pkg::ALU_MIN): early = a < b ? a : b;
+          default: early = far;
         endcase
       end
+      assign other = !shifts4 || is_far ? early : b[31] ? turned_back : shifted;
       assign sum = (mac4 ? old : '0) + 32'(product);
-      assign acc_wdata[lane*32+:32] = late[7] ? 32'(limited) : mac4 || mul4 ? sum : other;
+      assign acc_wdata[lane*32+:32] =
+          !late[7] && !mac4 && !mul4 ? other : late[7] ? 32'(limited) : sum;
 
       // products, of low and high halves in requantization
       logic [4*34-1:0] products;
@@ -318,8 +319,9 @@ module vta_alu (
             x <= t >= TAPS || is_requant3 ? half_x :
                  17'($signed(hits_src ? sum[t*8+:8] : value_src[lane*32+t*8+:8]));
           if (en && (fresh_aux || (fresh_src && (imm3 || is_requant3))))
-            y <= t >= TAPS || is_requant3 ? half_y :
-                 17'($signed(hits_aux && !imm3 ? sum[t*8+:8] : b3[t*8+:8]));
+            y <= t < TAPS && !is_requant3 && !imm3 ?
+                 17'($signed(hits_aux ? sum[t*8+:8] : value_aux[lane*32+t*8+:8])) :
+                 t < TAPS && !is_requant3 ? 17'($signed(value3[t*8+:8])) : half_y;
         end
         assign products[t*34+:34] = x * y;
       end
@@ -365,7 +367,8 @@ module vta_alu (
             if (param3 == 2'd2) shift <= value_aux[lane*32+:6];
           end
           if (fresh_src) a <= hits_src ? other : value_src[lane*32+:32];
-          if (fresh_aux || (fresh_src && imm3)) b <= hits_aux && !imm3 ? other : b3;
+          if (fresh_aux || (fresh_src && imm3))
+            b <= imm3 ? value3 : hits_aux ? other : value_aux[lane*32+:32];
           if (fresh_dst) old <= hits_dst ? sum : value_dst[lane*32+:32];
           if (exec3) shift4 <= shift;
           if (exec4) begin

@@ -25,9 +25,9 @@ module vta_fetch (
   localparam int LOG_CHUNK = vta_pkg::LOG_BURST_BEATS - LOG_PER_WORD;
   localparam int CHUNK = 1 << LOG_CHUNK;
 
-  logic [31:0] asked, left, sent, behind;  // left: to be asked for; behind: sent + 1
+  logic [31:0] asked, left, sent, unsent;  // left: to be asked for; unsent: behind this one
   logic [LOG_CHUNK+1:0] ahead;  // instructions that are asked for and not sent
-  logic has_left;
+  logic has_left, is_last;
   // Beats of a word that have fields are kept, and whether there is anything in others.
   localparam int KEPT = vta_pkg::TASK_BITS / vta_pkg::BUS_BITS + 1;
   localparam int KB = KEPT * vta_pkg::BUS_BITS;
@@ -67,13 +67,12 @@ module vta_fetch (
 
   assign task_word = word;
   assign number = sent;
-  logic have, is_last, good, is_transfer;
+  logic have, good, is_transfer;
   logic [2:0] op;
   logic [4:0] to;
   logic [3:0] base;
   logic [4:0] tokens;
   assign have = running && arrived;
-  assign is_last = behind == tasks;
   assign op = word[2:0];
   assign is_transfer = op == 3'(vta_pkg::OP_LOAD) || op == 3'(vta_pkg::OP_AUX) ||
                        op == 3'(vta_pkg::OP_STORE);
@@ -113,7 +112,6 @@ module vta_fetch (
     if (in_valid) {part_beyond, part} <= {beyond, whole};
     if (rst) begin
       {asked, sent} <= '0;
-      behind <= 32'd1;
       ahead <= '0;
       beat <= '0;
     end else begin
@@ -123,10 +121,9 @@ module vta_fetch (
       if (!running) has_left <= tasks != '0;
       else if (req_taken) has_left <= left > 32'(CHUNK);
       if (in_valid) beat <= beat + 1'b1;
-      if (send != '0) begin
-        sent <= behind;
-        behind <= behind + 1'b1;
-      end
+      if (send != '0) sent <= sent + 1'b1;
+      if (!running) {unsent, is_last} <= {tasks - 1'b1, tasks == 32'd1};
+      else if (send != '0) {unsent, is_last} <= {unsent - 1'b1, unsent == 32'd1};
       ahead <= ahead + (req_taken ? count : '0) - (LOG_CHUNK + 2)'(send != '0);
     end
   end

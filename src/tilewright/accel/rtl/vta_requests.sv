@@ -32,12 +32,13 @@ module vta_requests #(
     output logic [AW-1:0] address,
     output logic [AW-1:0] last_byte,
     output logic [7:0]    beats,  // less one
-    output logic [7:0]    words  // less one
+    output logic [vta_pkg::BURST_WORD_BITS-1:0] words  // less one
 );
   localparam int NW = vta_pkg::EXTENT_BITS;
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
   localparam int LOG_BURST = vta_pkg::LOG_BUS_BYTES + vta_pkg::LOG_BURST_BEATS;
   localparam int RB = vta_pkg::RUN_BITS;
+  localparam int BW = vta_pkg::BURST_WORD_BITS;
   localparam int MW = RB + 1 - LOG_BURST;
 
   function automatic logic [AW-1:0] bytes_of(input logic [AW-1:0] entries, input logic [1:0] kind);
@@ -125,10 +126,10 @@ module vta_requests #(
   assign bytes = burst_end - address[LOG_BURST-1:0];
   always_comb begin
     case (kind)
-      2'd0: words = LOG_0 >= LOG_BUS ? beats : 8'(bytes >> LOG_0);
-      2'd1: words = LOG_1 >= LOG_BUS ? beats : 8'(bytes >> LOG_1);
-      2'd2: words = LOG_2 >= LOG_BUS ? beats : 8'(bytes >> LOG_2);
-      default: words = LOG_3 >= LOG_BUS ? beats : 8'(bytes >> LOG_3);
+      2'd0: words = LOG_0 >= LOG_BUS ? BW'(beats) : BW'(bytes >> LOG_0);
+      2'd1: words = LOG_1 >= LOG_BUS ? BW'(beats) : BW'(bytes >> LOG_1);
+      2'd2: words = LOG_2 >= LOG_BUS ? BW'(beats) : BW'(bytes >> LOG_2);
+      default: words = LOG_3 >= LOG_BUS ? BW'(beats) : BW'(bytes >> LOG_3);
     endcase
   end
 endmodule

@@ -47,6 +47,7 @@ module vta_store (
   localparam int LOG_OUT = vta_pkg::LOG_OUT_BYTES;
   localparam int LOG_ACC = vta_pkg::LOG_ACC_BYTES;
   localparam int WW = vta_pkg::ENTRY_WORD_BITS;
+  localparam int BW = vta_pkg::BURST_WORD_BITS;
 
   typedef enum logic [1:0] {IDLE, ADDRESS, DATA} state_t;
   state_t state;
@@ -58,7 +59,8 @@ module vta_store (
 
   logic r_valid, r_last, r_next;
   logic [AW-1:0] r_address, r_last_byte;
-  logic [7:0] r_beats, r_words;
+  logic [7:0] r_beats;
+  logic [BW-1:0] r_words;
   vta_requests #(
       .AW(AW), .LOG_0(LOG_OUT), .LOG_1(LOG_ACC), .LOG_2(LOG_OUT), .LOG_3(LOG_ACC)
   ) requests (
@@ -76,7 +78,7 @@ module vta_store (
   assign null_task = !r_valid;
 
   logic [EW:0] place;
-  logic [7:0] words_left;  // of the burst, behind this one
+  logic [BW-1:0] words_left;  // of the burst, behind this one
   logic [WW-1:0] word;  // of the entry
   logic last_word;
   logic [LOG_BUS-1:0] byte_at;  // in the beat, for entries narrower than it
@@ -198,7 +200,7 @@ module vta_store (
     end
     if (step) begin
       words_left <= words_left - 1'b1;
-      last_word <= words_left == 8'd1;
+      last_word <= words_left == BW'(1);
       word <= entry_ends ? '0 : word + 1'b1;
       if (entry_ends) place <= place + 1'b1;
       byte_at <= byte_next[LOG_BUS-1:0];

@@ -266,7 +266,9 @@ module vta_top (
   assign aux_lw = aux_log(aux_word[vta_pkg::AUX_FMT_AT+:2]);
   logic l_valid, l_last, l_grant, x_valid, x_last, x_grant;
   logic [AW-1:0] l_address, l_last_byte, x_address, x_last_byte;
-  logic [7:0] l_beats, x_beats, l_words, x_words;
+  localparam int BW = vta_pkg::BURST_WORD_BITS;
+  logic [7:0] l_beats, x_beats;
+  logic [BW-1:0] l_words, x_words;
   vta_requests #(
       .AW(AW), .LOG_0(vta_pkg::LOG_INP_BYTES), .LOG_1(vta_pkg::LOG_WGT_BYTES),
       .LOG_2(vta_pkg::LOG_WGT_BYTES - 1), .LOG_3(vta_pkg::LOG_WGT_BYTES - 1)
@@ -332,18 +334,18 @@ module vta_top (
   assign m_arlen = f_goes ? f_beats : x_goes ? x_beats : l_beats;
 
   // Answers come in the order of requests: whose they are, and how words lie in them.
-  localparam int OB = 2 + LOG_BUS + 3 + 8;
+  localparam int OB = 2 + LOG_BUS + 3 + BW;
   logic o_valid, o_pop;
   logic [5:0] o_count;
   logic [OB-1:0] o_in, o_head;
   logic [1:0] o_unit;
   logic [LOG_BUS-1:0] o_byte;
   logic [2:0] o_log;
-  logic [7:0] o_words;  // less one
+  logic [BW-1:0] o_words;  // less one
   assign o_in = {goes,
       f_goes ? LOG_BUS'(0) : x_goes ? x_address[LOG_BUS-1:0] : l_address[LOG_BUS-1:0],
       f_goes ? 3'(LOG_BUS) : 3'(at_most_bus(x_goes ? aux_width : load_width)),
-      f_goes ? f_beats : x_goes ? x_words : l_words};
+      f_goes ? BW'(f_beats) : x_goes ? x_words : l_words};
   vta_fifo #(.BITS(OB), .LOG_DEPTH(5)) order (
       .clk(clk), .rst(rst), .push(granted), .in(o_in), .pop(o_pop), .head(o_head),
       .valid(o_valid), .count(o_count)
@@ -353,7 +355,7 @@ module vta_top (
   logic r_first, r_last, r_beat_ends, r_take, l_ready, x_ready, r_sink;
   logic [LOG_BUS-1:0] r_byte, r_next_byte;
   logic [LOG_BUS:0] r_sum;
-  logic [7:0] r_done;
+  logic [BW-1:0] r_done;
   logic [BB-1:0] r_data;
   assign r_byte = r_first ? o_byte : r_next_byte;
   assign r_sum = {1'b0, r_byte} + (LOG_BUS + 1)'(1 << o_log);
