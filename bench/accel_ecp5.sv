@@ -13,13 +13,14 @@ module vta_serial (
   localparam int OUTPUTS = 213 + BITS + BYTES;
   logic started, is_captured;
   logic [INPUTS-1:0] inputs;
-  logic [OUTPUTS-1:0] outputs, shifted;
+  logic [OUTPUTS-1:0] outputs, held, shifted;
   assign serial_out = shifted[0];
   always_ff @(posedge clk) begin
     started <= resetn;
     is_captured <= capture;
     inputs <= {serial_in, inputs[INPUTS-1:1]};
-    shifted <= is_captured ? outputs : {1'b0, shifted[OUTPUTS-1:1]};
+    held <= outputs;
+    shifted <= is_captured ? held : {1'b0, shifted[OUTPUTS-1:1]};
   end
 
   logic s_awvalid, s_wvalid, s_bready, s_arvalid, s_rready, m_arready, m_rvalid, m_rlast, m_awready;

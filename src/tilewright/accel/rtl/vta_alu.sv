@@ -40,7 +40,7 @@ module vta_alu (
   localparam int BAW = vta_pkg::BANK_AW;
   localparam int TAPS = vta_pkg::TAPS;
 
-  logic busy, last, null_step, next, advance;
+  logic busy, last, null_step, no_range, next, advance;
   logic [vta_pkg::UOP_BITS-1:0] uop;
   logic [SW-1:0] dst, src, aux;
   logic [4:0] at_zero;
@@ -52,7 +52,7 @@ module vta_alu (
   ) steps (
       .clk(clk), .rst(rst), .start(start), .next(next),
       .fields(task_word[vta_pkg::ALU_UBEGIN_AT+:vta_pkg::STEPS_BITS]), .busy(busy), .last(last),
-      .null_step(null_step), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
+      .null_step(null_step), .no_range(no_range), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
   );
 
   logic [2:0] fn;
@@ -109,7 +109,10 @@ module vta_alu (
   logic is_outside, is_first;
   logic [1:0] phase;  // of reading parameters
   logic needs_params;  // there are others than the step before has, which are not there yet
-  logic [1:0] reads;  // cycles of reading operands behind the first
+  logic [1:0] reads, reads1;  // cycles of reading operands behind the first
+  logic final2;  // the last cycle of reading, or a null step
+  logic needs_params1;
+  assign needs_params1 = requant && (is_first || aux1[AAW-1:0] != at_aux);
   assign read_aux_at = at_aux + (requant ? AAW'(phase) : '0);
   logic read_src, read_aux, read_dst, had_src, had_aux, had_dst;
   logic [1:0] bank_src, bank_aux, bank_dst;
@@ -121,6 +124,10 @@ module vta_alu (
   assign src_meets_aux1 = src1[AAW-1:AAW-2] == aux1[AAW-1:AAW-2];
   assign src_meets_dst1 = src1[AAW-1:AAW-2] == dst1[AAW-1:AAW-2];
   assign aux_meets_dst1 = aux1[AAW-1:AAW-2] == dst1[AAW-1:AAW-2];
+  assign reads1 = !with_dst ? {1'b0, with_aux && src_meets_aux1} :
+                  !with_aux ? {1'b0, src_meets_dst1} :
+                  src_meets_aux1 && src_meets_dst1 ? 2'd2 :
+                  {1'b0, src_meets_aux1 || src_meets_dst1 || aux_meets_dst1};
   logic works;  // a step that is no null step
   assign works = valid2 && !null2;
   assign read_src = works && !needs_params && !had_src;
@@ -128,10 +135,10 @@ module vta_alu (
                     (with_aux && !had_aux && !(!had_src && src_meets_aux)));
   assign read_dst = works && with_dst && !had_dst && !(!had_src && src_meets_dst) &&
                     !(read_aux && aux_meets_dst);
-  assign finish2 = valid2 && (null2 || (!needs_params && reads == '0));
-  assign trap = works && (is_outside || (requant && at_aux[AAW-1:1] == '1) ||
+  assign finish2 = valid2 && final2;
+  assign trap = (busy && no_range) || (works && (is_outside || (requant && at_aux[AAW-1:1] == '1) ||
                 (read_src && !banks[bank_src]) || (read_aux && !banks[bank_aux]) ||
-                ((!requant || rescale) && !banks[bank_dst]));
+                ((!requant || rescale) && !banks[bank_dst])));
 
   genvar bank;
   generate
@@ -148,8 +155,8 @@ module vta_alu (
 
   // ---- stage 3: operands come, or from the step in front, which writes them now
   logic exec3, is_requant3, imm3, writes3;
-  logic [2:0] fn3, fn4;
-  logic mac4, mul4, shifts4;
+  logic [2:0] fn3;
+  logic add4, limit4, min4, shift4, mac4, product4;  // by function, none while a rescale is written
   logic [1:0] param3;
   logic loads_param3, fresh_src, fresh_aux, fresh_dst, hits_src, hits_aux, hits_dst;
   logic [1:0] bank_src3, bank_aux3, bank_dst3;
@@ -218,11 +225,9 @@ module vta_alu (
         at_dst <= dst1[AAW-1:0];
         is_outside <= src1 >= SW'(vta_pkg::ACC_DEPTH) || dst1 >= SW'(vta_pkg::ACC_DEPTH) ||
                       ((with_aux || requant) && aux1 >= SW'(vta_pkg::ACC_DEPTH));
-        needs_params <= requant && (is_first || aux1[AAW-1:0] != at_aux);
-        reads <= !with_dst ? {1'b0, with_aux && src_meets_aux1} :
-                 !with_aux ? {1'b0, src_meets_dst1} :
-                 src_meets_aux1 && src_meets_dst1 ? 2'd2 :
-                 {1'b0, src_meets_aux1 || src_meets_dst1 || aux_meets_dst1};
+        needs_params <= needs_params1;
+        reads <= reads1;
+        final2 <= null1 || (!needs_params1 && reads1 == '0);
         src_meets_aux <= src_meets_aux1;
         src_meets_dst <= src_meets_dst1;
         aux_meets_dst <= aux_meets_dst1;
@@ -232,8 +237,10 @@ module vta_alu (
       end else if (works && needs_params) begin
         phase <= phase + 1'b1;
         needs_params <= phase != 2'd2;
+        final2 <= phase == 2'd2;  // operands are in no other's way
       end else if (works && reads != '0) begin
         reads <= reads - 1'b1;
+        final2 <= reads == 2'd1;
       end
       had_src <= !finish2 && (had_src || read_src) && valid2;
       had_aux <= !finish2 && !requant && (had_aux || read_aux) && valid2;
@@ -256,10 +263,12 @@ module vta_alu (
       dst3 <= at_dst;
       push3 <= pushes;
       is_requant4 <= is_requant3;
-      fn4 <= fn3;
+      add4 <= fn3 == 3'(vta_pkg::ALU_ADD) && !late[6];
+      limit4 <= (fn3 == 3'(vta_pkg::ALU_MAX) || fn3 == 3'(vta_pkg::ALU_MIN)) && !late[6];
+      min4 <= fn3 == 3'(vta_pkg::ALU_MIN);
+      shift4 <= fn3 == 3'(vta_pkg::ALU_SHIFT) && !late[6];
       mac4 <= fn3 == 3'(vta_pkg::ALU_MAC);
-      mul4 <= fn3 == 3'(vta_pkg::ALU_MUL);
-      shifts4 <= fn3 == 3'(vta_pkg::ALU_SHIFT);
+      product4 <= (fn3 == 3'(vta_pkg::ALU_MAC) || fn3 == 3'(vta_pkg::ALU_MUL)) && !late[6];
       {dst4, dst5, dst6, dst7} <= {dst3, dst4, dst5, dst6};
       {push4, push5, push6, push7} <= {push3, push4, push5, push6};
       {limits4, limits5, limits6, limits7} <= {limits3, limits4, limits5, limits6};
@@ -289,20 +298,15 @@ module vta_alu (
       assign far = b[31] ? {a[0], 31'd0} : {32{a[31]}};
       // What a step makes goes to memory, and to the next step, which has the same function: sums
       // with products only to products, all else only to all else.
-      logic signed [31:0] early, other, sum;  // what is known before a shift is; with it
+      logic signed [31:0] other, sum;
       logic signed [7:0] limited;
-      always_comb begin
-        case (fn4)
-          3'(vta_pkg::ALU_ADD): early = a + b;
-          3'(vta_pkg::ALU_MAX): early = a > b ? a : b;
-          3'(vta_pkg::ALU_MIN): early = a < b ? a : b;
-          default: early = far;
-        endcase
-      end
-      assign other = !shifts4 || is_far ? early : b[31] ? turned_back : shifted;
+      assign other = ({32{add4}} & (a + b)) | ({32{limit4}} & ((a > b) ^ min4 ? a : b)) |
+                     ({32{shift4 && is_far}} & far) |
+                     ({32{shift4 && !is_far && b[31]}} & turned_back) |
+                     ({32{shift4 && !is_far && !b[31]}} & shifted);
       assign sum = (mac4 ? old : '0) + 32'(product);
-      assign acc_wdata[lane*32+:32] =
-          !late[7] && !mac4 && !mul4 ? other : late[7] ? 32'(limited) : sum;
+      assign acc_wdata[lane*32+:32] = other | ({32{product4}} & sum) |
+                                      ({32{late[7]}} & 32'(limited));
 
       // products, of low and high halves in requantization
       logic [4*34-1:0] products;
@@ -334,11 +338,10 @@ module vta_alu (
       // Requantization. Rounding adds the bit behind the last one that is left. Of a shifted product
       // ten bits and that one are wanted, and whether those above are all like the sign: they are
       // not shifted. The largest product, 2**62, with the half of 2**63, is beyond 64 bits: -2**63.
-      logic [5:0] shift, shift4, shift5, shift6;
+      logic [5:0] shift, by4, by5, by6;
       logic signed [63:0] outer5, product6;
       logic signed [34:0] inner5;
       logic signed [9:0] scaled7;  // at the ends of its range, where it is beyond them
-      logic round7;
       assign outer5 = {p_hh, p_ll};
       assign inner5 = 35'(p_lh) + 35'(p_hl);
       logic wraps6, sign6, is_wide6;
@@ -348,17 +351,19 @@ module vta_alu (
       logic [25:0] by_16;
       logic [17:0] by_8;
       logic [13:0] by_4;
-      logic [11:0] by_2;
+      logic [11:0] by_2, by_2_7;
+      logic odd7, is_wide7, sign7;
       logic [10:0] by_1;
-      assign wraps6 = shift6 == '1 && product6[63:62] == 2'b01;
+      assign wraps6 = by6 == '1 && product6[63:62] == 2'b01;
       assign is_wide6 = ((product6[62:9] ^ {54{sign6}}) & above6) != '0;
-      assign by_32 = shift6[5] ? {{10{sign6}}, product6[62:31]}
+      assign by_32 = by6[5] ? {{10{sign6}}, product6[62:31]}
                                : {product6[40:0], 1'b0};
-      assign by_16 = shift6[4] ? by_32[41:16] : by_32[25:0];
-      assign by_8 = shift6[3] ? by_16[25:8] : by_16[17:0];
-      assign by_4 = shift6[2] ? by_8[17:4] : by_8[13:0];
-      assign by_2 = shift6[1] ? by_4[13:2] : by_4[11:0];
-      assign by_1 = shift6[0] ? by_2[11:1] : by_2[10:0];
+      assign by_16 = by6[4] ? by_32[41:16] : by_32[25:0];
+      assign by_8 = by6[3] ? by_16[25:8] : by_16[17:0];
+      assign by_4 = by6[2] ? by_8[17:4] : by_8[13:0];
+      assign by_2 = by6[1] ? by_4[13:2] : by_4[11:0];
+      assign by_1 = odd7 ? by_2_7[11:1] : by_2_7[10:0];
+      assign scaled7 = is_wide7 ? {sign7, {9{!sign7}}} : by_1[10:1];
       always_ff @(posedge clk) begin
         if (en) begin
           if (loads_param3) begin
@@ -370,27 +375,27 @@ module vta_alu (
           if (fresh_aux || (fresh_src && imm3))
             b <= imm3 ? value3 : hits_aux ? other : value_aux[lane*32+:32];
           if (fresh_dst) old <= hits_dst ? sum : value_dst[lane*32+:32];
-          if (exec3) shift4 <= shift;
+          if (exec3) by4 <= shift;
           if (exec4) begin
             {p_hl, p_lh} <= products[34+:68];
             {p_hh, p_ll} <= {products[102+:32], products[0+:32]};
-            shift5 <= shift4;
+            by5 <= by4;
           end
           if (exec5) begin
             product6 <= outer5 + (64'(inner5) <<< 16);
-            shift6 <= shift5;
-            above6 <= ~54'd0 << shift5;
+            by6 <= by5;
+            above6 <= ~54'd0 << by5;
           end
           if (exec6) begin
-            scaled7 <= is_wide6 ? {sign6, {9{!sign6}}} : by_1[10:1] | {10{wraps6}};
-            round7 <= by_1[0] && !wraps6;
+            by_2_7 <= wraps6 ? 12'hffc : by_2;
+            {odd7, is_wide7, sign7} <= {by6[0], is_wide6, sign6};
           end
         end
       end
       logic signed [10:0] moved;
       logic signed [7:0] zero7, low7, high7;
       assign {zero7, low7, high7} = limits7;
-      assign moved = 11'(scaled7) + 11'(zero7) + $signed({10'd0, round7});
+      assign moved = 11'(scaled7) + 11'(zero7) + $signed({10'd0, by_1[0]});
       assign limited = moved < 11'(low7) ? low7 : moved > 11'(high7) ? high7 : moved[7:0];
       assign out_wdata[lane*8+:8] = limited;
     end

@@ -31,7 +31,7 @@ module vta_fetch (
   // Beats of a word that have fields are kept, and whether there is anything in others.
   localparam int KEPT = vta_pkg::TASK_BITS / vta_pkg::BUS_BITS + 1;
   localparam int KB = KEPT * vta_pkg::BUS_BITS;
-  logic [KB-1:0] part, whole;  // what has come of a word; with this beat
+  logic [KB-1:0] part, next_part, whole;  // of a word; with this beat, which is the last one
   logic [vta_pkg::TASK_BITS-1:0] word;
   logic part_beyond, beyond;
   // Whether there is anything behind the fields of an instruction, by its code.
@@ -40,7 +40,8 @@ module vta_fetch (
   logic is_whole, arrived, is_kept;
   logic [LOG_CHUNK+1:0] waiting;
   assign is_kept = 32'(beat) < KEPT;
-  assign whole = is_kept ? KB'({in_data, part} >> vta_pkg::BUS_BITS) : part;
+  assign next_part = is_kept ? KB'({in_data, part} >> vta_pkg::BUS_BITS) : part;
+  assign whole = KEPT == PER_WORD ? KB'({in_data, part} >> vta_pkg::BUS_BITS) : part;
   assign beyond = (beat != '0 && part_beyond) || (!is_kept && in_data != '0);
   assign is_whole = in_valid && beat == LOG_PER_WORD'(PER_WORD - 1);
   vta_fifo #(
@@ -109,7 +110,7 @@ module vta_fetch (
   assign send = have && good ? to & ~full : '0;
 
   always_ff @(posedge clk) begin
-    if (in_valid) {part_beyond, part} <= {beyond, whole};
+    if (in_valid) {part_beyond, part} <= {beyond, next_part};
     if (rst) begin
       {asked, sent} <= '0;
       ahead <= '0;

@@ -30,6 +30,7 @@ module vta_gemm (
     output logic [vta_pkg::ACC_AW-1:0] acc_raddr,
     input  logic [vta_pkg::ACC_BITS-1:0] acc_rdata,
     output logic        acc_we,
+    output logic        acc_writes,  // unless it stands still
     output logic [vta_pkg::ACC_AW-1:0] acc_waddr,
     output logic [vta_pkg::ACC_BITS-1:0] acc_wdata
 );
@@ -43,7 +44,7 @@ module vta_gemm (
   localparam int PW = 16 + $clog2(PER_PART);
   localparam int TW = 16 + $clog2(BIN);
 
-  logic busy, last, null_step;
+  logic busy, last, null_step, no_range;
   logic [vta_pkg::UOP_BITS-1:0] uop;
   logic [SW-1:0] dst, src, aux;
   logic [4:0] at_zero;
@@ -52,7 +53,7 @@ module vta_gemm (
   ) steps (
       .clk(clk), .rst(rst), .start(start), .next(busy && en),
       .fields(task_word[vta_pkg::GEMM_UBEGIN_AT+:vta_pkg::STEPS_BITS]), .busy(busy), .last(last),
-      .null_step(null_step), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
+      .null_step(null_step), .no_range(no_range), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
   );
   assign ready = !busy || last;
 
@@ -92,7 +93,7 @@ module vta_gemm (
   logic [1:0] bank_1;
   assign bank_1 = dst_1[AAW-1:AAW-2];
   logic outside2;
-  assign trap = v2 && outside2;
+  assign trap = (v2 && outside2) || (busy && no_range);
   assign stepped = v1 && en;
 
   logic [vta_pkg::INP_BITS-1:0] inp_q, inp_r;
@@ -219,6 +220,7 @@ module vta_gemm (
   assign acc_re = v5 && en;
   assign acc_raddr = dst5;
   assign acc_we = v7 && en;
+  assign acc_writes = v7;
   assign acc_waddr = dst7;
   genvar lane;
   generate

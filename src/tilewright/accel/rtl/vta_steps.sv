@@ -14,6 +14,7 @@ module vta_steps #(
     output logic                        busy,
     output logic                        last,
     output logic                        null_step,
+    output logic                        no_range,  // of microcode
     output logic [vta_pkg::UOP_BITS-1:0] uop,
     output logic [SW-1:0]               dst,
     output logic [SW-1:0]               src,
@@ -94,6 +95,7 @@ module vta_steps #(
       {s0, s1, s2, s3} <= {4{f_src}};
       {a0, a1, a2, a3} <= {4{f_aux}};
       null_step <= f_null;
+      no_range <= f_ubegin > f_uend || f_uend > UW'(vta_pkg::UOP_DEPTH);
       last <= f_null || (f_left_u == '0 && f_n0 == NW'(1) && f_n1 == NW'(1) && f_n2 == NW'(1) &&
                          f_n3 == NW'(1));
     end else if (next) begin

@@ -442,13 +442,13 @@ module vta_top (
   localparam int A8_WORDS = vta_pkg::OUT_BYTES > BUS ? vta_pkg::OUT_BYTES / BUS : 1;
   localparam int PER_A8 = CL / A8_WORDS;  // lanes that a word of 8-bit elements fills
   localparam int OLD = 8 * (vta_pkg::TAPS - 1);  // bits of neighbours, where an entry has them
-  logic x_full, x_write, x_pad, x_last_word, x_begins_row, aux_we, uop_we;
+  logic x_full, x_write, x_pad, x_last_word, x_begins_row, uop_we;
   logic [1:0] x_fmt;
   logic [EX-1:0] x_place;
   logic [WW-1:0] x_word, x_end;
   logic [31:0] x_value;
   logic [AB-1:0] aux_wdata;
-  logic [AAW-1:0] aux_waddr;
+  logic [vta_pkg::BANK_AW-1:0] aux_waddr;
   assign x_end = x_fmt == 2'd0 ? WW'(CL - 1) : x_fmt == 2'd2 ? '0 : WW'(A8_WORDS - 1);
   vta_writer aux_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[1]), .task_word(aux_word), .full(x_full),
@@ -465,9 +465,8 @@ module vta_top (
   assign aux_writes = x_write && !x_outside && x_fmt != 2'd2 && x_last_word && !rst;
   assign uop_we = x_write && !x_outside && x_fmt == 2'd2;
   always_ff @(posedge clk) begin
-    aux_we <= aux_writes;
     aux_bank <= {3'd0, aux_writes} << x_place[AAW-1-:2];
-    aux_waddr <= x_place[AAW-1:0];
+    aux_waddr <= x_place[vta_pkg::BANK_AW-1:0];
   end
   generate
     for (lane = 0; lane < CL; lane = lane + 1) begin : g_aux
@@ -499,7 +498,7 @@ module vta_top (
   assign alu_stalls = (aux_bank & alu_own) != '0;
 
   logic gemm_trap, alu_trap, store_trap, gemm_stepped, store_finish;
-  logic g_re, g_we, u_we, s_acc_re, s_out_re, out_we;
+  logic g_re, g_we, g_writes, u_we, s_acc_re, s_out_re, out_we;
   logic [AAW-1:0] g_raddr, g_waddr, u_waddr, s_acc_raddr, s_out_raddr, out_waddr;
   logic [AB-1:0] g_rdata, g_wdata, u_wdata, s_acc_rdata;
   logic [3:0] u_re;
@@ -514,7 +513,7 @@ module vta_top (
       .inp_we(inp_we), .inp_waddr(l_place[vta_pkg::INP_AW-1:0]), .inp_wdata(inp_wdata),
       .wgt_we(wgt_we), .wgt_waddr(l_place[vta_pkg::WGT_AW-1:0]), .wgt_wdata(wgt_wdata),
       .acc_re(g_re), .acc_raddr(g_raddr), .acc_rdata(g_rdata), .acc_we(g_we),
-      .acc_waddr(g_waddr), .acc_wdata(g_wdata)
+      .acc_writes(g_writes), .acc_waddr(g_waddr), .acc_wdata(g_wdata)
   );
   vta_alu alu (
       .clk(clk), .rst(rst), .en(running && !alu_stalls), .start(begins[3]), .task_word(alu_word),
@@ -538,9 +537,9 @@ module vta_top (
   );
   vta_acc accumulators (
       .clk(clk), .gemm_re(g_re), .gemm_raddr(g_raddr), .gemm_rdata(g_rdata), .gemm_we(g_we),
-      .gemm_waddr(g_waddr), .gemm_wdata(g_wdata), .alu_re(u_re), .alu_raddr(u_raddr),
+      .gemm_writes(g_writes), .gemm_waddr(g_waddr), .gemm_wdata(g_wdata), .alu_re(u_re), .alu_raddr(u_raddr),
       .alu_rdata(u_rdata), .alu_we(u_we), .alu_waddr(u_waddr), .alu_wdata(u_wdata),
-      .store_re(s_acc_re), .store_raddr(s_acc_raddr), .store_rdata(s_acc_rdata), .aux_we(aux_we),
+      .store_re(s_acc_re), .store_raddr(s_acc_raddr), .store_rdata(s_acc_rdata), .aux_bank(aux_bank),
       .aux_waddr(aux_waddr), .aux_wdata(aux_wdata)
   );
   vta_ram #(
@@ -551,23 +550,14 @@ module vta_top (
   );
 
   // ---- traps, watchdog, counters
-  logic bad_code, bad_offset, address_trap, bus_trap, late;
+  logic bad_offset, address_trap, bus_trap, late;
   logic progress, read_beat, write_beat;  // of the cycle before
-  localparam int UW = vta_pkg::UOP_BITS;
-  function automatic logic is_no_range(input logic [UW-1:0] first, input logic [UW-1:0] behind);
-    is_no_range = first > behind || behind > UW'(vta_pkg::UOP_DEPTH);
-  endfunction
-  assign bad_code =
-      (begins[2] && is_no_range(gemm_word[vta_pkg::GEMM_UBEGIN_AT+:UW],
-                                gemm_word[vta_pkg::GEMM_UEND_AT+:UW])) ||
-      (begins[3] && is_no_range(alu_word[vta_pkg::ALU_UBEGIN_AT+:UW],
-                                alu_word[vta_pkg::ALU_UEND_AT+:UW]));
   assign bad_offset =
       (begins[0] && is_odd(load_word[vta_pkg::LOAD_OFFSET_AT+:32], load_lw)) ||
       (begins[1] && is_odd(aux_word[vta_pkg::AUX_OFFSET_AT+:32], aux_lw)) ||
       (begins[4] && !store_is_finish && is_odd(store_word[vta_pkg::STORE_OFFSET_AT+:32],
           store_log(store_word[vta_pkg::STORE_FMT_AT])));
-  assign address_trap = bad_code || bad_offset || l_crosses || x_crosses || l_outside ||
+  assign address_trap = bad_offset || l_crosses || x_crosses || l_outside ||
                         x_outside || gemm_trap || alu_trap || store_trap;
   assign bus_trap = (m_rvalid && m_rready && m_rresp != 2'b00) ||
                     (m_bvalid && m_bready && m_bresp != 2'b00) ||
