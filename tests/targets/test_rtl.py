@@ -65,6 +65,43 @@ def test_random_streams_run_as_in_the_cycle_model(library, seed):
     assert differences(stream, inputs, ["cycle", library], stalls, TIMEOUT) == []
 
 
+LEAST, MOST = -(2**31), 2**31 - 1
+EXTREMES = [[LEAST, MOST, 0, -1], [1, -1000, 511 << 20, -512 << 20]]
+
+
+def _is_alike(library, rows, work, results):
+    """Entries of `acc`, what is done with them, and what is stored."""
+    x = np.array(rows, np.int32)
+    stream = parse(f"""target "vta-sim {TINY.options}"
+        buffer x: in {x.nbytes} buffer y: out 1024 buffer code: uop 8 uop
+        aux fmt=uop base=code x=1 aux fmt=acc base=x x={len(rows)} push=alu
+        alu pop=aux push=store uend=1 {work}
+        store pop=alu base=y {results}
+        finish""")
+    inputs = {"x": x.reshape(-1).view(np.uint8)}
+    models = ["cycle", "functional", library]
+    return differences(stream, inputs, models, None, TIMEOUT) == []
+
+
+def test_extremes_are_requantized_as_in_the_simulators(library):
+    """Every end of shifts and limits; 2**62 and the half of 2**63 wrap around."""
+    rows = [*EXTREMES]
+    for multiplier in (LEAST, MOST, 3):
+        for shift in (0, 5, 31, 52, 62, 63):
+            rows += [[0] * 4, [multiplier] * 4, [shift, min(shift + 1, 63), shift, shift]]
+    loops = "aux0=2 n0=18 dst_0=2 aux_0=3 n1=2 dst_1=1 src_1=1"
+    limits = "fn=requant zero=-3 low=-100 high=99"
+    assert _is_alike(library, rows, f"{loops} {limits}", "x=36")
+    assert _is_alike(library, rows, f"{loops} fn=requant low=50 high=20", "x=36")
+
+
+def test_extremes_are_shifted_as_in_the_simulators(library):
+    amounts = [[-40, -32, -31, -1], [0, 1, 31, 32], [33, LEAST, MOST, -16], [-2, 5, -17, 30]]
+    loops = "dst0=16 aux0=2 n0=2 dst_0=4 src_0=1 n1=4 dst_1=1 aux_1=1"
+    store = "fmt=acc sram=16 x=8"
+    assert _is_alike(library, EXTREMES + amounts, f"{loops} fn=shift", store)
+
+
 @pytest.mark.parametrize("slots", [1, 2])
 def test_layers_run_as_in_the_cycle_model(library, slots):
     gemm = build_gemm(TINY, (5, 3, 4), (2, 2, 2), slots)

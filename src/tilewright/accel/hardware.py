@@ -119,6 +119,9 @@ def _constants(g: Geometry) -> dict[str, int]:
         "INP_LANE_BITS": 8 * min(inp, bus),
         "WGT_LANES": max(1, wgt // bus),
         "WGT_LANE_BITS": 8 * min(wgt, bus),
+        "ENTRY_WORD_BITS": max(1, _log(max(inp, wgt, ACC_BYTES * lanes) // bus)),
+        # words of a burst: beats, or entries, of which none has less than 4 bytes
+        "BURST_WORD_BITS": _log(bus * BURST_BEATS) - 2,
         "LOG_INP_BYTES": _log(inp),
         "LOG_WGT_BYTES": _log(wgt),
         "LOG_ACC_BYTES": _log(ACC_BYTES * lanes),

@@ -6,6 +6,7 @@ module vta_acc (
     input  logic [vta_pkg::ACC_AW-1:0] gemm_raddr,
     output logic [vta_pkg::ACC_BITS-1:0] gemm_rdata,
     input  logic        gemm_we,
+    input  logic        gemm_writes,  // unless it stands still
     input  logic [vta_pkg::ACC_AW-1:0] gemm_waddr,
     input  logic [vta_pkg::ACC_BITS-1:0] gemm_wdata,
     input  logic [3:0]  alu_re,
@@ -17,8 +18,8 @@ module vta_acc (
     input  logic        store_re,
     input  logic [vta_pkg::ACC_AW-1:0] store_raddr,
     output logic [vta_pkg::ACC_BITS-1:0] store_rdata,
-    input  logic        aux_we,
-    input  logic [vta_pkg::ACC_AW-1:0] aux_waddr,
+    input  logic [3:0]  aux_bank,  // that is written
+    input  logic [vta_pkg::BANK_AW-1:0] aux_waddr,  // in it
     input  logic [vta_pkg::ACC_BITS-1:0] aux_wdata
 );
   localparam int AB = vta_pkg::ACC_BITS;
@@ -28,19 +29,20 @@ module vta_acc (
   genvar bank;
   generate
     for (bank = 0; bank < 4; bank = bank + 1) begin : g_bank
-      logic by_gemm, by_store, w_gemm, w_alu, w_aux;
+      logic by_gemm, by_store, of_gemm, w_alu;
       assign by_gemm = gemm_re && gemm_raddr[AAW-1-:2] == 2'(bank);
       assign by_store = store_re && store_raddr[AAW-1-:2] == 2'(bank);
-      assign w_gemm = gemm_we && gemm_waddr[AAW-1-:2] == 2'(bank);
+      // Whose data these are does not depend on who stands still.
+      assign of_gemm = gemm_writes && gemm_waddr[AAW-1-:2] == 2'(bank);
       assign w_alu = alu_we && alu_waddr[AAW-1-:2] == 2'(bank);
-      assign w_aux = aux_we && aux_waddr[AAW-1-:2] == 2'(bank);
       vta_bank #(
           .DEPTH(vta_pkg::ACC_DEPTH / 4), .BITS(AB), .AW(BAW)
       ) memory (
           .clk(clk),
-          .we(w_gemm || w_alu || w_aux),
-          .waddr(w_aux ? aux_waddr[BAW-1:0] : w_gemm ? gemm_waddr[BAW-1:0] : alu_waddr[BAW-1:0]),
-          .wdata(w_aux ? aux_wdata : w_gemm ? gemm_wdata : alu_wdata),
+          .we((gemm_we && of_gemm) || w_alu || aux_bank[bank]),
+          .waddr(aux_bank[bank] ? aux_waddr : of_gemm ? gemm_waddr[BAW-1:0] :
+                 alu_waddr[BAW-1:0]),
+          .wdata(!aux_bank[bank] && !of_gemm ? alu_wdata : aux_bank[bank] ? aux_wdata : gemm_wdata),
           .re(by_gemm || by_store || alu_re[bank]),
           .raddr(by_gemm ? gemm_raddr[BAW-1:0] : by_store ? store_raddr[BAW-1:0] :
                  alu_raddr[bank*BAW+:BAW]),

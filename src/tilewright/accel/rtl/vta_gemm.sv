@@ -30,6 +30,7 @@ module vta_gemm (
     output logic [vta_pkg::ACC_AW-1:0] acc_raddr,
     input  logic [vta_pkg::ACC_BITS-1:0] acc_rdata,
     output logic        acc_we,
+    output logic        acc_writes,  // unless it stands still
     output logic [vta_pkg::ACC_AW-1:0] acc_waddr,
     output logic [vta_pkg::ACC_BITS-1:0] acc_wdata
 );
@@ -43,16 +44,16 @@ module vta_gemm (
   localparam int PW = 16 + $clog2(PER_PART);
   localparam int TW = 16 + $clog2(BIN);
 
-  logic busy, last, null_step;
+  logic busy, last, null_step, no_range;
   logic [vta_pkg::UOP_BITS-1:0] uop;
   logic [SW-1:0] dst, src, aux;
   logic [4:0] at_zero;
   vta_steps #(
       .SW(SW)
   ) steps (
-      .clk(clk), .rst(rst), .start(start && en), .next(busy && en),
+      .clk(clk), .rst(rst), .start(start), .next(busy && en),
       .fields(task_word[vta_pkg::GEMM_UBEGIN_AT+:vta_pkg::STEPS_BITS]), .busy(busy), .last(last),
-      .null_step(null_step), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
+      .null_step(null_step), .no_range(no_range), .uop(uop), .dst(dst), .src(src), .aux(aux), .at_zero(at_zero)
   );
   assign ready = !busy || last;
 
@@ -60,7 +61,7 @@ module vta_gemm (
   logic [4:0] over, pushes;
   logic [3:0] banks;
   always_ff @(posedge clk) begin
-    if (start && en) begin
+    if (!busy || (last && en)) begin
       init <= task_word[vta_pkg::GEMM_INIT_AT];
       over <= task_word[vta_pkg::GEMM_OVER_AT+:5];
       pushes <= task_word[vta_pkg::GEMM_PUSH_AT+:5];
@@ -73,7 +74,8 @@ module vta_gemm (
   logic first1, first2, first3, first4, first5, first6;
   logic [7:1] ends;  // the last step of a task
   logic [4:0] push1, push2, push3, push4, push5, push6, push7;
-  logic [3:0] own1, own2, own3, own4, own5, own6, behind;  // all of 1 to 7
+  logic [3:0] own0, own1, own2, own3, own4, own5, own6;
+  assign own0 = busy ? banks : '0;
   logic [AAW-1:0] dst2, dst3, dst4, dst5, dst6, dst7;
   logic [SW-1:0] base_dst, base_src, base_aux;
   logic [63:0] code;
@@ -91,7 +93,7 @@ module vta_gemm (
   logic [1:0] bank_1;
   assign bank_1 = dst_1[AAW-1:AAW-2];
   logic outside2;
-  assign trap = v2 && outside2;
+  assign trap = (v2 && outside2) || (busy && no_range);
   assign stepped = v1 && en;
 
   logic [vta_pkg::INP_BITS-1:0] inp_q, inp_r;
@@ -179,14 +181,15 @@ module vta_gemm (
     if (rst) begin
       {v1, v2, v3, v4, v5, v6, v7} <= '0;
       ends <= '0;
-      {own1, own2, own3, own4, own5, own6, behind} <= '0;
+      {own1, own2, own3, own4, own5, own6, owned} <= '0;
     end else if (en) begin
       v1 <= busy && !null_step;
       {v2, v3, v4, v5, v6, v7} <= {v1, v2, v3, v4, v5, v6};
       ends <= {ends[6:1], busy && last};
-      own1 <= busy ? banks : '0;
+      own1 <= own0;
       {own2, own3, own4, own5, own6} <= {own1, own2, own3, own4, own5};
-      behind <= (busy ? banks : '0) | own1 | own2 | own3 | own4 | own5 | own6;
+      owned <= own0 | own1 | own2 | own3 | own4 | own5 | own6 |
+               (start ? task_word[vta_pkg::GEMM_BANKS_AT+:4] : '0);
     end
     if (en) begin
       base_dst <= dst;
@@ -212,12 +215,12 @@ module vta_gemm (
     end
   end
 
-  assign owned = (busy ? banks : '0) | behind;
   assign done = ends[7] && en;
   assign done_push = push7;
   assign acc_re = v5 && en;
   assign acc_raddr = dst5;
   assign acc_we = v7 && en;
+  assign acc_writes = v7;
   assign acc_waddr = dst7;
   genvar lane;
   generate

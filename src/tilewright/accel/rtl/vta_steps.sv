@@ -1,7 +1,8 @@
 // The steps of a task: four loops around a range of microcode. `busy` from the cycle after `start`;
 // every `next` goes on, `last` tells that there is no other step. A task without steps has one that
-// is `null_step`. Loops count what is left, and keep in registers whether that is nothing, so that
-// `last` comes early in a cycle.
+// is `null_step`. Loops count what is left, and keep in registers whether that is nothing; `last` is
+// one as well. As long as there is no task, and with its last step, registers take
+// the fields of the task at the head of the queue: `start` only tells that they count.
 module vta_steps #(
     parameter int SW = 28
 ) (
@@ -13,6 +14,7 @@ module vta_steps #(
     output logic                        busy,
     output logic                        last,
     output logic                        null_step,
+    output logic                        no_range,  // of microcode
     output logic [vta_pkg::UOP_BITS-1:0] uop,
     output logic [SW-1:0]               dst,
     output logic [SW-1:0]               src,
@@ -34,7 +36,8 @@ module vta_steps #(
   logic [SW-1:0] d0, d1, d2, d3, s0, s1, s2, s3, a0, a1, a2, a3;
   logic [UW-1:0] u;
 
-  assign last = null_step || (last_u && last_3 && last_2 && last_1 && last_0);
+  logic loads;
+  assign loads = !busy || last;
   assign uop = u;
   assign dst = d3;
   assign src = s3;
@@ -55,8 +58,17 @@ module vta_steps #(
   assign f_n2 = fields[LOOP_AT+2*LOOP_BITS+:NW];
   assign f_n3 = fields[LOOP_AT+3*LOOP_BITS+:NW];
 
+  // Of the next step.
+  logic to_u, to_0, to_1, to_2, to_3, f_null;
+  assign to_u = last_u ? one_u : left_u == UW'(1);
+  assign to_3 = !last_u ? last_3 : last_3 ? one_3 : left_3 == NW'(1);
+  assign to_2 = !(last_u && last_3) ? last_2 : last_2 ? one_2 : left_2 == NW'(1);
+  assign to_1 = !(last_u && last_3 && last_2) ? last_1 : last_1 ? one_1 : left_1 == NW'(1);
+  assign to_0 = !(last_u && last_3 && last_2 && last_1) ? last_0 : left_0 == NW'(1);
+  assign f_null = f_ubegin >= f_uend || f_n0 == '0 || f_n1 == '0 || f_n2 == '0 || f_n3 == '0;
+
   always_ff @(posedge clk) begin
-    if (start) begin
+    if (loads && (!busy || next)) begin
       ubegin <= f_ubegin;
       {all_u, all_1, all_2, all_3} <= {f_left_u, f_n1 - 1'b1, f_n2 - 1'b1, f_n3 - 1'b1};
       {one_u, one_1} <= {f_left_u == '0, f_n1 == NW'(1)};
@@ -82,15 +94,18 @@ module vta_steps #(
       {d0, d1, d2, d3} <= {4{f_dst}};
       {s0, s1, s2, s3} <= {4{f_src}};
       {a0, a1, a2, a3} <= {4{f_aux}};
-      null_step <= f_ubegin >= f_uend || f_n0 == '0 || f_n1 == '0 || f_n2 == '0 || f_n3 == '0;
+      null_step <= f_null;
+      no_range <= f_ubegin > f_uend || f_uend > UW'(vta_pkg::UOP_DEPTH);
+      last <= f_null || (f_left_u == '0 && f_n0 == NW'(1) && f_n1 == NW'(1) && f_n2 == NW'(1) &&
+                         f_n3 == NW'(1));
     end else if (next) begin
+      last <= to_u && to_3 && to_2 && to_1 && to_0;
+      {last_u, last_0, last_1, last_2, last_3} <= {to_u, to_0, to_1, to_2, to_3};
       u <= last_u ? ubegin : u + 1'b1;
       left_u <= last_u ? all_u : left_u - 1'b1;
-      last_u <= last_u ? one_u : left_u == UW'(1);
       first_u <= last_u;
       if (last_u) begin
         left_3 <= last_3 ? all_3 : left_3 - 1'b1;
-        last_3 <= last_3 ? one_3 : left_3 == NW'(1);
         first_3 <= last_3;
         if (!last_3) begin
           d3 <= d3 + SW'(dst_3);
@@ -98,7 +113,6 @@ module vta_steps #(
           a3 <= a3 + SW'(aux_3);
         end else begin
           left_2 <= last_2 ? all_2 : left_2 - 1'b1;
-          last_2 <= last_2 ? one_2 : left_2 == NW'(1);
           first_2 <= last_2;
           if (!last_2) begin
             {d2, d3} <= {2{d2 + SW'(dst_2)}};
@@ -106,7 +120,6 @@ module vta_steps #(
             {a2, a3} <= {2{a2 + SW'(aux_2)}};
           end else begin
             left_1 <= last_1 ? all_1 : left_1 - 1'b1;
-            last_1 <= last_1 ? one_1 : left_1 == NW'(1);
             first_1 <= last_1;
             if (!last_1) begin
               {d1, d2, d3} <= {3{d1 + SW'(dst_1)}};
@@ -114,7 +127,6 @@ module vta_steps #(
               {a1, a2, a3} <= {3{a1 + SW'(aux_1)}};
             end else begin
               left_0 <= left_0 - 1'b1;
-              last_0 <= left_0 == NW'(1);
               first_0 <= 1'b0;
               {d0, d1, d2, d3} <= {4{d0 + SW'(dst_0)}};
               {s0, s1, s2, s3} <= {4{s0 + SW'(src_0)}};

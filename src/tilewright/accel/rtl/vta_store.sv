@@ -6,7 +6,7 @@ module vta_store (
     input  logic        start,
     input  logic [vta_pkg::STORE_BITS-1:0] task_word,
     input  logic        is_run,  // rows of neighbours
-    input  logic [vta_pkg::RUN_BITS-1:0] run_bytes,  // of a row, or of an entry
+    input  logic [vta_pkg::RUN_BITS-1:0] run_last,  // bytes of a row, or of an entry, less one
     input  logic        is_finish,
     output logic        ready,
     output logic [3:0]  owned,
@@ -46,6 +46,8 @@ module vta_store (
   localparam int LOG_BUS = vta_pkg::LOG_BUS_BYTES;
   localparam int LOG_OUT = vta_pkg::LOG_OUT_BYTES;
   localparam int LOG_ACC = vta_pkg::LOG_ACC_BYTES;
+  localparam int WW = vta_pkg::ENTRY_WORD_BITS;
+  localparam int BW = vta_pkg::BURST_WORD_BITS;
 
   typedef enum logic [1:0] {IDLE, ADDRESS, DATA} state_t;
   state_t state;
@@ -56,27 +58,29 @@ module vta_store (
   localparam logic ACC_IS_NARROW = LOG_ACC < LOG_BUS;
 
   logic r_valid, r_last, r_next;
-  logic [AW-1:0] r_address, r_stop;
+  logic [AW-1:0] r_address, r_last_byte;
   logic [7:0] r_beats;
-  logic [15:0] r_words;
+  logic [BW-1:0] r_words;
   vta_requests #(
       .AW(AW), .LOG_0(LOG_OUT), .LOG_1(LOG_ACC), .LOG_2(LOG_OUT), .LOG_3(LOG_ACC)
   ) requests (
       .clk(clk), .rst(rst), .start(start && !is_finish), .next(r_next),
       .offset(task_word[vta_pkg::STORE_OFFSET_AT+:32]), .x(task_word[vta_pkg::STORE_X_AT+:NW]),
       .y(task_word[vta_pkg::STORE_Y_AT+:NW]), .z(task_word[vta_pkg::STORE_Z_AT+:NW]),
-      .is_run(is_run), .run_bytes(run_bytes),
+      .is_run(is_run), .run_last(run_last),
       .xstride(task_word[vta_pkg::STORE_XSTRIDE_AT+:24]),
       .ystride(task_word[vta_pkg::STORE_YSTRIDE_AT+:24]),
       .zstride(task_word[vta_pkg::STORE_ZSTRIDE_AT+:24]),
       .format({1'b0, task_word[vta_pkg::STORE_FMT_AT]}),
-      .valid(r_valid), .last(r_last), .address(r_address), .stop(r_stop), .beats(r_beats),
-      .words(r_words)
+      .valid(r_valid), .last(r_last), .address(r_address), .last_byte(r_last_byte),
+      .beats(r_beats), .words(r_words)
   );
   assign null_task = !r_valid;
 
   logic [EW:0] place;
-  logic [15:0] words_left, word;  // of the burst; of the entry
+  logic [BW-1:0] words_left;  // of the burst, behind this one
+  logic [WW-1:0] word;  // of the entry
+  logic last_word;
   logic [LOG_BUS-1:0] byte_at;  // in the beat, for entries narrower than it
   logic last_burst;
   logic go, step, entry_ends, beat_ends, is_narrow;
@@ -99,27 +103,33 @@ module vta_store (
 
   // Banks of tasks that have not ended: of the running one, of those in the queue, of the one that
   // ends now.
-  logic [3:0] bank_tasks0, bank_tasks1, bank_tasks2, bank_tasks3;
   logic [3:0] starts, stops;
   assign starts = start && !is_finish && task_word[vta_pkg::STORE_FMT_AT]
                   ? task_word[vta_pkg::STORE_BANKS_AT+:4] : '0;
-  assign owned = {bank_tasks3 != '0, bank_tasks2 != '0, bank_tasks1 != '0, bank_tasks0 != '0};
   logic [3:0] done_banks;
   assign stops = done ? done_banks : '0;
-  always_ff @(posedge clk) begin
-    if (rst) begin
-      {bank_tasks0, bank_tasks1, bank_tasks2, bank_tasks3} <= '0;
-    end else begin
-      bank_tasks0 <= bank_tasks0 + {3'd0, starts[0]} - {3'd0, stops[0]};
-      bank_tasks1 <= bank_tasks1 + {3'd0, starts[1]} - {3'd0, stops[1]};
-      bank_tasks2 <= bank_tasks2 + {3'd0, starts[2]} - {3'd0, stops[2]};
-      bank_tasks3 <= bank_tasks3 + {3'd0, starts[3]} - {3'd0, stops[3]};
+  genvar bank;
+  generate
+    for (bank = 0; bank < 4; bank = bank + 1) begin : g_bank
+      logic [3:0] tasks;
+      always_ff @(posedge clk) begin
+        if (rst) begin
+          tasks <= '0;
+          owned[bank] <= 1'b0;
+        end else if (starts[bank] && !stops[bank]) begin
+          tasks <= tasks + 1'b1;
+          owned[bank] <= 1'b1;
+        end else if (stops[bank] && !starts[bank]) begin
+          tasks <= tasks - 1'b1;
+          owned[bank] <= tasks != 4'd1;
+        end
+      end
     end
-  end
+  endgenerate
 
   logic room, crosses, outside;
   assign room = !a_count[3];
-  assign crosses = !null_task && r_stop > base_bytes;
+  assign crosses = !null_task && r_last_byte >= base_bytes;
   assign outside = place >= (EW + 1)'(vta_pkg::ACC_DEPTH) ||
                    (is_acc && !banks[place[AAW-1-:2]]);
   assign trap = (state == ADDRESS && !null_task && (crosses || outside)) ||
@@ -131,23 +141,24 @@ module vta_store (
   assign r_next = pushed && !null_task;
 
   assign is_narrow = is_acc ? ACC_IS_NARROW : OUT_IS_NARROW;
-  localparam logic [15:0] OUT_WORDS = LOG_OUT > LOG_BUS ? 16'(1 << (LOG_OUT - LOG_BUS)) : 16'd1;
-  localparam logic [15:0] ACC_WORDS = LOG_ACC > LOG_BUS ? 16'(1 << (LOG_ACC - LOG_BUS)) : 16'd1;
-  assign entry_ends = word + 1'b1 == (is_acc ? ACC_WORDS : OUT_WORDS);
+  localparam logic [WW-1:0] OUT_LAST = WW'(LOG_OUT > LOG_BUS ? (1 << (LOG_OUT - LOG_BUS)) - 1 : 0);
+  localparam logic [WW-1:0] ACC_LAST = WW'(LOG_ACC > LOG_BUS ? (1 << (LOG_ACC - LOG_BUS)) - 1 : 0);
+  assign entry_ends = word == (is_acc ? ACC_LAST : OUT_LAST);
   logic [LOG_BUS:0] byte_next;
   assign byte_next = {1'b0, byte_at} +
                      (is_acc ? (LOG_BUS + 1)'(1 << LOG_ACC) : (LOG_BUS + 1)'(1 << LOG_OUT));
-  assign beat_ends = !is_narrow || byte_next[LOG_BUS] || words_left == 16'd1;
+  assign beat_ends = !is_narrow || byte_next[LOG_BUS] || last_word;
   assign wvalid = state == DATA && beat_ends;
   assign step = state == DATA && (!beat_ends || wready);
-  assign wlast = words_left == 16'd1;
+  assign wlast = last_word;
 
-  // The entry is read when its burst begins, and whenever the one before ends. Nothing else is read:
+  // The entry is read until its burst begins, and whenever the one before ends. Nothing else is read:
   // its bank may be another unit's.
   logic reads;
   logic [EW:0] reads_at;
-  assign reads = (pushed && !null_task) || (step && entry_ends && words_left != 16'd1);
-  assign reads_at = step && entry_ends ? place + 1'b1 : place;
+  assign reads = (state == ADDRESS && !null_task && !outside) ||
+                 (step && entry_ends && !last_word);
+  assign reads_at = state == DATA ? place + 1'b1 : place;
   assign out_re = reads && !is_acc;
   assign acc_re = reads && is_acc && reads_at < (EW + 1)'(vta_pkg::ACC_DEPTH);
   assign out_raddr = reads_at[AAW-1:0];
@@ -171,7 +182,7 @@ module vta_store (
 
   assign ready = state == IDLE;
   always_ff @(posedge clk) begin
-    if (start) begin
+    if (state == IDLE) begin
       is_acc <= !is_finish && task_word[vta_pkg::STORE_FMT_AT];
       finish <= is_finish;
       pushes <= task_word[vta_pkg::STORE_PUSH_AT+:5];
@@ -181,6 +192,7 @@ module vta_store (
     end
     if (pushed) begin
       words_left <= r_words;
+      last_word <= r_words == '0;
       last_burst <= r_last;
       byte_at <= r_address[LOG_BUS-1:0];
       kept <= '0;
@@ -188,6 +200,7 @@ module vta_store (
     end
     if (step) begin
       words_left <= words_left - 1'b1;
+      last_word <= words_left == BW'(1);
       word <= entry_ends ? '0 : word + 1'b1;
       if (entry_ends) place <= place + 1'b1;
       byte_at <= byte_next[LOG_BUS-1:0];
@@ -200,7 +213,7 @@ module vta_store (
       case (state)
         IDLE: if (start) state <= ADDRESS;
         ADDRESS: if (go) state <= null_task ? IDLE : DATA;
-        default: if (step && words_left == 16'd1) state <= last_burst ? IDLE : ADDRESS;
+        default: if (step && last_word) state <= last_burst ? IDLE : ADDRESS;
       endcase
     end
     done <= popped && a_last && !rst;

@@ -1,35 +1,49 @@
-// Counters of tokens between every two queues. Bit `from * 5 + to`.
+// Counters of tokens between every two queues. Bit `from * 5 + to`, of `pops` `to * 5 + from`.
+//
+// Which units begin is known late in a cycle: everything else is decided before it.
 module vta_tokens (
     input  logic        clk,
     input  logic        rst,
     input  logic [24:0] give,
-    input  logic [24:0] take,
+    input  logic [24:0] pops,
+    input  logic [4:0]  begins,
     output logic [24:0] there,
     output logic        overflow
 );
-  logic [24:0] overflows;
+  // By the unit that takes: a full counter is given to, which it takes from or not if it begins.
+  logic [24:0] given, given_only;
+  logic [4:0] overflows;
   assign overflow = overflows != '0;
-  genvar pair;
+  genvar from, to;
   generate
-    for (pair = 0; pair < 25; pair = pair + 1) begin : g_pair
-      if (pair / 5 == pair % 5) begin : g_none
-        assign there[pair] = 1'b0;
-        assign overflows[pair] = 1'b0;
-      end else begin : g_counter
-        logic [vta_pkg::TOKEN_BITS-1:0] count;
-        logic is_there;  // as long as `count` is not 0
-        assign there[pair] = is_there;
-        assign overflows[pair] = give[pair] && !take[pair] && count == '1;
-        always_ff @(posedge clk) begin
-          if (rst) begin
-            count <= '0;
-            is_there <= 1'b0;
-          end else if (give[pair] && !take[pair]) begin
-            count <= count + 1'b1;
-            is_there <= 1'b1;
-          end else if (take[pair] && !give[pair]) begin
-            count <= count - 1'b1;
-            is_there <= count != vta_pkg::TOKEN_BITS'(1);
+    for (to = 0; to < 5; to = to + 1) begin : g_to
+      assign overflows[to] = begins[to] ? given_only[to*5+:5] != '0 : given[to*5+:5] != '0;
+      for (from = 0; from < 5; from = from + 1) begin : g_from
+        if (from == to) begin : g_none
+          assign there[from*5+to] = 1'b0;
+          assign given[to*5+from] = 1'b0;
+          assign given_only[to*5+from] = 1'b0;
+        end else begin : g_counter
+          logic [vta_pkg::TOKEN_BITS-1:0] count, more, less;
+          logic gives, pop, is_there;  // the last: `count` is not 0
+          assign gives = give[from*5+to];
+          assign pop = pops[to*5+from];
+          assign there[from*5+to] = is_there;
+          assign given[to*5+from] = gives && count == '1;
+          assign given_only[to*5+from] = gives && !pop && count == '1;
+          assign more = count + 1'b1;
+          assign less = count - 1'b1;
+          always_ff @(posedge clk) begin
+            if (rst) begin
+              count <= '0;
+              is_there <= 1'b0;
+            end else if (begins[to] && pop) begin
+              if (!gives) count <= less;
+              if (!gives) is_there <= less != '0;
+            end else if (gives) begin
+              count <= more;
+              is_there <= 1'b1;
+            end
           end
         end
       end
@@ -37,5 +51,5 @@ module vta_tokens (
   endgenerate
 
   logic unused;
-  assign unused = &{1'b0, give, take};
+  assign unused = &{1'b0, give, pops};
 endmodule

@@ -94,11 +94,13 @@ module vta_top (
   logic [15:0] writable;
   logic [63:0] cycles, gemm_steps, read_beats, write_beats;
   logic [7:0] trap_code;
-  logic [4:0] faults;  // a trap in the next cycle: code, address, tokens, bus, time
+  // What stops the machine in the next cycle: code, address, tokens, bus, time. Until then nothing
+  // wrong gets anywhere: addresses that are outside are not used, and results are written later.
+  logic [4:0] faults;
   logic stopped, finished;
   assign rst = !resetn || soft_reset;
-  assign stopped = trapped || faults != '0;
-  assign halt = stopped || !running;
+  assign stopped = faults != '0;  // they stay
+  assign halt = !running;
   assign finished = is_done && faults == '0;
   assign status = {16'd0, trap_code, 5'd0, trapped, finished, running};
   assign irq = finished || trapped;
@@ -153,17 +155,37 @@ module vta_top (
   // Rows of neighbours are runs of bytes. How many is told here, since much depends on it in the
   // cycle in which a task begins.
   logic is_run, load_is_run, aux_is_run, store_is_run;
-  logic [RB-1:0] entries, load_run, aux_run, store_run;  // bytes
+  logic [RB-1:0] last_entry, load_run, aux_run, store_run;  // less one; of runs: bytes
   assign is_run = word[vta_pkg::LOAD_XSTRIDE_AT+:24] == 24'd1;
-  assign entries = is_run ? RB'(word[vta_pkg::LOAD_X_AT+:NW]) : RB'(1);
+  assign last_entry = is_run ? RB'(word[vta_pkg::LOAD_X_AT+:NW]) - 1'b1 : '0;
+  function automatic logic [RB-1:0] last_of(input logic [RB-1:0] entry, input logic [4:0] log_width);
+    last_of = (entry << log_width) | ~({RB{1'b1}} << log_width);
+  endfunction
+  function automatic logic [RB-1:0] load_last(input logic [RB-1:0] entry, input logic [1:0] fmt);
+    case (fmt)
+      2'd0: load_last = last_of(entry, load_log(2'd0));
+      2'd1: load_last = last_of(entry, load_log(2'd1));
+      default: load_last = last_of(entry, load_log(2'd2));
+    endcase
+  endfunction
+  function automatic logic [RB-1:0] aux_last(input logic [RB-1:0] entry, input logic [1:0] fmt);
+    case (fmt)
+      2'd0: aux_last = last_of(entry, aux_log(2'd0));
+      2'd2: aux_last = last_of(entry, aux_log(2'd2));
+      default: aux_last = last_of(entry, aux_log(2'd1));
+    endcase
+  endfunction
+  function automatic logic [RB-1:0] store_last(input logic [RB-1:0] entry, input logic fmt);
+    store_last = fmt ? last_of(entry, store_log(1'b1)) : last_of(entry, store_log(1'b0));
+  endfunction
   vta_fifo #(.BITS(LB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) load_queue (
       .clk(clk), .rst(rst), .push(q_send[0]),
-      .in({entries << load_log(word[vta_pkg::LOAD_FMT_AT+:2]), is_run, word[LB-1:0]}),
+      .in({load_last(last_entry, word[vta_pkg::LOAD_FMT_AT+:2]), is_run, word[LB-1:0]}),
       .pop(begins[0]), .head({load_run, load_is_run, load_word}),
       .valid(q_valid[0]), .count(load_count));
   vta_fifo #(.BITS(XB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) aux_queue (
       .clk(clk), .rst(rst), .push(q_send[1]),
-      .in({entries << aux_log(word[vta_pkg::AUX_FMT_AT+:2]), is_run, word[XB-1:0]}),
+      .in({aux_last(last_entry, word[vta_pkg::AUX_FMT_AT+:2]), is_run, word[XB-1:0]}),
       .pop(begins[1]), .head({aux_run, aux_is_run, aux_word}),
       .valid(q_valid[1]), .count(aux_count));
   vta_fifo #(.BITS(GB), .LOG_DEPTH(LOG_QUEUE)) gemm_queue (
@@ -174,19 +196,20 @@ module vta_top (
       .head(alu_word), .valid(q_valid[3]), .count(alu_count));
   vta_fifo #(.BITS(SB + 1 + RB), .LOG_DEPTH(LOG_QUEUE)) store_queue (
       .clk(clk), .rst(rst), .push(q_send[4]),
-      .in({entries << store_log(word[vta_pkg::STORE_FMT_AT]), is_run, word[SB-1:0]}),
+      .in({store_last(last_entry, word[vta_pkg::STORE_FMT_AT]), is_run, word[SB-1:0]}),
       .pop(begins[4]), .head({store_run, store_is_run, store_word}),
       .valid(q_valid[4]), .count(store_count));
   assign q_full = {store_count[LOG_QUEUE], alu_count[LOG_QUEUE], gemm_count[LOG_QUEUE],
                    aux_count[LOG_QUEUE], load_count[LOG_QUEUE]};
 
   // ---- tokens, and who begins
-  logic [24:0] give, take, there;
+  logic [24:0] give, there;
   logic overflow;
   logic [24:0] pops, pushes;  // by unit
   logic [4:0] has_tokens, ready;
   vta_tokens tokens (
-      .clk(clk), .rst(rst), .give(give), .take(take), .there(there), .overflow(overflow)
+      .clk(clk), .rst(rst), .give(give), .pops(pops), .begins(begins), .there(there),
+      .overflow(overflow)
   );
   assign pops = {store_word[vta_pkg::STORE_POP_AT+:5], alu_word[vta_pkg::ALU_POP_AT+:5],
                  gemm_word[vta_pkg::GEMM_POP_AT+:5], aux_word[vta_pkg::AUX_POP_AT+:5],
@@ -198,7 +221,6 @@ module vta_top (
       assign has_tokens[own] = lacks == '0;
       for (other = 0; other < 5; other = other + 1) begin : g_other
         assign lacks[other] = pops[own*5+other] && !there[other*5+own];
-        assign take[other*5+own] = begins[own] && pops[own*5+other];
         assign give[own*5+other] = ends[own] && pushes[own*5+other];
       end
     end
@@ -243,9 +265,10 @@ module vta_top (
   assign load_lw = load_log(load_word[vta_pkg::LOAD_FMT_AT+:2]);
   assign aux_lw = aux_log(aux_word[vta_pkg::AUX_FMT_AT+:2]);
   logic l_valid, l_last, l_grant, x_valid, x_last, x_grant;
-  logic [AW-1:0] l_address, l_stop, x_address, x_stop;
+  logic [AW-1:0] l_address, l_last_byte, x_address, x_last_byte;
+  localparam int BW = vta_pkg::BURST_WORD_BITS;
   logic [7:0] l_beats, x_beats;
-  logic [15:0] l_words, x_words;
+  logic [BW-1:0] l_words, x_words;
   vta_requests #(
       .AW(AW), .LOG_0(vta_pkg::LOG_INP_BYTES), .LOG_1(vta_pkg::LOG_WGT_BYTES),
       .LOG_2(vta_pkg::LOG_WGT_BYTES - 1), .LOG_3(vta_pkg::LOG_WGT_BYTES - 1)
@@ -253,12 +276,12 @@ module vta_top (
       .clk(clk), .rst(rst), .start(begins[0]), .next(l_grant),
       .offset(load_word[vta_pkg::LOAD_OFFSET_AT+:32]), .x(load_word[vta_pkg::LOAD_X_AT+:NW]),
       .y(load_word[vta_pkg::LOAD_Y_AT+:NW]), .z(load_word[vta_pkg::LOAD_Z_AT+:NW]),
-      .is_run(load_is_run), .run_bytes(load_run),
+      .is_run(load_is_run), .run_last(load_run),
       .xstride(load_word[vta_pkg::LOAD_XSTRIDE_AT+:24]),
       .ystride(load_word[vta_pkg::LOAD_YSTRIDE_AT+:24]),
       .zstride(load_word[vta_pkg::LOAD_ZSTRIDE_AT+:24]), .format(load_word[vta_pkg::LOAD_FMT_AT+:2]),
       .valid(l_valid),
-      .last(l_last), .address(l_address), .stop(l_stop), .beats(l_beats), .words(l_words)
+      .last(l_last), .address(l_address), .last_byte(l_last_byte), .beats(l_beats), .words(l_words)
   );
   vta_requests #(
       .AW(AW), .LOG_0(vta_pkg::LOG_ACC_BYTES), .LOG_1(vta_pkg::LOG_OUT_BYTES), .LOG_2(3),
@@ -267,60 +290,62 @@ module vta_top (
       .clk(clk), .rst(rst), .start(begins[1]), .next(x_grant),
       .offset(aux_word[vta_pkg::AUX_OFFSET_AT+:32]), .x(aux_word[vta_pkg::AUX_X_AT+:NW]),
       .y(aux_word[vta_pkg::AUX_Y_AT+:NW]), .z(aux_word[vta_pkg::AUX_Z_AT+:NW]),
-      .is_run(aux_is_run), .run_bytes(aux_run),
+      .is_run(aux_is_run), .run_last(aux_run),
       .xstride(aux_word[vta_pkg::AUX_XSTRIDE_AT+:24]),
       .ystride(aux_word[vta_pkg::AUX_YSTRIDE_AT+:24]),
       .zstride(aux_word[vta_pkg::AUX_ZSTRIDE_AT+:24]), .format(aux_word[vta_pkg::AUX_FMT_AT+:2]),
       .valid(x_valid),
-      .last(x_last), .address(x_address), .stop(x_stop), .beats(x_beats), .words(x_words)
+      .last(x_last), .address(x_address), .last_byte(x_last_byte), .beats(x_beats), .words(x_words)
   );
   always_ff @(posedge clk) begin
-    if (begins[0]) begin
+    if (!l_valid) begin
       {load_address, load_bytes} <= {next_load_address, next_load_bytes};
       load_width <= load_lw;
     end
-    if (begins[1]) begin
+    if (!x_valid) begin
       {aux_address, aux_bytes} <= {next_aux_address, next_aux_bytes};
       aux_width <= aux_lw;
     end
-    if (begins[4]) {store_address, store_bytes} <= {next_store_address, next_store_bytes};
+    if (ready[4]) {store_address, store_bytes} <= {next_store_address, next_store_bytes};
   end
 
-  // One request a cycle: fetch before aux before load. One that waits for the bus stays.
+  // One request a cycle: fetch before aux before load. One that waits for the bus stays. One that
+  // crosses the end of its buffer has its turn, but does not reach the bus: its unit goes on, which
+  // has no effect any more, since there is a trap in the next cycle.
   logic [3:0] l_flying, x_flying;
   logic l_crosses, x_crosses, l_wants, x_wants, f_goes, x_goes, l_goes, held, granted;
   logic [1:0] held_by, goes;
-  assign l_crosses = l_valid && l_stop > load_bytes;
-  assign x_crosses = x_valid && x_stop > aux_bytes;
-  assign l_wants = l_valid && !l_crosses && !l_flying[3] && !halt;
-  assign x_wants = x_valid && !x_crosses && !x_flying[3] && !halt;
+  assign l_crosses = l_valid && l_last_byte >= load_bytes;
+  assign x_crosses = x_valid && x_last_byte >= aux_bytes;
+  assign l_wants = l_valid && !l_flying[3] && !halt;
+  assign x_wants = x_valid && !x_flying[3] && !halt;
   assign f_goes = held ? held_by == 2'd2 : f_valid;
   assign x_goes = held ? held_by == 2'd1 : x_wants && !f_valid;
   assign l_goes = held ? held_by == 2'd0 : l_wants && !x_wants && !f_valid;
   assign goes = f_goes ? 2'd2 : x_goes ? 2'd1 : 2'd0;
-  assign m_arvalid = f_goes || x_goes || l_goes;
+  assign m_arvalid = f_goes || (x_goes && !x_crosses) || (l_goes && !l_crosses);
   assign granted = m_arvalid && m_arready;
-  assign f_taken = f_goes && granted;
-  assign x_grant = x_goes && granted;
-  assign l_grant = l_goes && granted;
+  assign f_taken = f_goes && m_arready;
+  assign x_grant = x_goes && m_arready;
+  assign l_grant = l_goes && m_arready;
   assign m_araddr = f_goes ? stream + {32'd0, f_at << vta_pkg::LOG_WORD_BYTES} :
       x_goes ? aux_address + {14'd0, x_address[AW-1:LOG_BUS], {LOG_BUS{1'b0}}} :
                load_address + {14'd0, l_address[AW-1:LOG_BUS], {LOG_BUS{1'b0}}};
   assign m_arlen = f_goes ? f_beats : x_goes ? x_beats : l_beats;
 
   // Answers come in the order of requests: whose they are, and how words lie in them.
-  localparam int OB = 2 + LOG_BUS + 3 + 16;
+  localparam int OB = 2 + LOG_BUS + 3 + BW;
   logic o_valid, o_pop;
   logic [5:0] o_count;
   logic [OB-1:0] o_in, o_head;
   logic [1:0] o_unit;
   logic [LOG_BUS-1:0] o_byte;
   logic [2:0] o_log;
-  logic [15:0] o_words;
+  logic [BW-1:0] o_words;  // less one
   assign o_in = {goes,
       f_goes ? LOG_BUS'(0) : x_goes ? x_address[LOG_BUS-1:0] : l_address[LOG_BUS-1:0],
       f_goes ? 3'(LOG_BUS) : 3'(at_most_bus(x_goes ? aux_width : load_width)),
-      f_goes ? 16'(f_beats) + 1'b1 : x_goes ? x_words : l_words};
+      f_goes ? BW'(f_beats) : x_goes ? x_words : l_words};
   vta_fifo #(.BITS(OB), .LOG_DEPTH(5)) order (
       .clk(clk), .rst(rst), .push(granted), .in(o_in), .pop(o_pop), .head(o_head),
       .valid(o_valid), .count(o_count)
@@ -330,11 +355,11 @@ module vta_top (
   logic r_first, r_last, r_beat_ends, r_take, l_ready, x_ready, r_sink;
   logic [LOG_BUS-1:0] r_byte, r_next_byte;
   logic [LOG_BUS:0] r_sum;
-  logic [15:0] r_done;
+  logic [BW-1:0] r_done;
   logic [BB-1:0] r_data;
   assign r_byte = r_first ? o_byte : r_next_byte;
   assign r_sum = {1'b0, r_byte} + (LOG_BUS + 1)'(1 << o_log);
-  assign r_last = r_done + 1'b1 == o_words;
+  assign r_last = r_done == o_words;
   assign r_beat_ends = o_log == 3'(LOG_BUS) || r_sum[LOG_BUS] || r_last;
   assign r_sink = o_unit == 2'd2 ? 1'b1 : o_unit == 2'd1 ? x_ready : l_ready;
   assign m_rready = halt || (o_valid && r_sink && r_beat_ends);
@@ -363,6 +388,7 @@ module vta_top (
 
   // ---- load: activations and weights
   localparam int EX = NW + 1;
+  localparam int WW = vta_pkg::ENTRY_WORD_BITS;
   localparam int IL = vta_pkg::INP_LANES;
   localparam int ILB = vta_pkg::INP_LANE_BITS;
   localparam int GL = vta_pkg::WGT_LANES;
@@ -371,9 +397,9 @@ module vta_top (
   logic l_full, l_write, l_pad, l_last_word, l_begins_row;
   logic [1:0] l_fmt;
   logic [EX-1:0] l_place;
-  logic [15:0] l_word, l_end;
+  logic [WW-1:0] l_word, l_end;
   logic [31:0] l_value;
-  assign l_end = l_fmt == 2'd0 ? 16'(IL - 1) : l_fmt == 2'd1 ? 16'(GL - 1) : 16'(W4_WORDS - 1);
+  assign l_end = l_fmt == 2'd0 ? WW'(IL - 1) : l_fmt == 2'd1 ? WW'(GL - 1) : WW'(W4_WORDS - 1);
   vta_writer load_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[0]), .task_word(load_word), .full(l_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd0), .in_ready(l_ready), .write(l_write),
@@ -393,7 +419,7 @@ module vta_top (
   generate
     for (lane = 0; lane < IL; lane = lane + 1) begin : g_inp
       assign inp_we[lane] = l_write && !l_outside && l_fmt == 2'd0 &&
-                            (l_pad || l_word == 16'(lane));
+                            (l_pad || l_word == WW'(lane));
       assign inp_wdata[lane*ILB+:ILB] = l_pad ? {(ILB / 8) {l_value[7:0]}} : r_data[ILB-1:0];
     end
     for (lane = 0; lane < GL; lane = lane + 1) begin : g_wgt
@@ -403,7 +429,7 @@ module vta_top (
         assign wide[i*8+:8] = {{4{r_data[AT+3]}}, r_data[AT+:4]};
       end
       assign wgt_we[lane] = l_write && !l_outside && l_fmt != 2'd0 && (l_pad ||
-          (l_fmt == 2'd1 ? l_word == 16'(lane) : l_word == 16'(lane / 2)));
+          (l_fmt == 2'd1 ? l_word == WW'(lane) : l_word == WW'(lane / 2)));
       assign wgt_wdata[lane*GLB+:GLB] = l_pad ? {(GLB / 8) {l_value[7:0]}} :
                                         l_fmt == 2'd1 ? r_data[GLB-1:0] : wide;
     end
@@ -416,14 +442,14 @@ module vta_top (
   localparam int A8_WORDS = vta_pkg::OUT_BYTES > BUS ? vta_pkg::OUT_BYTES / BUS : 1;
   localparam int PER_A8 = CL / A8_WORDS;  // lanes that a word of 8-bit elements fills
   localparam int OLD = 8 * (vta_pkg::TAPS - 1);  // bits of neighbours, where an entry has them
-  logic x_full, x_write, x_pad, x_last_word, x_begins_row, aux_we, uop_we;
+  logic x_full, x_write, x_pad, x_last_word, x_begins_row, uop_we;
   logic [1:0] x_fmt;
   logic [EX-1:0] x_place;
-  logic [15:0] x_word, x_end;
+  logic [WW-1:0] x_word, x_end;
   logic [31:0] x_value;
   logic [AB-1:0] aux_wdata;
-  logic [AAW-1:0] aux_waddr;
-  assign x_end = x_fmt == 2'd0 ? 16'(CL - 1) : x_fmt == 2'd2 ? 16'd0 : 16'(A8_WORDS - 1);
+  logic [vta_pkg::BANK_AW-1:0] aux_waddr;
+  assign x_end = x_fmt == 2'd0 ? WW'(CL - 1) : x_fmt == 2'd2 ? '0 : WW'(A8_WORDS - 1);
   vta_writer aux_writer (
       .clk(clk), .rst(rst), .halt(halt), .push(begins[1]), .task_word(aux_word), .full(x_full),
       .in_valid(m_rvalid && o_valid && o_unit == 2'd1), .in_ready(x_ready), .write(x_write),
@@ -435,10 +461,12 @@ module vta_top (
   logic x_outside;
   assign x_outside = x_write && x_place >= (x_fmt == 2'd2 ? EX'(vta_pkg::UOP_DEPTH)
                                                           : EX'(vta_pkg::ACC_DEPTH));
+  logic aux_writes;
+  assign aux_writes = x_write && !x_outside && x_fmt != 2'd2 && x_last_word && !rst;
   assign uop_we = x_write && !x_outside && x_fmt == 2'd2;
   always_ff @(posedge clk) begin
-    aux_we <= x_write && !x_outside && x_fmt != 2'd2 && x_last_word && !rst;
-    aux_waddr <= x_place[AAW-1:0];
+    aux_bank <= {3'd0, aux_writes} << x_place[AAW-1-:2];
+    aux_waddr <= x_place[vta_pkg::BANK_AW-1:0];
   end
   generate
     for (lane = 0; lane < CL; lane = lane + 1) begin : g_aux
@@ -453,25 +481,24 @@ module vta_top (
         assign row[i*32+:32] = older | (32'(newest) << OLD);
       end
       always_ff @(posedge clk) begin
-        if (x_write && x_fmt == 2'd3 && (x_pad || x_word == 16'(lane / PER_A8)))
+        if (x_write && x_fmt == 2'd3 && (x_pad || x_word == WW'(lane / PER_A8)))
           aux_wdata[lane*CLB+:CLB] <= row;
         else if (x_write && x_pad) aux_wdata[lane*CLB+:CLB] <= {(CLB / 32) {x_value}};
-        else if (x_write && x_fmt == 2'd0 && x_word == 16'(lane))
+        else if (x_write && x_fmt == 2'd0 && x_word == WW'(lane))
           aux_wdata[lane*CLB+:CLB] <= r_data[CLB-1:0];
-        else if (x_write && x_fmt == 2'd1 && x_word == 16'(lane / PER_A8))
+        else if (x_write && x_fmt == 2'd1 && x_word == WW'(lane / PER_A8))
           aux_wdata[lane*CLB+:CLB] <= wide;
       end
     end
   endgenerate
 
   // ---- GEMM, ALU, store and the accumulators
-  logic [1:0] aux_bank;
-  assign aux_bank = aux_waddr[AAW-1-:2];
-  assign gemm_stalls = aux_we && gemm_own[aux_bank];
-  assign alu_stalls = aux_we && alu_own[aux_bank];
+  logic [3:0] aux_bank;  // that is written
+  assign gemm_stalls = (aux_bank & gemm_own) != '0;
+  assign alu_stalls = (aux_bank & alu_own) != '0;
 
   logic gemm_trap, alu_trap, store_trap, gemm_stepped, store_finish;
-  logic g_re, g_we, u_we, s_acc_re, s_out_re, out_we;
+  logic g_re, g_we, g_writes, u_we, s_acc_re, s_out_re, out_we;
   logic [AAW-1:0] g_raddr, g_waddr, u_waddr, s_acc_raddr, s_out_raddr, out_waddr;
   logic [AB-1:0] g_rdata, g_wdata, u_wdata, s_acc_rdata;
   logic [3:0] u_re;
@@ -479,17 +506,17 @@ module vta_top (
   logic [4*AB-1:0] u_rdata;
   logic [vta_pkg::OUT_BITS-1:0] out_wdata, out_rdata;
   vta_gemm gemm (
-      .clk(clk), .rst(rst), .en(!stopped && !gemm_stalls), .start(begins[2]), .task_word(gemm_word),
+      .clk(clk), .rst(rst), .en(running && !gemm_stalls), .start(begins[2]), .task_word(gemm_word),
       .ready(ready[2]), .owned(gemm_own), .done(ends[2]), .done_push(pushes[14:10]),
       .trap(gemm_trap), .stepped(gemm_stepped), .uop_we(uop_we),
       .uop_waddr(x_place[vta_pkg::UOP_AW-1:0]), .uop_wdata(x_pad ? 64'd0 : r_data[63:0]),
       .inp_we(inp_we), .inp_waddr(l_place[vta_pkg::INP_AW-1:0]), .inp_wdata(inp_wdata),
       .wgt_we(wgt_we), .wgt_waddr(l_place[vta_pkg::WGT_AW-1:0]), .wgt_wdata(wgt_wdata),
       .acc_re(g_re), .acc_raddr(g_raddr), .acc_rdata(g_rdata), .acc_we(g_we),
-      .acc_waddr(g_waddr), .acc_wdata(g_wdata)
+      .acc_writes(g_writes), .acc_waddr(g_waddr), .acc_wdata(g_wdata)
   );
   vta_alu alu (
-      .clk(clk), .rst(rst), .en(!stopped && !alu_stalls), .start(begins[3]), .task_word(alu_word),
+      .clk(clk), .rst(rst), .en(running && !alu_stalls), .start(begins[3]), .task_word(alu_word),
       .ready(ready[3]), .owned(alu_own), .done(ends[3]), .done_push(pushes[19:15]),
       .trap(alu_trap), .uop_we(uop_we), .uop_waddr(x_place[vta_pkg::UOP_AW-1:0]),
       .uop_wdata(x_pad ? 64'd0 : r_data[63:0]), .acc_re(u_re), .acc_raddr(u_raddr),
@@ -498,7 +525,7 @@ module vta_top (
   );
   vta_store store (
       .clk(clk), .rst(rst), .halt(halt), .start(begins[4]), .task_word(store_word),
-      .is_run(store_is_run), .run_bytes(store_run), .is_finish(store_is_finish), .ready(ready[4]),
+      .is_run(store_is_run), .run_last(store_run), .is_finish(store_is_finish), .ready(ready[4]),
       .owned(store_own), .done(ends[4]),
       .done_finish(store_finish), .done_push(pushes[24:20]), .trap(store_trap),
       .base_address(store_address), .base_bytes(store_bytes),
@@ -510,9 +537,9 @@ module vta_top (
   );
   vta_acc accumulators (
       .clk(clk), .gemm_re(g_re), .gemm_raddr(g_raddr), .gemm_rdata(g_rdata), .gemm_we(g_we),
-      .gemm_waddr(g_waddr), .gemm_wdata(g_wdata), .alu_re(u_re), .alu_raddr(u_raddr),
+      .gemm_writes(g_writes), .gemm_waddr(g_waddr), .gemm_wdata(g_wdata), .alu_re(u_re), .alu_raddr(u_raddr),
       .alu_rdata(u_rdata), .alu_we(u_we), .alu_waddr(u_waddr), .alu_wdata(u_wdata),
-      .store_re(s_acc_re), .store_raddr(s_acc_raddr), .store_rdata(s_acc_rdata), .aux_we(aux_we),
+      .store_re(s_acc_re), .store_raddr(s_acc_raddr), .store_rdata(s_acc_rdata), .aux_bank(aux_bank),
       .aux_waddr(aux_waddr), .aux_wdata(aux_wdata)
   );
   vta_ram #(
@@ -523,23 +550,14 @@ module vta_top (
   );
 
   // ---- traps, watchdog, counters
-  logic bad_code, bad_offset, address_trap, bus_trap, late;
+  logic bad_offset, address_trap, bus_trap, late;
   logic progress, read_beat, write_beat;  // of the cycle before
-  localparam int UW = vta_pkg::UOP_BITS;
-  function automatic logic is_no_range(input logic [UW-1:0] first, input logic [UW-1:0] behind);
-    is_no_range = first > behind || behind > UW'(vta_pkg::UOP_DEPTH);
-  endfunction
-  assign bad_code =
-      (begins[2] && is_no_range(gemm_word[vta_pkg::GEMM_UBEGIN_AT+:UW],
-                                gemm_word[vta_pkg::GEMM_UEND_AT+:UW])) ||
-      (begins[3] && is_no_range(alu_word[vta_pkg::ALU_UBEGIN_AT+:UW],
-                                alu_word[vta_pkg::ALU_UEND_AT+:UW]));
   assign bad_offset =
       (begins[0] && is_odd(load_word[vta_pkg::LOAD_OFFSET_AT+:32], load_lw)) ||
       (begins[1] && is_odd(aux_word[vta_pkg::AUX_OFFSET_AT+:32], aux_lw)) ||
       (begins[4] && !store_is_finish && is_odd(store_word[vta_pkg::STORE_OFFSET_AT+:32],
           store_log(store_word[vta_pkg::STORE_FMT_AT])));
-  assign address_trap = bad_code || bad_offset || l_crosses || x_crosses || l_outside ||
+  assign address_trap = bad_offset || l_crosses || x_crosses || l_outside ||
                         x_outside || gemm_trap || alu_trap || store_trap;
   assign bus_trap = (m_rvalid && m_rready && m_rresp != 2'b00) ||
                     (m_bvalid && m_bready && m_bresp != 2'b00) ||
@@ -550,14 +568,18 @@ module vta_top (
   function automatic logic [6:0] ones(input logic [4:0] units);
     ones = 7'(units[0]) + 7'(units[1]) + 7'(units[2]) + 7'(units[3]) + 7'(units[4]);
   endfunction
-  logic [6:0] in_flight;  // tasks that have begun and not ended
+  // Tasks that have begun and not ended, without those that began in the cycle before; with them.
+  logic [6:0] in_flight, left_in_flight;
+  logic [4:0] began;
   logic had_finish;
+  assign left_in_flight = in_flight + ones(began) - ones(ends);
   always_ff @(posedge clk) begin
     if (rst) begin
       {running, is_done, trapped} <= '0;
       trap_code <= '0;
       idle_cycles <= '0;
       in_flight <= '0;
+      began <= '0;
       had_finish <= 1'b0;
       {cycles, gemm_steps, read_beats, write_beats} <= '0;
       faults <= '0;
@@ -568,10 +590,11 @@ module vta_top (
         cycles <= cycles + 1'b1;
         gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
         idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
-        in_flight <= in_flight + ones(begins) - ones(ends);
+        in_flight <= left_in_flight;
+        began <= begins;
         if (ends[4] && store_finish) had_finish <= 1'b1;
         if ((had_finish || (ends[4] && store_finish)) && q_valid == '0 &&
-            in_flight == ones(ends)) begin
+            left_in_flight == '0) begin
           running <= 1'b0;
           is_done <= 1'b1;
         end

@@ -18,9 +18,9 @@ module vta_writer (
     output logic        begins_row,
     output logic [1:0]  fmt,
     output logic [vta_pkg::EXTENT_BITS:0] place,
-    output logic [15:0] word,
+    output logic [vta_pkg::ENTRY_WORD_BITS-1:0] word,
     output logic [31:0] value,
-    input  logic [15:0] last_word,  // of an entry of `fmt`
+    input  logic [vta_pkg::ENTRY_WORD_BITS-1:0] last_word,  // of an entry of `fmt`
     // it ends in the next cycle
     output logic        done,
     output logic [4:0]  done_push
@@ -56,9 +56,11 @@ module vta_writer (
   assign full = count[vta_pkg::LOG_AHEAD];
 
   logic active, is_empty, on_data, entry_done, last_x, last_y, last_z;
+  // Whether row and column have data, and for the first of each; whether there is but one.
+  logic in_x, in_y, first_in_x, first_in_y, only_x, only_y;
   logic [4:0] pushes;
   logic [NW-1:0] pz, z_last;
-  // Where a row or plane is, where its data begin and end, and its last place.
+  // Where a row or plane is, and the places before its data begin, before they end, before its last.
   logic [CW-1:0] px, py, x_begin, x_end, x_last, y_begin, y_end, y_last;
   logic [EW-1:0] sram;
   logic [4:0] h_push;
@@ -68,11 +70,12 @@ module vta_writer (
   logic [31:0] h_value;
   assign {h_push, h_fmt, sram, h_x, h_y, h_z, h_x0, h_x1, h_y0, h_y1, h_value} = head;
   assign take = !active && head_valid && !halt;
+  logic [CW-1:0] t_x, t_y;
+  assign t_x = CW'(h_x0) + CW'(h_x);
+  assign t_y = CW'(h_y0) + CW'(h_y);
 
-  assign last_x = px == x_last;
-  assign last_y = py == y_last;
   assign last_z = pz == z_last;
-  assign is_pad = px < x_begin || px >= x_end || py < y_begin || py >= y_end;
+  assign is_pad = !in_x || !in_y;
   assign begins_row = px == '0;
   assign on_data = active && !is_empty && !is_pad;
   assign in_ready = on_data && !halt;
@@ -86,12 +89,16 @@ module vta_writer (
       pushes <= h_push;
       fmt <= h_fmt;
       place <= (NW + 1)'(sram);
-      x_begin <= CW'(h_x0);
-      x_end <= CW'(h_x0) + CW'(h_x);
-      x_last <= CW'(h_x0) + CW'(h_x) + CW'(h_x1) - 1'b1;
-      y_begin <= CW'(h_y0);
-      y_end <= CW'(h_y0) + CW'(h_y);
-      y_last <= CW'(h_y0) + CW'(h_y) + CW'(h_y1) - 1'b1;
+      x_begin <= CW'(h_x0) - 1'b1;
+      x_end <= t_x - 1'b1;
+      x_last <= t_x + CW'(h_x1) - CW'(2);
+      y_begin <= CW'(h_y0) - 1'b1;
+      y_end <= t_y - 1'b1;
+      y_last <= t_y + CW'(h_y1) - CW'(2);
+      {in_x, first_in_x} <= {2{h_x0 == '0 && h_x != '0}};
+      {in_y, first_in_y} <= {2{h_y0 == '0 && h_y != '0}};
+      {last_x, only_x} <= {2{t_x + CW'(h_x1) == CW'(1)}};
+      {last_y, only_y} <= {2{t_y + CW'(h_y1) == CW'(1)}};
       z_last <= h_z - 1'b1;
       value <= h_value;
       {px, py, pz, word} <= '0;
@@ -101,7 +108,13 @@ module vta_writer (
       if (is_last_word) begin
         place <= place + 1'b1;
         px <= last_x ? '0 : px + 1'b1;
-        if (last_x) py <= last_y ? '0 : py + 1'b1;
+        in_x <= last_x ? first_in_x : px != x_end && (px == x_begin || in_x);
+        last_x <= last_x ? only_x : px == x_last;
+        if (last_x) begin
+          py <= last_y ? '0 : py + 1'b1;
+          in_y <= last_y ? first_in_y : py != y_end && (py == y_begin || in_y);
+          last_y <= last_y ? only_y : py == y_last;
+        end
         if (last_x && last_y) pz <= pz + 1'b1;
       end
     end
