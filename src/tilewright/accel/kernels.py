@@ -34,8 +34,12 @@ from tilewright.tensor.visit import rewrite
 DST, SRC, AUX = range(3)  # columns of a table
 # Where a step finds its operands: the column, and entries from there.
 PLACES = {
-    **{"src": (SRC, 0), "aux": (AUX, 0), "bias": (AUX, 0), "multiplier": (AUX, 1)},
-    **{"shift": (AUX, 2), "old": (DST, 0), "acc": (DST, 0), "out": (DST, 0)},
+    "src": (SRC, 0),
+    "aux": (AUX, 0),
+    "bias": (AUX, 0),
+    "multiplier": (AUX, 1),
+    "shift": (AUX, 2),
+    **dict.fromkeys(("old", "acc", "out"), (DST, 0)),
 }
 MOST_LANES = 16  # that a kernel computes at once
 Entry = tuple[Buffer, Expr]  # of a memory

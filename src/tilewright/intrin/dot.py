@@ -11,8 +11,8 @@
     madd_i8_rows, neon_sdot_rows    groups of A and B alike, one per lane: parts of the dot product
                       of two rows
 
-But for those of rows, A is one group that every lane uses; B holds a group per lane, side by side in
-memory. Integers wrap like any i32, so every one of these gives the same bits as plain arithmetic.
+But for those of rows, A is one group that every lane uses; B holds a group per lane, side by side
+in memory. Integers wrap like any i32, so every one of these gives the same bits as plain arithmetic.
 """
 
 from __future__ import annotations
