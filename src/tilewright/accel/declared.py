@@ -2,8 +2,8 @@
 
     print(step_function("gemm", geometry))
 
-The same arithmetic as `behaviour.py`, which runs many steps at once; a test holds them together. The
-simulators in C call what our code generator makes of these (`kernels.py`).
+The same arithmetic as `behaviour.py`, which runs many steps at once; a test holds them together.
+The simulators in C call what our code generator makes of these (`kernels.py`).
 """
 
 from __future__ import annotations

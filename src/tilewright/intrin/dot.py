@@ -12,7 +12,7 @@
                       of two rows
 
 But for those of rows, A is one group that every lane uses; B holds a group per lane, side by side
-in memory. Integers wrap like any i32, so every one of these gives the same bits as plain arithmetic.
+in memory. Integers wrap like any i32: every one of these gives the same bits as plain arithmetic.
 """
 
 from __future__ import annotations
