@@ -19,11 +19,10 @@ import report
 from tilewright.accel.build import Conv, build_conv, build_gemm
 from tilewright.accel.compare import random_inputs
 from tilewright.accel.cycle import Timing, cycles
-from tilewright.accel.device import describe, load, time_on
+from tilewright.accel.device import load, open_device, time_on
 from tilewright.accel.isa import Stream
 from tilewright.accel.verify import verify
 from tilewright.base.geometry import Geometry
-from tilewright.runtime.accel import Accelerator
 
 GEOMETRY = Geometry()
 # name, how often ResNet-18 has it, sizes in blocks of 16 channels; rows, outputs and channels of a
@@ -80,7 +79,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
 
 def _seconds(backend: str, stream: Stream) -> float:
     """Of one core: the least of three runs, without making the stream."""
-    device = Accelerator(describe(stream.geometry), backend)
+    device = open_device(stream.geometry, backend)
     loaded = load(device, stream, random_inputs(stream, 0))
     found = []
     for _ in range(3):

@@ -29,7 +29,7 @@ from accel_models import MODELS
 
 from tilewright.accel.compiler import compile_function
 from tilewright.accel.device import time_on
-from tilewright.accel.layers import Operator, function_of
+from tilewright.accel.operators import Operator, function_of
 from tilewright.accel.part import kernels_of, with_sums
 from tilewright.accel.rules import problems_of, schedule
 from tilewright.accel.rules.tiles import SLOTS

@@ -21,13 +21,12 @@ import report
 from accel_models import MODELS
 
 from tilewright.accel.compare import differences
-from tilewright.accel.device import describe, load, run_on
+from tilewright.accel.device import load, open_device, run_on
 from tilewright.accel.part import Part, compile_part
 from tilewright.accel.verify import verify
 from tilewright.accel.verilate import simulator
 from tilewright.base.target import Target
 from tilewright.graph import Module, interpret
-from tilewright.runtime.accel import Accelerator
 
 Array = np.ndarray[Any, Any]
 # Seconds or rates that are asked for, of models: functional ms, verifying s, RTL s.
@@ -95,7 +94,7 @@ def timed(
     part: Part, backend: str, given: dict[str, Array] | None
 ) -> tuple[float, dict[str, Array]]:
     """Seconds of one core, the least of three runs, without making the stream."""
-    device = Accelerator(describe(part.stream.geometry), backend)
+    device = open_device(part.stream.geometry, backend)
     loaded = load(device, part.stream, given)
     found = []
     for _ in range(3):

@@ -141,6 +141,53 @@ def on_accelerator_alone(module, x, target):
     return (part.run(given)[0].astype(np.float32) - zero) * scale
 
 
+def branches_net(channels=16, batch=2):
+    """Branches of different scales put together, in one scale of their own, and cut off."""
+    net = Net(channels=channels, size=(13, 12), batch=batch)
+    add = net.builder.add
+    stem = net.quantized(net.conv(net.value, channels, 3, 1, 1), 0.04, 120)
+    small = net.quantized(net.conv(stem, 2 * channels, 1), 0.05, 100)
+    large = net.quantized(net.conv(stem, channels + 3, 3, 1, 1), 0.03, 140)
+    pool = add("max_pool", stem, kernel=(3, 3), strides=(1, 1), pads=(1,) * 4, dilations=(1, 1))
+    pool = net.quantized(pool, 0.04, 120)
+    whole = net.quantized(add("concat", small, pool, large, axis=1), 0.06, 110)
+    again = net.quantized(add("relu", whole), 0.05, 110)
+    return net.done(net.quantized(net.conv(again, 24, 1), 0.1, 128))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_branches_are_put_together_there(target):
+    model = branches_net()
+    x, chosen = inputs_of(model, batch=2), Target.parse(target)
+    whole = integer_graph(model, chosen)
+    copies = [node for node in whole.main.nodes if node.op == "quantized_concat"]
+    assert len(copies) == 2
+    (want,) = interpret(whole, x)
+    np.testing.assert_array_equal(on_accelerator_alone(whole, x, chosen), want)
+    _, reasons = divide(whole, chosen)
+    assert not reasons.keys() & {node.output.name for node in copies}
+    np.testing.assert_array_equal(np.asarray(tw.compile(whole, target="cpu")(x)[0]), want)
+    assert np.abs(want - interpret(model, x)[0]).max() <= 4 * 0.1
+
+
+def test_branches_of_a_batch_that_a_call_tells(tmp_path):
+    model = branches_net(batch=None)
+    made = tw.compile(model, target="vta-sim")
+    made.save(tmp_path / "model.so")
+    saved = tw.load(tmp_path / "model.so")
+    for batch in (1, 3):
+        x = inputs_of(model, batch=batch)
+        (want,) = interpret(integer_graph(model, Target.parse("vta-sim")), x)
+        np.testing.assert_array_equal(np.asarray(made(x)[0]), want)
+        np.testing.assert_array_equal(np.asarray(saved(x)[0]), want)
+
+
+def test_parts_of_blocks_are_put_together_on_the_host():
+    whole = integer_graph(branches_net(channels=12), Target.parse("vta-sim"))
+    _, reasons = divide(whole, Target.parse("vta-sim"))
+    assert any("no multiples of 16" in why for why in reasons.values())
+
+
 @pytest.mark.parametrize("of", [np.uint8, np.int8])
 def test_bytes_with_and_without_a_sign(of):
     net = Net(channels=5, size=(9, 7), batch=2, of=of)

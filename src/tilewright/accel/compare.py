@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.device import describe, load, run_on
+from tilewright.accel.device import load, open_device, run_on
 from tilewright.accel.isa.stream import Stream
 from tilewright.accel.isa.table import word_bytes
 from tilewright.base.errors import ExecutionError
-from tilewright.runtime.accel import NO_STALLS, TIMEOUT_CYCLES, Accelerator
+from tilewright.runtime.accel import NO_STALLS, TIMEOUT_CYCLES
 
 Array = np.ndarray[Any, Any]
 
@@ -81,7 +81,7 @@ def outcome(
     stalls: int = NO_STALLS,
 ) -> Outcome:
     """How a stream of these words ends; afterwards the device must run the undamaged stream."""
-    device = Accelerator(describe(stream.geometry), backend)
+    device = open_device(stream.geometry, backend)
     device.reset(stalls)
     damaged = load(device, stream, inputs, words)
     error, outputs = "", {}

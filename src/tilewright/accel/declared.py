@@ -1,8 +1,9 @@
-"""One step of every computing instruction as a tensor function: what `tensorize` will match.
+"""One step of every computing instruction as a tensor function.
 
     print(step_function("gemm", geometry))
 
 The same arithmetic as `behaviour.py`, which runs many steps at once; a test holds them together.
+The simulators in C call what our code generator makes of these (`kernels.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,18 @@ def _gemm(g: Geometry) -> Function:
         name="acc",
     )
     return te.function([inp, wgt, acc], name="vta_gemm")
+
+
+def accumulation(g: Geometry) -> Function:
+    """What the array does with products: a step that is the first one forgets what was there."""
+    shape = (g.batch, g.block_out)
+    product, old = (te.placeholder(shape, "i32", name=name) for name in ("product", "old"))
+    first = te.placeholder((1,), "i64", name="first")
+
+    def step(b: Any, o: Any) -> Any:
+        return te.if_then_else(te.eq(first[0], 0), old[b, o], te.const(0, "i32")) + product[b, o]
+
+    return te.function([product, first, old, te.compute(shape, step, name="acc")], name="vta_sum")
 
 
 def _alu(name: str, g: Geometry) -> Function:

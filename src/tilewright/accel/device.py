@@ -36,6 +36,7 @@ from tilewright.accel.isa.table import (
     widths,
     word_bytes,
 )
+from tilewright.accel.kernels import load_kernels
 from tilewright.accel.memory import Memory
 from tilewright.accel.verilate import simulator
 from tilewright.base.errors import UserError
@@ -146,6 +147,12 @@ def backend_of(target: str) -> str:
     return library
 
 
+def open_device(geometry: Geometry, backend: str) -> Accelerator:
+    """A device of the driver; simulators get the kernels that are compiled for them."""
+    kernels = load_kernels(geometry) if backend in SIMULATORS.values() else None
+    return Accelerator(describe(geometry), backend, kernels)
+
+
 def load(
     device: Accelerator,
     stream: Stream,
@@ -177,7 +184,7 @@ def run_on(
     timeout_cycles: int = TIMEOUT_CYCLES,
 ) -> Timing:
     """Run a stream on a backend; its outputs, and its times as far as the backend knows them."""
-    device = Accelerator(describe(stream.geometry), backend)
+    device = open_device(stream.geometry, backend)
     device.reset(NO_STALLS if stalls is None else stalls)
     loaded = load(device, stream, inputs)
     loaded.start()

@@ -9,6 +9,7 @@ divides are filled up: their weights are 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,22 +21,19 @@ from tilewright.accel.operators import (
     Axis,
     Blend,
     Conv,
+    Copy,
+    Operator,
     Residual,
     Windows,
-    blend,
-    conv,
     ratio_of,
-    windows,
 )
 from tilewright.base.errors import Unsupported
 from tilewright.base.geometry import ACC_BYTES, Geometry
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.passes.decompose_quantized import LIMITS, given
-from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
 BYTE_MAX = 127
-Operator = Conv | Windows | Blend
 
 
 @dataclass(frozen=True)
@@ -74,20 +72,19 @@ class Layout:
         made = np.full((images * batch, blocks * block, h, w), fill, np.int8)
         made[:, : c * far * far] = deep.reshape(images * batch, -1, h, w)
         split = made.reshape(images, batch, blocks, block, h, w).transpose(0, 2, 4, 5, 1, 3)
-        return np.ascontiguousarray(self._turned(split))
+        return np.ascontiguousarray(split.transpose(self.order))
 
     def unpack(self, packed: Array, g: Geometry) -> Array:
-        images, blocks, h, w, batch, block = self.packed_shape(g)
-        shape = (blocks, images, h, w, batch, block) if len(self.shape) == 2 else None
-        split = packed.reshape(shape or self.packed_shape(g))
-        split = split.transpose(1, 0, 2, 3, 4, 5) if shape else split
+        images, blocks, h, w, batch, block = shape = self.packed_shape(g)
+        split = packed.reshape([shape[at] for at in self.order]).transpose(self.order)
         whole = split.transpose(0, 4, 1, 5, 2, 3).reshape(images * batch, blocks * block, h, w)
         n, c, _, _ = self.image
         return np.ascontiguousarray(whole[:n, :c]).reshape(self.shape)
 
-    def _turned(self, split: Array) -> Array:
-        """Of a matrix, blocks of columns come first."""
-        return split.transpose(1, 0, 2, 3, 4, 5) if len(self.shape) == 2 else split
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Of dimensions in memory: of a matrix, blocks of columns come first."""
+        return (1, 0, 2, 3, 4, 5) if len(self.shape) == 2 else (0, 1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True)
@@ -171,6 +168,11 @@ class Kernel:
     output: Result
     macs: int  # multiply-accumulates that the layer asks for, filling aside
     within: tuple[Node, ...] = ()  # layers before it that are computed along
+    others: tuple[Kernel, ...] = ()  # that write the rest of the result
+
+    @property
+    def all(self) -> tuple[Kernel, ...]:
+        return (self, *self.others)
 
     def with_sum(self, add: Kernel) -> Kernel:
         """The same convolution or matrix product, ending in the residual sum of its result."""
@@ -185,14 +187,6 @@ class Kernel:
             add.node, replace(self.operator, residual=residual), {**self.inputs, "z": z},
             {**self.stored, "r": add.stored["q"]}, add.output, self.macs, (self.node,),
         )  # fmt: skip
-
-
-def function_of(operator: Operator, geometry: Geometry) -> Function:
-    if isinstance(operator, Conv):
-        return conv(operator, geometry)
-    if isinstance(operator, Windows):
-        return windows(operator, geometry)
-    return blend(operator, geometry)
 
 
 class _Refused(Unsupported):
@@ -464,10 +458,39 @@ def _max_pool(node: Node, constants: Constants, g: Geometry, outside: set[Value]
     return Kernel(node, operator, {"x": (x, layout)}, {"q": q}, Layout(_shape(node.output)), 0)
 
 
+def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
+    """A copy of every operand, into its part of the result."""
+    out = Layout(_shape(node.output))
+    rank = len(out.shape)
+    if rank not in (2, 4):
+        raise refused(f"its result has {rank} dimensions")
+    axis = int(node["axis"]) % rank
+    size = (g.batch, g.block_out, 1, 1)[axis]
+    values = [value for value in node.inputs if value is not None]
+    parts = [Layout(_shape(value)) for value in values]
+    if any(part.shape[axis] % size for part in parts[:-1]):
+        raise refused(f"sizes along axis {axis} are no multiples of {size}")
+    order, place = out.order[:4], out.order.index(axis)
+    rows, *widths = (
+        math.prod(part.packed_shape(g)[at] for at in some)
+        for part, some in [(out, order[:place]), *((p, order[place:]) for p in (out, *parts))]
+    )
+    kernels, at = list[Kernel](), 0
+    for number, (value, part) in enumerate(zip(values, parts, strict=True)):
+        operator = Copy(rows, widths[1 + number], widths[0], at, _limits(node))
+        at += operator.entries
+        numbers = [node[name][number] for name in ("biases", "multipliers", "shifts")]
+        arrays = [np.full(g.block_out, one) for one in numbers]
+        stored = {"q": _parameters(arrays, g.block_out, 1, g)}
+        kernels.append(Kernel(node, operator, {"x": (value, part)}, stored, out, 0))
+    return replace(kernels[0], others=tuple(kernels[1:]))
+
+
 LAYERS: dict[str, Callable[[Node, Constants, Geometry, set[Value]], Kernel]] = {
     "quantized_conv": _conv,
     "quantized_matmul": _matmul,
     "quantized_batch_matmul": _batch_matmul,
     "quantized_add": _add,
     "quantized_max_pool": _max_pool,
+    "quantized_concat": _concat,
 }

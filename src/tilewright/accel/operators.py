@@ -14,7 +14,8 @@ A convolution may end in a residual sum: `a` is then its result in 8 bits, `b` t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import te
@@ -22,7 +23,10 @@ from tilewright.accel.intrin import byte_at, low_byte
 from tilewright.accel.isa.table import REQUANT_ENTRIES
 from tilewright.base.geometry import Geometry
 from tilewright.lower.quantize import requantized
+from tilewright.sym import const
 from tilewright.tensor import Function
+from tilewright.tensor.ir import Block, Region, Stmt, Store
+from tilewright.tensor.visit import rewrite
 
 Limits = tuple[int, int, int]  # zero point, least and greatest result of requantization
 LIMITS: Limits = (0, -128, 127)
@@ -259,7 +263,7 @@ def windows(shape: Windows, geometry: Geometry) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """x * a + z * b, entry by entry: residual sums; where b is 0, x alone in another scale."""
+    """x * a + z * b, entry by entry: residual sums."""
 
     entries: int
     a: int
@@ -268,17 +272,65 @@ class Blend:
 
 
 def blend(shape: Blend, geometry: Geometry) -> Function:
-    """x, (z,) q -> y"""
+    """x, z, q -> y"""
     g, s = geometry, shape
-    extents = (s.entries, g.batch, g.block_out)
+    extents = (1, 1, 1, s.entries, g.batch, g.block_out)
     x, z = (te.placeholder(extents, "i8", name=name) for name in ("x", "z"))
     q = te.placeholder((1, REQUANT_ENTRIES, g.batch, g.block_out), "i32", name="q")
     a, b = (
         te.compute(extents, lambda *at, t=t: te.cast(t[at], "i32"), name=name)
         for t, name in ((x, "a"), (z, "b"))
     )
-    if not s.b:
-        return te.function([x, q, _finish(a, q, s.limits, lambda at: 0)], name="vta_rescale")
     acc = _blended(a, b, s.a, s.b, "acc")
     y = _finish(acc, q, s.limits, lambda at: 0)
     return te.function([x, z, q, y], name="vta_blend")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rows of so many entries into a tensor whose rows may be longer, in another scale."""
+
+    rows: int
+    entries: int
+    width: int  # of the rows that they become a part of
+    at: int = 0  # where in them they begin
+    limits: Limits = LIMITS
+
+
+def copy(shape: Copy, geometry: Geometry) -> Function:
+    """x, q -> y"""
+    g, s = geometry, shape
+    x = te.placeholder((1, 1, s.rows, s.entries, g.batch, g.block_out), "i8", name="x")
+    q = te.placeholder((1, REQUANT_ENTRIES, g.batch, g.block_out), "i32", name="q")
+    a = te.compute(x.shape, lambda *at: te.cast(x[at], "i32"), name="a")
+    made = te.function([x, q, _finish(a, q, s.limits, lambda at: 0)], name="vta_copy")
+    return made if s.width == s.entries else _within(made, s)
+
+
+def _within(fn: Function, shape: Copy) -> Function:
+    """The same function, whose result is a part of every row."""
+    (old,) = (one for one in fn.buffers if one.name == "y")
+    new = replace(old, shape=(*old.shape[:3], const(shape.width), *old.shape[4:]))
+
+    def rule(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Store) and stmt.buffer is old:
+            index = (*stmt.index[:3], stmt.index[3] + shape.at, *stmt.index[4:])
+            return replace(stmt, buffer=new, index=index)
+        if isinstance(stmt, Block) and stmt.writes[0].buffer is old:
+            ranges = stmt.writes[0].ranges
+            moved = replace(ranges[3], start=ranges[3].start + shape.at)
+            return replace(stmt, writes=(Region(new, (*ranges[:3], moved, *ranges[4:])),))
+        return stmt
+
+    params = tuple([new if one is old else one for one in fn.params])
+    return replace(fn, params=params, body=rewrite(fn.body, rule))
+
+
+Operator = Conv | Windows | Blend | Copy
+FUNCTIONS: dict[type, Callable[[Any, Geometry], Function]] = {
+    Conv: conv, Windows: windows, Blend: blend, Copy: copy,
+}  # fmt: skip
+
+
+def function_of(operator: Operator, geometry: Geometry) -> Function:
+    return FUNCTIONS[type(operator)](operator, geometry)

@@ -24,11 +24,10 @@ from tilewright.accel.compiler.fold import Folder, Place
 from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.cycle import Timing
 from tilewright.accel.device import backend_of, run_on, time_on
-from tilewright.accel.isa.steps import count_steps
 from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
-from tilewright.accel.layers import Kernel, Operator, Result, Source, function_of, kernel_of
-from tilewright.accel.operators import Blend, Conv
+from tilewright.accel.layers import Kernel, Result, Source, kernel_of
+from tilewright.accel.operators import Blend, Conv, Operator, function_of
 from tilewright.accel.rounds import round_of
 from tilewright.accel.rules import Problems, predicted_cycles, problems_of, schedule
 from tilewright.base.errors import ScheduleError
@@ -86,7 +85,6 @@ class Layer:
     plan: str
     macs: int
     tasks: tuple[int, int]
-    steps: int  # of GEMM
     bytes_moved: int
     predicted: float
 
@@ -187,7 +185,8 @@ def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target)
 
 def predict_part(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> float:
     """Cycles of such a graph by its layers' plans, without compiling it."""
-    found = [predicted(one.operator, target) for one in with_sums(graph, kernels, target)]
+    layers = with_sums(graph, kernels, target)
+    found = [predicted(one.operator, target) for layer in layers for one in layer.all]
     if math.inf in found:
         raise ScheduleError("TW7043", "a layer does not fit the accelerator", help="see `inspect`")
     return sum(found)
@@ -239,9 +238,8 @@ class _Compiler:
         self.sizes: list[int] = []
         self.places: dict[tuple[Value, Source | Result], Place] = {}
         self.inputs: list[tuple[int, Source, str, int]] = []
-        self.weights: list[Array] = []
+        self.weights: list[tuple[int, Array]] = []  # and where each begins
         self.layers: list[Layer] = []
-        self.ends: list[int] = []
 
     def _buffer(self, name: str, role: str) -> int:
         self.names.append(name)
@@ -273,26 +271,29 @@ class _Compiler:
         ]
         stream = finish(self.folder, buffers)
         marks = self.folder.loads_before
-        for kernel, plan, first, last in counts:
-            self.layers.append(self._layer(kernel, plan, stream, marks(first), marks(last)))
+        for kernel, plans, first, last in counts:
+            self.layers.append(self._layer(kernel, plans, stream, marks(first), marks(last)))
         stored = np.zeros(max(1, self.sizes[self.store]), np.uint8)
-        at = 0
-        for array in self.weights:
-            at = -(-at // ALIGNMENT) * ALIGNMENT
-            flat = array.reshape(-1).view(np.uint8)
-            stored[at : at + len(flat)] = flat
-            at += len(flat)
+        for at, array in self.weights:
+            stored[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
         made_by = {kernel.node.output: kernel for kernel, _, _, _ in counts}
         outputs = [
             (made_by[value].output, self.names[results[value]]) for value in self.graph.results
         ]
         shapes = [value.tensor.static_shape or () for value in self.graph.params]
-        kept = {"weights": stored}
         return Part(
-            self.target, stream, self.inputs, outputs, kept, self.layers, shapes, self.round
-        )
+            self.target, stream, self.inputs, outputs, {"weights": stored}, self.layers, shapes,
+            self.round,
+        )  # fmt: skip
 
-    def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> Scheduled:
+    def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> list[Scheduled]:
+        value = kernel.node.output
+        size = kernel.output.size_bytes(self.geometry)
+        place = self._room(results.get(value, self.temp), size)
+        self.places[value, kernel.output] = place
+        return [self._operator(one, place) for one in kernel.all]
+
+    def _operator(self, kernel: Kernel, result: Place) -> Scheduled:
         made = scheduled(kernel.operator, self.target)
         by_name = {buffer.name: buffer for buffer in made.fn.buffers}
         places = {}
@@ -301,13 +302,9 @@ class _Compiler:
                 places[by_name[name]] = self._input(kernel, value, layout)
         for name, array in kernel.stored.items():
             if name in by_name:
-                places[by_name[name]] = self._room(self.store, array.nbytes)
-                self.weights.append(array)
-        value = kernel.node.output
-        base = results.get(value, self.temp)
-        place = self._room(base, kernel.output.size_bytes(self.geometry))
-        self.places[value, kernel.output] = place
-        places[by_name["y"]] = place
+                place = places[by_name[name]] = self._room(self.store, array.nbytes)
+                self.weights.append((place.offset, array))
+        places[by_name["y"]] = result
         self.folder.add(made.fn, places)
         return made
 
@@ -323,23 +320,20 @@ class _Compiler:
         return found
 
     def _layer(
-        self, kernel: Kernel, made: Scheduled, stream: Stream, first: int, last: int
+        self, kernel: Kernel, made: list[Scheduled], stream: Stream, first: int, last: int
     ) -> Layer:
-        steps = moved = 0
+        moved = 0
         for task in stream.instructions[first:last]:
-            if task.op == "gemm":
-                steps += count_steps(task)
-            elif task.opcode.formats:
+            if task.opcode.formats:
                 entries = task["x"] * task["y"] * task["z"]
                 moved += entries * dram_bytes(task.format, self.geometry)
         return Layer(
             kernel.node.output.name,
             kernel.node.op,
             tuple([node.output.name for node in kernel.within]),
-            f"{made.rule} {made.plan}",
+            "; ".join(dict.fromkeys(f"{one.rule} {one.plan}" for one in made)),
             kernel.macs,
             (first, last),
-            steps,
             moved,
-            made.predicted,
+            sum(one.predicted for one in made),
         )

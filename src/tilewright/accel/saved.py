@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.device import LIBRARY, backend_of, describe
+from tilewright.accel.declared import STEPS
+from tilewright.accel.device import LIBRARY, SIMULATORS, backend_of, describe
 from tilewright.accel.isa.encode import encode_all, encode_microcode
 from tilewright.accel.isa.stream import Buffer
+from tilewright.accel.kernels import kernel_name, kernel_objects
 from tilewright.accel.part import Part
 from tilewright.base.target import Target
 
@@ -26,6 +28,15 @@ def saved_backend(target: Target) -> str:
     """What runs the parts of a saved model; the library of hardware is named by the environment of
     whoever calls it."""
     return f"${LIBRARY}" if target.text.split()[0] == "vta" else backend_of(target.text)
+
+
+def saved_kernels(parts: Sequence[Part], host: Target) -> dict[str, bytes]:
+    """What the simulator in a library calls: object code by its name. Other backends need none."""
+    if not parts or saved_backend(parts[0].target) not in SIMULATORS.values():
+        return {}
+    g = parts[0].stream.geometry
+    names = [kernel_name(step, g) for step in STEPS]
+    return dict(zip(names, kernel_objects(g, host), strict=True))
 
 
 def saved_arrays(parts: Sequence[Part]) -> list[Array]:

@@ -27,6 +27,7 @@ class Dot:
     adds: bool = True  # whether the instruction adds to its lanes; otherwise another one does
     chain_cycles: int = 4  # from one sum of a lane to the next
     shares: int = 0  # vector instructions that put a group of A into all lanes, besides its load
+    takes: str = ""  # what operands are widened to first; otherwise they are taken as they are
 
     @property
     def steps(self) -> int:
@@ -63,6 +64,18 @@ DOTS: tuple[Dot, ...] = (
     Dot("neon_udot", _ARM, *_UU, 4, 4, _UDOT, chain_cycles=1, shares=1),
     Dot("neon_usdot", _I8MM, *_U8, 4, 4, _USDOT, chain_cycles=1, shares=1),
 )
+
+# Dot products of two rows: every lane has a group of its own of A, too.
+ROW_DOTS: tuple[Dot, ...] = (
+    Dot("madd_i8_rows", ("avx2",), *_I8, 8, 2, _MADD_256, adds=False, chain_cycles=1, takes="i16"),
+    Dot("neon_sdot_rows", _ARM, *_I8, 4, 4, _SDOT, chain_cycles=1),
+)
+
+
+def row_dot_of(target: Target, length: int) -> Dot | None:
+    """What multiplies rows of so many signed bytes on a target: an instruction, or nothing."""
+    found = (dot for dot in ROW_DOTS if all(map(target.has, dot.features)))
+    return next((dot for dot in found if length % (dot.lanes * dot.group) == 0), None)
 
 
 def dots_of(target: Target, a: str, b: str, c: str) -> tuple[Dot, ...]:

@@ -28,7 +28,7 @@ from tilewright.runtime.library import MANIFEST
 from tilewright.runtime.signature import Signature
 
 ENTRY = "{ ptr, ptr, ptr, ptr, i32, ptr }"
-PROGRAM = "{ ptr, ptr, ptr, ptr, i64 }"  # tw_accel_program in runtime/native/accel/parts.h
+PROGRAM = "{ ptr, ptr, ptr, ptr, i64, ptr }"  # tw_accel_program in runtime/native/accel/parts.h
 SECTION = ".tw_weights"
 ALIGN = 64
 Array = np.ndarray[Any, Any]
@@ -41,6 +41,7 @@ class Accelerator:
     backend: str
     numbers: tuple[int, ...]  # as runtime/native/accel/parts.c reads them
     timeout_cycles: int
+    kernels: tuple[str, ...]  # functions that a simulator calls; other backends need none
 
 
 def entry_object(
@@ -117,12 +118,21 @@ def _emit_runner(module: ModuleText, name: str, accelerator: Accelerator) -> str
         str(module.string(accelerator.backend)),
         f"ptr {waiting}",
         f"i64 {accelerator.timeout_cycles}",
+        str(_emit_kernels(module, name, accelerator.kernels)),
     )
     program = module.constant(f"{name}.program", PROGRAM, f"{{ {', '.join(fields)} }}")
     runner = f"@{foreign_name(name)}"
     callbacks = f"ptr {run}, ptr {fetch}, {program}"
     module.global_lines.append(f"{runner} = constant {{ ptr, ptr, ptr }} {{ {callbacks} }}")
     return runner
+
+
+def _emit_kernels(module: ModuleText, name: str, kernels: tuple[str, ...]) -> Value | str:
+    """The table of a simulator's kernels: tw_accel_kernels."""
+    if not kernels:
+        return "ptr null"
+    found = ", ".join(f"ptr {module.declare('i32', one, ['ptr', 'i32'])}" for one in kernels)
+    return module.constant(f"{name}.kernels", f"[{len(kernels)} x ptr]", f"[{found}]")
 
 
 def _table(name: str, places: list[int]) -> str:

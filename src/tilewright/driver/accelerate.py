@@ -34,6 +34,7 @@ from tilewright.graph.passes.decompose_quantized import decompose_all_but
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.recognize_integers import recognize_integers
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
+from tilewright.graph.visit import producers, users
 from tilewright.runtime import module as runtime
 from tilewright.runtime.module import Spec
 from tilewright.sym import Expr
@@ -81,13 +82,15 @@ def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
             one, _ = round_of(Graph("layer", given, (node,), node.outputs), geometry)
             known = {new for old, new in zip(given, one.params, strict=True) if old in outside}
             kernel = kernel_of(one.nodes[0], constants, geometry, known)
-            there = scheduled(kernel.operator, target).predicted
+            there = sum(scheduled(one.operator, target).predicted for one in kernel.all)
         except TilewrightError as error:
             reasons[node] = error.message
             continue
         macs[leading_size(node.output)] += kernel.macs
         elements = math.prod(one.results[0].tensor.static_shape or ())
-        costs[node] = there, _host_cycles(kernel.macs, elements * _taps(node))
+        # What the host touches of a result that it does not multiply, and how often.
+        touched = elements * math.prod(node.get("kernel", (4,)))
+        costs[node] = there, (kernel.macs + touched) / HOST_MACS_PER_CYCLE
     for node in list(costs):
         if leading_size(node.output) is not macs.most_common(1)[0][0]:
             reasons[node] = "its leading size is not that of other layers"
@@ -101,16 +104,6 @@ def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
     return decompose_all_but(module, kept), why
 
 
-def _host_cycles(macs: int, elements: int) -> float:
-    """What a layer takes on the host, in cycles of the accelerator."""
-    return (macs + elements) / HOST_MACS_PER_CYCLE
-
-
-def _taps(node: Node) -> int:
-    """How often the host touches an element of a result that it does not multiply."""
-    return math.prod(node.get("kernel", (4,)))
-
-
 def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target) -> set[Node]:
     """The layers that are cheapest on the accelerator, transfers counted."""
     geometry = target.geometry
@@ -118,16 +111,17 @@ def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target
     network = Network()
     there, here = network.node(), network.node()
     at = {node: network.node() for node in costs}
-    makers = {value: node for node in graph.nodes for value in node.outputs}
+    makers, used = producers(graph), users(graph)
     for node, (on_accelerator, on_host) in costs.items():
         network.edge(there, at[node], on_host)
         network.edge(at[node], here, on_accelerator)
-    for value, users in _users(graph).items():
+    for value in dict.fromkeys((*used, *graph.results)):
         made = makers.get(value)
         if made is not None and made.op == "constant":
             continue
         ends = [at.get(made, here) if made is not None else here]
-        ends += [here if user is None else at.get(user, here) for user in users]
+        ends += [at.get(user, here) for user in used.get(value, ())]
+        ends += [here] * (value in graph.results)
         if all(end == here for end in ends):
             continue
         cycles = (
@@ -138,17 +132,6 @@ def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target
                 network.edge(ends[0], end, cycles, cycles)
     side = network.cut(there, here)
     return {node for node, number in at.items() if number in side}
-
-
-def _users(graph: Graph) -> dict[Value, list[Node | None]]:
-    found: dict[Value, list[Node | None]] = {}
-    for node in graph.nodes:
-        for value in node.inputs:
-            if value is not None:
-                found.setdefault(value, []).append(node)
-    for value in graph.results:
-        found.setdefault(value, []).append(None)
-    return found
 
 
 def _constants(module: Module) -> dict[Value, Array]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.part import Part
-from tilewright.accel.saved import saved_arrays, saved_backend, saved_numbers
+from tilewright.accel.saved import saved_arrays, saved_backend, saved_kernels, saved_numbers
 from tilewright.base.errors import UserError
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
@@ -155,6 +155,7 @@ class _Export:
         self.weights = [np.asarray(w) for w in inside.program.module.constants.values()]
         self.constants = len(self.weights)
         self.weights += saved_arrays(inside.streams)
+        self.simulated = saved_kernels(inside.streams, inside.target)
         self.signature = full_signature(inside.program.module, outputs, name)
 
     def write(self, path: Path) -> None:
@@ -196,6 +197,7 @@ class _Export:
         yield inside.image
         for kernel in inside.program.kernels.values():
             yield kernel.image
+        yield from self.simulated.values()
 
     def _accelerator(self) -> Accelerator | None:
         """What the library needs to run parts on an accelerator."""
@@ -204,7 +206,8 @@ class _Export:
             return None
         placed = zip(places_of(self.weights), self.weights, strict=True)
         numbers = saved_numbers(streams, list(placed)[self.constants :])
-        return Accelerator(saved_backend(streams[0].target), numbers, TIMEOUT_CYCLES)
+        backend = saved_backend(streams[0].target)
+        return Accelerator(backend, numbers, TIMEOUT_CYCLES, tuple(self.simulated))
 
     def manifest(self) -> dict[str, Any]:
         """All that loading must know, and where each kernel comes from."""

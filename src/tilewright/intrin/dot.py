@@ -8,15 +8,19 @@
     neon_sdot         AArch64: 4 lanes of i32, each the sum of 4 products i8 x i8; neon_udot for u8,
                       neon_usdot for u8 x i8
     neon_sdot_by_element, ...   four such groups of A in one register, each used by its number
+    madd_i8_rows, neon_sdot_rows    groups of A and B alike, one per lane: parts of the dot product
+                      of two rows
 
-A is one group that every lane uses; B holds a group per lane, side by side in memory. Integers wrap
-like any i32, so every one of these gives the same bits as plain arithmetic.
+But for those of rows, A is one group that every lane uses; B holds a group per lane, side by side
+in memory. Integers wrap like any i32: every one of these gives the same bits as plain arithmetic.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright import sym
-from tilewright.base.dots import DOTS, Dot
+from tilewright.base.dots import DOTS, ROW_DOTS, Dot
 from tilewright.base.dtype import DType, dtype
 from tilewright.intrin.declare import declare
 from tilewright.sym import ONE, ZERO, Expr
@@ -89,11 +93,46 @@ def _declared(dot: Dot) -> TensorIntrin:
                 total = sym.add(total, Call(dot.llvm, pair, total.dtype))
         return Store(C, (Ramp(ZERO, ONE, lanes),), total)
 
-    def reset(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
-        zero = Broadcast(sym.const(0, C.dtype), lanes)
-        return Store(C, (Ramp(ZERO, ONE, lanes),), zero)
-
-    return declare(_behavior(dot), reset=reset, update=update)
+    return declare(_behavior(dot), reset=partial(_reset, lanes), update=update)
 
 
-INTRINSICS: dict[str, TensorIntrin] = {dot.name: _declared(dot) for dot in DOTS}
+def _reset(lanes: int, A: Buffer, B: Buffer, C: Buffer) -> Stmt:
+    zero = Broadcast(sym.const(0, C.dtype), lanes)
+    return Store(C, (Ramp(ZERO, ONE, lanes),), zero)
+
+
+def _declared_rows(dot: Dot) -> TensorIntrin:
+    lanes, size, at = dot.lanes, dot.lanes * dot.group, f"%vj * {dot.group} + %vk"
+    behavior = f"""
+    func @{dot.name}(%A: {dot.a}[{size}], %B: {dot.b}[{size}], %C: {dot.c}[{lanes}])
+        stage scheduled {{
+      for %j in 0..{lanes} {{ for %k in 0..{dot.group} {{
+        block @C(%vj: spatial {lanes} = %j, %vk: reduce {dot.group} = %k) {{
+          reads %A[{at}], %B[{at}]
+          writes %C[%vj]
+          init {{
+            %C[%vj] = 0
+          }}
+          %C[%vj] sum= {dot.c}(%A[{at}]) * {dot.c}(%B[{at}])
+        }}
+      }} }}
+    }}
+    """
+
+    def row(X: Buffer) -> Expr:
+        whole = _vector(X, size)
+        return sym.cast(whole, dtype(dot.takes).with_lanes(size)) if dot.takes else whole
+
+    def update(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
+        total = _vector(C, lanes)
+        added = (total,) if dot.adds else ()
+        made = Call(dot.llvm, (*added, row(A), row(B)), total.dtype)
+        return Store(C, (Ramp(ZERO, ONE, lanes),), made if dot.adds else sym.add(total, made))
+
+    return declare(behavior, reset=partial(_reset, lanes), update=update)
+
+
+INTRINSICS: dict[str, TensorIntrin] = {
+    **{dot.name: _declared(dot) for dot in DOTS},
+    **{dot.name: _declared_rows(dot) for dot in ROW_DOTS},
+}

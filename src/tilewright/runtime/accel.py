@@ -1,6 +1,6 @@
 """Accelerators behind one driver: simulators, RTL and hardware.
 
-    device = Accelerator(description, "functional")
+    device = Accelerator(description, "functional", kernels)
     x = device.allocate(4096)
     x.host[:] = values
     x.flush()
@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -50,11 +50,26 @@ def make_stream(
     return _native.accel_make(description, words, tasks, rounds, tuple(regions))
 
 
-class Accelerator:
-    """A device. `backend`: functional, cycle, timing, or the path of a library that is one."""
+class Kernel(Protocol):
+    """Native code of a tensor function."""
 
-    def __init__(self, description: bytes, backend: str) -> None:
+    @property
+    def address(self) -> int: ...
+
+
+class Accelerator:
+    """A device. `backend`: functional, cycle, timing, or the path of a library that is one.
+
+    Simulators that compute are given kernels, in the order of `tw_accel_kernels`.
+    """
+
+    def __init__(
+        self, description: bytes, backend: str, kernels: Sequence[Kernel] | None = None
+    ) -> None:
         self._device = _native.accel_open(description, backend)
+        self._kernels = kernels  # as long as their addresses are known there
+        if kernels is not None:
+            _native.accel_use(self._device, tuple(one.address for one in kernels))
 
     def allocate(self, size_bytes: int) -> DeviceBuffer:
         number, address = _native.accel_alloc(self._device, size_bytes)

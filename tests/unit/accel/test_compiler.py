@@ -9,16 +9,19 @@ import tilewright as tw
 from tilewright.accel.compiler import LOWER_ACCEL, compile_function, finish, lower
 from tilewright.accel.compiler.fold import Folder, Place
 from tilewright.accel.cycle import cycles
+from tilewright.accel.device import run_on
 from tilewright.accel.isa.stream import Buffer, Instruction
 from tilewright.accel.isa.table import PLACES, QUEUES
 from tilewright.accel.operators import (
     Axis,
     Blend,
     Conv,
+    Copy,
     Residual,
     Windows,
     blend,
     conv,
+    copy,
     windows,
 )
 from tilewright.accel.rules import schedule
@@ -133,9 +136,23 @@ def test_banks_of_a_residual_sum_divide_accumulators_whatever_the_slots():
     verify(compile_function(schedule(fn, enough)[0].function, enough))
 
 
-def test_a_sum_of_two_tensors_and_one_in_another_scale():
+def test_a_sum_of_two_tensors():
     check(blend(Blend(70, 3, -4), Geometry()), "vta-sim")
-    check(blend(Blend(70, 1, 0), Geometry()), "vta-sim")
+
+
+@pytest.mark.parametrize(("rows", "width", "at"), [(1, 70, 0), (5, 70, 0), (5, 100, 13)])
+def test_copies_into_another_tensor_and_scale(rows, width, at):
+    shape = Copy(rows, 70, width, at, (3, -100, 90))
+    fn, target, random = copy(shape, Geometry()), Target.parse("vta-sim"), np.random.default_rng(1)
+    want = np.full(shape_of(fn.buffers[-1]), 77, np.int8)
+    x, q = inputs_of(fn, random)
+    tw.interpret(fn, x, q, want)
+    assert (np.delete(want, np.s_[at : at + 70], 3) == 77).all()  # what is not written stays
+    stream = compile_function(schedule(fn, target)[0].function, target)
+    verify(stream)
+    made = run_on("cycle", stream, {"x": x, "q": q}).outputs["y"].reshape(want.shape)
+    part = np.s_[:, :, :, at : at + 70]
+    np.testing.assert_array_equal(made[part], want[part])
 
 
 def test_every_pass_keeps_the_answer():

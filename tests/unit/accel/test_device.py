@@ -10,7 +10,15 @@ from tilewright.accel.build import Conv, build_conv, build_gemm
 from tilewright.accel.build.random import random_stream
 from tilewright.accel.compare import damage, differences, outcome, random_inputs
 from tilewright.accel.cycle import cycles
-from tilewright.accel.device import FIELDS_IN_C, backend_of, describe, load, run_on, time_on
+from tilewright.accel.device import (
+    FIELDS_IN_C,
+    backend_of,
+    describe,
+    load,
+    open_device,
+    run_on,
+    time_on,
+)
 from tilewright.accel.isa import parse
 from tilewright.accel.isa.encode import decode, encode
 from tilewright.accel.isa.table import ALU_FUNCTIONS, MEMORIES, OPCODES, word_bytes
@@ -105,7 +113,7 @@ def test_tokens_overflow():
 
 def test_unflushed_memory_is_not_seen_and_results_are_not_until_invalidated():
     stream = build_gemm(TINY, (1, 1, 1), (1, 1, 1))
-    device = Accelerator(describe(TINY), "functional")
+    device = open_device(TINY, "functional")
     loaded = load(device, stream)
     loaded.start()
     with pytest.raises(ExecutionError) as caught:
@@ -125,7 +133,7 @@ def test_unflushed_memory_is_not_seen_and_results_are_not_until_invalidated():
 
 def test_a_device_that_answers_no_more_is_a_time_out():
     stream = build_gemm(TINY, (3, 2, 2), (2, 1, 1))
-    device = Accelerator(describe(TINY), "cycle")
+    device = open_device(TINY, "cycle")
     device.reset(stalls=-2 - 3)  # three answers
     load(device, stream, random_inputs(stream, 0)).start()
     with pytest.raises(ExecutionError) as caught:
@@ -145,7 +153,7 @@ def test_a_device_that_answers_no_more_is_a_time_out():
 )
 def test_the_driver_refuses_what_makes_no_sense(use, message):
     with pytest.raises(UserError, match=message) as caught:
-        use(Accelerator(describe(TINY), "functional"))
+        use(open_device(TINY, "functional"))
     assert caught.value.code == "TW7033"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
-from tilewright.base.dots import DOTS, dots_of
+from tilewright.base.dots import DOTS, ROW_DOTS, dots_of, row_dot_of
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
 from tilewright.tensor.intrin import intrinsic
@@ -142,3 +142,21 @@ def test_groups_that_lie_apart_are_refused(dot):
         tw.build(matmul(dot, packed=False), target_of(dot))
     assert caught.value.code == "TW2206"
     assert f"along dimension 0 of %B they lie 16 apart, not {dot.group}" in caught.value.message
+
+
+@pytest.mark.parametrize("dot", ROW_DOTS, ids=lambda dot: dot.name)
+def test_dot_products_of_rows_are_what_they_declare(dot):
+    random = np.random.default_rng(3)
+    a, b = random.integers(-128, 128, (2, dot.lanes * dot.group)).astype(np.int8)
+    found = np.ones(dot.lanes, np.int32)
+    tw.interpret(intrinsic(dot.name).behavior, a, b, found)
+    want = (a.astype(np.int32) * b).reshape(dot.lanes, dot.group).sum(1)
+    np.testing.assert_array_equal(found, want)
+
+
+def test_rows_need_an_instruction_that_divides_them():
+    x86, arm = (Target.parse(one) for one in (X86, ARM))
+    assert row_dot_of(x86, 32).name == "madd_i8_rows"
+    assert row_dot_of(arm, 16).name == "neon_sdot_rows"
+    assert row_dot_of(arm, 8) is None
+    assert row_dot_of(Target.parse("riscv64-linux-gnu"), 16) is None

@@ -5,7 +5,7 @@
     part.run(*found.inputs)          # what interpret(found.module, *found.inputs) gives
 
 Odd sizes, strides, dilations, groups, pads on one side, channels that no block divides, zero points
-and limits of any value; convolutions, depthwise ones, matrix products, max pools, sums.
+and limits of any value; convolutions, depthwise ones, matrix products, max pools, sums, copies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Layers:
 
 def random_layers(seed: int) -> Layers:
     maker = _Maker(np.random.default_rng(seed))
-    kinds = (maker.conv, maker.conv, maker.depthwise, maker.matmul, maker.pool, maker.residual)
+    kinds = (
+        *(maker.conv, maker.conv, maker.depthwise, maker.matmul, maker.pool, maker.residual),
+        maker.concat,
+    )
     result = kinds[seed % len(kinds)]()
     return maker.done(result)
 
@@ -143,6 +146,27 @@ class _Maker:
         return self._builder.add(
             "quantized_add", *terms, a=a, b=b, bias=self._from(-500, 500),
             multiplier=self._from(MULTIPLIER // 2, MULTIPLIER), shift=self._from(36, 38),
+            **self._limits(),
+        )  # fmt: skip
+
+    def concat(self) -> Value:
+        """Images beside one another along any axis, or matrices."""
+        shape = [self._from(1, 2), 32, self._from(3, 9), self._from(3, 9)]
+        if not self._from(0, 2):
+            shape = [4 * self._from(1, 3), 32]
+        axis, count = self._from(0, len(shape) - 1), self._from(1, 3)
+        shape[0] *= 2 if axis == 0 else 1
+        operands = []
+        for _ in range(count):
+            own = self._from(1, 2)
+            operands.append(
+                self._input(*(own * n if at == axis else n for at, n in enumerate(shape)))
+            )
+        return self._builder.add(
+            "quantized_concat", *operands, axis=axis,
+            biases=tuple([self._from(-100, 100) for _ in operands]),
+            multipliers=tuple([self._from(MULTIPLIER // 2, MULTIPLIER) for _ in operands]),
+            shifts=tuple([self._from(29, 31) for _ in operands]),
             **self._limits(),
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What the ALU computes: depthwise convolutions, pools, sums of tensors, other scales.
+"""What the ALU computes: depthwise convolutions, pools, sums of tensors, copies in other scales.
 
 Tiles go through aux, ALU and store at the same time, as convolutions go through their units; all
 operands are in `acc`. Windows of different taps are one task each, over all positions of a tile.
@@ -38,8 +38,8 @@ BANKS = {"a": 1, "par": 1, "b": 2, "acc": 3}
 
 @dataclass(frozen=True)
 class VectorPlan:
-    rows: int = unit("positions", "rows of a tile, or entries of a tensor without rows")
-    columns: int = unit("positions", "columns of a tile")
+    rows: int = unit("positions", "rows of a tile")
+    columns: int = unit("positions", "columns of a tile, or entries of a tensor without rows")
     outs: int = unit("blocks", "of channels of a tile")
     slots: int = unit("tiles", "at work at the same time, each in its share of the memories")
 
@@ -64,13 +64,12 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
     if block.name != "out" or find_block(sch.function, "wgt") is not None:
         return None
     reads = tuple([name for name in ("a", "b") if find_block(sch.function, name) is not None])
-    extents = sizes(block_of(sch.function, "out"))
+    n, o, i, j = sizes(block_of(sch.function, "out"))[:4]
     if find_block(sch.function, "acc") is None:
-        return Found(1, 1, extents[0], 1, reads)
+        return Found(n, o, i, j, reads)
     acc = block_of(sch.function, "acc")
     if not isinstance(acc.body, Update):
-        return Found(1, 1, extents[0], 1, reads, passes=1 + len(reads))
-    n, o, i, j = extents[:4]
+        return Found(n, o, i, j, reads, passes=1 + len(reads))
     taps = [size for size, it in zip(sizes(acc), acc.iters, strict=True) if it.kind == REDUCE]
     kh, kw, near = (*taps, 1)[:3]
     (down, tall), (right, wide) = (_slopes(acc, axis) for axis in (2, 3))
@@ -154,15 +153,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -> list[BlockRef]:
-    loops = sch.get_loops(sch.get_block("y"))
-    if len(loops) == 3:  # entries, batch, channel
-        tile, _ = sch.split(loops[0], [None, plan.rows])
-    else:
-        n, o, i, j, b, f = loops
-        oo, oi = sch.split(o, [None, plan.outs])
-        io, ii = sch.split(i, [None, plan.rows])
-        tile, ji = sch.split(j, [None, plan.columns])
-        sch.reorder(n, oo, io, tile, oi, ii, ji, b, f)
+    n, o, i, j, b, f = sch.get_loops(sch.get_block("y"))
+    oo, oi = sch.split(o, [None, plan.outs])
+    io, ii = sch.split(i, [None, plan.rows])
+    tile, ji = sch.split(j, [None, plan.columns])
+    sch.reorder(n, oo, io, tile, oi, ii, ji, b, f)
     stages = [*found.reads, "par", "out"]
     sch.compute_at(sch.get_block("out"), tile)
     g = geometry_of(context)

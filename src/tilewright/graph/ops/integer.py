@@ -21,6 +21,7 @@ from tilewright.graph.op import BROADCAST, INTEGER, OPAQUE, Attr, Call, Input, O
 from tilewright.graph.ops.conv import GROUPS, conv_shape, grouped
 from tilewright.graph.ops.linalg import exact, to_i32
 from tilewright.graph.ops.rules import broadcast_shapes, same_dim
+from tilewright.graph.ops.shape import concat_type
 from tilewright.graph.ops.windows import DILATIONS, PADS, STRIDES, pad_spatial, taps
 from tilewright.graph.types import TensorType, Type
 
@@ -29,6 +30,7 @@ Array = np.ndarray[Any, Any]
 _PARAMETERS = tuple(Input(name, INTEGER) for name in ("bias", "multiplier", "shift"))
 _LIMITS = (Attr("zero", int, 0), Attr("low", int, -128), Attr("high", int, 127))
 _X_ZERO = Attr("x_zero", int, 0)
+_OF_OPERANDS = ("biases", "multipliers", "shifts")  # of what is put together, a number each
 
 
 def requantized(call: Call, x: Array, bias: Array, multiplier: Array, shift: Array) -> Array:
@@ -159,6 +161,22 @@ def _pool(call: Call, x: Array) -> Array:
     return out
 
 
+def _concat_type(call: Call) -> tuple[Type, ...]:
+    count = len(call.types)
+    _check_bytes(call, *range(count))
+    if any(len(call[name]) != count for name in _OF_OPERANDS):
+        raise call.error("TW1206", f"{call.op} of {count} tensors has as many of each parameter")
+    return concat_type(call)
+
+
+def _concat(call: Call, *arrays: Array) -> Array:
+    parts = []
+    for array, *given in zip(arrays, *(call[name] for name in _OF_OPERANDS), strict=True):
+        scalars = [np.array(number, np.int32) for number in given]
+        parts.append(requantized(call, array.astype(np.int32), *scalars))
+    return np.concatenate(parts, axis=call["axis"])
+
+
 OPS = (
     Op(
         "requantize",
@@ -222,6 +240,20 @@ OPS = (
         _pool,
         OPAQUE,
         (Attr("kernel", tuple, required=True), STRIDES, PADS, DILATIONS),
+        native=False,
+    ),
+    Op(
+        "quantized_concat",
+        "Bytes of tensors one behind the other, each requantized: copies in another scale.",
+        (Input("x", INTEGER, variadic=True),),
+        _concat_type,
+        _concat,
+        OPAQUE,
+        (
+            Attr("axis", int, required=True),
+            *(Attr(name, tuple, required=True) for name in _OF_OPERANDS),
+            *_LIMITS,
+        ),
         native=False,
     ),
 )

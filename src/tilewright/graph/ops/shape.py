@@ -168,7 +168,7 @@ def _transpose(call: Call, x: Array) -> Array:
 # ------------------------------------------------------------------------------------ concat
 
 
-def _concat_type(call: Call) -> tuple[Type, ...]:
+def concat_type(call: Call) -> tuple[Type, ...]:
     check_one_dtype(call)
     first = call.shape(0)
     axis = check_axis(call, call["axis"], len(first))
@@ -435,7 +435,7 @@ OPS = (
         "concat",
         "Tensors one after the other along an axis.",
         (Input("parts", variadic=True),),
-        _concat_type,
+        concat_type,
         _concat,
         INJECTIVE,
         (Attr("axis", int, required=True),),

@@ -126,4 +126,22 @@ def _pool(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
-RULES: tuple[MatchRule, ...] = (_conv, _matmul, _batch_matmul, _add, _pool)
+def _concat(node: Node, scope: Scope) -> Replacement:
+    if node.op != "quantized_concat":
+        return None
+    steps = Steps(node, scope)
+    parts = []
+    names = ("biases", "multipliers", "shifts")
+    for value, *numbers in zip(node.inputs, *(node[name] for name in names), strict=True):
+        parameters = [
+            steps.constant(np.array(number), WORD, name)
+            for number, name in zip(numbers, names, strict=True)
+        ]
+        wide = steps.add("cast", value, to=I32)
+        parts.append(steps.add("requantize", wide, *parameters, **_limits(node)))
+    if len(parts) > 1:
+        steps.add("concat", *parts, axis=node["axis"])
+    return steps.done()
+
+
+RULES: tuple[MatchRule, ...] = (_conv, _matmul, _batch_matmul, _add, _pool, _concat)

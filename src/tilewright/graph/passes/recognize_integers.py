@@ -5,13 +5,13 @@
 Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Bytes
 get a sign, which moves their zero points by 128. Average pools are depthwise convolutions with
 ones; a sum of two results of such layers multiplies them by the pair of 7-bit numbers whose ratio
-is nearest that of the scales. It runs before constants are folded, for targets that compute with
-integers alone.
+is nearest that of the scales; what is put together, or quantized once more, is copied into its
+scale. It runs before constants are folded, for targets that compute with integers alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -477,6 +477,36 @@ def _reshape(
     return value
 
 
+def _concat(
+    made: _Recognizer, node: Node, concat: Node, scale: float, limits: _Limits
+) -> Value | None:
+    """Tensors one behind the other, each in the scale of the whole."""
+    return _copies(made, node, concat.inputs, int(concat["axis"]), scale, limits)
+
+
+def _rescale(
+    made: _Recognizer, node: Node, dequantize: Node, scale: float, limits: _Limits
+) -> Value | None:
+    """The same tensor in another scale, or cut off."""
+    return _copies(made, node, dequantize.outputs, 0, scale, limits)
+
+
+def _copies(
+    made: _Recognizer, node: Node, values: Sequence[Value | None], axis: int, scale: float,
+    limits: _Limits,
+) -> Value | None:  # fmt: skip
+    operands = [one for value in values if (one := made.bytes_of(value)) is not None]
+    found = fixed_point(np.array([one.scale / scale for one in operands]))
+    if len(operands) < len(values) or found is None:
+        return None
+    multipliers, shifts = (tuple(map(int, numbers)) for numbers in found)
+    return made.add(
+        "quantized_concat", node, *(one.value for one in operands), axis=axis,
+        biases=tuple([-one.zero for one in operands]), multipliers=multipliers, shifts=shifts,
+        **limits.attributes(),
+    )  # fmt: skip
+
+
 Rule = Callable[[_Recognizer, Node, Node, float, _Limits], Value | None]
 LAYERS: dict[str, Rule] = {
     "conv": _conv,
@@ -486,4 +516,6 @@ LAYERS: dict[str, Rule] = {
     "avg_pool": _mean,
     "reduce_mean": _mean,
     "reshape": _reshape,
+    "concat": _concat,
+    "dequantize": _rescale,
 }

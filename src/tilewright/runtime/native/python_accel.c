@@ -2,6 +2,8 @@
  * them in a class. */
 #include "python_native.h"
 
+#include <string.h>
+
 #include "accel/accel.h"
 
 #define NAME "tilewright.accelerator"
@@ -24,6 +26,29 @@ PyObject *accel_open(PyObject *module, PyObject *args) {
 }
 
 static tw_accel *device_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, NAME); }
+
+/* accel_use(device, addresses): of the kernels in the order of tw_accel_kernels */
+PyObject *accel_use(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *capsule, *list;
+  if (!PyArg_ParseTuple(args, "OO!", &capsule, &PyTuple_Type, &list)) return NULL;
+  tw_accel *device = device_of(capsule);
+  if (!device) return NULL;
+  uintptr_t addresses[1 + TW_FUNCTIONS];
+  if (PyTuple_Size(list) != 1 + TW_FUNCTIONS) {
+    PyErr_Format(PyExc_ValueError, "%d kernels are needed", 1 + TW_FUNCTIONS);
+    return NULL;
+  }
+  for (Py_ssize_t i = 0; i < 1 + TW_FUNCTIONS; ++i) {
+    addresses[i] = (uintptr_t)PyLong_AsUnsignedLongLong(PyTuple_GetItem(list, i));
+  }
+  if (PyErr_Occurred()) return NULL;
+  tw_accel_kernels kernels;
+  _Static_assert(sizeof kernels == sizeof addresses, "a pointer each");
+  memcpy(&kernels, addresses, sizeof kernels);
+  tw_accel_use(device, &kernels);
+  Py_RETURN_NONE;
+}
 
 PyObject *accel_alloc(PyObject *module, PyObject *args) {
   (void)module;

@@ -157,6 +157,7 @@ static PyMethodDef functions[] = {
     {"digest", digest, METH_VARARGS, "digest(areas, turn): of some lines of areas of memory"},
     {"register_dtype", register_dtype, METH_VARARGS, "register_dtype(numpy_dtype, code, bits)"},
     {"accel_open", accel_open, METH_VARARGS, "accel_open(description, backend): a device"},
+    {"accel_use", accel_use, METH_VARARGS, "accel_use(device, addresses): kernels of a simulator"},
     {"accel_alloc", accel_alloc, METH_VARARGS, "accel_alloc(device, bytes): number, address"},
     {"accel_free", accel_free, METH_VARARGS, "accel_free(device, buffer)"},
     {"accel_sync", accel_sync, METH_VARARGS, "accel_sync(device, buffer, to_device, at, bytes)"},

@@ -137,6 +137,7 @@ bool watch_init(PyObject *module);
 /* ---- accelerators: python_accel.c ---- */
 
 PyObject *accel_open(PyObject *module, PyObject *args);
+PyObject *accel_use(PyObject *module, PyObject *args);
 PyObject *accel_alloc(PyObject *module, PyObject *args);
 PyObject *accel_free(PyObject *module, PyObject *args);
 PyObject *accel_sync(PyObject *module, PyObject *args);

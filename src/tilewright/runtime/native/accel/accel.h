@@ -124,6 +124,13 @@ typedef struct {
 } tw_accel_config;
 enum { TW_ACCEL_VERSION = 3 };
 
+/* What simulators compute with: functions that the compiler made of the declared steps, of the type
+ * that all compiled functions have (../tilewright.h). accel/kernels.py says what they are given. */
+typedef int32_t (*tw_accel_kernel)(const DLTensor *const *args, int32_t n_args);
+typedef struct {
+  tw_accel_kernel gemm, alu[TW_FUNCTIONS];
+} tw_accel_kernels;
+
 /* A buffer as a stream sees it. */
 typedef struct {
   uint64_t address; /* where the device finds it: a multiple of 4 KB */
@@ -155,6 +162,7 @@ typedef struct {
   int64_t task; /* that an error is about; -1: none in particular */
   int32_t code;
   char message[224];
+  const tw_accel_kernels *kernels; /* NULL: nothing can be computed */
 } tw_accel_job;
 
 /* What runs streams. Other libraries export one as `tw_accel_backend`. */
@@ -178,6 +186,8 @@ typedef struct tw_accel tw_accel;
 TW_API int32_t tw_accel_open(const int32_t *words, int64_t count, const char *backend,
                              tw_accel **device);
 TW_API void tw_accel_close(tw_accel *device);
+/* What a simulator computes with, from now on; other backends need none. */
+TW_API void tw_accel_use(tw_accel *device, const tw_accel_kernels *kernels);
 TW_API int32_t tw_accel_alloc(tw_accel *device, int64_t bytes, int32_t *buffer, void **host);
 TW_API int32_t tw_accel_free(tw_accel *device, int32_t buffer);
 TW_API int32_t tw_accel_flush(tw_accel *device, int32_t buffer, int64_t at, int64_t bytes);

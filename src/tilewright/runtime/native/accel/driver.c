@@ -25,6 +25,7 @@ struct tw_accel {
   uint8_t *words;
   int64_t *times; /* begins, then ends */
   bool is_submitted;
+  tw_accel_kernels kernels;
 };
 
 static const tw_accel_backend_api *backend_of(tw_accel *d, const char *name) {
@@ -83,6 +84,8 @@ void tw_accel_close(tw_accel *d) {
   if (d->library) dlclose(d->library);
   free(d);
 }
+
+void tw_accel_use(tw_accel *d, const tw_accel_kernels *kernels) { d->kernels = *kernels; }
 
 int32_t tw_accel_alloc(tw_accel *d, int64_t bytes, int32_t *number, void **host) {
   int32_t at = 0;
@@ -169,6 +172,7 @@ int32_t tw_accel_submit(tw_accel *d, const void *words, int64_t tasks, const int
   d->job.begin = d->times;
   d->job.end = d->times + tasks;
   d->job.task = -1;
+  d->job.kernels = d->kernels.gemm ? &d->kernels : NULL;
   d->is_submitted = true;
   return TW_OK;
 }

@@ -1,8 +1,21 @@
-/* What tasks do: the same arithmetic as accel/behaviour.py, step by step. */
+/* What tasks do: transfers, and the steps that kernels are called for. Kernels are compiled from
+ * what is declared (accel/kernels.py); what is here finds steps, and refuses what they must not
+ * touch. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "machine.h"
+
+static DLTensor tensor_of(void *data, uint8_t bits, int32_t ndim, int64_t *shape) {
+  return (DLTensor){data, {kDLCPU, 0}, ndim, {kDLInt, bits, 1}, shape, NULL, 0};
+}
+
+static void describe(tw_machine *m, int32_t memory, void *data, uint8_t bits, int32_t rows,
+                     int32_t columns, int32_t more) {
+  int64_t *shape = m->shape[memory];
+  shape[0] = m->config.depth[memory] + more, shape[1] = rows, shape[2] = columns;
+  m->tensor[memory] = tensor_of(data, bits, 3, shape);
+}
 
 bool tw_machine_init(tw_machine *m, const tw_accel_config *config) {
   memset(m, 0, sizeof *m);
@@ -11,7 +24,7 @@ bool tw_machine_init(tw_machine *m, const tw_accel_config *config) {
   size_t lanes = (size_t)(c->batch * c->block_out);
   m->inp = calloc((size_t)c->depth[TW_INP], (size_t)(c->batch * c->block_in));
   m->wgt = calloc((size_t)c->depth[TW_WGT], (size_t)(c->block_out * c->block_in));
-  m->acc = calloc((size_t)c->depth[TW_ACC], lanes * sizeof(int32_t));
+  m->acc = calloc((size_t)c->depth[TW_ACC] + 1, lanes * sizeof(int32_t));
   m->uop = calloc((size_t)c->depth[TW_UOP], sizeof(uint64_t));
   m->out = calloc((size_t)c->depth[TW_OUT], lanes);
   m->bank = calloc((size_t)c->depth[TW_ACC], 1);
@@ -23,6 +36,10 @@ bool tw_machine_init(tw_machine *m, const tw_accel_config *config) {
   for (int64_t i = 0; ok && i < c->depth[TW_ACC]; ++i) {
     m->bank[i] = (uint8_t)(i * TW_ACCEL_BANKS / c->depth[TW_ACC]);
   }
+  describe(m, TW_INP, m->inp, 8, c->batch, c->block_in, 0);
+  describe(m, TW_WGT, m->wgt, 8, c->block_out, c->block_in, 0);
+  describe(m, TW_ACC, m->acc, 32, c->batch, c->block_out, 1);
+  describe(m, TW_OUT, m->out, 8, c->batch, c->block_out, 0);
   if (!ok) tw_machine_free(m);
   return ok;
 }
@@ -103,7 +120,6 @@ static void load_entries(tw_machine *m, int32_t memory, int32_t bits, int64_t pl
       to[2 * i] = (int8_t)(((from[i] & 15) ^ 8) - 8);
       to[2 * i + 1] = (int8_t)(((from[i] >> 4) ^ 8) - 8);
     }
-    for (int64_t i = 0; i < count; ++i) tw_gemm_arrange(to + i * wide, c);
   } else if (bits == 8) {
     for (int64_t i = 0; i < count * lanes; ++i) m->acc[place * lanes + i] = (int8_t)from[i];
   } else {
@@ -336,6 +352,26 @@ static int32_t unnamed(tw_accel_job *job, int64_t number, int64_t entry) {
                       (long long)number, (long long)entry);
 }
 
+/* ---- kernels ------------------------------------------------------------------------------ */
+
+/* Rows of what a kernel is called for: dst, src, aux; and whether a chain begins anew. */
+enum { MOST_ROWS = 256 };
+typedef struct {
+  int64_t count, row[MOST_ROWS][3], first[MOST_ROWS];
+} table;
+
+static void add_row(table *rows, int64_t dst, int64_t src, int64_t aux, bool first) {
+  int64_t *row = rows->row[rows->count];
+  row[0] = dst, row[1] = src, row[2] = aux;
+  rows->first[rows->count++] = first;
+}
+
+static int32_t call(tw_accel_job *job, int64_t number, tw_accel_kernel kernel,
+                    const DLTensor *const *args, int32_t count) {
+  int32_t code = kernel(args, count);
+  return code == TW_OK ? code : tw_job_error(job, code, number, "%s", tw_last_error());
+}
+
 /* Steps one after the other that accumulate into the same entry: microcode, and the inner loops
  * that move no `dst`. */
 enum { MOST_CHAIN = 256 };
@@ -406,152 +442,100 @@ static bool is_sound(const tw_machine *m, const walk *w) {
   return true;
 }
 
-static int32_t run_chains(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
-                          walk *w, chain *found) {
-  const tw_accel_config *c = &m->config;
-  int64_t lanes = (int64_t)c->batch * c->block_out, in = (int64_t)c->batch * c->block_in;
-  int64_t wide = (int64_t)c->block_out * c->block_in;
-  tw_gemm_chain multiply = tw_gemm_chain_of(c);
-  uint8_t *has_acc = m->written[TW_ACC];
-  for (int64_t i = 0; i < found->count; ++i) {
-    found->places[2 * i] *= in;
-    found->places[2 * i + 1] *= wide;
-  }
-  for (int64_t left = tw_task_steps(t); left > 0; left -= found->count) {
-    int64_t dst = w->sum[0] + w->code[0];
-    int32_t *acc = m->acc + dst * lanes;
-    if (t->f[F_INIT] && walk_is_first(w)) {
-      memset(acc, 0, (size_t)lanes * sizeof *acc);
-      has_acc[dst] = 1;
-    } else if (!has_acc[dst]) {
-      return unwritten(job, number, TW_ACC, dst);
-    }
-    multiply(acc, m->inp + w->sum[1] * in, m->wgt + w->sum[2] * wide, found->places, found->count,
-             c);
-    walk_outer(w, found->outer);
-  }
-  return TW_OK;
+/* Chains of so many steps, whose places are `steps`. */
+static int32_t multiply(tw_machine *m, tw_accel_job *job, int64_t number, table *rows,
+                        const chain *found) {
+  int64_t chains[] = {rows->count, 3}, firsts[] = {rows->count, 1}, steps[] = {found->count, 2};
+  DLTensor row = tensor_of(rows->row, 64, 2, chains), first = tensor_of(rows->first, 64, 2, firsts);
+  DLTensor step = tensor_of((void *)found->places, 64, 2, steps);
+  const DLTensor *args[] = {&m->tensor[TW_INP], &m->tensor[TW_WGT], &row, &first, &step,
+                            &m->tensor[TW_ACC]};
+  rows->count = 0;
+  return call(job, number, job->kernels->gemm, args, 6);
 }
 
 static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
                         walk *w) {
-  const tw_accel_config *c = &m->config;
   int64_t left = tw_task_steps(t);
   chain found;
-  if (left && is_sound(m, w) && find_chain(w, &found)) {
-    return run_chains(m, job, number, t, w, &found);
-  }
-  int64_t lanes = (int64_t)c->batch * c->block_out, in = (int64_t)c->batch * c->block_in;
-  int64_t wide = (int64_t)c->block_out * c->block_in;
-  const int64_t here[2] = {0, 0};
-  tw_gemm_chain multiply = tw_gemm_chain_of(c);
+  bool is_chain = left && is_sound(m, w) && find_chain(w, &found);
+  if (!is_chain) found.count = 1, found.places[0] = found.places[1] = 0;
   uint8_t *has_acc = m->written[TW_ACC];
+  table rows;
+  rows.count = 0;
   tw_step s;
-  for (; left > 0; --left, walk_next(w)) {
+  int32_t code = TW_OK;
+  for (; left > 0 && code == TW_OK; left -= found.count) {
     walk_step(w, &s);
-    if (!m->written[TW_INP][s.src]) return unwritten(job, number, TW_INP, s.src);
-    if (!m->written[TW_WGT][s.aux]) return unwritten(job, number, TW_WGT, s.aux);
+    if (!is_chain && !m->written[TW_INP][s.src]) return unwritten(job, number, TW_INP, s.src);
+    if (!is_chain && !m->written[TW_WGT][s.aux]) return unwritten(job, number, TW_WGT, s.aux);
     if (!(t->f[F_BANKS] >> m->bank[s.dst] & 1)) return unnamed(job, number, s.dst);
-    int32_t *acc = m->acc + s.dst * lanes;
-    if (t->f[F_INIT] && walk_is_first(w)) {
-      memset(acc, 0, (size_t)lanes * sizeof *acc);
-      has_acc[s.dst] = 1;
-    } else if (!has_acc[s.dst]) {
-      return unwritten(job, number, TW_ACC, s.dst);
-    }
-    multiply(acc, m->inp + s.src * in, m->wgt + s.aux * wide, here, 1, c);
-  }
-  return TW_OK;
-}
-
-static void requantize(const tw_machine *m, const tw_task_word *t, const tw_step *s) {
-  int64_t lanes = (int64_t)m->config.batch * m->config.block_out;
-  const int32_t *source = m->acc + s->src * lanes, *bias = m->acc + s->aux * lanes;
-  const int32_t *multiplier = bias + lanes, *shifts = bias + 2 * lanes;
-  const int64_t zero = t->f[F_ZERO], low = t->f[F_LOW], high = t->f[F_HIGH];
-  int8_t *out = t->f[F_FN] == TW_REQUANT ? m->out + s->dst * lanes : NULL;
-  int32_t *acc = m->acc + s->dst * lanes;
-  for (int64_t i = 0; i < lanes; ++i) {
-    int32_t total = (int32_t)((uint32_t)source[i] + (uint32_t)bias[i]);
-    int32_t shift = shifts[i] & 63;
-    uint64_t half = (UINT64_C(1) << shift) >> 1;
-    uint64_t scaled = (uint64_t)((int64_t)total * multiplier[i]) + half;
-    int64_t value = ((int64_t)scaled >> shift) + zero;
-    value = value < low ? low : value;
-    value = value > high ? high : value;
-    if (out) {
-      out[i] = (int8_t)value;
+    bool first = t->f[F_INIT] && walk_is_first(w);
+    if (!first && !has_acc[s.dst]) return unwritten(job, number, TW_ACC, s.dst);
+    has_acc[s.dst] = 1;
+    if (is_chain) { /* whose places begin with those of microcode */
+      add_row(&rows, s.dst, w->sum[1], w->sum[2], first);
+      walk_outer(w, found.outer);
     } else {
-      acc[i] = (int8_t)value;
+      add_row(&rows, s.dst, s.src, s.aux, first);
+      walk_next(w);
+    }
+    if (rows.count == MOST_ROWS || left == found.count) {
+      code = multiply(m, job, number, &rows, &found);
     }
   }
+  return code;
 }
 
-static int32_t shifted(int32_t a, int32_t b) {
-  if (b >= 0) return a >> (b > 31 ? 31 : b);
-  return (int32_t)((uint32_t)a << (b < -31 ? 31 : -b));
-}
-
-/* The sum of products of so many bytes. */
-static int32_t products(int32_t taps, int32_t a, int32_t b) {
-  int32_t sum = (int8_t)a * (int8_t)b;
-  for (int32_t i = 1; i < taps; ++i) sum += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
-  return sum;
-}
-
-#define EVERY_LANE(value)                              \
-  for (int64_t i = 0; i < lanes; ++i) {                \
-    int32_t old = to[i], x = a[i], y = b ? b[i] : imm; \
-    (void)old;                                         \
-    to[i] = (int32_t)(value);                          \
-  }                                                    \
-  break
-
-/* One step of all functions that do not requantize; `b` is NULL where `imm` is the operand. */
-static void alu_step(int32_t fn, int32_t taps, int32_t *to, const int32_t *a, const int32_t *b,
-                     int32_t imm, int64_t lanes) {
-  switch (fn) {
-    case TW_ADD: EVERY_LANE((uint32_t)x + (uint32_t)y);
-    case TW_MAX: EVERY_LANE(x > y ? x : y);
-    case TW_MIN: EVERY_LANE(x < y ? x : y);
-    case TW_MAC: EVERY_LANE((uint32_t)old + (uint32_t)products(taps, x, y));
-    case TW_MUL: EVERY_LANE(products(taps, x, y));
-    default: EVERY_LANE(shifted(x, y));
+/* Steps of the ALU, in turn. */
+static int32_t compute(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
+                       table *rows) {
+  int32_t limits[] = {(int32_t)t->f[F_ZERO], (int32_t)t->f[F_LOW], (int32_t)t->f[F_HIGH]},
+          count = 0;
+  int64_t shape[] = {rows->count, 3}, one[] = {1};
+  DLTensor step = tensor_of(rows->row, 64, 2, shape), limit[3];
+  const DLTensor *args[6];
+  args[count++] = &m->tensor[TW_ACC];
+  if (t->f[F_FN] == TW_REQUANT) args[count++] = &m->tensor[TW_OUT];
+  for (int32_t i = 0; i < 3 && tw_requantizes(t); ++i) {
+    limit[i] = tensor_of(&limits[i], 32, 1, one);
+    args[count++] = &limit[i];
   }
+  args[count++] = &step;
+  rows->count = 0;
+  return call(job, number, job->kernels->alu[t->f[F_FN]], args, count);
 }
 
 static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
                        walk *w) {
-  int64_t lanes = (int64_t)m->config.batch * m->config.block_out;
-  int32_t fn = (int32_t)t->f[F_FN], value = (int32_t)t->f[F_VALUE];
-  const uint8_t *written = m->written[TW_ACC];
+  int64_t lanes = (int64_t)m->config.batch * m->config.block_out,
+          number_at = m->config.depth[TW_ACC];
+  int32_t fn = (int32_t)t->f[F_FN], operands = tw_requantizes(t) ? 3 : !t->f[F_IMM];
+  uint8_t *written = m->written[TW_ACC];
+  for (int64_t i = 0; i < lanes; ++i) m->acc[number_at * lanes + i] = (int32_t)t->f[F_VALUE];
+  table rows;
+  rows.count = 0;
   tw_step s;
-  for (int64_t left = tw_task_steps(t); left > 0; --left, walk_next(w)) {
+  int32_t code = TW_OK;
+  for (int64_t left = tw_task_steps(t); left > 0 && code == TW_OK; --left, walk_next(w)) {
     walk_step(w, &s);
     if (!written[s.src]) return unwritten(job, number, TW_ACC, s.src);
     if (!(t->f[F_BANKS] >> m->bank[s.src] & 1)) return unnamed(job, number, s.src);
-    int32_t operands = tw_requantizes(t) ? 3 : !t->f[F_IMM];
     for (int64_t i = s.aux; i < s.aux + operands; ++i) {
       if (!written[i]) return unwritten(job, number, TW_ACC, i);
       if (!(t->f[F_BANKS] >> m->bank[i] & 1)) return unnamed(job, number, i);
     }
     if (fn == TW_REQUANT) {
-      requantize(m, t, &s);
       m->written[TW_OUT][s.dst] = 1;
-      continue;
+    } else {
+      if (!(t->f[F_BANKS] >> m->bank[s.dst] & 1)) return unnamed(job, number, s.dst);
+      if (fn == TW_MAC && !written[s.dst]) return unwritten(job, number, TW_ACC, s.dst);
+      written[s.dst] = 1;
     }
-    if (!(t->f[F_BANKS] >> m->bank[s.dst] & 1)) return unnamed(job, number, s.dst);
-    if (fn == TW_RESCALE) {
-      requantize(m, t, &s);
-      m->written[TW_ACC][s.dst] = 1;
-      continue;
-    }
-    if (fn == TW_MAC && !written[s.dst]) return unwritten(job, number, TW_ACC, s.dst);
-    alu_step(fn, m->config.taps, m->acc + s.dst * lanes, m->acc + s.src * lanes,
-             operands ? m->acc + s.aux * lanes : NULL, value, lanes);
-    m->written[TW_ACC][s.dst] = 1;
+    add_row(&rows, s.dst, s.src, operands ? s.aux : number_at, false);
+    if (rows.count == MOST_ROWS || left == 1) code = compute(m, job, number, t, &rows);
   }
-  return TW_OK;
+  return code;
 }
 
 int32_t tw_task_walk(const tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
@@ -584,6 +568,9 @@ int32_t tw_task_execute(tw_machine *m, tw_accel_job *job, int64_t number, const 
   }
   int32_t code = check_steps(m, job, number, t, timing_only);
   if (code != TW_OK || timing_only) return code;
+  if (!job->kernels) {
+    return tw_job_error(job, TW_ACCEL_USAGE, number, "the simulator was given no kernels");
+  }
   int64_t few[3 * FEW_UOPS];
   walk w;
   if (!walk_begin(&w, m, t, few)) {

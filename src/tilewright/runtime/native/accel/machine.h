@@ -20,10 +20,12 @@ typedef struct {
 typedef struct {
   tw_accel_config config;
   int8_t *inp, *wgt, *out;
-  int32_t *acc;
+  int32_t *acc; /* one entry more than there are: an operand that is a number */
   uint64_t *uop;
   uint8_t *written[TW_ACCEL_MEMORIES];
-  uint8_t *bank; /* of every entry of acc */
+  uint8_t *bank;                      /* of every entry of acc */
+  DLTensor tensor[TW_ACCEL_MEMORIES]; /* as kernels take them */
+  int64_t shape[TW_ACCEL_MEMORIES][3];
 } tw_machine;
 
 /* Queues and tokens, as far as they do not depend on time. */
@@ -60,15 +62,6 @@ void tw_stream_walk(const tw_accel_config *config, tw_accel_job *job, tw_task_vi
 int64_t tw_task_steps(const tw_task_word *task);
 int64_t tw_task_entries(const tw_task_word *task);
 int64_t tw_format_bytes(const tw_accel_config *config, const tw_task_word *task);
-
-/* Steps that accumulate into one entry: `places` has, for each, where its operands lie, in bytes
- * from `inp` and `wgt`. */
-typedef void (*tw_gemm_chain)(int32_t *restrict acc, const int8_t *restrict inp,
-                              const int8_t *restrict wgt, const int64_t *restrict places,
-                              int64_t count, const tw_accel_config *config);
-tw_gemm_chain tw_gemm_chain_of(const tw_accel_config *config);
-/* Puts an entry of weights, as it comes from DRAM, into the order that such a chain reads. */
-void tw_gemm_arrange(int8_t *wgt, const tw_accel_config *config);
 
 /* Cycles in which a task begins steps. */
 int64_t tw_task_cycles(const tw_machine *machine, const tw_task_word *task);

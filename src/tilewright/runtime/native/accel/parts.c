@@ -84,6 +84,7 @@ static device *open_device(const tw_accel_program *program, const head *part) {
   d->rounds = 1;
   int32_t code =
       tw_accel_open((const int32_t *)config_of(d), part->config_words, backend, &d->accel);
+  if (code == TW_OK && program->kernels) tw_accel_use(d->accel, program->kernels);
   const memory *m = memories_of(part);
   for (int64_t i = 0; i < part->buffers && code == TW_OK; ++i) {
     code = tw_accel_alloc(d->accel, m[i].bytes, &d->buffer[i], &d->host[i]);

@@ -10,6 +10,7 @@ typedef struct {
   const char *weights, *backend; /* $NAME: what the environment has */
   void **waiting;                /* devices that no call uses */
   int64_t timeout_cycles;
+  const tw_accel_kernels *kernels; /* of a simulator; NULL: there is none */
 } tw_accel_program;
 
 /* The callbacks of a tw_foreign whose context is a tw_accel_program. */
