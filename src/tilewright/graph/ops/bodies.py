@@ -31,7 +31,9 @@ Array = np.ndarray[Any, Any]
 
 
 def _check_body(call: Call, params: Sequence[DType], results: Sequence[DType]) -> None:
-    """The body takes and gives scalars of these types."""
+    """There is one body, which takes and gives scalars of these types."""
+    if len(call.bodies) != 1:
+        raise call.error("TW1312", f"{call.op} needs one body, it has {len(call.bodies)}")
     (body,) = call.bodies
     for what, values, want in (("takes", body.params, params), ("gives", body.results, results)):
         have = [value.type for value in values]

@@ -240,21 +240,12 @@ def _segment_reduce(node: Context) -> Value:
         starts = slice_axis(node, offsets, axis, 0, count - 1)
         ends = slice_axis(node, offsets, axis, 1, count)
         lengths = node.emit("sub", ends, starts)
-    dims = node.shape(x)
-    place = node.iota(dims[axis])
-    inside = node.emit(
-        "logical_and",
-        node.emit("greater_equal", place, node.unsqueeze(starts, axis + 1)),
-        node.emit("less", place, node.unsqueeze(ends, axis + 1)),
-    )
-    rest = len(dims) - axis - 1
-    mask = node.unsqueeze(inside, *range(axis + 2, axis + 2 + rest)) if rest else inside
+    rest = node.rank("data") - axis - 1
     initial = node.get("initial")
     start = _STARTS[kind] if initial is None else float(initial)
-    neutral = _STARTS[kind]
-    kept = node.emit("where", mask, node.unsqueeze(x, axis), node.value(neutral, of))
     op = "sum" if kind == "mean" else kind
-    made = node.emit(f"reduce_{op}", kept, axes=(axis + 1,), keepdims=False)
+    reduced = _in_segments if axis else _by_segment
+    made = reduced(node, x, starts, ends, op)
     if initial is not None or kind in ("max", "min"):
         join = {"sum": "add", "mean": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
         made = node.emit(join[kind], made, node.value(start, of))
@@ -266,6 +257,32 @@ def _segment_reduce(node: Context) -> Value:
         by = node.emit("where", empty, node.like(many, 1), many)
         made = node.emit("div", made, node.cast(by, of))
     return made
+
+
+def _by_segment(node: Context, x: Value, starts: Value, ends: Value, op: str) -> Value:
+    """Segments of rows: the number of each row's is found by halving."""
+    place, reduction = node.iota(node.shape(x)[0]), {"sum": "add", "prod": "mul"}.get(op, op)
+    found = node.emit("search_sorted", ends, place, right=True)
+    early = node.emit("less", place, slice_axis(node, starts, 0, 0, 1))
+    segments = node.emit("where", early, node.like(found, -1), found)
+    count = node.number(node.shape(starts)[0])
+    return node.emit("segment_reduce", x, segments, count, reduction=reduction)
+
+
+def _in_segments(node: Context, x: Value, starts: Value, ends: Value, op: str) -> Value:
+    """Segments of their own for each place of the axes in front: [..., segments, elements]."""
+    dims, axis = node.shape(x), len(node.shape(starts)) - 1
+    place = node.iota(dims[axis])
+    inside = node.emit(
+        "logical_and",
+        node.emit("greater_equal", place, node.unsqueeze(starts, axis + 1)),
+        node.emit("less", place, node.unsqueeze(ends, axis + 1)),
+    )
+    last = range(axis + 2, len(dims) + 1)
+    mask = node.unsqueeze(inside, *last) if last else inside
+    none = node.value(_STARTS[op], x.tensor.dtype)
+    kept = node.emit("where", mask, node.unsqueeze(x, axis), none)
+    return node.emit(f"reduce_{op}", kept, axes=(axis + 1,), keepdims=False)
 
 
 def _nonzero_static(node: Context) -> Value:
