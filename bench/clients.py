@@ -4,8 +4,9 @@
 
 Each package brings its own models. A short program calls it on made-up pictures and sounds, once
 with ONNX Runtime and once through `tilewright ort`, each in a process of its own: the results must
-be the same, and the time of a call is compared. A package that is not installed is left out, by
-name; `--packages` lists what to install.
+be the same, and the least times of a call are compared, for which the two take turns. A package
+that is not installed is left out, by name; `--packages` lists what to install. Where others use the
+machine too, `--busy` compares the processor time of calls on one core.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import math
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,9 @@ from report import Figure
 from rich.console import Console
 from rich.table import Table
 
-SECONDS = 900.0  # for one program
+SECONDS = 900.0  # for a program's first call
+TURNS = 15
+PAUSE = 0.1  # seconds between turns: threads of ONNX Runtime spin for some time after a call
 WANT, WANT_MEAN = 12, 1.3
 
 # What every program starts with: pictures and sounds, and how to tell what came out.
@@ -64,13 +70,14 @@ def plain(value):
 
 def finish(call, check=lambda value: value):
     result = check(call())
-    times = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begun)
     with open(sys.argv[1], "w") as file:
-        json.dump({"result": plain(result), "seconds": min(times)}, file)
+        json.dump(plain(result), file)
+    print("READY", flush=True)
+    clock = time.process_time if len(sys.argv) > 2 else time.perf_counter
+    for _ in sys.stdin:
+        begun = clock()
+        call()
+        print("SECONDS", clock() - begun, flush=True)
 """
 
 
@@ -301,7 +308,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for client in CLIENTS:
         if only and client.name not in only:
             continue
-        status, theirs, ours = run_client(client)
+        status, theirs, ours = run_client(client, busy=options.busy)
         console.print(f"{client.name}: {status}")
         ended[client.name] = status
         shown = [f"{x * 1e3:.2f}" if x is not None else "" for x in (theirs, ours)]
@@ -324,36 +331,81 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     ]
 
 
-def run_client(client: Client) -> tuple[str, float | None, float | None]:
-    """How a package ended, and the seconds of a call by ONNX Runtime and by us."""
-    with tempfile.TemporaryDirectory(prefix="clients-") as made:
+def run_client(client: Client, *, busy: bool) -> tuple[str, float | None, float | None]:
+    """How a package ended, and the least seconds of a call by ONNX Runtime and by us."""
+    with tempfile.TemporaryDirectory(prefix="clients-") as made, ExitStack() as stack:
         folder = Path(made)
         program = folder / "program.py"
         program.write_text(HEAD + client.program)
-        theirs = _run([sys.executable, str(program)], folder / "theirs.json")
-        if isinstance(theirs, str):
-            return f"not run: {theirs}", None, None
-        command = [sys.executable, "-m", "tilewright", "ort", "--no-compare", str(program)]
-        ours = _run(command, folder / "ours.json")
-        if isinstance(ours, str):
-            return f"failed: {ours}", theirs["seconds"], None
-    same = is_same(theirs["result"], ours["result"], client.tolerance)
-    return ("same" if same else "differs"), theirs["seconds"], ours["seconds"]
+        ort = ["-m", "tilewright", "ort", "--no-compare"]
+        python = [*(["taskset", "-c", "0"] if busy else []), sys.executable]
+        theirs = stack.enter_context(Program([*python, str(program)], folder / "theirs", busy))
+        if not theirs.begin():
+            return f"not run: {theirs.why()}", None, None
+        ours = stack.enter_context(Program([*python, *ort, str(program)], folder / "ours", busy))
+        if not ours.begin():
+            return f"failed: {ours.why()}", None, None
+        times = [(theirs.call(), ours.call()) for _ in range(TURNS)]
+        same = is_same(theirs.result(), ours.result(), client.tolerance)
+    least = [min(column) for column in zip(*times, strict=True)]
+    return ("same" if same else "differs"), least[0], least[1]
 
 
-def _run(command: list[str], result: Path) -> dict[str, Any] | str:
-    """What a program wrote, or the last line of why it did not."""
-    try:
-        end = subprocess.run(
-            [*command, str(result)], capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"more than {SECONDS:.0f} s"
-    if not result.exists():
-        lines = [line for line in end.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if "Error" in line or "error" in line]
-        return (errors or lines or ["no output"])[-1].strip()[:160]
-    return dict(json.loads(result.read_text()))
+class Program:
+    """A program that calls a package once, then as often as it is told to."""
+
+    def __init__(self, command: list[str], place: Path, busy: bool) -> None:
+        self.place, self.errors = place, place.with_suffix(".txt")
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [*command, str(place), *(["busy"] if busy else [])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def begin(self) -> bool:
+        """Whether the first call came to an end."""
+        guard = threading.Timer(SECONDS, self.process.kill)
+        guard.start()
+        try:
+            return self._said("READY") is not None
+        finally:
+            guard.cancel()
+
+    def call(self) -> float:
+        """The seconds of one more call."""
+        assert self.process.stdin is not None
+        time.sleep(PAUSE)
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        said = self._said("SECONDS")
+        return math.inf if said is None else float(said)
+
+    def result(self) -> Any:
+        return json.loads(self.place.read_text())
+
+    def why(self) -> str:
+        """The last line of why it ended."""
+        lines = [line for line in self.errors.read_text().splitlines() if line.strip()]
+        found = [line for line in lines if "Error" in line or "error" in line]
+        return (found or lines or ["no output"])[-1].strip()[:160]
+
+    def _said(self, word: str) -> str | None:
+        """The rest of the next line that starts with a word; None where the program ends."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(word):
+                return line[len(word) :].strip()
+        return None
 
 
 def is_same(a: Any, b: Any, tolerance: float) -> bool:
@@ -372,6 +424,7 @@ def is_same(a: Any, b: Any, tolerance: float) -> bool:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="names of packages, with commas")
+    parser.add_argument("--busy", action="store_true", help="processor time, on one core")
     parser.add_argument("--packages", action="store_true", help="list what to install")
 
 

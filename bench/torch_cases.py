@@ -1,7 +1,8 @@
 """One entry of PyTorch's own table of operators, on its own samples: how `torch_ops.py` runs it.
 
 A sample is traced by torch.export, imported, and run as native code or by the references of the
-operators. It is right where PyTorch's own comparison, with its tolerances by element type, says so.
+operators. It is right where PyTorch's own comparison, with its tolerances by element type, says so
+of eager's results, or of those of eager in f64; or where eager is nearly as far from the latter.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ FREE = ("rand", "normal", "empty", "dropout", "bernoulli", "multinomial", "unifo
 FREE += ("cauchy", "geometric", "log_normal", "resize", "fractional", "rrelu", "pca_lowrank")
 FREE += ("svd_lowrank", "multi_head_attention_forward")
 
+FARTHER = 3.0  # than eager f32 from eager f64 ours may be
 TOGETHER = 25  # samples in one model: what a trace costs at least is shared
 # Of equal elements PyTorch names any: which result of these is places.
 TIES = {"sort": 1, "topk": 1, "kthvalue": 1, "mode": 1, "median": 1, "nanmedian": 1, "argsort": 0}
@@ -213,7 +215,26 @@ def run_sample(op: Any, sample: Any, engine: str) -> Outcome:
     except Exception:
         return outcome
     same = sample.output_process_fn_grad
-    return compare(op, same(exact), same(made))
+    near = compare(op, same(exact), same(made))
+    if near.status is WRONG and _as_near(same(exact), same(want), same(made)):
+        return Outcome(NATIVE)
+    return near
+
+
+def _as_near(exact: Any, want: Any, made: Any) -> bool:
+    """Whether results are at most three times as far from the exact ones as those of eager."""
+    leaves = (pytree.tree_leaves(each) for each in (exact, want, made))
+    for right, eager, ours in zip(*leaves, strict=True):
+        if not isinstance(right, torch.Tensor) or not right.is_floating_point():
+            if not torch.equal(torch.as_tensor(right), torch.as_tensor(ours)):
+                return False
+            continue
+        if not right.numel():
+            continue
+        off, allowed = ((x - right).abs().nan_to_num().amax() for x in (ours, eager))
+        if right.isnan().ne(ours.isnan()).any() or off > FARTHER * allowed:
+            return False
+    return True
 
 
 def _compared(
@@ -320,14 +341,7 @@ def compare(op: Any, want: Any, made: Any, given: Any = None, *, free: bool = Fa
         if free or (at == TIES.get(op.name) and _same_places(given, one, other)):
             continue
         try:
-            torch.testing.assert_close(other, one, equal_nan=True, **_tolerance(op, one))
+            torch.testing.assert_close(other, one, equal_nan=True)
         except AssertionError as error:
             return Outcome(WRONG, " ".join(str(error).split())[:200])
     return Outcome(NATIVE)
-
-
-def _tolerance(op: Any, of: torch.Tensor) -> dict[str, float]:
-    """PyTorch's own; sums of products in another order than its library's may differ more."""
-    if of.dtype is torch.float32:
-        return {"rtol": 2e-5, "atol": 2e-5}
-    return {}

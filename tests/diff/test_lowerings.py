@@ -42,6 +42,7 @@ BY_THE_HOST = {
     "sequence_insert",
     "sequence_length",
     "split_to_sequence",
+    "switch",
 }
 
 
@@ -936,6 +937,35 @@ for _of in (np.float32, BF16, np.int64, bool):
     case("scatter_elements", rand(3, 4, of=_of), _PLACES[:, :2], rand(2, 2, of=_of, seed=1), axis=0)
     case("scatter_nd", rand(3, 4, of=_of), np.array([[1, 2], [-1, 0]]), rand(2, of=_of), fixed=(1,))
 case("scatter_elements", rand(3, 4), np.zeros((0, 4), np.int64), rand(0, 4), axis=0, note="empty")
+for _how in ("add", "mul", "max", "min"):
+    for _of in (np.float32, BF16, np.int64, bool):
+        case(
+            "segment_reduce",
+            rand(6, 4, of=_of),
+            np.array([2, 0, 2, -1, 5, 0]),
+            count=5,
+            settings={"reduction": _how},
+            note=_how,
+        )
+case("segment_reduce", rand(3, 2), np.array([1, 1, 0]), np.array(2), fixed=(2,), note="open")
+case(
+    "gather_slices",
+    rand(4, 7),
+    np.array([[0, 1], [9, 5], [-1, -3]]),
+    fixed=(0, 1),
+    sizes=(2, 4),
+    axes=(1, 0),
+)
+case(
+    "gather_slices",
+    rand(4, 7),
+    np.array([[[5], [2]]]),
+    fixed=(0, 1),
+    sizes=(1, 7),
+    axes=(0,),
+    collapsed=(0,),
+    note="rows",
+)
 
 # ---------------------------------------------------------------------------- images
 

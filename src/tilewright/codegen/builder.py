@@ -387,6 +387,15 @@ class FunctionText:
         yield Arm(self, then, done), Arm(self, otherwise, done)
         self._start(done)
 
+    @contextmanager
+    def choose(self, index: Value, count: int) -> Iterator[list[Arm]]:
+        """As many arms, one of which runs; the last for an index that none has."""
+        arms, done = [self._label(f"arm{at}") for at in range(count)], self._label("done")
+        cases = " ".join(f"{index.type} {at}, label %{arm}" for at, arm in enumerate(arms[:-1]))
+        self.line(f"switch {index}, label %{arms[-1]} [{cases}]")
+        yield [Arm(self, arm, done) for arm in arms]
+        self._start(done)
+
 
 class Arm:
     """One side of a branch; `end` is the block that leaves it."""

@@ -20,13 +20,14 @@ which of the node's inputs each of them takes, the node's own first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
 from tilewright import sym
 from tilewright.base.errors import CompilerBug
-from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1, i32, i64
+from tilewright.codegen.builder import NULL, Arm, FunctionText, ModuleText, Value, i1, i32, i64
 from tilewright.codegen.emitter import Emitter
 from tilewright.codegen.entry import (
     CHECK_FAILED,
@@ -444,11 +445,20 @@ class _Host:
     # ------------------------------------------------------------------ control flow
 
     def _if(self, node: Node) -> None:
-        cond, *_ = node.inputs
-        assert cond is not None
+        self._branches(node, lambda cond: self.b.branch(self.truth(cond)))
+
+    def _switch(self, node: Node) -> None:
+        count = len(node.bodies)
+        self._branches(node, lambda index: self.b.choose(self.element(index), count))
+
+    def _branches(
+        self, node: Node, split: Callable[[Place], AbstractContextManager[Sequence[Arm]]]
+    ) -> None:
+        """One of the bodies, by the first input."""
+        chooser = node.inputs[0]
+        assert chooser is not None
         ends = [_Carried(self, value) for value in node.outputs]
-        test = self.truth(cond)
-        with self.b.branch(test) as arms:
+        with split(chooser) as arms:
             for arm, body in zip(arms, node.bodies, strict=True):
                 with arm:
                     self.graph(body)
@@ -716,6 +726,7 @@ _NODES = {
     "reshape": _Host._view,
     "require": _Host._view,
     "if": _Host._if,
+    "switch": _Host._switch,
     "loop": _Host._loop,
     "scan": _Host._scan,
 }

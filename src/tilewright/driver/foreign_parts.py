@@ -30,7 +30,7 @@ from tilewright.driver.placement import Placement, describe
 from tilewright.graph import ir
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.types import TensorType, is_tensor, sizes_of
-from tilewright.graph.visit import attribute_sizes, walk
+from tilewright.graph.visit import SCALAR_BODIES, attribute_sizes, walk
 from tilewright.sym import Size, Var, const
 
 HANDLE = TensorType(I64, ())
@@ -150,7 +150,7 @@ class _Scope:
         """A node that main runs itself."""
         native, inner = self.splitter.native, frozenset(self.bound)
         bodies = node.bodies
-        if node.op != "fused":
+        if node.op not in ("fused", *SCALAR_BODIES):
             bodies = tuple(self.splitter.graph(body, inner) for body in node.bodies)
         inputs = tuple(None if value is None else native(value) for value in node.inputs)
         outputs = tuple(native(value) for value in node.outputs)

@@ -292,7 +292,7 @@ class _Lowering:
             if self.setting.packing and self._constant_input(node, at)
         )
         numbers = {
-            n["data"]: self.module.constants[n["data"]] for n in body.nodes if n.op == "constant"
+            n["data"]: self.module.constants[n["data"]] for n in walk(body) if n.op == "constant"
         }
         setting = host_setting(self.setting) if node in self.on_host else self.setting
         job = Job(label, body, numbers, weights, setting)

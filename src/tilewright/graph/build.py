@@ -106,16 +106,16 @@ def make_node(
     hints: Sequence[str] = ("",),
     contents: Contents | None = None,
     types: Sequence[Type] | None = None,
+    bodies: tuple[Graph, ...] = (),
 ) -> Node:
     """A node with outputs of the types given, or else inferred; `hints` name them."""
     if types is None:
         contents = Contents() if contents is None else contents
-        op, call = make_call(
-            name, inputs, attributes, *contents.of(inputs), loc=loc, outputs=len(hints)
-        )
+        known = contents.of(inputs)
+        op, call = make_call(name, inputs, attributes, *known, bodies, loc, len(hints))
         types = op.gives(call)
     outputs = tuple(Value(hint or name, of) for hint, of in zip(hints, types, strict=True))
-    return Node(name, tuple(inputs), outputs, ir.attributes(**attributes), (), loc)
+    return Node(name, tuple(inputs), outputs, ir.attributes(**attributes), bodies, loc)
 
 
 def constant_type(array: np.ndarray[Any, Any]) -> TensorType:

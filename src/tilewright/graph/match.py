@@ -76,11 +76,15 @@ class Scope(Definitions):
 
     constants: dict[str, Array]
     uses: Mapping[Value, int]
-    users: Mapping[Value, list[str]]  # the operators of which a value is an operand
+    users: Mapping[Value, list[Node]]  # the nodes of which a value is an operand
 
     def is_used_once(self, value: Value) -> bool:
         """Whether one operand, and no result, is this value."""
         return self.uses.get(value, 0) == 1
+
+    def is_used_by(self, value: Value, *ops: str) -> bool:
+        """Whether a value is an operand of one of these operators."""
+        return any(node.op in ops for node in self.users.get(value, ()))
 
     # ------------------------------------------------------------ matching
 
@@ -249,13 +253,13 @@ def _first(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Replacement:
     return None
 
 
-def _uses(graph: Graph) -> tuple[dict[Value, int], dict[Value, list[str]]]:
-    """How many operands and results each value is, and of which operators."""
-    users: dict[Value, list[str]] = {}
+def _uses(graph: Graph) -> tuple[dict[Value, int], dict[Value, list[Node]]]:
+    """How many operands and results each value is, and of which nodes."""
+    users: dict[Value, list[Node]] = {}
     for node in graph.nodes:
         for value in node.inputs:
             if value is not None:
-                users.setdefault(value, []).append(node.op)
+                users.setdefault(value, []).append(node)
     uses = {value: len(found) for value, found in users.items()}
     for value in graph.results:
         uses[value] = uses.get(value, 0) + 1

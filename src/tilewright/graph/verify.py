@@ -45,10 +45,12 @@ from tilewright.graph.types import (
     sizes_of,
     tensor_of,
 )
-from tilewright.graph.visit import first_capture
+from tilewright.graph.visit import SCALAR_BODIES, first_capture
 from tilewright.sym import Const, Expr, Size, Var, free_vars
 
-BODIES = {"if": 2, "loop": 1, "scan": 1, "fused": 1}  # how many bodies an operator has; others none
+# How many bodies an operator has, None: one or more; others have none.
+BODIES = {"if": 2, "switch": None, "loop": 1, "scan": 1, "fused": 1}
+BODIES |= dict.fromkeys(SCALAR_BODIES, 1)
 
 
 class VerifyError(CompilerBug):
@@ -149,7 +151,8 @@ class _Verifier:
                     self.fail("TW1405", f"attribute {name} of {node.op} is not data", node)
 
     def check_bodies(self, node: Node, sizes: dict[Var, None]) -> None:
-        if len(node.bodies) != BODIES.get(node.op, 0):
+        want, have = BODIES.get(node.op, 0), len(node.bodies)
+        if have != want and (want is not None or not have):
             self.fail("TW1404", f"{node.op} with {len(node.bodies)} bodies", node)
         for body in node.bodies:
             self.check_graph(body, sizes)

@@ -39,6 +39,9 @@ class Instead:
 # to keep it.
 Rule = Callable[[Node], Instead | None]
 
+# Operators whose body is a function of numbers, part of their kernel: nothing rewrites it.
+SCALAR_BODIES = ("sort", "reduce_window", "scatter_slices")
+
 
 def walk(graph: Graph) -> Iterator[Node]:
     """Every node of the graph and of the bodies inside it, in order."""
@@ -163,6 +166,8 @@ class Edit:
 
 def first_capture(node: Node) -> int:
     """Where the inputs start that a node with bodies hands to them as they are."""
+    if node.op in SCALAR_BODIES:
+        return len(node.inputs)
     if node.op == "fused":
         return 0
     if node.op == "loop":
@@ -198,8 +203,9 @@ def rewrite_by(
         current = edit.node(node)
         if current.bodies:
             current = prepare(current)
-        bodies = tuple([rewrite_by(body, make_rule, prepare) for body in current.bodies])
-        current = _with_bodies(current, bodies)
+        if current.op not in SCALAR_BODIES:
+            bodies = tuple([rewrite_by(body, make_rule, prepare) for body in current.bodies])
+            current = _with_bodies(current, bodies)
         made = rule(current)
         if made is None:
             out.append(current)
@@ -240,7 +246,7 @@ def map_bodies(module: Module, change: Callable[[Graph], Graph]) -> Module:
         return change(graph if same else replace(graph, nodes=nodes))
 
     def inner(node: Node) -> Node:
-        if node.op == "fused":
+        if node.op in ("fused", *SCALAR_BODIES):
             return node
         return _with_bodies(node, tuple([changed(body) for body in node.bodies]))
 

@@ -2,6 +2,7 @@
 
 from tilewright.lower import (
     attention,
+    bodies,
     boxes,
     conv,
     deform,
@@ -21,6 +22,7 @@ from tilewright.lower import (
     search,
     shape,
     signal,
+    slices,
     sorting,
     trees,
 )
@@ -30,6 +32,8 @@ FAMILIES = (
     elementwise,
     shape,
     indexing,
+    slices,
+    bodies,
     reduction,
     linalg,
     conv,

@@ -16,6 +16,8 @@ from tilewright.graph.types import TensorType
 from tilewright.sym import ONE, ZERO, Const, Expr
 from tilewright.te import Tensor
 
+ScalarBody = Callable[..., tuple[Expr, ...]]  # what a body gives, of expressions
+
 
 @dataclass(frozen=True)
 class Use:
@@ -24,6 +26,7 @@ class Use:
     call: Call
     outputs: tuple[TensorType, ...]
     name: str  # a hint for the tensors made
+    bodies: tuple[ScalarBody, ...] = ()  # of operators that have functions of numbers
 
     def __getitem__(self, attribute: str) -> Any:
         return self.call[attribute]

@@ -10,6 +10,8 @@ itself, which knows them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from tilewright.graph.visit import attribute_sizes
 from tilewright.lower import LOWERINGS
 from tilewright.lower.base import copied, shape_of, use_of
 from tilewright.lower.native import refusal_of
-from tilewright.sym import Size, Var, free_vars
+from tilewright.sym import Expr, Size, Var, free_vars, rebuild, rewrite
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Function
 
@@ -43,7 +45,8 @@ def lower_graph(graph: Graph, name: str, constants: Mapping[str, Array] | None =
         if node.op == "constant":
             tensors[node.output] = _number(node, (constants or {})[node["data"]])
             continue
-        made = lower_node(node, [None if v is None else tensors[v] for v in node.inputs])
+        inputs = [None if v is None else tensors[v] for v in node.inputs]
+        made = lower_node(node, inputs, constants or {})
         tensors.update(zip(node.outputs, made, strict=True))
     results: list[Tensor] = []
     for value in graph.results:
@@ -62,7 +65,9 @@ def _number(node: Node, array: Array) -> Tensor:
     return te.compute(shape_of(of), lambda *_: value, name=node.output.name)
 
 
-def lower_node(node: Node, inputs: list[Tensor | None]) -> tuple[Tensor, ...]:
+def lower_node(
+    node: Node, inputs: list[Tensor | None], constants: Mapping[str, Array]
+) -> tuple[Tensor, ...]:
     """The tensors of a node's outputs."""
     lowering = LOWERINGS.get(node.op)
     if lowering is None:
@@ -71,8 +76,32 @@ def lower_node(node: Node, inputs: list[Tensor | None]) -> tuple[Tensor, ...]:
     refused = refusal_of(use)
     if refused:
         raise use.unsupported(refused)
+    if node.bodies:
+        bodies = (partial(_of_numbers, body, constants) for body in node.bodies)
+        use = replace(use, bodies=tuple(bodies))
     made = lowering(use, *inputs, *[None] * (len(use.call.types) - len(inputs)))
     return made if isinstance(made, tuple) else (made,)
+
+
+def _of_numbers(body: Graph, constants: Mapping[str, Array], *values: Expr) -> tuple[Expr, ...]:
+    """What a body of element-wise operators on scalars gives, as expressions of what it takes."""
+    tensors: dict[Value, Tensor] = {}
+    known: dict[Expr, Expr] = {}
+    for param, value in zip(body.params, values, strict=True):
+        tensors[param] = te.placeholder((), param.tensor.dtype, name=param.name)
+        known[tensors[param].as_expr()] = value
+    for node in body.nodes:
+        if node.op == "constant":
+            made: tuple[Tensor, ...] = (_number(node, constants[node["data"]]),)
+        else:
+            inputs = [None if v is None else tensors[v] for v in node.inputs]
+            made = lower_node(node, inputs, constants)
+        for output, tensor in zip(node.outputs, made, strict=True):
+            assert isinstance(tensor.op, te.ComputeOp)
+            tensors[output] = tensor
+            inner = tensor.op.body[tensor.value_index]
+            known[tensor.as_expr()] = rewrite(inner, rebuild, known)
+    return tuple(known[tensors[value].as_expr()] for value in body.results)
 
 
 def sizes_of(graph: Graph) -> list[Size]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright import sym, te
+from tilewright.base.dtype import INDEX
+from tilewright.graph.ops.indexing import neutral
 from tilewright.lower.base import (
     Lowering,
     Use,
@@ -122,7 +124,32 @@ def _scatter_nd(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor
     return _scatter(use, x, indices, updates, place, range(depth))
 
 
+def _segment_reduce(use: Use, x: Tensor, segments: Tensor, count: Tensor | None) -> Tensor:
+    """A row for each segment that starts neutral, then rows of x one after another."""
+    of, reduction, rows = wide_type(x.dtype), use["reduction"], use.shape[0]
+    start = te.const(neutral(reduction, x.dtype), of)
+
+    def body(ins: list[te.BufferView], outs: list[te.BufferView]) -> Stmt:
+        (source, where), (out,) = ins, outs
+
+        def update(row: Expr, *index: Expr) -> Stmt:
+            segment = te.cast(where[(row,)], INDEX)
+            at, new = (segment, *index), te.cast(source[(row, *index)], of)
+            joined = store(out, at, _combined(reduction, out[at], new))
+            return when([sym.le(0, segment), sym.lt(segment, rows)], joined)
+
+        begin = loops(use.shape, lambda *index: store(out, index, start))
+        return seq(begin, loops(x.shape, update, "u"))
+
+    name = use.name if of is use.dtype else f"{use.name}_wide"
+    (made,) = procedure([use.shape], [x, segments], body, name, [of])
+    if of is use.dtype:
+        return made
+    return te.compute(use.shape, lambda *index: te.cast(made[index], use.dtype), name=use.name)
+
+
 LOWERINGS: dict[str, Lowering] = {
+    "segment_reduce": _segment_reduce,
     "gather": _gather,
     "gather_elements": _gather_elements,
     "gather_nd": _gather_nd,

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.graph.ir import Node, Value
+from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.memory import VIEWS
+from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
+from tilewright.graph.ops.control import BRANCHES
 from tilewright.graph.types import is_tensor
-from tilewright.graph.visit import first_capture
+from tilewright.graph.visit import SCALAR_BODIES, first_capture
 from tilewright.lower import LOWERINGS, REFUSALS
 from tilewright.lower.base import Use, static, use_of
 from tilewright.lower.sizes import SIZE_RULES, fresh_sizes
 from tilewright.sym import Size
 
-CONTROL = ("if", "loop", "scan")
+CONTROL = (*BRANCHES, "loop", "scan")
 
 
 def why_not_native(node: Node) -> str:
@@ -60,7 +62,7 @@ def _of_control(node: Node) -> str:
 def _tensors_of_control(node: Node) -> Iterator[Value | None]:
     """Conditions, counts, and what is taken apart into rows or put together from them."""
     body = node.bodies[0]
-    if node.op == "if":
+    if node.op in BRANCHES:
         yield node.inputs[0]
     elif node.op == "loop":
         carried = int(node["carried"])
@@ -79,7 +81,7 @@ def _pairs_of_control(node: Node) -> Iterator[tuple[Value | None, Value]]:
     for body in node.bodies:
         captures = node.inputs[start:]
         yield from zip(captures, body.params[len(body.params) - len(captures) :], strict=True)
-        if node.op == "if":
+        if node.op in BRANCHES:
             yield from zip(node.outputs, body.results, strict=True)
             continue
         first = 2 if node.op == "loop" else 0  # of the values carried, among inputs and parameters
@@ -101,11 +103,24 @@ def _of_operator(node: Node) -> str:
         hidden = [size.name for size in fresh if size not in told]
         if hidden:
             return f"no dimension tells the size {hidden[0]}"
+    if node.op in SCALAR_BODIES:
+        return _of_scalars(node.bodies[0])
     if node.op in VIEWS and not fresh:
         return ""
     if _has_open_list(node):
         return "the length of a list is known only at run time"
     return refusal_of(use_of(node))
+
+
+def _of_scalars(body: Graph) -> str:
+    """A body that is part of a kernel: element-wise work, one expression each."""
+    for node in body.nodes:
+        if node.op != "constant" and OPS[node.op].pattern not in (ELEMENTWISE, BROADCAST):
+            return f"{node.op} in a body of numbers"
+        reason = why_not_native(node)
+        if reason:
+            return reason
+    return ""
 
 
 def _has_open_list(node: Node) -> bool:

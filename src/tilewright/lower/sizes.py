@@ -277,6 +277,10 @@ def _top_k(use: Use, x: Tensor, k: Tensor | None) -> list[Dims]:
     return [[*x.shape[:axis], count, *x.shape[axis + 1 :]]] * 2
 
 
+def _segment_reduce(use: Use, x: Tensor, segments: Tensor, count: Tensor | None) -> list[Dims]:
+    return [[item(use, 2, count, 0), *x.shape[1:]]]
+
+
 def _non_max_suppression(use: Use, *inputs: Tensor | None) -> list[Dims]:
     return [[count_selected(use, *inputs), sym.const(3)]]
 
@@ -396,6 +400,7 @@ SIZE_RULES: dict[str, Rule] = {
     "nonzero": _nonzero,
     "unique": _unique,
     "top_k": _top_k,
+    "segment_reduce": _segment_reduce,
     "non_max_suppression": _non_max_suppression,
     "resize": _resize,
     "affine_grid": _affine_grid,

@@ -27,6 +27,7 @@ from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.types import is_tensor, tensor_of
+from tilewright.lower.native import CONTROL
 from tilewright.report.memory import Slot, slots_of
 from tilewright.runtime.module import Module as Compiled
 from tilewright.runtime.pool import threads as default_threads
@@ -343,7 +344,7 @@ def _box(
     total = [sum(column) for column in zip(*numbers, strict=True)] or [0.0, 0.0, 0.0]
     if node.op == "foreign":
         kind = "fallback"
-    elif node.op in ("if", "loop", "scan"):
+    elif node.op in CONTROL:
         kind = "control"
     else:
         kind = "kernel" if places else "view"

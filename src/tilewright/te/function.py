@@ -42,6 +42,7 @@ from tilewright.tensor.ir import (
     For,
     Function,
     Iter,
+    Let,
     Load,
     Stmt,
     Store,
@@ -114,7 +115,7 @@ def _check_sizes(fn: Function) -> None:
     known: set[Var] = {param for param in fn.params if isinstance(param, Var)}
     for buffer in fn.buffers:
         known.update(dim for dim in buffer.shape if isinstance(dim, Size))
-    bound = {stmt.var for stmt in walk(fn.body) if isinstance(stmt, For)}
+    bound = {stmt.var for stmt in walk(fn.body) if isinstance(stmt, (For, Let))}
     for stmt in walk(fn.body):
         if isinstance(stmt, Block):
             bound.update(it.var for it in stmt.iters)

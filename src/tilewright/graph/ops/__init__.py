@@ -3,6 +3,7 @@
 from tilewright.graph.op import Op
 from tilewright.graph.ops import (
     attention,
+    bodies,
     cast,
     control,
     conv,
@@ -25,6 +26,7 @@ from tilewright.graph.ops import (
     sequences,
     shape,
     signal,
+    slices,
     sorting,
     strings,
     trees,
@@ -45,6 +47,8 @@ FAMILIES = (
     attention,
     signal,
     indexing,
+    slices,
+    bodies,
     reduction,
     shape,
     interleave,

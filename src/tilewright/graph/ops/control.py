@@ -1,6 +1,7 @@
 """Control flow: bodies are graphs that receive everything they use as parameters.
 
     if(cond, *values) do { graph(*values) -> ..., graph(*values) -> ... }
+    switch(index, *values) do { graph(*values) -> ..., ... }
     loop(trip, cond, *carried, *values) do { graph(i, cond, *carried, *values) ->
         (cond, *carried, *scanned) }
     scan(*states, *inputs, *values) do { graph(*states, *elements, *values) ->
@@ -50,23 +51,43 @@ def _check_params(call: Call, body: Graph, count: int) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------ if
+# ------------------------------------------------------------------------------------ branches
+
+BRANCHES = ("if", "switch")  # one of the bodies runs
 
 
 def _if_type(call: Call) -> list[Type]:
-    if len(call.bodies) != 2 or len(call.bodies[0].results) != len(call.bodies[1].results):
+    if len(call.bodies) != 2:
         raise call.error("TW1312", "if needs two bodies with as many results")
-    outer = _outer_sizes(call)
-    types: list[Type] = []
+    return _branches_type(call)
+
+
+def _branches_type(call: Call) -> list[Type]:
+    """Types that cover what every body gives."""
+    if len({len(body.results) for body in call.bodies}) != 1:
+        raise call.error("TW1312", f"{call.op} needs bodies with as many results")
     for body in call.bodies:
         _check_params(call, body, len(call.types) - 1)
-    for a, b in zip(call.bodies[0].results, call.bodies[1].results, strict=True):
-        types.append(renewed(joined(call, a.type, b.type), outer))
+    outer = _outer_sizes(call)
+    types: list[Type] = []
+    for first, *others in zip(*(body.results for body in call.bodies), strict=True):
+        covered = first.type
+        for other in others:
+            covered = joined(call, covered, other.type)
+        types.append(renewed(covered, outer))
     return types
 
 
-def _if(call: Call, run: Run, cond: Array, *values: Any) -> tuple[Any, ...]:
-    return run(call.bodies[0 if _truth(cond) else 1], values)
+def branch_of(op: str, chooser: Array, count: int) -> int:
+    """Which of the bodies runs; an index outside of them means the last."""
+    if op == "if":
+        return 0 if _truth(chooser) else 1
+    index = int(np.ravel(chooser)[0])
+    return index if 0 <= index < count else count - 1
+
+
+def _branch(call: Call, run: Run, chooser: Array, *values: Any) -> tuple[Any, ...]:
+    return run(call.bodies[branch_of(call.op, chooser, len(call.bodies))], values)
 
 
 def _truth(cond: Array) -> bool:
@@ -248,7 +269,15 @@ OPS = (
         "What the first body gives where the condition holds, else the second.",
         (Input("cond", BOOLEAN), Input("values", ANY, variadic=True)),
         _if_type,
-        _if,
+        _branch,
+        OPAQUE,
+    ),
+    Op(
+        "switch",
+        "What the body of the index gives, counted from 0; outside of them the last.",
+        (Input("index", INTEGER), Input("values", ANY, variadic=True)),
+        _branches_type,
+        _branch,
         OPAQUE,
     ),
     Op(

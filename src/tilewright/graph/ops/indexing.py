@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import I64
+from tilewright.base.dtype import I64, DType
 from tilewright.graph.op import ANY, INJECTIVE, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.moves import check_axis, moved
 from tilewright.graph.ops.rules import check_one_dtype, same_dim, same_type
@@ -167,6 +167,35 @@ def _scatter_nd(call: Call, x: Array, indices: Array, updates: Array) -> Array:
     return placed(x, where, updates, call["reduction"])
 
 
+# ------------------------------------------------------------------------------------ segments
+
+
+def _segment_reduce_type(call: Call) -> tuple[Type, ...]:
+    _check_reduction(call)
+    if call["reduction"] == "none":
+        raise call.error("TW1308", "segment_reduce needs a reduction")
+    of, shape, segments = call.tensor(0), call.shape(0), call.shape(1)
+    _check_ranks(call, shape[:1], segments)
+    same_dim(call, shape[0], segments[0], "the numbers of rows and of their segments")
+    known = call.value(2)
+    count = sym.size("segments") if known is None else known[0]
+    return (TensorType(of.dtype, (count, *shape[1:])),)
+
+
+def neutral(reduction: str, of: DType) -> float:
+    """What a reduction of nothing gives."""
+    if reduction in ("add", "mul") or of.is_bool:
+        return {"add": 0, "max": 0, "mul": 1, "min": 1}[reduction]
+    return of.min if reduction == "max" else of.max
+
+
+def _segment_reduce(call: Call, x: Array, segments: Array, count: Array) -> Array:
+    rows, start = int(np.ravel(count)[0]), neutral(call["reduction"], call.tensor(0).dtype)
+    begun = np.full((rows, *x.shape[1:]), start).astype(x.dtype)
+    inside = (segments >= 0) & (segments < rows)
+    return placed(begun, (segments[inside],), x[inside], call["reduction"])
+
+
 # ------------------------------------------------------------------------------------ search
 
 
@@ -255,6 +284,16 @@ OPS = (
         OPAQUE,
         (_REDUCTION,),
         evaluate=moved(_scatter_nd, 0, 2),
+    ),
+    Op(
+        "segment_reduce",
+        "Rows of x reduced to one for each of `count` segments, by the segment that each row "
+        "belongs to, in any order; rows of other segments are left out.",
+        (Input("x"), Input("segments", INTEGER), Input("count", INTEGER, folds=True)),
+        _segment_reduce_type,
+        _segment_reduce,
+        OPAQUE,
+        (Attr("reduction", str, "add"),),
     ),
     Op(
         "nonzero",

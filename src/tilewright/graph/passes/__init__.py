@@ -27,6 +27,7 @@ from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_convolutions import merge_parallel_convolutions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
+from tilewright.graph.passes.nest_switches import nest_switches
 from tilewright.graph.passes.prefer_integers import prefer_integers
 from tilewright.graph.passes.quantize_by_reciprocals import quantize_by_reciprocals
 from tilewright.graph.passes.recognize_attention import recognize_attention
@@ -102,8 +103,10 @@ LAYOUT = (
     hoist_padding,
 )
 
-# Recurrent layers of one step without a scan, for targets where every kernel costs its start.
+# Choices between two at a time, and recurrent layers of one step without a scan, for targets where
+# every kernel costs its start.
 UNROLLED = (
+    nest_switches,
     unroll_single_steps,
     cancel_reshapes,
     canonicalize,

@@ -8,6 +8,7 @@ is constant takes the place of its `if`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tilewright.graph.build import make_call, store_constant
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import as_arrays
 from tilewright.graph.ops import OPS
+from tilewright.graph.ops.control import BRANCHES, branch_of
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import (
     Edit,
@@ -47,8 +49,9 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
             if node.op == "constant":
                 known[node.output] = constants[node["data"]]
                 return None
-            if node.op == "if" and node.inputs[0] in known:
-                return _branch(node, bool(np.ravel(known[node.inputs[0]])[0]))
+            if node.op in BRANCHES and node.inputs[0] in known:
+                chosen = branch_of(node.op, known[node.inputs[0]], len(node.bodies))
+                return inlined(node, node.bodies[chosen], node.inputs[1:])
             arrays = _computed(node, known, limit)
             if arrays is None:
                 return None
@@ -105,12 +108,9 @@ def _bytes(value: Value, shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64)) * value.tensor.dtype.size_bytes
 
 
-def _branch(node: Node, cond: bool) -> Instead | None:
-    """The body that runs, in place of the node."""
-    body = node.bodies[0 if cond else 1]
-    edit = Edit(
-        {param: v for param, v in zip(body.params, node.inputs[1:], strict=True) if v is not None}
-    )
+def inlined(node: Node, body: Graph, inputs: Sequence[Value | None]) -> Instead | None:
+    """A body, in place of the node."""
+    edit = Edit({param: v for param, v in zip(body.params, inputs, strict=True) if v is not None})
     nodes = tuple(edit.node(inner) for inner in body.nodes)
     values = tuple(edit.value(value) for value in body.results)
     sizes = same_sizes(node, values)

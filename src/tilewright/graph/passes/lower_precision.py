@@ -231,7 +231,7 @@ def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
     if pool is None or pooled is None or len(pool.outputs) > 1 or pool.inputs[0] is None:
         return None
     users = scope.users.get(pooled, [])
-    if set(users) != {"cast"} or scope.uses[pooled] != len(users):
+    if {user.op for user in users} != {"cast"} or scope.uses[pooled] != len(users):
         return None
     if pooled.tensor.dtype is not F32:
         return None
@@ -242,7 +242,7 @@ def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
 
 def _is_kept(value: Value, scope: Scope, kept_bytes: int) -> bool:
     """Whether a value of so many bytes is rounded for somebody."""
-    is_rounded = value.tensor.dtype is F32 and "cast" in scope.users.get(value, ())
+    is_rounded = value.tensor.dtype is F32 and scope.is_used_by(value, "cast")
     return is_rounded and size_bytes(value) >= kept_bytes
 
 

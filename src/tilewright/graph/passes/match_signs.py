@@ -113,7 +113,7 @@ def dequantize(node: Node, scope: Scope, *, target: Target) -> Replacement:
     if q is None or q.tensor.dtype not in OTHER:
         return None
     other = OTHER[q.tensor.dtype]
-    is_product = any(op in PRODUCTS for op in scope.users.get(q, ()))
+    is_product = scope.is_used_by(q, *PRODUCTS)
     wanted = multiplies(target, other.name, "i8") and not multiplies(
         target, q.tensor.dtype.name, "i8"
     )

@@ -2,7 +2,7 @@
 
 Powers with small exponents become products and roots, division by a constant multiplication, two
 factors one. Results may differ in the last place, so nothing is changed in front of an operator
-that rounds to integers.
+that rounds to integers or compares, directly or through arithmetic.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from tilewright.graph.match import (
     remade,
     rewrite_matches,
 )
+from tilewright.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE
+from tilewright.graph.ops import OPS
 
-ROUNDING = {"round", "floor", "ceil", "trunc", "cast", "quantize", "mod", "fmod", "floordiv"}
+ROUNDING = {"round", "floor", "ceil", "trunc", "quantize", "mod", "fmod", "floordiv"}
 ROUNDING |= {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "sign"}
 
 
@@ -90,7 +92,22 @@ def _is_exact(divisor: Array) -> bool:
 
 
 def _may_round(node: Node, scope: Scope) -> bool:
-    return not any(user in ROUNDING for user in scope.users.get(node.output, ()))
+    """Whether no integer depends on the last place: none is rounded to by element-wise work."""
+    seen = {node.output}
+    stack = [node.output]
+    while stack:
+        for user in scope.users.get(stack.pop(), ()):
+            if _rounds(user):
+                return False
+            if OPS[user.op].pattern in (ELEMENTWISE, BROADCAST, INJECTIVE):
+                new = [value for value in user.outputs if value not in seen]
+                seen.update(new)
+                stack += new
+    return True
+
+
+def _rounds(node: Node) -> bool:
+    return node.op in ROUNDING or (node.op == "cast" and not node.output.tensor.dtype.is_float)
 
 
 def factors(node: Node, scope: Scope) -> Replacement:

@@ -595,9 +595,27 @@ FAMILIES: dict[str, dict[str, Case]] = {
             (_f(9, 2), torch.rand(9)),
         ),
         "bits of numbers": (lambda a: (*a.frexp(), a.nextafter(a.flip(0))), (X,)),
+        "edges out of order": (
+            lambda a: torch.histogramdd(a, (torch.tensor([-3.0, 0.5, -1.0, 2.0]),))[0],
+            (_f(9, 1),),
+        ),
+        "hash": (lambda a: (a.hash_tensor(), a.hash_tensor(1, keepdim=True)), (X,)),
+        "numbers counted down": (
+            lambda a, b: torch.linspace(a, b, 50, dtype=torch.int64),
+            (torch.tensor(50), torch.tensor(1)),
+        ),
         "segments": (
             lambda a: torch.segment_reduce(a, "max", lengths=torch.tensor([1, 0, 2]), axis=0),
             (X,),
+        ),
+        "segments by offsets": (
+            lambda a: (
+                torch.segment_reduce(a, "mean", offsets=torch.tensor([0, 2, 3]), axis=0),
+                torch.segment_reduce(
+                    a, "sum", lengths=torch.tensor([[1, 3], [4, 0], [2, 2]]), axis=1
+                ),
+            ),
+            (_f(3, 4),),
         ),
         "places of what counts": (lambda a: torch.nonzero_static(a, size=9), (BITS,)),
         "means of integers": (lambda a: F.avg_pool2d(a, 2), (_i(1, 2, 4, 4),)),

@@ -9,9 +9,11 @@ import onnx
 from onnx import helper
 
 from tilewright.base.errors import UserError
+from tilewright.base.passes import PassContext
 from tilewright.frontends.onnx.export.emitter import DOMAIN, Emitter, Shared, value_info
 from tilewright.frontends.onnx.export.rules import COMPOSITES, RULES
 from tilewright.graph.ir import Graph, Module, Value
+from tilewright.graph.passes.nest_switches import nest_switches
 from tilewright.graph.types import TensorType, tensor_of
 from tilewright.graph.visit import walk
 from tilewright.sym import Const
@@ -24,6 +26,7 @@ LATER_OPERATORS = {"bitcast": (26, 13), "cumprod": (26, 13)}
 
 def to_onnx(module: Module, name: str = "model") -> onnx.ModelProto:
     """The model at whatever stage it is; `onnx.checker` accepts what this gives."""
+    module = nest_switches(module, PassContext())
     main = module.main
     opset, ir_version = _versions(module)
     shared = Shared(module, opset, RULES, COMPOSITES)

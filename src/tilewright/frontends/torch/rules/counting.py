@@ -79,17 +79,17 @@ def _nan_median_of_all(node: Context) -> Value:
 # ------------------------------------------------------------------------------------ histograms
 
 
-def _between(node: Context, x: Value, edges: Value) -> Value:
-    """[bins, elements]: whether each lies in [edge, next edge); in the last one its end too."""
+def _bins(node: Context, x: Value, edges: Value) -> tuple[Value, Value]:
+    """The bin of each element by halving, as PyTorch does where edges are not sorted; and whether
+    it has one. The end of the last bin belongs to it."""
     (count,) = node.shape(edges)
-    low = node.unsqueeze(slice_axis(node, edges, 0, 0, count - 1), 1)
-    high = node.unsqueeze(slice_axis(node, edges, 0, 1, count), 1)
+    low, high = (slice_axis(node, edges, 0, at, at + 1) for at in (0, count - 1))
     inside = node.emit(
-        "logical_and", node.emit("greater_equal", x, low), node.emit("less", x, high)
+        "logical_and", node.emit("greater_equal", x, low), node.emit("less_equal", x, high)
     )
-    last = node.emit("equal", node.iota(count - 1), node.number(count - 2))
-    end = node.emit("logical_and", node.unsqueeze(last, 1), node.emit("equal", x, high))
-    return node.emit("logical_or", inside, end)
+    above = node.emit("search_sorted", edges, x, right=True)
+    place = node.emit("minimum", node.emit("sub", above, 1), node.number(count - 2))
+    return node.emit("maximum", place, 0), inside
 
 
 def _edges(node: Context, x: Value, bins: int, low: Any, high: Any) -> Value:
@@ -121,13 +121,25 @@ def _range(
     return node.emit("where", same, below, low), node.emit("where", same, above, high)
 
 
-def _counted(node: Context, x: Value, edges: Value, weight: Value | None) -> Value:
-    """How often, or with what weight, elements lie in each bin."""
-    hits = node.cast(_between(node, x, edges), F64)
-    if weight is not None:
-        flat = node.reshape(weight, (product(node.shape(weight)),))
-        hits = node.emit("mul", hits, node.cast(flat, F64))
-    return node.emit("reduce_sum", hits, axes=(1,), keepdims=False)
+def _counted(
+    node: Context, columns: Sequence[Value], edges: Sequence[Value], weight: Value | None
+) -> Value:
+    """How often, or with what weight, samples lie in each bin, which is a place in one row of all
+    bins: [bins of the first coordinate, of the second, ...]."""
+    (many,) = node.shape(columns[0])
+    where = node.full(0, I64, (many,))
+    inside = node.full(True, BOOL, (many,))
+    bins = [node.shape(ends)[0] - 1 for ends in edges]
+    for column, ends, count in zip(columns, edges, bins, strict=True):
+        place, found = _bins(node, column, ends)
+        inside = node.emit("logical_and", inside, found)
+        where = node.emit("add", node.emit("mul", where, node.number(count)), place)
+    ones = node.full(1, F64, (many,))
+    share = ones if weight is None else node.cast(node.reshape(weight, (many,)), F64)
+    share = node.emit("where", inside, share, node.like(share, 0))
+    none = node.full(0, F64, (product(bins),))
+    made = node.emit("scatter_elements", none, where, share, axis=0, reduction="add")
+    return node.reshape(made, bins)
 
 
 def _flat(node: Context) -> Value:
@@ -143,7 +155,7 @@ def _histc(node: Context) -> Value:
         x = node.cast(x, F64)
     given = None if ends[0] == ends[1] == 0 else ends
     low, high = _range(node, x, given, 1.0)
-    return node.cast(_counted(node, x, _edges(node, x, bins, low, high), None), node.to)
+    return node.cast(_counted(node, [x], [_edges(node, x, bins, low, high)], None), node.to)
 
 
 def _widths(node: Context, edges: Value) -> Value:
@@ -159,29 +171,30 @@ def _histogram(node: Context) -> tuple[Value, Value]:
     else:
         low, high = _range(node, x, node.get("range"), 0.5)
         edges = _edges(node, x, int(bins), low, high)
-    made = _counted(node, x, edges, node.get("weight"))
+    made = _counted(node, [x], [edges], node.get("weight"))
     if node.get("density", False):
         total = node.emit("reduce_sum", made, axes=(0,), keepdims=False)
         made = node.emit("div", node.emit("div", made, total), _widths(node, edges))
     return node.cast(made, node.to), edges
 
 
-def _samples_of(node: Context) -> tuple[Value, list[Value]]:
-    """Samples [m, n], and their coordinates one by one."""
+def _samples_of(node: Context) -> list[Value]:
+    """The coordinates of samples [m, n], one by one."""
     *lead, count = node.dims()
     x = node.reshape(node["self"], (product(lead), count))
     if not isinstance(count, Const):
         raise Skip("histogramdd of a dynamic number of coordinates")
-    columns = [node.reshape(slice_axis(node, x, 1, at, at + 1), node.shape(x)[:1])
-               for at in range(int(count.value))]  # fmt: skip
-    return x, columns
+    return [
+        node.reshape(slice_axis(node, x, 1, at, at + 1), node.shape(x)[:1])
+        for at in range(int(count.value))
+    ]
 
 
 def _edges_by_counts(node: Context) -> list[Value]:
     """Edges of the bins along each coordinate."""
     given = node.get("range")
     made = []
-    for at, (x, bins) in enumerate(zip(_samples_of(node)[1], node.args["bins"], strict=True)):
+    for at, (x, bins) in enumerate(zip(_samples_of(node), node.args["bins"], strict=True)):
         ends = None if given is None else given[2 * at : 2 * at + 2]
         made.append(_edges(node, x, int(bins), *_range(node, x, ends, 0.5)))
     return made
@@ -197,25 +210,8 @@ def _histogram_by_edges(node: Context) -> Value:
 
 
 def _boxes(node: Context, edges: Sequence[Value]) -> Value:
-    """The bin of each sample along every coordinate is a place in one row of all bins."""
-    x, columns = _samples_of(node)
-    many = node.shape(x)[0]
-    where = node.full(0, I64, (many,))
-    inside = node.full(True, BOOL, (many,))
-    for column, ends in zip(columns, edges, strict=True):
-        hits = _between(node, column, ends)
-        bins = node.shape(hits)[0]
-        found = node.emit("reduce_max", node.cast(hits, I64), axes=(0,), keepdims=False)
-        inside = node.emit("logical_and", inside, node.cast(found, BOOL))
-        place = node.emit("arg_max", node.cast(hits, I64), axis=0, keepdims=False)
-        where = node.emit("add", node.emit("mul", where, node.number(bins)), place)
-    weight = node.get("weight")
-    ones = node.full(1, F64, (many,))
-    share = ones if weight is None else node.cast(node.reshape(weight, (many,)), F64)
-    share = node.emit("where", inside, share, node.like(share, 0))
-    none = node.full(0, F64, (product(node.out),))
-    made = node.emit("scatter_elements", none, where, share, axis=0, reduction="add")
-    made = node.reshape(made, node.out)
+    """Samples of several coordinates, counted."""
+    made = _counted(node, _samples_of(node), edges, node.get("weight"))
     if node.get("density", False):
         axes = tuple(range(len(node.out)))
         made = node.emit("div", made, node.emit("reduce_sum", made, axes=axes, keepdims=False))
@@ -244,21 +240,12 @@ def _segment_reduce(node: Context) -> Value:
         starts = slice_axis(node, offsets, axis, 0, count - 1)
         ends = slice_axis(node, offsets, axis, 1, count)
         lengths = node.emit("sub", ends, starts)
-    dims = node.shape(x)
-    place = node.iota(dims[axis])
-    inside = node.emit(
-        "logical_and",
-        node.emit("greater_equal", place, node.unsqueeze(starts, axis + 1)),
-        node.emit("less", place, node.unsqueeze(ends, axis + 1)),
-    )
-    rest = len(dims) - axis - 1
-    mask = node.unsqueeze(inside, *range(axis + 2, axis + 2 + rest)) if rest else inside
+    rest = node.rank("data") - axis - 1
     initial = node.get("initial")
     start = _STARTS[kind] if initial is None else float(initial)
-    neutral = _STARTS[kind]
-    kept = node.emit("where", mask, node.unsqueeze(x, axis), node.value(neutral, of))
     op = "sum" if kind == "mean" else kind
-    made = node.emit(f"reduce_{op}", kept, axes=(axis + 1,), keepdims=False)
+    reduced = _in_segments if axis else _by_segment
+    made = reduced(node, x, starts, ends, op)
     if initial is not None or kind in ("max", "min"):
         join = {"sum": "add", "mean": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
         made = node.emit(join[kind], made, node.value(start, of))
@@ -270,6 +257,32 @@ def _segment_reduce(node: Context) -> Value:
         by = node.emit("where", empty, node.like(many, 1), many)
         made = node.emit("div", made, node.cast(by, of))
     return made
+
+
+def _by_segment(node: Context, x: Value, starts: Value, ends: Value, op: str) -> Value:
+    """Segments of rows: the number of each row's is found by halving."""
+    place, reduction = node.iota(node.shape(x)[0]), {"sum": "add", "prod": "mul"}.get(op, op)
+    found = node.emit("search_sorted", ends, place, right=True)
+    early = node.emit("less", place, slice_axis(node, starts, 0, 0, 1))
+    segments = node.emit("where", early, node.like(found, -1), found)
+    count = node.number(node.shape(starts)[0])
+    return node.emit("segment_reduce", x, segments, count, reduction=reduction)
+
+
+def _in_segments(node: Context, x: Value, starts: Value, ends: Value, op: str) -> Value:
+    """Segments of their own for each place of the axes in front: [..., segments, elements]."""
+    dims, axis = node.shape(x), len(node.shape(starts)) - 1
+    place = node.iota(dims[axis])
+    inside = node.emit(
+        "logical_and",
+        node.emit("greater_equal", place, node.unsqueeze(starts, axis + 1)),
+        node.emit("less", place, node.unsqueeze(ends, axis + 1)),
+    )
+    last = range(axis + 2, len(dims) + 1)
+    mask = node.unsqueeze(inside, *last) if last else inside
+    none = node.value(_STARTS[op], x.tensor.dtype)
+    kept = node.emit("where", mask, node.unsqueeze(x, axis), none)
+    return node.emit(f"reduce_{op}", kept, axes=(axis + 1,), keepdims=False)
 
 
 def _nonzero_static(node: Context) -> Value:

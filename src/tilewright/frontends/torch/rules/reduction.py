@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, F32, I64, U8, DType
+from tilewright.base.dtype import BOOL, F32, F64, I64, U8, U64, DType
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.graph import Value
+from tilewright.graph.build import Builder
 from tilewright.graph.ops.shape import product
+from tilewright.graph.types import TensorType, items_of
 from tilewright.sym import Const, Expr
 
 
@@ -221,7 +223,34 @@ def _own_distances(node: Context) -> Value:
     return row_norms(node, node.emit("abs", node.emit("sub", a, b)), node.get("p", 2.0))
 
 
+def _hash(node: Context) -> Value:
+    """The exclusive or of all bits along some axes; of floats, those of their doubles."""
+    x, rank = node["self"], node.rank()
+    is_float = x.tensor.dtype.is_float
+    bits = node.emit("bitcast", node.cast(x, F64), to=U64) if is_float else node.cast(x, U64)
+    if not rank:
+        return bits
+    axes, dims = node.axes(), node.dims()
+    body = Builder()
+    pair = [body.param(name, TensorType(U64, ())) for name in ("a", "b")]
+    join = body.graph(body.add("bit_xor", *pair), name="join")
+    (made,) = node.builder.add_many(
+        "reduce_window",
+        bits,
+        node.value(0, U64),
+        outputs=1,
+        bodies=(join,),
+        loc=node.loc,
+        window=items_of([dim if axis in axes else 1 for axis, dim in enumerate(dims)]),
+        strides=(1,) * rank,
+        dilations=(1,) * rank,
+        pads=(0,) * (2 * rank),
+    )
+    return node.reshape(made, node.out)
+
+
 RULES: dict[str, Rule] = {
+    "aten.hash_tensor": _hash,
     **{f"aten.sum{kind}": _reduce("reduce_sum") for kind in ("", ".dim_IntList")},
     **{f"aten.mean{kind}": _reduce("reduce_mean") for kind in ("", ".dim")},
     **{f"aten.prod{kind}": _reduce("reduce_prod") for kind in ("", ".dim_int")},
