@@ -37,7 +37,9 @@ WANT = {"torchvision": 109, "timm": 93, "transformers": 250}
 def measure(options: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
     kept = Journal.of(options)
-    for source in options.sources.split(","):
+    sources = options.sources.split(",")
+    loaded = [module for source in sources for module in LOADED[source]]
+    for source in sources:
         chosen = [name for name in names_of(source) if re.search(options.filter, name)]
         left = [name for name in chosen if f"{source}/{name}" not in kept.found]
         left.sort(key=lambda name: zlib.crc32(name.encode()))  # in part, a sample of all families
@@ -48,7 +50,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             seconds=SECONDS,
             most=1,
             pinned=options.threads == 1,
-            preload=("torch_zoo", *(LOADED[each] for each in options.sources.split(","))),
+            preload=("torch_zoo", *loaded, "torch_warm"),
         )
         for (_, name, _), end in report.tracked(kept.limited(ends), source, len(jobs)):
             outcome = Outcome(CRASHED, end.why) if isinstance(end, Lost) else end

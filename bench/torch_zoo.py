@@ -110,19 +110,29 @@ def build_torchvision(name: str) -> Built:
         options["init_weights"] = False
     model = models.get_model(name, weights=None, **options)
     video = name in models.list_models(module=models.video)
-    shape = (3, 16, 112, 112) if video else (3, 224, 224)
-    if name == "inception_v3":
-        shape = (3, 299, 299)
-    if name.startswith("mvit"):
-        shape = (3, 16, 224, 224)
     if name.startswith("raft"):
         return model, lambda n: {"image1": torch.randn(n, 3, 128, 128),
                                  "image2": torch.randn(n, 3, 128, 128)}  # fmt: skip
     first = next(iter(inspect.signature(model.forward).parameters))
-    return model, lambda n: {first: torch.randn(n, *shape)}
+    return model, _images(model, first, (3, 16) if video else (3,), LARGE)
+
+
+def _images(
+    model: nn.Module, name: str, shape: tuple[int, ...], side: int
+) -> Callable[[int], dict[str, Any]]:
+    """Inputs no larger than the model allows: most take images of any size."""
+    model.eval()
+    for each in (SMALL, side):
+        try:
+            model(**{name: torch.randn(1, *shape, each, each)})
+        except (RuntimeError, ValueError, AssertionError):  # its own complaint, of this size
+            continue
+        return lambda n: {name: torch.randn(n, *shape, each, each)}
+    raise ValueError(f"takes no images of {SMALL} or {side}")
 
 
 SIDE = 160  # of the images of detectors
+SMALL, LARGE = 96, 224  # of those of all others
 
 
 def _detector(name: str) -> Built:
@@ -169,8 +179,8 @@ def build_timm(name: str) -> Built:
     import timm
 
     model = timm.create_model(name, pretrained=False)
-    size = model.default_cfg.get("input_size", (3, 224, 224))
-    return model, lambda n: {"x": torch.randn(n, *size)}
+    channels, side, _ = model.default_cfg.get("input_size", (3, LARGE, LARGE))
+    return model, _images(model, "x", (channels,), side)
 
 
 def transformers_names() -> list[str]:
@@ -194,9 +204,9 @@ BUILDERS: dict[str, tuple[Callable[[], list[str]], Callable[[str], Built]]] = {
 
 # Modules to load once for all models: each is built in a process of its own.
 LOADED = {
-    "torchvision": "torchvision.models",
-    "timm": "timm",
-    "transformers": "transformers.models.auto.modeling_auto",
+    "torchvision": ("torchvision.models",),
+    "timm": ("timm",),
+    "transformers": ("transformers.models.auto.modeling_auto", "transformers.modeling_utils"),
 }
 
 

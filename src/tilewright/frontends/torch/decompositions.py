@@ -66,6 +66,15 @@ def operator(name: str) -> Any:
     return None if found is None else getattr(found, overload or "default", None)
 
 
+def _without_kept(table: Any) -> None:
+    """Takes out what is kept whole, and the same in place: that is made functional as it stands."""
+    for name in KEPT:
+        packet, _, overload = name.partition(".")
+        for kept in (operator(name), operator(f"{packet}_.{overload or 'default'}")):
+            if kept is not None:
+                table.pop(kept, None)
+
+
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """An exported program made functional, of the operators that rules speak of.
 
@@ -91,8 +100,7 @@ def _ahead_of_time() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[
     A composite that is in neither falls apart by itself, as it does in eager.
     """
     table: Any = default_decompositions()
-    for name in KEPT:
-        table.pop(operator(name), None)
+    _without_kept(table)
     table.update(_further())
     composites, formulas = _split_decomp_table_to_cia_and_python_decomp(table.materialize())
     kept = {op: how for op, how in composites.items() if how is _special_op_to_preserve_cia}
@@ -102,8 +110,7 @@ def _ahead_of_time() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[
 def under_autograd() -> dict[Any, Callable[..., Any]]:
     """The table for graphs that AOTAutograd hands to a backend."""
     table = dict(core_aten_decompositions())
-    for name in KEPT:
-        table.pop(operator(name), None)
+    _without_kept(table)
     return {**table, **_further()}
 
 
