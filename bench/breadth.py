@@ -2,35 +2,48 @@
 
     python bench/breadth.py [--json FILE] [--models FOLDER] [--only NAME ...] [--threads 2]
                             [--peers NAME ...] [--seconds S] [--precisions f32 int8]
+                            [--jobs N] [--journal FILE] [--stop-after SECONDS]
 
 Convolutional networks of every family, segmentation, text recognition of any height and width,
 speech, encoders and decoders, mixture of experts: exported once with random weights (needs torch,
 timm, torchvision and transformers), some also quantized by ONNX Runtime, statically and
 dynamically. Each contender is a process of its own and they take turns. Models are shown worst
-first; of those that lose to a peer, the kernels that take longest.
+first; of those that lose to a peer, the kernels that take longest. `--jobs` measures several cases
+side by side, each on cores of its own, which is as fair to all contenders but not as quiet. What a
+journal has is shown with the rest and not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+import queue
 import statistics
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import breadth_models
 import int8
+import journal
 import peers
 import report
 import zoo
 from report import Figure
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 DEFAULT = Path(__file__).parent / "models" / "breadth"
 EXPORT_S = 600  # for one model
-MEAN = {"f32": 1.3, "int8": 1.1}
+F32 = "f32"
+KINDS = {F32: (F32,), "int8": (int8.STATIC, int8.DYNAMIC)}
+MEAN = {F32: 1.3, "int8": 1.1}
 LEAST = 0.95
 KERNELS = 4  # shown of a model that loses
 
@@ -55,6 +68,64 @@ def export(names: list[str], folder: Path) -> dict[str, str]:
     return failed
 
 
+@dataclass(frozen=True)
+class Job:
+    """A case in one precision."""
+
+    case: zoo.Case
+    kind: str  # f32, or how it is quantized
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.name}, {self.kind}"
+
+
+def jobs_of(options: argparse.Namespace, names: list[str]) -> list[Job]:
+    cases = {name: zoo.cases_of(options.models, [name]) for name in names}
+    found = []
+    if F32 in options.precisions:
+        found += [Job(case, F32) for name in names for case in cases[name]]
+    if "int8" in options.precisions:
+        chosen = [cases[name][0] for name in breadth_models.QUANTIZED if name in names]
+        found += [Job(case, kind) for case in chosen for kind in KINDS["int8"]]
+    return found
+
+
+def outcome(job: Job, options: argparse.Namespace) -> dict[str, Any]:
+    """What a job took each contender: median and least milliseconds; what failed, and why."""
+    rivals = [name for name in options.peers if peers.installed(name)]
+    if job.kind == F32:
+        made, tolerance = job.case, zoo.TOLERANCES[F32]
+        contenders = [*rivals, zoo.OURS]
+        result: Any = zoo.compete(
+            made, options.threads, contenders, options.seconds, options.rounds, roofs=False
+        )
+    else:
+        try:
+            made, tolerance = int8.quantized(job.case, job.kind, options.models), int8.TOLERANCE
+        except Exception as error:  # the quantizer's own faults are its own
+            return {"times_ms": {}, "failed": {"quantizer": str(error)[:200]}}
+        result = int8.compete(made, None, job.kind, options.threads, rivals, options.seconds)
+    told: dict[str, Any] = {
+        "times_ms": {
+            peer: [statistics.median(times), min(times)] for peer, times in result.times.items()
+        },
+        "failed": dict(result.failed),
+        "wrong": result.wrong.get(zoo.OURS, math.nan),
+        "tolerance": tolerance,
+    }
+    if ratio(told) < LEAST:
+        told["kernels"] = longest_kernels(made, options.threads)
+    return told
+
+
+def ratio(told: dict[str, Any], which: int = 0) -> float:
+    """The best peer's time over ours: medians, or least times."""
+    times = {peer: each[which] for peer, each in told["times_ms"].items()}
+    ours = times.pop(zoo.OURS, math.nan)
+    return float(min(times.values(), default=math.nan) / ours)
+
+
 def longest_kernels(case: zoo.Case, threads: int) -> list[str]:
     contender = peers.Contender(zoo.OURS, case.model, case.inputs, threads)
     try:
@@ -70,61 +141,83 @@ def longest_kernels(case: zoo.Case, threads: int) -> list[str]:
     ]
 
 
-def measure_f32(options: argparse.Namespace, names: list[str]) -> list[Figure]:
-    contenders = [name for name in (*options.peers, zoo.OURS) if peers.installed(name)]
-    cases = [case for name in names for case in zoo.cases_of(options.models, [name])]
-    results = [
-        zoo.compete(case, options.threads, contenders, options.seconds, options.rounds, roofs=False)
-        for case in track(cases, "f32", console=Console(stderr=True))
-    ]
-    results.sort(key=lambda each: each.ratio if not math.isnan(each.ratio) else -1.0)
-    zoo.show(results, contenders)
-    for each in results:
-        if each.ratio < LEAST:
-            print(f"{each.case.name}:")
-            for line in longest_kernels(each.case, options.threads):
-                print(f"  {line}")
-    figures = []
-    for each in results:
-        label = f"{each.case.name}, f32"
-        if zoo.OURS in each.failed:
-            figures.append(report.at_least(f"{label}: runs", 0, "", 1))
-        elif not math.isnan(each.ratio):
-            figures.append(report.at_least(f"{label}: best peer / ours", each.ratio, "x", LEAST))
-            wrong = each.wrong[zoo.OURS]
-            figures.append(report.at_most(f"{label}: difference", wrong, "", zoo.tolerance()))
-    return figures + mean([each.ratio for each in results], "f32")
+def outcomes(todo: list[Job], options: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Of all jobs as they end, several at a time on cores of their own."""
+    cores = sorted(os.sched_getaffinity(0))
+    if options.jobs * options.threads > len(cores):
+        sys.exit(f"{options.jobs} jobs of {options.threads} threads need more cores: {len(cores)}")
+    left: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in todo:
+        left.put(job)
+    done: queue.SimpleQueue[tuple[Job, dict[str, Any]]] = queue.SimpleQueue()
+
+    def work(at: int) -> None:
+        if options.jobs > 1:  # of this thread, which contenders inherit
+            os.sched_setaffinity(0, cores[at * options.threads : (at + 1) * options.threads])
+        while True:
+            try:
+                job = left.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put((job, outcome(job, options)))
+            except Exception as error:  # of one case: the others go on
+                done.put((job, {"times_ms": {}, "failed": {"all": str(error)[:200]}}))
+
+    for at in range(options.jobs):
+        threading.Thread(target=work, args=(at,), daemon=True).start()
+    for _ in todo:
+        yield done.get()
 
 
-def measure_int8(options: argparse.Namespace, names: list[str]) -> list[Figure]:
-    rivals = [peer for peer in options.peers if peers.installed(peer)]
-    chosen = [name for name in breadth_models.QUANTIZED if name in names]
-    cases = [case for name in chosen for case in zoo.cases_of(options.models, [name])[:1]]
-    todo = [(case, kind) for case in cases for kind in (int8.STATIC, int8.DYNAMIC)]
-    results = []
-    for case, kind in track(todo, "int8", console=Console(stderr=True)):
-        try:
-            made = int8.quantized(case, kind, options.models)
-        except Exception as error:  # the quantizer's own faults are its own
-            print(f"{case.name}: not quantized ({kind}): {error}")
-            continue
-        results.append(int8.compete(made, case, kind, options.threads, rivals, options.seconds))
-    int8.show(results)
-    figures = [
-        report.at_least(f"{each.title}: best peer / ours", each.ratio, "x", LEAST)
-        for each in results
-        if not math.isnan(each.ratio)
-    ]
-    return figures + mean([each.ratio for each in results], "int8")
+# --------------------------------------------------------------------------- figures
 
 
-def mean(ratios: list[float], precision: str) -> list[Figure]:
-    told = [ratio for ratio in ratios if not math.isnan(ratio)]
-    if not told:
-        return []
-    value = statistics.geometric_mean(told)
-    label = f"geometric mean of {len(told)} cases, {precision}, best peer / ours"
-    return [report.at_least(label, value, "x", MEAN[precision])]
+def show(found: dict[str, dict[str, Any]], contenders: list[str]) -> None:
+    """Worst first."""
+    table = Table("case", *(f"{name} ms" for name in contenders), "best peer / ours", "least")
+    ranked = sorted(found, key=lambda name: _rank(found[name]))
+    for name in ranked:
+        told = found[name]
+        cells = [
+            f"{told['times_ms'][peer][0]:.3g} ({told['times_ms'][peer][1]:.3g})"
+            if peer in told["times_ms"]
+            else "failed"
+            for peer in contenders
+        ]
+        table.add_row(name, *cells, f"{ratio(told):.2f}", f"{ratio(told, 1):.2f}")
+    console = Console(width=160)
+    console.print(table, "medians, least times in brackets")
+    for name in ranked:
+        for peer, why in found[name]["failed"].items():
+            console.print(f"{name}: {peer}: {why}", markup=False)
+        for line in found[name].get("kernels", ()):
+            console.print(f"{name}: {line}", markup=False)
+
+
+def _rank(told: dict[str, Any]) -> float:
+    value = ratio(told)
+    return -1.0 if math.isnan(value) else value
+
+
+def figures(found: dict[str, dict[str, Any]], precision: str) -> list[Figure]:
+    made = []
+    kinds = KINDS[precision]
+    mine = {name: told for name, told in found.items() if name.rpartition(", ")[2] in kinds}
+    ratios = {name: ratio(told) for name, told in mine.items()}
+    for name in sorted(mine, key=lambda name: _rank(mine[name])):
+        if zoo.OURS not in mine[name]["times_ms"]:
+            made.append(report.at_least(f"{name}: runs", 0, "", 1))
+        elif not math.isnan(ratios[name]):
+            made.append(report.at_least(f"{name}: best peer / ours", ratios[name], "x", LEAST))
+            wrong, most = mine[name]["wrong"], mine[name]["tolerance"]
+            made.append(report.at_most(f"{name}: difference", wrong, "", most))
+    told = [value for value in ratios.values() if not math.isnan(value)]
+    if told:
+        label = f"geometric mean of {len(told)} cases, {precision}, best peer / ours"
+        value = statistics.geometric_mean(told)
+        made.append(report.at_least(label, value, "x", MEAN[precision]))
+    return made
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
@@ -133,12 +226,17 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for name, why in failed.items():
         print(f"{name}: not exported: {why}")
     names = [name for name in asked if name not in failed]
-    figures = [report.at_least("models exported", len(names), "", 60 if not options.only else 0)]
-    if "f32" in options.precisions:
-        figures += measure_f32(options, names)
-    if "int8" in options.precisions:
-        figures += measure_int8(options, names)
-    return figures
+    kept, jobs = journal.Journal.of(options), jobs_of(options, names)
+    todo = [job for job in jobs if job.name not in kept.found]
+    for job, told in kept.limited(
+        track(outcomes(todo, options), "measuring", len(todo), console=Console(stderr=True))
+    ):
+        kept.add(job.name, **told)
+        print(f"{job.name}: {ratio(told):.2f} ({ratio(told, 1):.2f})", flush=True)
+    found = {job.name: kept.found[job.name] for job in jobs if job.name in kept.found}
+    show(found, [name for name in (*options.peers, zoo.OURS) if peers.installed(name)])
+    made = [report.at_least("models exported", len(names), "", 60 if not options.only else 0)]
+    return made + [each for kind in options.precisions for each in figures(found, kind)]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,9 +246,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers", nargs="*", default=["onnxruntime", "openvino"], choices=list(peers.PEERS)
     )
-    parser.add_argument("--precisions", nargs="+", default=["f32", "int8"], choices=list(MEAN))
+    parser.add_argument("--precisions", nargs="+", default=list(MEAN), choices=list(MEAN))
     parser.add_argument("--seconds", type=float, default=2.0, help="per contender and case")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=1, help="cases measured at a time")
+    journal.arguments(parser)
 
 
 if __name__ == "__main__":

@@ -204,7 +204,11 @@ def transformer(name: str) -> Made:
     for key, value in {"use_cache": False, "use_pretrained_backbone": False}.items():
         if hasattr(config, key):
             setattr(config, key, value)
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        if (getattr(config, key, None) or 0) >= MEDIUM["vocab_size"]:
+            setattr(config, key, 0)
     config.attn_implementation = "eager"
+    config._experts_implementation = "eager"  # the others need operators that ONNX lacks
     config.return_dict = True
     module = AutoModel.from_config(config)
     main = module.main_input_name
@@ -222,6 +226,10 @@ def transformer(name: str) -> Made:
     dynamic = {} if main == "pixel_values" else {main: {1: "length"}}
     if getattr(config, "is_encoder_decoder", False) and name != "detr":
         given["decoder_input_ids"] = torch.randint(0, 8000, (1, 16))
+        given["decoder_attention_mask"] = torch.ones(1, 16, dtype=torch.int64)
+    elif main == "input_ids":
+        given["attention_mask"] = torch.ones(1, TOKENS, dtype=torch.int64)
+        dynamic["attention_mask"] = {1: "length"}
     return Made(module, {"base": given}, {} if main == "input_features" else dynamic)
 
 

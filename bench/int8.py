@@ -101,13 +101,19 @@ def quantized(case: zoo.Case, kind: str, folder: Path) -> zoo.Case:
 
 
 def compete(
-    case: zoo.Case, plain: zoo.Case, kind: str, threads: int, rivals: list[str], seconds: float
+    case: zoo.Case,
+    plain: zoo.Case | None,
+    kind: str,
+    threads: int,
+    rivals: list[str],
+    seconds: float,
 ) -> Result:
-    """All contenders on one model, in turns."""
+    """All contenders on one model, in turns, ours on the plain one too where it is given."""
     result = Result(case.name, kind, threads)
     running: dict[str, peers.Contender] = {}
     entries = [*((name, name, case, "int8") for name in rivals), (zoo.OURS, zoo.OURS, case, "f32")]
-    entries.append((F32, zoo.OURS, plain, "f32"))
+    if plain is not None:
+        entries.append((F32, zoo.OURS, plain, "f32"))
     try:
         for label, peer, of, precision in entries:
             try:

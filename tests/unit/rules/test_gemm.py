@@ -9,7 +9,7 @@ from tilewright.base.target import Target
 from tilewright.rules import Choice, default_schedule, schedule
 from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_model import unrolled_steps
-from tilewright.tensor.ir import UNROLL, For, Function
+from tilewright.tensor.ir import PARALLEL, UNROLL, For, Function
 from tilewright.tensor.visit import walk
 
 SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
@@ -51,6 +51,14 @@ def test_rows_of_a_tile_are_packed_where_their_stride_would_crowd_one_set() -> N
     given = {decided.block: Choice("gemm", tall)}
     packed = schedule(fn, target, choices=given).schedule.function
     assert "align(0, 32, 16)" in str(packed)
+
+
+def test_parts_of_k_leave_several_chunks_of_n_to_every_thread() -> None:
+    fn, target = product(128, 3072, 768), "x86_64-linux-gnu -mcpu=haswell"
+    made = schedule(fn, target, threads=2, constants=("B",))
+    assert "kc_outermost=1" in made.decisions[0].plan
+    loops = [each for each in walk(made.schedule.function.body) if isinstance(each, For)]
+    assert [str(each.extent) for each in loops if each.kind == PARALLEL] == ["16"]
 
 
 def transposed(m: int, n: int, k: int) -> Function:

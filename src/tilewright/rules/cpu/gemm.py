@@ -243,6 +243,15 @@ def chunk_counts(found: Contraction, mr_max: int, context: RuleContext) -> tuple
     return (1, *[n for n in range(threads, most + 1) if any(t % n == 0 for t in totals)])
 
 
+def n_chunks(blocks: Column, parallel: Column, threads: int) -> Column:
+    """Into how many chunks blocks of n go where parts of k are around them: a few per thread."""
+    chunks = np.where(parallel == N, threads, 1)
+    for per_thread in range(2, MOST_CHUNKS_PER_THREAD + 1):
+        is_even = (parallel == N) & (blocks % (per_thread * threads) == 0)
+        chunks = np.where(is_even, per_thread * threads, chunks)
+    return chunks
+
+
 def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) -> Column:
     target, machine, mr, nr = context.target, context.target.machine, c["mr"], c["nr"]
     accumulators = mr * nr + nr + np.where(nr > 1, 1, 2)
@@ -270,7 +279,7 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     legal &= (c["nc_panels"] == 1) | (c["pad_n"] == 1) | (size.n % nr == 0)
     legal &= (c["kc"] == 0) | (size.m > mr)
     blocks = ceil_div(size.n, nr * c["nc_panels"])
-    chunks = np.where(is_n, context.threads, 1)
+    chunks = n_chunks(blocks, c["parallel"], context.threads)
     legal &= (c["kc_outermost"] == 0) | ((c["kc"] > 0) & ~is_m & (blocks % chunks == 0))
     if found.extent(found.n[-1]) is not None:
         may_pad = (c["pack_b"] != UNPACKED) & ((size.n % nr == 0) | (size.n >= FILLED_PANELS * nr))
@@ -320,7 +329,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         pack=_pack(size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
         pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
         steps_a=_steps_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
-        parts=_parts(size, c, machine, (m, n, mr, nr), fma),
+        parts=_parts(size, c, context, (m, n, mr, nr), fma),
         panels=_panels(size, c, context, (m, mr, nr), panel_bytes, fma),
         padding=_padding(size, c, machine, fma),
         unroll=batch * size.k / c["k_unroll"],
@@ -392,27 +401,32 @@ def _steps_a(
 def _parts(
     size: Sizes,
     c: Columns,
-    machine: Machine,
+    context: RuleContext,
     tile: tuple[Column, Column, Column, Column],
     fma: Column,
 ) -> Column:
     """Cutting k brings partial sums to memory; not cutting it, panels or rows from beyond L2."""
     m, n, mr, nr = tile
+    machine = context.target.machine
     l1, l2 = machine.l1d, machine.l2
-    kc = np.maximum(c["kc"], 1)
+    kc, block = np.maximum(c["kc"], 1), nr * c["nc_panels"]
     good = np.where(c["pack_b"] == PANEL, l1.size_bytes, l2.passing_bytes // 2)
     good = good / (nr * size.vector_bytes)
+    # Sums are cleared, read and written by every part, and read once more by the epilogue.
+    blocks = ceil_div(size.n, block)
+    chunk = ceil_div(blocks, n_chunks(blocks, c["parallel"], context.threads)) * block
+    sums_bytes = m * np.where(c["kc_outermost"] == 1, chunk, block) * size.vector_bytes
     # Rows of A that pass by push partial sums out of L2, and a tile waits for its own.
     fits = m * kc * size.item_bytes <= l2.kept_bytes
-    rate = np.where(fits, l2.bytes_per_cycle, machine.scattered_bytes_per_cycle)
-    partial = 2 * m * n * size.vector_bytes * (size.k / kc - 1) / rate
+    stay = fits & (sums_bytes <= l2.kept_bytes)
+    rate = np.where(stay, l2.bytes_per_cycle, machine.scattered_bytes_per_cycle)
+    partial = 2 * m * n * size.vector_bytes * (size.k / kc + 1) / rate
     misfit = TIE_SHARE * fma * np.abs(np.log2(kc / good))
     outer = np.where(c["kc_outermost"] == fits, 0, TIE_SHARE * fma)
     beyond = ceil_div(m, mr) * size.k * n * size.vector_bytes / machine.scattered_bytes_per_cycle
     whole = np.where(size.k * nr * size.vector_bytes >= l2.kept_bytes, beyond, 0)
     rows_bytes = size.m * np.where(c["kc"] > 0, kc, size.k) * size.item_bytes
-    share = machine.exposed_share
-    gains = share * fma * (rows_bytes > l2.kept_bytes)
+    gains = machine.exposed_share * fma * (rows_bytes > l2.kept_bytes)
     return np.where(c["kc"] > 0, partial + misfit + outer, whole) + gains
 
 
@@ -490,12 +504,14 @@ def apply(
 ) -> tuple[BlockRef, ...]:
     size, machine = Sizes.of(found, context), context.target.machine
     lanes, row_lines = size.lanes, ceil_div(plan.nr * size.vector_bytes, machine.l2.line_bytes)
+    blocks = ceil_div(size.n, plan.nr * plan.nc_panels)
+    n_parts = int(n_chunks(np.array(blocks), np.array(plan.parallel), context.threads))
     blocking = Blocking(
         row_tile(found, plan.mr),
         plan.nr,
         lanes,
         plan.parallel,
-        plan.m_chunks if plan.parallel == M else context.threads if plan.parallel == N else 1,
+        plan.m_chunks if plan.parallel == M else n_parts,
         plan.nc_panels,
         plan.nr * lanes if plan.pad_n else lanes,
         plan.kc,
