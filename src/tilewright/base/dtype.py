@@ -105,7 +105,7 @@ class DType:
 
     @property
     def scalar(self) -> DType:
-        return dtype(self.scalar_name)
+        return self if self.lanes == 1 else dtype(self.scalar_name)
 
     def with_lanes(self, lanes: int) -> DType:
         return dtype(self.scalar_name if lanes == 1 else f"{self.scalar_name}x{lanes}")

@@ -22,7 +22,21 @@ T = TypeVar("T")
 
 CHECKED = os.environ.get("TILEWRIGHT_CHECKED", "0") == "1"
 
-_live: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+class _Entry(weakref.ref[Any]):
+    """A node that is alive, under the key that it was made from."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+# What a WeakValueDictionary does, without its calls: every expression is looked up here.
+_live: dict[tuple[Any, ...], _Entry] = {}
+
+
+def _forget(entry: _Entry) -> None:
+    if _live.get(entry.key) is entry:
+        del _live[entry.key]
 
 
 class Interned(type):
@@ -32,9 +46,13 @@ class Interned(type):
 
         def __call__(cls, *args):
             key = (cls, *args)
-            node = _live.get(key)
+            entry = _live.get(key)
+            node = None if entry is None else entry()
             if node is None:  # never `or`: nodes have no truth value
-                node = _live.setdefault(key, super().__call__(*args))
+                node = super().__call__(*args)
+                entry = _Entry(node, _forget)
+                entry.key = key
+                _live[key] = entry
             return node
 
 

@@ -23,6 +23,7 @@ from tilewright.codegen.builder import ModuleText
 from tilewright.codegen.cache import write_atomically
 from tilewright.codegen.cuda import CudaFunction, build_cuda
 from tilewright.codegen.debug import DebugInfo
+from tilewright.codegen.effort import optimized
 from tilewright.codegen.entry import emit_function, signature_of
 from tilewright.codegen.machine import Machine
 from tilewright.runtime.library import MANIFEST, to_manifest
@@ -137,10 +138,8 @@ class CompiledFunction:
     def _optimized(self) -> Any:
         machine = llvm.machine_of(self.target)
         flat = lower_for(self.function, self.target)
-        module = llvm.parse(emit_module(flat, machine, self.options))
-        if self.options.optimize:
-            llvm.optimize(module, machine)
-        return module
+        text = emit_module(flat, machine, self.options)
+        return optimized(text, flat, machine) if self.options.optimize else llvm.parse(text)
 
     @property
     def llvm_ir(self) -> str:
@@ -237,9 +236,9 @@ def compile_object(fn: Function, target: Target, options: Options = Options()) -
     image = cache.try_read(key) if options.cache else None
     if image is not None:
         return image
-    module = llvm.parse(emit_module(lower_for(flat, target), machine, options))
-    if options.optimize:
-        llvm.optimize(module, machine)
+    flat = lower_for(flat, target)
+    text = emit_module(flat, machine, options)
+    module = optimized(text, flat, machine) if options.optimize else llvm.parse(text)
     image = llvm.to_object(module, machine)
     if options.cache:
         cache.write(key, image)

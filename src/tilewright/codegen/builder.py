@@ -176,6 +176,9 @@ class FunctionText:
         self.before_return: list[str] = []  # functions to call on every way out
         self._allocas: list[str] = []
         self._lines: list[str] = []
+        # Values that depend on nothing but what they are known by, an instruction or whatever a
+        # user of this writes more than once, and whose writing control has passed here.
+        self.passed: dict[object, Value] = {}
         self._names = Names()
         self._count = 0
         self._names(self, "entry")
@@ -213,20 +216,36 @@ class FunctionText:
         self._lines.append(f"  {name} = {text}{self.debug}")
         return Value(type_, name)
 
+    def pure(self, type_: str, text: str) -> Value:
+        """The result of an instruction that depends on its operands alone: it is written once
+        where control has passed it already. LLVM would find so too, at some cost."""
+        found = self.passed.get(text)
+        if found is None:
+            found = self.passed[text] = self.value(type_, text)
+        return found
+
+    @contextmanager
+    def _nested(self) -> Iterator[None]:
+        """What is written inside is not known afterwards: control may not pass it."""
+        outer = self.passed
+        self.passed = dict(outer)
+        yield
+        self.passed = outer
+
     def op(self, name: str, a: Value, b: Value) -> Value:
         """An instruction with two operands and a result of one type: `fadd contract`."""
-        return self.value(a.type, f"{name} {a.type} {a.text}, {b.text}")
+        return self.pure(a.type, f"{name} {a.type} {a.text}, {b.text}")
 
     def compare(self, name: str, a: Value, b: Value) -> Value:
         """`icmp slt` and the like."""
-        return self.value(vector("i1", a.lanes), f"{name} {a.type} {a.text}, {b.text}")
+        return self.pure(vector("i1", a.lanes), f"{name} {a.type} {a.text}, {b.text}")
 
     def convert(self, name: str, a: Value, to: str) -> Value:
         """`sext`, `bitcast`, ...; nothing when the type stays."""
-        return a if a.type == to else self.value(to, f"{name} {a} to {to}")
+        return a if a.type == to else self.pure(to, f"{name} {a} to {to}")
 
     def select(self, cond: Value, a: Value, b: Value) -> Value:
-        return self.value(a.type, f"select {cond}, {a}, {b}")
+        return self.pure(a.type, f"select {cond}, {a}, {b}")
 
     def intrinsic(self, name: str, result: str, *args: Value, flags: str = "") -> Value:
         """A call of an LLVM intrinsic overloaded on the type of its result."""
@@ -254,12 +273,12 @@ class FunctionText:
     def offset(self, element: str, pointer: Value, index: Value) -> Value:
         """The address of an element; a vector of them for a vector index."""
         type_ = vector("ptr", index.lanes)
-        return self.value(type_, f"getelementptr inbounds {element}, {pointer}, {index}")
+        return self.pure(type_, f"getelementptr inbounds {element}, {pointer}, {index}")
 
     def member(self, struct: str, pointer: Value, *path: int) -> Value:
         """The address of a member of a structure."""
         steps = "".join(f", i32 {step}" for step in path)
-        return self.value("ptr", f"getelementptr inbounds {struct}, {pointer}, i32 0{steps}")
+        return self.pure("ptr", f"getelementptr inbounds {struct}, {pointer}, i32 0{steps}")
 
     def alloca(self, type_: str, *, align: int, hint: str = "") -> Value:
         """Stack memory, in the entry block so that it can become registers."""
@@ -274,16 +293,16 @@ class FunctionText:
         type_ = vector(value.type, lanes)
         if not value.text.startswith("%"):
             return splat(type_, value.text)
-        one = self.value(type_, f"insertelement {type_} poison, {value}, i64 0")
+        one = self.pure(type_, f"insertelement {type_} poison, {value}, i64 0")
         mask = f"<{lanes} x i32> zeroinitializer"
-        return self.value(type_, f"shufflevector {one}, {type_} poison, {mask}")
+        return self.pure(type_, f"shufflevector {one}, {type_} poison, {mask}")
 
     def shuffle(self, value: Value, picks: Sequence[int]) -> Value:
         """The vector of the picked lanes."""
         type_ = vector(element_of(value.type), len(picks))
         mask = ", ".join(f"i32 {pick}" for pick in picks)
         shown = f"shufflevector {value}, {value.type} poison, <{len(picks)} x i32> <{mask}>"
-        return self.value(type_, shown)
+        return self.pure(type_, shown)
 
     def widen(self, value: Value, lanes: int) -> Value:
         """The vector with lanes of no meaning added at its end."""
@@ -291,12 +310,12 @@ class FunctionText:
             return value
         if value.lanes == 1:
             type_ = vector(value.type, lanes)
-            return self.value(type_, f"insertelement {type_} poison, {value}, i64 0")
+            return self.pure(type_, f"insertelement {type_} poison, {value}, i64 0")
         type_ = vector(element_of(value.type), lanes)
         picks = [str(i) if i < value.lanes else "poison" for i in range(lanes)]
         mask = ", ".join(f"i32 {pick}" for pick in picks)
         shown = f"shufflevector {value}, {value.type} poison, <{lanes} x i32> <{mask}>"
-        return self.value(type_, shown)
+        return self.pure(type_, shown)
 
     def concat(self, first: Value, second: Value | None = None) -> Value:
         """Two vectors of one type in a row; the second has no meaning if absent."""
@@ -304,10 +323,10 @@ class FunctionText:
         rest = f"{first.type} poison" if second is None else str(second)
         mask = ", ".join(f"i32 {i}" for i in range(lanes))
         type_ = vector(element_of(first.type), lanes)
-        return self.value(type_, f"shufflevector {first}, {rest}, <{lanes} x i32> <{mask}>")
+        return self.pure(type_, f"shufflevector {first}, {rest}, <{lanes} x i32> <{mask}>")
 
     def extract(self, value: Value, lane: int) -> Value:
-        return self.value(element_of(value.type), f"extractelement {value}, i64 {lane}")
+        return self.pure(element_of(value.type), f"extractelement {value}, i64 {lane}")
 
     def phi(self, *arms: tuple[Value, str]) -> Value:
         """The value of the arm that control came from: (value, block)."""
@@ -345,12 +364,13 @@ class FunctionText:
         index = self.value(
             start.type, f"phi {start.type} [ {start.text}, %{before} ], [ {step}, %{latch} ]", hint
         )
-        yield index
-        self.jump(latch)
-        self._start(latch)
-        self._lines.append(f"  {step} = add nsw {index}, 1{self.debug}")
-        again = self.compare("icmp slt", Value(start.type, step), stop)
-        self.line(f"br {again}, label %{body}, label %{done}{notes}")
+        with self._nested():
+            yield index
+            self.jump(latch)
+            self._start(latch)
+            self._lines.append(f"  {step} = add nsw {index}, 1{self.debug}")
+            again = self.compare("icmp slt", Value(start.type, step), stop)
+            self.line(f"br {again}, label %{body}, label %{done}{notes}")
         self._start(done)
 
     @contextmanager
@@ -361,7 +381,8 @@ class FunctionText:
         self._start(head)
         self.line(f"br {go_on()}, label %{body}, label %{done}")
         self._start(body)
-        yield
+        with self._nested():
+            yield
         self.jump(head)
         self._start(done)
 
@@ -375,7 +396,8 @@ class FunctionText:
             weights = f", !prof {node}"
         self.line(f"br {cond}, label %{then}, label %{done}{weights}")
         self._start(then)
-        yield
+        with self._nested():
+            yield
         self.jump(done)
         self._start(done)
 
@@ -405,12 +427,15 @@ class Arm:
         self._label = label
         self._done = done
         self.end = label
+        self._inside = builder._nested()
 
     def __enter__(self) -> Arm:
         self._builder._start(self._label)
+        self._inside.__enter__()
         return self
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
+        self._inside.__exit__(None, None, None)
         self.end = self._builder.block
         self._builder.jump(self._done)
 

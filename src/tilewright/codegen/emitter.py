@@ -339,14 +339,16 @@ class Emitter:
 
     def expr(self, root: Expr) -> Value:
         """The value of an expression, each distinct node emitted once."""
-        memo = self._memo
+        memo, passed = self._memo, self.b.passed
         stack = [(root, False)]
         while stack:
             node, ready = stack.pop()
             if node in memo:
                 continue
             if not ready:
-                direct = self._direct(node)
+                direct = passed.get(node)
+                if direct is None:
+                    direct = self._direct(node)
                 if direct is not None:
                     memo[node] = direct
                     continue
@@ -355,6 +357,8 @@ class Emitter:
                 continue
             args = tuple([memo[child] for child in node.children()])
             memo[node] = _EXPRS[type(node)](self, node, args)
+            if node.dtype is INDEX and not self._has_load(node):
+                passed[node] = memo[node]
         return memo[root]
 
     def forget(self) -> None:

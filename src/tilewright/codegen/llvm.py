@@ -107,12 +107,27 @@ def parse(text: str) -> Any:
 
 def optimize(module: Any, machine: Machine, *, vectorize: bool = True) -> None:
     """Run LLVM's O3 pipeline in place."""
+    passes = _pass_builder(machine, vectorize=vectorize)
+    passes.getModulePassManager().run(module, passes)
+
+
+def _pass_builder(machine: Machine, *, vectorize: bool = True) -> Any:
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = vectorize
     options.slp_vectorization = vectorize
     options.loop_unrolling = True
-    passes = llvm.create_pass_builder(target_machine(machine), options)
-    passes.getModulePassManager().run(module, passes)
+    return llvm.create_pass_builder(target_machine(machine), options)
+
+
+def clean(module: Any, machine: Machine) -> None:
+    """Turn memory into registers, and addresses into what instructions take, in place."""
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_loop_unroll_pass()
+    passes.add_sroa_pass()
+    passes.add_new_gvn_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    passes.run(module, _pass_builder(machine))
 
 
 def to_object(module: Any, machine: Machine) -> bytes:

@@ -17,6 +17,7 @@ from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.codegen import llvm
 from tilewright.codegen.build import lower_for, new_module
+from tilewright.codegen.effort import optimized
 from tilewright.codegen.entry import emit_function, emit_kernel, signature_of
 from tilewright.codegen.nvptx import device_code
 from tilewright.driver.kernels import (
@@ -229,6 +230,4 @@ def _image(
         emit_function(module, machine, flat)
     else:
         emit_kernel(module, machine, flat, in_place=in_place)
-    parsed = llvm.parse(module.text())
-    llvm.optimize(parsed, machine)
-    return llvm.to_object(parsed, machine)
+    return llvm.to_object(optimized(module.text(), flat, machine), machine)

@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.base.errors import Unsupported
 from tilewright.codegen import cache, llvm
 from tilewright.codegen.build import lower_for, new_module
+from tilewright.codegen.effort import optimized
 from tilewright.codegen.entry import emit_kernel
 from tilewright.driver.kernels import COMPILER, Job
 from tilewright.graph.ir import Graph
@@ -82,8 +83,7 @@ def _code(job: Job, scheduled: Function) -> dict[str, str]:
     flat = lower_for(kernel, job.setting.target)
     module = new_module(machine)
     emit_kernel(module, machine, flat, in_place=in_place_pairs(kernel))
-    parsed = llvm.parse(module.text())
-    llvm.optimize(parsed, machine)
+    parsed = optimized(module.text(), flat, machine)
     return {
         "scheduled": str(kernel),
         "lowered": str(flat),

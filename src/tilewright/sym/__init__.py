@@ -66,4 +66,13 @@ from tilewright.sym.prove import equal, prove
 from tilewright.sym.region import symbolic_bounds
 from tilewright.sym.simplify import simplify
 from tilewright.sym.text import format_expr
-from tilewright.sym.visit import conjuncts, fold, free_vars, rewrite, substitute, uses_var, walk
+from tilewright.sym.visit import (
+    conjuncts,
+    fold,
+    free_vars,
+    replaced,
+    rewrite,
+    substitute,
+    uses_var,
+    walk,
+)

@@ -269,6 +269,8 @@ _NAN = float("nan")
 
 def const(value: Number, of: str | DType = INDEX) -> Const:
     """The constant `value` of type `of`, rounded to what the type can hold."""
+    if of is INDEX:
+        return Const(int(value), INDEX, 0)
     kind = dtype(of).scalar
     if kind.is_float:
         number = float(kind.numpy.type(value)) if kind.name != "f64" else float(value)

@@ -42,7 +42,7 @@ def as_expr(value: Any, of: DType = INDEX) -> Expr:
 def _pair(symbol: str, a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     """Both operands as expressions of one type; vectors broadcast by the vectorizer, not here."""
     if isinstance(a, Expr):
-        left, right = a, as_expr(b, a.dtype.scalar)
+        left, right = a, b if isinstance(b, Expr) else as_expr(b, a.dtype.scalar)
     else:
         right = as_expr(b)
         left = as_expr(a, right.dtype.scalar)
@@ -286,6 +286,14 @@ def rebuild(node: Expr) -> Expr:
         return cast(node.value, node.dtype)
     build = _BUILDERS.get(type(node))
     return node if build is None else build(*node.children())
+
+
+def rebuilt(node: Expr, children: tuple[Expr, ...]) -> Expr:
+    """The same node over other operands, as its operator would build it."""
+    build = _BUILDERS.get(type(node))
+    if build is not None:
+        return build(*children)
+    return rebuild(node.with_children(children))
 
 
 def _install_operators() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from tilewright.sym.expr import TRUE, And, Expr, Var
-from tilewright.sym.ops import rebuild
+from tilewright.sym.ops import rebuilt
 
 R = TypeVar("R")
 
@@ -74,7 +74,29 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
     """Replace variables, folding constants on the way up."""
     if not mapping:
         return root
-    return rewrite(root, rebuild, dict(mapping.items()))
+    return replaced(root, dict(mapping.items()))
+
+
+def replaced(root: Expr, done: dict[Expr, Expr]) -> Expr:
+    """Put what `done` says for nodes, folding constants on the way up; `done` is kept as a memo.
+
+    What nothing is put into stays as it is.
+    """
+    stack = [root]
+    while stack:
+        expr = stack[-1]
+        if expr in done:
+            stack.pop()
+            continue
+        old = expr.children()
+        missing = [child for child in old if child not in done]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        new = tuple([done[child] for child in old])
+        done[expr] = expr if new == old else rebuilt(expr, new)
+    return done[root]
 
 
 _KEEP = 1 << 16

@@ -135,11 +135,13 @@ def substitute(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     if not mapping:
         return root
     memo: dict[Expr, Expr] = dict(mapping.items())
-    return _rewrite_exprs(root, sym.rebuild, memo)
 
+    def rule(stmt: Stmt) -> Stmt:
+        old = stmt.exprs()
+        new = tuple([sym.replaced(expr, memo) for expr in old])
+        return stmt if new == old else stmt.with_exprs(new)
 
-def _rewrite_exprs(root: Stmt, rule: ExprRule, memo: dict[Expr, Expr]) -> Stmt:
-    return rewrite(root, lambda stmt: map_exprs(stmt, rule, memo))
+    return rewrite(root, rule)
 
 
 def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
@@ -194,7 +196,7 @@ def fresh_copy(root: Stmt, mapping: Mapping[Var, Expr] | None = None) -> Stmt:
                 memo[it.var] = renamed[it.var] = sym.var(it.var.name, it.var.dtype)
         elif kind is Alloc:
             old: Buffer = stmt.buffer  # type: ignore[attr-defined]
-            shape = tuple([sym.rewrite(dim, sym.rebuild, memo) for dim in old.shape])
+            shape = tuple([sym.replaced(dim, memo) for dim in old.shape])
             buffers[old] = replace(old, shape=shape)
     if not memo and not buffers:
         return root
@@ -202,7 +204,7 @@ def fresh_copy(root: Stmt, mapping: Mapping[Var, Expr] | None = None) -> Stmt:
     def rebind(stmt: Stmt) -> Stmt:
         exprs = stmt.exprs()
         if exprs:
-            stmt = stmt.with_exprs(tuple([sym.rewrite(x, sym.rebuild, memo) for x in exprs]))
+            stmt = stmt.with_exprs(tuple([sym.replaced(x, memo) for x in exprs]))
         if isinstance(stmt, (For, Let)):
             return replace(stmt, var=renamed[stmt.var])
         if isinstance(stmt, Block):

@@ -109,7 +109,7 @@ class _Bind(Rewriter):
     def __call__(self, stmt: Stmt) -> Stmt | None:
         old = stmt.exprs()
         if old and self.memo:
-            new = tuple([sym.rewrite(expr, sym.rebuild, self.memo) for expr in old])
+            new = tuple([sym.replaced(expr, self.memo) for expr in old])
             if any(a is not b for a, b in zip(old, new, strict=True)):
                 stmt = stmt.with_exprs(new)
         return super().__call__(stmt)

@@ -38,15 +38,15 @@ class _LowerBlocks(Rewriter):
         if self.memo and not isinstance(stmt, Block):
             old = stmt.exprs()
             if old:
-                new = tuple([sym.rewrite(expr, sym.rebuild, self.memo) for expr in old])
+                new = tuple([sym.replaced(expr, self.memo) for expr in old])
                 if any(a is not b for a, b in zip(old, new, strict=True)):
                     stmt = stmt.with_exprs(new)
         return super().__call__(stmt)
 
     def visit_block(self, block: Block) -> Stmt | None:
         outer = self.memo
-        values = [sym.rewrite(at, sym.rebuild, outer) for at in block.bindings]
-        predicate = sym.rewrite(block.predicate, sym.rebuild, outer)
+        values = [sym.replaced(at, outer) for at in block.bindings]
+        predicate = sym.replaced(block.predicate, outer)
         self.memo = dict(outer)
         self.memo.update(zip([it.var for it in block.iters], values, strict=True))
         body = self(block.body)

@@ -495,7 +495,7 @@ def _assuming(root: Stmt, known_values: Mapping[Expr, Expr]) -> Stmt | None:
     def rule(stmt: Stmt) -> Stmt | None:
         old = stmt.exprs()
         if old:
-            new = tuple([sym.rewrite(expr, sym.rebuild, memo) for expr in old])
+            new = tuple([sym.replaced(expr, memo) for expr in old])
             if any(a is not b for a, b in zip(old, new, strict=True)):
                 stmt = stmt.with_exprs(new)
         if isinstance(stmt, If) and isinstance(stmt.cond, Const):

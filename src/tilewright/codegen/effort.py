@@ -1,0 +1,40 @@
+"""How much LLVM is asked to do to a function.
+
+Most of LLVM's O3 pipeline looks for what schedules have done already: loops to unroll, to
+interchange, to vectorize. It takes half of the time of compiling a register tile, which is a few
+hundred vector statements in a row, and leaves its instructions as they were. Such functions go
+through a few passes that turn memory into registers and addresses into what instructions take.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.codegen import llvm
+from tilewright.codegen.machine import Machine
+from tilewright.tensor.ir import Function, Seq, Stmt, Store
+from tilewright.tensor.visit import walk
+
+REGISTER_TILE = 64  # vector statements in a row: no schedule but of a register tile has as many
+
+
+def optimized(text: str, fn: Function, machine: Machine) -> Any:
+    """The LLVM module of a flat function's text, verified and optimized."""
+    module = llvm.parse(text)
+    if has_register_tile(fn):
+        llvm.clean(module, machine)
+    else:
+        llvm.optimize(module, machine)
+    return module
+
+
+def has_register_tile(fn: Function) -> bool:
+    """Whether a loop's body is a long run of vector statements."""
+    return any(
+        isinstance(stmt, Seq) and sum(map(_is_vector, stmt.stmts)) >= REGISTER_TILE
+        for stmt in walk(fn.body)
+    )
+
+
+def _is_vector(stmt: Stmt) -> bool:
+    return isinstance(stmt, Store) and any(expr.dtype.is_vector for expr in stmt.exprs())
