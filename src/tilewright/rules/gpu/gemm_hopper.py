@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.intrin.cluster import CLUSTER_SCOPE, MOST_BLOCKS, SUM_BYTES, keep_of, sum_of
 from tilewright.intrin.hopper import WHOLE
@@ -54,6 +54,7 @@ BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
 SLOTS = (4, 5, 6, 3, 2, 7, 8, 12)  # candidates, tiles on their way in shared memory
 BOXES = (1, 2, 4)  # candidates, rows of 128 bytes that a slot has of each tile's row
+STEPS = "steps"
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 
 
@@ -68,7 +69,9 @@ class Plan:
     split_k: int = 1  # parts of the sum that are computed apart
     boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
     cluster: int = 1  # blocks that work together
-    along: str = "k"  # what they take parts of: a sum, or rows and columns, which share B or A
+    # What they take parts of: a sum, or rows and columns, which share B or A. Without clusters:
+    # "steps" lets all blocks share the steps of all tiles evenly (stream-K).
+    along: str = "k"
     resident: int = 1  # blocks that a multiprocessor has room for: the next kernel's beside these
 
     @property
@@ -216,7 +219,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
         # Every box begins inside of a row.
         deep = ceildiv(found.k, found.depth) % (c["boxes"] * _parts(c)) == 0
-        clustered = _clusters(found, c)
+        clustered = _clusters(found, c, sm)
         result: Column = fits & whole & parts & boxes & deep & clustered
         return result
 
@@ -230,7 +233,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "split_k": splits(multiprocessor_of(context.target)),
             "boxes": BOXES,
             "cluster": doublings(MOST_BLOCKS),
-            "along": ("k", "m", "n"),
+            "along": ("k", "m", "n", STEPS),
             "resident": (1, 2),
         },
         legal,
@@ -243,7 +246,7 @@ def _parts(c: Columns) -> Column:
     return found
 
 
-def _clusters(found: Found, c: Columns) -> Column:
+def _clusters(found: Found, c: Columns, sm: Multiprocessor) -> Column:
     """Which plans have tiles for clusters, whose blocks share sums, or tiles of an operand."""
     rows, count = hopper.M * c["groups"], c["cluster"]
     # Threads of an epilogue have runs of every part of a tile's columns.
@@ -254,9 +257,26 @@ def _clusters(found: Found, c: Columns) -> Column:
     b_shared = (columns % (count * SWIZZLED) == 0) & (c["span"] % count == 0)
     along = c["along"]
     fits = np.where(along == "k", sums, np.where(along == "m", b_shared, a_shared))
-    fits &= (not found.is_open) & (not found.windows)
-    result: Column = np.where(count == 1, along == "k", fits)
+    fits &= (not found.is_open) & (not found.windows) & (along != STEPS)
+    result: Column = np.where(count == 1, (along == "k") | _shares(found, c, sm), fits)
     return result
+
+
+def _shares(found: Found, c: Columns, sm: Multiprocessor) -> Column:
+    """Which plans let blocks share steps: where tiles leave a wave of them incomplete, and a block
+    has more steps than one."""
+    tiles = _tiles(found, c)
+    shares = (c["along"] == STEPS) & (c["split_k"] == 1) & (c["resident"] == 1)
+    steps = ceildiv(found.k, found.depth * c["boxes"])
+    shares &= (tiles % sm.count != 0) & (tiles * steps >= 2 * sm.count) & (not found.is_open)
+    result: Column = shares
+    return result
+
+
+def _tiles(found: Found, c: Columns) -> Column:
+    rows = hopper.M * c["groups"]
+    tiles: Column = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
+    return tiles
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -265,11 +285,12 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     sm = multiprocessor_of(context.target)
     size = hopper.OPERANDS[found.dtype].bytes
     rows, split, cluster = hopper.M * c["groups"], c["split_k"], _parts(c)
-    tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
-    blocks = tiles * split * cluster
-    waves = ceildiv(tiles * split, sm.count // cluster)
+    tiles = _tiles(found, c)
     depth = found.depth * c["boxes"]
     steps = ceildiv(found.k // split // cluster, depth)
+    shares = c["along"] == STEPS
+    blocks = np.where(shares, sm.count, tiles * split * cluster)
+    waves = np.where(shares, tiles / sm.count, ceildiv(tiles * split, sm.count // cluster))
     # Between products of two slots a group waits; another one has the matrix units then.
     busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
     per_step = np.maximum(busy_units, busy_units / c["groups"] + sm.wgmma_latency_cycles)
@@ -287,13 +308,19 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     parts = 12.0 * found.batch * found.m * found.n * split
     through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
     kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
+    # Sums of a tile go to memory and come back, behind a signal: of as many others as share it.
+    others = np.minimum(np.ceil(sm.count / tiles), steps)
+    given = 2.0 * sm.global_latency_cycles + (1 + others) * 4.0 * rows * c["block_n"] / (
+        sm.l2_bytes_per_cycle
+    )
     # Where memory sets the pace, products wait now and then: less with more slots of more boxes.
     late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
     return Cost.of(
         products=np.maximum(through_tiles, operands / rate + late),
         start=sm.global_latency_cycles,
         store=1.0 * rows * c["block_n"] / 64 / cluster,
-        exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0),
+        exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0)
+        + np.where(shares, given, 0.0),
         l2=waves * steps * c["boxes"] * 40.0 / c["span"],
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
@@ -312,7 +339,7 @@ class Unit:
 
 
 def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
-    sch.specialize(ko, plan.slots, blocks, resident=plan.resident)
+    sch.specialize(ko, plan.slots, blocks, resident=plan.resident, shares=plan.along == STEPS)
 
 
 HOPPER = Unit(hopper.load_of, hopper.dot_of, _specialize)
@@ -535,7 +562,8 @@ def _multiply(
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
     tiles = tiles * found.batch * plan.split_k * plan.parts // plan.cluster
     count = multiprocessor_of(context.target).count // plan.cluster
-    unit.overlap(sch, ko, plan, count if found.is_open else min(tiles, count))
+    stay = found.is_open or plan.along == STEPS
+    unit.overlap(sch, ko, plan, count if stay else min(tiles, count))
     return [start, a, b]
 
 

@@ -33,6 +33,7 @@ from tilewright.tensor.interp.role_state import (
     Clock,
     Copy,
     Env,
+    Exchange,
     Landing,
     Part,
     Tile,
@@ -132,6 +133,7 @@ class Block:
         self.arrays, self.order, self.run_plain = arrays, order, run
         self.peers, self.rank = peers, rank  # blocks of the cluster, and which this one is
         self.parts: dict[tuple[Buffer, int], Part] = {}  # of sums, that peers read
+        self.exchange: Exchange = peers[0].exchange if peers else Exchange()
         self.is_over = False
         self.memory: dict[Buffer, np.ndarray[Any, Any]] = {}
         self.barriers: dict[tuple[Buffer, int], Barrier] = {}
@@ -265,6 +267,16 @@ class Block:
                 self._keep(args, agent, loc)
             case "cluster.sum":
                 self._gather(args, agent, loc)
+            case "stream.keep":
+                self._give(args, agent, loc)
+            case "stream.signal":
+                self._arrive(self.exchange.signal(args[0], env), agent, 1, loc)
+            case "stream.wait":
+                signal = self.exchange.signal(args[0], env)
+                yield (signal, 0)
+                signal.phase += 1
+            case "stream.sum":
+                self._take(args, agent, loc)
             case "mbarrier.wait" | "mbarrier.wait.cluster":
                 yield (self._barrier(args[0], env), value_of(args[1], env))
             case "mbarrier.expect":
@@ -587,6 +599,34 @@ class Block:
                 )
             part.reads[agent] = agent.clock.get(agent, 0) + 1
             sums += part.values[:, column : column + sums.shape[1]]
+
+    # ------------------------------------------------------------------ steps that blocks share
+
+    def _give(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        """Sums of some steps of a tile go where the block with its first step reads them."""
+        place = args[1]
+        assert isinstance(place, Address)
+        key = place.buffer, value_of(place.index[0], agent.env)
+        old = self.exchange.parts.get(key)
+        if old is not None:
+            self._check_read(place.buffer, old, agent.clock, loc)
+        sums = sums_of(args[0], args[2], agent)
+        self.exchange.parts[key] = Part(sums.copy(), agent, agent.tick())
+
+    def _take(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        place = args[1]
+        assert isinstance(place, Address)
+        part = self.exchange.parts.get((place.buffer, value_of(place.index[0], agent.env)))
+        if part is None or agent.clock.get(part.writer, 0) < part.when:
+            raise ExecutionError(
+                "TW2427",
+                f"{agent.name} of block {self.rank} reads %{place.buffer.name} of another block "
+                "without knowing that it is there",
+                loc,
+                help="wait for the signal of the block that writes it",
+            )
+        part.reads[agent] = agent.clock.get(agent, 0) + 1
+        sums_of(args[0], args[2], agent)[...] += part.values
 
     def _round(self, args: tuple[Expr, ...], agent: Agent) -> None:
         sums = sums_of(args[0], args[3], agent)

@@ -120,6 +120,34 @@ class Part:
 
 
 @dataclass(eq=False)
+class Exchange:
+    """What blocks that share steps give each other, through memory of all."""
+
+    parts: dict[tuple[Buffer, int], Part] = field(default_factory=dict)
+    signals: dict[tuple[Buffer, int], Barrier] = field(default_factory=dict)
+
+    def signal(self, at: Expr, env: Mapping[Var, int]) -> Barrier:
+        """It is given once; who waits for it takes it back."""
+        assert isinstance(at, Address)
+        key = at.buffer, value_of(at.index[0], env)
+        if key not in self.signals:
+            self.signals[key] = Barrier(f"%{key[0].name}[{key[1]}]", 1, 1)
+        return self.signals[key]
+
+    def ends(self) -> None:
+        """The next launch finds no signal that it would take for one of its own."""
+        for barrier in self.signals.values():
+            if barrier.phase % 2:
+                raise ExecutionError(
+                    "TW2460",
+                    f"{barrier.name} is given, and nobody waits for it: the next launch would take "
+                    "it for one of its own",
+                    help="let the block with a tile's first step wait for all others that have "
+                    "steps of it",
+                )
+
+
+@dataclass(eq=False)
 class Copy:
     """A bulk copy under way."""
 

@@ -70,6 +70,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.passes.share_steps import Exchange, Shares, share_steps
 from tilewright.tensor.passes.stagger_attention import (
     ATTEND,
     calls_of,
@@ -119,6 +120,7 @@ class _Plan(NamedTuple):
     blocks: int = 0  # that stay for all tiles; 0: each has one
     beside: int = 1  # of a tile that is copied beside the loop
     resident: int = 1  # blocks that a multiprocessor has at once
+    shares: int = 0  # whether blocks that stay share the steps of all tiles evenly
 
 
 def _plan(stmt: Stmt) -> _Plan:
@@ -155,13 +157,23 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     _check(kernel, body, axes)
     blocks = max(_plan(stmt).blocks for stmt in walk(body))
     body = _backwards(body)
-    nest, body = _persistent(nest, body, blocks) if blocks else _longest_first(nest, body)
     groups = axes.get("threadIdx.y")
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
+    shared: tuple[Shares, Exchange] | None = None
+    rings = [ring for ring in _rings(body) if _plan(ring).shares]
+    if rings:
+        nest, body, *made_of = share_steps(nest, body, rings[0], blocks, count, among)
+        shared = (made_of[0], made_of[1])
+    elif blocks:
+        nest, body = _persistent(nest, body, blocks)
+    else:
+        nest, body = _longest_first(nest, body)
     spans = {loop.var: (loop.start, loop.stop) for loop in nest}
-    made = _Roles(kernel, body, count, spans, weights, axes.get(CLUSTER_AXIS)).program(among, lane)
+    shares = shared[0] if shared else None
+    roles = _Roles(kernel, body, count, spans, weights, axes.get(CLUSTER_AXIS), shares)
+    made = roles.program(among, lane)
     inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
     result: Stmt = For(
         lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
@@ -169,7 +181,7 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     for loop in reversed(nest):
         if loop.thread.startswith("blockIdx"):
             result = replace(loop, body=result)
-    return result
+    return shared[1].around(result) if shared else result
 
 
 def _persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
@@ -260,6 +272,7 @@ class _Roles:
         spans: dict[Var, tuple[Expr, Expr]],
         weights: set[Buffer],
         cluster: For | None,
+        shares: Shares | None,
     ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
@@ -269,7 +282,7 @@ class _Roles:
                 kernel.loc,
                 help="specialize a loop around bulk copies and what uses their tiles",
             )
-        self.body, self.groups, self.weights = body, groups, weights
+        self.body, self.groups, self.weights, self.shares = body, groups, weights, shares
         self.loops, self.ring = loops, loops[-1]
         self.slots = _slots(self.ring)
         ctx = sym.EMPTY.bind_all(spans)
@@ -482,7 +495,11 @@ class _Roles:
         copies = [stmt for stmt in walk(self.ring) if _is_copy(stmt)]
         plain = not any(isinstance(stmt, (If, Let)) for stmt in walk(self.ring))
         weights = any(self._is_weight(stmt) for stmt in copies)
-        if not plain or not self.has_steps or not weights:
+        if not plain or not weights:
+            return 0
+        if self.shares is not None:
+            return min(self.slots, self.shares.least)
+        if not self.has_steps:
             return 0
         steps = sym.simplify(self.ring.extent)
         return min(self.slots, int(steps.value)) if isinstance(steps, Const) else 0
@@ -502,12 +519,22 @@ class _Roles:
         size = _copied_bytes(self._copied(self.ring.body))
         expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
         weights = seq(expect, self._copied(self.ring.body, weights=True))
-        starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
-        starts[self.ring.var] = sym.add(self.ring.start, first)
-        body = fresh_copy(substitute(weights, starts))
+        body = fresh_copy(substitute(weights, self._places(first)))
         loop = For(first, ZERO, sym.const(self.ahead), body, SERIAL, "", (), self.ring.loc)
         alone = sym.all_of(sym.lt(among, 1), sym.lt(lane, 1))
         return [If(alone, loop, None, self.ring.loc)]
+
+    def _places(self, step: Expr) -> dict[Var, Expr]:
+        """Where a block's first steps are."""
+        if self.shares is None:
+            starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
+            starts[self.ring.var] = sym.add(self.ring.start, step)
+            return starts
+        piece, place = self.shares.piece_at(step), self.shares.depth_at(step)
+        begin = sym.substitute(self.ring.start, {self.shares.piece: piece})
+        assert self.before is not None
+        counted = sym.sub(step, sym.sub(place, begin))  # so that they have the step's slot
+        return {self.shares.piece: piece, self.ring.var: place, self.before: counted}
 
     def _producer(self) -> Stmt:
         self.count = _Count(self.before, self.ring)
@@ -559,7 +586,7 @@ class _Roles:
                     weights = seq(wait, expect, self._copied(stmt.body, weights=True))
                     again = If(sym.le(sym.const(self.ahead), self.step), weights, None, stmt.loc)
                     body = seq(again, self._copied(stmt.body, weights=False))
-                    return replace(stmt, body=body, annotations=())
+                    return self.count.after(replace(stmt, body=body, annotations=()))
                 ring = replace(stmt, body=seq(wait, expect, body), annotations=())
                 return self.count.after(ring)
             return stmt.with_children((body,))

@@ -352,12 +352,19 @@ class Schedule:
     # ------------------------------------------------------------------ what blocks compute
 
     def specialize(
-        self, loop: LoopRef, slots: int, blocks: int = 0, beside: int = 1, resident: int = 1
+        self,
+        loop: LoopRef,
+        slots: int,
+        blocks: int = 0,
+        beside: int = 1,
+        resident: int = 1,
+        shares: bool = False,
     ) -> None:
         """Bulk copies under the loop go to a producer warp, through a ring of `slots` tiles."""
-        self._apply("specialize", specialize, _var(loop), slots, blocks, beside, resident)
+        self._apply("specialize", specialize, _var(loop), slots, blocks, beside, resident, shares)
         made = {"loop": loop, "slots": slots, "blocks": blocks, "beside": beside}
         made |= {"resident": resident} if resident > 1 else {}
+        made |= {"shares": shares} if shares else {}
         self._record("specialize", made, None)
 
     def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:

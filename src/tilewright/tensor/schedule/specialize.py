@@ -16,19 +16,27 @@ MOST_RESIDENT = 4
 
 
 def specialize(
-    fn: Function, var: Var, slots: int, blocks: int = 0, beside: int = 1, resident: int = 1
+    fn: Function,
+    var: Var,
+    slots: int,
+    blocks: int = 0,
+    beside: int = 1,
+    resident: int = 1,
+    shares: bool = False,
 ) -> Function:
     """
     Before: for k { call copy(...); call dot(...) }
-    After:  for k [specialize = (slots, blocks, beside, resident)] { ... }
+    After:  for k [specialize = (slots, blocks, beside, resident, shares)] { ... }
 
     Lowering makes a ring of `slots` tiles and its barriers. With `blocks`, that many thread blocks
     stay for all tiles of the kernel; then `beside` of each tile that is copied beside the loop let
     the next one's come while this one's is in use. Registers of a multiprocessor are shared out
-    among the `resident` blocks that it has at once.
+    among the `resident` blocks that it has at once. Blocks that stay may share the steps of all
+    tiles evenly (`shares`, stream-K): then some tiles are summed by several of them.
     """
     path, loop = path_to_loop(fn, var, "specialize")
     fits = 2 <= slots <= MOST_SLOTS and 1 <= beside <= MOST_SLOTS
+    fits &= bool(blocks) or not shares
     if not fits or blocks < 0 or not 1 <= resident <= MOST_RESIDENT:
         raise refuse(
             fn,
@@ -36,8 +44,8 @@ def specialize(
             f"cannot specialize loop %{var.name} with {slots} slots, {blocks} blocks, {beside} "
             f"tiles beside it and {resident} blocks at once",
             var,
-            help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, 1 to {MOST_SLOTS} tiles, and 1 "
-            f"to {MOST_RESIDENT} blocks at once",
+            help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, some where they share steps, 1 "
+            f"to {MOST_SLOTS} tiles, and 1 to {MOST_RESIDENT} blocks at once",
         )
     copies = [
         stmt
@@ -54,9 +62,11 @@ def specialize(
             help="tensorize the copies of its tiles with a tma_load intrinsic first",
         )
     plan: tuple[int, ...] = (slots, blocks)
-    if beside > 1 or resident > 1:
+    if beside > 1 or resident > 1 or shares:
         plan = (*plan, beside)
-    if resident > 1:
+    if resident > 1 or shares:
         plan = (*plan, resident)
+    if shares:
+        plan = (*plan, 1)
     made = replace(loop, annotations=annotated(loop.annotations, SPECIALIZE, plan))
     return with_body(fn, replace_at(path, made))
