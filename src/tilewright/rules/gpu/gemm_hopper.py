@@ -73,6 +73,7 @@ class Plan:
     # "steps" lets all blocks share the steps of all tiles evenly (stream-K).
     along: str = "k"
     resident: int = 1  # blocks that a multiprocessor has room for: the next kernel's beside these
+    turns: int = 1  # warpgroups that take turns at tiles: one stores while the other multiplies
 
     @property
     def rows(self) -> int:
@@ -209,7 +210,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         each = sm.shared_bytes // c["resident"]
         fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= each
         # Sums and places take registers.
-        fits &= c["block_n"] // 2 + 64 <= consumer_registers(c["groups"], c["resident"])
+        groups = c["groups"] * c["turns"]
+        fits &= c["block_n"] // 2 + 64 <= consumer_registers(groups, c["resident"])
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]
@@ -220,7 +222,12 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         # Every box begins inside of a row.
         deep = ceildiv(found.k, found.depth) % (c["boxes"] * _parts(c)) == 0
         clustered = _clusters(found, c, sm)
+        # Whoever stores lets another multiply: of blocks that have several tiles.
+        tiles = _tiles(found, c) * c["split_k"] // c["cluster"]
+        taken = (c["groups"] == 1) & (_parts(c) == 1) & (c["along"] != STEPS) & (c["slots"] > 2)
+        taken &= (found.m >= hopper.M) & (not found.is_open) & (tiles > sm.count // c["cluster"])
         result: Column = fits & whole & parts & boxes & deep & clustered
+        result &= (c["turns"] == 1) | taken
         return result
 
     return Space(
@@ -235,6 +242,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "cluster": doublings(MOST_BLOCKS),
             "along": ("k", "m", "n", STEPS),
             "resident": (1, 2),
+            "turns": (1, 2),
         },
         legal,
     )
@@ -339,7 +347,9 @@ class Unit:
 
 
 def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
-    sch.specialize(ko, plan.slots, blocks, resident=plan.resident, shares=plan.along == STEPS)
+    sch.specialize(
+        ko, plan.slots, blocks, resident=plan.resident, shares=plan.along == STEPS, turns=plan.turns
+    )
 
 
 HOPPER = Unit(hopper.load_of, hopper.dot_of, _specialize)

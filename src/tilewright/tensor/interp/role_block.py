@@ -198,11 +198,11 @@ class Block:
             case For(kind=kind, body=body) if kind == THREAD:
                 yield from self._run(body, agent)
             case For(var=var, start=start, stop=stop, body=body):
-                for at in range(value_of(start, env), value_of(stop, env)):
+                for at in range(self._number(start, agent), self._number(stop, agent)):
                     env[var] = at
                     yield from self._run(body, agent)
             case If(cond=cond, then=then, otherwise=otherwise):
-                if sym.evaluate(cond, env):
+                if self._number(cond, agent):
                     yield from self._run(then, agent)
                 elif otherwise is not None:
                     yield from self._run(otherwise, agent)
@@ -242,6 +242,7 @@ class Block:
 
     def _call(self, call: Call, agent: Agent, loc: Loc) -> Wait:
         args, env = call.args, agent.env
+        agent.read.clear()
         match call.op:
             case "barrier.shared":
                 phase = self.meeting.phase
@@ -313,7 +314,7 @@ class Block:
             case "wgmma.start":
                 start(args, agent, loc, self._operand)
             case "wgmma.wait":
-                del agent.groups[: len(agent.groups) - value_of(args[2], env)]
+                agent.retire(value_of(args[2], env))
             case "wgmma.round":
                 self._round(args, agent)
             case "wgmma.rows":
@@ -329,6 +330,7 @@ class Block:
                 weigh(args, agent, loc, self._operand)
             case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
+        agent.is_starting = call.op == "wgmma.start"
         yield None
 
     # ------------------------------------------------------------------ barriers
@@ -528,6 +530,7 @@ class Block:
                     help="wait for the slot's full barrier, in the right phase, before the tile",
                 )
             tile.reads[agent] = agent.clock.get(agent, 0) + 1
+            agent.read.append(tile)
         found = self.memory[at.buffer][first : first + rows * columns]
         wide = np.int32 if found.dtype.kind in "iu" else np.float32
         read = found.reshape(rows, columns).astype(wide)

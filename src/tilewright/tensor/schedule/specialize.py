@@ -13,6 +13,7 @@ from tilewright.tensor.visit import walk
 
 MOST_SLOTS = 16
 MOST_RESIDENT = 4
+MOST_TURNS = 2
 
 
 def specialize(
@@ -23,20 +24,24 @@ def specialize(
     beside: int = 1,
     resident: int = 1,
     shares: bool = False,
+    turns: int = 1,
 ) -> Function:
     """
     Before: for k { call copy(...); call dot(...) }
-    After:  for k [specialize = (slots, blocks, beside, resident, shares)] { ... }
+    After:  for k [specialize = (slots, blocks, beside, resident, shares, turns)] { ... }
 
     Lowering makes a ring of `slots` tiles and its barriers. With `blocks`, that many thread blocks
     stay for all tiles of the kernel; then `beside` of each tile that is copied beside the loop let
     the next one's come while this one's is in use. Registers of a multiprocessor are shared out
     among the `resident` blocks that it has at once. Blocks that stay may share the steps of all
-    tiles evenly (`shares`, stream-K): then some tiles are summed by several of them.
+    tiles evenly (`shares`, stream-K): then some tiles are summed by several of them. With `turns`,
+    so many warpgroups take turns at the tiles of a block that stays (pingpong): one stores the
+    results of its tile while another multiplies.
     """
     path, loop = path_to_loop(fn, var, "specialize")
     fits = 2 <= slots <= MOST_SLOTS and 1 <= beside <= MOST_SLOTS
-    fits &= bool(blocks) or not shares
+    fits &= bool(blocks) or not (shares or turns > 1)
+    fits &= 1 <= turns <= MOST_TURNS and not (shares and turns > 1)
     if not fits or blocks < 0 or not 1 <= resident <= MOST_RESIDENT:
         raise refuse(
             fn,
@@ -44,8 +49,9 @@ def specialize(
             f"cannot specialize loop %{var.name} with {slots} slots, {blocks} blocks, {beside} "
             f"tiles beside it and {resident} blocks at once",
             var,
-            help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, some where they share steps, 1 "
-            f"to {MOST_SLOTS} tiles, and 1 to {MOST_RESIDENT} blocks at once",
+            help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, 1 to {MOST_SLOTS} tiles, and 1 "
+            f"to {MOST_RESIDENT} blocks at once; blocks that share steps, or whose warpgroups take "
+            f"turns (at most {MOST_TURNS}), stay",
         )
     copies = [
         stmt
@@ -61,12 +67,10 @@ def specialize(
             var,
             help="tensorize the copies of its tiles with a tma_load intrinsic first",
         )
-    plan: tuple[int, ...] = (slots, blocks)
-    if beside > 1 or resident > 1 or shares:
-        plan = (*plan, beside)
-    if resident > 1 or shares:
-        plan = (*plan, resident)
-    if shares:
-        plan = (*plan, 1)
+    usual = (1, 1, 0, 1)
+    more = (beside, resident, int(shares), turns)
+    while more and more[-1] == usual[len(more) - 1]:
+        more = more[:-1]
+    plan: tuple[int, ...] = (slots, blocks, *more)
     made = replace(loop, annotations=annotated(loop.annotations, SPECIALIZE, plan))
     return with_body(fn, replace_at(path, made))
