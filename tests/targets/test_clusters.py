@@ -141,7 +141,8 @@ def test_a_planted_fault_is_found(fault):
 
 
 def test_blocks_stay_for_the_tiles_of_a_cluster():
-    plan = "groups=2 block_n=256 slots=4 span=16 split_k=1 boxes=1 cluster=2 along=m resident=1 turns=1"
+    tiles = "groups=2 block_n=256 slots=4 span=16 split_k=1 boxes=1"
+    plan = f"{tiles} cluster=2 along=m resident=1 turns=1"
     made = schedule(gemm(4096, 4096, 256), TARGET, choices={"C": Choice("gemm_hopper", plan)})
     (kernel,) = tw.build(made.schedule.function, TARGET).kernels
     assert [str(dim) for dim in kernel.grid] == ["66", "2", "1"]

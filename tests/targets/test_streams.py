@@ -32,6 +32,7 @@ ONE = "groups=1 block_n=64 slots=3 span=1"
 # Sizes, multiprocessors, the plan, the form.
 FORMS = {
     "two tiles of three": ((64, 192, 256), 2, f"{ONE} {STREAM}", {}),
+    "whole waves first": ((64, 320, 128), 2, f"{ONE} {STREAM}", {}),
     "three blocks have one tile": ((64, 64, 512), 3, f"{ONE} {STREAM}", {}),
     "two warpgroups and an epilogue": (
         (128, 128, 320), 3, f"{ONE.replace('=1', '=2', 1)} {STREAM}", {"epilogue": True}),
@@ -75,7 +76,9 @@ def test_the_product_is_computed(form):
     close(out, want, out.dtype)
 
 
-@pytest.mark.parametrize("form", ["two tiles of three", "three blocks have one tile", "boxes"])
+@pytest.mark.parametrize(
+    "form", ["two tiles of three", "whole waves first", "three blocks have one tile"]
+)
 def test_weights_come_before_the_roles_part(form):
     """Also those of a block's first steps in its second tile."""
     text = program(form, weights=True)

@@ -91,7 +91,7 @@ class Owner(Protocol):
     plan: MemoryPlan
     _gpu: Gpu
     _scratch: dict[int, Scratch]  # by stream
-    _counts: dict[tuple[int, Value], Any]  # memory where blocks count, by stream and node
+    _counts: dict[tuple[int, Value, Buffer], Any]  # where blocks count: by stream, node, what for
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
 

@@ -159,6 +159,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
     return made
 
 
+MOST_FILLED = 32  # tiles that a matrix has a multiple of
 Element = Callable[..., Expr]
 Place = tuple[Expr, ...]
 
@@ -199,14 +200,27 @@ class _Grid:
                 attrs=_role(role),
             )
             return lambda i, j, place, c: made[(i, j, *place, c)]
-        count = sym.simplify(sym.mul(self.n, sym.mul(self.tall, self.wide)))
         first = te.compute(
-            (a, a, channels, count),
+            (a, a, channels, self._stored),
             lambda i, j, c, t: element(i, j, (t,), c),
             name=name,
             attrs=_role(role),
         )
         return lambda i, j, place, c: first[(i, j, c, *place)]
+
+    @property
+    def _count(self) -> Expr:
+        return sym.simplify(sym.mul(self.n, sym.mul(self.tall, self.wide)))
+
+    @property
+    def _stored(self) -> Expr:
+        """Tiles of a matrix, so many that blocks of them leave nothing over: the last ones are that
+        of the image's end again."""
+        known = static(self._count)
+        if known is None:
+            return self._count
+        side = min(MOST_FILLED, 1 << (known - 1).bit_length())
+        return sym.const(-(-known // side) * side)
 
     def place_of(self, n: Expr, ty: Expr, tx: Expr) -> Place:
         """Where a tile is in a stack."""
@@ -217,7 +231,11 @@ class _Grid:
 
     def tile_at(self, place: Place) -> Place:
         """The image, row and column of a tile of a stack."""
-        return place if self.last else split_index(place[0], (self.n, self.tall, self.wide))
+        if self.last:
+            return place
+        there = sym.minimum(place[0], sym.sub(self._count, 1))
+        exact = self._stored is self._count
+        return split_index(place[0] if exact else there, (self.n, self.tall, self.wide))
 
 
 def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Image:

@@ -23,6 +23,7 @@ import numpy as np
 
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.graph.cost import OPERATIONS
 from tilewright.intrin import hopper
 from tilewright.intrin.cluster import CLUSTER_SCOPE, MOST_BLOCKS, SUM_BYTES, keep_of, sum_of
 from tilewright.intrin.hopper import WHOLE
@@ -40,14 +41,14 @@ from tilewright.rules.match.contraction import Contraction, contraction, multipl
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
-from tilewright.sym import Cast, Var, uses_var
+from tilewright.sym import Cast, Const, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
-from tilewright.tensor.ir import CLUSTER_AXIS, Load, Store
+from tilewright.tensor.ir import CLUSTER_AXIS, Call, Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
 from tilewright.tensor.passes.specialize_roles import SWIZZLED, consumer_registers
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import blocks, output_buffers
+from tilewright.tensor.visit import blocks, exprs, output_buffers
 
 FEATURE = "wgmma"
 BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
@@ -105,6 +106,7 @@ class Found:
     is_open: bool  # m, or what stands outside of it, is told by calls
     windows: str = ""  # the block that lays out windows of an image as A, which copies read instead
     is_indexed: bool = False  # A is read by windows; such a block is to be made
+    epilogue: int = 0  # operations on each result that follow its sum
 
     @property
     def depth(self) -> int:
@@ -169,7 +171,15 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
         nest.is_dynamic(list(nest.loops)),
         windows,
         is_indexed,
+        sum(_operations(sch, each) for each in followers(sch, reference)),
     )
+
+
+def _operations(sch: Schedule, reference: BlockRef) -> int:
+    """On each result of a block that follows."""
+    nodes = exprs(block_of(sch.function, reference.name).body)
+    made = [node for node in nodes if node.dtype.is_float and not isinstance(node, (Load, Const))]
+    return sum(OPERATIONS.get(node.op, 1) if isinstance(node, Call) else 1 for node in made)
 
 
 def _windows(sch: Schedule, reference: BlockRef, found: Contraction, is_indexed: bool) -> str:
@@ -301,10 +311,15 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     waves = np.where(shares, tiles / sm.count, ceildiv(tiles * split, sm.count // cluster))
     # Between products of two slots a group waits; another one has the matrix units then.
     busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
-    per_step = np.maximum(busy_units, busy_units / c["groups"] + sm.wgmma_latency_cycles)
-    there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
-    slot = c["boxes"] * there * hopper.ROW_BYTES
-    narrow = slot / sm.l2_bytes_per_cycle
+    # Of those that take turns one has them to itself, and starts a slot's before the last are over.
+    waits = np.where(c["turns"] > 1, 0, sm.wgmma_latency_cycles)
+    per_step = np.maximum(busy_units, busy_units / c["groups"] / c["turns"] + waits)
+    tall, wide = np.minimum(rows, found.m), np.minimum(c["block_n"], found.n)  # the rest is zeros
+    slot = c["boxes"] * (tall + wide) * hopper.ROW_BYTES
+    # A tile that blocks of a cluster bring for each other comes from L2 once.
+    once = {axis: np.where(c["along"] == axis, c["cluster"], 1) for axis in "mn"}
+    brought = c["boxes"] * (tall / once["n"] + wide / once["m"]) * hopper.ROW_BYTES
+    narrow = brought / sm.l2_bytes_per_cycle
     # One slot is in use while the others are filled; signs between roles take their time too.
     waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
     busy = np.minimum(blocks, sm.count)
@@ -318,9 +333,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
     # Sums of a tile go to memory and come back, behind a signal: of as many others as share it.
     others = np.minimum(np.ceil(sm.count / tiles), steps)
-    given = 2.0 * sm.global_latency_cycles + (1 + others) * 4.0 * rows * c["block_n"] / (
+    given = 2.0 * sm.meeting_cycles + (1 + others) * 4.0 * rows * c["block_n"] / (
         sm.l2_bytes_per_cycle
     )
+    # Blocks that share steps are at different places of their sums: none finds in L2 what another
+    # one has just asked for.
+    alone = np.where(shares, np.floor(waves) / c["span"] + 1, waves / c["span"])
+    follows = 1.0 * rows * c["block_n"] * found.epilogue / sm.fma_per_cycle
     # Where memory sets the pace, products wait now and then: less with more slots of more boxes.
     late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
     return Cost.of(
@@ -328,8 +347,10 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         start=sm.global_latency_cycles,
         store=1.0 * rows * c["block_n"] / 64 / cluster,
         exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0)
-        + np.where(shares, given, 0.0),
-        l2=waves * steps * c["boxes"] * 40.0 / c["span"],
+        + np.where(shares, given, 0.0)
+        + np.where(c["cluster"] > cluster, sm.multicast_latency_cycles, 0.0),
+        epilogue=np.ceil(waves) * follows / cluster,
+        l2=alone * steps * c["boxes"] * 40.0,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
 

@@ -12,6 +12,7 @@ them up as it reads them. Weights are transformed before the first call.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class Found:
 
     parts: Parts
     products: gemm.Found
+    results: int  # tiles of all channels
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -52,18 +54,33 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         return None
     if not all(is_constant(sch, each, parts, context) for each in parts.weights):
         return None
-    found = contraction(parts.product)
-    return None if found is None else Found(parts, gemm.Found(reference, gemm.problem_of(found)))
+    found, columns = contraction(parts.product), nest_of(sch, parts.columns)
+    if found is None or columns is None:
+        return None
+    *tiles, _, _ = columns.spatial
+    products = gemm.Found(reference, gemm.problem_of(found))
+    return Found(parts, products, prod(columns.guess(at) for at in tiles))
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """Those of the GEMMs; threads of a transform in blocks of any size."""
+    """Those of the GEMMs. Tiles, and blocks of threads that transform, leave nothing over: a test
+    in the innermost loop costs more than the method saves."""
     sm, tiles = multiprocessor_of(context.target), gemm.plans(found.products, context)
+    problem = found.products.problem
+
+    def legal(c: Columns) -> Column:
+        assert tiles.legal is not None
+        threads = c["transform_threads"]
+        whole = (problem.x * problem.k % threads == 0) & (found.results % threads == 0)
+        whole &= (problem.x % c["block_x"] == 0) & (problem.m % c["block_m"] == 0)
+        result: Column = tiles.legal(c) & whole
+        return result
+
     sizes = preferring(2 * sm.warp, doublings(USUAL_THREADS, sm.warp))
     return Space(
         Plan,
         {**tiles.candidates, "transform_threads": sizes},
-        tiles.legal,
+        legal,
         stages=(*tiles.stages, ("transform_threads", "split_k")),
     )
 

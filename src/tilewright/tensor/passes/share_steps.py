@@ -9,11 +9,12 @@
         if 0 < begin { partial[b] = sums; signal(b) }
         else { for other in b + 1..last + 1 { wait(other); sums += partial[other] }; store(sums) } }
 
-Of T * K steps block b has those from b * T * K / B on: no wave is left half empty, however many
-tiles there are. A tile whose steps several blocks have belongs to the one with its first step; the
-others leave their sums in memory, which is the first thing that each of them does, and signal. Who
-waits takes the signal back, so that the next launch finds none. A block waits for later ones alone,
-which wait for nobody before they signal: so each of them gets its place in time.
+Blocks have a tile each as long as there are enough for all. Of the T * K steps of the other tiles
+block b has those from b * T * K / B on, so that no wave is left half empty. A tile whose steps
+several blocks have belongs to the one with its first step; the others leave their sums in memory,
+which is the first thing that they do in that wave, and signal. Who waits takes the signal back, so
+that the next launch finds none. A block waits for later ones alone, which wait for nobody before
+they signal: so each of them gets its place in time.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ WARPS = 4  # of a warpgroup, each of which signals
 
 @dataclass(frozen=True)
 class Shares:
-    """Which steps the blocks of a kernel have."""
+    """Which steps the blocks of a kernel have: those of whole waves, then an even share of the
+    rest."""
 
     block: Var
     piece: Var
@@ -56,55 +58,86 @@ class Shares:
     depth: int  # steps of a tile
 
     @property
+    def waves(self) -> int:
+        """Whole ones, in which each block has a tile of its own; the rest has steps for all."""
+        found = self.tiles // self.blocks
+        few = (self.tiles - found * self.blocks) * self.depth < self.blocks
+        return max(0, found - 1) if few else found
+
+    @property
+    def rest(self) -> int:
+        """Tiles whose steps are shared."""
+        return self.tiles - self.waves * self.blocks
+
+    @property
     def least(self) -> int:
         """Steps that every block has."""
-        return self.tiles * self.depth // self.blocks
+        return self.waves * self.depth + self.rest * self.depth // self.blocks
+
+    def _begin(self, block: Expr) -> Expr:
+        return sym.floordiv(sym.mul(block, self.rest * self.depth), self.blocks)
 
     @property
     def begin(self) -> Expr:
+        """A block's first step of the rest."""
         return self._begin(self.block)
-
-    def _begin(self, block: Expr) -> Expr:
-        return sym.floordiv(sym.mul(block, self.tiles * self.depth), self.blocks)
 
     @property
     def first(self) -> Expr:
-        """The tile of a block's first step."""
+        """The tile of the rest that it belongs to."""
         return sym.floordiv(self.begin, self.depth)
 
     @property
     def pieces(self) -> Expr:
         end = sym.ceildiv(self._begin(sym.add(self.block, 1)), self.depth)
-        return sym.simplify(sym.sub(end, self.first))
+        return sym.simplify(sym.add(sym.sub(end, self.first), self.waves))
+
+    def _either(self, whole: Expr, shared: Expr) -> Expr:
+        """What a piece has that is a tile, or a share of one."""
+        if not self.waves:
+            return sym.simplify(shared)
+        return sym.simplify(sym.select(sym.lt(self.piece, self.waves), whole, shared))
+
+    @property
+    def _left(self) -> Expr:
+        """Which tile of the rest a piece is of."""
+        return sym.add(self.first, sym.sub(self.piece, self.waves))
 
     @property
     def tile(self) -> Expr:
-        return sym.simplify(sym.add(self.first, self.piece))
+        own = sym.add(sym.mul(self.piece, self.blocks), self.block)
+        return self._either(own, sym.add(self._left, self.waves * self.blocks))
 
     @property
     def steps(self) -> tuple[Expr, Expr]:
         """Of the piece's tile: from, to."""
-        before = sym.mul(self.tile, self.depth)
+        before = sym.mul(self._left, self.depth)
         end = self._begin(sym.add(self.block, 1))
         return (
-            sym.simplify(sym.maximum(sym.sub(self.begin, before), 0)),
-            sym.simplify(sym.minimum(sym.sub(end, before), self.depth)),
+            self._either(ZERO, sym.maximum(sym.sub(self.begin, before), 0)),
+            self._either(sym.const(self.depth), sym.minimum(sym.sub(end, before), self.depth)),
         )
 
     @property
     def last(self) -> Expr:
         """The block that has the tile's last step."""
-        end = sym.mul(sym.add(self.tile, 1), self.depth * self.blocks)
-        return sym.simplify(sym.sub(sym.ceildiv(end, self.tiles * self.depth), 1))
+        shared = sym.ceildiv(sym.mul(sym.add(self._left, 1), self.blocks), self.rest)
+        return self._either(self.block, sym.sub(shared, 1))
 
-    def piece_at(self, step: Expr) -> Expr:
-        """The piece that a block's step belongs to; steps are counted from its first one."""
-        place = sym.add(self.begin, step)
-        return sym.sub(sym.floordiv(place, self.depth), self.first)
-
-    def depth_at(self, step: Expr) -> Expr:
-        """Which step of its tile that is."""
-        return sym.floormod(sym.add(self.begin, step), self.depth)
+    def place_at(self, step: Expr) -> tuple[Expr, Expr]:
+        """The piece that a block's step belongs to, and which step of its tile that is; steps are
+        counted from the block's first one."""
+        whole = self.waves * self.depth
+        place = sym.add(self.begin, sym.sub(step, whole))
+        piece = sym.add(sym.sub(sym.floordiv(place, self.depth), self.first), self.waves)
+        depth = sym.floormod(place, self.depth)
+        if not whole:
+            return piece, depth
+        is_whole = sym.lt(step, whole)
+        return (
+            sym.select(is_whole, sym.floordiv(step, self.depth), piece),
+            sym.select(is_whole, sym.floormod(step, self.depth), depth),
+        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +159,8 @@ def share_steps(
     tiles, depth = sym.simplify(loop.extent), sym.simplify(ring.extent)
     sums = {node.args[0]: node for node in exprs(ring) if isinstance(node, Call) and _adds(node)}
     known = isinstance(tiles, Const) and isinstance(depth, Const)
-    if not known or len(sums) != 1 or int(tiles.value) * int(depth.value) < blocks:  # type: ignore[union-attr]  # known
+    enough = known and _number(tiles) * _number(depth) >= blocks
+    if not enough or len(sums) != 1:
         raise Unsupported(
             "TW2260",
             f"{blocks} blocks cannot share the steps of {tiles} tiles of {depth} each",
@@ -134,10 +168,8 @@ def share_steps(
             help="share steps of one product, of sizes that are known, among no more blocks than "
             "there are steps",
         )
-    assert isinstance(tiles, Const)
-    assert isinstance(depth, Const)
     block = sym.var(loop.var.name)
-    shares = Shares(block, sym.var("piece"), blocks, int(tiles.value), int(depth.value))
+    shares = Shares(block, sym.var("piece"), blocks, _number(tiles), _number(depth))
     ((tile, product),) = sums.items()
     exchange = _exchange(tile, product, blocks, groups)
     begin, end = shares.steps
@@ -156,6 +188,11 @@ def share_steps(
     pieces = For(shares.piece, ZERO, shares.pieces, made, SERIAL, "", (), loop.loc)
     stays = replace(loop, var=block, start=ZERO, stop=sym.const(blocks))
     return [stays if each is loop else each for each in nest], pieces, shares, exchange
+
+
+def _number(expr: Expr) -> int:
+    assert isinstance(expr, Const)
+    return int(expr.value)
 
 
 def _adds(node: Call) -> bool:

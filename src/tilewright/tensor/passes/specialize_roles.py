@@ -583,7 +583,7 @@ class _Roles:
             starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
             starts[self.ring.var] = sym.add(self.ring.start, step)
             return starts
-        piece, place = self.shares.piece_at(step), self.shares.depth_at(step)
+        piece, place = self.shares.place_at(step)
         begin = sym.substitute(self.ring.start, {self.shares.piece: piece})
         assert self.before is not None
         counted = sym.sub(step, sym.sub(place, begin))  # so that they have the step's slot

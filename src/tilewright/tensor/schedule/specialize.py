@@ -67,10 +67,9 @@ def specialize(
             var,
             help="tensorize the copies of its tiles with a tma_load intrinsic first",
         )
-    usual = (1, 1, 0, 1)
-    more = (beside, resident, int(shares), turns)
-    while more and more[-1] == usual[len(more) - 1]:
-        more = more[:-1]
-    plan: tuple[int, ...] = (slots, blocks, *more)
+    usual = (0, 0, 1, 1, 0, 1)
+    plan: tuple[int, ...] = (slots, blocks, beside, resident, int(shares), turns)
+    while len(plan) > 2 and plan[-1] == usual[len(plan) - 1]:
+        plan = plan[:-1]
     made = replace(loop, annotations=annotated(loop.annotations, SPECIALIZE, plan))
     return with_body(fn, replace_at(path, made))
