@@ -1,13 +1,14 @@
 """The convolutions of ResNet-18 and the depthwise ones of MobileNet on an NVIDIA GPU against cuDNN.
 
     python bench/gpu_conv.py [--json FILE] [--form f32 f16 f16x32] [--only SUBSTRING] [--plans N]
-                             [--jobs N]
+                             [--tiles 0 2 4] [--jobs N]
 
 The workloads are those of table 2 of the TVM paper (OSDI 2018), with a bias: f32 of one image,
 channels first, and f16 of one and of 32 images, channels last. cuDNN picks its algorithm by
 measuring (`cudnn.benchmark`), TF32 is off. Both are CUDA graphs of 20 launches and take turns;
 device times, medians. `--plans N` measures the default plan of f32 and N others of the rule, the
-cheapest by its estimate and some drawn at random: how well costs rank them.
+cheapest by its estimate and some drawn at random: how well costs rank them; `--tiles 4` does so for
+Winograd's method.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ import torch
 import tilewright as tw
 from tilewright import graph
 from tilewright.base.errors import TilewrightError
-from tilewright.base.passes import PassContext
+from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.codegen.build import build
 from tilewright.codegen.cuda import CudaFunction
 from tilewright.codegen.nvptx import device_code
+from tilewright.driver.costs import KernelCosts
+from tilewright.driver.kernels import KernelSetting
+from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
@@ -55,18 +59,41 @@ IMAGES = {"f16": 1, "f16x32": 32}
 TOLERANCE = {"f32": 1e-4, "f16": 2e-3, "f16x32": 2e-3}
 
 
-def function_of(case: conv.Case) -> Function:
-    """The convolution as lowering writes it."""
+def tile_of(case: conv.Case) -> int:
+    """The tile of Winograd's method that the table of costs tells, 0 for none."""
+    target = Target.parse(TARGET)
+    _, w, b = conv.operands(case)
+    text = f"""
+    graph @main(%x: f32[1, {case.channels}, {case.size}, {case.size}]) {{
+      %w = constant() {{data = "w"}}
+      %b = constant() {{data = "b"}}
+      %y = conv(%x, %w, %b) {{{attributes_of(case)}}}
+      return %y
+    }}"""
+    costs = KernelCosts(KernelSetting(target, 1))
+    module = graph.parse(text, {"w": w, "b": b})
+    made = run_passes(module, (choose_winograd,), PassContext(target=target, costs=costs))
+    found: int = made.main.nodes[-1].get("winograd", 0)
+    return found
+
+
+def attributes_of(case: conv.Case) -> str:
     pads = ", ".join([str(case.pad)] * 4)
+    return (
+        f"strides = ({case.stride}, {case.stride}), pads = ({pads}), dilations = (1, 1), "
+        f"groups = {case.groups}"
+    )
+
+
+def function_of(case: conv.Case, tile: int = 0) -> Function:
+    """The convolution as lowering writes it, in tiles of Winograd's method or directly."""
     per_group = case.channels // case.groups
     module = graph.parse(
         f"""
         graph @main(%x: f32[1, {case.channels}, {case.size}, {case.size}],
                     %w: f32[{case.out}, {per_group}, {case.kernel}, {case.kernel}],
                     %b: f32[{case.out}]) {{
-          %y = conv(%x, %w, %b) {{
-            strides = ({case.stride}, {case.stride}), pads = ({pads}), dilations = (1, 1),
-            groups = {case.groups}}}
+          %y = conv(%x, %w, %b) {{{attributes_of(case)}, winograd = {tile}}}
           return %y
         }}
         """
@@ -74,9 +101,12 @@ def function_of(case: conv.Case) -> Function:
     return lower_graph(module.main, case.name)
 
 
-def compiled(case: conv.Case, choices: dict[str, Choice] | None = None) -> dict[str, Any]:
+def compiled(
+    case: conv.Case, choices: dict[str, Choice] | None = None, tile: int | None = None
+) -> dict[str, Any]:
     """Kernels of a convolution by a plan, ready to pickle, and what was decided."""
-    made = schedule(function_of(case), TARGET, constants=("w", "b"), choices=choices)
+    function = function_of(case, tile_of(case) if tile is None else tile)
+    made = schedule(function, TARGET, constants=("w", "b"), choices=choices)
     split = split_constant_blocks(made.schedule.function)
     device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
     return {
@@ -87,10 +117,12 @@ def compiled(case: conv.Case, choices: dict[str, Choice] | None = None) -> dict[
     }
 
 
-def compiled_bytes(case: conv.Case, choices: dict[str, Choice] | None) -> bytes | str:
+def compiled_bytes(
+    case: conv.Case, choices: dict[str, Choice] | None, tile: int | None = None
+) -> bytes | str:
     """What a worker process hands back: kernels, or why there are none."""
     try:
-        return pickle.dumps(compiled(case, choices))
+        return pickle.dumps(compiled(case, choices, tile))
     except TilewrightError as error:
         return error.message
 
@@ -254,9 +286,9 @@ def timed(
     ], ratio
 
 
-def sampled(case: conv.Case, count: int) -> list[dict[str, Choice]]:
+def sampled(case: conv.Case, count: int, tile: int) -> list[dict[str, Choice]]:
     """Plans of the rule that takes a convolution: half of them cheap, half of them any."""
-    made = schedule(function_of(case), TARGET, constants=("w", "b"))
+    made = schedule(function_of(case, tile), TARGET, constants=("w", "b"))
     offers = [offer for offer in made.offers if offer.is_open]
     if not offers:
         return []
@@ -271,11 +303,16 @@ def sampled(case: conv.Case, count: int) -> list[dict[str, Choice]]:
 def compare_plans(cases: list[conv.Case], options: argparse.Namespace) -> list[report.Figure]:
     """Predicted against measured, plan by plan; the default's place among them."""
     figures = []
-    wanted = [(case, choice) for case in cases for choice in (None, *sampled(case, options.plans))]
+    wanted = [
+        (case, choice, tile)
+        for case in cases
+        for tile in options.tiles
+        for choice in (None, *sampled(case, options.plans, tile))
+    ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         found = list(pool.map(compiled_bytes, *zip(*wanted, strict=True), chunksize=4))
     measured: dict[str, list[tuple[float, float, str]]] = {}
-    for (case, _), image in zip(wanted, found, strict=True):
+    for (case, _, tile), image in zip(wanted, found, strict=True):
         if isinstance(image, str):
             print(f"  {case.name}: {image}")
             continue
@@ -284,11 +321,10 @@ def compare_plans(cases: list[conv.Case], options: argparse.Namespace) -> list[r
         took = min(microseconds(run.launch) for _ in range(4))
         decision = made["decisions"][0]
         predicted = sum(each.predicted_ns for each in made["decisions"]) / 1e3
-        measured.setdefault(case.name, []).append((took, predicted, decision.plan))
+        name = f"{case.name} winograd {tile}" if tile else case.name
+        measured.setdefault(name, []).append((took, predicted, decision.plan))
         terms = " ".join(f"{name}={value:.0f}" for name, value in decision.terms.items())
-        print(
-            f"  plan {case.name} {took:.2f} {predicted:.2f} {decision.plan} | {terms}", flush=True
-        )
+        print(f"  plan {name} {took:.2f} {predicted:.2f} {decision.plan} | {terms}", flush=True)
     for name, rows in measured.items():
         best = min(took for took, *_ in rows)
         figures.append(report.Figure(f"{name}: default over best plan", rows[0][0] / best, "x"))
@@ -347,6 +383,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--form", nargs="*", choices=list(WANT))
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--plans", type=int, default=0, help="plans to measure per convolution")
+    parser.add_argument("--tiles", nargs="*", type=int, default=[0], help="of Winograd's method")
     parser.add_argument("--jobs", type=int, default=2, help="processes that compile")
 
 

@@ -18,6 +18,7 @@ from tilewright.rules.rule import Choice
 from tilewright.tensor import interpret
 from tilewright.tensor.constants import Given, split_constant_blocks
 from tilewright.tensor.passes import lower
+from tilewright.tensor.visit import kernels_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import assembled
@@ -25,14 +26,14 @@ from host_gpu import assembled
 TARGET = "cuda -arch=sm_90a"
 
 
-def convolution(channels, out, size, kernel=3, stride=1, pad=1, batch=1):
+def convolution(channels, out, size, kernel=3, stride=1, pad=1, batch=1, winograd=0):
     module = graph.parse(
         f"""
         graph @main(%x: f32[{batch}, {channels}, {size}, {size}],
                     %w: f32[{out}, {channels}, {kernel}, {kernel}], %b: f32[{out}]) {{
           %c = conv(%x, %w, %b) {{
             strides = ({stride}, {stride}), pads = ({pad}, {pad}, {pad}, {pad}),
-            dilations = (1, 1), groups = 1}}
+            dilations = (1, 1), groups = 1, winograd = {winograd}}}
           %y = relu(%c)
           return %y
         }}
@@ -111,6 +112,41 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize(("shape", "plan"), CONVOLUTIONS)
 def test_convolutions_by_any_plan(shape, plan):
     check(convolution(*shape), "c_sum", "convolution", plan_of(CONVOLUTION, plan))
+
+
+WINOGRAD = ("block_m", "block_y", "block_x", "block_k", "thread_m", "thread_y", "thread_x",
+            "split_k", "transform_threads")  # fmt: skip
+WINOGRADS = [
+    (4, (8, 32, 9), (32, 1, 16, 8, 4, 1, 4, 1, 32)),  # tiles reach over the edge, rows are filled
+    (2, (8, 8, 7), (8, 1, 16, 8, 2, 1, 2, 1, 32)),
+    (4, (16, 8, 8), (8, 1, 4, 4, 1, 1, 1, 2, 32)),  # blocks share the sum
+    (4, (16, 16, 6, 3, 1, 0, 2), (16, 1, 2, 4, 1, 1, 1, 1, 32)),  # a batch, no pads
+]
+
+
+@pytest.mark.parametrize(("tile", "shape", "plan"), WINOGRADS)
+def test_convolutions_by_winograds_method(tile, shape, plan):
+    fn = convolution(*shape, winograd=tile)
+    made = check(fn, "c_product", "winograd", plan_of(WINOGRAD, plan))
+    split = split_constant_blocks(made.schedule.function)
+    assert split.packer is not None, "weights are transformed beforehand"
+    assert len([*kernels_of(lower(split.kernel, "gpu").body)]) == 3
+
+
+def test_winograds_method_needs_weights_that_are_known():
+    fn = convolution(8, 16, 8, winograd=4)
+    made = schedule(fn, TARGET)
+    assert not any(each.rule == "winograd" for each in made.decisions)
+
+
+def test_winograds_method_stays_in_registers():
+    plan = Choice("winograd", plan_of(WINOGRAD, (16, 1, 16, 8, 2, 1, 4, 2, 64)))
+    fn = convolution(32, 16, 16, winograd=4)
+    made = schedule(fn, TARGET, constants=("w", "b"), choices={"c_product": plan})
+    split = split_constant_blocks(made.schedule.function)
+    device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
+    said = assembled(device_code(device, Target.parse(TARGET)).ptx)
+    assert said.count("0 bytes spill stores, 0 bytes spill loads") == 3
 
 
 @pytest.mark.parametrize("shape", [(8, 16, 8), (4, 12, 10, 3, 2), (12, 8, 13), (32, 32, 4)])

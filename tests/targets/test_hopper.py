@@ -26,7 +26,7 @@ from tilewright.tensor.passes import lower
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
-ALONE = "cluster=1 along=k resident=1"
+ALONE = "cluster=1 along=k resident=1 turns=1"
 
 
 def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=False):

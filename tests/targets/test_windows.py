@@ -60,7 +60,9 @@ CASES = {
 
 def planned(**case):
     fn = lower_graph(graph.parse(text(**case)).main, "conv")
-    plan = "groups=1 block_n=32 slots=4 span=1 split_k=1 boxes=1 cluster=1 along=k resident=1"
+    plan = (
+        "groups=1 block_n=32 slots=4 span=1 split_k=1 boxes=1 cluster=1 along=k resident=1 turns=1"
+    )
     made = schedule(fn, TARGET, constants=("w",), choices={"m": Choice("gemm_hopper", plan)})
     assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
     return made.schedule.function
@@ -216,6 +218,8 @@ def test_windows_stay_in_the_kernel_that_multiplies_them():
 def test_tiles_of_a_small_image_are_whole():
     """Copies of windows fill whole tiles, also where the image has fewer pixels than a tile."""
     fn = lower_graph(graph.parse(text(image=(1, 7, 7, 512), out=512)).main, "conv")
-    plan = "groups=1 block_n=32 slots=5 span=1 split_k=1 boxes=4 cluster=1 along=k resident=1"
+    plan = (
+        "groups=1 block_n=32 slots=5 span=1 split_k=1 boxes=4 cluster=1 along=k resident=1 turns=1"
+    )
     with pytest.raises(UserError, match="TW2702"):  # shared memory does not hold them
         schedule(fn, TARGET, constants=("w",), choices={"m": Choice("gemm_hopper", plan)})

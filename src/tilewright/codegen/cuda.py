@@ -26,6 +26,7 @@ from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, For, Function, annotation
 from tilewright.tensor.passes import lower
 from tilewright.tensor.passes.specialize_roles import SPECIALIZE
+from tilewright.tensor.scopes import ARRIVALS
 from tilewright.tensor.visit import output_buffers, walk
 
 
@@ -37,6 +38,7 @@ class CudaFunction:
     target: Target
     code: DeviceCode
     _module: cuda.Module | None = field(default=None, repr=False)
+    _counts: dict[tuple[Buffer, int], Array] = field(default_factory=dict, repr=False)
 
     def __call__(self, *args: Any, stream: int = 0) -> None:
         """Run; returns when results in NumPy arrays are there, else when the work is queued on
@@ -79,7 +81,12 @@ class CudaFunction:
         """Makes memory that kernels of this function pass values through."""
 
         def make(buffer: Buffer, size_bytes: int) -> None:
-            if buffer not in arrays or arrays[buffer].size_bytes < size_bytes:
+            if buffer.memory == ARRIVALS:
+                counts, key = self._counts, (buffer, stream)
+                if key not in counts:
+                    counts[key] = cuda.to_device(np.zeros(size_bytes, np.uint8), stream)
+                arrays[buffer] = counts[key]
+            elif buffer not in arrays or arrays[buffer].size_bytes < size_bytes:
                 arrays[buffer] = cuda.empty((size_bytes,), "u8", stream)
 
         return make

@@ -141,7 +141,12 @@ def _powers(
 
 
 def _wait_for(e: Emitting, tile: Expr, n: Expr, later: Expr) -> None:
-    """Sums are there, of all groups of products but some that came later."""
+    """Sums are there, of all groups of products but some that came later. Of no columns: nothing
+    uses them yet, but what the products read may be filled again."""
+    if not known_number(n):
+        wait = f"wgmma.wait_group.sync.aligned {known_number(later)};"
+        e.b.line(f'call void asm sideeffect "{wait}", "~{{memory}}"() convergent')
+        return
     registers = sum_registers(e, tile, known_number(n))
     held = _awaited(e, known_number(later), [e.b.load("float", register) for register in registers])
     for register, value in zip(registers, held, strict=True):

@@ -15,7 +15,16 @@ from types import MappingProxyType
 from tilewright import sym
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
-from tilewright.codegen import ampere, clusters, hardware, hopper, hopper_attention, llvm, wgmma
+from tilewright.codegen import (
+    ampere,
+    clusters,
+    hardware,
+    hopper,
+    hopper_attention,
+    llvm,
+    streams,
+    wgmma,
+)
 from tilewright.codegen.builder import ModuleText, Value, i64
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp
@@ -452,6 +461,7 @@ HANDLERS = Handlers(
         wgmma.PREFIX: wgmma.emit,
         **dict.fromkeys(hopper.RULES, hopper.emit),
         **dict.fromkeys(clusters.RULES, clusters.emit),
+        **dict.fromkeys(streams.RULES, streams.emit),
         **dict.fromkeys(hopper_attention.RULES, hopper_attention.emit),
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,

@@ -40,6 +40,7 @@ from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
+from tilewright.tensor.ir import Buffer
 from tilewright.tune.tuner import Outcome
 
 KEPT = 16  # sets of sizes and addresses whose launches are remembered
@@ -70,7 +71,8 @@ class DeviceModule(runtime.Module):
         self.tuning = tuning
         self._kept: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
         self._scratch: dict[int, Scratch] = {}  # by stream
-        self._counts: dict[tuple[int, Value], Any] = {}  # where blocks count, by stream and node
+        # Where blocks count, or signal: by stream, node and what for.
+        self._counts: dict[tuple[int, Value, Buffer], Any] = {}
         self._lock = threading.RLock()  # launches of two calls on one stream must not mix
         self._varies = not decides_beforehand(program)
 

@@ -77,8 +77,9 @@ class Places:
 
     def zeroed(self, size_bytes: int, stream: int) -> Place:
         """The runtime clears the arena before the first call."""
-        self.counted_bytes += ALIGN
-        return Place(ARENA << KIND_SHIFT | self.counted_bytes - ALIGN, size_bytes)
+        begin = self.counted_bytes
+        self.counted_bytes += -(-size_bytes // ALIGN) * ALIGN
+        return Place(ARENA << KIND_SHIFT | begin, size_bytes)
 
     def tensor_map(
         self,

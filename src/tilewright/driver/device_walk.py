@@ -91,7 +91,7 @@ class Owner(Protocol):
     plan: MemoryPlan
     _gpu: Gpu
     _scratch: dict[int, Scratch]  # by stream
-    _counts: dict[tuple[int, Value], Any]  # memory where blocks count, by stream and node
+    _counts: dict[tuple[int, Value, Buffer], Any]  # where blocks count: by stream, node, what for
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
 
@@ -174,9 +174,9 @@ class Walk:
         address: int = self.memory[-1].address
         return address
 
-    def _counted(self, node: Node, size_bytes: int) -> int:
+    def _counted(self, node: Node, buffer: Buffer, size_bytes: int) -> int:
         """Where the blocks of a node's kernel count their arrivals, of all calls on the stream."""
-        counts, key = self.owner._counts, (self.stream, node.outputs[0])
+        counts, key = self.owner._counts, (self.stream, node.outputs[0], buffer)
         if key not in counts:
             counts[key] = self.owner._gpu.zeroed(size_bytes, self.stream)
         address: int = counts[key].address
@@ -246,7 +246,7 @@ class Walk:
 
         def workspace(buffer: Buffer, size: int) -> None:
             counts = buffer.memory == ARRIVALS
-            places[buffer] = self._counted(node, size) if counts else self._allocate(size)
+            places[buffer] = self._counted(node, buffer, size) if counts else self._allocate(size)
 
         found: list[Started] = []
         for device, values in launches(code.steps, given, workspace):

@@ -21,6 +21,7 @@ from tilewright.graph.passes import (
     UNROLLED,
 )
 from tilewright.graph.passes.check_indices import check_indices
+from tilewright.graph.passes.choose_winograd import choose_winograd
 
 Passes = tuple[Pass[Module], ...]
 
@@ -39,7 +40,14 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNFOLDED,
         *FUSED,
     ),
-    (CUDA, "f32"): (*CANONICAL, *OPTIMIZED, *UNROLLED, *STREAMED, *UNCHECKED),
+    (CUDA, "f32"): (
+        *CANONICAL,
+        *OPTIMIZED,
+        *UNROLLED,
+        choose_winograd,
+        *STREAMED,
+        *UNCHECKED,
+    ),
     (CUDA, "bf16"): (
         *CANONICAL,
         *OPTIMIZED,

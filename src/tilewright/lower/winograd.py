@@ -15,6 +15,7 @@ of the sums of products these stages stand for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64
@@ -28,8 +29,8 @@ from tilewright.graph.winograd import (
     ROLE,
     WEIGHTS,
 )
-from tilewright.lower.base import Use, static
-from tilewright.lower.images import compute_image, image, image_shape, is_last
+from tilewright.lower.base import Use, split_index, static
+from tilewright.lower.images import Image, compute_image, image, image_shape, is_last
 from tilewright.sym import Expr
 from tilewright.te import Tensor
 from tilewright.tensor.work import STANDS_FOR
@@ -107,14 +108,14 @@ def _pick(at: Expr, values: Sequence[Expr]) -> Expr:
 
 
 def can_winograd(use: Use, w: Tensor) -> bool:
-    """Whether the method serves: 3 x 3 windows at every place, channels last, in f32."""
+    """Whether the method serves: 3 x 3 windows at every place, in f32."""
     plain = use["strides"] == (1, 1) and use["dilations"] == (1, 1) and use["groups"] == 1
     window = [static(dim) for dim in w.shape[2:]] == [3, 3]
-    return plain and window and is_last(use) and w.dtype is F32 and use["winograd"] in TRANSFORMS
+    return plain and window and w.dtype is F32 and use["winograd"] in TRANSFORMS
 
 
 def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution channels last, of 3 x 3 windows at every place, in tiles of m x m."""
+    """A convolution of 3 x 3 windows at every place, in tiles of m x m."""
     m: int = use["winograd"]
     n, o, height, width = image_shape(use)
     inner, name = w.shape[1], use.name
@@ -125,47 +126,123 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
 
     def half(n: Expr, ty: Expr, tx: Expr, i: Expr, j: Expr, c: Expr) -> Expr:
         column = sym.add(sym.mul(tx, m), j)
-        return _pick(i, on_image([source[n, ty * m + k, column, c] for k in range(a)]))
+        return _pick(i, on_image([source[n, c, ty * m + k, column] for k in range(a)]))
 
-    rows = te.compute((n, *tiles, a, a, inner), half, name=f"{name}_half", attrs=_role(HALF))
-    v = te.compute(
-        (a, a, n, *tiles, inner),
-        lambda i, j, n, ty, tx, c: _pick(j, on_image([rows[n, ty, tx, i, k, c] for k in range(a)])),
-        name=f"{name}_image",
-        attrs=_role(IMAGE),
-    )
+    grid = _Grid(n, tiles[0], tiles[1], is_last(use))
+    rows = grid.tiles(HALF, (a, a), inner, half, f"{name}_half")
+
+    def whole(i: Expr, j: Expr, place: Place, c: Expr) -> Expr:
+        n, ty, tx = grid.tile_at(place)
+        return _pick(j, on_image([rows(n, ty, tx, i, k, c) for k in range(a)]))
+
+    v = grid.stack(IMAGE, a, inner, whole, f"{name}_image")
     u = _transformed(w, on_weights, a, name)
 
-    def product(i: Expr, j: Expr, n: Expr, ty: Expr, tx: Expr, o: Expr) -> Expr:
+    def product(i: Expr, j: Expr, place: Place, o: Expr) -> Expr:
         c = te.reduce_axis((0, inner), name="c")
-        return te.sum(v[i, j, n, ty, tx, c] * u[i, j, c, o], axis=c)
+        return te.sum(v(i, j, place, c) * u[i, j, c, o], axis=c)
 
-    products = te.compute(
-        (a, a, n, *tiles, o), product, name=f"{name}_product", attrs=_role(PRODUCT)
-    )
-    columns = te.compute(
-        (n, *tiles, m, a, o),
-        lambda n, ty, tx, i, j, o: _pick(
-            i, on_result([products[k, j, n, ty, tx, o] for k in range(a)])
-        ),
-        name=f"{name}_columns",
-        attrs=_role(COLUMNS),
-    )
+    products = grid.stack(PRODUCT, a, o, product, f"{name}_product")
+
+    def column(n: Expr, ty: Expr, tx: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
+        place = grid.place_of(n, ty, tx)
+        return _pick(i, on_result([products(k, j, place, o) for k in range(a)]))
+
+    columns = grid.tiles(COLUMNS, (m, a), o, column, f"{name}_columns")
 
     def element(n: Expr, o: Expr, y: Expr, x: Expr) -> Expr:
         ty, tx, i, j = y // m, x // m, y % m, x % m
-        total = _pick(j, on_result([columns[n, ty, tx, i, k, o] for k in range(a)]))
+        total = _pick(j, on_result([columns(n, ty, tx, i, k, o) for k in range(a)]))
         return total if bias is None else total + bias[o]
 
     made: Tensor = compute_image(use, element, attrs=_role(RESULT, 2 * 9 * (static(inner) or 0)))
     return made
 
 
-def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Tensor:
+MOST_FILLED = 32  # tiles that a matrix has a multiple of
+Element = Callable[..., Expr]
+Place = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Tiles of images, and tensors of them: with channels last, or with channels before tiles,
+    which are then one index, so that products are plain matrices."""
+
+    n: Expr
+    tall: Expr
+    wide: Expr
+    last: bool
+
+    def tiles(
+        self, role: str, sides: tuple[int, int], channels: Expr, element: Element, name: str
+    ) -> Element:
+        """Of each tile a matrix: element(n, ty, tx, i, j, channel)."""
+        if self.last:
+            shape = (self.n, self.tall, self.wide, *sides, channels)
+            made = te.compute(shape, element, name=name, attrs=_role(role))
+            return lambda *index: made[index]
+        first = te.compute(
+            (self.n, channels, self.tall, self.wide, *sides),
+            lambda n, c, ty, tx, i, j: element(n, ty, tx, i, j, c),
+            name=name,
+            attrs=_role(role),
+        )
+        return lambda n, ty, tx, i, j, c: first[n, c, ty, tx, i, j]
+
+    def stack(self, role: str, a: int, channels: Expr, element: Element, name: str) -> Element:
+        """For each position in a tile a matrix: element(i, j, place of the tile, channel)."""
+        if self.last:
+            made = te.compute(
+                (a, a, self.n, self.tall, self.wide, channels),
+                lambda i, j, n, ty, tx, c: element(i, j, (n, ty, tx), c),
+                name=name,
+                attrs=_role(role),
+            )
+            return lambda i, j, place, c: made[(i, j, *place, c)]
+        first = te.compute(
+            (a, a, channels, self._stored),
+            lambda i, j, c, t: element(i, j, (t,), c),
+            name=name,
+            attrs=_role(role),
+        )
+        return lambda i, j, place, c: first[(i, j, c, *place)]
+
+    @property
+    def _count(self) -> Expr:
+        return sym.simplify(sym.mul(self.n, sym.mul(self.tall, self.wide)))
+
+    @property
+    def _stored(self) -> Expr:
+        """Tiles of a matrix, so many that blocks of them leave nothing over: the last ones are that
+        of the image's end again."""
+        known = static(self._count)
+        if known is None:
+            return self._count
+        side = min(MOST_FILLED, 1 << (known - 1).bit_length())
+        return sym.const(-(-known // side) * side)
+
+    def place_of(self, n: Expr, ty: Expr, tx: Expr) -> Place:
+        """Where a tile is in a stack."""
+        if self.last:
+            return n, ty, tx
+        row = sym.add(sym.mul(n, self.tall), ty)
+        return (sym.simplify(sym.add(sym.mul(row, self.wide), tx)),)
+
+    def tile_at(self, place: Place) -> Place:
+        """The image, row and column of a tile of a stack."""
+        if self.last:
+            return place
+        there = sym.minimum(place[0], sym.sub(self._count, 1))
+        exact = self._stored is self._count
+        return split_index(place[0] if exact else there, (self.n, self.tall, self.wide))
+
+
+def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Image:
     """The image with zeros around it, as large as whole tiles need."""
     seen, begins = image(use, x), use["pads"][:2]
 
-    def element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+    def element(n: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
         places = [sym.sub(at, begin) for at, begin in zip((y, x), begins, strict=True)]
         tests = [
             test
@@ -174,9 +251,9 @@ def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Tensor:
         ]
         return te.if_then_else(te.all(*tests), seen[(n, c, *places)], te.const(0, seen.dtype))
 
-    shape = (seen.shape[0], *dims, seen.shape[1])
-    made: Tensor = te.compute(shape, element, name=f"{use.name}_padded", attrs=_role(PADDED))
-    return made
+    shape = (*seen.shape[:2], *dims)
+    made = compute_image(use, element, shape, f"{use.name}_padded", _role(PADDED))
+    return Image(made, last=is_last(use))
 
 
 def _transformed(w: Tensor, transform: Transform, a: int, name: str) -> Tensor:

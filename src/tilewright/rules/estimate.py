@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from tilewright.base.target import Target
+from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.target import CUDA, Target
 from tilewright.rules import RULES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.inline import inline_producers
@@ -42,11 +43,17 @@ def estimate_ns(
     priced = _first(fn, context)
     if priced is None:
         return None
-    machine, cycles = context.target.machine, priced.cycles
+    cycles = priced.cycles
     if not in_cache:
-        fetched = weights_bytes(fn, context.constants) / machine.scattered_bytes_per_cycle
-        cycles = max(cycles, fetched / threads)
-    return cycles * machine.cycle_ns
+        cycles = max(cycles, weights_bytes(fn, context.constants) / _weights_rate(context))
+    return cycles * context.target.machine.cycle_ns
+
+
+def _weights_rate(context: RuleContext) -> float:
+    """Bytes of weights per cycle that come from memory, while everything waits for them."""
+    if context.target.kind == CUDA:
+        return multiprocessor_of(context.target).memory_bytes_per_cycle
+    return context.target.machine.scattered_bytes_per_cycle * context.threads
 
 
 def _first(fn: Function, context: RuleContext) -> Priced[Any] | None:

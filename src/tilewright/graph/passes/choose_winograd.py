@@ -6,6 +6,9 @@ for sums that are long enough for that to stay within what any order of summatio
 
 Weights wait in L2 from one run to the next only if those of the whole model fit: of a larger model
 even the least layer fetches its weights anew, and four times as many cost their time.
+
+CPUs have schedules for images channels last, whose channels fill vectors; GPUs for channels first,
+where threads side by side have tiles side by side.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import replace
 
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext
-from tilewright.base.target import CPU, Target
+from tilewright.base.target import CPU, CUDA, Target
 from tilewright.graph import ir
 from tilewright.graph.costs import (
     ESTIMATED,
@@ -27,16 +30,17 @@ from tilewright.graph.costs import (
     note_choice,
 )
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.ops.layout import CHANNELS_FIRST, CHANNELS_LAST
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
 
+LAYOUTS = {CPU: CHANNELS_LAST, CUDA: CHANNELS_FIRST}
 LEAST_CHANNELS = {4: 64, 2: 1}  # summed over, for each tile, for the sake of accuracy
 
 
 def choose_winograd(module: Module, ctx: PassContext) -> Module:
     """Before: conv(x, w).   After: conv(x, w) {winograd = 4}."""
     target, costs = ctx.target, costs_of(ctx)
-    if not isinstance(target, Target) or target.kind != CPU or costs is None:
+    if not isinstance(target, Target) or target.kind not in LAYOUTS or costs is None:
         return module
     if target.lanes(32) < 4:
         return module
@@ -71,7 +75,7 @@ def _channels(node: Node, constants: dict[Value, None], target: Target) -> int:
     x, w = node.inputs[0], node.inputs[1]
     assert x is not None
     assert w is not None
-    if node.get("layout") != CHANNELS_LAST or x.tensor.dtype is not F32:
+    if node.get("layout", CHANNELS_FIRST) != LAYOUTS[target.kind] or x.tensor.dtype is not F32:
         return 0
     if any(step != 1 for step in (*node["strides"], *node["dilations"])):
         return 0

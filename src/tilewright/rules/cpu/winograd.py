@@ -16,22 +16,12 @@ from L1 then, and the result is made after all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.base.machine import LOOP_CYCLES, Machine
 from tilewright.base.target import Target
-from tilewright.graph.winograd import (
-    COLUMNS,
-    HALF,
-    IMAGE,
-    PADDED,
-    PRODUCT,
-    RESULT,
-    ROLE,
-    WEIGHTS,
-)
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.conv_model import Problem, tile_cycles
@@ -43,41 +33,15 @@ from tilewright.rules.cpu.gemm_model import (
     near_unroll_candidates,
 )
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
-from tilewright.rules.match.followers import followers
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, Nest, attempt, block_of, nest_of
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, attempt, block_of
+from tilewright.rules.match.winograd import Parts, followed, is_constant, number, parts_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
-from tilewright.sym import ONE, Add, Const, Expr, Mul, Sub
+from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import Block, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import exprs
 
 BLOCKS, PANELS = "blocks", "panels"  # what threads share out
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The stages of one convolution."""
-
-    product: Nest
-    image: BlockRef
-    half: BlockRef
-    padded: BlockRef
-    weights: tuple[BlockRef, ...]  # the last one is what products read
-    columns: BlockRef
-    result: BlockRef  # what makes images of tiles, with all that was inlined behind it
-    image_operations: int  # of transforming a row or column of a tile
-    result_operations: int
-
-    @property
-    def size(self) -> int:
-        """Inputs of a tile along an axis."""
-        return number(self.product.extent(0))
-
-    @property
-    def tile(self) -> int:
-        return self.size - 2
 
 
 @dataclass(frozen=True)
@@ -141,64 +105,9 @@ class Sizes:
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
-    """All stages of a convolution, from its products."""
-    if annotation(block_of(sch.function, block.name), ROLE) != PRODUCT:
-        return None
-    return _parts(sch, block)
-
-
-def number(expr: Expr, unknown: int = DYNAMIC_SPATIAL) -> int:
-    return int(expr.value) if isinstance(expr, Const) else unknown
-
-
-# ------------------------------------------------------------------------------------ stages
-
-
-def _parts(sch: Schedule, reference: BlockRef) -> Parts | None:
-    """The stages around a product; None if something else has come between."""
-    product = nest_of(sch, reference)
-    image = _role(sch, sch.get_producers(reference), IMAGE)
-    weights = _role(sch, sch.get_producers(reference), WEIGHTS)
-    columns = _role(sch, sch.get_consumers(reference), COLUMNS)
-    half = None if image is None else _role(sch, sch.get_producers(image), HALF)
-    padded = None if half is None else _role(sch, sch.get_producers(half), PADDED)
-    if product is None or weights is None or columns is None:
-        return None
-    if image is None or half is None or padded is None:
-        return None
-    before = _role(sch, sch.get_producers(weights), WEIGHTS)
-    result = _role(sch, sch.get_consumers(columns), RESULT)
-    if result is None:
-        return None
-    chain = (weights,) if before is None else (before, weights)
-    operations = [_operations(block_of(sch.function, each.name)) for each in (half, columns)]
-    return Parts(product, image, half, padded, chain, columns, result, *operations)
-
-
-def _operations(block: Block) -> int:
-    """Additions and multiplications of a transform, all of its results together."""
-    found = (expr for expr in exprs(block.body) if isinstance(expr, (Add, Sub, Mul)))
-    return sum(expr.dtype.is_float for expr in found)
-
-
-def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | None:
-    found = [
-        reference
-        for reference in references
-        if annotation(block_of(sch.function, reference.name), ROLE) == role
-    ]
-    return found[0] if len(found) == 1 and nest_of(sch, found[0]) is not None else None
-
-
-def _followed(sch: Schedule, parts: Parts) -> Parts:
-    """What follows, where it is one block that works in the same order, joins the last stage."""
-    readers = sch.get_consumers(parts.result)
-    if len(readers) != 1 or not followers(sch, parts.result):
-        return parts
-    if len(block_of(sch.function, readers[0].name).iters) != 4:
-        return parts
-    joined = attempt(sch, sch.compute_inline, parts.result)
-    return replace(parts, result=readers[0]) if joined else parts
+    """All stages of a convolution channels last, from its products."""
+    found = parts_of(sch, block)
+    return found if found is not None and found.is_last else None
 
 
 # --------------------------------------------------------------------------- the space
@@ -321,7 +230,7 @@ def _pass_cycles(machine: Machine) -> float:
 def apply(
     sch: Schedule, parts: Parts, plan: WinogradPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    parts = _followed(sch, parts)
+    parts = followed(sch, parts)
     m, lanes = parts.tile, Sizes.of(parts, context).lanes
     far = exceeds(Sizes.of(parts, context), context.target)
     n, y, x, o = sch.get_loops(parts.result)
@@ -440,22 +349,9 @@ def _weights(
         ("write", 0),
         f"(i, j, c, o) -> ({order}, c, o % {width})",
     )
-    if all(_is_constant(sch, reference, parts, context) for reference in parts.weights):
+    if all(is_constant(sch, reference, parts, context) for reference in parts.weights):
         for reference in parts.weights:
             sch.annotate(reference, CONSTANT, True)
-
-
-def _is_constant(sch: Schedule, reference: BlockRef, parts: Parts, context: RuleContext) -> bool:
-    """Whether a block reads nothing but weights and what other such blocks make of them."""
-    made = {
-        region.buffer
-        for other in parts.weights
-        for region in block_of(sch.function, other.name).writes
-    }
-    block: Block = block_of(sch.function, reference.name)
-    return all(
-        region.buffer in made or region.buffer.name in context.constants for region in block.reads
-    )
 
 
 WINOGRAD = Rule("winograd", WinogradPlan, match, plans, cost, apply)

@@ -12,10 +12,12 @@ from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.rows import ROWS
+from tilewright.rules.gpu.winograd import WINOGRAD
 from tilewright.rules.rule import RuleSet
 
 RULES: RuleSet = (
     (ATTENTION_HOPPER,),
+    (WINOGRAD,),
     (GEMM_HOPPER,),
     (GEMM_AMPERE,),
     (CONVOLUTION,),

@@ -13,7 +13,7 @@ are too few for the GPU, `split_k` parts of the sum are computed apart and added
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +30,8 @@ from tilewright.rules.space import Column, Columns, Cost, Space, doublings, pref
 from tilewright.sym import ONE, Const, Var
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+Filled = Callable[[Schedule, BlockRef, Load], BlockRef]
 
 
 @dataclass(frozen=True)
@@ -267,11 +269,14 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     return tiled(sch, found.reference, plan, words)
 
 
-def tiled(sch: Schedule, reference: BlockRef, plan: Plan, words: int) -> tuple[BlockRef, ...]:
+def tiled(
+    sch: Schedule, reference: BlockRef, plan: Plan, words: int, filled: Filled = filled_by
+) -> tuple[BlockRef, ...]:
+    """Tiles of both operands in shared memory, by what `filled` says fills them."""
     if plan.split_k > 1:
         return _split(sch, reference, plan, words)
     found = contraction_of(sch, reference)
-    a, b = (filled_by(sch, reference, load) for load in (found.a, found.b))
+    a, b = (filled(sch, reference, load) for load in (found.a, found.b))
     nest = nest_of(sch, reference)
     assert nest is not None
     m, y, x, k = _tiled(found)

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.graph.cost import OPERATIONS
 from tilewright.intrin import hopper
 from tilewright.intrin.cluster import CLUSTER_SCOPE, MOST_BLOCKS, SUM_BYTES, keep_of, sum_of
 from tilewright.intrin.hopper import WHOLE
@@ -40,20 +41,21 @@ from tilewright.rules.match.contraction import Contraction, contraction, multipl
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
-from tilewright.sym import Cast, Var, uses_var
+from tilewright.sym import Cast, Const, Var, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
-from tilewright.tensor.ir import CLUSTER_AXIS, Load, Store
+from tilewright.tensor.ir import CLUSTER_AXIS, Call, Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
 from tilewright.tensor.passes.specialize_roles import SWIZZLED, consumer_registers
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import blocks, output_buffers
+from tilewright.tensor.visit import blocks, exprs, output_buffers
 
 FEATURE = "wgmma"
 BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
 SLOTS = (4, 5, 6, 3, 2, 7, 8, 12)  # candidates, tiles on their way in shared memory
 BOXES = (1, 2, 4)  # candidates, rows of 128 bytes that a slot has of each tile's row
+STEPS = "steps"
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 
 
@@ -68,8 +70,11 @@ class Plan:
     split_k: int = 1  # parts of the sum that are computed apart
     boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
     cluster: int = 1  # blocks that work together
-    along: str = "k"  # what they take parts of: a sum, or rows and columns, which share B or A
+    # What they take parts of: a sum, or rows and columns, which share B or A. Without clusters:
+    # "steps" lets all blocks share the steps of all tiles evenly (stream-K).
+    along: str = "k"
     resident: int = 1  # blocks that a multiprocessor has room for: the next kernel's beside these
+    turns: int = 1  # warpgroups that take turns at tiles: one stores while the other multiplies
 
     @property
     def rows(self) -> int:
@@ -101,6 +106,7 @@ class Found:
     is_open: bool  # m, or what stands outside of it, is told by calls
     windows: str = ""  # the block that lays out windows of an image as A, which copies read instead
     is_indexed: bool = False  # A is read by windows; such a block is to be made
+    epilogue: int = 0  # operations on each result that follow its sum
 
     @property
     def depth(self) -> int:
@@ -165,7 +171,15 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
         nest.is_dynamic(list(nest.loops)),
         windows,
         is_indexed,
+        sum(_operations(sch, each) for each in followers(sch, reference)),
     )
+
+
+def _operations(sch: Schedule, reference: BlockRef) -> int:
+    """On each result of a block that follows."""
+    nodes = exprs(block_of(sch.function, reference.name).body)
+    made = [node for node in nodes if node.dtype.is_float and not isinstance(node, (Load, Const))]
+    return sum(OPERATIONS.get(node.op, 1) if isinstance(node, Call) else 1 for node in made)
 
 
 def _windows(sch: Schedule, reference: BlockRef, found: Contraction, is_indexed: bool) -> str:
@@ -206,7 +220,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         each = sm.shared_bytes // c["resident"]
         fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= each
         # Sums and places take registers.
-        fits &= c["block_n"] // 2 + 64 <= consumer_registers(c["groups"], c["resident"])
+        groups = c["groups"] * c["turns"]
+        fits &= c["block_n"] // 2 + 64 <= consumer_registers(groups, c["resident"])
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]
@@ -216,8 +231,13 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
         # Every box begins inside of a row.
         deep = ceildiv(found.k, found.depth) % (c["boxes"] * _parts(c)) == 0
-        clustered = _clusters(found, c)
+        clustered = _clusters(found, c, sm)
+        # Whoever stores lets another multiply: of blocks that have several tiles.
+        tiles = _tiles(found, c) * c["split_k"] // c["cluster"]
+        taken = (c["groups"] == 1) & (_parts(c) == 1) & (c["along"] != STEPS) & (c["slots"] > 2)
+        taken &= (found.m >= hopper.M) & (not found.is_open) & (tiles > sm.count // c["cluster"])
         result: Column = fits & whole & parts & boxes & deep & clustered
+        result &= (c["turns"] == 1) | taken
         return result
 
     return Space(
@@ -230,8 +250,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "split_k": splits(multiprocessor_of(context.target)),
             "boxes": BOXES,
             "cluster": doublings(MOST_BLOCKS),
-            "along": ("k", "m", "n"),
+            "along": ("k", "m", "n", STEPS),
             "resident": (1, 2),
+            "turns": (1, 2),
         },
         legal,
     )
@@ -243,7 +264,7 @@ def _parts(c: Columns) -> Column:
     return found
 
 
-def _clusters(found: Found, c: Columns) -> Column:
+def _clusters(found: Found, c: Columns, sm: Multiprocessor) -> Column:
     """Which plans have tiles for clusters, whose blocks share sums, or tiles of an operand."""
     rows, count = hopper.M * c["groups"], c["cluster"]
     # Threads of an epilogue have runs of every part of a tile's columns.
@@ -254,9 +275,26 @@ def _clusters(found: Found, c: Columns) -> Column:
     b_shared = (columns % (count * SWIZZLED) == 0) & (c["span"] % count == 0)
     along = c["along"]
     fits = np.where(along == "k", sums, np.where(along == "m", b_shared, a_shared))
-    fits &= (not found.is_open) & (not found.windows)
-    result: Column = np.where(count == 1, along == "k", fits)
+    fits &= (not found.is_open) & (not found.windows) & (along != STEPS)
+    result: Column = np.where(count == 1, (along == "k") | _shares(found, c, sm), fits)
     return result
+
+
+def _shares(found: Found, c: Columns, sm: Multiprocessor) -> Column:
+    """Which plans let blocks share steps: where tiles leave a wave of them incomplete, and a block
+    has more steps than one."""
+    tiles = _tiles(found, c)
+    shares = (c["along"] == STEPS) & (c["split_k"] == 1) & (c["resident"] == 1)
+    steps = ceildiv(found.k, found.depth * c["boxes"])
+    shares &= (tiles % sm.count != 0) & (tiles * steps >= 2 * sm.count) & (not found.is_open)
+    result: Column = shares
+    return result
+
+
+def _tiles(found: Found, c: Columns) -> Column:
+    rows = hopper.M * c["groups"]
+    tiles: Column = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
+    return tiles
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -265,17 +303,23 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     sm = multiprocessor_of(context.target)
     size = hopper.OPERANDS[found.dtype].bytes
     rows, split, cluster = hopper.M * c["groups"], c["split_k"], _parts(c)
-    tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
-    blocks = tiles * split * cluster
-    waves = ceildiv(tiles * split, sm.count // cluster)
+    tiles = _tiles(found, c)
     depth = found.depth * c["boxes"]
     steps = ceildiv(found.k // split // cluster, depth)
+    shares = c["along"] == STEPS
+    blocks = np.where(shares, sm.count, tiles * split * cluster)
+    waves = np.where(shares, tiles / sm.count, ceildiv(tiles * split, sm.count // cluster))
     # Between products of two slots a group waits; another one has the matrix units then.
     busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
-    per_step = np.maximum(busy_units, busy_units / c["groups"] + sm.wgmma_latency_cycles)
-    there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
-    slot = c["boxes"] * there * hopper.ROW_BYTES
-    narrow = slot / sm.l2_bytes_per_cycle
+    # Of those that take turns one has them to itself, and starts a slot's before the last are over.
+    waits = np.where(c["turns"] > 1, 0, sm.wgmma_latency_cycles)
+    per_step = np.maximum(busy_units, busy_units / c["groups"] / c["turns"] + waits)
+    tall, wide = np.minimum(rows, found.m), np.minimum(c["block_n"], found.n)  # the rest is zeros
+    slot = c["boxes"] * (tall + wide) * hopper.ROW_BYTES
+    # A tile that blocks of a cluster bring for each other comes from L2 once.
+    once = {axis: np.where(c["along"] == axis, c["cluster"], 1) for axis in "mn"}
+    brought = c["boxes"] * (tall / once["n"] + wide / once["m"]) * hopper.ROW_BYTES
+    narrow = brought / sm.l2_bytes_per_cycle
     # One slot is in use while the others are filled; signs between roles take their time too.
     waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
     busy = np.minimum(blocks, sm.count)
@@ -287,14 +331,26 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     parts = 12.0 * found.batch * found.m * found.n * split
     through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
     kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
+    # Sums of a tile go to memory and come back, behind a signal: of as many others as share it.
+    others = np.minimum(np.ceil(sm.count / tiles), steps)
+    given = 2.0 * sm.meeting_cycles + (1 + others) * 4.0 * rows * c["block_n"] / (
+        sm.l2_bytes_per_cycle
+    )
+    # Blocks that share steps are at different places of their sums: none finds in L2 what another
+    # one has just asked for.
+    alone = np.where(shares, np.floor(waves) / c["span"] + 1, waves / c["span"])
+    follows = 1.0 * rows * c["block_n"] * found.epilogue / sm.fma_per_cycle
     # Where memory sets the pace, products wait now and then: less with more slots of more boxes.
     late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
     return Cost.of(
         products=np.maximum(through_tiles, operands / rate + late),
         start=sm.global_latency_cycles,
         store=1.0 * rows * c["block_n"] / 64 / cluster,
-        exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0),
-        l2=waves * steps * c["boxes"] * 40.0 / c["span"],
+        exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0)
+        + np.where(shares, given, 0.0)
+        + np.where(c["cluster"] > cluster, sm.multicast_latency_cycles, 0.0),
+        epilogue=np.ceil(waves) * follows / cluster,
+        l2=alone * steps * c["boxes"] * 40.0,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
 
@@ -312,7 +368,9 @@ class Unit:
 
 
 def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
-    sch.specialize(ko, plan.slots, blocks, resident=plan.resident)
+    sch.specialize(
+        ko, plan.slots, blocks, resident=plan.resident, shares=plan.along == STEPS, turns=plan.turns
+    )
 
 
 HOPPER = Unit(hopper.load_of, hopper.dot_of, _specialize)
@@ -535,7 +593,8 @@ def _multiply(
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
     tiles = tiles * found.batch * plan.split_k * plan.parts // plan.cluster
     count = multiprocessor_of(context.target).count // plan.cluster
-    unit.overlap(sch, ko, plan, count if found.is_open else min(tiles, count))
+    stay = found.is_open or plan.along == STEPS
+    unit.overlap(sch, ko, plan, count if stay else min(tiles, count))
     return [start, a, b]
 
 

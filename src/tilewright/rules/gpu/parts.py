@@ -48,6 +48,11 @@ def filled_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
         if alone and simple and load.buffer not in output_buffers(sch.function):
             sch.set_scope(producer, 0, "shared")
             return producer
+    return copied_by(sch, reference, load)
+
+
+def copied_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
+    """A copy of an operand's tile in shared memory."""
     index = contraction_of(sch, reference).read_index(load)
     return sch.cache_read(reference, index, "shared")
 

@@ -33,6 +33,7 @@ from tilewright.tensor.interp.role_state import (
     Clock,
     Copy,
     Env,
+    Exchange,
     Landing,
     Part,
     Tile,
@@ -132,6 +133,7 @@ class Block:
         self.arrays, self.order, self.run_plain = arrays, order, run
         self.peers, self.rank = peers, rank  # blocks of the cluster, and which this one is
         self.parts: dict[tuple[Buffer, int], Part] = {}  # of sums, that peers read
+        self.exchange: Exchange = peers[0].exchange if peers else Exchange()
         self.is_over = False
         self.memory: dict[Buffer, np.ndarray[Any, Any]] = {}
         self.barriers: dict[tuple[Buffer, int], Barrier] = {}
@@ -196,11 +198,11 @@ class Block:
             case For(kind=kind, body=body) if kind == THREAD:
                 yield from self._run(body, agent)
             case For(var=var, start=start, stop=stop, body=body):
-                for at in range(value_of(start, env), value_of(stop, env)):
+                for at in range(self._number(start, agent), self._number(stop, agent)):
                     env[var] = at
                     yield from self._run(body, agent)
             case If(cond=cond, then=then, otherwise=otherwise):
-                if sym.evaluate(cond, env):
+                if self._number(cond, agent):
                     yield from self._run(then, agent)
                 elif otherwise is not None:
                     yield from self._run(otherwise, agent)
@@ -240,6 +242,7 @@ class Block:
 
     def _call(self, call: Call, agent: Agent, loc: Loc) -> Wait:
         args, env = call.args, agent.env
+        agent.read.clear()
         match call.op:
             case "barrier.shared":
                 phase = self.meeting.phase
@@ -265,6 +268,16 @@ class Block:
                 self._keep(args, agent, loc)
             case "cluster.sum":
                 self._gather(args, agent, loc)
+            case "stream.keep":
+                self._give(args, agent, loc)
+            case "stream.signal":
+                self._arrive(self.exchange.signal(args[0], env), agent, 1, loc)
+            case "stream.wait":
+                signal = self.exchange.signal(args[0], env)
+                yield (signal, 0)
+                signal.phase += 1
+            case "stream.sum":
+                self._take(args, agent, loc)
             case "mbarrier.wait" | "mbarrier.wait.cluster":
                 yield (self._barrier(args[0], env), value_of(args[1], env))
             case "mbarrier.expect":
@@ -301,7 +314,7 @@ class Block:
             case "wgmma.start":
                 start(args, agent, loc, self._operand)
             case "wgmma.wait":
-                del agent.groups[: len(agent.groups) - value_of(args[2], env)]
+                agent.retire(value_of(args[2], env))
             case "wgmma.round":
                 self._round(args, agent)
             case "wgmma.rows":
@@ -317,6 +330,7 @@ class Block:
                 weigh(args, agent, loc, self._operand)
             case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
+        agent.is_starting = call.op == "wgmma.start"
         yield None
 
     # ------------------------------------------------------------------ barriers
@@ -516,6 +530,7 @@ class Block:
                     help="wait for the slot's full barrier, in the right phase, before the tile",
                 )
             tile.reads[agent] = agent.clock.get(agent, 0) + 1
+            agent.read.append(tile)
         found = self.memory[at.buffer][first : first + rows * columns]
         wide = np.int32 if found.dtype.kind in "iu" else np.float32
         read = found.reshape(rows, columns).astype(wide)
@@ -587,6 +602,34 @@ class Block:
                 )
             part.reads[agent] = agent.clock.get(agent, 0) + 1
             sums += part.values[:, column : column + sums.shape[1]]
+
+    # ------------------------------------------------------------------ steps that blocks share
+
+    def _give(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        """Sums of some steps of a tile go where the block with its first step reads them."""
+        place = args[1]
+        assert isinstance(place, Address)
+        key = place.buffer, value_of(place.index[0], agent.env)
+        old = self.exchange.parts.get(key)
+        if old is not None:
+            self._check_read(place.buffer, old, agent.clock, loc)
+        sums = sums_of(args[0], args[2], agent)
+        self.exchange.parts[key] = Part(sums.copy(), agent, agent.tick())
+
+    def _take(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
+        place = args[1]
+        assert isinstance(place, Address)
+        part = self.exchange.parts.get((place.buffer, value_of(place.index[0], agent.env)))
+        if part is None or agent.clock.get(part.writer, 0) < part.when:
+            raise ExecutionError(
+                "TW2427",
+                f"{agent.name} of block {self.rank} reads %{place.buffer.name} of another block "
+                "without knowing that it is there",
+                loc,
+                help="wait for the signal of the block that writes it",
+            )
+        part.reads[agent] = agent.clock.get(agent, 0) + 1
+        sums_of(args[0], args[2], agent)[...] += part.values
 
     def _round(self, args: tuple[Expr, ...], agent: Agent) -> None:
         sums = sums_of(args[0], args[3], agent)

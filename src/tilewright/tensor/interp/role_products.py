@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from tilewright import sym
 from tilewright.base.errors import ExecutionError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.sym import Expr
-from tilewright.tensor.interp.role_state import Agent, buffer_of, value_of
+from tilewright.tensor.interp.role_state import Agent, Products, Tile, buffer_of, value_of
 from tilewright.tensor.ir import Address, Buffer
 
 ROW_BYTES, M = 128, 64  # of a tile's row, and rows of a product
@@ -20,7 +21,7 @@ Operand = Callable[[Expr, int, Agent, Loc], np.ndarray[Any, Any]]  # a tile that
 
 def check_made(buffer: Buffer, agent: Agent, loc: Loc = UNKNOWN) -> None:
     """No product under way uses a buffer."""
-    if any(buffer in group for group in agent.groups):
+    if any(buffer in group.uses for group in agent.groups):
         raise ExecutionError(
             "TW2196",
             f"{agent.name} uses %{buffer.name} while products that it belongs to are under way",
@@ -30,12 +31,24 @@ def check_made(buffer: Buffer, agent: Agent, loc: Loc = UNKNOWN) -> None:
 
 
 def start(args: tuple[Expr, ...], agent: Agent, loc: Loc, operand: Operand) -> None:
-    """A product that is awaited later, in the group of those of the same sums."""
+    """A product that is awaited later; one right behind another of the same sums joins its group.
+    Products of the same sums follow each other without a wait."""
     sums = buffer_of(args[0])
-    if agent.groups and sums in agent.groups[-1]:
-        agent.groups.pop()
+    groups = agent.groups
+    joins = agent.is_starting and bool(groups) and sums in groups[-1].uses
+    agent.groups = [group for group in groups if sums not in group.uses]
     multiply(args, agent, loc, operand)
-    agent.groups.append({sums})
+    agent.groups = groups
+    if not joins:
+        groups.append(Products({sums}, []))
+    groups[-1].tiles += held(agent)
+
+
+def held(agent: Agent) -> list[Tile]:
+    """The tiles of a product that was started: until it is awaited nobody may fill them."""
+    for tile in agent.read:
+        tile.reads[agent] = math.inf
+    return list(agent.read)
 
 
 def sums_of(at: Expr, n: Expr, agent: Agent) -> np.ndarray[Any, Any]:
@@ -70,7 +83,7 @@ def pack_powers(args: tuple[Expr, ...], agent: Agent) -> None:
     """Powers for a product that follows. Scores are there; all else under way is awaited."""
     scores, top, total, sums, packed, keys, features, *scale = args
     sums_of(scores, keys, agent)
-    agent.groups.clear()
+    agent.retire()
     left = sums_of(packed, keys, agent)
     left[...] = _powers((scores, top, total, sums, keys, features, *scale), agent)
 
@@ -80,9 +93,9 @@ def weigh(args: tuple[Expr, ...], agent: Agent, loc: Loc, operand: Operand) -> N
     sums, packed, values, keys, features, waits = args
     left = sums_of(packed, keys, agent)
     _weighed(sums, left, values, features, agent, loc, operand)
-    agent.groups.append({buffer_of(sums), buffer_of(packed)})
+    agent.groups.append(Products({buffer_of(sums), buffer_of(packed)}, held(agent)))
     if value_of(waits, agent.env):
-        agent.groups.clear()
+        agent.retire()
 
 
 def _powers(args: tuple[Expr, ...], agent: Agent) -> np.ndarray[Any, Any]:

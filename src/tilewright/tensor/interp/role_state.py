@@ -87,7 +87,9 @@ class Agent:
     env: Env
     clock: Clock = field(default_factory=dict)
     sums: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
-    groups: list[set[Buffer]] = field(default_factory=list)  # of products started, by what they use
+    groups: list[Products] = field(default_factory=list)  # of products started
+    is_starting: bool = False  # whether the last thing it did was to start one
+    read: list[Tile] = field(default_factory=list)  # by the last product
     steps: Wait | None = None
     waits: tuple[Barrier | Landing, int] | None = None
     number: int = 0
@@ -99,6 +101,22 @@ class Agent:
         self.clock[self] = self.clock.get(self, 0) + 1
         return self.clock[self]
 
+    def retire(self, later: int = 0) -> None:
+        """Groups of products have ended, all but so many: their tiles are read."""
+        ended = len(self.groups) - later
+        for group in self.groups[: max(0, ended)]:
+            for tile in group.tiles:
+                tile.reads[self] = self.clock.get(self, 0) + 1
+        del self.groups[: max(0, ended)]
+
+
+@dataclass(eq=False)
+class Products:
+    """A group of products under way: what holds their sums and left operands, and their tiles."""
+
+    uses: set[Buffer]
+    tiles: list[Tile]
+
 
 @dataclass(eq=False)
 class Tile:
@@ -106,7 +124,7 @@ class Tile:
 
     copy: object = None
     is_clear: bool = False  # zeros since before the roles parted, and no copy's
-    reads: dict[Agent, int] = field(default_factory=dict)
+    reads: dict[Agent, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -117,6 +135,34 @@ class Part:
     writer: Agent
     when: int
     reads: dict[Agent, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Exchange:
+    """What blocks that share steps give each other, through memory of all."""
+
+    parts: dict[tuple[Buffer, int], Part] = field(default_factory=dict)
+    signals: dict[tuple[Buffer, int], Barrier] = field(default_factory=dict)
+
+    def signal(self, at: Expr, env: Mapping[Var, int]) -> Barrier:
+        """It is given once; who waits for it takes it back."""
+        assert isinstance(at, Address)
+        key = at.buffer, value_of(at.index[0], env)
+        if key not in self.signals:
+            self.signals[key] = Barrier(f"%{key[0].name}[{key[1]}]", 1, 1)
+        return self.signals[key]
+
+    def ends(self) -> None:
+        """The next launch finds no signal that it would take for one of its own."""
+        for barrier in self.signals.values():
+            if barrier.phase % 2:
+                raise ExecutionError(
+                    "TW2460",
+                    f"{barrier.name} is given, and nobody waits for it: the next launch would take "
+                    "it for one of its own",
+                    help="let the block with a tile's first step wait for all others that have "
+                    "steps of it",
+                )
 
 
 @dataclass(eq=False)

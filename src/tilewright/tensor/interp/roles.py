@@ -26,6 +26,7 @@ from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.interp.role_block import Block, Plain, axes_of, run_plain
 from tilewright.tensor.interp.role_state import Agent, Barrier, Copy, Env, join, value_of
 from tilewright.tensor.ir import THREAD, Alloc, Buffer, Call, For, Function, Let, Seq, Stmt
+from tilewright.tensor.passes.share_steps import CALLS as SHARING
 from tilewright.tensor.visit import exprs, rewrite, substitute, walk
 
 ROLES = ("mbarrier.", "cp.async.", "mma.", "cluster.")  # of calls that threads make together
@@ -107,7 +108,10 @@ def _blocks(kernel: Stmt, env: Env) -> Iterator[Env]:
 
 
 def _clusters(kernel: Stmt, env: Env) -> list[list[Env]]:
-    """Thread blocks that run together: those of a cluster, else each by itself."""
+    """Thread blocks that run together: those of a cluster, those that share steps, else each by
+    itself."""
+    if any(isinstance(node, Call) and node.op in SHARING for node in exprs(kernel)):
+        return [list(_blocks(kernel, env))]
     along = cluster_loop(kernel)
     if along is None:
         return [[block] for block in _blocks(kernel, env)]
@@ -144,6 +148,7 @@ def _run_together(blocks: list[Block], order: random.Random) -> None:
     for block in blocks:
         while block.copies:
             block.land(block.copies[0])
+    blocks[0].exchange.ends()
 
 
 def _is_ready(agent: Agent) -> bool:

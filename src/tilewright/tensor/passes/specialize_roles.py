@@ -29,6 +29,9 @@ A tile that all blocks of a cluster have alike comes in parts, of which each blo
 all of them (`tma.multicast`). Then a slot is empty when the consumers of all blocks are done with
 it.
 
+Where warpgroups take turns, each has a tile of its own: one stores results while the other has the
+matrix units.
+
 Of two consumers that do more than multiply, the second begins half a step behind the first: then
 one has the matrix units while the other works on its scores. Side by side they would stay so.
 """
@@ -69,7 +72,9 @@ from tilewright.tensor.ir import (
     seq,
 )
 from tilewright.tensor.passes.insert_barriers import BARRIER
+from tilewright.tensor.passes.overlap_products import overlapped
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.passes.share_steps import Shares, share_steps
 from tilewright.tensor.passes.stagger_attention import (
     ATTEND,
     calls_of,
@@ -119,6 +124,8 @@ class _Plan(NamedTuple):
     blocks: int = 0  # that stay for all tiles; 0: each has one
     beside: int = 1  # of a tile that is copied beside the loop
     resident: int = 1  # blocks that a multiprocessor has at once
+    shares: int = 0  # whether blocks that stay share the steps of all tiles evenly
+    turns: int = 1  # warpgroups that take turns at the tiles of a block that stays
 
 
 def _plan(stmt: Stmt) -> _Plan:
@@ -155,21 +162,34 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     _check(kernel, body, axes)
     blocks = max(_plan(stmt).blocks for stmt in walk(body))
     body = _backwards(body)
-    nest, body = _persistent(nest, body, blocks) if blocks else _longest_first(nest, body)
     groups = axes.get("threadIdx.y")
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
+    turns = max(_plan(stmt).turns for stmt in walk(body))
+    if turns > 1 and groups is not None:  # each of them does what the only one would
+        body, among = substitute(body, {groups.var: groups.start}), sym.var(groups.var.name)
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
+    shares: Shares | None = None
+    rings = [ring for ring in _rings(body) if _plan(ring).shares]
+    if rings:
+        nest, body, shares, exchange = share_steps(nest, body, rings[0], blocks, count, among)
+    elif blocks:
+        nest, body = _persistent(nest, body, blocks)
+    else:
+        nest, body = _longest_first(nest, body)
     spans = {loop.var: (loop.start, loop.stop) for loop in nest}
-    made = _Roles(kernel, body, count, spans, weights, axes.get(CLUSTER_AXIS)).program(among, lane)
-    inner = For(among, ZERO, sym.const(count + 1), made, THREAD, "threadIdx.y", (), kernel.loc)
+    roles = _Roles(kernel, body, count * turns, spans, weights, axes.get(CLUSTER_AXIS), shares)
+    made = roles.program(among, lane)
+    inner = For(
+        among, ZERO, sym.const(count * turns + 1), made, THREAD, "threadIdx.y", (), kernel.loc
+    )
     result: Stmt = For(
         lane, ZERO, sym.const(GROUP_THREADS), inner, THREAD, "threadIdx.x", (), kernel.loc
     )
     for loop in reversed(nest):
         if loop.thread.startswith("blockIdx"):
             result = replace(loop, body=result)
-    return result
+    return exchange.around(result) if shares is not None else result
 
 
 def _persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
@@ -260,6 +280,7 @@ class _Roles:
         spans: dict[Var, tuple[Expr, Expr]],
         weights: set[Buffer],
         cluster: For | None,
+        shares: Shares | None,
     ) -> None:
         loops = _path_to_ring(body)
         if loops is None:
@@ -269,9 +290,9 @@ class _Roles:
                 kernel.loc,
                 help="specialize a loop around bulk copies and what uses their tiles",
             )
-        self.body, self.groups, self.weights = body, groups, weights
+        self.body, self.groups, self.weights, self.shares = body, groups, weights, shares
         self.loops, self.ring = loops, loops[-1]
-        self.slots = _slots(self.ring)
+        self.slots, self.turns = _slots(self.ring), _plan(self.ring).turns
         ctx = sym.EMPTY.bind_all(spans)
         extents = [sym.simplify(loop.extent) for loop in loops]
         self.has_steps = all(sym.prove(sym.le(ONE, extent), ctx) for extent in extents)
@@ -306,6 +327,8 @@ class _Roles:
         self.rank: Expr = ZERO if cluster is None else cluster.var
         self.shares_sums = bool(calls_of(body, KEEP))
         self.multicasts = bool(calls_of(body, MULTICAST))
+        self.nth = sym.var("turn")  # of a warpgroup that takes turns
+        self.order = Buffer("order", (sym.const(self.turns),), U64, "shared")
         self.parted = Buffer("kept", (ONE,), U64, "shared")
         self.read = Buffer("read", (ONE,), U64, "shared")
         step: Expr = ZERO
@@ -330,7 +353,7 @@ class _Roles:
         give = _call("registers.give", sym.const(int(producer_registers(resident))))
         alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
         consumers = seq(take, self._consumer(among))
-        arrivals = sym.const(GROUP_WARPS * self.groups)
+        arrivals = sym.const(GROUP_WARPS * self.groups // self.turns)
         many = sym.simplify(sym.mul(arrivals, self.cluster))
         beside = sym.const(self.beside)
         early = [
@@ -341,6 +364,9 @@ class _Roles:
             _call("mbarrier.init", Address(each, (ZERO,)), ONE, many)
             for each in (self.parted, self.read)
         ]
+        order = _call(
+            "mbarrier.init", Address(self.order, (ZERO,)), sym.const(self.turns), arrivals
+        )
         meet = [Eval(CLUSTER_BARRIER, self.ring.loc)] if self.shares_sums or self.multicasts else []
         empty = many if self.multicasts else arrivals
         result = seq(
@@ -348,6 +374,7 @@ class _Roles:
             _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), empty),
             *(early if self.early else ()),
             *(met if self.shares_sums else ()),
+            *([order] if self.turns > 1 else ()),
             *meet,
             *self._weights_ahead(among, lane),
             *self._clears(),
@@ -358,6 +385,7 @@ class _Roles:
         barriers = [self.full, self.empty]
         barriers += [self.ready, self.free] if self.early else []
         barriers += [self.parted, self.read] if self.shares_sums else []
+        barriers += [self.order] if self.turns > 1 else []
         for buffer in (*self.kept.values(), *self.tiles.values(), *barriers):
             result = Alloc(buffer, result)
         return result
@@ -424,6 +452,8 @@ class _Roles:
                 ring: Stmt = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
                 if can_stagger(stmt, self.slots):
                     ring = staggered(stmt, wait, done, self._versioned)
+                elif self.turns > 1:
+                    ring = overlapped(stmt, wait, done, *self._order(among))
                 if not self.early:
                     return count.after(seq(*lag, ring))
                 ready = _call("mbarrier.wait", Address(self.ready, (self.place,)), self.turn)
@@ -433,7 +463,43 @@ class _Roles:
 
         body = rewrite(self.body, rule, self._versioned)
         assert body is not None
-        return count.around(self._all_read(body))
+        return count.around(self._in_turns(self._all_read(body), among))
+
+    def _order(self, among: Var) -> tuple[Stmt, Stmt]:
+        """Before its products a warpgroup waits until the other has started all of its own; then
+        it lets the other go on. So both count the phases of a slot alike, though each sees but some
+        of them."""
+        parity = sym.floormod(sym.sub(sym.add(self.nth, 1), among), 2)
+        mine, other = Address(self.order, (among,)), Address(self.order, (sym.sub(ONE, among),))
+        return _call("mbarrier.wait", mine, parity), _call("mbarrier.arrive", other)
+
+    def _in_turns(self, body: Stmt, among: Var) -> Stmt:
+        """Of warpgroups that take turns each has some of the block's tiles: while it stores one,
+        the next one's products have the matrix units."""
+        if self.turns == 1:
+            return body
+        tiles = self.loops[0]
+        if self.before is not None or len(self.loops) != 2 or tiles.start is not ZERO:
+            raise Unsupported(
+                "TW2207",
+                "the kernel cannot be specialized: warpgroups take turns at tiles that blocks stay "
+                "for, of equal numbers of steps",
+                self.ring.loc,
+                help="let blocks stay, and share no steps",
+            )
+        mine = sym.add(sym.mul(self.nth, self.turns), among)
+        left = sym.sub(sym.add(tiles.extent, self.turns - 1), among)
+        count = sym.floordiv(left, self.turns)
+
+        def rule(stmt: Stmt) -> Stmt:
+            if not isinstance(stmt, For) or stmt.var is not tiles.var:
+                return stmt
+            body = substitute(stmt.body, {stmt.var: mine})
+            return For(self.nth, ZERO, count, body, SERIAL, "", (), stmt.loc)
+
+        made = rewrite(body, rule)
+        assert made is not None
+        return made
 
     def _done(self) -> Stmt:
         """A consumer is done with a slot, which others of the cluster fill too."""
@@ -482,7 +548,11 @@ class _Roles:
         copies = [stmt for stmt in walk(self.ring) if _is_copy(stmt)]
         plain = not any(isinstance(stmt, (If, Let)) for stmt in walk(self.ring))
         weights = any(self._is_weight(stmt) for stmt in copies)
-        if not plain or not self.has_steps or not weights:
+        if not plain or not weights:
+            return 0
+        if self.shares is not None:
+            return min(self.slots, self.shares.least)
+        if not self.has_steps:
             return 0
         steps = sym.simplify(self.ring.extent)
         return min(self.slots, int(steps.value)) if isinstance(steps, Const) else 0
@@ -502,12 +572,22 @@ class _Roles:
         size = _copied_bytes(self._copied(self.ring.body))
         expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
         weights = seq(expect, self._copied(self.ring.body, weights=True))
-        starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
-        starts[self.ring.var] = sym.add(self.ring.start, first)
-        body = fresh_copy(substitute(weights, starts))
+        body = fresh_copy(substitute(weights, self._places(first)))
         loop = For(first, ZERO, sym.const(self.ahead), body, SERIAL, "", (), self.ring.loc)
         alone = sym.all_of(sym.lt(among, 1), sym.lt(lane, 1))
         return [If(alone, loop, None, self.ring.loc)]
+
+    def _places(self, step: Expr) -> dict[Var, Expr]:
+        """Where a block's first steps are."""
+        if self.shares is None:
+            starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
+            starts[self.ring.var] = sym.add(self.ring.start, step)
+            return starts
+        piece, place = self.shares.place_at(step)
+        begin = sym.substitute(self.ring.start, {self.shares.piece: piece})
+        assert self.before is not None
+        counted = sym.sub(step, sym.sub(place, begin))  # so that they have the step's slot
+        return {self.shares.piece: piece, self.ring.var: place, self.before: counted}
 
     def _producer(self) -> Stmt:
         self.count = _Count(self.before, self.ring)
@@ -559,7 +639,7 @@ class _Roles:
                     weights = seq(wait, expect, self._copied(stmt.body, weights=True))
                     again = If(sym.le(sym.const(self.ahead), self.step), weights, None, stmt.loc)
                     body = seq(again, self._copied(stmt.body, weights=False))
-                    return replace(stmt, body=body, annotations=())
+                    return self.count.after(replace(stmt, body=body, annotations=()))
                 ring = replace(stmt, body=seq(wait, expect, body), annotations=())
                 return self.count.after(ring)
             return stmt.with_children((body,))

@@ -352,12 +352,22 @@ class Schedule:
     # ------------------------------------------------------------------ what blocks compute
 
     def specialize(
-        self, loop: LoopRef, slots: int, blocks: int = 0, beside: int = 1, resident: int = 1
+        self,
+        loop: LoopRef,
+        slots: int,
+        blocks: int = 0,
+        beside: int = 1,
+        resident: int = 1,
+        shares: bool = False,
+        turns: int = 1,
     ) -> None:
         """Bulk copies under the loop go to a producer warp, through a ring of `slots` tiles."""
-        self._apply("specialize", specialize, _var(loop), slots, blocks, beside, resident)
+        more = (beside, resident, shares, turns)
+        self._apply("specialize", specialize, _var(loop), slots, blocks, *more)
         made = {"loop": loop, "slots": slots, "blocks": blocks, "beside": beside}
         made |= {"resident": resident} if resident > 1 else {}
+        made |= {"shares": shares} if shares else {}
+        made |= {"turns": turns} if turns > 1 else {}
         self._record("specialize", made, None)
 
     def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:

@@ -1,0 +1,120 @@
+"""The stages of a convolution by Winograd's method, from its products (`lower/winograd.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.graph.winograd import (
+    COLUMNS,
+    HALF,
+    IMAGE,
+    PADDED,
+    PRODUCT,
+    RESULT,
+    ROLE,
+    WEIGHTS,
+)
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.followers import followers
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, Nest, attempt, block_of, nest_of
+from tilewright.sym import Add, Const, Expr, Mul, Sub
+from tilewright.tensor.ir import Block, Load, annotation
+from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.visit import exprs
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The stages of one convolution."""
+
+    product: Nest
+    image: BlockRef
+    half: BlockRef
+    padded: BlockRef
+    weights: tuple[BlockRef, ...]  # the last one is what products read
+    columns: BlockRef
+    result: BlockRef  # what makes images of tiles, with all that was inlined behind it
+    image_operations: int  # of transforming a row or column of a tile
+    result_operations: int
+
+    @property
+    def size(self) -> int:
+        """Inputs of a tile along an axis."""
+        return number(self.product.extent(0))
+
+    @property
+    def tile(self) -> int:
+        return self.size - 2
+
+    @property
+    def is_last(self) -> bool:
+        """Whether channels are the last index of images and tiles."""
+        summed = self.product.var(self.product.reduce[0])
+        loads = [expr for expr in exprs(self.product.block.body) if isinstance(expr, Load)]
+        return any(load.index[-1] is summed for load in loads)
+
+
+def number(expr: Expr, unknown: int = DYNAMIC_SPATIAL) -> int:
+    return int(expr.value) if isinstance(expr, Const) else unknown
+
+
+def parts_of(sch: Schedule, reference: BlockRef) -> Parts | None:
+    """The stages around a product; None if it is none, or something else has come between."""
+    if annotation(block_of(sch.function, reference.name), ROLE) != PRODUCT:
+        return None
+    product = nest_of(sch, reference)
+    image = _role(sch, sch.get_producers(reference), IMAGE)
+    weights = _role(sch, sch.get_producers(reference), WEIGHTS)
+    columns = _role(sch, sch.get_consumers(reference), COLUMNS)
+    half = None if image is None else _role(sch, sch.get_producers(image), HALF)
+    padded = None if half is None else _role(sch, sch.get_producers(half), PADDED)
+    if product is None or weights is None or columns is None:
+        return None
+    if image is None or half is None or padded is None:
+        return None
+    before = _role(sch, sch.get_producers(weights), WEIGHTS)
+    result = _role(sch, sch.get_consumers(columns), RESULT)
+    if result is None:
+        return None
+    chain = (weights,) if before is None else (before, weights)
+    operations = [_operations(block_of(sch.function, each.name)) for each in (half, columns)]
+    return Parts(product, image, half, padded, chain, columns, result, *operations)
+
+
+def _operations(block: Block) -> int:
+    """Additions and multiplications of a transform, all of its results together."""
+    found = (expr for expr in exprs(block.body) if isinstance(expr, (Add, Sub, Mul)))
+    return sum(expr.dtype.is_float for expr in found)
+
+
+def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | None:
+    found = [
+        reference
+        for reference in references
+        if annotation(block_of(sch.function, reference.name), ROLE) == role
+    ]
+    return found[0] if len(found) == 1 and nest_of(sch, found[0]) is not None else None
+
+
+def followed(sch: Schedule, parts: Parts) -> Parts:
+    """What follows, where it is one block that works in the same order, joins the last stage."""
+    readers = sch.get_consumers(parts.result)
+    if len(readers) != 1 or not followers(sch, parts.result):
+        return parts
+    if len(block_of(sch.function, readers[0].name).iters) != 4:
+        return parts
+    joined = attempt(sch, sch.compute_inline, parts.result)
+    return replace(parts, result=readers[0]) if joined else parts
+
+
+def is_constant(sch: Schedule, reference: BlockRef, parts: Parts, context: RuleContext) -> bool:
+    """Whether a block reads nothing but weights and what other such blocks make of them."""
+    made = {
+        region.buffer
+        for other in parts.weights
+        for region in block_of(sch.function, other.name).writes
+    }
+    block: Block = block_of(sch.function, reference.name)
+    return all(
+        region.buffer in made or region.buffer.name in context.constants for region in block.reads
+    )
