@@ -1,7 +1,7 @@
 """Chains: GEMV kernels one after the other, and what lies between them, as one kernel.
 
 A recurrent step is a few products of one row, each of which needs all of the last. As one kernel
-(`tensor/join_kernels.py`) its blocks stay, ask for the weights of the next product while the
+(`tensor/join_kernels.py`) its blocks stay, prefetch the weights of the next product while the
 results of the last are still on their way, and meet in between. Kernels are joined where they
 follow each other in a model, have a place on the GPU all at once, and more of them than one is a
 GEMV; and where meeting costs less than launches.
