@@ -13,7 +13,7 @@ from tilewright import graph
 from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
-from tilewright.driver.device_control import Between, Choice, Loop
+from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
 
@@ -483,10 +483,36 @@ def test_control_flow_is_launched_as_graphs(name, args, by_graph):
     (recorded,) = module._kept.values()
     decides = any(isinstance(each, (Choice, Loop)) for each in recorded.launches)
     assert decides == (name != "scan")
-    assert isinstance(recorded.graph, Between) == (decides and not by_graph)
+    assert isinstance(recorded.graph, HostDecided) == (decides and not by_graph)
+
+
+@pytest.mark.parametrize("name", ["if", "swapped", "nested"])
+def test_a_caller_s_capture_needs_graphs_that_decide(name):
+    """The host cannot look at a condition while a stream is only recorded."""
+    (args,) = [args for each, args in DECIDED if each == name][:1]
+    module = tw.compile(graph.parse(CONTROL[name]), target="cuda")
+    module._gpu = HostGpu(module.target, decides=False)
+    given = [on_device(module, arg) for arg in args]
+    outputs = module(*given)
+    module(*given, out=outputs)
+    key, kept = module._kept.popitem()
+    module._kept[(CAPTURED, *key[1:])] = kept  # as if the calls had been on this stream
     with pytest.raises(TilewrightError) as caught:
-        module.save("model.so")
+        module(*given, out=outputs, stream=CAPTURED)
+    assert caught.value.code == "TW4070"
+    assert "12.4" in caught.value.message
+
+
+def test_sizes_that_depend_on_values_are_neither_captured_nor_saved(tmp_path):
+    module = on_host(tw.compile(graph.parse(CONTROL["loop"]), target="cuda"))
+    args = [np.array(3), random(4)]
+    with pytest.raises(TilewrightError) as caught:
+        module(*(on_device(module, arg) for arg in args), stream=CAPTURED)
+    assert caught.value.code == "TW4070"
+    with pytest.raises(TilewrightError) as caught:
+        module.save(tmp_path / "model.so")
     assert caught.value.code == "TW6015"
+    assert not list(tmp_path.iterdir())
 
 
 def on_device(module, array):

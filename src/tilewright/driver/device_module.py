@@ -27,8 +27,13 @@ from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
-from tilewright.driver.device_control import decides_beforehand, graph_of
-from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, in_order
+from tilewright.driver.device_control import (
+    check_capture,
+    decides_beforehand,
+    graph_of,
+    refused_capture,
+)
+from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch
 from tilewright.driver.device_walk import HostKernels, Loaded, Walk
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Value
@@ -108,10 +113,12 @@ class DeviceModule(runtime.Module):
         sizes = self._sizes(given)
         wanted = None if out is None else self._wanted(out, sizes, stream)
         if self._varies:
-            self._refuse_capture(stream)
+            if self._gpu.is_capturing(stream):
+                raise refused_capture(stream, "sizes depend on values")
             return Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
         results = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
         found = self._recorded(sizes, given, results, stream)
+        check_capture(self._gpu, found.launches, stream)
         found.run(self._gpu, stream, graph_of)
         return tuple(results) if out is None else tuple(out)
 
@@ -199,9 +206,7 @@ class DeviceModule(runtime.Module):
             return found.launches
 
         host = HostKernels(self.program)
-        tables = device_save.tables_of(
-            self.program, self.codes, launched, in_order, sets, host.addresses
-        )
+        tables = device_save.tables_of(self.program, self.codes, launched, sets, host.addresses)
         ports = (self.inputs, self.outputs)
         return device_save.save(Path(path), name, self.program, tables, self.target, ports)
 

@@ -445,10 +445,11 @@ class Walk:
         """A number of the host becomes a value of the GPU; collected launches find it there in
         every call."""
         made = np.full(self._shape(param), number_, param.tensor.dtype.numpy)
-        if not self.starts:
-            self.numbers.append(self.owner._gpu.allocate(made.nbytes, self.stream))
+        if self.starts:
+            self.owner._gpu.copy_in(self.address(param), made, self.stream)
+        else:
+            self.numbers.append(self.owner._gpu.holding(made, self.stream))
             self.places[param] = self.numbers[-1].address
-        self.owner._gpu.copy_in(self.address(param), made, self.stream)
         self.on_host[param] = made
 
     def _copied(self, value: Value) -> _Row:
