@@ -125,9 +125,7 @@ class HostDecided:
     """Launches as graphs, and between them what the host decides."""
 
     def __init__(self, gpu: Gpu, launches: Sequence[Any]) -> None:
-        self.parts: list[
-            tuple[Any, list[HostDecided]]
-        ] = []  # graphs, and decisions with bodies
+        self.parts: list[tuple[Any, list[HostDecided]]] = []  # graphs, and decisions with bodies
         for is_decided, some in groupby(launches, lambda each: isinstance(each, (Choice, Loop))):
             if is_decided:
                 self.parts += [
