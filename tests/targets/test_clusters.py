@@ -109,6 +109,8 @@ SUMS = {
     "too many parts awaited": wanted("kept", 12),
     "the phase of parts": changed(rf"({call('wait.cluster', 'kept')}, )[^\n]*", r"\g<1>1)"),
     "kept for another block": changed(r"(cluster\.keep[^\n]*%C_rf\[)", r"\g<1>4096 - "),
+    "parts not told": changed(rf"({call('arrive.cluster', 'kept')}, 2, )1", r"\g<1>0"),
+    "seen by the block alone": changed(rf"wait.cluster({call('', 'kept')})", r"wait\1"),
     "too many blocks": changed(rf"({call('arrive.cluster', 'kept')}, )2", r"\g<1>4"),
 }
 SHARED = {
