@@ -13,6 +13,7 @@ from tilewright import graph
 from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
+from tilewright.driver.compile import chains_help
 from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
@@ -465,6 +466,44 @@ DECIDED = [
     ("nested", [np.array(0), np.array(False), random(4)]),
     ("scan", [random(4), random(5, 4)]),
 ]
+
+
+class Told:
+    """A graph that only tells what it would launch."""
+
+    def __init__(self, gpu, launches):
+        self.gpu, self.launches = gpu, launches
+
+    def launch(self, stream):
+        self.gpu.started += [launch.label for launch in self.launches]
+
+
+class Clock:
+    """A timer of a GPU that knows how long chains take."""
+
+    def __init__(self, gpu, chained_ms):
+        self.gpu, self.times = gpu, {True: chained_ms, False: 1.0}
+
+    def start(self, stream):
+        self.gpu.started.clear()
+
+    def stop(self, stream):
+        return self.times["chain" in self.gpu.started]
+
+
+@pytest.mark.parametrize(("chained_ms", "helps"), [(0.9, True), (1.0, False), (1.1, False)])
+def test_chains_are_kept_where_they_measure_faster(chained_ms, helps, monkeypatch):
+    made = [
+        tw.compile(MODELS["recurrent_chain"], target="cuda -arch=sm_90a", chains=chains)
+        for chains in (False, True)
+    ]
+    gpu = HostGpu(made[0].target)
+    gpu.started, clock = [], Clock(gpu, chained_ms)
+    monkeypatch.setattr(gpu, "timer", lambda: clock)
+    monkeypatch.setattr(gpu, "graph", lambda launches, waits: Told(gpu, launches))
+    for module in made:
+        module._gpu = gpu
+    assert chains_help(*made, {}) == helps
 
 
 @pytest.mark.parametrize("by_graph", [True, False])

@@ -45,9 +45,11 @@ from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
+from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome
 
 KEPT = 16  # sets of sizes and addresses whose launches are remembered
+PAIRS, LAUNCHES = 15, 20  # of two modules in turns: turns, and graphs of each
 
 
 class DeviceModule(runtime.Module):
@@ -298,6 +300,23 @@ class DeviceModule(runtime.Module):
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Array:
         of = self.program.module.main.results[at].tensor
         return self.empty([number(dim, sizes) for dim in of.shape or ()], of.dtype, stream)
+
+
+def on_device_in_turns(first: DeviceModule, second: DeviceModule, inputs: Sequence[Any]) -> Paired:
+    """Times on the GPU of two modules that compute the same, as graphs, in turns."""
+    walks = [module.walk(*inputs) for module in (first, second)]
+    pairs = list(zip((first, second), walks, strict=True))
+    graphs = [graph_of(module._gpu, walk.launches) for module, walk in pairs]
+    timer = first._gpu.timer()
+    times: tuple[list[float], list[float]] = ([], [])
+    for pair in range(PAIRS):
+        for side in (0, 1) if pair % 2 else (1, 0):
+            graphs[side].launch(0)
+            timer.start(0)
+            for _ in range(LAUNCHES):
+                graphs[side].launch(0)
+            times[side].append(timer.stop(0))
+    return Paired(tuple(times[0]), tuple(times[1]))
 
 
 def _check_dtype(spec: Spec, found: DType) -> None:
