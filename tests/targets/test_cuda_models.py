@@ -441,6 +441,14 @@ graph @main(%n: i64[], %c: bool[], %x: f32[4]) {
   return %y
 }
 """,
+    "shifted": """
+graph @main(%h: f32[4], %x: f32[5, 4]) {
+  %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
+    graph(%a: f32[4], %e: f32[4]) { return %e, %a }
+  }
+  return %y, %s
+}
+""",
     "scan": """
 graph @main(%h: f32[4], %x: f32[5, 4]) {
   %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
@@ -465,6 +473,7 @@ DECIDED = [
     ("nested", [np.array(3), np.array(False), random(4)]),
     ("nested", [np.array(0), np.array(False), random(4)]),
     ("scan", [random(4), random(5, 4)]),
+    ("shifted", [random(4), random(5, 4)]),
 ]
 
 
@@ -521,7 +530,7 @@ def test_control_flow_is_launched_as_graphs(name, args, by_graph):
             np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
     (recorded,) = module._kept.values()
     decides = any(isinstance(each, (Choice, Loop)) for each in recorded.launches)
-    assert decides == (name != "scan")
+    assert decides == (name not in ("scan", "shifted"))
     assert isinstance(recorded.graph, HostDecided) == (decides and not by_graph)
 
 

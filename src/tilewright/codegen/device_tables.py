@@ -39,6 +39,7 @@ class Argument:
 
     kind: int
     value: int
+    which: int = 0  # of inputs or outputs
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def _matrix(given: Matrix) -> str:
 
 
 def _argument(given: Argument) -> str:
-    return f"{{ i32 {given.kind}, i32 0, i64 {given.value} }}"
+    return f"{{ i32 {given.kind}, i32 {given.which}, i64 {given.value} }}"
 
 
 def _three(extents: tuple[int, int, int]) -> str:

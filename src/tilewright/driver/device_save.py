@@ -133,7 +133,10 @@ class Ready:
 def argument_of(address: int) -> Argument:
     """A place as an argument of the tables."""
     kind, rest = address >> KIND_SHIFT, address & ((1 << KIND_SHIFT) - 1)
-    return Argument(kind, rest >> EACH_SHIFT if kind in (INPUT, OUTPUT) else rest)
+    if kind not in (INPUT, OUTPUT):
+        return Argument(kind, rest)
+    which, offset = divmod(rest, 1 << EACH_SHIFT)
+    return Argument(kind, offset, which)
 
 
 def size_sets(program: Program, asked: Mapping[str, Sequence[int]]) -> list[dict[Var, int]]:

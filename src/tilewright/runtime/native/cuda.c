@@ -162,8 +162,9 @@ static address place_of(const tw_cuda_model *model, const instance *on, const re
   switch (argument->kind) {
     case TW_CUDA_ARENA: return on->arena + (address)argument->value;
     case TW_CUDA_WEIGHT: return on->weights + (address)argument->value;
-    case TW_CUDA_INPUT: return own->bound[argument->value];
-    case TW_CUDA_OUTPUT: return own->bound[model->n_inputs + argument->value];
+    case TW_CUDA_INPUT: return own->bound[argument->which] + (address)argument->value;
+    case TW_CUDA_OUTPUT:
+      return own->bound[model->n_inputs + argument->which] + (address)argument->value;
     default: return (address)argument->value;
   }
 }

@@ -296,13 +296,13 @@ enum tw_cuda_kind {
   TW_CUDA_NUMBER = 0, /* `value` itself */
   TW_CUDA_ARENA = 1,  /* the address of `value` in the arena */
   TW_CUDA_WEIGHT = 2, /* the address of `value` in the weights */
-  TW_CUDA_INPUT = 3,  /* the address of an input */
-  TW_CUDA_OUTPUT = 4, /* the address of an output */
+  TW_CUDA_INPUT = 3,  /* the address of `value` in the input `which` */
+  TW_CUDA_OUTPUT = 4, /* the address of `value` in the output `which` */
   TW_CUDA_MAP = 5     /* a tensor map */
 };
 
 typedef struct {
-  int32_t kind, reserved; /* a tw_cuda_kind, 0 */
+  int32_t kind, which; /* a tw_cuda_kind; of inputs or outputs, else 0 */
   int64_t value;
 } tw_cuda_argument;
 

@@ -60,7 +60,7 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, LAG, TILE_SCOPE
+from tilewright.tensor.passes.specialize_roles import GROUP_THREADS, GROUP_WARPS, LAG, TILE_SCOPE
 from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, walk
 
@@ -260,7 +260,8 @@ class Block:
                 for peer in self._peers(args[1], agent, loc):
                     barrier = peer.barrier_for(args[0], agent, loc)
                     tells = bool(value_of(args[2], env))
-                    self._arrive(barrier, agent, GROUP_WARPS, loc, tells)
+                    count = GROUP_THREADS if tells else GROUP_WARPS
+                    self._arrive(barrier, agent, count, loc, tells)
                     barrier.guests[agent] = agent.clock[agent]
             case "cluster.keep":
                 self._keep(args, agent, loc)
