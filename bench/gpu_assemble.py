@@ -11,12 +11,14 @@ to memory in kernels that do a hundredth of a model's work or more.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,7 +30,6 @@ from tilewright.driver.device_module import DeviceModule
 from tilewright.sym import Const
 
 HOT = 0.01  # of a model's operations
-ASSEMBLERS = 2  # at a time
 ARCHITECTURES, PRECISIONS = ("sm_90a", "sm_80"), ("f32", "f16")
 TROUBLE = ("serialized", "setmaxnreg")  # words of warnings
 
@@ -60,21 +61,28 @@ class Assembled:
         return not self.ok or any(word in self.said for word in TROUBLE)
 
 
+@cache  # models have kernels in common
+def said_of(ptxas: str, ptx: str, arch: str) -> tuple[bool, str]:
+    """Whether the assembler takes a program, and what it says."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        command = [ptxas, f"-arch={arch}", "-v", str(source), "-o", f"{folder}/kernel.cubin"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stderr
+
+
 def assembled(ptxas: str, module: DeviceModule, arch: str) -> list[Assembled]:
     """All kernels of a model, through the assembler."""
+    codes = module.codes
 
     def run(name: str) -> Assembled:
         flops = module.program.kernels[name].flops
-        with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder) / "kernel.ptx"
-            source.write_text(module.codes[name].ptx)
-            command = [ptxas, f"-arch={arch}", "-v", str(source), "-o", f"{folder}/kernel.cubin"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
         known = float(flops.value) if isinstance(flops, Const) else 0.0
-        return Assembled(name, known, done.returncode == 0, done.stderr)
+        return Assembled(name, known, *said_of(ptxas, codes[name].ptx, arch))
 
-    with ThreadPoolExecutor(ASSEMBLERS) as pool:
-        return list(pool.map(run, module.codes))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(run, codes))
 
 
 def figures_of(

@@ -5,8 +5,8 @@
 Every model of bench/models.py with sizes known, some with an open batch or length, two as code of
 sm_80. `--only faults` needs no GPU: of the faults of synchronization that tests/targets plants in
 kernels, so many the interpreter finds. `--only sanitizer`: what three tools of NVIDIA's
-compute-sanitizer find in a convolutional, a transformer and a recurrent model. Models are checked
-in N processes at a time.
+compute-sanitizer find in a convolutional, a transformer and a recurrent model. Models are shared
+out among N processes.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from tilewright.tensor import parse
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "targets"))
 import test_ampere as ampere
+import test_clusters as clusters
 import test_roles as roles
 
 TOLERANCE = {"f32": 2e-3, "f16": 3e-2}  # of the largest output, of a deep model
@@ -105,7 +106,8 @@ def open_cases(name: str, folder: Path) -> float:
 
 
 def planted() -> list[report.Figure]:
-    """Faults that are planted in programs for Hopper and for sm_80, and those that are found."""
+    """Faults that are planted in programs for Hopper, for clusters of blocks and for sm_80, and
+    those that are found."""
     count = found = 0
     for suite, arguments_of in ((roles, roles.operands), (ampere, ampere.arguments)):
         for make, shape, seed in product(suite.FAULTS.values(), suite.SHAPES, range(3)):
@@ -115,6 +117,13 @@ def planted() -> list[report.Figure]:
                 tw.interpret(program, *arguments_of(shape), seed=seed)
             except ExecutionError as error:
                 found += error.code in suite.FOUND
+    for form, make in clusters.FAULTS.values():
+        count += 1
+        given, _, out = clusters.given_of(form)
+        try:
+            tw.interpret(parse(make(clusters.program(form))), *given, out)
+        except ExecutionError as error:
+            found += error.code in clusters.FOUND
     return [
         report.at_least("planted faults of synchronization", count, "", LEAST_FAULTS),
         report.at_least("planted faults that are found", found, "", count),
@@ -204,11 +213,11 @@ def checked(options: argparse.Namespace) -> list[report.Figure]:
 
 
 def by_processes(names: Sequence[str], options: argparse.Namespace) -> list[report.Figure]:
-    """The checks of models, each model in a process of its own."""
+    """The checks of models, some in each of several processes: they begin with long imports."""
 
-    def figures_of(name: str) -> list[report.Figure]:
+    def figures_of(some: Sequence[str]) -> list[report.Figure]:
         with tempfile.NamedTemporaryFile(suffix=".json") as told:
-            command = [sys.executable, __file__, "--only", name, "--json", told.name]
+            command = [sys.executable, __file__, "--only", *some, "--json", told.name]
             done = subprocess.run(
                 [*command, "--folder", str(options.folder)],
                 capture_output=True,
@@ -220,12 +229,13 @@ def by_processes(names: Sequence[str], options: argparse.Namespace) -> list[repo
             "\n".join(line for line in done.stdout.splitlines() if line[:1].isspace()), flush=True
         )
         if not found:
-            print(f"{name}: {done.stderr[-600:]}")
-            return [report.Figure(f"{name}: ran", 0.0, "", ">= 1", False)]
+            print(f"{', '.join(some)}: {done.stderr[-600:]}")
+            return [report.Figure(f"{name}: ran", 0.0, "", ">= 1", False) for name in some]
         return [report.Figure(**figure) for figure in found]
 
+    shares = [names[at :: options.jobs] for at in range(min(options.jobs, len(names)))]
     with ThreadPoolExecutor(options.jobs) as pool:
-        return [figure for found in pool.map(figures_of, names) for figure in found]
+        return [figure for found in pool.map(figures_of, shares) for figure in found]
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:

@@ -1,9 +1,10 @@
-/* Runs a saved model of one f32 input and one f32 output, without Python:
+/* Runs a saved model of one output, without Python:
  *
- *     run_saved LIBRARY FUNCTION INPUT_FILE INPUT_DIMS OUTPUT_FILE OUTPUT_DIMS [CALLS]
+ *     run_saved LIBRARY FUNCTION INPUT_FILE INPUT_DIMS ... OUTPUT_FILE OUTPUT_DIMS [CALLS]
  *
- * Dims are numbers with commas between them. Prints the milliseconds of the first call, imports
- * included, and of the fastest of the others.
+ * Dims are numbers with commas between them; before them may stand a type, as in `i64:2,3` or
+ * `bool:`, else it is f32. Prints the milliseconds of the first call, imports included, and of the
+ * fastest of the others.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 
 #include "dlpack.h"
 
+enum { MOST_TENSORS = 8, MOST_DIMS = 8 };
 typedef int32_t (*model)(const DLTensor *const *args, int32_t n_args);
 
 static double now_ms(void) {
@@ -21,20 +23,36 @@ static double now_ms(void) {
   return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
 
-static int64_t parse(const char *text, int64_t dims[8], int32_t *rank) {
-  int64_t count = 1;
-  *rank = 0;
-  for (const char *at = text; *at && *rank < 8;) {
+static const struct {
+  const char *name;
+  DLDataType type;
+} types[] = {{"f32:", {kDLFloat, 32, 1}}, {"i64:", {kDLInt, 64, 1}}, {"bool:", {kDLBool, 8, 1}}};
+
+/* A tensor of the host by its type and dims; returns its bytes. */
+static size_t parse(const char *text, int64_t dims[MOST_DIMS], DLTensor *made) {
+  DLTensor tensor = {NULL, {kDLCPU, 0}, 0, types[0].type, dims, NULL, 0};
+  for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
+    size_t length = strlen(types[i].name);
+    if (strncmp(text, types[i].name, length)) continue;
+    tensor.dtype = types[i].type;
+    text += length;
+  }
+  size_t count = 1;
+  for (const char *at = text; *at && tensor.ndim < MOST_DIMS;) {
     char *end;
-    dims[*rank] = strtoll(at, &end, 10);
-    count *= dims[(*rank)++];
+    dims[tensor.ndim] = strtoll(at, &end, 10);
+    count *= (size_t)dims[tensor.ndim++];
     at = *end ? end + 1 : end;
   }
-  return count;
+  size_t size = count * tensor.dtype.bits / 8;
+  tensor.data = aligned_alloc(64, (size + 63) / 64 * 64);
+  *made = tensor;
+  return size;
 }
 
 int main(int argc, char **argv) {
-  if (argc < 7) return 2;
+  int n_tensors = (argc - 3) / 2, calls = (argc - 3) % 2 ? atoi(argv[argc - 1]) : 1;
+  if (n_tensors < 2 || n_tensors > MOST_TENSORS) return 2;
   double begun = now_ms();
   void *library = dlopen(argv[1], RTLD_NOW);
   model run = library ? (model)(uintptr_t)dlsym(library, argv[2]) : NULL;
@@ -44,25 +62,23 @@ int main(int argc, char **argv) {
     fprintf(stderr, "%s\n", dlerror());
     return 1;
   }
-  int64_t shapes[2][8];
-  int32_t ranks[2];
-  int64_t sizes[2] = {parse(argv[4], shapes[0], &ranks[0]), parse(argv[6], shapes[1], &ranks[1])};
-  float *data[2] = {aligned_alloc(64, (size_t)(sizes[0] * 4 + 63) / 64 * 64),
-                    aligned_alloc(64, (size_t)(sizes[1] * 4 + 63) / 64 * 64)};
-  FILE *in = fopen(argv[3], "rb");
-  if (!in || fread(data[0], 4, (size_t)sizes[0], in) != (size_t)sizes[0]) return 1;
-  fclose(in);
-  DLTensor tensors[2];
-  const DLTensor *args[2] = {&tensors[0], &tensors[1]};
-  for (int i = 0; i < 2; ++i) {
-    DLTensor tensor = {data[i], {kDLCPU, 0}, ranks[i], {kDLFloat, 32, 1}, shapes[i], NULL, 0};
-    tensors[i] = tensor;
+  int64_t dims[MOST_TENSORS][MOST_DIMS];
+  DLTensor tensors[MOST_TENSORS];
+  const DLTensor *args[MOST_TENSORS];
+  size_t size = 0; /* of the last, the output */
+  char **pairs = argv + 3;
+  for (int i = 0; i < n_tensors; ++i) {
+    size = parse(pairs[2 * i + 1], dims[i], &tensors[i]);
+    args[i] = &tensors[i];
+    if (i == n_tensors - 1) break;
+    FILE *in = fopen(pairs[2 * i], "rb");
+    if (!in || fread(tensors[i].data, 1, size, in) != size) return 1;
+    fclose(in);
   }
-  int calls = argc > 7 ? atoi(argv[7]) : 1;
   double first = 0, best = 1e30;
   for (int i = 0; i < calls; ++i) {
     double start = i ? now_ms() : begun;
-    int32_t code = run(args, 2);
+    int32_t code = run(args, n_tensors);
     double took = now_ms() - start;
     if (code) {
       fprintf(stderr, "error %d: %s\n", code, why());
@@ -72,7 +88,7 @@ int main(int argc, char **argv) {
     if (i && took < best) best = took;
   }
   printf("%.3f %.3f\n", first, calls > 1 ? best : first);
-  FILE *out = fopen(argv[5], "wb");
-  if (!out || fwrite(data[1], 4, (size_t)sizes[1], out) != (size_t)sizes[1]) return 1;
+  FILE *out = fopen(pairs[2 * (n_tensors - 1)], "wb");
+  if (!out || fwrite(tensors[n_tensors - 1].data, 1, size, out) != size) return 1;
   return fclose(out) ? 1 : 0;
 }

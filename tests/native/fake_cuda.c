@@ -1,5 +1,7 @@
 /* Stands in for the CUDA driver in tests: memory of the host, kernels that only leave a line.
  *
+ * What is captured runs when its graph is launched: copies and conditional nodes as they are meant,
+ * with the kernels that decide (`choose`, `begin`, `again`); others are told by "run NAME".
  * FAKE_CUDA_LOG names the file that calls are told to. FAKE_CUDA_LIMIT, in bytes, is all the memory
  * there is; FAKE_CUDA_VERSION the driver's; FAKE_CUDA_FAULT a kernel whose launch fails.
  */
@@ -28,7 +30,79 @@ static struct {
   char *start;
   size_t size;
 } memory[256];
-static int n_memory, capturing;
+static int n_memory;
+
+enum kind { KERNEL, COPY, NODE };
+enum { MOST_OPS = 512, MOST_VALUES = 7, MOST_DEPTH = 8, MOST_HANDLES = 64 };
+struct graph {
+  int count;
+  struct op {
+    enum kind kind;
+    const char *name;
+    uint64_t values[MOST_VALUES]; /* of a kernel that decides; of a copy: to, from, bytes */
+    uint64_t handle;
+    int runs_again;
+    struct graph *inside;
+  } ops[MOST_OPS];
+};
+static struct graph *captured[MOST_DEPTH]; /* the last is recorded into, whatever the stream */
+static int depth;
+static unsigned handles[MOST_HANDLES];
+static uint64_t n_handles = 1;
+
+static struct op *recorded(enum kind kind) {
+  struct graph *into = captured[depth - 1];
+  struct op *made = &into->ops[into->count++];
+  if (into->count == MOST_OPS) abort();
+  made->kind = kind;
+  return made;
+}
+
+static int n_values(const char *name) {
+  return !strcmp(name, "choose") ? 3 : !strcmp(name, "begin") ? 7 : !strcmp(name, "again") ? 4 : 0;
+}
+
+static int64_t *number_at(uint64_t address) { return (int64_t *)(uintptr_t)address; }
+static unsigned char *truth_at(uint64_t address) { return (unsigned char *)(uintptr_t)address; }
+
+/* A kernel of src/tilewright/codegen/conditions.py. */
+static void decide(const char *name, const uint64_t *v) {
+  if (!strcmp(name, "choose")) {
+    handles[v[0]] = *truth_at(v[2]) != 0;
+    handles[v[1]] = *truth_at(v[2]) == 0;
+    return;
+  }
+  int64_t *control = number_at(v[1]); /* the iteration, how many there are, the condition */
+  if (!strcmp(name, "begin")) {
+    int64_t most = v[2] && *number_at(v[2]) < (int64_t)v[3] ? *number_at(v[2]) : (int64_t)v[3];
+    control[0] = *number_at(v[5]) = 0;
+    control[1] = most;
+    *truth_at(v[6]) = 1;
+    handles[v[0]] = (!v[4] || *truth_at(v[4])) && most > 0;
+  } else {
+    *number_at(v[2]) = ++control[0];
+    *truth_at(v[3]) = 1;
+    handles[v[0]] = *(unsigned char *)&control[2] && control[0] < control[1];
+  }
+}
+
+static void run(const struct graph *graph) {
+  for (int i = 0; i < graph->count; ++i) {
+    const struct op *op = &graph->ops[i];
+    if (op->kind == COPY) {
+      memmove(truth_at(op->values[0]), truth_at(op->values[1]), (size_t)op->values[2]);
+    } else if (op->kind == NODE) {
+      while (handles[op->handle]) {
+        run(op->inside);
+        if (!op->runs_again) break;
+      }
+    } else if (n_values(op->name)) {
+      decide(op->name, op->values);
+    } else {
+      tell("run %s\n", op->name);
+    }
+  }
+}
 
 static size_t limit(void) {
   const char *text = getenv("FAKE_CUDA_LIMIT");
@@ -75,6 +149,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t size) {
   if (taken + size > limit()) return 2;
   taken += size;
   memory[n_memory].start = aligned_alloc(256, (size + 255) / 256 * 256);
+  memset(memory[n_memory].start, 0, size);
   memory[n_memory].size = size;
   *address = (uint64_t)(uintptr_t)memory[n_memory++].start;
   return 0;
@@ -103,9 +178,10 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) {
   return 0;
 }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *stream) {
-  (void)stream;
   tell("copy %zu %d %d\n", size, is_ours(to), is_ours(from));
-  return 0;
+  if (!depth) return 1;
+  memcpy(recorded(COPY)->values, (uint64_t[]){to, from, size}, 3 * sizeof to);
+  return stream ? 0 : 1;
 }
 int cuPointerGetAttribute(void *value, int what, uint64_t address) {
   (void)what;
@@ -144,8 +220,14 @@ int cuLaunchKernelEx(const struct config *config, void *function, void **params,
   for (unsigned i = 0; i < config->n_attributes; ++i) {
     how = config->attributes[i].id == 6 ? "early" : "together";
   }
-  tell("launch %s %u %u %d %d %s\n", (const char *)function, grid[0] * grid[1] * grid[2],
-       block[0] * block[1] * block[2], is_ours(*(uint64_t *)params[0]), capturing, how);
+  if (!n_values(function)) {
+    tell("launch %s %u %u %d %d %s\n", (const char *)function, grid[0] * grid[1] * grid[2],
+         block[0] * block[1] * block[2], is_ours(*(uint64_t *)params[0]), depth > 0, how);
+  }
+  if (!depth) return 1;
+  struct op *op = recorded(KERNEL);
+  op->name = function;
+  for (int i = 0; i < n_values(function); ++i) op->values[i] = *(uint64_t *)params[i];
   return 0;
 }
 int cuStreamCreate(void **stream, unsigned flags) {
@@ -155,13 +237,58 @@ int cuStreamCreate(void **stream, unsigned flags) {
 int cuStreamSynchronize(void *stream) { return stream ? 0 : 1; }
 int cuStreamDestroy_v2(void *stream) { return stream ? 0 : 1; }
 int cuStreamBeginCapture_v2(void *stream, int mode) {
-  capturing = 1;
+  captured[depth++] = calloc(1, sizeof(struct graph));
   return stream && mode ? 0 : 1;
 }
 int cuStreamEndCapture(void *stream, void **graph) {
-  capturing = 0;
-  *graph = stream;
-  return 0;
+  *graph = captured[--depth];
+  return stream ? 0 : 1;
+}
+int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void **graph, void ***waits,
+                              const void **edges, size_t *n_waits) {
+  (void)id;
+  *status = 1;
+  *graph = captured[depth - 1];
+  if (waits) *waits = NULL, *edges = NULL, *n_waits = 0;
+  return stream && depth ? 0 : 1;
+}
+int cuStreamUpdateCaptureDependencies_v2(void *stream, void **nodes, const void *edges,
+                                         size_t count, unsigned flags) {
+  return stream && nodes && !edges && count == 1 && flags == 1 ? 0 : 1;
+}
+int cuStreamBeginCaptureToGraph(void *stream, void *graph, void **waits, const void *edges,
+                                size_t count, int mode) {
+  captured[depth++] = graph;
+  return stream && graph && !waits && !edges && !count && mode ? 0 : 1;
+}
+int cuGraphConditionalHandleCreate(uint64_t *handle, void *graph, void *context, unsigned value,
+                                   unsigned flags) {
+  *handle = n_handles++;
+  return graph == captured[depth - 1] && context && !value && !flags ? 0 : 1;
+}
+struct node_params {
+  int type, reserved[3];
+  uint64_t handle;
+  int kind;
+  unsigned size;
+  void **graphs, *context;
+  char rest[232 - 32];
+  int64_t last;
+};
+int cuGraphAddNode_v2(void **node, void *graph, void **waits, const void *edges, size_t count,
+                      struct node_params *params) {
+  struct op *op = recorded(NODE);
+  op->handle = params->handle;
+  op->runs_again = params->kind;
+  op->inside = calloc(1, sizeof(struct graph));
+  params->graphs = (void **)&op->inside;
+  *node = op;
+  tell("node %d\n", params->kind);
+  (void)waits, (void)edges, (void)count;
+  return graph == captured[depth - 1] && params->type == 13 && params->size == 1 &&
+                 params->context && !params->last
+             ? 0
+             : 1;
 }
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
   tell("wait\n");
@@ -179,7 +306,9 @@ int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long fla
 }
 int cuGraphLaunch(void *graph, void *stream) {
   tell("graph\n");
-  return graph && stream ? 0 : 1;
+  if (!graph || !stream) return 1;
+  run(graph);
+  return 0;
 }
 int cuGraphDestroy(void *graph) { return graph ? 0 : 1; }
 int cuGraphExecDestroy(void *graph) { return graph ? 0 : 1; }

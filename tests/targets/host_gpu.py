@@ -103,8 +103,11 @@ class HostGpu:
         return Memory(size_bytes)
 
     def zeroed(self, size_bytes, stream):
-        made = Memory(size_bytes)
-        made.array[...] = 0
+        return self.holding(np.zeros(size_bytes, np.uint8), stream)
+
+    def holding(self, array, stream):
+        made = Memory(array.nbytes)
+        self.copy_in(made.address, array, stream)
         return made
 
     def is_capturing(self, stream):

@@ -95,7 +95,7 @@ def call(op, name):
 
 def wanted(name, count):
     """A barrier that waits for other arrivals."""
-    return changed(rf"({call('init', name)}, \d, )8", rf"\g<1>{count}")
+    return changed(rf"({call('init', name)}, \d, )\d+", rf"\g<1>{count}")
 
 
 SUMS = {
@@ -104,11 +104,13 @@ SUMS = {
     "no arrival at parts": without(call(r"arrive\.cluster", "kept")),
     "no wait for readers": without(call(r"wait\.cluster", "read")),
     "no arrival of readers": without(call(r"arrive\.cluster", "read")),
-    "parts of one block awaited": wanted("kept", 4),
-    "readers of one block awaited": wanted("read", 4),
-    "too many parts awaited": wanted("kept", 12),
+    "parts of one block awaited": wanted("kept", 128),
+    "readers of one block awaited": wanted("read", 128),
+    "too many parts awaited": wanted("kept", 384),
     "the phase of parts": changed(rf"({call('wait.cluster', 'kept')}, )[^\n]*", r"\g<1>1)"),
     "kept for another block": changed(r"(cluster\.keep[^\n]*%C_rf\[)", r"\g<1>4096 - "),
+    "parts not told": changed(rf"({call('arrive.cluster', 'kept')}, 2, )1", r"\g<1>0"),
+    "seen by the block alone": changed(rf"wait.cluster({call('', 'kept')})", r"wait\1"),
     "too many blocks": changed(rf"({call('arrive.cluster', 'kept')}, )2", r"\g<1>4"),
 }
 SHARED = {

@@ -13,7 +13,8 @@ from tilewright import graph
 from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
-from tilewright.driver.device_control import Between, Choice, Loop
+from tilewright.driver.compile import chains_help
+from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
 
@@ -440,6 +441,14 @@ graph @main(%n: i64[], %c: bool[], %x: f32[4]) {
   return %y
 }
 """,
+    "shifted": """
+graph @main(%h: f32[4], %x: f32[5, 4]) {
+  %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
+    graph(%a: f32[4], %e: f32[4]) { return %e, %a }
+  }
+  return %y, %s
+}
+""",
     "scan": """
 graph @main(%h: f32[4], %x: f32[5, 4]) {
   %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
@@ -464,7 +473,46 @@ DECIDED = [
     ("nested", [np.array(3), np.array(False), random(4)]),
     ("nested", [np.array(0), np.array(False), random(4)]),
     ("scan", [random(4), random(5, 4)]),
+    ("shifted", [random(4), random(5, 4)]),
 ]
+
+
+class Told:
+    """A graph that only tells what it would launch."""
+
+    def __init__(self, gpu, launches):
+        self.gpu, self.launches = gpu, launches
+
+    def launch(self, stream):
+        self.gpu.started += [launch.label for launch in self.launches]
+
+
+class Clock:
+    """A timer of a GPU that knows how long chains take."""
+
+    def __init__(self, gpu, chained_ms):
+        self.gpu, self.times = gpu, {True: chained_ms, False: 1.0}
+
+    def start(self, stream):
+        self.gpu.started.clear()
+
+    def stop(self, stream):
+        return self.times["chain" in self.gpu.started]
+
+
+@pytest.mark.parametrize(("chained_ms", "helps"), [(0.9, True), (1.0, False), (1.1, False)])
+def test_chains_are_kept_where_they_measure_faster(chained_ms, helps, monkeypatch):
+    made = [
+        tw.compile(MODELS["recurrent_chain"], target="cuda -arch=sm_90a", chains=chains)
+        for chains in (False, True)
+    ]
+    gpu = HostGpu(made[0].target)
+    gpu.started, clock = [], Clock(gpu, chained_ms)
+    monkeypatch.setattr(gpu, "timer", lambda: clock)
+    monkeypatch.setattr(gpu, "graph", lambda launches, waits: Told(gpu, launches))
+    for module in made:
+        module._gpu = gpu
+    assert chains_help(*made, {}) == helps
 
 
 @pytest.mark.parametrize("by_graph", [True, False])
@@ -482,11 +530,37 @@ def test_control_flow_is_launched_as_graphs(name, args, by_graph):
             np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
     (recorded,) = module._kept.values()
     decides = any(isinstance(each, (Choice, Loop)) for each in recorded.launches)
-    assert decides == (name != "scan")
-    assert isinstance(recorded.graph, Between) == (decides and not by_graph)
+    assert decides == (name not in ("scan", "shifted"))
+    assert isinstance(recorded.graph, HostDecided) == (decides and not by_graph)
+
+
+@pytest.mark.parametrize("name", ["if", "swapped", "nested"])
+def test_a_caller_s_capture_needs_graphs_that_decide(name):
+    """The host cannot look at a condition while a stream is only recorded."""
+    (args,) = [args for each, args in DECIDED if each == name][:1]
+    module = tw.compile(graph.parse(CONTROL[name]), target="cuda")
+    module._gpu = HostGpu(module.target, decides=False)
+    given = [on_device(module, arg) for arg in args]
+    outputs = module(*given)
+    module(*given, out=outputs)
+    key, kept = module._kept.popitem()
+    module._kept[(CAPTURED, *key[1:])] = kept  # as if the calls had been on this stream
     with pytest.raises(TilewrightError) as caught:
-        module.save("model.so")
+        module(*given, out=outputs, stream=CAPTURED)
+    assert caught.value.code == "TW4070"
+    assert "12.4" in caught.value.message
+
+
+def test_sizes_that_depend_on_values_are_neither_captured_nor_saved(tmp_path):
+    module = on_host(tw.compile(graph.parse(CONTROL["loop"]), target="cuda"))
+    args = [np.array(3), random(4)]
+    with pytest.raises(TilewrightError) as caught:
+        module(*(on_device(module, arg) for arg in args), stream=CAPTURED)
+    assert caught.value.code == "TW4070"
+    with pytest.raises(TilewrightError) as caught:
+        module.save(tmp_path / "model.so")
     assert caught.value.code == "TW6015"
+    assert not list(tmp_path.iterdir())
 
 
 def on_device(module, array):

@@ -120,6 +120,129 @@ graph @main(%x: f32[2, 48]) {
     assert [line.split()[6] for line in log if line.startswith("launch")] == ["together"]
 
 
+# What a driver in host memory can compute: values that are handed on.
+HANDED = {
+    "if": """
+graph @main(%c: bool[], %x: f32[4], %z: f32[4]) {
+  %y = if(%c, %x, %z) do {
+    graph(%a: f32[4], %b: f32[4]) { return %a }
+    graph(%a: f32[4], %b: f32[4]) { return %b }
+  }
+  return %y
+}
+""",
+    "loop": """
+graph @main(%n: i64[], %x: f32[4], %z: f32[4]) {
+  %y, %w = loop(%n, none, %x, %z) {carried = 2} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %b: f32[4]) { return %going, %b, %a }
+  }
+  return %y
+}
+""",
+    "scan": """
+graph @main(%h: f32[4], %x: f32[3, 4]) {
+  %y, %s = scan(%h, %x) {states = 1, inputs = 1} do {
+    graph(%a: f32[4], %e: f32[4]) { return %e, %a }
+  }
+  return %s
+}
+""",
+    "nested": """
+graph @main(%n: i64[], %c: bool[], %x: f32[4], %z: f32[4]) {
+  %y, %w = loop(%n, none, %x, %z, %c) {carried = 2} do {
+    graph(%i: i64[], %going: bool[], %a: f32[4], %b: f32[4], %d: bool[]) {
+      %e = neg(%b)
+      %f = if(%d, %a, %b) do {
+        graph(%g: f32[4], %h: f32[4]) { return %g }
+        graph(%g: f32[4], %h: f32[4]) { return %h }
+      }
+      return %going, %f, %e
+    }
+  }
+  return %y
+}
+""",
+}
+X, Z = np.arange(4, dtype=np.float32), np.arange(4, dtype=np.float32) + 10
+TYPES = {"bool": "bool", "int64": "i64", "float32": "f32"}
+CASES = [
+    ("if", [np.array(True), X, Z], X, 0),
+    ("if", [np.array(False), X, Z], Z, 0),
+    ("loop", [np.array(0), X, Z], X, 0),
+    ("loop", [np.array(3), X, Z], Z, 0),
+    ("scan", [X, np.stack([Z, X, -Z])], np.stack([X, Z, X]), 0),
+    ("nested", [np.array(5), np.array(True), X, Z], X, 5),
+    ("nested", [np.array(1), np.array(False), X, Z], Z, 1),
+    ("nested", [np.array(-1), np.array(False), X, Z], X, 0),
+]
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decided")
+    return {
+        name: tw.compile(graph.parse(text), target="cuda").save(folder / f"{name}.so", name="net")
+        for name, text in HANDED.items()
+    }
+
+
+@pytest.mark.parametrize("version", ["12040", "12020"])
+@pytest.mark.parametrize(("name", "args", "want", "turns"), CASES)
+def test_control_flow_runs_without_python(
+    decided, name, args, want, turns, version, program, driver, tmp_path
+):
+    """By nodes of one graph, or by the host between graphs where the driver has no such nodes."""
+    tensors = []
+    for at, arg in enumerate((*args, want)):
+        (tmp_path / f"{at}.bin").write_bytes(arg.tobytes())
+        dims = ",".join(map(str, arg.shape))
+        tensors += [str(tmp_path / f"{at}.bin"), f"{TYPES[arg.dtype.name]}:{dims}"]
+    log = tmp_path / "log.txt"
+    told = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver)}
+    done = subprocess.run(
+        [str(program), str(decided[name]), "net", *tensors, "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | told | {"FAKE_CUDA_VERSION": version},
+    )
+    assert done.returncode == 0, done.stderr
+    found = np.fromfile(tmp_path / f"{len(args)}.bin", np.float32)
+    np.testing.assert_array_equal(found.reshape(want.shape), want)
+    lines = log.read_text().splitlines()
+    assert sum(line.startswith("run ") for line in lines) == 2 * turns
+    nodes = [line for line in lines if line.startswith("node")]
+    by_graph = {"if": ["node 0"] * 2, "loop": ["node 1"], "nested": ["node 1", "node 0", "node 0"]}
+    assert nodes == (by_graph.get(name, []) if version == "12040" else [])
+    if nodes or name == "scan":
+        assert lines.count("graph") == 2
+
+
+def test_numbers_of_iterations_are_saved_beside_the_weights(decided, program, driver, tmp_path):
+    """A loop whose iterations sizes tell is its iterations, which read their numbers."""
+    text = """
+graph @main(%x: f32[4]) {
+  %zero = constant() {data = "zero"}
+  %y = loop(none, none, %zero, %x) {carried = 1, trip = 3} do {
+    graph(%i: i64[], %going: bool[], %a: i64[], %e: f32[4]) { return %going, %i }
+  }
+  return %y
+}
+"""
+    module = graph.parse(text, {"zero": np.array(0)})
+    saved = tw.compile(module, target="cuda").save(tmp_path / "net.so")
+    X.tofile(tmp_path / "x.bin")
+    log = tmp_path / "log.txt"
+    done = subprocess.run(
+        [str(program), str(saved), "net", str(tmp_path / "x.bin"), "4",
+         str(tmp_path / "y.bin"), "i64:"],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert np.fromfile(tmp_path / "y.bin", np.int64) == 2
+
+
 OPEN = """
 graph @main(%x: f32[n, 48]) {
   %t = tanh(%x)
@@ -236,8 +359,8 @@ def test_places_tell_what_they_are():
     for kind in (device_save.ARENA, device_save.WEIGHT):
         found = device_save.argument_of(kind << device_save.KIND_SHIFT | 4096)
         assert (found.kind, found.value) == (kind, 4096)
-    found = device_save.argument_of(device_save._numbered(device_save.OUTPUT, 3, 8).address)
-    assert (found.kind, found.value) == (device_save.OUTPUT, 3)
+    found = device_save.argument_of(device_save._numbered(device_save.OUTPUT, 3, 8).address + 16)
+    assert (found.kind, found.which, found.value) == (device_save.OUTPUT, 3, 16)
 
 
 def test_a_saved_model_has_no_compiler_in_it(saved):

@@ -168,6 +168,37 @@ def test_a_saved_model_answers(tmp_path):
         np.testing.assert_allclose(np.asarray(y), reference("conv", [x])[0], rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize(("name", "args"), DECIDED)
+def test_saved_control_flow(name, args, tmp_path):
+    want = tw.compile(graph.parse(CONTROL[name]), target="cpu")(*args)
+    saved = tw.compile(graph.parse(CONTROL[name]), target="cuda").save(tmp_path / "model.so")
+    loaded = tw.load(saved)
+    for _ in range(3):
+        for a, b in zip(loaded(*args), want, strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5)
+
+
+def test_a_graph_of_the_caller_takes_control_flow():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    module = tw.compile(graph.parse(CONTROL["if"]), target="cuda")
+    cond, x = torch.tensor(True).cuda(), torch.from_numpy(random(4)).cuda()
+    side, recorded = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    (y,) = module(cond, x, stream=side.cuda_stream)
+    module(cond, x, out=[y], stream=side.cuda_stream)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(recorded, stream=side):
+        module(cond, x, out=[y], stream=side.cuda_stream)
+    for chosen in (False, True):
+        cond.fill_(chosen)
+        recorded.replay()
+        torch.cuda.synchronize()
+        want = np.exp(-x.cpu().numpy() if chosen else x.cpu().numpy())
+        np.testing.assert_allclose(cuda.to_host(y), want, rtol=1e-5)
+
+
 def test_a_model_is_tuned_on_the_gpu_and_answers_the_same(tmp_path):
     records = tmp_path / "records.sqlite"
     seen = []

@@ -1,8 +1,9 @@
 """Blocks of a cluster: barriers that they share, sums that they exchange through shared memory.
 
     barrier.cluster()                       all threads of all blocks meet
-    mbarrier.arrive.cluster(barrier, n, 1)  each warp arrives once at the barrier of each block, and
-                                            tells what it wrote; with 0, that it has read a tile
+    mbarrier.arrive.cluster(barrier, n, 1)  each thread arrives at the barrier of each block, and
+                                            tells what it wrote
+    mbarrier.arrive.cluster(barrier, n, 0)  each warp arrives once, and has read a tile
     mbarrier.wait.cluster(barrier, phase)   what other blocks wrote before is seen
     cluster.keep(sums, place, width, n)     sums of a warpgroup, where other blocks read them
     cluster.sum(sums, place, ..)            adds what all blocks keep of some columns
@@ -48,18 +49,22 @@ def _meet(e: Emitting) -> None:
 
 
 def _arrive(e: Emitting, barrier: Expr, blocks: Expr, tells: Expr) -> None:
-    """What the other threads of a warp have written is told by those that arrive. Who tells nothing
-    does not wait for memory either."""
-    written = bool(known_number(tells))
-    if written:
-        e.b.call("llvm.nvvm.bar.warp.sync", "void", i32(-1))
+    """Every thread tells what it wrote itself: a lane could for its warp, behind a barrier of it,
+    but racecheck does not follow that. Who tells nothing does not wait for memory either."""
+    own, count = _number(e, shared_pointer(e, barrier)), known_number(blocks)
+    if known_number(tells):
+        for rank in range(count):
+            _arrive_at(e, _in_block(e, own, i32(rank)), ".release.cluster")
+        return
     thread = e.b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     lane = e.b.op("and", thread, i32(31))
-    with e.b.when(e.b.compare("icmp ult", lane, i32(known_number(blocks)))):
-        there = _in_block(e, _number(e, shared_pointer(e, barrier)), lane)
-        order = ".release.cluster" if written else ""
-        arrive = f"mbarrier.arrive{order}.shared::cluster.b64 _, [$0];"
-        e.b.line(f'call void asm sideeffect "{arrive}", "r,~{{memory}}"({there})')
+    with e.b.when(e.b.compare("icmp ult", lane, i32(count))):
+        _arrive_at(e, _in_block(e, own, lane), "")
+
+
+def _arrive_at(e: Emitting, address: Value, order: str) -> None:
+    arrive = f"mbarrier.arrive{order}.shared::cluster.b64 _, [$0];"
+    e.b.line(f'call void asm sideeffect "{arrive}", "r,~{{memory}}"({address})')
 
 
 def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:

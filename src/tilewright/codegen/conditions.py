@@ -21,7 +21,10 @@ SET = "cudaGraphSetConditional"
 HANDLE, POINTER, NUMBER = "i64", "ptr", "i64"
 
 
-def conditions_ptx(target: str | Target = "cuda") -> str:
+LEAST_ARCH = "cuda -arch=sm_80"  # later GPUs take its PTX too
+
+
+def conditions_ptx(target: str | Target = LEAST_ARCH) -> str:
     """The PTX of the three kernels."""
     gpu = machine(Target.parse(target))
     module = ModuleText(gpu.triple, llvm.data_layout(gpu), "nounwind")

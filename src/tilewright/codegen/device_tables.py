@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target
@@ -19,13 +20,15 @@ from tilewright.codegen.builder import ModuleText
 
 # As in native/tilewright.h.
 NUMBER, ARENA, WEIGHT, INPUT, OUTPUT, MAP = range(6)
+COPY, CHOICE, LOOP = -1, -2, -3
 ARGUMENT = "{ i32, i32, i64 }"
 KERNEL = "{ ptr, i32, i32 }"
 SIZE = "{ ptr, i32, i32 }"
 MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32] }}"
-LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32, i32 }"
-VARIANT = f"{{ {', '.join(['ptr'] * 7)}, i32, i32 }}"
-MODEL = f"{{ {', '.join(['ptr'] * 7)}, i64, i64, {', '.join(['i32'] * 6)} }}"
+LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32, i32, i32 }"
+BODY = "{ i32, i32 }"
+VARIANT = f"{{ {', '.join(['ptr'] * 8)}, i32, i32, i32 }}"
+MODEL = f"{{ {', '.join(['ptr'] * 8)}, i64, i64, {', '.join(['i32'] * 6)} }}"
 
 MAP_TYPES = {"u8": 0, "i8": 0, "f8e4m3": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
 
@@ -36,6 +39,7 @@ class Argument:
 
     kind: int
     value: int
+    which: int = 0  # of inputs or outputs
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Start:
-    """One launch; kernel -1 is a copy of to, from and bytes."""
+    """One launch, of a kernel by its number or a step that is none: a copy of to, from and bytes; a
+    choice or a loop, whose bodies stand in the variant's list from `first_body` on."""
 
     kernel: int
     grid: tuple[int, int, int]
@@ -61,6 +66,7 @@ class Start:
     waits: tuple[int, ...] = ()  # launches that must have ended before
     starts_early: bool = False  # where it waits for the last one of its branch alone
     is_together: bool = False  # blocks wait for each other: all need a place at once
+    first_body: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,14 @@ class Started:
     name: str
     module: int
     shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Body:
+    """Launches that follow each other in a variant's list."""
+
+    first: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -86,6 +100,7 @@ class Variant:
     """The launches of a model for one set of sizes."""
 
     sizes: tuple[int, ...] = ()
+    bodies: list[Body] = field(default_factory=list)  # the model's own first
     launches: list[Start] = field(default_factory=list)
     maps: list[Matrix] = field(default_factory=list)
     input_bytes: list[int] = field(default_factory=list)
@@ -99,10 +114,12 @@ class Tables:
     """All that runs a model on a GPU but its weights."""
 
     ptx: list[str] = field(default_factory=list)
+    deciding: str = ""  # PTX of the kernels that decide, where there are choices or loops
     kernels: list[Started] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
     sizes: list[Told] = field(default_factory=list)
-    weights_bytes: int = 0
+    numbers: list[Any] = field(default_factory=list)  # arrays that stand behind the weights
+    weights_bytes: int = 0  # of both
 
     @property
     def arena_bytes(self) -> int:
@@ -144,6 +161,7 @@ def _model(module: ModuleText, name: str, tables: Tables) -> str:
     )
     fields = [
         listed("ptx", "ptr", [module.string(text).text for text in tables.ptx]),
+        str(module.string(tables.deciding)) if tables.deciding else "ptr null",
         listed("kernels", KERNEL, kernels),
         listed("variants", VARIANT, variants),
         listed("sizes", SIZE, sizes),
@@ -177,19 +195,22 @@ def _variant(listed: Callable[[str, str, Sequence[str]], str], variant: Variant)
         launches.append(
             f"{{ i32 {start.kernel}, {_three(start.grid)}, {_three(start.block)}, "
             f"i32 {len(arguments)}, i32 {len(given)}, i32 {len(waits)}, i32 {len(start.waits)}, "
-            f"i32 {int(start.starts_early)}, i32 {int(start.is_together)} }}"
+            f"i32 {int(start.starts_early)}, i32 {int(start.is_together)}, "
+            f"i32 {start.first_body} }}"
         )
         arguments += given
         waits += map(str, start.waits)
     matrices = [_matrix(each) for each in variant.maps]
     fields = [
         listed("told", "i64", [str(size) for size in variant.sizes]),
+        listed("bodies", BODY, [f"{{ i32 {b.first}, i32 {b.count} }}" for b in variant.bodies]),
         listed("launches", LAUNCH, launches),
         listed("arguments", ARGUMENT, arguments),
         listed("maps", MATRIX, matrices),
         listed("waits", "i32", waits),
         listed("bytes", "i64", [str(n) for n in (*variant.input_bytes, *variant.output_bytes)]),
         listed("shapes", "i64", [str(dim) for shape in variant.output_shapes for dim in shape]),
+        f"i32 {len(variant.bodies)}",
         f"i32 {len(variant.launches)}",
         f"i32 {len(variant.maps)}",
     ]
@@ -208,7 +229,7 @@ def _matrix(given: Matrix) -> str:
 
 
 def _argument(given: Argument) -> str:
-    return f"{{ i32 {given.kind}, i32 0, i64 {given.value} }}"
+    return f"{{ i32 {given.kind}, i32 {given.which}, i64 {given.value} }}"
 
 
 def _three(extents: tuple[int, int, int]) -> str:

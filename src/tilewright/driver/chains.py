@@ -1,7 +1,7 @@
 """Chains: GEMV kernels one after the other, and what lies between them, as one kernel.
 
 A recurrent step is a few products of one row, each of which needs all of the last. As one kernel
-(`tensor/join_kernels.py`) its blocks stay, ask for the weights of the next product while the
+(`tensor/join_kernels.py`) its blocks stay, prefetch the weights of the next product while the
 results of the last are still on their way, and meet in between. Kernels are joined where they
 follow each other in a model, have a place on the GPU all at once, and more of them than one is a
 GEMV; and where meeting costs less than launches.
@@ -54,7 +54,7 @@ def _is_gemv(kernel: Kernel) -> bool:
 
 
 def join_chains(program: Program, target: Target, *, use_cache: bool = True) -> Program:
-    """The program with its chains, each as one kernel."""
+    """The program with its chains, each as one kernel; the same where it has none."""
     sm, main = multiprocessor_of(target), program.module.main
     called = [program.kernels[node["function"]] for node in main.nodes if node.op == "kernel"]
     if sm.meeting_cycles >= sm.launch_cycles or sum(map(_is_gemv, called)) < LEAST_GEMVS:
@@ -63,6 +63,8 @@ def join_chains(program: Program, target: Target, *, use_cache: bool = True) -> 
     for node in main.nodes:
         joining.take(node)
     joining.end()
+    if len(joining.kernels) == len(program.kernels):
+        return program
     main = replace(main, nodes=tuple(joining.nodes))
     used = {node["function"] for node in walk_nodes(main) if node.op == "kernel"}
     kernels = {name: kernel for name, kernel in joining.kernels.items() if name in used}

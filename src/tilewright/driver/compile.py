@@ -30,7 +30,7 @@ from tilewright.codegen.host import emit_main, input_signature
 from tilewright.driver.chains import join_chains
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
 from tilewright.driver.costs import KernelCosts, recorded_times
-from tilewright.driver.device_module import DeviceModule
+from tilewright.driver.device_module import DeviceModule, on_device_in_turns
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import Job, KernelSetting
@@ -86,7 +86,8 @@ class Options:
     schedule: bool = True
     packing: bool = True  # weights lie as kernels read them
     in_place: bool = True  # results may take the memory of operands that end
-    chains: bool = False  # GPUs: kernels that follow each other may be one
+    chains: bool | None = None  # GPUs: kernels that follow each other may be one; None: where
+    # tuning finds that faster
     cache: bool = True
     tune: Budget | None = None  # kernels are tuned first, for so long
     database: Database | str | Path | None = None  # of records; None: the user's, "": none
@@ -125,7 +126,8 @@ def compile(
     - `without`: names of passes that are switched off;
     - `schedule=False`: plain loops, as operators define them;
     - `packing=False`, `in_place=False`: weights as they come, no result in an operand's memory;
-    - `chains=True`: on a GPU, products of one row that follow each other are one kernel;
+    - `chains=True`: on a GPU, products of one row that follow each other are one kernel; by default
+      they are where `tune` finds it faster;
     - `cache=False`: kernels are neither taken from disk nor kept there;
     - `progress`: is called with a stage, how much of it is done, and of how much;
     - `tune`, `database`, `sizes`, `search`, `fleet`, `allow_blas`, `tuning`: of tuning.
@@ -433,16 +435,42 @@ def build_native(
     if can_run(target):
         weights = side_by_side(program.module.constants)
         program = replace(program, module=replace(program.module, constants=weights))
-    if target.kind == CUDA and options.chains and options.schedule:
-        program = join_chains(program, target, use_cache=options.cache)
+    if target.kind == CUDA:
+        return build_device(program, target, options, outcome)
     count = len(program.module.states)
     plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
-    if target.kind == CUDA:
-        return DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
     image = emit_host(program, plan, target)
     main = f"{NAME}_main"
     inside = Inside(program, plan, image, main, target, placed, foreign, outcome, streams)
     return load_module(inside, options)
+
+
+def build_device(
+    program: Program, target: Target, options: Options, outcome: Outcome | None
+) -> DeviceModule:
+    """A model on a GPU; chains of its kernels are one where that is asked for, or measured."""
+
+    def made(program: Program) -> DeviceModule:
+        plan = plan_memory(program.module.main, in_place=options.in_place)
+        return DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
+
+    is_measured = options.chains is None and options.tune is not None and options.fleet is None
+    if not options.schedule or not (options.chains or is_measured):
+        return made(program)
+    joined = join_chains(program, target, use_cache=options.cache)
+    if not is_measured or joined is program:
+        return made(joined)
+    apart, chained = made(program), made(joined)
+    return chained if chains_help(apart, chained, options.sizes) else apart
+
+
+def chains_help(apart: DeviceModule, chained: DeviceModule, sizes: Sizes) -> bool:
+    """Whether a model is surely faster on the GPU with its chains as one kernel each."""
+    params, random = apart.program.module.main.params, np.random.default_rng(16)
+    return all(
+        on_device_in_turns(apart, chained, random_arrays(params, each, random)).least_gain > 1.0
+        for each in size_sets(params, sizes, 1)
+    )
 
 
 def tuned_or_recorded(

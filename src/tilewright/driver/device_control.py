@@ -2,7 +2,7 @@
 
 `Choice` and `Loop` stand among the launches of a call. Into a graph they go as conditional nodes,
 which kernels of the GPU decide. Launch by launch, or where the driver has no such nodes, the host
-looks at the condition: then the launches between decisions are graphs (`Between`).
+looks at the condition: then the launches between decisions are graphs (`HostDecided`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64, DType
+from tilewright.base.errors import UserError
 from tilewright.codegen.conditions import COND_AT
 from tilewright.driver.device_launch import Gpu, Span, in_order, start_all
 from tilewright.driver.lowering import Program
@@ -120,15 +121,15 @@ def _spans(bodies: Sequence[Sequence[Any]]) -> Iterator[Span]:
     return (span for body in bodies for launch in body for span in launch.spans)
 
 
-class Between:
+class HostDecided:
     """Launches as graphs, and between them what the host decides."""
 
     def __init__(self, gpu: Gpu, launches: Sequence[Any]) -> None:
-        self.parts: list[tuple[Any, list[Between]]] = []  # a graph, or a decision and its bodies
+        self.parts: list[tuple[Any, list[HostDecided]]] = []  # graphs, and decisions with bodies
         for is_decided, some in groupby(launches, lambda each: isinstance(each, (Choice, Loop))):
             if is_decided:
                 self.parts += [
-                    (each, [Between(gpu, body) for body in each.bodies]) for each in some
+                    (each, [HostDecided(gpu, body) for body in each.bodies]) for each in some
                 ]
             else:
                 self.parts.append((gpu.graph(*in_order(list(some))), []))
@@ -144,8 +145,24 @@ class Between:
 def graph_of(gpu: Gpu, launches: Sequence[Any]) -> Any:
     """The launches of a call as one graph, or as several where the host has to decide."""
     if not gpu.has_conditions() and any(isinstance(each, (Choice, Loop)) for each in launches):
-        return Between(gpu, launches)
+        return HostDecided(gpu, launches)
     return gpu.graph(*in_order(launches))
+
+
+def check_capture(gpu: Gpu, launches: Sequence[Any], stream: int) -> None:
+    """What a caller captures is one graph: it has to decide by itself."""
+    decides = any(isinstance(each, (Choice, Loop)) for each in launches)
+    if decides and gpu.is_capturing(stream) and not gpu.has_conditions():
+        raise refused_capture(stream, "its graphs have no conditional nodes: CUDA 12.4 has them")
+
+
+def refused_capture(stream: int, why: str) -> UserError:
+    return UserError(
+        "TW4070",
+        f"the stream {stream:#x} is being captured, and the host decides what the model launches: "
+        f"{why}",
+        help="call the model outside of the capture",
+    )
 
 
 # --------------------------------------------------------------------------- what is known when

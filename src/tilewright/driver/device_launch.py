@@ -27,6 +27,7 @@ class Gpu(Protocol):
 
     def allocate(self, size_bytes: int, stream: int) -> Any: ...
     def zeroed(self, size_bytes: int, stream: int) -> Any: ...
+    def holding(self, array: np.ndarray[Any, Any], stream: int) -> Any: ...
     def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None: ...
     def copy_out(self, target: np.ndarray[Any, Any], address: int, stream: int) -> None: ...
     def copy(self, to: int, source: int, size_bytes: int, stream: int) -> None: ...
@@ -84,8 +85,11 @@ class CudaGpu:
         return cuda.Memory(size_bytes, stream)
 
     def zeroed(self, size_bytes: int, stream: int) -> Any:
-        made = cuda.Memory(size_bytes, stream)
-        cuda.copy_in(made.address, np.zeros(size_bytes, np.uint8), stream)
+        return self.holding(np.zeros(size_bytes, np.uint8), stream)
+
+    def holding(self, array: np.ndarray[Any, Any], stream: int) -> Any:
+        made = cuda.Memory(array.nbytes, stream)
+        cuda.copy_in(made.address, array, stream)
         return made
 
     def copy_in(self, address: int, source: np.ndarray[Any, Any], stream: int) -> None:

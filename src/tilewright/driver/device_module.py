@@ -27,8 +27,13 @@ from tilewright.codegen.cuda import check_dtype, check_on_device, check_writable
 from tilewright.codegen.launches import number
 from tilewright.codegen.nvptx import DeviceCode
 from tilewright.driver import device_save
-from tilewright.driver.device_control import decides_beforehand, graph_of
-from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch, in_order
+from tilewright.driver.device_control import (
+    check_capture,
+    decides_beforehand,
+    graph_of,
+    refused_capture,
+)
+from tilewright.driver.device_launch import CudaGpu, Gpu, Recorded, Scratch
 from tilewright.driver.device_walk import HostKernels, Loaded, Walk
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Value
@@ -41,9 +46,11 @@ from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
 from tilewright.tensor.ir import Buffer
+from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome
 
 KEPT = 16  # sets of sizes and addresses whose launches are remembered
+PAIRS, LAUNCHES = 15, 20  # of two modules in turns: turns, and graphs of each
 
 
 class DeviceModule(runtime.Module):
@@ -110,10 +117,12 @@ class DeviceModule(runtime.Module):
         sizes = self._sizes(given)
         wanted = None if out is None else self._wanted(out, sizes, stream)
         if self._varies:
-            self._refuse_capture(stream)
+            if self._gpu.is_capturing(stream):
+                raise refused_capture(stream, "sizes depend on values")
             return Walk(self, self._loaded(), sizes, given, wanted, stream, True).results()
         results = wanted or [self._new(at, sizes, stream) for at in range(len(self.outputs))]
         found = self._recorded(sizes, given, results, stream)
+        check_capture(self._gpu, found.launches, stream)
         found.run(self._gpu, stream, graph_of)
         return tuple(results) if out is None else tuple(out)
 
@@ -201,9 +210,7 @@ class DeviceModule(runtime.Module):
             return found.launches
 
         host = HostKernels(self.program)
-        tables = device_save.tables_of(
-            self.program, self.codes, launched, in_order, sets, host.addresses
-        )
+        tables = device_save.tables_of(self.program, self.codes, launched, sets, host.addresses)
         ports = (self.inputs, self.outputs)
         return device_save.save(Path(path), name, self.program, tables, self.target, ports)
 
@@ -295,6 +302,23 @@ class DeviceModule(runtime.Module):
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Array:
         of = self.program.module.main.results[at].tensor
         return self.empty([number(dim, sizes) for dim in of.shape or ()], of.dtype, stream)
+
+
+def on_device_in_turns(first: DeviceModule, second: DeviceModule, inputs: Sequence[Any]) -> Paired:
+    """Times on the GPU of two modules that compute the same, as graphs, in turns."""
+    walks = [module.walk(*inputs) for module in (first, second)]
+    pairs = list(zip((first, second), walks, strict=True))
+    graphs = [graph_of(module._gpu, walk.launches) for module, walk in pairs]
+    timer = first._gpu.timer()
+    times: tuple[list[float], list[float]] = ([], [])
+    for pair in range(PAIRS):
+        for side in (0, 1) if pair % 2 else (1, 0):
+            graphs[side].launch(0)
+            timer.start(0)
+            for _ in range(LAUNCHES):
+                graphs[side].launch(0)
+            times[side].append(timer.stop(0))
+    return Paired(tuple(times[0]), tuple(times[1]))
 
 
 def _check_dtype(spec: Spec, found: DType) -> None:

@@ -3,7 +3,7 @@
 The nodes are walked once with places instead of memory: an address tells by its upper byte whether
 it is an input, an output, a weight or a place in the arena, and by the rest where in it. What the
 walk would launch becomes the tables that the C runtime runs, a set of them for each set of sizes
-that the model is saved for.
+that the model is saved for. Choices and loops have the launches of their bodies in the same table.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ from tilewright.base.dtype import DType
 from tilewright.base.errors import UserError
 from tilewright.base.target import CPU, Target
 from tilewright.codegen.artifact import check_path, header, link_library, link_object, write_text
+from tilewright.codegen.conditions import conditions_ptx
 from tilewright.codegen.device_tables import (
     ARENA,
+    CHOICE,
+    COPY,
     INPUT,
+    LOOP,
     MAP,
     NUMBER,
     OUTPUT,
     WEIGHT,
     Argument,
+    Body,
     Matrix,
     Start,
     Started,
@@ -43,9 +48,12 @@ from tilewright.codegen.device_tables import (
 from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
 from tilewright.codegen.launches import number
 from tilewright.driver.compiled import SUFFIXES, full_signature, kernel_calls, told
+from tilewright.driver.device_control import Choice, Loop, decides_beforehand
+from tilewright.driver.device_launch import Copied, in_order
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.memory import given_sizes
+from tilewright.graph.visit import walk
 from tilewright.runtime.library import VERSION
 from tilewright.runtime.module import Spec
 from tilewright.runtime.seal import seal
@@ -64,9 +72,27 @@ class Place:
 
 
 @dataclass
+class Numbers:
+    """What the host tells bodies, an iteration say: arrays that stand behind the weights."""
+
+    start: int  # where the weights end
+    arrays: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    places: dict[bytes, Place] = field(default_factory=dict)
+
+    def place(self, array: np.ndarray[Any, Any]) -> Place:
+        key = array.tobytes()
+        if key not in self.places:
+            self.arrays.append(array)
+            *_, at = places_of(self.arrays)
+            self.places[key] = Place(WEIGHT << KIND_SHIFT | self.start + at, array.nbytes)
+        return self.places[key]
+
+
+@dataclass
 class Places:
     """Stands in for a GPU: hands out places, keeps matrices as they are described."""
 
+    numbers: Numbers
     used_bytes: int = 0
     counted_bytes: int = 0  # at the beginning: where blocks count, the same for all sizes
 
@@ -80,6 +106,9 @@ class Places:
         begin = self.counted_bytes
         self.counted_bytes += -(-size_bytes // ALIGN) * ALIGN
         return Place(ARENA << KIND_SHIFT | begin, size_bytes)
+
+    def holding(self, array: np.ndarray[Any, Any], stream: int) -> Place:
+        return self.numbers.place(array)
 
     def tensor_map(
         self,
@@ -105,14 +134,17 @@ class Ready:
 def argument_of(address: int) -> Argument:
     """A place as an argument of the tables."""
     kind, rest = address >> KIND_SHIFT, address & ((1 << KIND_SHIFT) - 1)
-    return Argument(kind, rest >> EACH_SHIFT if kind in (INPUT, OUTPUT) else rest)
+    if kind not in (INPUT, OUTPUT):
+        return Argument(kind, rest)
+    which, offset = divmod(rest, 1 << EACH_SHIFT)
+    return Argument(kind, offset, which)
 
 
 def size_sets(program: Program, asked: Mapping[str, Sequence[int]]) -> list[dict[Var, int]]:
     """The sets of sizes that a model is saved for: tables hold numbers."""
     graph = program.module.main
-    if any(node.op == "sizes" or node.bodies for node in graph.nodes):
-        raise _unsaved("what it launches depends on values", "save it for a CPU")
+    if not decides_beforehand(program):
+        raise _unsaved("sizes of what it launches depend on values", "save it for a CPU")
     sizes = given_sizes(graph)
     names = [size.name for size in sizes]
     strange = [name for name in asked if name not in names]
@@ -144,65 +176,103 @@ def _unsaved(what: str, help: str) -> UserError:
 MOST_VARIANTS = 256  # sets of sizes in one library
 
 
+Walked = Callable[[Places, Ready, list[Place], list[Place], dict[Var, int]], list[Any]]
+
+
 def tables_of(
     program: Program,
     codes: Mapping[str, Any],
-    walk: Callable[[Places, Ready, list[Place], list[Place], dict[Var, int]], list[Any]],
-    in_order: Callable[[list[Any]], tuple[list[Any], list[list[int]]]],
+    launched: Walked,
     sets: Sequence[dict[Var, int]],
     host: Mapping[str, Any],
 ) -> Tables:
-    """The tables of a model; `walk` gives its launches for places of inputs and outputs."""
-    tables = Tables()
+    """The tables of a model; `launched` gives its launches for places of inputs and outputs."""
     weights = [np.asarray(w) for w in program.module.constants.values()]
-    at = list(places_of(weights))
-    tables.weights_bytes = max((a + w.nbytes for a, w in zip(at, weights, strict=True)), default=0)
-    tables.sizes = _told(program.module.main, sets[0])
-    ready = Ready(
-        codes,
-        {name: name for name in codes},
-        {
-            name: Place(WEIGHT << KIND_SHIFT | place)
-            for name, place in zip(program.module.constants, at, strict=True)
-        },
-        host,
-    )
-    kernels: dict[tuple[str, str], int] = {}
-    modules: dict[str, int] = {}
+    *at, end = places_of([*weights, np.zeros(0)])
+    numbers = Numbers(end)
+    places = {
+        name: Place(WEIGHT << KIND_SHIFT | place)
+        for name, place in zip(program.module.constants, at, strict=True)
+    }
+    ready = Ready(codes, {name: name for name in codes}, places, host)
+    filled = _Filled(codes)
     graph = program.module.main
-    called = [codes[node["function"]] for node in graph.nodes if _is_launched(node, codes)]
+    called = [codes[node["function"]] for node in walk(graph) if _is_launched(node, codes)]
     counts = sum(any(kernel.is_together for kernel in code.kernels) for code in called)
     for sizes in sets:
-        variant, places = Variant(tuple(sizes.values())), Places(counts * ALIGN)
+        variant, gpu = Variant(tuple(sizes.values())), Places(numbers, counts * ALIGN)
         variant.input_bytes = [_bytes(value, sizes) for value in graph.params]
         variant.output_bytes = [_bytes(value, sizes) for value in graph.results]
         variant.output_shapes = [_shape(value, sizes) for value in graph.results]
         given = [_numbered(INPUT, each, size) for each, size in enumerate(variant.input_bytes)]
         wanted = [_numbered(OUTPUT, each, size) for each, size in enumerate(variant.output_bytes)]
-        launches, all_waits = in_order(walk(places, ready, given, wanted, dict(sizes)))
-        for launch, waits in zip(launches, map(tuple, all_waits), strict=True):
-            if not hasattr(launch, "kernel"):  # memory that is copied
-                ends = (argument_of(launch.to), argument_of(launch.source))
-                size = Argument(NUMBER, launch.size_bytes)
-                variant.launches.append(Start(-1, (1, 1, 1), (1, 1, 1), (*ends, size), waits))
-                continue
-            if launch.module not in modules:
-                modules[launch.module] = len(tables.ptx)
-                tables.ptx.append(codes[launch.module].ptx)
-            kernel = launch.kernel
-            key = (launch.module, kernel.name)
-            if key not in kernels:
-                kernels[key] = len(tables.kernels)
-                shared = kernel.shared_bytes
-                tables.kernels.append(Started(kernel.name, modules[launch.module], shared))
-            arguments = _arguments(launch, variant)
-            extents = (launch.grid, launch.block)
-            how = (launch.starts_early, kernel.is_together)
-            start = Start(kernels[key], *extents, arguments, waits, *how)
-            variant.launches.append(start)
-        variant.arena_bytes = places.used_bytes
-        tables.variants.append(variant)
+        filled.fill(variant, launched(gpu, ready, given, wanted, dict(sizes)))
+        variant.arena_bytes = gpu.used_bytes
+        filled.tables.variants.append(variant)
+    tables = filled.tables
+    tables.sizes = _told(graph, sets[0])
+    tables.numbers = numbers.arrays
+    *_, tables.weights_bytes = places_of([*weights, *numbers.arrays, np.zeros(0)])
     return tables
+
+
+class _Filled:
+    """Tables that launches go into; kernels and PTX that are there already are not put there
+    again."""
+
+    def __init__(self, codes: Mapping[str, Any]) -> None:
+        self.codes, self.tables = codes, Tables()
+        self._kernels: dict[tuple[str, str], int] = {}
+        self._modules: dict[str, int] = {}
+
+    def fill(self, variant: Variant, launches: Sequence[Any]) -> None:
+        """The launches of a model, behind them those of its choices' and loops' bodies."""
+        bodies: list[Sequence[Any]] = [launches]
+        for body in bodies:  # which grows on the way
+            first = len(variant.launches)
+            for launch, waits in zip(*in_order(body), strict=True):
+                start = self._start(launch, variant)
+                if start.kernel in (CHOICE, LOOP):
+                    start = replace(start, first_body=len(bodies))
+                    bodies += launch.bodies
+                    self.tables.deciding = self.tables.deciding or conditions_ptx()
+                absolute = tuple(first + other for other in waits)
+                variant.launches.append(replace(start, waits=absolute))
+            variant.bodies.append(Body(first, len(body)))
+
+    def _start(self, launch: Any, variant: Variant) -> Start:
+        match launch:
+            case Copied(to=to, source=source, size_bytes=size):
+                return _step(COPY, argument_of(to), argument_of(source), Argument(NUMBER, size))
+            case Choice(cond=cond):
+                return _step(CHOICE, argument_of(cond))
+            case Loop():
+                places = (launch.control, launch.trip, launch.begins, launch.at, launch.going)
+                control, trip, begins, at, going = map(argument_of, places)
+                limit = Argument(NUMBER, launch.limit)
+                return _step(LOOP, control, trip, limit, begins, at, going)
+        kernel = self._kernel(launch)
+        how = (launch.starts_early, launch.kernel.is_together)
+        arguments = _arguments(launch, variant)
+        return Start(kernel, launch.grid, launch.block, arguments, (), *how)
+
+    def _kernel(self, launch: Any) -> int:
+        """The number of a kernel."""
+        kernel, module, tables = launch.kernel, launch.module, self.tables
+        if module not in self._modules:
+            self._modules[module] = len(tables.ptx)
+            tables.ptx.append(self.codes[module].ptx)
+        key = (module, kernel.name)
+        if key not in self._kernels:
+            self._kernels[key] = len(tables.kernels)
+            made = Started(kernel.name, self._modules[module], kernel.shared_bytes)
+            tables.kernels.append(made)
+        return self._kernels[key]
+
+
+def _step(kind: int, *arguments: Argument) -> Start:
+    """What starts no kernel of the model."""
+    return Start(kind, (1, 1, 1), (1, 1, 1), arguments)
 
 
 def _is_launched(node: Node, codes: Mapping[str, Any]) -> bool:
@@ -284,7 +354,7 @@ def save(
             entry_object(signature, count, main, places_of(weights), json.dumps(manifest), host),
             device_object(name, main, tables, host),
         )
-        _write(path, name, weights, images, host)
+        _write(path, name, [*weights, *tables.numbers], images, host)
     write_text(path.with_suffix(".h"), header((signature,), target))
     return path
 

@@ -371,8 +371,8 @@ class Walk:
             self._told(body.params[1], 1)
             self._nodes(body)
             going = not self.starts or bool(self.host_value(body.results[0]).reshape(-1)[0])
+            self._keep(rows, body.results[1 + carried :])  # states among them, before they change
             self._round(states, body.results[1 : 1 + carried])
-            self._keep(rows, body.results[1 + carried :])
             count += 1
         self._end(node, states, rows, count)
 
@@ -402,8 +402,8 @@ class Walk:
                 size = number(size_bytes(param.tensor), self.sizes)
                 self.places[param] = self.address(source) + at * size
             self._nodes(body)
-            self._round(kept, body.results[:states])
             self._keep(rows, body.results[states:])
+            self._round(kept, body.results[:states])
         self._end(node, kept, rows, count)
 
     def _enter(self, body: Graph) -> None:
@@ -445,10 +445,11 @@ class Walk:
         """A number of the host becomes a value of the GPU; collected launches find it there in
         every call."""
         made = np.full(self._shape(param), number_, param.tensor.dtype.numpy)
-        if not self.starts:
-            self.numbers.append(self.owner._gpu.allocate(made.nbytes, self.stream))
+        if self.starts:
+            self.owner._gpu.copy_in(self.address(param), made, self.stream)
+        else:
+            self.numbers.append(self.owner._gpu.holding(made, self.stream))
             self.places[param] = self.numbers[-1].address
-        self.owner._gpu.copy_in(self.address(param), made, self.stream)
         self.on_host[param] = made
 
     def _copied(self, value: Value) -> _Row:

@@ -47,13 +47,13 @@ def weights_of(fn: Function) -> set[Buffer]:
 
 def is_early(stmt: Stmt, weights: set[Buffer]) -> bool:
     """Whether a statement may run before the wait."""
-    if any(_is_shown(buffer) for buffer in written_buffers(stmt)):
+    if any(_is_global(buffer) for buffer in written_buffers(stmt)):
         return False
     used = (node.buffer for node in exprs(stmt) if isinstance(node, (Load, MaskedLoad, Address)))
-    return not any(_is_shown(buffer) and buffer not in weights for buffer in used)
+    return not any(_is_global(buffer) and buffer not in weights for buffer in used)
 
 
-def _is_shown(buffer: Buffer) -> bool:
+def _is_global(buffer: Buffer) -> bool:
     return buffer.memory.owner is Owner.DEVICE
 
 

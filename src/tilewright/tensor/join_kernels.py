@@ -11,8 +11,8 @@
       eval barrier.global()
       if b < 3 and t < 256 { Z[b * 256 + t] = Y[...] * S } } }
 
-What a kernel does before its wait, asking for weights, is done before the blocks meet: memory keeps
-busy. Barriers stay outside of conditions, so that every thread comes by.
+What a kernel does before its wait, prefetching weights, is done before the blocks meet: memory
+keeps busy. Barriers stay outside of conditions, so that every thread comes by.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Stage:
         for stmt in walk(self.kernel):
             if isinstance(stmt, Eval) and stmt.value is WAIT:
                 return False
-            if isinstance(stmt, Store) and any(_is_shown(load) for load in loads(stmt.value)):
+            if isinstance(stmt, (Store, Let)) and any(map(_is_global, loads(stmt.value))):
                 return True
         return False
 
@@ -82,6 +82,8 @@ def stage_of(fn: Function) -> Stage | None:
         return None
     if sum(node is WAIT for node in exprs(kernel)) != 1:
         return None
+    if any(isinstance(s, Let) and _reads(s.value) and _meets(s) for s in walk(kernel)):
+        return None  # blocks and threads that it does not have would come by and read too
     blocks, threads = (int(size.value) for size in sizes if isinstance(size, Const))
     return Stage(kernel, blocks, threads)
 
@@ -96,7 +98,7 @@ def join_kernels(stages: Sequence[Stage], meets: Sequence[bool]) -> Stmt:
     threads = max(stage.threads for stage in stages)
     block, thread = sym.var("block"), sym.var("thread")
     parts: list[Stmt] = []
-    short: list[Stmt] = []  # stages since the last that asks for something early
+    short: list[Stmt] = []  # stages since the last that prefetches
     for at, (stage, waits) in enumerate(zip(stages, meets, strict=True)):
         conds = [sym.lt(block, stage.blocks)] if stage.blocks < blocks else []
         conds += [sym.lt(thread, stage.threads)] if stage.threads < threads else []
@@ -125,7 +127,7 @@ class _Joined:
             return self(substitute(stmt.body, {stmt.var: self.index[stmt.thread]}))
         if isinstance(stmt, Seq):
             return self._sequence(stmt.stmts)
-        if isinstance(stmt, (Alloc, Let)):
+        if isinstance(stmt, Alloc) or (isinstance(stmt, Let) and _meets(stmt)):
             return replace(stmt, body=self(stmt.body))
         if isinstance(stmt, Eval) and isinstance(stmt.value, Call):
             if stmt.value is LAUNCH:
@@ -143,7 +145,7 @@ class _Joined:
         done: list[Stmt] = []
         some: list[Stmt] = []
         for stmt in stmts:
-            if isinstance(stmt, (Alloc, Let, Seq)) or _meets(stmt):
+            if isinstance(stmt, (Alloc, Seq)) or _meets(stmt):
                 done += [self._guarded(some)] if some else []
                 done.append(self(stmt))
                 some = []
@@ -155,8 +157,12 @@ class _Joined:
         return seq(*stmts) if self.guard is None else If(self.guard, seq(*stmts))
 
 
-def _is_shown(load: Load | MaskedLoad) -> bool:
+def _is_global(load: Load | MaskedLoad) -> bool:
     return load.buffer.memory.owner is Owner.DEVICE
+
+
+def _reads(value: Expr) -> bool:
+    return next(iter(loads(value)), None) is not None
 
 
 def _meets(stmt: Stmt) -> bool:

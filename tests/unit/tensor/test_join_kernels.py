@@ -43,9 +43,9 @@ func @second(%y: f32[24], %w: f32[6], %z: f32[6]) stage device {
 X, W = np.arange(24, dtype=np.float32), np.linspace(1, 2, 6, dtype=np.float32)
 
 
-def joined(meets=True):
+def joined(meets=True, second=SECOND):
     """Both functions as one, in which the second reads what the first leaves."""
-    before, after = parse(FIRST), parse(SECOND)
+    before, after = parse(FIRST), parse(second)
     (x, y), (read, w, z) = before.buffers, after.buffers
     first, second = stage_of(before), stage_of(after)
     second = replace(second, kernel=replace_buffers(second.kernel, {read: y}))
@@ -70,7 +70,7 @@ def test_one_kernel_computes_what_two_computed():
     assert parse(str(fn)) == fn
 
 
-def test_weights_are_asked_for_before_blocks_meet():
+def test_weights_are_prefetched_before_blocks_meet():
     text = str(joined())
     assert text.index("%w[") < text.index("barrier.global") < text.index("* %k[0]")
     assert text.count("grid.wait") == text.count("grid.launch") == 1
@@ -80,6 +80,23 @@ def test_blocks_that_do_not_meet_are_found():
     with pytest.raises(ExecutionError) as caught:
         results(joined(meets=False))
     assert caught.value.code == "TW2305"
+
+
+def test_what_a_name_stands_for_is_read_by_the_threads_of_its_stage_alone():
+    """Blocks and threads that the second kernel does not have come by, and would read too far."""
+    named = SECOND.replace(
+        "%z[%b * 2 + %t] = %s[1 - %t]",
+        "let %v: f32 = %w[%b * 2 + %t]\n      %z[%b * 2 + %t] = %s[1 - %t] * %v",
+    )
+    y, z = np.zeros(24, np.float32), np.zeros(6, np.float32)
+    interpret(parse(FIRST), X, y)
+    interpret(parse(named), y, W, z)
+    np.testing.assert_array_equal(results(joined(second=named))[1], z)
+
+
+def test_a_name_for_memory_around_a_meeting_is_not_joined():
+    named = SECOND.replace("      eval grid.launch()\n", "      let %v: f32 = %w[%b * 2 + %t]\n", 1)
+    assert stage_of(parse(named)) is None
 
 
 @pytest.mark.parametrize(

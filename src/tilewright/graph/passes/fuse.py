@@ -308,7 +308,7 @@ class _Fusion:
             node = self.nodes[at]
             if not self._is_grouped(at) or self.kind[at] != MAP or at in ends:
                 continue
-            if operations_per_element(node) > REPEATED_OPERATIONS:
+            if self._has_kernel(at):
                 continue
             made, *others = node.outputs
             if others or made in self.results or elements(made) > PROLOGUE_ELEMENTS:
@@ -321,18 +321,24 @@ class _Fusion:
         self.repeated |= found
 
     def _ends(self) -> set[int]:
-        """Nodes that are done where a product or a reduction before them is."""
+        """Nodes that are done where a product, a reduction or a function that takes long is, which
+        stands before them."""
         found: set[int] = set()
         for at, node in enumerate(self.nodes):
             if not self._is_grouped(at) or self.kind[at] != MAP:
                 continue
             sources = [(v, self.at[v]) for v in node.inputs if v is not None and v in self.at]
             if any(
-                (self.kind[source] != MAP or source in found) and self._is_worth(at, value)
+                (source in found or self._has_kernel(source)) and self._is_worth(at, value)
                 for value, source in sources
             ):
                 found.add(at)
         return found
+
+    def _has_kernel(self, at: int) -> bool:
+        """Whether a node is never repeated in others' kernels."""
+        takes_long = operations_per_element(self.nodes[at]) > REPEATED_OPERATIONS
+        return self.kind[at] != MAP or takes_long
 
     def _is_only_row(self, at: int, value: Value) -> bool:
         """Whether a value is the row that a node multiplies with a matrix."""

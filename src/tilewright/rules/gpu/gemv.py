@@ -5,10 +5,10 @@
       y = epilogue(sum of parts) }
 
 The operand that matters is read once, so bytes per second count alone: every thread reads `vector`
-neighbouring elements at a time and asks for `unroll` of them before it uses the first, `lanes`
+neighbouring elements at a time and prefetches `unroll` of them before it uses the first, `lanes`
 threads read a run of memory, `parts` such groups of a block share the sum. What they leave is added
-up in shared memory. Weights known beforehand lie as threads ask for them: what a block reads is one
-run of memory, and so is what its threads ask for at a time. The row that is multiplied may be
+up in shared memory. Weights known beforehand lie as threads load them: what a block reads is one
+run of memory, and so is what its threads load at a time. The row that is multiplied may be
 computed in the kernel: every block does so for itself, in shared memory.
 """
 
@@ -63,7 +63,7 @@ class Found:
     last: int  # results along the last iterator
     length: int  # of the sum
     element_bytes: int
-    packed: Packed | None  # the constant that lies as threads ask for it
+    packed: Packed | None  # the constant that lies as threads load it
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
     parts = [64, 8, 16, 32, 128]  # beside divisors of the length
     most = sm.block_threads // 2
-    shared = sm.registers // sm.block_threads // 2  # registers for what a thread asks for
+    shared = sm.registers // sm.block_threads // 2  # registers for what a thread prefetches
     alone = sm.registers // sm.block_threads - 24
     parts += [n for n in range(9, most + 1) if found.length % n == 0 and n not in parts]
     lanes = [n for n in range(1, sm.warp + 1) if found.last % n == 0]
@@ -268,7 +268,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 def _pack(
     sch: Schedule, reference: BlockRef, packed: Packed, wide: int, each: int, length: int
 ) -> BlockRef:
-    """The tile of a block as one run of memory; what its threads ask for at a time is one too,
+    """The tile of a block as one run of memory; what its threads load at a time is one too,
     where all parts are as long."""
     copy = sch.cache_read(reference, packed.read, "global")
     rows = f"k % {each}, k // {each}" if length % each == 0 else "k"
@@ -288,8 +288,8 @@ def _inline_before(sch: Schedule, reference: BlockRef) -> None:
 def _prefetch_all(
     sch: Schedule, partial: BlockRef, row: LoopRef, plan: Plan, each: int, is_split: bool
 ) -> tuple[BlockRef, ...]:
-    """All weights of a thread, asked for before the prologue: they may come while kernels that make
-    the other operand have not ended. Nothing, where they are more than a thread asks for.
+    """All weights of a thread, prefetched before the prologue: they may come while kernels that
+    make the other operand still run. Nothing, where they are more than a thread prefetches.
     `is_split` says that weights are packed in parts that are as long."""
     if each > plan.unroll:
         return ()
@@ -311,7 +311,7 @@ def _prefetch_all(
         sch.unroll(elements)
         return (copy,)
     except ScheduleError:
-        sch.restore(point)  # they are asked for behind it
+        sch.restore(point)  # they are loaded behind it
         return ()
 
 

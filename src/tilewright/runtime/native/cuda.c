@@ -1,13 +1,12 @@
 /* Models on an NVIDIA GPU: kernels, arena and launches, by the CUDA driver.
  *
- * Nothing of CUDA is needed to build this. The driver's library is opened by the first call; a
- * machine without one gets TW_ERROR_NO_DRIVER. The launches of a model are data (`tw_cuda_model`),
- * for each set of sizes recorded once as a CUDA graph for the addresses that a call brings, and
- * started together from then on. Tensors of the host are copied; those of the GPU are used where
- * they are. A kernel that waits by itself for those before it starts before they have ended.
+ * The launches of a model are data (`tw_cuda_model`), for each set of sizes recorded once as a CUDA
+ * graph for the addresses that a call brings, and started together from then on. What values decide
+ * is a conditional node of the graph; where the driver has none, launches are graphs between which
+ * the host decides. Tensors of the host are copied; those of the GPU are used where they are. A
+ * kernel that waits by itself for those before it starts before they have ended.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -15,28 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda_driver.h"
 #include "tilewright.h"
-
-/* The driver's interface, as far as it is used here: handles are pointers, addresses 64 bits. */
-typedef int result;
-typedef uint64_t address;
-typedef struct {
-  _Alignas(64) uint64_t words[16];
-} tensor_map;
-typedef struct {
-  int id;
-  char padding[4];
-  union {
-    int flag;
-    char bytes[64];
-  } value;
-} launch_attribute;
-typedef struct {
-  unsigned grid[3], block[3], shared_bytes;
-  void *stream;
-  launch_attribute *attributes;
-  unsigned n_attributes;
-} launch_config;
 
 enum {
   POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
@@ -45,189 +24,32 @@ enum {
   MAX_DYNAMIC_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
   SHARED_BY_DEFAULT = 48 * 1024,
   STATIC_SHARED = 4096, /* that kernels with dynamic shared memory have beside it, at most */
-  LEAST_DRIVER = 12000, /* CUDA 12.0: PTX for sm_90a, graphs by capture per thread */
-  LEAST_COMPUTE = 80,
-  COMPUTE_MAJOR = 75,
-  COMPUTE_MINOR = 76,
   SWIZZLE_128B = 3,
   PROMOTE_128B = 2,
-  NO_TIMING = 2,   /* CU_EVENT_DISABLE_TIMING */
-  START_EARLY = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
-  TOGETHER = 2,    /* CU_LAUNCH_ATTRIBUTE_COOPERATIVE */
-  BRANCHES = 8     /* launches side by side, at most */
+  NO_TIMING = 2,     /* CU_EVENT_DISABLE_TIMING */
+  START_EARLY = 6,   /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+  TOGETHER = 2,      /* CU_LAUNCH_ATTRIBUTE_COOPERATIVE */
+  CONDITIONAL = 13,  /* CU_GRAPH_NODE_TYPE_CONDITIONAL */
+  REPLACE_WAITS = 1, /* CU_STREAM_SET_CAPTURE_DEPENDENCIES */
+  BRANCHES = 8       /* launches side by side, at most */
 };
-
-static struct {
-  result (*init)(unsigned);
-  result (*driver_version)(int *);
-  result (*device_get)(int *, int);
-  result (*device_attribute)(int *, int, int);
-  result (*context_retain)(void **, int);
-  result (*context_set)(void *);
-  result (*context_get)(void **);
-  result (*error_text)(result, const char **);
-  result (*memory_alloc)(address *, size_t);
-  result (*memory_free)(address);
-  result (*memory_info)(size_t *, size_t *);
-  result (*copy_in)(address, const void *, size_t, void *);
-  result (*copy_out)(void *, address, size_t, void *);
-  result (*copy)(address, address, size_t, void *);
-  result (*fill)(address, unsigned char, size_t, void *);
-  result (*pointer_attribute)(void *, int, address);
-  result (*module_load)(void **, const void *);
-  result (*module_unload)(void *);
-  result (*module_function)(void **, void *, const char *);
-  result (*function_set)(void *, int, int);
-  result (*launch)(const launch_config *, void *, void **, void **);
-  result (*stream_create)(void **, unsigned);
-  result (*stream_wait)(void *);
-  result (*stream_destroy)(void *);
-  result (*stream_wait_event)(void *, void *, unsigned);
-  result (*event_create)(void **, unsigned);
-  result (*event_record)(void *, void *);
-  result (*event_destroy)(void *);
-  result (*capture_begin)(void *, int);
-  result (*capture_end)(void *, void **);
-  result (*graph_make)(void **, void *, unsigned long long);
-  result (*graph_launch)(void *, void *);
-  result (*graph_free)(void *);
-  result (*graph_exec_free)(void *);
-  result (*map_encode)(tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
-                       const uint32_t *, const uint32_t *, int, int, int, int);
-  result (*window_encode)(tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
-                          const int *, const int *, uint32_t, uint32_t, const uint32_t *, int, int,
-                          int, int);
-} cu;
-
-static const struct {
-  const char *name;
-  void **place;
-} symbols[] = {
-    {"cuInit", (void **)&cu.init},
-    {"cuDriverGetVersion", (void **)&cu.driver_version},
-    {"cuDeviceGet", (void **)&cu.device_get},
-    {"cuDeviceGetAttribute", (void **)&cu.device_attribute},
-    {"cuDevicePrimaryCtxRetain", (void **)&cu.context_retain},
-    {"cuCtxSetCurrent", (void **)&cu.context_set},
-    {"cuCtxGetCurrent", (void **)&cu.context_get},
-    {"cuGetErrorString", (void **)&cu.error_text},
-    {"cuMemAlloc_v2", (void **)&cu.memory_alloc},
-    {"cuMemFree_v2", (void **)&cu.memory_free},
-    {"cuMemGetInfo_v2", (void **)&cu.memory_info},
-    {"cuMemcpyHtoDAsync_v2", (void **)&cu.copy_in},
-    {"cuMemcpyDtoHAsync_v2", (void **)&cu.copy_out},
-    {"cuMemcpyDtoDAsync_v2", (void **)&cu.copy},
-    {"cuMemsetD8Async", (void **)&cu.fill},
-    {"cuPointerGetAttribute", (void **)&cu.pointer_attribute},
-    {"cuModuleLoadData", (void **)&cu.module_load},
-    {"cuModuleUnload", (void **)&cu.module_unload},
-    {"cuModuleGetFunction", (void **)&cu.module_function},
-    {"cuFuncSetAttribute", (void **)&cu.function_set},
-    {"cuLaunchKernelEx", (void **)&cu.launch},
-    {"cuStreamCreate", (void **)&cu.stream_create},
-    {"cuStreamSynchronize", (void **)&cu.stream_wait},
-    {"cuStreamDestroy_v2", (void **)&cu.stream_destroy},
-    {"cuStreamWaitEvent", (void **)&cu.stream_wait_event},
-    {"cuEventCreate", (void **)&cu.event_create},
-    {"cuEventRecord", (void **)&cu.event_record},
-    {"cuEventDestroy_v2", (void **)&cu.event_destroy},
-    {"cuStreamBeginCapture_v2", (void **)&cu.capture_begin},
-    {"cuStreamEndCapture", (void **)&cu.capture_end},
-    {"cuGraphInstantiateWithFlags", (void **)&cu.graph_make},
-    {"cuGraphLaunch", (void **)&cu.graph_launch},
-    {"cuGraphDestroy", (void **)&cu.graph_free},
-    {"cuGraphExecDestroy", (void **)&cu.graph_exec_free},
-    {"cuTensorMapEncodeTiled", (void **)&cu.map_encode},
-    {"cuTensorMapEncodeIm2col", (void **)&cu.window_encode},
-};
-
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static void *primary; /* the context of the first GPU */
-
-/* A refusal of the driver, in its own words. */
-static int32_t refused(const char *what, result code) {
-  const char *text = NULL;
-  if (cu.error_text) cu.error_text(code, &text);
-  return tw_errorf(TW_ERROR_GPU, "%s failed: %s (%d)", what, text ? text : "unknown", code);
-}
-
-#define TRY(what, call)                            \
-  do {                                             \
-    result tried = (call);                         \
-    if (tried != 0) return refused((what), tried); \
-  } while (0)
-
-static int32_t find_symbols(void *library) {
-  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; ++i) {
-    *symbols[i].place = dlsym(library, symbols[i].name);
-    if (*symbols[i].place) continue;
-    return tw_errorf(TW_ERROR_NO_DRIVER, "the CUDA driver is too old: it has no %s",
-                     symbols[i].name);
-  }
-  return TW_OK;
-}
-
-static int32_t check_gpu(int *device) {
-  result code = cu.init(0);
-  if (code != 0) {
-    const char *text = NULL;
-    cu.error_text(code, &text);
-    return tw_errorf(TW_ERROR_NO_DRIVER, "the CUDA driver cannot be used: %s",
-                     text ? text : "unknown");
-  }
-  int version = 0, major = 0, minor = 0;
-  TRY("cuDriverGetVersion", cu.driver_version(&version));
-  if (version < LEAST_DRIVER) {
-    return tw_errorf(TW_ERROR_NO_DRIVER, "the CUDA driver is of version %d.%d, %d.%d is needed",
-                     version / 1000, version % 1000 / 10, LEAST_DRIVER / 1000,
-                     LEAST_DRIVER % 1000 / 10);
-  }
-  TRY("cuDeviceGet", cu.device_get(device, 0));
-  TRY("cuDeviceGetAttribute", cu.device_attribute(&major, COMPUTE_MAJOR, *device));
-  TRY("cuDeviceGetAttribute", cu.device_attribute(&minor, COMPUTE_MINOR, *device));
-  if (10 * major + minor < LEAST_COMPUTE) {
-    return tw_errorf(TW_ERROR_NO_DRIVER, "the GPU is sm_%d%d, sm_%d or later is needed", major,
-                     minor, LEAST_COMPUTE);
-  }
-  return TW_OK;
-}
-
-/* Open the driver once for the process; a failure is tried again by the next call. */
-static int32_t open_driver(void) {
-  int32_t code = TW_OK;
-  pthread_mutex_lock(&opening);
-  if (!primary) {
-    const char *name = getenv("TILEWRIGHT_CUDA_DRIVER");
-    void *library = dlopen(name && *name ? name : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    int device = 0;
-    if (!library) {
-      code = tw_errorf(TW_ERROR_NO_DRIVER, "the CUDA driver cannot be opened: %s", dlerror());
-    } else {
-      code = find_symbols(library);
-      if (code == TW_OK) code = check_gpu(&device);
-      if (code == TW_OK) {
-        result retained = cu.context_retain(&primary, device);
-        if (retained != 0) code = refused("cuDevicePrimaryCtxRetain", retained);
-      }
-      if (code != TW_OK) dlclose(library);
-    }
-  }
-  pthread_mutex_unlock(&opening);
-  return code;
-}
-
-/* ---- a model on the GPU ---- */
 
 typedef struct {
   address *bound; /* of inputs, then outputs: the addresses that the graph is recorded for */
   tensor_map *maps;
-  void *graph;
+  void **graphs; /* by the first of the launches that each holds */
+  bool is_whole;
 } recorded;
+
+enum decider { CHOOSE, BEGIN, AGAIN, DECIDERS };
+static const char *const decider_names[DECIDERS] = {"choose", "begin", "again"};
+enum condition { RUNS_ONCE, RUNS_AGAIN }; /* CUgraphConditionalNodeType */
 
 typedef struct {
   pthread_mutex_t lock; /* one call at a time: there is one arena */
   bool is_ready;
   void **modules, **kernels;
+  void *deciding, *deciders[DECIDERS]; /* the module, and its kernels */
   address weights, arena;
   address *staged; /* inputs, then outputs: room for tensors of the host; 0 until needed */
   recorded *variants;
@@ -237,9 +59,9 @@ typedef struct {
 
 static int32_t allocate(address *made, int64_t size_bytes) {
   size_t size = size_bytes > 0 ? (size_t)size_bytes : 1, left = 0, all = 0;
-  if (cu.memory_alloc(made, size) == 0) return TW_OK;
+  if (tw_cu.memory_alloc(made, size) == 0) return TW_OK;
   *made = 0;
-  cu.memory_info(&left, &all);
+  tw_cu.memory_info(&left, &all);
   return tw_errorf(TW_ERROR_NO_MEMORY,
                    "%zu bytes of device memory were asked for, %zu of %zu are free", size, left,
                    all);
@@ -257,9 +79,14 @@ static instance *new_instance(const tw_cuda_model *model) {
     size_t size = ((size_t)model->variants[i].n_maps + 1) * sizeof(tensor_map);
     is_whole = posix_memalign((void **)&variants[i].maps, 64, size) == 0;
     variants[i].bound = places + (i + 1) * (tensors + 1);
+    variants[i].graphs = calloc((size_t)model->variants[i].n_launches + 1, sizeof(void *));
+    is_whole = is_whole && variants[i].graphs;
   }
   if (!is_whole) {
-    for (size_t i = 0; i < n && variants; ++i) free(variants[i].maps);
+    for (size_t i = 0; i < n && variants; ++i) {
+      free(variants[i].maps);
+      free(variants[i].graphs);
+    }
     free(made);
     free(tables);
     free(places);
@@ -274,14 +101,16 @@ static instance *new_instance(const tw_cuda_model *model) {
   return made;
 }
 
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; /* of instances */
+
 static instance *instance_of(const tw_cuda_model *model) {
-  pthread_mutex_lock(&opening);
+  pthread_mutex_lock(&making);
   instance *found = *model->instance;
   if (!found) {
     found = *model->instance = new_instance(model);
     if (!found) tw_error(TW_ERROR_NO_MEMORY, "no memory for a model");
   }
-  pthread_mutex_unlock(&opening);
+  pthread_mutex_unlock(&making);
   return found;
 }
 
@@ -289,34 +118,41 @@ static instance *instance_of(const tw_cuda_model *model) {
 static int32_t prepare(const tw_cuda_model *model, instance *on) {
   if (on->is_ready) return TW_OK;
   for (int32_t i = 0; i < BRANCHES; ++i) {
-    if (!on->branches[i]) TRY("cuStreamCreate", cu.stream_create(&on->branches[i], 0));
+    if (!on->branches[i]) TRY("cuStreamCreate", tw_cu.stream_create(&on->branches[i], 0));
   }
   on->stream = on->branches[0];
   for (int32_t i = 0; i < model->n_modules; ++i) {
     if (!on->modules[i]) {
-      TRY("cuModuleLoadData", cu.module_load(&on->modules[i], model->ptx[i]));
+      TRY("cuModuleLoadData", tw_cu.module_load(&on->modules[i], model->ptx[i]));
     }
   }
   for (int32_t i = 0; i < model->n_kernels; ++i) {
     const tw_cuda_kernel *kernel = &model->kernels[i];
     TRY("cuModuleGetFunction",
-        cu.module_function(&on->kernels[i], on->modules[kernel->module], kernel->name));
+        tw_cu.module_function(&on->kernels[i], on->modules[kernel->module], kernel->name));
     if (kernel->shared_bytes + STATIC_SHARED > SHARED_BY_DEFAULT) {
       TRY("cuFuncSetAttribute",
-          cu.function_set(on->kernels[i], MAX_DYNAMIC_SHARED, kernel->shared_bytes));
+          tw_cu.function_set(on->kernels[i], MAX_DYNAMIC_SHARED, kernel->shared_bytes));
     }
+  }
+  if (model->deciding && tw_cuda_has_conditions() && !on->deciding) {
+    TRY("cuModuleLoadData", tw_cu.module_load(&on->deciding, model->deciding));
+  }
+  for (int32_t i = 0; i < DECIDERS && on->deciding; ++i) {
+    TRY("cuModuleGetFunction",
+        tw_cu.module_function(&on->deciders[i], on->deciding, decider_names[i]));
   }
   int32_t code = TW_OK;
   if (!on->weights && (code = allocate(&on->weights, model->weights_bytes))) return code;
   if (!on->arena && (code = allocate(&on->arena, model->arena_bytes))) return code;
   if (model->weights_bytes) {
     TRY("cuMemcpyHtoD",
-        cu.copy_in(on->weights, model->weights, (size_t)model->weights_bytes, on->stream));
+        tw_cu.copy_in(on->weights, model->weights, (size_t)model->weights_bytes, on->stream));
   }
   if (model->arena_bytes) { /* blocks that wait for each other count from zero */
-    TRY("cuMemsetD8Async", cu.fill(on->arena, 0, (size_t)model->arena_bytes, on->stream));
+    TRY("cuMemsetD8Async", tw_cu.fill(on->arena, 0, (size_t)model->arena_bytes, on->stream));
   }
-  TRY("cuStreamSynchronize", cu.stream_wait(on->stream));
+  TRY("cuStreamSynchronize", tw_cu.stream_wait(on->stream));
   on->is_ready = true;
   return TW_OK;
 }
@@ -326,8 +162,9 @@ static address place_of(const tw_cuda_model *model, const instance *on, const re
   switch (argument->kind) {
     case TW_CUDA_ARENA: return on->arena + (address)argument->value;
     case TW_CUDA_WEIGHT: return on->weights + (address)argument->value;
-    case TW_CUDA_INPUT: return own->bound[argument->value];
-    case TW_CUDA_OUTPUT: return own->bound[model->n_inputs + argument->value];
+    case TW_CUDA_INPUT: return own->bound[argument->which] + (address)argument->value;
+    case TW_CUDA_OUTPUT:
+      return own->bound[model->n_inputs + argument->which] + (address)argument->value;
     default: return (address)argument->value;
   }
 }
@@ -344,9 +181,9 @@ static int32_t encode_windows(const tw_cuda_map *map, void *base, tensor_map *ma
   int lower[2] = {map->corners[1], map->corners[0]}, upper[2] = {map->corners[3], map->corners[2]};
   uint32_t steps[4] = {1, (uint32_t)map->corners[5], (uint32_t)map->corners[4], 1};
   TRY("cuTensorMapEncodeIm2col",
-      cu.window_encode(made, map->type, 4, base, extents, pitch, lower, upper,
-                       (uint32_t)map->box_columns, (uint32_t)map->box_rows, steps, 0, SWIZZLE_128B,
-                       PROMOTE_128B, 0));
+      tw_cu.window_encode(made, map->type, 4, base, extents, pitch, lower, upper,
+                          (uint32_t)map->box_columns, (uint32_t)map->box_rows, steps, 0,
+                          SWIZZLE_128B, PROMOTE_128B, 0));
   return TW_OK;
 }
 
@@ -375,19 +212,20 @@ static int32_t encode_maps(const recording *of) {
     uint32_t steps[3] = {1, 1, 1}, rank = map->matrices ? 3 : 2;
     void *base = (void *)(uintptr_t)place_of(of->model, of->on, of->own, &map->base);
     TRY("cuTensorMapEncodeTiled",
-        cu.map_encode(&of->own->maps[i], map->type, rank, base, extents, pitch, box, steps, 0,
-                      SWIZZLE_128B, PROMOTE_128B, 0));
+        tw_cu.map_encode(&of->own->maps[i], map->type, rank, base, extents, pitch, box, steps, 0,
+                         SWIZZLE_128B, PROMOTE_128B, 0));
   }
   return TW_OK;
 }
 
 enum { MOST_ARGUMENTS = 128 };
 
-static int32_t start(const recording *of, const tw_cuda_launch *launch, void *stream,
-                     bool is_early) {
+static bool is_decision(const tw_cuda_launch *launch) { return launch->kernel < TW_CUDA_COPY; }
+
+/* The arguments of a launch, as a driver takes them: `pointers` to maps or `values`. */
+static int32_t resolve(const recording *of, const tw_cuda_launch *launch, address *values,
+                       void **pointers) {
   const tw_cuda_argument *given = of->variant->arguments + launch->first;
-  address values[MOST_ARGUMENTS];
-  void *pointers[MOST_ARGUMENTS];
   if (launch->n_arguments > MOST_ARGUMENTS) {
     return tw_errorf(TW_ERROR_INTERNAL, "a kernel takes %d arguments", launch->n_arguments);
   }
@@ -396,8 +234,21 @@ static int32_t start(const recording *of, const tw_cuda_launch *launch, void *st
     values[i] = place_of(of->model, of->on, of->own, &given[i]);
     pointers[i] = is_map ? (void *)&of->own->maps[given[i].value] : &values[i];
   }
-  if (launch->kernel < 0) { /* a copy: to, from, bytes */
-    TRY("cuMemcpyDtoD", cu.copy(values[0], values[1], (size_t)values[2], stream));
+  return TW_OK;
+}
+
+static int32_t record_decision(const recording *of, const tw_cuda_launch *launch, address *values,
+                               void *stream);
+
+static int32_t start(const recording *of, const tw_cuda_launch *launch, void *stream,
+                     bool is_early) {
+  address values[MOST_ARGUMENTS];
+  void *pointers[MOST_ARGUMENTS];
+  int32_t code = resolve(of, launch, values, pointers);
+  if (code != TW_OK) return code;
+  if (is_decision(launch)) return record_decision(of, launch, values, stream);
+  if (launch->kernel == TW_CUDA_COPY) {
+    TRY("cuMemcpyDtoD", tw_cu.copy(values[0], values[1], (size_t)values[2], stream));
     return TW_OK;
   }
   const tw_cuda_kernel *kernel = &of->model->kernels[launch->kernel];
@@ -408,9 +259,97 @@ static int32_t start(const recording *of, const tw_cuda_launch *launch, void *st
   if (launch->is_together) how[config.n_attributes++].id = TOGETHER;
   memcpy(config.grid, launch->grid, sizeof config.grid);
   memcpy(config.block, launch->block, sizeof config.block);
-  TRY(kernel->name, cu.launch(&config, of->on->kernels[launch->kernel], pointers, NULL));
+  TRY(kernel->name, tw_cu.launch(&config, of->on->kernels[launch->kernel], pointers, NULL));
   return TW_OK;
 }
+
+/* ---- decisions by the GPU: conditional nodes ---- */
+
+enum { MOST_DECIDER_ARGUMENTS = 7 };
+
+/* Queue a kernel that sets handles: their numbers come first, then `n` values. */
+static int32_t decide(const recording *of, enum decider which, const uint64_t *handles,
+                      int32_t n_handles, const address *values, int32_t n, void *stream) {
+  address given[MOST_DECIDER_ARGUMENTS];
+  void *pointers[MOST_DECIDER_ARGUMENTS];
+  launch_config config = {.grid = {1, 1, 1}, .block = {1, 1, 1}, .stream = stream};
+  for (int32_t i = 0; i < n_handles + n; ++i) {
+    given[i] = i < n_handles ? handles[i] : values[i - n_handles];
+    pointers[i] = &given[i];
+  }
+  TRY(decider_names[which], tw_cu.launch(&config, of->on->deciders[which], pointers, NULL));
+  return TW_OK;
+}
+
+/* A handle of the graph that a stream records into. */
+static int32_t new_handle(void *stream, uint64_t *made) {
+  int status = 0;
+  void *graph = NULL;
+  TRY("cuStreamGetCaptureInfo",
+      tw_cu.capture_info(stream, &status, NULL, &graph, NULL, NULL, NULL));
+  TRY("cuGraphConditionalHandleCreate", tw_cu.condition_create(made, graph, tw_cuda_context, 0, 0));
+  return TW_OK;
+}
+
+/* A node behind what the stream has recorded; `inside` is the graph of its body. */
+static int32_t add_node(void *stream, uint64_t handle, enum condition kind, void **inside) {
+  int status = 0;
+  size_t n_waits = 0;
+  void *graph = NULL, *node = NULL, *const *waits = NULL;
+  const void *edges = NULL;
+  node_params params = {.type = CONDITIONAL, .condition = {handle, kind, 1, NULL, tw_cuda_context}};
+  TRY("cuStreamGetCaptureInfo",
+      tw_cu.capture_info(stream, &status, NULL, &graph, &waits, &edges, &n_waits));
+  TRY("cuGraphAddNode", tw_cu.node_add(&node, graph, waits, edges, n_waits, &params));
+  TRY("cuStreamUpdateCaptureDependencies",
+      tw_cu.capture_update(stream, &node, NULL, 1, REPLACE_WAITS));
+  *inside = params.condition.graphs[0];
+  return TW_OK;
+}
+
+/* What a body launches, one after the other, into its graph; of a loop also whether it goes on. */
+static int32_t record_body(const recording *of, const tw_cuda_body *body, void *inside,
+                           const uint64_t *again, const address *values) {
+  void *stream = NULL, *ended = NULL;
+  TRY("cuStreamCreate", tw_cu.stream_create(&stream, 0));
+  result begun = tw_cu.capture_to(stream, inside, NULL, NULL, 0, CAPTURE_THREAD_LOCAL);
+  int32_t code = begun ? tw_cuda_refused("cuStreamBeginCaptureToGraph", begun) : TW_OK;
+  for (int32_t i = 0; i < body->n_launches && code == TW_OK; ++i) {
+    code = start(of, &of->variant->launches[body->first + i], stream, false);
+  }
+  if (code == TW_OK && again) {
+    const address told[] = {values[0], values[4], values[5]}; /* control, at, going */
+    code = decide(of, AGAIN, again, 1, told, 3, stream);
+  }
+  if (!begun) {
+    result done = tw_cu.capture_end(stream, &ended);
+    if (code == TW_OK && done) code = tw_cuda_refused("cuStreamEndCapture", done);
+  }
+  tw_cu.stream_destroy(stream);
+  return code;
+}
+
+static int32_t record_decision(const recording *of, const tw_cuda_launch *launch, address *values,
+                               void *stream) {
+  const tw_cuda_body *bodies = of->variant->bodies + launch->first_body;
+  bool is_loop = launch->kernel == TW_CUDA_LOOP;
+  int32_t count = is_loop ? 1 : 2, code = TW_OK;
+  uint64_t handles[2];
+  for (int32_t i = 0; i < count && code == TW_OK; ++i) code = new_handle(stream, &handles[i]);
+  if (code == TW_OK) {
+    code =
+        decide(of, is_loop ? BEGIN : CHOOSE, handles, count, values, launch->n_arguments, stream);
+  }
+  for (int32_t i = 0; i < count && code == TW_OK; ++i) {
+    void *inside = NULL;
+    code = add_node(stream, handles[i], is_loop ? RUNS_AGAIN : RUNS_ONCE, &inside);
+    if (code != TW_OK) return code;
+    code = record_body(of, &bodies[i], inside, is_loop ? handles : NULL, values);
+  }
+  return code;
+}
+
+/* ---- graphs ---- */
 
 /* Where a launch is recorded: behind the last one that it waits for, else where nothing is, else
  * behind what has been there for longest. `tails` has the last launch of each branch, or -1. */
@@ -425,79 +364,163 @@ static int32_t branch_of(const int32_t tails[BRANCHES], const int32_t *waits, in
   return best >= 0 ? best : oldest; /* one where nothing is has the least tail */
 }
 
-/* `events` has one for each launch, and one before all. A launch that waits for the last one of its
- * own branch alone may start early. */
-static int32_t record_all(const recording *of, void **events, int32_t *at) {
-  int32_t tails[BRANCHES], count = of->variant->n_launches;
-  void *stream = of->on->stream;
+/* Launches into what is captured; those before them have ended. `events` has one for each, and one
+ * before all. A launch that waits for the last one of its own branch alone may start early. */
+static int32_t record_all(const recording *of, const tw_cuda_body *some, void **events,
+                          int32_t *at) {
+  const tw_cuda_launch *launches = of->variant->launches;
+  int32_t tails[BRANCHES], first = some->first, count = some->n_launches;
+  void *stream = of->on->stream, *begun = events[count];
   for (int32_t i = 0; i < BRANCHES; ++i) tails[i] = -1;
-  TRY("cuEventRecord", cu.event_record(events[count], stream));
-  for (int32_t i = 0; i < count; ++i) {
-    const tw_cuda_launch *launch = &of->variant->launches[i];
+  TRY("cuEventRecord", tw_cu.event_record(begun, stream));
+  for (int32_t i = first; i < first + count; ++i) {
+    const tw_cuda_launch *launch = &launches[i];
     const int32_t *waits = of->variant->waits + launch->first_wait;
-    int32_t own = at[i] = branch_of(tails, waits, launch->n_waits);
-    bool follows = tails[own] >= 0 && of->variant->launches[tails[own]].kernel >= 0;
+    int32_t own = at[i - first] = branch_of(tails, waits, launch->n_waits);
+    bool follows = tails[own] >= 0 && launches[tails[own]].kernel >= 0;
     stream = of->on->branches[own];
     if (own && tails[own] < 0) {
-      TRY("cuStreamWaitEvent", cu.stream_wait_event(stream, events[count], 0));
+      TRY("cuStreamWaitEvent", tw_cu.stream_wait_event(stream, begun, 0));
     }
     for (int32_t j = 0; j < launch->n_waits; ++j) {
-      if (at[waits[j]] == own) continue;
+      int32_t other = waits[j] - first;
+      if (other < 0 || at[other] == own) continue;
       follows = false;
-      TRY("cuStreamWaitEvent", cu.stream_wait_event(stream, events[waits[j]], 0));
+      TRY("cuStreamWaitEvent", tw_cu.stream_wait_event(stream, events[other], 0));
     }
     int32_t code = start(of, launch, stream, follows && launch->starts_early);
     if (code != TW_OK) return code;
-    TRY("cuEventRecord", cu.event_record(events[i], stream));
+    TRY("cuEventRecord", tw_cu.event_record(events[i - first], stream));
     tails[own] = i;
   }
   for (int32_t i = 1; i < BRANCHES; ++i) {
     if (tails[i] < 0) continue;
-    TRY("cuStreamWaitEvent", cu.stream_wait_event(of->on->stream, events[tails[i]], 0));
+    TRY("cuStreamWaitEvent", tw_cu.stream_wait_event(of->on->stream, events[tails[i] - first], 0));
   }
   return TW_OK;
 }
 
-/* All launches as one graph, for the addresses that are bound. */
-static int32_t record(const recording *of) {
-  void **kept = &of->own->graph, *stream = of->on->stream;
-  if (*kept) cu.graph_exec_free(*kept);
-  *kept = NULL;
-  int32_t code = encode_maps(of), made = 0;
-  if (code != TW_OK) return code;
-  size_t count = (size_t)of->variant->n_launches + 1;
-  void **events = calloc(count, sizeof *events), *graph = NULL;
+/* Launches as one graph, for the addresses that are bound. */
+static int32_t record_graph(const recording *of, const tw_cuda_body *some) {
+  void *stream = of->on->stream, *graph = NULL;
+  int32_t code = TW_OK, made = 0;
+  size_t count = (size_t)some->n_launches + 1;
+  void **events = calloc(count, sizeof *events);
   int32_t *at = calloc(count, sizeof *at);
   if (!events || !at) code = tw_error(TW_ERROR_NO_MEMORY, "no memory for a graph");
   for (; code == TW_OK && made < (int32_t)count; ++made) {
-    result created = cu.event_create(&events[made], NO_TIMING);
-    if (created != 0) code = refused("cuEventCreate", created);
+    result created = tw_cu.event_create(&events[made], NO_TIMING);
+    if (created != 0) code = tw_cuda_refused("cuEventCreate", created);
   }
   if (code == TW_OK) {
-    result begun = cu.capture_begin(stream, CAPTURE_THREAD_LOCAL);
-    if (begun != 0) code = refused("cuStreamBeginCapture", begun);
+    result begun = tw_cu.capture_begin(stream, CAPTURE_THREAD_LOCAL);
+    if (begun != 0) code = tw_cuda_refused("cuStreamBeginCapture", begun);
   }
   if (code == TW_OK) {
-    code = record_all(of, events, at);
-    result ended = cu.capture_end(stream, &graph);
-    if (code == TW_OK && ended != 0) code = refused("cuStreamEndCapture", ended);
+    code = record_all(of, some, events, at);
+    result ended = tw_cu.capture_end(stream, &graph);
+    if (code == TW_OK && ended != 0) code = tw_cuda_refused("cuStreamEndCapture", ended);
   }
   if (code == TW_OK) {
-    result built = cu.graph_make(kept, graph, 0);
-    if (built != 0) code = refused("cuGraphInstantiate", built);
+    result built = tw_cu.graph_make(&of->own->graphs[some->first], graph, 0);
+    if (built != 0) code = tw_cuda_refused("cuGraphInstantiate", built);
   }
-  if (graph) cu.graph_free(graph);
+  if (graph) tw_cu.graph_free(graph);
   for (int32_t i = 0; i < made; ++i) {
-    if (events[i]) cu.event_destroy(events[i]);
+    if (events[i]) tw_cu.event_destroy(events[i]);
   }
   free(events);
   free(at);
   return code;
 }
 
+/* How many launches of a body from one on are one graph; none, where the host decides. */
+static int32_t graph_size(const recording *of, const tw_cuda_body *body, int32_t from) {
+  int32_t left = body->first + body->n_launches - from, count = 0;
+  if (tw_cuda_has_conditions()) return left;
+  while (count < left && !is_decision(&of->variant->launches[from + count])) ++count;
+  return count;
+}
+
+/* All graphs of a model. Bodies are in that of the model, or have their own. */
+static int32_t record(const recording *of) {
+  recorded *own = of->own;
+  own->is_whole = false;
+  for (int32_t i = 0; i < of->variant->n_launches; ++i) {
+    if (own->graphs[i]) tw_cu.graph_exec_free(own->graphs[i]);
+    own->graphs[i] = NULL;
+  }
+  int32_t code = encode_maps(of), count = tw_cuda_has_conditions() ? 1 : of->variant->n_bodies;
+  for (const tw_cuda_body *body = of->variant->bodies; count--; ++body) {
+    int32_t end = body->first + body->n_launches;
+    for (int32_t i = body->first; i < end && code == TW_OK;) {
+      tw_cuda_body some = {i, graph_size(of, body, i)};
+      if (some.n_launches) code = record_graph(of, &some);
+      i += some.n_launches ? some.n_launches : 1;
+    }
+  }
+  own->is_whole = code == TW_OK;
+  return code;
+}
+
+/* ---- decisions by the host, between graphs ---- */
+
+static int32_t look(const recording *of, address at, void *found, size_t size_bytes) {
+  TRY("cuMemcpyDtoH", tw_cu.copy_out(found, at, size_bytes, of->on->stream));
+  TRY("cuStreamSynchronize", tw_cu.stream_wait(of->on->stream));
+  return TW_OK;
+}
+
+static int32_t run_body(const recording *of, const tw_cuda_body *body);
+
+static int32_t run_loop(const recording *of, const tw_cuda_body *body, const address *values) {
+  address control = values[0], trip = values[1], begins = values[3], at = values[4];
+  int64_t limit = (int64_t)values[2], told = limit;
+  uint8_t goes_on = 1;
+  const uint8_t yes = 1;
+  int32_t code = trip ? look(of, trip, &told, sizeof told) : TW_OK;
+  if (code == TW_OK && begins) code = look(of, begins, &goes_on, sizeof goes_on);
+  if (told < limit) limit = told;
+  for (int64_t i = 0; code == TW_OK && goes_on && i < limit; ++i) {
+    TRY("cuMemcpyHtoD", tw_cu.copy_in(at, &i, sizeof i, of->on->stream));
+    TRY("cuMemcpyHtoD", tw_cu.copy_in(values[5], &yes, sizeof yes, of->on->stream));
+    code = run_body(of, body);
+    if (code == TW_OK) code = look(of, control + TW_CUDA_COND_AT, &goes_on, sizeof goes_on);
+  }
+  return code;
+}
+
+static int32_t run_decision(const recording *of, const tw_cuda_launch *launch) {
+  const tw_cuda_body *bodies = of->variant->bodies + launch->first_body;
+  address values[MOST_ARGUMENTS];
+  void *pointers[MOST_ARGUMENTS];
+  uint8_t holds = 0;
+  int32_t code = resolve(of, launch, values, pointers);
+  if (code != TW_OK) return code;
+  if (launch->kernel == TW_CUDA_LOOP) return run_loop(of, bodies, values);
+  code = look(of, values[0], &holds, sizeof holds);
+  return code == TW_OK ? run_body(of, &bodies[holds ? 0 : 1]) : code;
+}
+
+static int32_t run_body(const recording *of, const tw_cuda_body *body) {
+  int32_t code = TW_OK, end = body->first + body->n_launches;
+  for (int32_t i = body->first; i < end && code == TW_OK;) {
+    int32_t count = graph_size(of, body, i);
+    if (count) {
+      TRY("cuGraphLaunch", tw_cu.graph_launch(of->own->graphs[i], of->on->stream));
+    } else {
+      code = run_decision(of, &of->variant->launches[i]);
+    }
+    i += count ? count : 1;
+  }
+  return code;
+}
+
+/* ---- calls ---- */
+
 static bool is_on_gpu(const void *data) {
   unsigned kind = 0;
-  result code = cu.pointer_attribute(&kind, POINTER_MEMORY_TYPE, (address)(uintptr_t)data);
+  result code = tw_cu.pointer_attribute(&kind, POINTER_MEMORY_TYPE, (address)(uintptr_t)data);
   return code == 0 && kind == MEMORY_OF_DEVICE;
 }
 
@@ -528,7 +551,7 @@ static int32_t run_locked(const recording *of, const void *const *inputs, void *
   instance *on = of->on;
   address *bound = of->own->bound;
   int32_t code = prepare(of->model, on);
-  bool is_new = !of->own->graph;
+  bool is_new = !of->own->is_whole;
   for (int32_t i = 0; i < n_inputs + n_outputs && code == TW_OK; ++i) {
     const void *data = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
     address found = 0;
@@ -541,15 +564,16 @@ static int32_t run_locked(const recording *of, const void *const *inputs, void *
   const int64_t *bytes = of->variant->tensor_bytes;
   for (int32_t i = 0; i < n_inputs; ++i) {
     if (bound[i] != on->staged[i] || !bytes[i]) continue;
-    TRY("cuMemcpyHtoD", cu.copy_in(bound[i], inputs[i], (size_t)bytes[i], on->stream));
+    TRY("cuMemcpyHtoD", tw_cu.copy_in(bound[i], inputs[i], (size_t)bytes[i], on->stream));
   }
-  TRY("cuGraphLaunch", cu.graph_launch(of->own->graph, on->stream));
+  code = run_body(of, of->variant->bodies);
+  if (code != TW_OK) return code;
   for (int32_t i = 0; i < n_outputs; ++i) {
     int32_t at = n_inputs + i;
     if (bound[at] != on->staged[at] || !bytes[at]) continue;
-    TRY("cuMemcpyDtoH", cu.copy_out(outputs[i], bound[at], (size_t)bytes[at], on->stream));
+    TRY("cuMemcpyDtoH", tw_cu.copy_out(outputs[i], bound[at], (size_t)bytes[at], on->stream));
   }
-  TRY("cuStreamSynchronize", cu.stream_wait(on->stream));
+  TRY("cuStreamSynchronize", tw_cu.stream_wait(on->stream));
   return TW_OK;
 }
 
@@ -601,18 +625,18 @@ int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *c
     if (!wanted[i]) return tw_last_code();
     shape += model->output_ranks[i];
   }
-  int32_t code = open_driver();
+  int32_t code = tw_cuda_open();
   if (code != TW_OK) return code;
   instance *on = instance_of(model);
   if (!on) return TW_ERROR_NO_MEMORY;
   void *before = NULL; /* the caller's context stays the caller's */
-  cu.context_get(&before);
-  result entered = cu.context_set(primary);
-  if (entered != 0) return refused("cuCtxSetCurrent", entered);
+  tw_cu.context_get(&before);
+  result entered = tw_cu.context_set(tw_cuda_context);
+  if (entered != 0) return tw_cuda_refused("cuCtxSetCurrent", entered);
   recording of = {model, variant, on, &on->variants[chosen]};
   pthread_mutex_lock(&on->lock);
   code = run_locked(&of, given, wanted);
   pthread_mutex_unlock(&on->lock);
-  cu.context_set(before);
+  tw_cu.context_set(before);
   return code;
 }

@@ -296,13 +296,13 @@ enum tw_cuda_kind {
   TW_CUDA_NUMBER = 0, /* `value` itself */
   TW_CUDA_ARENA = 1,  /* the address of `value` in the arena */
   TW_CUDA_WEIGHT = 2, /* the address of `value` in the weights */
-  TW_CUDA_INPUT = 3,  /* the address of an input */
-  TW_CUDA_OUTPUT = 4, /* the address of an output */
+  TW_CUDA_INPUT = 3,  /* the address of `value` in the input `which` */
+  TW_CUDA_OUTPUT = 4, /* the address of `value` in the output `which` */
   TW_CUDA_MAP = 5     /* a tensor map */
 };
 
 typedef struct {
-  int32_t kind, reserved; /* a tw_cuda_kind, 0 */
+  int32_t kind, which; /* a tw_cuda_kind; of inputs or outputs, else 0 */
   int64_t value;
 } tw_cuda_argument;
 
@@ -324,25 +324,42 @@ typedef struct {
       corners[6]; /* where windows begin: lowest y, x; highest y, x from the end; strides y, x */
 } tw_cuda_map;
 
+/* What a launch is that starts no kernel of the model. */
+enum tw_cuda_step {
+  TW_CUDA_COPY = -1,   /* arguments: to, from, bytes */
+  TW_CUDA_CHOICE = -2, /* argument: a condition; bodies: where it holds, where it does not */
+  TW_CUDA_LOOP = -3    /* arguments: control, trip, limit, begins, at, going; one body */
+};
+
+/* What a loop keeps at `control`: the iteration, how many there are, the condition of the last. */
+enum { TW_CUDA_LIMIT_AT = 8, TW_CUDA_COND_AT = 16 };
+
 typedef struct {
-  int32_t kernel; /* -1: a copy, whose arguments are to, from, bytes */
+  int32_t kernel; /* or a tw_cuda_step */
   uint32_t grid[3], block[3];
   int32_t first, n_arguments;  /* of `arguments` */
   int32_t first_wait, n_waits; /* of `waits`: launches that must have ended before */
   int32_t starts_early;        /* it waits by itself for the last one of its branch */
   int32_t is_together;         /* its blocks wait for each other: all need a place at once */
+  int32_t first_body;          /* of `bodies`, where it decides which of them run */
 } tw_cuda_launch;
+
+/* Launches that stand next to each other in `launches`. */
+typedef struct {
+  int32_t first, n_launches;
+} tw_cuda_body;
 
 /* All launches of a model for one set of sizes. */
 typedef struct {
   const int64_t *sizes;
+  const tw_cuda_body *bodies; /* the first is the model, the others are of choices and loops */
   const tw_cuda_launch *launches;
   const tw_cuda_argument *arguments;
   const tw_cuda_map *maps;
   const int32_t *waits;
   const int64_t *tensor_bytes; /* of inputs, then outputs */
   const int64_t *output_shapes;
-  int32_t n_launches, n_maps;
+  int32_t n_bodies, n_launches, n_maps;
 } tw_cuda_variant;
 
 /* Where a call tells a size: an input, and which of its dimensions. */
@@ -354,6 +371,7 @@ typedef struct {
 /* A model, for the sets of sizes that it was saved for. */
 typedef struct {
   const char *const *ptx;
+  const char *deciding; /* PTX of the kernels choose, begin and again, or NULL */
   const tw_cuda_kernel *kernels;
   const tw_cuda_variant *variants;
   const tw_cuda_size *sizes;

@@ -61,7 +61,7 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.passes.specialize_roles import GROUP_WARPS, LAG, TILE_SCOPE
+from tilewright.tensor.passes.specialize_roles import GROUP_THREADS, GROUP_WARPS, LAG, TILE_SCOPE
 from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, walk
 
@@ -262,7 +262,9 @@ class Block:
             case "mbarrier.arrive.cluster":
                 for peer in self._peers(args[1], agent, loc):
                     barrier = peer.barrier_for(args[0], agent, loc)
-                    self._arrive(barrier, agent, GROUP_WARPS, loc)
+                    tells = bool(value_of(args[2], env))
+                    count = GROUP_THREADS if tells else GROUP_WARPS
+                    self._arrive(barrier, agent, count, loc, tells)
                     barrier.guests[agent] = agent.clock[agent]
             case "cluster.keep":
                 self._keep(args, agent, loc)
@@ -278,8 +280,13 @@ class Block:
                 signal.phase += 1
             case "stream.sum":
                 self._take(args, agent, loc)
-            case "mbarrier.wait" | "mbarrier.wait.cluster":
+            case "mbarrier.wait.cluster":
                 yield (self._barrier(args[0], env), value_of(args[1], env))
+            case "mbarrier.wait":
+                barrier, before = self._barrier(args[0], env), dict(agent.clock)
+                yield (barrier, value_of(args[1], env))
+                if barrier.guests:
+                    self._forget_parts(agent, before)
             case "mbarrier.expect":
                 barrier = self._barrier(args[0], env)
                 barrier.bytes += value_of(args[1], env)
@@ -366,8 +373,14 @@ class Block:
         assert isinstance(at, Address)
         return self.barriers[at.buffer, value_of(at.index[0], env)]
 
-    def _arrive(self, barrier: Barrier, agent: Agent, count: int, loc: Loc) -> None:
+    def _arrive(
+        self, barrier: Barrier, agent: Agent, count: int, loc: Loc, tells: bool = True
+    ) -> None:
+        """`tells` that others see what the agent wrote for them."""
         agent.tick()
+        if tells:
+            agent.clock.update((part, 1) for part in agent.kept)
+            agent.kept.clear()
         join(barrier.clock, agent.clock)
         barrier.pending -= count
         barrier.settle(loc)
@@ -568,7 +581,14 @@ class Block:
         old = self.parts.get((place.buffer, first))
         if old is not None:
             self._check_read(place.buffer, old, agent.clock, loc)
-        self.parts[place.buffer, first] = Part(sums.copy(), agent, agent.tick())
+        agent.kept.append(Part(sums.copy(), agent))
+        self.parts[place.buffer, first] = agent.kept[-1]
+
+    def _forget_parts(self, agent: Agent, before: Clock) -> None:
+        """Whoever waits for its own block alone does not see what other blocks wrote."""
+        for each in list(agent.clock):
+            if isinstance(each, Part) and each.writer not in self.agents and each not in before:
+                del agent.clock[each]
 
     def _check_read(self, buffer: Buffer, part: Part, clock: Clock, loc: Loc) -> None:
         """Whoever has read a part is known to be done."""
@@ -591,7 +611,7 @@ class Block:
         row, column = divmod(value_of(place.index[0], agent.env), width)
         for peer in self._peers(args[4], agent, loc):
             part = peer.parts.get((place.buffer, row * width % apart))
-            known = part is not None and agent.clock.get(part.writer, 0) >= part.when
+            known = part is not None and (part in agent.clock or part.writer is agent)
             if part is None or not known or peer.is_over:
                 raise ExecutionError(
                     "TW2427",

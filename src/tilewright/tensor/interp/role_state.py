@@ -96,6 +96,7 @@ class Agent:
     begun: list[Copy] = field(default_factory=list)  # since the last group
     copies: list[list[Copy]] = field(default_factory=list)  # groups of them, not waited for
     landed: list[Copy] = field(default_factory=list)  # waited for, not told to others yet
+    kept: list[Part] = field(default_factory=list)  # for other blocks, not told to them yet
 
     def tick(self) -> int:
         self.clock[self] = self.clock.get(self, 0) + 1
@@ -129,11 +130,11 @@ class Tile:
 
 @dataclass(eq=False)
 class Part:
-    """What one warpgroup keeps for the other blocks of its cluster."""
+    """What one warpgroup keeps for the other blocks of its cluster; in the clocks of those who may
+    read it."""
 
     values: np.ndarray[Any, Any]
     writer: Agent
-    when: int
     reads: dict[Agent, int] = field(default_factory=dict)
 
 

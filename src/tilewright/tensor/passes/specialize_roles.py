@@ -360,8 +360,9 @@ class _Roles:
             _call("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
             _call("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
         ]
+        threads = sym.const(GROUP_THREADS * self.groups)  # those that tell what they wrote
         met = [
-            _call("mbarrier.init", Address(each, (ZERO,)), ONE, many)
+            _call("mbarrier.init", Address(each, (ZERO,)), ONE, sym.mul(threads, self.cluster))
             for each in (self.parted, self.read)
         ]
         order = _call(

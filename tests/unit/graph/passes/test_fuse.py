@@ -8,6 +8,7 @@ import pytest
 
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
 from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.ir import Module, Value
 from tilewright.graph.op import COMPLEX, OPAQUE
@@ -113,3 +114,17 @@ def test_concats_of_concats_do_not_multiply_in_one_kernel() -> None:
         for each in [each for body in node.bodies for each in body.nodes]:
             places *= max(each.inputs.count(part) for part in each.inputs or (None,))
         assert places <= 16
+
+
+def test_what_can_end_a_kernel_of_long_functions_is_no_prologue() -> None:
+    """One kernel of gates, whose result a row of a product takes, and what is beside it."""
+    b = Builder()
+    gates, kept = (b.param(name, TensorType(F32, (const(1), const(64)))) for name in ("g", "s"))
+    weights = b.constant(np.ones((128, 32), np.float32), "w")
+    state = b.add("mul", b.add("sigmoid", gates), b.add("tanh", gates))
+    product = b.add("matmul", b.add("concat", state, kept, axis=1), weights)
+    fused = run_passes(
+        b.module(product, b.add("neg", state)), FUSED, PassContext(target=Target.parse("cuda"))
+    )
+    inner = [[each.op for each in body.nodes] for n in fused.main.nodes for body in n.bodies]
+    assert sorted(inner) == [["concat", "matmul"], ["sigmoid", "tanh", "mul", "neg"]]

@@ -1,0 +1,113 @@
+/* The CUDA driver, opened at run time: nothing of CUDA is needed to build this. */
+#ifndef TILEWRIGHT_CUDA_DRIVER_H
+#define TILEWRIGHT_CUDA_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The driver's interface, as far as it is used here: handles are pointers, addresses 64 bits. */
+typedef int result;
+typedef uint64_t address;
+typedef struct {
+  _Alignas(64) uint64_t words[16];
+} tensor_map;
+typedef struct {
+  int id;
+  char padding[4];
+  union {
+    int flag;
+    char bytes[64];
+  } value;
+} launch_attribute;
+typedef struct {
+  unsigned grid[3], block[3], shared_bytes;
+  void *stream;
+  launch_attribute *attributes;
+  unsigned n_attributes;
+} launch_config;
+
+/* A conditional node: bodies that run as often as its handle says. */
+typedef struct {
+  int type, reserved[3];
+  union {
+    struct {
+      uint64_t handle;
+      int kind;
+      unsigned size;
+      void **graphs; /* of its bodies, which the driver makes */
+      void *context;
+    } condition;
+    int64_t words[29];
+  };
+  int64_t last;
+} node_params;
+
+typedef struct {
+  result (*init)(unsigned);
+  result (*driver_version)(int *);
+  result (*device_get)(int *, int);
+  result (*device_attribute)(int *, int, int);
+  result (*context_retain)(void **, int);
+  result (*context_set)(void *);
+  result (*context_get)(void **);
+  result (*error_text)(result, const char **);
+  result (*memory_alloc)(address *, size_t);
+  result (*memory_free)(address);
+  result (*memory_info)(size_t *, size_t *);
+  result (*copy_in)(address, const void *, size_t, void *);
+  result (*copy_out)(void *, address, size_t, void *);
+  result (*copy)(address, address, size_t, void *);
+  result (*fill)(address, unsigned char, size_t, void *);
+  result (*pointer_attribute)(void *, int, address);
+  result (*module_load)(void **, const void *);
+  result (*module_unload)(void *);
+  result (*module_function)(void **, void *, const char *);
+  result (*function_set)(void *, int, int);
+  result (*launch)(const launch_config *, void *, void **, void **);
+  result (*stream_create)(void **, unsigned);
+  result (*stream_wait)(void *);
+  result (*stream_destroy)(void *);
+  result (*stream_wait_event)(void *, void *, unsigned);
+  result (*event_create)(void **, unsigned);
+  result (*event_record)(void *, void *);
+  result (*event_destroy)(void *);
+  result (*capture_begin)(void *, int);
+  result (*capture_end)(void *, void **);
+  result (*graph_make)(void **, void *, unsigned long long);
+  result (*graph_launch)(void *, void *);
+  result (*graph_free)(void *);
+  result (*graph_exec_free)(void *);
+  result (*map_encode)(tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
+                       const uint32_t *, const uint32_t *, int, int, int, int);
+  result (*window_encode)(tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
+                          const int *, const int *, uint32_t, uint32_t, const uint32_t *, int, int,
+                          int, int);
+  /* Those below are NULL where a driver has no conditional nodes. */
+  result (*condition_create)(uint64_t *, void *, void *, unsigned, unsigned);
+  result (*capture_info)(void *, int *, uint64_t *, void **, void *const **, const void **,
+                         size_t *);
+  result (*capture_update)(void *, void **, const void *, size_t, unsigned);
+  result (*capture_to)(void *, void *, void *const *, const void *, size_t, int);
+  result (*node_add)(void **, void *, void *const *, const void *, size_t, node_params *);
+} tw_cuda_functions;
+
+extern tw_cuda_functions tw_cu;
+extern void *tw_cuda_context; /* of the first GPU */
+
+/* Open the driver once for the process; a failure is tried again by the next call. */
+int32_t tw_cuda_open(void);
+
+/* Whether graphs may decide what they run: conditional nodes, from CUDA 12.4 on. */
+bool tw_cuda_has_conditions(void);
+
+/* A refusal of the driver, in its own words. */
+int32_t tw_cuda_refused(const char *what, result code);
+
+#define TRY(what, call)                                    \
+  do {                                                     \
+    result tried = (call);                                 \
+    if (tried != 0) return tw_cuda_refused((what), tried); \
+  } while (0)
+
+#endif
