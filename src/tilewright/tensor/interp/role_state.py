@@ -130,11 +130,12 @@ class Tile:
 
 @dataclass(eq=False)
 class Part:
-    """What one warpgroup keeps for the other blocks of its cluster; in the clocks of those who may
-    read it."""
+    """What one warpgroup keeps for other blocks. A part of a cluster is in the clocks of those who
+    may read it; others may who know the writer as it was then."""
 
     values: np.ndarray[Any, Any]
     writer: Agent
+    when: int = 0  # in the writer's clock
     reads: dict[Agent, int] = field(default_factory=dict)
 
 
