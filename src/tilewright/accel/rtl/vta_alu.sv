@@ -100,9 +100,11 @@ module vta_alu (
       .raddr(uop[vta_pkg::UOP_AW-1:0]), .rdata(code)
   );
   logic [SW-1:0] base_dst, base_src, base_aux, dst1, src1, aux1;
+  logic [vta_pkg::UOP_AUX_BITS-1:0] code_aux;
   assign dst1 = base_dst + SW'(code[vta_pkg::UOP_DST_AT+:vta_pkg::UOP_DST_BITS]);
   assign src1 = base_src + SW'(code[vta_pkg::UOP_SRC_AT+:vta_pkg::UOP_SRC_BITS]);
-  assign aux1 = base_aux + SW'(code[vta_pkg::UOP_AUX_AT+:vta_pkg::UOP_AUX_BITS]);
+  assign code_aux = code[vta_pkg::UOP_AUX_AT+:vta_pkg::UOP_AUX_BITS];
+  assign aux1 = base_aux + SW'(code_aux);
 
   // ---- stage 2
   logic [AAW-1:0] at_src, at_aux, at_dst, read_aux_at;
@@ -110,9 +112,14 @@ module vta_alu (
   logic [1:0] phase;  // of reading parameters
   logic needs_params;  // there are others than the step before has, which are not there yet
   logic [1:0] reads, reads1;  // cycles of reading operands behind the first
-  logic final2;  // the last cycle of reading, or a null step
-  logic needs_params1;
-  assign needs_params1 = requant && (is_first || aux1[AAW-1:0] != at_aux);
+  logic final2;  // the last cycle of reading operands, or a null step
+  // a + b is c if and only if c has the carries of that sum.
+  function automatic logic is_sum(input logic [AAW-1:0] a, input logic [AAW-1:0] b,
+                                  input logic [AAW-1:0] c);
+    is_sum = (a ^ b ^ c) == AAW'({(a & b) | ((a | b) & ~c), 1'b0});
+  endfunction
+  logic same_aux1;
+  assign same_aux1 = is_sum(base_aux[AAW-1:0], AAW'(code_aux), at_aux);
   assign read_aux_at = at_aux + (requant ? AAW'(phase) : '0);
   logic read_src, read_aux, read_dst, had_src, had_aux, had_dst;
   logic [1:0] bank_src, bank_aux, bank_dst;
@@ -135,7 +142,7 @@ module vta_alu (
                     (with_aux && !had_aux && !(!had_src && src_meets_aux)));
   assign read_dst = works && with_dst && !had_dst && !(!had_src && src_meets_dst) &&
                     !(read_aux && aux_meets_dst);
-  assign finish2 = valid2 && final2;
+  assign finish2 = valid2 && final2 && !needs_params;
   assign trap = (busy && no_range) || (works && (is_outside || (requant && at_aux[AAW-1:1] == '1) ||
                 (read_src && !banks[bank_src]) || (read_aux && !banks[bank_aux]) ||
                 ((!requant || rescale) && !banks[bank_dst])));
@@ -225,9 +232,9 @@ module vta_alu (
         at_dst <= dst1[AAW-1:0];
         is_outside <= src1 >= SW'(vta_pkg::ACC_DEPTH) || dst1 >= SW'(vta_pkg::ACC_DEPTH) ||
                       ((with_aux || requant) && aux1 >= SW'(vta_pkg::ACC_DEPTH));
-        needs_params <= needs_params1;
+        needs_params <= requant && !null1 && (is_first || !same_aux1);
         reads <= reads1;
-        final2 <= null1 || (!needs_params1 && reads1 == '0);
+        final2 <= null1 || reads1 == '0;
         src_meets_aux <= src_meets_aux1;
         src_meets_dst <= src_meets_dst1;
         aux_meets_dst <= aux_meets_dst1;
@@ -237,7 +244,6 @@ module vta_alu (
       end else if (works && needs_params) begin
         phase <= phase + 1'b1;
         needs_params <= phase != 2'd2;
-        final2 <= phase == 2'd2;  // operands are in no other's way
       end else if (works && reads != '0) begin
         reads <= reads - 1'b1;
         final2 <= reads == 2'd1;

@@ -569,10 +569,10 @@ module vta_top (
     ones = 7'(units[0]) + 7'(units[1]) + 7'(units[2]) + 7'(units[3]) + 7'(units[4]);
   endfunction
   // Tasks that have begun and not ended, without those that began in the cycle before; with them.
-  logic [6:0] in_flight, left_in_flight;
+  logic [6:0] in_flight, all_in_flight;
   logic [4:0] began;
   logic had_finish;
-  assign left_in_flight = in_flight + ones(began) - ones(ends);
+  assign all_in_flight = in_flight + ones(began);
   always_ff @(posedge clk) begin
     if (rst) begin
       {running, is_done, trapped} <= '0;
@@ -590,11 +590,11 @@ module vta_top (
         cycles <= cycles + 1'b1;
         gemm_steps <= gemm_steps + {63'd0, gemm_stepped};
         idle_cycles <= progress ? '0 : idle_cycles + 1'b1;
-        in_flight <= left_in_flight;
+        in_flight <= all_in_flight - ones(ends);
         began <= begins;
         if (ends[4] && store_finish) had_finish <= 1'b1;
         if ((had_finish || (ends[4] && store_finish)) && q_valid == '0 &&
-            left_in_flight == '0) begin
+            all_in_flight == ones(ends)) begin
           running <= 1'b0;
           is_done <= 1'b1;
         end
