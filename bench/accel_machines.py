@@ -1,7 +1,7 @@
 """Whole models on the accelerator's three models: functional simulator, cycle model, RTL.
 
     python bench/accel_machines.py [--json FILE] [--models NAME ...] [--rtl] [--interpreter]
-                                   [--target TEXT]
+                                   [--target TEXT] [--library FILE]
 
 Every model is one verified stream, for another target than the default one (1x16x16, buffers
 32K/256K/128K/32K, a bus of 64 bits, 64 cycles of memory latency) if it is given. All three leave
@@ -67,7 +67,7 @@ def whole(name: str, options: argparse.Namespace) -> list[report.Figure]:
         same = np.array_equal(part.run(x)[0], want)
         figures.append(report.at_least(f"{name}, bits of the interpreter", float(same), "", 1))
     if options.rtl:
-        library = str(simulator(part.stream.geometry))
+        library = str(options.library or simulator(part.stream.geometry))
         begun = time.process_time()
         told = differences(part.stream, given, ["cycle", library])
         took = time.process_time() - begun - cycle
@@ -109,6 +109,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--target", default="vta-sim")
     parser.add_argument("--rtl", action="store_true")
+    parser.add_argument("--library", help="of the RTL, where there is no Verilator")
     parser.add_argument("--interpreter", action="store_true")
 
 

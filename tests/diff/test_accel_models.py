@@ -35,12 +35,13 @@ TARGETS = [
 class Net:
     """A model as quantizers write it: bytes between float operators."""
 
-    def __init__(self, channels=3, size=(20, 18), batch=1, of=np.uint8):
+    def __init__(self, channels=3, size=(20, 18), batch=1, of=np.uint8, shape=()):
         self.random = np.random.default_rng(0)
         self.builder = Builder()
         self.of = of
-        shape = [size_of("n") if batch is None else const(batch), *map(const, (channels, *size))]
-        self.x = self.builder.param("x", TensorType(F32, tuple(shape)))
+        first = size_of("n") if batch is None else const(batch)
+        dims = shape or (first, *map(const, (channels, *size)))
+        self.x = self.builder.param("x", TensorType(F32, dims))
         self.value = self.quantized(self.x, 0.03, 120)
 
     def constant(self, array):
@@ -299,6 +300,27 @@ def test_a_matrix_of_any_number_of_rows():
     for rows in (1, 64, 150):
         x = inputs_of(model, batch=rows)
         np.testing.assert_array_equal(np.asarray(made(x)[0]), interpret(whole, x)[0])
+
+
+def test_rows_of_a_batch_and_of_a_length_that_a_call_tells(tmp_path):
+    """(batch, length, size), both of them any: layers of a transformer beside its attention."""
+    net = Net(shape=(size_of("batch"), size_of("length"), const(64)))
+    x, add = net.value, net.builder.add
+    for outs in (96, 64):
+        w, _ = net.weights((outs, int(x.tensor.shape[-1].value)))
+        bias = net.constant(net.random.uniform(-1, 1, outs).astype(np.float32))
+        product = add("matmul", x, add("transpose", w, perm=(1, 0)))
+        x = net.quantized(add("add", product, bias), 0.05, 128)
+    model = net.done(x)
+    made = tw.compile(model, target="vta-sim")
+    assert sum(len(part.layers) for part in made.streams) == 2
+    made.save(tmp_path / "net.so")
+    loaded = tw.load(tmp_path / "net.so")
+    for sizes in ((1, 9), (3, 50)):
+        given = net.random.standard_normal((*sizes, 64)).astype(np.float32)
+        (want,) = interpret(integer_graph(model, Target.parse("vta-sim")), given)
+        for run in (made, loaded):
+            np.testing.assert_array_equal(np.asarray(run(given)[0]), want)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

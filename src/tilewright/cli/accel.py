@@ -51,7 +51,8 @@ def _verified(path: Path) -> Stream:
 def _write(text: str, output: Path | None) -> None:
     if output is None:
         print(text, end="")
-    else:
+        return
+    with common.writing(output):
         output.write_text(text)
 
 
@@ -62,7 +63,9 @@ def asm(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
 ) -> None:
     """Assemble text into instruction words."""
-    output.write_bytes(to_bytes(_read(file)))
+    words = to_bytes(_read(file))
+    with common.writing(output):
+        output.write_bytes(words)
 
 
 @app.command()
@@ -91,7 +94,7 @@ def trace(file: File, output: Output = None, json: common.Json = False) -> None:
     with common.progress(f"timing {len(stream.instructions)} tasks"):
         timing = cycles(stream)
     if output is not None:
-        output.write_text(json_module.dumps(chrome_trace(stream, timing)))
+        _write(json_module.dumps(chrome_trace(stream, timing)), output)
     found = {
         "cycles": timing.total,
         "gemm_steps": timing.gemm_steps,
@@ -120,7 +123,10 @@ def rtl(
     target: common.Target = "vta-rtl",
 ) -> None:
     """Write the accelerator in SystemVerilog: a package for the geometry, and the modules."""
-    for path in write_rtl(geometry_of(target), output):
+    geometry = geometry_of(target)
+    with common.writing(output):
+        written = write_rtl(geometry, output)
+    for path in written:
         print(path)
 
 
@@ -146,10 +152,10 @@ def report(
 @common.command
 def explore(
     models: Annotated[list[Path], typer.Argument(help="Quantized models: .onnx or .tw files.")],
-    dsp: Annotated[int, typer.Option(help="DSP48 that there are; 0: any number.")] = 220,
-    bram: Annotated[int, typer.Option(help="RAMB36 that there are; 0: any number.")] = 140,
+    dsp: Annotated[int, typer.Option(min=0, help="DSP48 that there are; 0: any number.")] = 220,
+    bram: Annotated[int, typer.Option(min=0, help="RAMB36 that there are; 0: any number.")] = 140,
     designs: Annotated[int, typer.Option(min=1, help="How many to look at.")] = 200,
-    confirm: Annotated[int, typer.Option(help="Of the front, timed by the cycle model.")] = 0,
+    confirm: Annotated[int, typer.Option(min=0, help="Of the front, timed cycle by cycle.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Where to draw the designs, as SVG.")] = None,
     json: common.Json = False,
@@ -172,7 +178,7 @@ def explore(
             move("designs", at, min(confirm, len(best)))
             best[at] = exploring.confirm(nets, one)
     if plot is not None:
-        plot.write_text(exploring.plot(found))
+        _write(exploring.plot(found), plot)
     if json:
         rows = [{"design": d.geometry.options, "cycles": d.cycles, **d.area} for d in best]
         common.print_json({"designs": len(found), "front": rows})

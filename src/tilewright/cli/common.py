@@ -121,6 +121,17 @@ def read_text(path: Path) -> str:
         raise UserError("TW6030", f"cannot read {path}: {error}") from error
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What goes wrong while a file is written, as an error of the user's."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            "TW6012", f"cannot write {path}: {error.strerror}", help="name a folder that is there"
+        ) from error
+
+
 def read_module(
     path: Path,
     target: str = "cpu",

@@ -112,3 +112,14 @@ def test_designs_are_explored_for_models(tmp_path, bars):
     assert found["designs"] == 3
     model.write_text("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
     assert "TW7052" in invoke("explore", model, code=1).stderr
+
+
+@pytest.mark.parametrize("command", ["asm", "dis", "trace"])
+def test_a_file_that_cannot_be_written_is_named(command, text, tmp_path):
+    told = invoke(command, text, "-o", tmp_path / "none" / "out", code=1).stderr
+    assert "TW6012" in told
+    assert "No such file" in told
+
+
+def test_a_folder_that_cannot_be_made_is_named(text):
+    assert "TW6012" in invoke("rtl", "-o", text / "rtl", code=1).stderr

@@ -21,7 +21,7 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.definitions import Array
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
-from tilewright.sym import Const
+from tilewright.sym import Const, Expr
 
 MULTIPLIER_BITS = I32.bits - 1  # of a scale as a fixed-point number
 MOST_SHIFT = I64.bits - 2  # bits that a product may be shifted: it has 64
@@ -69,11 +69,15 @@ def factors(first: float, second: float) -> tuple[int, int]:
     return a, b
 
 
-def _dims(value: Value) -> tuple[int, ...] | None:
-    """Sizes, -1 for one that only a call tells; None if there are more of these."""
-    shape = value.tensor.shape
-    found = tuple([int(dim.value) if isinstance(dim, Const) else -1 for dim in shape or ()])
-    return None if shape is None or found.count(-1) > 1 else found
+def _dims(value: Value) -> tuple[int | Expr, ...]:
+    """Sizes, as numbers where they are known while compiling; none where not even the rank is."""
+    shape = value.tensor.shape or ()
+    return tuple([int(dim.value) if isinstance(dim, Const) else dim for dim in shape])
+
+
+def _known(dims: Sequence[int | Expr]) -> tuple[int, ...]:
+    """Those that are known while compiling."""
+    return tuple([dim for dim in dims if isinstance(dim, int)])
 
 
 @dataclass(frozen=True)
@@ -354,7 +358,7 @@ def _matmul(
     if x is None or w is None or w.array.ndim != 2:
         return None
     of = _dims(x.value)
-    if of is None or len(of) < 2 or of[-1] < 0:
+    if len(of) < 2 or not _known(of[-1:]):
         return None
     sums = w.scales * x.scale
     bias = made.bias_of(bias_value, sums)
@@ -380,10 +384,9 @@ def _batch_matmul(
     x, y = operands
     of_x, of_y = (_dims(one.value) for one in operands)
     found = fixed_point(np.array(x.scale * y.scale / scale))
-    if of_x is None or of_y is None or len(of_x) < 3 or found is None:
+    if len(of_x) < 3 or of_x[:-2] != of_y[:-2] or found is None:
         return None
-    before, other = ((one.value.tensor.shape or ())[:-2] for one in operands)
-    if before != other or -1 in (*of_x[-2:], *of_y[-2:]):
+    if len(_known((*of_x[-2:], *of_y[-2:]))) < 4:
         return None
     a, b = (
         made.add("reshape", node, one.value, shape=(-1, *of[-2:]))
@@ -430,8 +433,8 @@ def _max_pool(
 def _mean(made: _Recognizer, node: Node, mean: Node, scale: float, limits: _Limits) -> Value | None:
     """A mean over windows, or over the whole image, as a convolution with ones."""
     x = made.bytes_of(mean.inputs[0])
-    dims = None if x is None else _dims(x.value)
-    if x is None or dims is None or len(dims) != 4 or -1 in dims[1:]:
+    dims = () if x is None else _known(_dims(x.value)[1:])
+    if x is None or len(dims) != 3:
         return None
     strides, pads, dilations = (1, 1), (0, 0, 0, 0), (1, 1)
     if mean.op == "avg_pool":
@@ -448,8 +451,8 @@ def _mean(made: _Recognizer, node: Node, mean: Node, scale: float, limits: _Limi
             return None
         if not mean.get("keepdims", True):
             return None
-        kernel = dims[2:]
-    channels = dims[1]
+        kernel = dims[1:]
+    channels = dims[0]
     ratios = np.full(channels, x.scale / scale / (kernel[0] * kernel[1]))
     given = made.requantization(node, np.zeros(channels, np.int32), ratios)
     if given is None:
