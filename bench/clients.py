@@ -261,7 +261,7 @@ finish(call)
         """
 from swift_f0 import SwiftF0
 engine, wave = SwiftF0(), sound(2.0)
-finish(lambda: engine.detect_from_array(wave, 16000), lambda found: found.pitch_hz)
+finish(lambda: engine.detect(wave, 16000), lambda found: found.pitch_hz)
 """,
     ),
     Client(
