@@ -127,7 +127,7 @@ OF_OURS = {
         """graph @main(%x: f32[n, 3], %i: i64[n], %s: i64[2, 1]) {
   %a = segment_reduce(%x, %i) {count = 4, reduction = "max"}
   %b = gather_slices(%a, %s) {sizes = (2, 3), axes = (0,)}
-  %c = gather_slices(%a, %s) {sizes = (1, 3), axes = (0,), collapsed = (0,)}
+  %c = gather_slices(%a, %s) {sizes = (1, 3), axes = (-2,), collapsed = (-2,)}
   return %a, %b, %c
 }""",
         [

@@ -121,8 +121,9 @@ def _gather_slices(e: Emitter, node: Node) -> str:
     x, starts = e.inputs(node)
     dims = node.inputs[0].tensor.shape if node.inputs[0] is not None else None
     assert dims is not None
-    sizes, axes = node["sizes"], node["axes"]
-    kept = [axis for axis in range(len(dims)) if axis not in node.get("collapsed", ())]
+    sizes, axes = node["sizes"], [axis % len(dims) for axis in node["axes"]]
+    collapsed = [axis % len(dims) for axis in node.get("collapsed", ())]
+    kept = [axis for axis in range(len(dims)) if axis not in collapsed]
     starts, zero = e.cast(starts, I64), e.scalar(0, I64)
     place, below = zero, e.scalar(1, I64)
     for axis in reversed(range(len(dims))):
