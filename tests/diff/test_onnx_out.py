@@ -103,6 +103,58 @@ def test_what_is_written_gives_the_same(name, stage):
         np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
 
 
+OF_OURS = {
+    "switch": (
+        """graph @main(%x: f32[n], %i: i64[]) {
+  %y = switch(%i, %x) do {
+    graph(%v: f32[n]) {
+      %a = neg(%v)
+      return %a
+    }
+    graph(%v: f32[n]) {
+      %a = relu(%v)
+      return %a
+    }
+    graph(%v: f32[n]) {
+      return %v
+    }
+  }
+  return %y
+}""",
+        [(np.linspace(-1, 1, 5, dtype=np.float32), np.array(at)) for at in (0, 1, 2, 9)],
+    ),
+    "segments and slices": (
+        """graph @main(%x: f32[n, 3], %i: i64[n], %s: i64[2, 1]) {
+  %a = segment_reduce(%x, %i) {count = 4, reduction = "max"}
+  %b = gather_slices(%a, %s) {sizes = (2, 3), axes = (0,)}
+  %c = gather_slices(%a, %s) {sizes = (1, 3), axes = (-2,), collapsed = (-2,)}
+  return %a, %b, %c
+}""",
+        [
+            (
+                np.arange(15, dtype=np.float32).reshape(5, 3),
+                np.array([1, 1, -1, 3, 7]),
+                np.array([[9], [1]]),
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_OURS)
+def test_operators_of_ours_by_those_of_onnx(name):
+    text, given = OF_OURS[name]
+    module = parse(text)
+    written = to_onnx(module)
+    onnx.checker.check_model(written, full_check=True)
+    session = ort.InferenceSession(written.SerializeToString())
+    names = [info.name for info in session.get_inputs()]
+    for args in given:
+        made = session.run(None, dict(zip(names, args, strict=True)))
+        for have, want in zip(made, interpret(module, *args), strict=True):
+            np.testing.assert_array_equal(have, want)
+
+
 def test_kernels_become_functions():
     text = "g (float[n, 4] x) => (float[n, 4] y) { a = Exp (x)\n b = Neg (a)\n y = Tanh (b) }"
     module = run_passes(import_model(parser.parse_model(HEAD + text)), STAGES["fused"])

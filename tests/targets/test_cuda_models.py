@@ -391,6 +391,17 @@ graph @main(%c: bool[], %x: f32[4]) {
   return %z
 }
 """,
+    "switch": """
+graph @main(%i: i64[], %x: f32[4]) {
+  %y = switch(%i, %x) do {
+    graph(%a: f32[4]) { %b = neg(%a) return %b }
+    graph(%a: f32[4]) { return %a }
+    graph(%a: f32[4]) { %b = add(%a, %a) return %b }
+  }
+  %z = exp(%y)
+  return %z
+}
+""",
     "loop": """
 graph @main(%n: i64[], %x: f32[4]) {
   %y, %s = loop(%n, none, %x, %x) {carried = 1} do {
@@ -467,6 +478,8 @@ graph @main(%h: f32[4], %x: f32[5, 4]) {
 DECIDED = [
     ("if", [np.array(True), random(4)]),
     ("if", [np.array(False), random(4)]),
+    ("switch", [np.array(1), random(4)]),
+    ("switch", [np.array(7), random(4)]),
     ("swapped", [np.array(3), random(4), -random(4)]),
     ("while", [np.abs(random(4)), np.array(30, np.float32)]),
     ("nested", [np.array(3), np.array(True), random(4)]),
@@ -549,6 +562,37 @@ def test_a_caller_s_capture_needs_graphs_that_decide(name):
         module(*given, out=outputs, stream=CAPTURED)
     assert caught.value.code == "TW4070"
     assert "12.4" in caught.value.message
+
+
+OF_NUMBERS = {
+    "sort": """
+graph @main(%x: f32[2, 5]) {
+  %y = sort(%x) {axis = 1} do {
+    graph(%a: f32[], %b: f32[]) { %c = greater(%a, %b) return %c }
+  }
+  return %y
+}
+""",
+    "window": """
+graph @main(%x: f32[2, 5]) {
+  %s = constant() {data = f32[](1.0)}
+  %y = reduce_window(%x, %s) {window = (1, 3), strides = (1, 1), dilations = (1, 1),
+                              pads = (0, 1, 0, 1)} do {
+    graph(%a: f32[], %b: f32[]) { %c = mul(%a, %b) return %c }
+  }
+  return %y
+}
+""",
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_bodies_of_numbers_are_part_of_a_kernel(name):
+    text, x = OF_NUMBERS[name], random(2, 5)
+    module = on_host(tw.compile(graph.parse(text), target="cuda"))
+    (want,) = graph.interpret(graph.parse(text), x)
+    (made,) = fetched(module, module(on_device(module, x)))
+    np.testing.assert_allclose(made, want, rtol=1e-6)
 
 
 def test_sizes_that_depend_on_values_are_neither_captured_nor_saved(tmp_path):

@@ -70,6 +70,8 @@ def _sort_type(call: Call) -> tuple[Type, ...]:
     if not count:
         raise call.error("TW1312", "sort needs something to sort")
     shape = _check_alike(call, count)
+    if not shape:
+        raise call.error("TW1301", "sort needs an axis")
     check_axis(call, call["axis"], len(shape))
     types = [call.tensor(at).dtype for at in range(count)]
     _check_body(call, [of for of in types for _ in range(2)], [BOOL])

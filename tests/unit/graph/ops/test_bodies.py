@@ -123,6 +123,7 @@ def test_windows_that_do_not_fit(old, new, code):
     ("text", "old", "new", "code"),
     [
         (SORT, "return %l", "return %x", "TW1312"),
+        (SORT, "[n, 5]", "[]", "TW1301"),
         (SORT, "%v: i64[n, 5]", "%v: i64[n, 6]", "TW1015"),
         (SCATTER, "inserted = (0,)", "inserted = ()", "TW1307"),
         (SLICES, "sizes = (1, 4)", "sizes = (1, 9)", "TW1307"),

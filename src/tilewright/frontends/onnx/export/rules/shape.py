@@ -10,6 +10,7 @@ from tilewright.base.dtype import BOOL, I32, I64
 from tilewright.frontends.onnx.export.emitter import Emitter, Rule, Unwritable, code_of
 from tilewright.frontends.onnx.export.rules.elementwise import narrowed, of_input, wide_type
 from tilewright.graph.ir import Node
+from tilewright.graph.ops.indexing import neutral
 
 
 def _dims(e: Emitter, node: Node) -> str:
@@ -95,6 +96,51 @@ def _scatter(op: str) -> Rule:
         return narrowed(e, made, node) if reduction != "none" else str(made)
 
     return rule
+
+
+def _segment_reduce(e: Emitter, node: Node) -> str:
+    """Rows are scattered; those of other segments to one more row, which is cut off."""
+    of, reduction = of_input(node), node.get("reduction", "add")
+    if str(of) not in ("f32", "f64", "i32", "i64"):
+        raise Unwritable
+    x, segments, *_ = e.inputs(node)
+    segments, count = e.cast(segments, I64), e.operand(node, 2)
+    out = e.emit("Or", e.emit("Less", segments, e.scalar(0, I64)),
+                 e.emit("GreaterOrEqual", segments, count))  # fmt: skip
+    where = e.emit("Unsqueeze", e.emit("Where", out, count, segments), e.ints(-1))
+    rows = e.emit("Reshape", e.emit("Add", count, e.scalar(1, I64)), e.ints(1))
+    dims = e.emit("Concat", rows, e.emit("Shape", x, start=1), axis=0)
+    begun = e.emit("Expand", e.scalar(neutral(reduction, of), of), dims)
+    made = e.emit("ScatterND", begun, where, x, reduction=reduction)
+    ends = e.emit("Reshape", count, e.ints(1))
+    return str(e.emit("Slice", made, e.ints(0), ends, e.ints(0)))
+
+
+def _gather_slices(e: Emitter, node: Node) -> str:
+    """By places in the row of all elements."""
+    x, starts = e.inputs(node)
+    dims = node.inputs[0].tensor.shape if node.inputs[0] is not None else None
+    assert dims is not None
+    sizes, axes = node["sizes"], [axis % len(dims) for axis in node["axes"]]
+    collapsed = [axis % len(dims) for axis in node.get("collapsed", ())]
+    kept = [axis for axis in range(len(dims)) if axis not in collapsed]
+    starts, zero = e.cast(starts, I64), e.scalar(0, I64)
+    place, below = zero, e.scalar(1, I64)
+    for axis in reversed(range(len(dims))):
+        dim, size, at = e.size(dims[axis]), e.size(sizes[axis]), zero
+        if axis in axes:
+            start = e.emit("Gather", starts, e.scalar(axes.index(axis), I64), axis=-1)
+            inside = e.emit("Max", e.emit("Min", start, e.emit("Sub", dim, size)), zero)
+            at = e.emit("Unsqueeze", inside, e.ints(*range(-len(kept), 0))) if kept else inside
+        if axis in kept:
+            steps = e.emit("Range", zero, size, e.scalar(1, I64))
+            behind = len(kept) - 1 - kept.index(axis)
+            if behind:
+                steps = e.emit("Unsqueeze", steps, e.ints(*range(-behind, 0)))
+            at = e.emit("Add", at, steps)
+        place = e.emit("Add", place, e.emit("Mul", at, below))
+        below = e.emit("Mul", below, dim)
+    return str(e.emit("Gather", e.emit("Reshape", x, e.ints(-1)), place, axis=0))
 
 
 def _indexed(op: str) -> Rule:
@@ -239,6 +285,8 @@ RULES: dict[str, Rule] = {
     "gather_nd": _indexed("GatherND"),
     "scatter_elements": _scatter("ScatterElements"),
     "scatter_nd": _scatter("ScatterND"),
+    "segment_reduce": _segment_reduce,
+    "gather_slices": _gather_slices,
     "nonzero": lambda e, node: str(e.emit("NonZero", *e.inputs(node))),
     "unique": _unique,
     "top_k": _top_k,
