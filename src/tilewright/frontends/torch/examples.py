@@ -103,15 +103,24 @@ def _words(config: Any, batch: int) -> torch.Tensor:
 
 
 @contextmanager
-def without_cache(model: Any) -> Iterator[None]:
-    """A model whose results hold no keys and values for calls to come."""
-    config: Any = getattr(model, "config", None)
-    if not isinstance(getattr(config, "use_cache", None), bool):
-        yield
-        return
-    kept = config.use_cache
-    config.use_cache = False
+def without_cache(model: torch.nn.Module) -> Iterator[None]:
+    """A model whose results hold no keys and values for calls to come.
+
+    Its parts may have configs of their own.
+    """
+    found = {id(config): config for config in _configs(model)}
+    kept = {which: config.use_cache for which, config in found.items()}
     try:
+        for config in found.values():
+            config.use_cache = False
         yield
     finally:
-        config.use_cache = kept
+        for which, config in found.items():
+            config.use_cache = kept[which]
+
+
+def _configs(model: torch.nn.Module) -> Iterator[Any]:
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if isinstance(getattr(config, "use_cache", None), bool):
+            yield config

@@ -147,16 +147,14 @@ class Generator:
 
     def _compiled(
         self, decoder: Decoder, compile: Compile, count: int, encoded: Encoded | None
-    ) -> TorchModule:
+    ) -> Any:
         given = (torch.zeros(self.batch, count, dtype=torch.int64), torch.arange(count))
         axes: dict[str, Any] = {}
         if count > 1:
             axes = {"tokens": {1: "count"}, "place": {0: "count"}, "count": (2, self.length)}
         if encoded is not None and _is_text(decoder.model):
             axes |= {"hidden": {1: "source"}, "cross": {2: "source"}}
-        made = compile(decoder, args=(*given, *(encoded or ())), dynamic=axes or None)
-        assert isinstance(made, TorchModule)
-        return made
+        return compile(decoder, args=(*given, *(encoded or ())), dynamic=axes or None)
 
     @property
     def states(self) -> Iterable[torch.Tensor]:
