@@ -63,7 +63,12 @@ def processor_seconds(pid: int) -> float:
 
 
 def _serve(
-    connection: Connection, module: str, function: str, memory_bytes: int, core: int | None
+    connection: Connection,
+    module: str,
+    function: str,
+    memory_bytes: int,
+    core: int | None,
+    is_single: bool,
 ) -> None:
     sys.path.insert(0, FOLDER)
     if core is not None:
@@ -73,6 +78,8 @@ def _serve(
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     run = getattr(importlib.import_module(module), function)
     gc.freeze()  # what was imported lives as long as the worker
+    if is_single:
+        gc.disable()  # memory is freed soon enough: with the process
     connection.send(None)  # ready
     while True:
         try:
@@ -105,7 +112,7 @@ def run_jobs(
     def started(at: int) -> Worker:
         ours, theirs = context.Pipe()
         core = cores[at % len(cores)] if cores else None
-        arguments = (theirs, module, function, memory_bytes, core)
+        arguments = (theirs, module, function, memory_bytes, core, most == 1)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import difflib
+import functools
 import itertools
 import logging
 import time
@@ -162,7 +163,11 @@ def compile(
         )
     with reading_records(settings) as read:
         laps = [time.perf_counter()]
-        return compile_opened(open_model(model, args, kwargs, dynamic), chosen, read, laps)
+        again = functools.partial(
+            compile, target=chosen, threads=threads, precision=precision, **options
+        )
+        opened = open_model(model, args, kwargs, dynamic, again)
+        return compile_opened(opened, chosen, read, laps)
 
 
 @contextlib.contextmanager

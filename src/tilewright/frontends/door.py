@@ -41,14 +41,18 @@ def open_model(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Any = None,
+    again: Callable[..., Module] | None = None,
 ) -> Opened:
-    """The graph of a model in any form; `args` and `kwargs` are examples to trace it with."""
+    """The graph of a model in any form; `args` and `kwargs` are examples to trace it with.
+
+    `again` compiles further graphs of the model, as this one will be.
+    """
     kind = kind_of(model)
     if kind == TORCH:
         check_installed(kind, model)
         from tilewright.frontends.torch import import_program  # torch takes seconds to import
 
-        imported = import_program(model, args, kwargs, dynamic)
+        imported = import_program(model, args, kwargs, dynamic, again)
         return Opened(imported.module, imported.ranges, imported.wrap)
     if args is not None or kwargs is not None:
         raise UserError("TW1126", "example inputs are for models that must be traced")

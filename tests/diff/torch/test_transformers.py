@@ -1,13 +1,15 @@
 """Models of transformers: examples from the config, and text with keys and values as state."""
 
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tilewright as tw
-from tilewright.base.errors import UserError
+from tilewright.base.errors import Unsupported, UserError
 from tilewright.frontends.torch.examples import examples_of, without_cache
+from tilewright.frontends.torch.generate import Generator
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
@@ -40,9 +42,9 @@ def test_a_model_alone_is_traced_with_batch_and_sequence_open(model):
 
 
 def test_text_is_what_the_model_generates(model):
-    from tilewright.plugins.torch import Generator, Sampling
+    from tilewright.plugins import torch as plugin
 
-    text = Generator(model, length=16, threads=1)
+    text = plugin.Generator(model, length=16, threads=1)
     for prompt in (torch.tensor([[5, 9, 33]]), torch.tensor([[7, 7, 1, 2, 60]])):
         made = text.generate(prompt, 6)
         want = prompt
@@ -52,13 +54,67 @@ def test_text_is_what_the_model_generates(model):
                 want = torch.cat([want, best], 1)
         assert made.tolist() == want.tolist()
     greedy = made[0, 5:].tolist()
-    assert text.generate(prompt, 6, sampling=Sampling(top_k=1)).tolist() == want.tolist()
-    drawn = [text.generate(prompt, 6, sampling=Sampling(2.0, seed=3)).tolist() for _ in range(2)]
+    assert text.generate(prompt, 6, sampling=plugin.Sampling(top_k=1)).tolist() == want.tolist()
+    drawn = [
+        text.generate(prompt, 6, sampling=plugin.Sampling(2.0, seed=3)).tolist() for _ in range(2)
+    ]
     assert drawn[0] == drawn[1] != want.tolist()
     shortened = text.generate(prompt, 6, end=greedy[2])[0, 5:].tolist()
     assert shortened == greedy[: greedy.index(greedy[2]) + 1]
     with pytest.raises(UserError, match="TW4046"):
         text.read(torch.zeros(1, 17, dtype=torch.int64))
+
+
+def test_a_compiled_model_generates(model):
+    compiled = tw.compile(model, threads=1)
+    prompt = torch.tensor([[5, 9, 33], [7, 1, 2]])
+    want = model.generate(prompt, max_new_tokens=6, do_sample=False, pad_token_id=0)
+    made = compiled.generate(prompt, max_new_tokens=6)
+    assert made.tolist() == want.tolist()
+    (text,) = compiled.generators.values()
+    assert (text.batch, text.length) == (2, 64)
+    compiled.generate(prompt, max_new_tokens=1)
+    assert compiled.generators == {2: text}
+    padded = torch.tensor([[0, 1, 1], [1, 1, 1]])
+    with pytest.raises(UserError, match="TW4036"):
+        compiled.generate(prompt, attention_mask=padded)
+
+
+class Eager:
+    """What the graphs of a generator are made of, as PyTorch runs it."""
+
+    def __init__(self, model, args, dynamic):
+        self.model = model
+        self.structure = SimpleNamespace(states=dict(model.named_buffers()))
+
+    def __call__(self, *args):
+        with torch.no_grad():
+            return self.model(*args)
+
+
+def test_a_decoder_reads_what_the_encoder_made_once():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
+    model = T5ForConditionalGeneration(config).eval()
+    text = Generator(model, Eager, length=8)
+    for source in (torch.tensor([[5, 9, 13]]), torch.tensor([[7, 1, 2, 4, 4]])):
+        text.encode(source)
+        begin = want = torch.tensor([[3]])
+        with torch.no_grad():
+            for _ in range(4):
+                best = model(source, decoder_input_ids=want).logits[:, -1:].argmax(-1)
+                want = torch.cat([want, best], 1)
+        assert text.generate(begin, 4).tolist() == want.tolist()
+
+
+def test_a_model_without_keys_and_values_does_not_generate():
+    from transformers import MambaConfig, MambaForCausalLM
+
+    model = MambaForCausalLM(MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1))
+    with pytest.raises(Unsupported, match="TW4035"):
+        Generator(model, tw.compile, length=8)
 
 
 def test_other_modules_have_no_examples():

@@ -1,17 +1,20 @@
 """Models of transformers describe their inputs: examples to trace them with need not be given.
 
 The kind of the main input says what it looks like, the config how large it is. Batch and sequence
-stay open where the model lets them.
+stay open where the model lets them. What torch.export alone cannot trace, transformers' own
+exporter may: it knows what stands in the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 BATCH, TOKENS, WORDS = 2, 12, 128  # of examples
 SAMPLES = 16_000  # of sound
@@ -34,11 +37,34 @@ class Examples:
         yield {}
 
 
+def is_of_transformers(model: Any) -> bool:
+    return "transformers" in {base.__module__.partition(".")[0] for base in type(model).__mro__}
+
+
+def try_exporter(
+    model: Any, kwargs: Mapping[str, Any], shapes: Mapping[str, Any] | None
+) -> ExportedProgram | None:
+    """The program of a model by transformers' exporter; None where it makes none of these inputs.
+
+    Older versions have no exporter.
+    """
+    if not is_of_transformers(model) or find_spec("transformers.exporters") is None:
+        return None
+    from transformers.exporters import DynamoConfig, DynamoExporter  # takes seconds to import
+
+    given = dict(kwargs)
+    try:
+        config = DynamoConfig(dynamic_shapes=None if shapes is None else dict(shapes))
+        program: ExportedProgram = DynamoExporter().export(model, given, config)
+    except Exception:  # what torch.export alone said of the model as it is, is told
+        return None
+    return program if given.keys() == kwargs.keys() else None  # it may ask for inputs of its own
+
+
 def examples_of(model: Any, batch: int = BATCH) -> Examples | None:
     """Inputs that a model of transformers takes; None for others."""
-    roots = {base.__module__.partition(".")[0] for base in type(model).__mro__}
     config, main = getattr(model, "config", None), getattr(model, "main_input_name", None)
-    if "transformers" not in roots or config is None or main is None:
+    if not is_of_transformers(model) or config is None or main is None:
         return None
     made = _main(config, main, batch)
     if made is None:
@@ -77,15 +103,24 @@ def _words(config: Any, batch: int) -> torch.Tensor:
 
 
 @contextmanager
-def without_cache(model: Any) -> Iterator[None]:
-    """A model whose results hold no keys and values for calls to come."""
-    config: Any = getattr(model, "config", None)
-    if not isinstance(getattr(config, "use_cache", None), bool):
-        yield
-        return
-    kept = config.use_cache
-    config.use_cache = False
+def without_cache(model: torch.nn.Module) -> Iterator[None]:
+    """A model whose results hold no keys and values for calls to come.
+
+    Its parts may have configs of their own.
+    """
+    found = {id(config): config for config in _configs(model)}
+    kept = {which: config.use_cache for which, config in found.items()}
     try:
+        for config in found.values():
+            config.use_cache = False
         yield
     finally:
-        config.use_cache = kept
+        for which, config in found.items():
+            config.use_cache = kept[which]
+
+
+def _configs(model: torch.nn.Module) -> Iterator[Any]:
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if isinstance(getattr(config, "use_cache", None), bool):
+            yield config

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any
 
@@ -28,7 +28,8 @@ from tilewright.base.errors import TilewrightError, UserError
 from tilewright.frontends.common.report import report
 from tilewright.frontends.torch.calling import Structure, TorchModule
 from tilewright.frontends.torch.decompositions import decomposed
-from tilewright.frontends.torch.examples import examples_of, without_cache
+from tilewright.frontends.torch.examples import examples_of, try_exporter, without_cache
+from tilewright.frontends.torch.generate import Compile, LanguageModule, can_generate
 from tilewright.frontends.torch.importer import Env, Importer
 from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.tensors import array_of
@@ -55,9 +56,13 @@ class Imported:
     module: Module
     structure: Structure
     ranges: Mapping[str, Range] = field(default_factory=dict)  # of sizes, checked at entry
+    # Of a model that writes text: itself, and what compiles the graphs for that.
+    text: tuple[torch.nn.Module, Compile] | None = None
 
     def wrap(self, compiled: runtime.Module) -> runtime.Module:
         """What takes and gives tensors as the model does."""
+        if self.text is not None:
+            return LanguageModule(compiled, self.structure, *self.text)
         return TorchModule(compiled, self.structure)
 
 
@@ -66,12 +71,16 @@ def import_program(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Dynamic | None = None,
+    again: Compile | None = None,
 ) -> Imported:
     """The graph of a model, an exported program, or the path of one."""
     name = _name(source)
     axes, ranges = _told(dynamic)
     program = _apart(exported(source, args, kwargs, dynamic, axes, ranges), name)
-    return _Import(program, name, axes, ranges).run()
+    imported = _Import(program, name, axes, ranges).run()
+    if again is None or not isinstance(source, torch.nn.Module) or not can_generate(source):
+        return imported
+    return replace(imported, text=(source, again))
 
 
 def _name(source: Source) -> str:
@@ -122,17 +131,37 @@ def _by_examples(
             shapes = _dynamic_shapes(model, (), found.kwargs, dynamic, axes, ranges)
             return _traced(model, (), found.kwargs, shapes)
         failed: UserError | None = None
-        for attempt in found.attempts():
-            shapes = _dynamic_shapes(model, (), found.kwargs, attempt, attempt, {})
+        attempts = [
+            _dynamic_shapes(model, (), found.kwargs, axes, axes, {}) for axes in found.attempts()
+        ]
+        for shapes in attempts:
             try:
-                return _traced(model, (), found.kwargs, shapes)
+                return _traced_plainly(model, (), found.kwargs, shapes)
             except UserError as error:
                 failed = failed or error
+        for shapes in attempts:
+            program = try_exporter(model, found.kwargs, shapes)
+            if program is not None:
+                return program
         assert failed is not None
         raise failed
 
 
 def _traced(
+    source: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> ExportedProgram:
+    """By torch.export alone, or, where that fails, by transformers' own exporter."""
+    try:
+        return _traced_plainly(source, args, kwargs, shapes)
+    except UserError:
+        named = {**dict(zip(_input_names(source, args, {}), args, strict=True)), **kwargs}
+        program = try_exporter(source, named, shapes)
+        if program is None:
+            raise
+        return program
+
+
+def _traced_plainly(
     source: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> ExportedProgram:
     try:
@@ -201,10 +230,12 @@ def _dynamic_shapes(
             help = f"its inputs are {', '.join(names)}"
             raise UserError("TW6005", f"the model has no input {name}", help=help)
     known: dict[str, Any] = {}
+    values = dict(zip(names, (*args, *kwargs.values()), strict=True))
     for name in names:
         sizes = {axis: known.setdefault(size, _dim(size, ranges)) for axis, size in
                  axes.get(name, {}).items()}  # fmt: skip
-        made[name] = sizes or None
+        held = torch.utils._pytree.tree_structure(values[name])  # one tensor, or several
+        made[name] = held.unflatten([sizes or None] * held.num_leaves)
     return made
 
 

@@ -87,6 +87,28 @@ def test_composites_fall_apart_as_with_a_table_of_all_operators():
     assert decomposed(program).graph_module.code == want.graph_module.code
 
 
+def test_what_is_kept_whole_is_so_in_place():
+    class InPlace(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.hardswish(x + 1, inplace=True)
+
+    program = torch.export.export(InPlace(), (torch.randn(3),), strict=False)
+    targets = [str(node.target) for node in decomposed(program).graph.nodes]
+    assert "aten.hardswish.default" in targets
+
+
+def test_nothing_is_picked_from_an_empty_source():
+    class Masked(torch.nn.Module):
+        def forward(self, x):
+            return x.masked_scatter(x > 0, x[x > 0].exp())
+
+    imported = import_program(Masked(), (torch.tensor([1.0, -1.0, 2.0]),))
+    for given in ([1.0, -1.0, 2.0], [-1.0, -2.0, -3.0]):
+        x = torch.tensor(given)
+        (made, *_) = interpret(imported.module, x.numpy(), check=True)
+        torch.testing.assert_close(torch.from_numpy(np.array(made)), Masked()(x))
+
+
 def test_recurrent_layers_stay_whole():
     model, x = Recurrent().eval(), torch.randn(2, 7, 4)
     ops = [node.op for node in import_program(model, (x,)).module.main.nodes]

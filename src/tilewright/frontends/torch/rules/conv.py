@@ -11,6 +11,7 @@ from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Dim, Rule
 from tilewright.frontends.torch.rules.shape import slice_axis, transpose
 from tilewright.graph import Value
+from tilewright.graph.ops.shape import product
 from tilewright.graph.types import items_of
 from tilewright.sym import Const, Expr
 
@@ -92,10 +93,14 @@ def spread(
 def weight_gradient(
     node: Context, x: Value, gradient: Value, kernel: Sequence[Expr], window: Window
 ) -> Value:
-    """A convolution of the input by the gradient, the batch in the place of channels.
+    """Of a convolution in groups: a convolution of the input by the gradient, the batch in the
+    place of channels.
 
     Strides and dilations change places: neighbouring outputs lie a stride apart in the input.
     """
+    taps = [int(k.value) for k in kernel if isinstance(k, Const)]
+    if window.groups == 1 and len(taps) == len(kernel):
+        return _product_of_windows(node, x, gradient, taps, window)
     batch, channels, *extents = node.shape(x)
     groups, rank = window.groups, len(extents)
     inner = sym.simplify(sym.floordiv(channels, groups))
@@ -117,6 +122,34 @@ def weight_gradient(
         if node.shape(made)[2 + axis] is not k:
             made = slice_axis(node, made, 2 + axis, 0, k)
     return transpose(node, made, (1, 0, *range(2, 2 + rank)))
+
+
+def _product_of_windows(
+    node: Context, x: Value, gradient: Value, kernel: Sequence[int], window: Window
+) -> Value:
+    """The gradient times what the windows see of the input (im2col), over all output positions."""
+    batch, outer, *counts = node.shape(gradient)
+    spatial = len(counts)
+    if any(window.pads):
+        axes = tuple(range(2, 2 + spatial))
+        x = node.emit("pad", x, None, None, pads=items_of([*window.pads] * 2), axes=axes)
+    last = (0, *range(2, 2 + spatial), 1)
+    sees = node.emit(
+        "patches",
+        transpose(node, x, last),
+        kernel=tuple(kernel),
+        strides=window.strides,
+        dilations=window.dilations,
+    )
+    for axis, count in enumerate(counts, start=1):
+        if node.shape(sees)[axis] is not count:
+            sees = slice_axis(node, sees, axis, 0, count)
+    inner = node.shape(x)[1]
+    positions, seen = product((batch, *counts)), product((inner, *map(sym.as_expr, kernel)))
+    rows = node.reshape(transpose(node, gradient, last), (positions, outer))
+    made = node.emit("matmul", transpose(node, rows, (1, 0)), node.reshape(sees, (positions, seen)))
+    whole = node.reshape(made, (outer, *map(sym.as_expr, kernel), inner))
+    return transpose(node, whole, (0, 1 + spatial, *range(1, 1 + spatial)))
 
 
 def _gradients(node: Context) -> list[Value | None]:

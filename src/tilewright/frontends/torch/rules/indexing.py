@@ -311,7 +311,10 @@ def _masked_scatter(node: Context) -> Value:
     total = product(dims)
     flat = node.reshape(mask, (total,))
     order = node.emit("sub", node.emit("cumsum", node.cast(flat, I64), axis=0), 1)
-    source = node.reshape(node["source"], (product(node.shape(node["source"])),))
+    count = product(node.shape(node["source"]))
+    source = node.reshape(node["source"], (count,))
+    if not sym.prove(sym.lt(0, count), sym.EMPTY):  # of an empty one nothing could be picked
+        source = node.emit("concat", source, node.full(0, node.to, (ONE,)), axis=0)
     places = node.emit("maximum", order, 0)
     last = node.number(sym.simplify(sym.sub(node.shape(source)[0], 1)))
     picked = node.emit("gather", source, node.emit("minimum", places, last), axis=0)

@@ -1,0 +1,289 @@
+"""Text from a language model: keys and values are state of the compiled model.
+
+    text = tw.compile(model)
+    tokens = text.generate(prompt, max_new_tokens=64)      prompt and result are [batch, tokens]
+    tokens = text.generate(prompt, sampling=Sampling(top_p=0.9))
+
+Two graphs share the state: one for prompts of any length, one for a token at a time. transformers'
+own static cache holds the keys and values, so any model that it serves works. Of a model with an
+encoder a third graph makes what each layer of the decoder takes from the source, once for a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from tilewright.base.errors import Unsupported, UserError
+from tilewright.frontends.torch.calling import Structure, TorchModule
+from tilewright.frontends.torch.examples import examples_of, is_of_transformers
+from tilewright.frontends.torch.sampling import Sampling
+from tilewright.runtime.module import Module
+
+Compile = Callable[..., Module]  # as tilewright.compile, of one target and its options
+Encoded = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # the source; keys and values of it
+
+STATE = ("keys", "values", "cumulative_length")  # of each layer, as transformers names them
+PROMPT = 4  # tokens of the example that prompts are traced with
+ROOM = 64  # tokens, at least, that there is memory for
+
+
+def can_generate(model: Any) -> bool:
+    """Whether a model is one of transformers that writes text."""
+    return is_of_transformers(model) and hasattr(model, "can_generate") and model.can_generate()
+
+
+class Encoder(torch.nn.Module):
+    """The source as the decoder of a model takes it: itself, and keys and values of each layer."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: torch.Tensor) -> Encoded:
+        from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+        hidden: torch.Tensor = self.model.get_encoder()(source)[0]
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        # What is made of the token itself, nobody asks for: of the run stays what fills the cache.
+        first = torch.zeros(source.shape[0], 1, dtype=torch.int64)
+        _decoded(self.model, first, hidden, cache)
+        layers = cache.cross_attention_cache.layers
+        return hidden, tuple(kept for layer in layers for kept in (layer.keys, layer.values))
+
+
+class Decoder(torch.nn.Module):
+    """A model whose keys and values are buffers: what torch.export sees a call change."""
+
+    def __init__(self, model: Any, batch: int, length: int, encoded: Encoded | None) -> None:
+        from transformers.cache_utils import (  # takes seconds to import
+            StaticCache,
+            StaticLayer,
+            StaticSlidingWindowLayer,
+        )
+
+        super().__init__()
+        self.model = model
+        config = model.config.get_text_config(decoder=True)
+        self.cache: Any = StaticCache(max_cache_len=length, config=config)
+        layers = self.cache.layers
+        for at, layer in enumerate(layers):  # windows slide by control flow over data
+            if isinstance(layer, StaticSlidingWindowLayer):
+                layers[at] = StaticLayer(length)
+        if not all(type(layer) is StaticLayer for layer in layers):
+            kinds = sorted({type(layer).__name__ for layer in layers} - {StaticLayer.__name__})
+            raise Unsupported(
+                "TW4035",
+                f"{type(model).__name__} remembers by {', '.join(kinds)}, not by keys and values",
+                help="its own generate() runs it in eager, or by torch.compile",
+            )
+        with torch.no_grad():  # the first use of a cache gives its layers their memory
+            self._run(torch.zeros(batch, 1, dtype=torch.int64), *(encoded or ()))
+        for at, layer in enumerate(layers):
+            for name in STATE:
+                self.register_buffer(f"{name}_{at}", getattr(layer, name).zero_())
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        place: torch.Tensor,
+        hidden: torch.Tensor | None = None,
+        cross: Sequence[torch.Tensor] = (),
+    ) -> Any:
+        for at, layer in enumerate(self.cache.layers):
+            layer.keys, layer.values = (getattr(self, f"{name}_{at}") for name in STATE[:2])
+            layer.cumulative_length = getattr(self, f"{STATE[2]}_{at}")
+            layer.cumulative_length.copy_(place[0])
+        return self._run(tokens, hidden, cross).logits
+
+    def _run(
+        self,
+        tokens: torch.Tensor,
+        hidden: torch.Tensor | None = None,
+        cross: Sequence[torch.Tensor] = (),
+    ) -> Any:
+        if hidden is None:
+            return self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True)
+        from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
+
+        source = DynamicCache()
+        for keys, values in zip(cross[::2], cross[1::2], strict=True):
+            layer = DynamicLayer()
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = keys, values
+            source.layers.append(layer)
+        cache = EncoderDecoderCache(self.cache, source)
+        cache.is_updated = dict.fromkeys(range(len(source.layers)), True)
+        return _decoded(self.model, tokens, hidden, cache)
+
+
+def _decoded(model: Any, tokens: torch.Tensor, hidden: torch.Tensor, cache: Any) -> Any:
+    from transformers.modeling_outputs import BaseModelOutput
+
+    encoded = BaseModelOutput(last_hidden_state=hidden)
+    return model(
+        decoder_input_ids=tokens, encoder_outputs=encoded, past_key_values=cache, use_cache=True
+    )
+
+
+class Generator:
+    """A language model of transformers that remembers what it has read."""
+
+    def __init__(self, model: Any, compile: Compile, *, length: int, batch: int = 1) -> None:
+        self.length, self.batch, self.position = length, batch, 0
+        self.encoder: Module | None = None
+        self.encoded: Encoded | None = None
+        example: Encoded | None = None
+        if model.config.is_encoder_decoder:
+            self.encoder, example = _encoder(model, compile, batch)
+        with torch.no_grad():
+            decoder = Decoder(model, batch, length, example).eval()
+            self.prompt = self._compiled(decoder, compile, PROMPT, example)
+            self.step = self._compiled(decoder, compile, 1, example)
+        for name in self.step.structure.states:
+            self.step.structure.states[name] = self.prompt.structure.states[name]
+
+    def _compiled(
+        self, decoder: Decoder, compile: Compile, count: int, encoded: Encoded | None
+    ) -> Any:
+        given = (torch.zeros(self.batch, count, dtype=torch.int64), torch.arange(count))
+        axes: dict[str, Any] = {}
+        if count > 1:
+            axes = {"tokens": {1: "count"}, "place": {0: "count"}, "count": (2, self.length)}
+        if encoded is not None and _is_text(decoder.model):
+            axes |= {"hidden": {1: "source"}, "cross": {2: "source"}}
+        return compile(decoder, args=(*given, *(encoded or ())), dynamic=axes or None)
+
+    @property
+    def states(self) -> Iterable[torch.Tensor]:
+        """Keys, values and how many there are."""
+        return self.prompt.structure.states.values()
+
+    def reset(self) -> None:
+        """Forget all that was read."""
+        self.position = 0
+        for state in self.states:
+            state.zero_()
+
+    def encode(self, source: torch.Tensor) -> None:
+        """Read what the text is made from: another text, or sound."""
+        assert self.encoder is not None
+        made: Any = self.encoder(source)
+        self.encoded = made
+
+    def read(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The logits behind each of some tokens [batch, tokens], which are remembered."""
+        batch, count = tokens.shape
+        if batch != self.batch or self.position + count > self.length:
+            raise UserError(
+                "TW4046",
+                f"{count} tokens of {batch} texts behind {self.position} do not fit "
+                f"{self.length} of {self.batch}",
+                help="make the Generator with more length, or of another batch",
+            )
+        place = torch.arange(self.position, self.position + count)
+        self.position += count
+        called = self.step if count == 1 else self.prompt
+        made: torch.Tensor = called(tokens, place, *(self.encoded or ()))
+        return made
+
+    def generate(
+        self,
+        prompt: torch.Tensor,
+        count: int,
+        *,
+        end: int | Sequence[int] | None = None,
+        sampling: Sampling | None = None,
+        pad: int | None = None,
+    ) -> torch.Tensor:
+        """The prompt and, behind it, up to `count` tokens, each the likeliest there, or drawn.
+
+        A text that has come to its `end`, one of these tokens, goes on with `pad`, or with the
+        first of them, while others are written.
+        """
+        self.reset()
+        source = None if sampling is None else sampling.generator()
+        ends = torch.tensor([] if end is None else [end] if isinstance(end, int) else [*end])
+        tokens = [prompt]
+        logits = self.read(prompt)
+        ended = torch.zeros(len(prompt), 1, dtype=torch.bool)
+        for _ in range(count):
+            last = logits[:, -1]
+            best = last.argmax(-1, True) if sampling is None else sampling.draw(last, source)
+            if len(ends):
+                best = best.masked_fill(ended, int(ends[0]) if pad is None else pad)
+                ended |= torch.isin(best, ends)
+            tokens.append(best)
+            if bool(ended.all()):
+                break
+            if len(tokens) <= count:
+                logits = self.read(best)
+        return torch.cat(tokens, dim=1)
+
+
+def _is_text(model: Any) -> bool:
+    return bool(model.main_input_name == "input_ids")
+
+
+def _encoder(model: Any, compile: Compile, batch: int) -> tuple[Module, Encoded]:
+    """A model's encoder, compiled, and what it makes of an example."""
+    examples = examples_of(model, batch)
+    if examples is None:
+        raise Unsupported("TW4035", f"{type(model).__name__} reads {model.main_input_name}")
+    given = examples.kwargs[model.main_input_name]
+    encoder = Encoder(model).eval()
+    axes = {"source": {1: "source"}} if _is_text(model) else None
+    with torch.no_grad():
+        return compile(encoder, args=(given,), dynamic=axes), encoder(given)
+
+
+class LanguageModule(TorchModule):
+    """A compiled model that also writes text. What that needs is compiled when it is asked for."""
+
+    def __init__(self, inner: Module, structure: Structure, model: Any, compile: Compile) -> None:
+        super().__init__(inner, structure)
+        self.model, self.compile = model, compile
+        self.generators: dict[int, Generator] = {}  # by batch
+
+    def generate(
+        self,
+        inputs: torch.Tensor,
+        *,
+        max_new_tokens: int = 20,
+        sampling: Sampling | None = None,
+        end: int | Sequence[int] | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Tokens [batch, tokens] behind a prompt, or those that a source is turned into.
+
+        The likeliest at each place, or by `sampling`, as many as `max_new_tokens` or until the
+        `end`, which the model's own generation config knows. Models with an encoder begin with
+        `decoder_input_ids`, or as their config says.
+        """
+        if attention_mask is not None and not bool(attention_mask.all()):
+            message = "generate takes texts of one length, without padding"
+            raise UserError("TW4036", message, help="generate for each text, or for equal lengths")
+        known = self.model.generation_config
+        prompt = inputs
+        if self.model.config.is_encoder_decoder:
+            first = known.decoder_start_token_id
+            begin = torch.full((len(inputs), 1), 0 if first is None else first)
+            prompt = begin if decoder_input_ids is None else decoder_input_ids
+        text = self._generator(len(prompt), prompt.shape[1] + max_new_tokens)
+        if text.encoder is not None:
+            text.encode(inputs)
+        end = known.eos_token_id if end is None else end
+        pad = known.pad_token_id
+        return text.generate(prompt, max_new_tokens, end=end, sampling=sampling, pad=pad)
+
+    def _generator(self, batch: int, length: int) -> Generator:
+        """One with room for so many tokens; a longer text than any before makes a longer one."""
+        found = self.generators.get(batch)
+        if found is None or found.length < length:
+            room = max(ROOM, 1 << (length - 1).bit_length())
+            found = Generator(self.model, self.compile, length=room, batch=batch)
+            self.generators[batch] = found
+        return found
