@@ -68,9 +68,7 @@ def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Functi
     copy_name = fresh_block_name(fn, cache.name)
     ctx = scope_context(fn, scope, loops)
     exact = buffer not in fn.buffers
-    nest = copy_nest(
-        fn, name, copy_name, buffer, cache, box, ctx, loops, "cache_read", exact=exact
-    )
+    nest = copy_nest(fn, name, copy_name, buffer, cache, box, ctx, loops, "cache_read", exact=exact)
     made = with_body(fn, put(path, replace_buffers(block, {buffer: cache})))
     where = find_block(made, name)
     assert where is not None
