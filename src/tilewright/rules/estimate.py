@@ -4,9 +4,9 @@
     estimate_ns(fn, target, threads=2, several=True)
 
 A kernel of several operators is scheduled, and what rules expect of its parts adds up. One of one
-operator is not: the price is that of the cheapest plan of the first rule that serves one of the function's blocks,
-or of a rival of it: of a kernel of one operator that rule takes all stages with it. The search is a
-short one, since candidates of a graph are many, and differ by more than plans next to each other.
+operator is not: the price is that of the cheapest plan of the first rule that serves one of its
+blocks, or of a rival of it, since that rule takes all stages with it. The search is a short one:
+candidates of a graph are many, and differ by more than plans next to each other.
 """
 
 from __future__ import annotations
