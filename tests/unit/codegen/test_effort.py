@@ -5,7 +5,7 @@ import pytest
 
 from tilewright.base.target import Target
 from tilewright.codegen import effort, llvm
-from tilewright.codegen.build import build, emit_module
+from tilewright.codegen.build import Options, build, compile_object, emit_module
 from tilewright.codegen.effort import REGISTER_TILE, has_register_tile, optimized
 from tilewright.tensor import lower, parse
 
@@ -54,3 +54,58 @@ def test_the_answer_is_that_of_the_whole_pipeline(monkeypatch):
         found.append(c)
     np.testing.assert_array_equal(*found)
     np.testing.assert_allclose(found[0], a @ b, rtol=1e-5, atol=1e-5)
+
+
+PADDED = """
+func @padded(%A: f32[2, 2, 4], %B: f32[2, 4, 3], %C: f32[2, 2, 3]) stage flat {
+  alloc %B_pad: f32[64] in local
+  for %x0 in 0..2 {
+    for %x1 in 0..4 {
+      for %x2 in 0..3 {
+        %B_pad[%x0 * 16 + %x1 * 4 + %x2] = %B[%x0 * 12 + %x1 * 3 + %x2]
+      }
+      %B_pad[%x0 * 16 + %x1 * 4 + 3] = 0.0
+    }
+  }
+  alloc %C_pad: f32[64] in local
+  {
+    alloc %A_pad: f32[16] in local
+    for %h in 0..2 {
+      for %j in 0..16 {
+        %C_pad[%h * 16 + %j] = 0.0
+      }
+      for %ax1 in 0..2 {
+        for %ax2 in 0..4 {
+          %A_pad[%ax1 * 4 + %ax2] = %A[%h * 8 + %ax1 * 4 + %ax2]
+        }
+      }
+      for %ax1_1 in 2..4 {
+        for %ax2_1 in 0..4 {
+          %A_pad[%ax1_1 * 4 + %ax2_1] = 0.0
+        }
+      }
+      for %i in 0..4 {
+        for %j_4 in 0..4 {
+          for %r in 0..4 {
+            %C_pad[%h * 16 + %i * 4 + %j_4] = %C_pad[%h * 16 + %i * 4 + %j_4]
+              + %A_pad[%i * 4 + %r] * %B_pad[%h * 16 + %r * 4 + %j_4]
+          }
+        }
+      }
+    }
+  }
+  for %c2 in 0..3 {
+    for %c0 in 0..2 {
+      for %c1 in 0..2 {
+        %C[%c0 * 6 + %c1 * 3 + %c2] = %C_pad[%c0 * 16 + %c1 * 4 + %c2]
+      }
+    }
+  }
+}
+"""
+
+
+def test_a_padded_product_of_a_few_elements_has_code_for_x86():
+    """LLVM aborts on the vectors that it makes of its scalars itself."""
+    server = Target.parse("x86_64-linux-gnu -mcpu=emeraldrapids")
+    assert compile_object(parse(PADDED), server, Options(cache=False))
