@@ -8,6 +8,9 @@ SETUP := $(VENV)/.setup
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 
+# Tests start hundreds of processes: without byte code each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test lint unit hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
 .PHONY: results conformance sanitize test-accel clean
 

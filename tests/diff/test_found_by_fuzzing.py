@@ -53,6 +53,12 @@ CASES = {
         }""",
         [(np.arange(2 * extent).reshape(2, extent),) for extent in (0, 1, 6, 7)],
     ),
+    "no index of several dimensions": (
+        """g (int64[3, 0] i, float[1, 1] x) => (float[3, 0, 1] y) {
+            y = Gather <axis = 0> (x, i)
+        }""",
+        [(np.zeros((3, 0), np.int64), np.ones((1, 1), np.float32))],
+    ),
 }
 
 

@@ -8,6 +8,7 @@ through a few passes that turn memory into registers and addresses into what ins
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from tilewright.codegen import llvm
@@ -29,10 +30,12 @@ def optimized(text: str, fn: Function, machine: Machine) -> Any:
 
 
 def has_register_tile(fn: Function) -> bool:
-    """Whether a loop's body is a long run of vector statements."""
+    """Whether a loop's body has a long run of vector statements."""
     return any(
-        isinstance(stmt, Seq) and sum(map(_is_vector, stmt.stmts)) >= REGISTER_TILE
+        are_vectors and sum(1 for _ in run) >= REGISTER_TILE
         for stmt in walk(fn.body)
+        if isinstance(stmt, Seq)
+        for are_vectors, run in groupby(stmt.stmts, _is_vector)
     )
 
 

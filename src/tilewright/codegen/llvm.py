@@ -105,16 +105,20 @@ def parse(text: str) -> Any:
     return module
 
 
-def optimize(module: Any, machine: Machine, *, vectorize: bool = True) -> None:
-    """Run LLVM's O3 pipeline in place."""
-    passes = _pass_builder(machine, vectorize=vectorize)
+def optimize(module: Any, machine: Machine, *, slp: bool = False) -> None:
+    """Run LLVM's O3 pipeline in place.
+
+    `slp`: vectors of scalars in a row, too. Kernels for CPUs have none to find, and what is found
+    in padded products of a few elements makes LLVM's code generator for x86 abort.
+    """
+    passes = _pass_builder(machine, slp=slp)
     passes.getModulePassManager().run(module, passes)
 
 
-def _pass_builder(machine: Machine, *, vectorize: bool = True) -> Any:
+def _pass_builder(machine: Machine, *, slp: bool = False) -> Any:
     options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = vectorize
-    options.slp_vectorization = vectorize
+    options.loop_vectorization = True
+    options.slp_vectorization = slp
     options.loop_unrolling = True
     return llvm.create_pass_builder(target_machine(machine), options)
 

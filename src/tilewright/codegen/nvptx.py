@@ -106,7 +106,7 @@ def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
     gpu = machine(chosen)
     text, steps = emit_kernels(fn, chosen)
     module = llvm.parse(text)
-    llvm.optimize(module, gpu)
+    llvm.optimize(module, gpu, slp=True)
     scalars = tuple(param for param in fn.params if isinstance(param, Var))
     return DeviceCode(llvm.to_assembly(module, gpu), fn.buffers, scalars, steps)
 

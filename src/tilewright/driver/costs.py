@@ -47,9 +47,11 @@ class KernelCosts:
         graph = collapse_rows(candidate.kernel)
         return Job(candidate.kernel.name, graph, {}, candidate.weights, self.setting)
 
-    def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
+    def measured(
+        self, candidates: Sequence[Candidate], *, measure: bool = True
+    ) -> tuple[Price, ...] | None:
         """Times of candidates; None where not all of them are known."""
-        if self.asked is not None:
+        if self.asked is not None and measure:
             self.asked.append(tuple(candidates))
         if self.times is None:
             return None
@@ -61,9 +63,11 @@ class KernelCosts:
         ]
         return tuple(prices) if len(prices) == len(candidates) else None
 
-    def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
+    def prices(
+        self, candidates: Sequence[Candidate], *, measure: bool = True
+    ) -> tuple[Price, ...] | None:
         """Times that were measured, or else estimates; None where there are neither of some."""
-        known = self.measured(candidates)
+        known = self.measured(candidates, measure=measure)
         if known is not None:
             return known
         found = [(each.name, self._estimate(each)) for each in candidates]
@@ -97,6 +101,7 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
         threads=setting.threads,
         constants=weights,
         in_cache=candidate.in_cache,
+        several=candidate.has_stages,
     )
 
 

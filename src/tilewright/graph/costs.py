@@ -21,6 +21,7 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Graph, Node, Value
 
 MEASURED, ESTIMATED = "measured", "estimated"
+COMPOSED = ("attention",)  # operators whose own rule takes all of it, or several a part each
 LEAST_SPEEDUP = 1.1  # how many times faster another form must be, since estimates are not exact
 
 
@@ -32,6 +33,11 @@ class Candidate:
     kernel: Graph
     weights: frozenset[int] = frozenset()  # parameters that are known before any call
     in_cache: bool = True  # weights are still in L2 from the call before
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether it may be more than one nest of loops with what goes before and after it."""
+        return len(self.kernel.nodes) > 1 or self.kernel.nodes[0].op in COMPOSED
 
 
 @dataclass(frozen=True)
@@ -55,16 +61,21 @@ class GraphChoice:
 
 
 class Costs(Protocol):
-    """What a pass may ask. Every candidate that was asked about can be measured by a tuner."""
+    """What a pass may ask. Every candidate that was asked about can be measured by a tuner, but
+    for those that are kernels of the model either way: `measure` says no, these are tuned."""
 
     @property
     def has_times(self) -> bool:
         """Whether anything was measured, or is going to be: else there is no need to ask."""
 
-    def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
+    def measured(
+        self, candidates: Sequence[Candidate], *, measure: bool = True
+    ) -> tuple[Price, ...] | None:
         """Times of candidates; None where not all of them are known."""
 
-    def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
+    def prices(
+        self, candidates: Sequence[Candidate], *, measure: bool = True
+    ) -> tuple[Price, ...] | None:
         """Times that were measured, or else estimates; None where there are neither of some."""
 
 
@@ -88,8 +99,13 @@ def place_of(loc: Loc) -> str:
     return loc.node if isinstance(loc, ModelNode) else ""
 
 
-def candidate_of(name: str, nodes: Sequence[Node], in_cache: bool = True) -> Candidate:
-    """Some nodes that follow each other, the last of which gives the result, as a candidate.
+def candidate_of(
+    name: str,
+    nodes: Sequence[Node],
+    in_cache: bool = True,
+    outputs: tuple[Value, ...] = (),
+) -> Candidate:
+    """Some nodes that follow each other as a candidate; without `outputs` the last one gives them.
 
     What they take from outside are parameters, and so are constants: weights.
     """
@@ -98,7 +114,7 @@ def candidate_of(name: str, nodes: Sequence[Node], in_cache: bool = True) -> Can
     made = {value for node in inside for value in node.outputs}
     taken = [value for node in inside for value in node.inputs if value is not None]
     params = tuple(dict.fromkeys(value for value in taken if value not in made))
-    kernel = Graph(inside[-1].op, params, tuple(inside), inside[-1].outputs)
+    kernel = Graph(inside[-1].op, params, tuple(inside), outputs or inside[-1].outputs)
     weights = frozenset(at for at, value in enumerate(params) if value in fixed)
     return Candidate(name, kernel, weights, in_cache)
 

@@ -52,7 +52,7 @@ def reduced(
             for at, axis in zip(index, rest, strict=True):
                 full[axis] = at
         if any(static(x.shape[axis]) == 0 for axis in axes):
-            return combine.reducer(wide_type(x.dtype)).identity[0]
+            return combine.reducer(of(te.const(0, x.dtype)).dtype).identity[0]
         ks = [te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes]
         for axis, k in zip(axes, ks, strict=True):
             full[axis] = k

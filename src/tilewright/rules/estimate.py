@@ -1,10 +1,12 @@
-"""What a kernel of one operator would take, without scheduling it.
+"""What a kernel would take, before there is one.
 
     estimate_ns(fn, target, threads=2, constants=("w",))
+    estimate_ns(fn, target, threads=2, several=True)
 
-The price is that of the cheapest plan of the first rule that serves one of the function's blocks,
-or of a rival of it: of a kernel of one operator that rule takes all stages with it. The search is a
-short one, since candidates of a graph are many, and differ by more than plans next to each other.
+A kernel of several operators is scheduled, and what rules expect of its parts adds up. One of one
+operator is not: the price is that of the cheapest plan of the first rule that serves one of its
+blocks, or of a rival of it, since that rule takes all stages with it. The search is a short one:
+candidates of a graph are many, and differ by more than plans next to each other.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.target import CUDA, Target
-from tilewright.rules import RULES
+from tilewright.rules import RULES, schedule
 from tilewright.rules.context import RuleContext
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.rule import Closed, Rule
@@ -33,17 +35,18 @@ def estimate_ns(
     threads: int = 1,
     constants: Iterable[str] = (),
     in_cache: bool = True,
+    several: bool = False,
 ) -> float | None:
-    """Nanoseconds of a kernel; None where no rule with a price serves it.
+    """Nanoseconds of a kernel, of several operators or of one; None where no rule with a price
+    serves it, or a part of it.
 
     `in_cache` says that weights are in L2 from the call before, as far as they fit there; otherwise
     a kernel takes at least as long as they take to come from memory.
     """
     context = RuleContext(Target.parse(target), threads, frozenset(constants))
-    priced = _first(fn, context)
-    if priced is None:
+    cycles = _sum(fn, context) if several else _first(fn, context)
+    if cycles is None:
         return None
-    cycles = priced.cycles
     if not in_cache:
         cycles = max(cycles, weights_bytes(fn, context.constants) / _weights_rate(context))
     return cycles * context.target.machine.cycle_ns
@@ -56,7 +59,19 @@ def _weights_rate(context: RuleContext) -> float:
     return context.target.machine.scattered_bytes_per_cycle * context.threads
 
 
-def _first(fn: Function, context: RuleContext) -> Priced[Any] | None:
+def _sum(fn: Function, context: RuleContext) -> float | None:
+    """Cycles of all that rules decide about."""
+    made = schedule(
+        fn, context.target, threads=context.threads, constants=sorted(context.constants)
+    )
+    found = [each.predicted_ns for each in made.decisions]
+    if not all(found):
+        return None  # a rule that has no price took a part
+    return sum(found) / context.target.machine.cycle_ns if found else None
+
+
+def _first(fn: Function, context: RuleContext) -> float | None:
+    """Cycles of what the first rule with a price takes."""
     sch = Schedule(fn)
     inline_producers(sch)
     for entry in RULES.get(context.target.kind, ()):
@@ -68,7 +83,7 @@ def _first(fn: Function, context: RuleContext) -> Priced[Any] | None:
             found = [_cheapest(sch, reference, rule, context) for rule in rivals]
             priced = [each for each in found if each is not None]
             if priced:
-                return min(priced, key=lambda each: each.cycles)
+                return min(each.cycles for each in priced)
     return None
 
 

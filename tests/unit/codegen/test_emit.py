@@ -229,3 +229,17 @@ def test_every_target_compiles_vectors_masks_and_small_floats(target):
     undefined = set(re.findall(r"(?:bl|call|callq|jal)\s+_*([a-z]\w*)", run.assembly))
     helpers = {name for name in undefined if name.endswith(("hf2", "bf2", "hf", "f"))}
     assert not helpers & {"expf", "tanhf", "extendhfsf2", "truncsfhf2", "fmaf"}
+
+
+def test_what_control_has_passed_is_not_written_again():
+    text = emitted("""
+func @again(%x: f32[n], %y: f32[n], %z: f32[n]) stage flat {
+  for %i in 0..n {
+    %y[%i * 4 + 1] = %x[%i * 4 + 1]
+    if %i * 4 + 1 < 9 { %z[%i * 4 + 1] = %x[%i * 8] }
+    %z[%i * 8] = 1.0
+  }
+}""")
+    kernel = text[: text.index("define i32 @again")]
+    assert len(re.findall(r"= mul nsw i64 %i, 4\b", kernel)) == 1
+    assert len(re.findall(r"= mul nsw i64 %i, 8\b", kernel)) == 2  # one of them not always passed

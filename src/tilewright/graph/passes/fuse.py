@@ -11,8 +11,10 @@ their rows, computes all:
 
 What only rearranges the operand of a product is read in place: a copy of it goes into each product
 that uses it. Cheap work used in several kernels is repeated in each where moving its result costs
-more. A value that others need too is one of several outputs. What costs more is weighed by
-`graph/cost.py`; no group may wait for itself through others (`graph/groups.py`).
+more. A value that others need too is one of several outputs. What costs more is told by the table
+of costs (`graph/costs.py`), of the kernels that there would be either way; what that has no price
+for is weighed by bytes and operations (`graph/cost.py`). No group may wait for itself through
+others (`graph/groups.py`).
 
 Options: `limit`, the most nodes of a kernel; `numbers`, how many numbers may be in one place of an
 operator before they are parameters of kernels.
@@ -20,15 +22,16 @@ operator before they are parameters of kernels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from tilewright import sym
 from tilewright.base.multiprocessor import PROLOGUE_ELEMENTS
 from tilewright.base.passes import PassContext
-from tilewright.base.target import CUDA, Target
+from tilewright.base.target import CPU, CUDA, Target
 from tilewright.graph.cost import Rates, elements, operations_per_element, rates_of, size_bytes
+from tilewright.graph.costs import Candidate, candidate_of, costs_of, note_choice
 from tilewright.graph.enclose import VARIED, enclose, kernels, small_constants
 from tilewright.graph.groups import Groups
 from tilewright.graph.ir import Graph, Module, Node, Value
@@ -74,7 +77,7 @@ def fuse(module: Module, ctx: PassContext) -> Module:
 
     def change(graph: Graph) -> Graph:
         constants = small_constants(graph.nodes, module.constants, numbers)
-        return _fused(graph, constants, limit, rates_of(ctx.target), windows, prologues)
+        return _fused(graph, constants, limit, ctx, windows, prologues)
 
     return map_bodies(module, change)
 
@@ -83,11 +86,11 @@ def _fused(
     graph: Graph,
     constants: Mapping[Value, Node],
     limit: int,
-    rates: Rates,
+    ctx: PassContext,
     windows: bool,
     prologues: bool,
 ) -> Graph:
-    fusion = _Fusion(graph, limit, rates, windows)
+    fusion = _Fusion(graph, limit, ctx, windows)
     if prologues:
         fusion.repeat_prologues()
     fusion.repeat_leaves()
@@ -118,8 +121,9 @@ class Rows:
 class _Fusion:
     """The groups of one graph."""
 
-    def __init__(self, graph: Graph, limit: int, rates: Rates, windows: bool = False) -> None:
-        self.graph, self.limit, self.rates, self.windows = graph, limit, rates, windows
+    def __init__(self, graph: Graph, limit: int, ctx: PassContext, windows: bool = False) -> None:
+        self.graph, self.limit, self.ctx, self.windows = graph, limit, ctx, windows
+        self.rates: Rates = rates_of(ctx.target)
         self.nodes = graph.nodes
         self.at = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.users: dict[Value, list[int]] = {}
@@ -291,11 +295,64 @@ class _Fusion:
         node, group = self.nodes[at], self._group(value)
         if not self._is_only_user(node, value):
             return False
-        work = sum(operations_per_element(self.nodes[n]) for n in self.groups.members[group])
+        members, users = self.groups.members[group], self.groups.members[self.groups.group_of[at]]
+        if users is not members:
+            known = self._is_priced_less(
+                node,
+                joined=[self._kernel("together", [*members, *users])],
+                apart=[self._kernel("first", members), self._kernel("second", users)],
+                kinds={self.kind[group], self.kind[self.groups.group_of[at]]},
+            )
+            if known is not None:
+                return known
+        work = sum(operations_per_element(self.nodes[n]) for n in members)
         again = max(0, elements(node.outputs[0]) - elements(value))
         rates = self.rates
         stored_ns = rates.launch_ns + 2 * rates.byte_ns * size_bytes(value)
         return stored_ns > rates.operation_ns * work * again
+
+    # ---------------------------------------------------------------- prices
+
+    def _kernel(self, name: str, members: list[int], copies: Collection[int] = ()) -> Candidate:
+        """What the members of a group would be as a kernel, with copies of others in it."""
+        inside = set(members)
+        taken = self._copies([*members, *copies])
+        order = sorted({*members, *copies, *taken})
+        sources = {self.at[v] for at in order for v in self.nodes[at].inputs if v in self.at}
+        constants = [at for at in sorted(sources) if self.nodes[at].op == "constant"]
+        outputs = tuple(
+            value
+            for at in sorted(inside)
+            for value in self.nodes[at].outputs
+            if self._is_used(value, inside)
+        )
+        nodes = [self.nodes[at] for at in (*constants, *order)]
+        return candidate_of(name, nodes, outputs=outputs)
+
+    def _is_priced_less(
+        self,
+        node: Node,
+        *,
+        joined: list[Candidate],
+        apart: list[Candidate],
+        kinds: set[Kind],
+    ) -> bool | None:
+        """Whether some kernels take less than others that compute the same; None where the table
+        of costs does not know. Estimates of products say nothing of the work around them."""
+        target, costs = self.ctx.target, costs_of(self.ctx)
+        if costs is None or not isinstance(target, Target) or target.kind != CPU:
+            return None
+        candidates = [*joined, *apart]
+        ask = costs.measured if PRODUCT in kinds else costs.prices
+        prices = ask(candidates, measure=False)
+        if prices is None:
+            return None
+        ns = [price.ns + self.rates.launch_ns for price in prices]
+        is_less = sum(ns[: len(joined)]) <= sum(ns[len(joined) :])
+        chosen = joined if is_less else apart
+        names = ", ".join(each.name for each in chosen)
+        note_choice(self.ctx, "fuse", node, node.op, names, prices)
+        return is_less
 
     # ---------------------------------------------------------------- repeating
 
@@ -421,6 +478,21 @@ class _Fusion:
         work = sum(operations_per_element(self.nodes[at]) for at in members)
         if work > REPEATED_OPERATIONS:
             return False
+        groups = {kernel: self.groups.members[kernel] for kernel in readers}
+        known = self._is_priced_less(
+            self.nodes[members[0]],
+            joined=[
+                self._kernel(f"with a copy {at}", group, members)
+                for at, group in enumerate(groups.values(), 1)
+            ],
+            apart=[
+                self._kernel("once", members),
+                *(self._kernel(f"user {at}", group) for at, group in enumerate(groups.values(), 1)),
+            ],
+            kinds={self.kind[kernel] for kernel in groups},
+        )
+        if known is not None:
+            return known
         given = dict.fromkeys(v for at in members for v in self.nodes[at].inputs if v)
         outside = sum(size_bytes(v) for v in given if v not in made)
         stored = sum(size_bytes(v) for v in shared)

@@ -67,7 +67,8 @@ def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Functi
     cache = replace(buffer, name=cache_name(buffer, memory), scope=memory, align=())
     copy_name = fresh_block_name(fn, cache.name)
     ctx = scope_context(fn, scope, loops)
-    nest = copy_nest(fn, name, copy_name, buffer, cache, box, ctx, loops, "cache_read")
+    exact = buffer not in fn.buffers
+    nest = copy_nest(fn, name, copy_name, buffer, cache, box, ctx, loops, "cache_read", exact=exact)
     made = with_body(fn, put(path, replace_buffers(block, {buffer: cache})))
     where = find_block(made, name)
     assert where is not None

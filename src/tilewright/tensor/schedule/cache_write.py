@@ -52,7 +52,7 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     box = _box(fn, scope, site, buffer, place, ctx)
     cache = replace(buffer, name=cache_name(buffer, memory), scope=memory, align=())
     copy_name = fresh_block_name(fn, cache.name)
-    nest = copy_nest(fn, name, copy_name, cache, buffer, box, ctx, loops, "cache_write")
+    nest = copy_nest(fn, name, copy_name, cache, buffer, box, ctx, loops, "cache_write", exact=True)
     made = with_body(fn, put(path, replace_buffers(block, {buffer: cache})))
     where = find_block(made, name)
     assert where is not None

@@ -136,11 +136,13 @@ def copy_nest(
     ctx: Context,
     around: Sequence[For],
     primitive: str,
+    *,
+    exact: bool = False,
 ) -> Stmt:
     """Loops around a block that copies a box of one buffer to the same place in another, for its
-    user's sake."""
+    user's sake. `exact`: what is beside the box may have no value."""
     loc: Loc = Synthetic(primitive)
-    cover = Cover(ctx, {loop.var for loop in around})
+    cover = Cover(ctx, {loop.var for loop in around}, exact=exact)
     for r, dim in zip(box.ranges, source.shape, strict=True):
         cover.over(r, dim)
     check_total(fn, cover, user, f"copy %{source.name} for @{user}")

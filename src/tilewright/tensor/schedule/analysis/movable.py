@@ -190,8 +190,8 @@ def check_inputs_there(
             check_seen(fn, region.buffer, memory, writer.path, place, what)
             if region.buffer not in fn.buffers:
                 _check_home(fn, moved, region.buffer, writer, old, shared, what)
-            if not shared:
-                continue
+            if not shared and scope.holder is None:
+                continue  # all of it has been written; inside a block, only the block's part
             check_finished(fn, writer, shared, what)
             if region.buffer not in certain:
                 _check_covered(fn, scope, moved, inner, writer, shared, place, region.buffer, what)
