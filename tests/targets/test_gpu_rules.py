@@ -149,6 +149,67 @@ def test_winograds_method_stays_in_registers():
     assert said.count("0 bytes spill stores, 0 bytes spill loads") == 3
 
 
+def depthwise(images, size, channels, stride=1, kind="f16", kernel=3, pad=1):
+    module = graph.parse(
+        f"""
+        graph @main(%x: {kind}[{images}, {size}, {size}, {channels}],
+                    %w: {kind}[{channels}, 1, {kernel}, {kernel}], %b: f32[{channels}]) {{
+          %c = conv(%x, %w) {{
+            strides = ({stride}, {stride}), pads = ({pad}, {pad}, {pad}, {pad}),
+            dilations = (1, 1), groups = {channels}, layout = "channels_last", to = dtype f32}}
+          %d = add(%c, %b)
+          %y = cast(%d) {{to = dtype {kind}}}
+          return %y
+        }}
+        """
+    )
+    return lower_graph(module.main, "depthwise")
+
+
+@pytest.mark.parametrize(
+    ("shape", "plan"),
+    [
+        ((2, 8, 16), "columns=4 lanes=8 threads=32"),
+        ((1, 7, 32, 2), "columns=2 lanes=8 threads=32"),
+        ((2, 9, 32, 2, "f16", 5, 0), "columns=1 lanes=2 threads=32"),
+        ((1, 8, 16, 1, "f32"), "columns=2 lanes=4 threads=32"),
+    ],
+)
+def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
+    fn = depthwise(*shape)
+    made = schedule(fn, TARGET, constants=("w", "b"), choices={"c": Choice("depthwise", plan)})
+    split = split_constant_blocks(made.schedule.function)
+    arrays = [
+        array.astype(param.dtype.numpy)
+        for array, param in zip(arrays_of(fn), fn.params, strict=True)
+    ]
+    packed = [np.zeros([int(d.value) for d in p.shape], p.dtype.numpy) for p in split.results]
+    interpret(split.packer, *[arrays[at] for at in split.weights], *packed)
+    args = [
+        arrays[p.position] if isinstance(p, Given) else packed[p.position] for p in split.params
+    ]
+    device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
+    interpret(device, *args)
+    want = [array.copy() for array in arrays]
+    interpret(fn, *want)
+    np.testing.assert_allclose(
+        args[-1].astype(np.float32), want[-1].astype(np.float32), rtol=2e-3, atol=2e-3
+    )
+
+
+def test_threads_of_a_depthwise_convolution_load_sixteen_bytes():
+    fn = depthwise(32, 112, 64, 2)
+    made = schedule(fn, TARGET, constants=("w", "b"))
+    assert [each.rule for each in made.decisions] == ["depthwise"]
+    split = split_constant_blocks(made.schedule.function)
+    device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
+    ptx = device_code(device, Target.parse(TARGET)).ptx
+    assert "ld.global.v4" in ptx
+    assert "st.global.v4" in ptx
+    assert "ld.global.b16" not in ptx
+    assert "0 bytes spill stores, 0 bytes spill loads" in assembled(ptx)
+
+
 @pytest.mark.parametrize("shape", [(8, 16, 8), (4, 12, 10, 3, 2), (12, 8, 13), (32, 32, 4)])
 def test_convolutions_by_the_default_plan(shape):
     check(convolution(*shape), "c_sum", "convolution", None)

@@ -34,7 +34,7 @@ class Multiprocessor:
     l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
     cluster_bytes_per_cycle: float  # that one block of a cluster writes, and reads of others
     cluster_latency_cycles: int  # until blocks of a cluster have started, met twice and ended
-    multicast_latency_cycles: int  # that blocks which bring tiles for each other take longer
+    multicast_latency_cycles: int  # that a tile takes longer for two more blocks it is brought to
     tensor_fma_per_cycle: int  # 16-bit operands
     wgmma_latency_cycles: int  # from the last product of a warpgroup to having its sums
     access_bytes: int  # the widest access of one thread
@@ -94,7 +94,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         l2_bytes_per_cycle=52.0,
         cluster_bytes_per_cycle=24.0,
         cluster_latency_cycles=8000,
-        multicast_latency_cycles=8000,
+        multicast_latency_cycles=550,
         tensor_fma_per_cycle=2048 if number >= 90 else 1024,
         wgmma_latency_cycles=130,
         access_bytes=16,

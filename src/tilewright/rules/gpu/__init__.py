@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.rules.gpu.attention_hopper import ATTENTION_HOPPER
 from tilewright.rules.gpu.contraction import GEMM
 from tilewright.rules.gpu.convolution import CONVOLUTION
+from tilewright.rules.gpu.depthwise import DEPTHWISE
 from tilewright.rules.gpu.elementwise import ELEMENTWISE
 from tilewright.rules.gpu.fallback import FALLBACK
 from tilewright.rules.gpu.gemm_ampere import GEMM_AMPERE
@@ -24,7 +25,7 @@ RULES: RuleSet = (
     (GEMM,),
     (ROWS,),
     (GEMV,),
-    (REDUCTION,),
+    (DEPTHWISE, REDUCTION),
     (ELEMENTWISE,),
     (FALLBACK,),
 )

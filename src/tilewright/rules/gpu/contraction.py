@@ -15,12 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import ceildiv, contraction_of, filled_by, parts_along
+from tilewright.rules.gpu.parts import (
+    ceildiv,
+    contraction_of,
+    copy_lanes,
+    extent_of,
+    filled_by,
+    parts_along,
+)
 from tilewright.rules.gpu.reduction import through
 from tilewright.rules.gpu.threads import attempt_all, share
 from tilewright.rules.match.contraction import Contraction, contraction
@@ -308,7 +316,10 @@ def tiled(
     for copy, load, at in ((a, found.a, m), (b, found.b, x)):
         _lay_out(sch, copy, load, found.nest.var(at), words)
         depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
-        share(sch, sch.get_loops(copy)[depth:], plan.threads)
+        own = sch.get_loops(copy)[depth:]
+        lanes = copy_lanes(sch, copy, words * load.buffer.dtype.size_bytes)
+        whole = prod(extent_of(sch, loop) for loop in own) % (plan.threads * lanes) == 0
+        share(sch, own, plan.threads, lanes if whole else 1)
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
     if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MOST_UNROLLED:

@@ -24,16 +24,22 @@ from tilewright import sym
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import MOST_UNROLLED
-from tilewright.rules.gpu.parts import ceildiv, contraction_of, extent_of, filled_by, parts_along
+from tilewright.rules.gpu.parts import (
+    ceildiv,
+    contraction_of,
+    copy_lanes,
+    extent_of,
+    filled_by,
+    parts_along,
+)
 from tilewright.rules.gpu.reduction import depth_of, through
 from tilewright.rules.gpu.threads import MOST_TURNS, attempt_all, share
 from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import block_of, fused, inner_nest, is_expression, nest_of
+from tilewright.rules.match.nest import fused, inner_nest, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import ONE, Const
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 
@@ -458,7 +464,10 @@ def _inner(
         sch.compute_at(copy, co)
         depth = [loop.var for loop in sch.get_loops(copy)].index(co.var) + 1
         share(
-            sch, sch.get_loops(copy)[depth:], _thread_count(plan), _vector(sch, copy, access_bytes)
+            sch,
+            sch.get_loops(copy)[depth:],
+            _thread_count(plan),
+            copy_lanes(sch, copy, access_bytes),
         )
     start = sch.decompose_reduction(block, co)
     attempt_all(sch, registers, sch.unroll)
@@ -470,22 +479,6 @@ def _inner(
             break
         sch.attempt(sch.unroll, loop)
     return start
-
-
-def _vector(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
-    """Elements that a thread copies at a time: as many as lie side by side on both sides."""
-    block = block_of(sch.function, copy.name)
-    body = block.body
-    if not isinstance(body, Store) or not isinstance(body.value, Load):
-        return 1
-    if body.index[-1] is not body.value.index[-1] or body.value.buffer.shape[-1] is ONE:
-        return 1
-    lanes = access_bytes // body.buffer.dtype.size_bytes
-    side = body.value.buffer.shape[-1]
-    own = extent_of(sch, sch.get_loops(copy)[-1])
-    if not isinstance(side, Const) or own % lanes or int(side.value) % lanes:
-        return 1
-    return lanes
 
 
 def _taps(axes: Axes) -> list[int]:

@@ -316,10 +316,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     per_step = np.maximum(busy_units, busy_units / c["groups"] / c["turns"] + waits)
     tall, wide = np.minimum(rows, found.m), np.minimum(c["block_n"], found.n)  # the rest is zeros
     slot = c["boxes"] * (tall + wide) * hopper.ROW_BYTES
-    # A tile that blocks of a cluster bring for each other comes from L2 once.
-    once = {axis: np.where(c["along"] == axis, c["cluster"], 1) for axis in "mn"}
-    brought = c["boxes"] * (tall / once["n"] + wide / once["m"]) * hopper.ROW_BYTES
-    narrow = brought / sm.l2_bytes_per_cycle
+    # What one multiprocessor gets, also of tiles that blocks of a cluster bring for each other.
+    narrow = slot / sm.l2_bytes_per_cycle
+    # Blocks wait for each other's slots: two hardly do, more of them at every step.
+    brings = c["cluster"] > cluster
+    meets = np.where(brings, c["cluster"] // 2 - 1, 0) * sm.multicast_latency_cycles
     # One slot is in use while the others are filled; signs between roles take their time too.
     waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
     busy = np.minimum(blocks, sm.count)
@@ -329,7 +330,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
     # Written, a quarter of a line at a time, and read again.
     parts = 12.0 * found.batch * found.m * found.n * split
-    through_tiles = waves * steps * np.maximum(np.maximum(per_step, narrow), waiting)
+    through_tiles = waves * steps * (np.maximum(np.maximum(per_step, narrow), waiting) + meets)
     kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
     # Sums of a tile go to memory and come back, behind a signal: of as many others as share it.
     others = np.minimum(np.ceil(sm.count / tiles), steps)
@@ -338,7 +339,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     )
     # Blocks that share steps are at different places of their sums: none finds in L2 what another
     # one has just asked for.
-    alone = np.where(shares, np.floor(waves) / c["span"] + 1, waves / c["span"])
+    whole = np.maximum(0, np.floor(waves) - 1)
+    alone = np.where(shares, whole / c["span"] + waves - whole, waves / c["span"])
     follows = 1.0 * rows * c["block_n"] * found.epilogue / sm.fma_per_cycle
     # Where memory sets the pace, products wait now and then: less with more slots of more boxes.
     late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
@@ -348,8 +350,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         store=1.0 * rows * c["block_n"] / 64 / cluster,
         exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0)
         + np.where(shares, given, 0.0)
-        + np.where(c["cluster"] > cluster, sm.multicast_latency_cycles, 0.0),
-        epilogue=np.ceil(waves) * follows / cluster,
+        + np.where(brings, sm.global_latency_cycles, 0.0),
+        epilogue=np.where(c["turns"] > 1, 1.0, np.ceil(waves)) * follows / cluster,
         l2=alone * steps * c["boxes"] * 40.0,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )

@@ -10,7 +10,7 @@ from tilewright.intrin import hopper
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.sym import ONE, Const
-from tilewright.tensor.ir import REDUCE, Load
+from tilewright.tensor.ir import REDUCE, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
 from tilewright.tensor.visit import output_buffers
@@ -55,6 +55,22 @@ def copied_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
     """A copy of an operand's tile in shared memory."""
     index = contraction_of(sch, reference).read_index(load)
     return sch.cache_read(reference, index, "shared")
+
+
+def copy_lanes(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
+    """Elements that a thread copies at a time: as many as lie side by side on both sides."""
+    block = block_of(sch.function, copy.name)
+    body = block.body
+    if not isinstance(body, Store) or not isinstance(body.value, Load):
+        return 1
+    if body.index[-1] is not body.value.index[-1] or body.value.buffer.shape[-1] is ONE:
+        return 1
+    lanes = access_bytes // body.buffer.dtype.size_bytes
+    side = body.value.buffer.shape[-1]
+    own = extent_of(sch, sch.get_loops(copy)[-1])
+    if not isinstance(side, Const) or own % lanes or int(side.value) % lanes:
+        return 1
+    return lanes
 
 
 def parts_along(sch: Schedule, along: LoopRef) -> BlockRef:

@@ -9,8 +9,8 @@
         if 0 < begin { partial[b] = sums; signal(b) }
         else { for other in b + 1..last + 1 { wait(other); sums += partial[other] }; store(sums) } }
 
-Blocks have a tile each as long as there are enough for all. Of the T * K steps of the other tiles
-block b has those from b * T * K / B on, so that no wave is left half empty. A tile whose steps
+Blocks have a tile each in all whole waves but the last. Of the T * K steps of the other tiles block
+b has those from b * T * K / B on, so that no wave is left half empty. A tile whose steps
 several blocks have belongs to the one with its first step; the others leave their sums in memory,
 which is the first thing that they do in that wave, and signal. Who waits takes the signal back, so
 that the next launch finds none. A block waits for later ones alone, which wait for nobody before
@@ -59,10 +59,9 @@ class Shares:
 
     @property
     def waves(self) -> int:
-        """Whole ones, in which each block has a tile of its own; the rest has steps for all."""
-        found = self.tiles // self.blocks
-        few = (self.tiles - found * self.blocks) * self.depth < self.blocks
-        return max(0, found - 1) if few else found
+        """Whole ones, in which each block has a tile of its own. The rest is a wave and a part: of
+        it a block has as many steps as a tile has, or more, and no tile is summed by many."""
+        return max(0, self.tiles // self.blocks - 1)
 
     @property
     def rest(self) -> int:

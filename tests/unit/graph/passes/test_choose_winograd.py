@@ -69,6 +69,13 @@ def test_weights_that_do_not_wait_in_the_cache_take_time():
     assert chosen(model(56, 64, 64, others=8 << 20)) == 4
 
 
+def test_gpus_have_a_schedule_for_channels_first():
+    gpu = Target.parse("cuda -arch=sm_90a")
+    assert chosen(model(56, 64, 64, layout="channels_first"), gpu) == 4
+    assert chosen(model(7, 512, 512, layout="channels_first"), gpu) == 0  # weights, few tiles
+    assert chosen(model(56, 64, 64), gpu) == 0
+
+
 def test_other_convolutions_stay_as_they_are():
     assert chosen(model(56, 64, 64, kernel=1)) == 0
     assert chosen(model(56, 64, 64, stride=2)) == 0

@@ -1,0 +1,242 @@
+"""Windows of single channels, channels last: depthwise convolutions of batches.
+
+    for t in threads {                                   some channels of some pixels of a line
+      for r0 { line = what the windows see of one row, in registers
+        for r1, xi { sums[xi] += line[xi * stride + r1] * W[r0, r1] } }
+      Y = epilogue(sums) }
+
+A thread has as many neighbouring channels as one access brings, and `columns` pixels side by side:
+a pixel that it has loaded and widened serves all windows of its line, a weight all of its pixels.
+Weights known beforehand lie with channels side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.multiprocessor import USUAL_THREADS, multiprocessor_of
+from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.parts import ceildiv
+from tilewright.rules.gpu.reduction import depth_of
+from tilewright.rules.gpu.threads import bind_flat
+from tilewright.rules.match.followers import followers
+from tilewright.rules.match.nest import Nest, block_of, is_expression, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
+from tilewright.sym import ONE, ZERO, Const
+from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.ir import Load, Store
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.visit import exprs, output_buffers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a thread has, and how many make a block."""
+
+    columns: int  # pixels side by side
+    lanes: int  # channels side by side
+    threads: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sum over windows of each channel, and what fills its image."""
+
+    reference: BlockRef
+    padded: BlockRef | None
+    weights: str
+    packs: bool  # weights are known beforehand
+    widest: int  # channels of one access
+    images: int  # and lines: results without columns and channels
+    wide: int
+    channels: int
+    kernel_y: int
+    kernel_x: int
+    stride: int
+    element_bytes: int
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """Each channel of a result sums windows of its own channel, which is the last axis of both; all
+    sizes known."""
+    nest = nest_of(sch, reference)
+    if nest is None or len(nest.spatial) != 4 or not nest.reduce or not is_expression(nest.block):
+        return None
+    if nest.is_dynamic(list(nest.loops)):
+        return None
+    loads = [node for node in exprs(nest.block.body) if isinstance(node, Load)]
+    image, weights = _operands(nest, loads)
+    if image is None or weights is None:
+        return None
+    *_, x, channel = nest.spatial
+    kernel = [at for at in nest.reduce if nest.extent(at) is not ONE]
+    if len(kernel) != 2 or kernel != list(nest.reduce)[-2:]:
+        return None
+    step = sym.linear(image.index[-2], [nest.var(x), nest.var(kernel[1])])
+    stride = None if step is None else step[0].get(nest.var(x))
+    if not isinstance(stride, Const):
+        return None
+    size = image.buffer.dtype.size_bytes
+    channels = nest.guess(channel)
+    widest = multiprocessor_of(context.target).access_bytes // size
+    while channels % widest:
+        widest //= 2
+    return Found(
+        reference,
+        _filler(sch, reference, image),
+        weights.buffer.name,
+        weights.buffer.name in context.constants,
+        widest,
+        nest.guess(nest.spatial[0]) * nest.guess(nest.spatial[1]),
+        nest.guess(x),
+        channels,
+        nest.guess(kernel[0]),
+        nest.guess(kernel[1]),
+        int(stride.value),
+        size,
+    )
+
+
+def _operands(nest: Nest, loads: list[Load]) -> tuple[Load | None, Load | None]:
+    """The image, whose channels come last, and the weights, which are those of a channel."""
+    batch, y, x, channel = (nest.var(at) for at in nest.spatial)
+    image = weights = None
+    for load in loads:
+        others = [at for at in load.index if sym.uses_var(at, {batch, y, x})]
+        if not others and load.index and load.index[0] is channel:
+            weights = load
+        elif len(others) == 3 and len(load.index) == 4 and _is_channel(nest, load):
+            image = load
+    return (image, weights) if len(loads) == 2 else (None, None)
+
+
+def _is_channel(nest: Nest, load: Load) -> bool:
+    """Whether the last index is the result's channel, sums of one iteration aside."""
+    units = {nest.var(at): ZERO for at in nest.reduce if nest.extent(at) is ONE}
+    return sym.simplify(sym.substitute(load.index[-1], units)) is nest.var(nest.spatial[-1])
+
+
+def _filler(sch: Schedule, reference: BlockRef, image: Load) -> BlockRef | None:
+    """The block that puts zeros around the image, for this sum alone."""
+    for producer in sch.get_producers(reference):
+        block = block_of(sch.function, producer.name)
+        made = block.writes[0].buffer
+        alone = len(sch.get_consumers(producer)) == 1 and made not in output_buffers(sch.function)
+        if made is image.buffer and alone and isinstance(block.body, Store):
+            return producer
+    return None
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    sm = multiprocessor_of(context.target)
+
+    def legal(c: Columns) -> Column:
+        whole = (found.wide % c["columns"] == 0) & (found.channels % c["lanes"] == 0)
+        seen = (c["columns"] - 1) * found.stride + found.kernel_x
+        held = c["columns"] * c["lanes"] + seen * c["lanes"] * found.element_bytes / 4
+        fits = held <= sm.accumulators
+        threads = found.images * found.wide * found.channels // (c["columns"] * c["lanes"])
+        result: Column = whole & fits & (threads % c["threads"] == 0)
+        return result
+
+    return Space(
+        Plan,
+        {
+            "columns": doublings(sm.warps_issued_per_cycle),
+            "lanes": doublings(found.widest)[::-1],
+            "threads": preferring(USUAL_THREADS // 2, doublings(USUAL_THREADS, sm.warp)),
+        },
+        legal,
+    )
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Instructions or memory, whichever takes longer; the wait for what a thread loads."""
+    sm = multiprocessor_of(context.target)
+    results = found.images * found.wide * found.channels
+    blocks = results / (c["columns"] * c["lanes"] * c["threads"])
+    positions = found.kernel_y * found.kernel_x
+    seen = found.kernel_y * ((c["columns"] - 1) * found.stride + found.kernel_x)
+    # Of each access its elements are widened one by one; results are finished and rounded.
+    loads = (seen + positions) * (c["lanes"] + 2.0)
+    own = loads + (positions + 4.0) * c["columns"] * c["lanes"]
+    waves = ceildiv(blocks, sm.count)
+    issue = waves * c["threads"] / sm.warp * own / sm.warps_issued_per_cycle
+    moved = found.element_bytes * results * (1.0 + found.stride**2)
+    idle = np.maximum(0.0, 2.0 * sm.count - blocks) / (2.0 * sm.count)
+    return Cost.of(
+        launch=sm.launch_cycles,
+        work=np.maximum(issue, moved / sm.memory_bytes_per_cycle),
+        idle=idle * sm.global_latency_cycles,
+    )
+
+
+# ------------------------------------------------------------------------------------ schedule
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    reference = found.reference
+    done = [_packed(sch, found)] if found.packs else []
+    nest = nest_of(sch, reference)
+    assert nest is not None
+    batch, y, x, channel = (nest.loops[at] for at in nest.spatial)
+    *units, r0, r1 = (nest.loops[at] for at in nest.reduce)
+    xo, xi = sch.split(x, [None, plan.columns])
+    co, lane = sch.split(channel, [None, plan.lanes])
+    sch.reorder(batch, y, xo, co, *units, r0, r1, xi, lane)
+    done += _finished(sch, reference, co, plan.lanes)
+    if found.padded is not None:
+        sch.set_scope(found.padded, 0, "local")
+        sch.compute_at(found.padded, r0)
+        _unrolled(sch, found.padded, r0, plan.lanes)
+        done.append(found.padded)
+    first = units[0] if units else r0
+    start = sch.decompose_reduction(reference, first)
+    _unrolled(sch, start, co, plan.lanes)
+    for loop in (*units, r0, r1, xi):
+        sch.unroll(loop)
+    if plan.lanes > 1:
+        sch.vectorize(lane)
+    bind_flat(sch, [batch, y, xo, co], plan.threads)
+    return (reference, start, *done)
+
+
+def _packed(sch: Schedule, found: Found) -> BlockRef:
+    """Weights with channels side by side, before the first call."""
+    reads = block_of(sch.function, found.reference.name).reads
+    index = next(at for at, read in enumerate(reads) if read.buffer.name == found.weights)
+    packed = sch.cache_read(found.reference, index, "global")
+    others = ", ".join(f"d{at}" for at in range(1, reads[index].buffer.rank))
+    sch.transform_layout(packed, ("write", 0), f"(c, {others}) -> ({others}, c)")
+    sch.annotate(packed, CONSTANT, True)
+    return packed
+
+
+def _finished(sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int) -> list[BlockRef]:
+    """Results stay in registers until what follows them is done."""
+    made = block_of(sch.function, reference.name).writes[0].buffer
+    after = followers(sch, reference) if made not in output_buffers(sch.function) else []
+    if after:
+        sch.set_scope(reference, 0, "local")
+    else:
+        after = [sch.cache_write(reference, 0, "local")]
+    for each in after:
+        sch.reverse_compute_at(each, thread)
+        _unrolled(sch, each, thread, lanes)
+    return after
+
+
+def _unrolled(sch: Schedule, block: BlockRef, below: LoopRef, lanes: int) -> None:
+    """A block's loops inside of a thread, its channels as vectors."""
+    *outer, last = sch.get_loops(block)[depth_of(sch, block, below) :]
+    for loop in outer:
+        sch.unroll(loop)
+    if lanes != 1:
+        sch.vectorize(last)
+
+
+DEPTHWISE = Rule("depthwise", Plan, match, plans, cost, apply)
