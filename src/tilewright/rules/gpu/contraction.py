@@ -316,10 +316,10 @@ def tiled(
     for copy, load, at in ((a, found.a, m), (b, found.b, x)):
         _lay_out(sch, copy, load, found.nest.var(at), words)
         depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
-        own = sch.get_loops(copy)[depth:]
+        copied = sch.get_loops(copy)[depth:]
         lanes = copy_lanes(sch, copy, words * load.buffer.dtype.size_bytes)
-        whole = prod(extent_of(sch, loop) for loop in own) % (plan.threads * lanes) == 0
-        share(sch, own, plan.threads, lanes if whole else 1)
+        whole = prod(extent_of(sch, loop) for loop in copied) % (plan.threads * lanes) == 0
+        share(sch, copied, plan.threads, lanes if whole else 1)
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
     if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MOST_UNROLLED:
