@@ -9,6 +9,7 @@ from tilewright.base.target import Target
 from tilewright.rules import Choice, default_schedule, schedule
 from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_model import unrolled_steps
+from tilewright.tensor.interp import interpret
 from tilewright.tensor.ir import PARALLEL, UNROLL, For, Function
 from tilewright.tensor.visit import walk
 
@@ -82,6 +83,16 @@ def test_every_plan_of_a_transposed_operand_keeps_the_answer(check_plans) -> Non
     check_plans(
         transposed(27, 40, 19), GEMM, "x86_64-linux-gnu -mcpu=haswell", [a, b], outputs, plans=12
     )
+
+
+def test_columns_of_a_are_packed_beside_few_columns_of_b() -> None:
+    fn = default_schedule(transposed(8, 8, 577), SERVER).function
+    assert "%A_global" in str(fn)
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((577, 8)).astype(np.float32) for _ in range(2))
+    made = np.zeros((8, 8), np.float32)
+    interpret(fn, a, b, made)
+    np.testing.assert_allclose(made, a.T @ b, rtol=1e-4, atol=1e-4)
 
 
 def test_a_product_takes_several_steps_and_asks_for_weights_ahead() -> None:

@@ -87,12 +87,11 @@ class _Loops:
 def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tuple[BlockRef, ...]:
     """Cut into tiles, pack, fuse what follows, share out."""
     sch.pad(c, _multiples(found, plan))
-    panel = None
-    if plan.pack_b != UNPACKED:
-        panel = copy_of(sch, c, found, found.b)
-    elif (padding := producer_of(sch, c, found, found.b)) is not None:
-        sch.compute_inline(padding)
+    panel = copy_of(sch, c, found, found.b) if plan.pack_b != UNPACKED else None
     rows = copy_of(sch, c, found, found.a) if plan.pack_a else None
+    padding = producer_of(sch, c, found, found.b) if panel is None else None
+    if padding is not None:  # last: what is read through a choice is no operand to look up
+        sch.compute_inline(padding)
     inline_crop(sch, c)
     tile = _part(sch, c, found, plan) if plan.kc else c
     loops, own = _split(sch, c, found, plan)
