@@ -17,7 +17,15 @@ SPELLED_NODES = 1000  # of a value written out in full, shared parts as often as
 
 def inline_producers(sch: Schedule) -> None:
     """Inline every element-wise block that is not a result and not too dear to repeat."""
-    for block in list(blocks(sch.function.body)):
+    left = list(blocks(sch.function.body))
+    while left:
+        left = _inline(sch, left)
+
+
+def _inline(sch: Schedule, found: list[Block]) -> list[Block]:
+    """Inline some blocks; those are left whose several readers have since become one."""
+    shared: list[Block] = []
+    for block in found:
         reference = sch.get_block(block.name)
         readers = sch.get_consumers(reference)
         if not readers or block.annotations:  # marked by lowering: a stage that a rule places
@@ -28,6 +36,7 @@ def inline_producers(sch: Schedule) -> None:
         consumers = [block_of(sch.function, reader.name) for reader in readers]
         again = len(readers) > 1 or any(_repeats(block, reader) for reader in consumers)
         if again and (not _is_cheap(block) or (len(readers) > 1 and _follows_sum(sch, block))):
+            shared += [block] if len(readers) > 1 else []
             continue
         if not _is_move(block) and any(_multiplies(block, reader) for reader in consumers):
             continue
@@ -35,6 +44,7 @@ def inline_producers(sch: Schedule) -> None:
             sch.compute_inline(reference)
         except ScheduleError:
             continue  # a reduction, a result, an opaque body: it stays
+    return [block for block in shared if len(sch.get_consumers(sch.get_block(block.name))) == 1]
 
 
 def _spelled(block: Block) -> int:
