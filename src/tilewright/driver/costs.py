@@ -92,6 +92,8 @@ class KernelCosts:
 
 def _estimated(job: Job, candidate: Candidate) -> float | None:
     setting = job.setting
+    if candidate.is_empty:
+        return None
     try:
         fn = lower_graph(collapse_rows(candidate.kernel), "candidate")
     except (Unsupported, UserError):
