@@ -52,6 +52,7 @@ from tilewright.driver.tuning.graph_choices import measure_choices
 from tilewright.driver.tuning.inputs import Sizes, placements, random_arrays, size_sets
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
+from tilewright.driver.workers import expect_jobs
 from tilewright.frontends.door import Opened, open_model
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
@@ -291,7 +292,9 @@ def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
 def kernel_costs(target: Target, settings: Options) -> KernelCosts:
     """The table of costs of a target, with times that tuning left behind."""
     setting = KernelSetting(target, settings.threads or _native.threads())
-    return KernelCosts(setting, recorded_times(settings.database), settings.cache)
+    times = recorded_times(settings.database)
+    # A model whose choices nobody has estimated has kernels that nobody has compiled.
+    return KernelCosts(setting, times, settings.cache, missed=expect_jobs)
 
 
 def choices_tuned(

@@ -35,6 +35,7 @@ class KernelCosts:
     times: Measured | None = None  # None: nothing was measured
     use_cache: bool = True
     asked: list[tuple[Candidate, ...]] | None = None  # None: nobody is going to measure
+    missed: Callable[[], None] = lambda: None  # hears that an estimate was not kept on disk
     _estimates: dict[str, float | None] = field(default_factory=dict)
 
     @property
@@ -81,6 +82,7 @@ class KernelCosts:
             stored = f"estimate\n{cache.fingerprint(COMPILER)}\n{key}"
             kept = cache.try_read(stored) if self.use_cache else None
             if kept is None:
+                self.missed()
                 kept = json.dumps(_estimated(job, candidate)).encode()
                 if self.use_cache:
                     cache.write(stored, kept)
@@ -90,6 +92,8 @@ class KernelCosts:
 
 def _estimated(job: Job, candidate: Candidate) -> float | None:
     setting = job.setting
+    if candidate.is_empty:
+        return None
     try:
         fn = lower_graph(collapse_rows(candidate.kernel), "candidate")
     except (Unsupported, UserError):

@@ -83,18 +83,34 @@ class Workers:
     """As many processes as cores, each with one job at a time."""
 
     def __init__(self, count: int) -> None:
+        self._count = count
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="tilewright-compile")
         self._mine = threading.local()
         self._all: list[Worker] = []
+        self._spare: list[Worker] = []  # started, and no thread's yet
+
+    def start(self) -> None:
+        """Start all processes: they load the compiler while there are no jobs yet."""
+        self._spare = [Worker() for _ in range(self._count)]
+        self._all += self._spare
 
     def submit(self, job: Job | PackerJob, use_cache: bool) -> Future[Any]:
         return self._threads.submit(self._run, job, use_cache)
 
-    def _run(self, job: Job | PackerJob, use_cache: bool) -> Any:
+    def _worker(self) -> Worker:
+        """The process of this thread."""
         worker: Worker | None = getattr(self._mine, "worker", None)
         if worker is None or worker.process.poll() is not None:
-            worker = self._mine.worker = Worker()
-            self._all.append(worker)
+            try:
+                worker = self._spare.pop()
+            except IndexError:
+                worker = Worker()
+                self._all.append(worker)
+            self._mine.worker = worker
+        return worker
+
+    def _run(self, job: Job | PackerJob, use_cache: bool) -> Any:
+        worker = self._worker()
         try:
             answer = worker.ask(job, use_cache)
         except (EOFError, OSError) as error:
@@ -127,6 +143,12 @@ def workers() -> Workers:
             _workers = Workers(host_cores())
             atexit.register(_workers.stop)
         return _workers
+
+
+def expect_jobs() -> None:
+    """Start the workers, if none have been: kernels are going to be compiled that no cache has."""
+    if _workers is None and host_cores() > 1 and sys.executable:
+        workers().start()
 
 
 def compile_all(

@@ -19,6 +19,7 @@ from typing import Protocol
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Graph, Node, Value
+from tilewright.sym import ZERO
 
 MEASURED, ESTIMATED = "measured", "estimated"
 COMPOSED = ("attention",)  # operators whose own rule takes all of it, or several a part each
@@ -38,6 +39,12 @@ class Candidate:
     def has_stages(self) -> bool:
         """Whether it may be more than one nest of loops with what goes before and after it."""
         return len(self.kernel.nodes) > 1 or self.kernel.nodes[0].op in COMPOSED
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a tensor of it has no elements: then there is no size to plan with."""
+        values = [*self.kernel.params, *(v for node in self.kernel.nodes for v in node.outputs)]
+        return any(dim is ZERO for value in values for dim in value.tensor.shape or ())
 
 
 @dataclass(frozen=True)

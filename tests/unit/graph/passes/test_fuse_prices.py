@@ -98,3 +98,10 @@ def test_estimates_count_every_part_of_a_kernel():
     together, first, second = (price.ns for price in choice.prices)
     assert together >= second > first > 0
     assert found == [["exp", "add"]]  # the row is computed once, and one kernel is called less
+
+
+def test_kernels_of_no_elements_have_no_price():
+    costs = KernelCosts(KernelSetting(SERVER, 1), use_cache=False)
+    found, choices, _ = kernels(spread(rows=0), costs)
+    assert found == kernels(spread(rows=0), None)[0]
+    assert not choices

@@ -1,0 +1,59 @@
+"""Processes that compile: started before there are jobs, and one for each thread."""
+
+import pytest
+
+from tilewright.driver import workers
+from tilewright.driver.workers import Workers, expect_jobs
+
+
+class Worker:
+    """A process that answers each job with its own number."""
+
+    made = 0
+
+    def __init__(self):
+        Worker.made += 1
+        self.number = Worker.made
+        self.process = self
+
+    def poll(self):
+        return None
+
+    def ask(self, job, use_cache):
+        return [self.number]
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def pretended(monkeypatch):
+    monkeypatch.setattr(Worker, "made", 0)
+    monkeypatch.setattr(workers, "Worker", Worker)
+    monkeypatch.setattr(workers, "_workers", None)
+    monkeypatch.setattr(workers.atexit, "register", lambda stop: None)
+
+
+def test_jobs_go_to_the_processes_that_were_started():
+    some = Workers(2)
+    some.start()
+    assert Worker.made == 2
+    answers = [future.result() for future in [some.submit(None, False) for _ in range(8)]]
+    assert {number for (number,) in answers} <= {1, 2}
+    assert Worker.made == 2
+    some.stop()
+
+
+def test_processes_start_with_the_first_job_if_nobody_expected_it():
+    some = Workers(1)
+    assert Worker.made == 0
+    assert some.submit(None, False).result() == [1]
+    some.stop()
+
+
+@pytest.mark.parametrize(("cores", "started"), [(1, 0), (2, 2)])
+def test_who_expects_jobs_starts_the_workers_once(monkeypatch, cores, started):
+    monkeypatch.setattr(workers, "host_cores", lambda: cores)
+    expect_jobs()
+    expect_jobs()
+    assert Worker.made == started
