@@ -155,7 +155,9 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         total = _pick(j, on_result([columns(n, ty, tx, i, k, o) for k in range(a)]))
         return total if bias is None else total + bias[o]
 
-    made: Tensor = compute_image(use, element, attrs=_role(RESULT, 2 * 9 * (static(inner) or 0)))
+    # Kernels of their own are counted as what they do: those that compute must not start early.
+    stands_for = 2 * 9 * (static(inner) or 0) if grid.last else 0
+    made: Tensor = compute_image(use, element, attrs=_role(RESULT, stands_for))
     return made
 
 
@@ -204,7 +206,7 @@ class _Grid:
             (a, a, channels, self._stored),
             lambda i, j, c, t: element(i, j, (t,), c),
             name=name,
-            attrs=_role(role),
+            attrs={ROLE: role} if role == PRODUCT else _role(role),
         )
         return lambda i, j, place, c: first[(i, j, c, *place)]
 

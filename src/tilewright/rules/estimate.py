@@ -17,13 +17,14 @@ from typing import Any
 
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.target import CUDA, Target
+from tilewright.graph.winograd import PRODUCT, ROLE
 from tilewright.rules import RULES, schedule
 from tilewright.rules.context import RuleContext
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.rule import Closed, Rule
 from tilewright.rules.space import Columns, Cost, Priced
 from tilewright.sym import Const
-from tilewright.tensor.ir import Block, Buffer, Function
+from tilewright.tensor.ir import Block, Buffer, Function, annotation
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks, written_buffers
 
@@ -74,8 +75,11 @@ def _first(fn: Function, context: RuleContext) -> float | None:
     """Cycles of what the first rule with a price takes."""
     sch = Schedule(fn)
     inline_producers(sch)
+    # Stages of Winograd's method are no kernels worth a price without the rule for all of them.
+    marked = any(annotation(block, ROLE) == PRODUCT for block in blocks(sch.function.body))
     for entry in RULES.get(context.target.kind, ()):
         rivals = [rule for rule in entry if rule.plan is not Closed]
+        rivals = [rule for rule in rivals if not marked or rule.name == ROLE]
         for block in blocks(sch.function.body):
             if not block.writes:
                 continue

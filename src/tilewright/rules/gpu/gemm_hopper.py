@@ -339,8 +339,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     )
     # Blocks that share steps are at different places of their sums: none finds in L2 what another
     # one has just asked for.
-    whole = np.maximum(0, np.floor(waves) - 1)
-    alone = np.where(shares, whole / c["span"] + waves - whole, waves / c["span"])
+    alone = np.where(shares, waves, waves / c["span"])
     follows = 1.0 * rows * c["block_n"] * found.epilogue / sm.fma_per_cycle
     # Where memory sets the pace, products wait now and then: less with more slots of more boxes.
     late = 0.4 * sm.global_latency_cycles * steps / c["slots"]

@@ -74,6 +74,7 @@ def test_gpus_have_a_schedule_for_channels_first():
     assert chosen(model(56, 64, 64, layout="channels_first"), gpu) == 4
     assert chosen(model(7, 512, 512, layout="channels_first"), gpu) == 0  # weights, few tiles
     assert chosen(model(56, 64, 64), gpu) == 0
+    assert chosen(model(5, 256, 20, layout="channels_first"), gpu) == 0  # tiles that leave a rest
 
 
 def test_other_convolutions_stay_as_they_are():
