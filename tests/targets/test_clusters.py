@@ -88,6 +88,11 @@ def changed(pattern, to):
     return lambda text: re.sub(pattern, to, text, count=1)
 
 
+def both(*faults):
+    """Faults that only together are one: blocks of one tile end behind a barrier."""
+    return lambda text: faults[1](faults[0](text))
+
+
 def call(op, name):
     """What begins a call of an instruction on a barrier."""
     return rf"{op}:bool\(address\(%{name}\[[^]]*\]\)"
@@ -102,7 +107,9 @@ SUMS = {
     "they never meet": without(r"barrier\.cluster"),
     "no wait for parts": without(call(r"wait\.cluster", "kept")),
     "no arrival at parts": without(call(r"arrive\.cluster", "kept")),
-    "no wait for readers": without(call(r"wait\.cluster", "read")),
+    "no wait for readers": both(
+        without(call(r"wait\.cluster", "read")), without(r"barrier\.cluster", -1)
+    ),
     "no arrival of readers": without(call(r"arrive\.cluster", "read")),
     "parts of one block awaited": wanted("kept", 128),
     "readers of one block awaited": wanted("read", 128),

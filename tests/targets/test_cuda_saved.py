@@ -355,6 +355,24 @@ def test_a_driver_without_a_function_is_too_old(saved, program, tmp_path):
     assert "too old: it has no cuDriverGetVersion" in done.stderr
 
 
+def test_blocks_count_where_nothing_else_is():
+    """Each set of sizes has memory of its own for it, as large as its kernels ask."""
+    module = tw.compile(graph.parse(OPEN), target="cuda -arch=sm_90a")
+    asked = []
+
+    def launched(gpu, ready, given, wanted, told):
+        (rows,) = told.values()
+        asked.append([gpu.zeroed(100 * rows, 0).address, gpu.allocate(8, 0).address])
+        return []
+
+    sets = device_save.size_sets(module.program, {"n": [1, 7]})
+    tables = device_save.tables_of(module.program, module.codes, launched, sets, {})
+    (first, arena), (second, other) = asked[2:]  # those before only tell how much
+    assert first < second < arena == other
+    assert arena - second >= 700
+    assert tables.arena_bytes >= 256 + 768 + 256
+
+
 def test_places_tell_what_they_are():
     for kind in (device_save.ARENA, device_save.WEIGHT):
         found = device_save.argument_of(kind << device_save.KIND_SHIFT | 4096)

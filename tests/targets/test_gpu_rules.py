@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -303,3 +304,14 @@ def test_hot_kernels_stay_in_registers(name, arch):
     code = device_code(lower(kernel, "gpu", PassContext(target=target)), target)
     told = assembled(code.ptx, arch)
     assert not re.search(r"[1-9]\d* bytes (spill|stack frame)", told), told
+
+
+def test_weights_are_loaded_before_a_kernel_waits():
+    """Through the cache that is not coherent the assembler would load them behind the wait."""
+    fn, target = replace(product(512, 128), attrs=(("weights", (1,)),)), Target.parse(TARGET)
+    made = schedule(fn, TARGET)
+    ptx = device_code(lower(made.schedule.function, "gpu", PassContext(target=target)), target).ptx
+    before, after = ptx.split("griddepcontrol.wait")
+    assert before.count("ld.global.") > 4
+    assert "ld.global.nc" not in before
+    assert "ld.global." in after

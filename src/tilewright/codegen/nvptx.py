@@ -8,7 +8,7 @@ module globals, `local` ones live in registers. What lies between kernels runs o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -117,6 +117,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     if meets:
         counts = [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, ir.Alloc)]
         buffers += tuple(buffer for buffer in counts if buffer.memory == ARRIVALS)
+    waits = any(node is WAIT for node in exprs(loop))
     scalars = _free_scalars(loop)
     written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
     written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
@@ -148,6 +149,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
+        _read_early(emitter, [buffer for buffer in buffers if buffer in weights], waits, meets)
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
             emitter.variables[var] = value
         handed = values[len(values) - len(maps) :]
@@ -157,7 +159,6 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
     block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
     changed = tuple([buffer for buffer in buffers if buffer in written])
-    waits = any(node is WAIT for node in exprs(loop))
     return Kernel(
         name,
         buffers,
@@ -308,7 +309,8 @@ def _grid_wait(e: Emitting, node: Call, is_statement: bool) -> Value:
     """From here on memory is as kernels before left it: its addresses are new to LLVM, which would
     read what nothing here writes whenever it likes, and through a cache that is not coherent."""
     e.b.line('call void asm sideeffect "griddepcontrol.wait;", "~{memory}"() convergent')
-    _forget(e)
+    _renew(e, e.awaited)
+    e.memories.update(e.weights)
     return Value("void", "")
 
 
@@ -334,13 +336,22 @@ def _meet(e: Emitting, node: Call, is_statement: bool) -> Value:
         with b.repeat(is_short):
             pass
     _barrier(e, node, is_statement)
-    _forget(e)
+    _renew(e, e.awaited)
     return Value("void", "")
 
 
-def _forget(e: Emitting) -> None:
-    """What others may have written lies at addresses that are new to LLVM."""
-    for buffer in e.awaited:
+def _read_early(e: Emitting, weights: Sequence[Buffer], waits: bool, meets: bool) -> None:
+    """What is prefetched before a wait is not read through the cache that is not coherent: the
+    assembler moves such loads behind the wait. Behind it, and where no blocks meet, they may be."""
+    if waits and not meets:
+        e.weights.update((buffer, e.memories[buffer]) for buffer in weights)
+    if waits or meets:
+        _renew(e, weights)
+
+
+def _renew(e: Emitting, buffers: Sequence[Buffer]) -> None:
+    """Memory at addresses that are new to LLVM: others may have written it."""
+    for buffer in buffers:
         memory = e.memories[buffer]
         near = e.b.value(GLOBAL, f"addrspacecast {memory.pointer} to {GLOBAL}")
         new = e.b.value(GLOBAL, f'call {GLOBAL} asm sideeffect "", "=l,0"({near})')

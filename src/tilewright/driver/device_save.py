@@ -51,9 +51,8 @@ from tilewright.driver.compiled import SUFFIXES, full_signature, kernel_calls, t
 from tilewright.driver.device_control import Choice, Loop, decides_beforehand
 from tilewright.driver.device_launch import Copied, in_order
 from tilewright.driver.lowering import Program
-from tilewright.graph.ir import Graph, Node, Value
+from tilewright.graph.ir import Graph, Value
 from tilewright.graph.memory import given_sizes
-from tilewright.graph.visit import walk
 from tilewright.runtime.library import VERSION
 from tilewright.runtime.module import Spec
 from tilewright.runtime.seal import seal
@@ -94,7 +93,7 @@ class Places:
 
     numbers: Numbers
     used_bytes: int = 0
-    counted_bytes: int = 0  # at the beginning: where blocks count, the same for all sizes
+    counted_bytes: int = 0  # at the beginning: where blocks count, of all sets of sizes
 
     def allocate(self, size_bytes: int, stream: int) -> Place:
         at = self.used_bytes
@@ -197,16 +196,20 @@ def tables_of(
     ready = Ready(codes, {name: name for name in codes}, places, host)
     filled = _Filled(codes)
     graph = program.module.main
-    called = [codes[node["function"]] for node in walk(graph) if _is_launched(node, codes)]
-    counts = sum(any(kernel.is_together for kernel in code.kernels) for code in called)
-    for sizes in sets:
-        variant, gpu = Variant(tuple(sizes.values())), Places(numbers, counts * ALIGN)
-        variant.input_bytes = [_bytes(value, sizes) for value in graph.params]
-        variant.output_bytes = [_bytes(value, sizes) for value in graph.results]
-        variant.output_shapes = [_shape(value, sizes) for value in graph.results]
-        given = [_numbered(INPUT, each, size) for each, size in enumerate(variant.input_bytes)]
-        wanted = [_numbered(OUTPUT, each, size) for each, size in enumerate(variant.output_bytes)]
-        filled.fill(variant, launched(gpu, ready, given, wanted, dict(sizes)))
+
+    def walked(gpu: Places, variant: Variant, sizes: dict[Var, int]) -> list[Any]:
+        given = [_numbered(INPUT, at, size) for at, size in enumerate(variant.input_bytes)]
+        wanted = [_numbered(OUTPUT, at, size) for at, size in enumerate(variant.output_bytes)]
+        return launched(gpu, ready, given, wanted, dict(sizes))
+
+    variants = [_sized(graph, sizes) for sizes in sets]
+    counted = [0]  # where blocks count for each set of sizes, and where they are done
+    for variant, sizes in zip(variants, sets, strict=True):
+        walked(gpu := Places(Numbers(end)), variant, sizes)
+        counted.append(counted[-1] + gpu.counted_bytes)
+    for variant, sizes, start in zip(variants, sets, counted, strict=False):
+        gpu = Places(numbers, counted[-1], start)
+        filled.fill(variant, walked(gpu, variant, sizes))
         variant.arena_bytes = gpu.used_bytes
         filled.tables.variants.append(variant)
     tables = filled.tables
@@ -275,8 +278,14 @@ def _step(kind: int, *arguments: Argument) -> Start:
     return Start(kind, (1, 1, 1), (1, 1, 1), arguments)
 
 
-def _is_launched(node: Node, codes: Mapping[str, Any]) -> bool:
-    return node.op == "kernel" and node["function"] in codes
+def _sized(graph: Graph, sizes: Mapping[Var, int]) -> Variant:
+    """A model for some sizes, without its launches."""
+    return Variant(
+        tuple(sizes.values()),
+        input_bytes=[_bytes(value, sizes) for value in graph.params],
+        output_bytes=[_bytes(value, sizes) for value in graph.results],
+        output_shapes=[_shape(value, sizes) for value in graph.results],
+    )
 
 
 def _told(graph: Graph, sizes: Mapping[Var, int]) -> list[Told]:

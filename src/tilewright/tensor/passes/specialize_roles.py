@@ -381,7 +381,7 @@ class _Roles:
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
-            *(meet if self.multicasts else ()),  # others arrive here as long as they have work
+            *meet,  # others arrive here, or read, as long as they have work
         )
         barriers = [self.full, self.empty]
         barriers += [self.ready, self.free] if self.early else []
