@@ -1169,6 +1169,7 @@ for _sorted in (True, False):
 case("unique", rand(9, 2, of=np.int64, low=0, high=2), axis=0, outputs=2)
 case("unique", np.array([np.nan, 1, np.nan, 0], np.float32), note="nan")
 case("unique", rand(0), outputs=4, note="empty")
+case("unique", rand(6, 0, of=np.int64), outputs=4, note="empty rows")
 _ROWS = np.sort(np.rint(rand(2, 3, 7, low=-4, high=4)), -1)
 for _right in (True, False):
     case("search_sorted", _ROWS, np.rint(rand(2, 3, 5)), right=_right, note=str(_right))

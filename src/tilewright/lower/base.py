@@ -152,6 +152,8 @@ def flat_index(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
 
 def split_index(flat: Expr, shape: Sequence[Expr]) -> tuple[Expr, ...]:
     """The index of the element that stands at `flat` in row-major order."""
+    if any(dim == ZERO for dim in shape):
+        return (ZERO,) * len(shape)  # there is none, and nothing is divided by zero
     found: list[Expr] = []
     below: Expr = ONE
     for axis in reversed(range(len(shape))):
