@@ -5,8 +5,8 @@
 Multipliers follow from the RTL: two products of the array share one, a lane of the ALU has four for
 its product of 32 bits, shared with `mac`. Memories follow from their shapes and from what a block
 memory can be. Look-up tables are a sum over lanes, products, bytes of the bus and memories that are
-too shallow for blocks; the coefficients are of three designs (1x16x16, 4x4x4, 1x4x4), and
-`bench/accel_area.py --synthesize --luts` fits others to what yosys counts.
+too shallow for blocks, bits of instructions, and taps; the coefficients are fitted to what yosys
+counts of some designs, and hold for others (`bench/accel_area.py --synthesize --luts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accel.isa.table import ACC_BANKS, depth
+from tilewright.accel.isa.table import ACC_BANKS, OPCODES, depth, widths
 from tilewright.base.geometry import ACC_BYTES, Geometry
 
 RESOURCES = ("DSP48", "RAMB36", "LUT")
@@ -25,8 +25,9 @@ DSPS_PER_LANE = 4
 # Bits of a word of half a block memory (RAMB18), by the most words that it has.
 HALF_WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
 LEAST_DEPTH = 128  # of a block memory: what is shallower is made of look-up tables
-# Of 1, lanes, products, bytes of the bus, and kilobits in look-up tables.
-LUT_COEFFICIENTS = (7600.0, 1837.0, 20.6, 250.0, 22.0)
+# Of 1, lanes, products, bytes of the bus, kilobits in look-up tables, bits of one instruction of
+# each kind, and taps of lanes behind their first.
+LUT_COEFFICIENTS = (5141.36, 1375.07, 16.94, 51.77, 22.00, 3.03, 76.62)
 
 
 def estimate(geometry: Geometry) -> dict[str, int]:
@@ -41,10 +42,13 @@ def estimate(geometry: Geometry) -> dict[str, int]:
 
 
 def fit_luts(designs: Sequence[Geometry], counted: Sequence[float]) -> list[float]:
-    """Coefficients with the least relative error on these designs."""
+    """Coefficients with the least relative error on these designs; of several, those that let all
+    features share evenly."""
     rows = np.array([_features(one) for one in designs]) / np.array(counted)[:, None]
-    found: np.ndarray[Any, Any] = np.linalg.lstsq(rows, np.ones(len(designs)), rcond=None)[0]
-    return [float(one) for one in found]
+    scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)
+    ones = np.ones(len(designs))
+    found: np.ndarray[Any, Any] = np.linalg.lstsq(rows / scale, ones, rcond=None)[0]
+    return [float(one) for one in found / scale]
 
 
 def _memories(g: Geometry) -> list[tuple[int, int, int]]:
@@ -69,5 +73,8 @@ def _halves(words: int, bits: int) -> int:
 
 
 def _features(g: Geometry) -> tuple[float, ...]:
+    lanes, width = g.batch * g.block_out, widths(g)
     shallow = sum(w * bits * count for w, bits, count in _memories(g) if w < LEAST_DEPTH)
-    return (1.0, g.batch * g.block_out, g.macs_per_cycle, g.bus_bytes, shallow / 1024)
+    fields = sum(width[field.width] for opcode in OPCODES for field in opcode.fields)
+    more_taps = lanes * (g.taps - 1)
+    return (1.0, lanes, g.macs_per_cycle, g.bus_bytes, shallow / 1024, fields, more_taps)

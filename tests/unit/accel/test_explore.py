@@ -33,16 +33,11 @@ def test_multipliers_and_memories_are_those_that_yosys_counts(geometry):
 
 
 def test_look_up_tables_are_fitted_to_what_was_counted():
+    shapes = [(4, 4), (4, 8), (8, 8), (8, 16), (16, 16), (4, 16), (16, 4)]
     designs = [
-        Geometry(1, n, m, bus_bits=bus)
-        for n, m, bus in (
-            (4, 4, 64),
-            (4, 8, 64),
-            (8, 8, 128),
-            (8, 16, 64),
-            (16, 16, 128),
-            (4, 16, 256),
-        )
+        Geometry(1, n, m, acc_bytes=acc, bus_bits=64 << at % 2, taps=1 + 3 * (at % 3 == 0))
+        for acc in (1 << 12, 1 << 14, 1 << 17)
+        for at, (n, m) in enumerate(shapes)
     ]
     counted = [1000 + 500 * g.block_out + 10 * g.macs_per_cycle for g in designs]  # fmt: skip
     found = fit_luts(designs, counted)
