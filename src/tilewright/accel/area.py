@@ -1,6 +1,6 @@
 """What a design takes on a chip of Xilinx's 7 series, estimated: what yosys counts, without yosys.
 
-    estimate(Geometry())  # {'DSP48': 192, 'RAMB36': 126, 'LUT': 44266}
+    estimate(Geometry())  # {'DSP48': 192, 'RAMB36': 126, 'LUT': 35678}
 
 Multipliers follow from the RTL: two products of the array share one, a lane of the ALU has four for
 its product of 32 bits, shared with `mac`. Memories follow from their shapes and from what a block

@@ -70,7 +70,7 @@ def _alu(name: str, g: Geometry) -> Function:
             return te.min(x, y)
         if name == "shift":
             right = te.shift_right(x, te.min(te.max(y, 0), 31))
-            left = te.shift_left(x, te.min(te.max(-y, 0), 31))
+            left = te.shift_left(x, -te.max(te.min(y, 0), -31))  # the least number has no opposite
             return te.if_then_else(y >= 0, right, left)
         made = _low_byte(x) * _low_byte(y)
         for at in range(8, 8 * g.taps, 8):
