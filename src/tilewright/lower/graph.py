@@ -46,7 +46,7 @@ def lower_graph(graph: Graph, name: str, constants: Mapping[str, Array] | None =
             tensors[node.output] = _number(node, (constants or {})[node["data"]])
             continue
         inputs = [None if v is None else tensors[v] for v in node.inputs]
-        made = lower_node(node, inputs, constants or {})
+        made = lower_node(node, inputs, constants)
         tensors.update(zip(node.outputs, made, strict=True))
     results: list[Tensor] = []
     for value in graph.results:
@@ -66,7 +66,7 @@ def _number(node: Node, array: Array) -> Tensor:
 
 
 def lower_node(
-    node: Node, inputs: list[Tensor | None], constants: Mapping[str, Array]
+    node: Node, inputs: list[Tensor | None], constants: Mapping[str, Array] | None = None
 ) -> tuple[Tensor, ...]:
     """The tensors of a node's outputs."""
     lowering = LOWERINGS.get(node.op)
@@ -77,7 +77,7 @@ def lower_node(
     if refused:
         raise use.unsupported(refused)
     if node.bodies:
-        bodies = (partial(_of_numbers, body, constants) for body in node.bodies)
+        bodies = (partial(_of_numbers, body, constants or {}) for body in node.bodies)
         use = replace(use, bodies=tuple(bodies))
     made = lowering(use, *inputs, *[None] * (len(use.call.types) - len(inputs)))
     return made if isinstance(made, tuple) else (made,)
