@@ -192,11 +192,9 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     ]
     gained = f"{name}: dependent launch brings"
     shown.append(report.at_least(gained, median[LATE] / median["ours"], "x", LEAST_GAIN))
-    if CHAINED in median:  # kept by tuning where they are faster
+    if CHAINED in median:  # off by default: tuning keeps them where they are faster
         brought = median["ours"] / median[CHAINED]
         shown.append(report.Figure(f"{name}: chains, over kernels apart", brought, "x"))
-        kept = f"{name}: chains bring, where they are kept"
-        shown.append(report.at_least(kept, max(1.0, brought), "x", 1.0))
     traces = [found for _ in range(TRACES) if (found := traced(runs["ours"]))]
     if traces:
         idle = min(map(outside, traces))
