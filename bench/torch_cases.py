@@ -229,10 +229,15 @@ def _as_near(exact: Any, want: Any, made: Any) -> bool:
             if not torch.equal(torch.as_tensor(right), torch.as_tensor(ours)):
                 return False
             continue
-        if not right.numel():
+        if (ours.shape, ours.dtype) != (eager.shape, eager.dtype):
+            return False
+        whole = eager.isfinite() & right.isfinite()
+        if ours[~whole].isfinite().ne(eager[~whole].isfinite()).any():
+            return False
+        if not whole.any():
             continue
-        off, allowed = ((x - right).abs().nan_to_num().amax() for x in (ours, eager))
-        if right.isnan().ne(ours.isnan()).any() or off > FARTHER * allowed:
+        off, allowed = ((x[whole] - right[whole]).abs().amax() for x in (ours, eager))
+        if not off <= FARTHER * allowed:
             return False
     return True
 

@@ -959,6 +959,15 @@ case(
 case(
     "gather_slices",
     rand(4, 7),
+    np.array([[0, 1], [9, 5]]),
+    fixed=(1,),
+    sizes=(2, 4),
+    axes=(1, 0),
+    note="open",
+)
+case(
+    "gather_slices",
+    rand(4, 7),
     np.array([[[5], [2]]]),
     fixed=(0, 1),
     sizes=(1, 7),

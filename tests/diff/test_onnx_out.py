@@ -123,6 +123,13 @@ OF_OURS = {
 }""",
         [(np.linspace(-1, 1, 5, dtype=np.float32), np.array(at)) for at in (0, 1, 2, 9)],
     ),
+    "segments, counted by a narrow integer": (
+        """graph @main(%x: f32[5, 3], %i: i64[5], %n: i32[]) {
+  %a = segment_reduce(%x, %i, %n) {reduction = "add"}
+  return %a
+}""",
+        [(np.ones((5, 3), np.float32), np.array([1, 1, -1, 3, 7]), np.array(4, np.int32))],
+    ),
     "segments and slices": (
         """graph @main(%x: f32[n, 3], %i: i64[n], %s: i64[2, 1]) {
   %a = segment_reduce(%x, %i) {count = 4, reduction = "max"}

@@ -263,6 +263,7 @@ int cuStreamBeginCaptureToGraph(void *stream, void *graph, void **waits, const v
 }
 int cuGraphConditionalHandleCreate(uint64_t *handle, void *graph, void *context, unsigned value,
                                    unsigned flags) {
+  if (n_handles == MOST_HANDLES) abort();
   *handle = n_handles++;
   return graph == captured[depth - 1] && context && !value && !flags ? 0 : 1;
 }

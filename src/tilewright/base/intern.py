@@ -52,7 +52,12 @@ class Interned(type):
                 node = super().__call__(*args)
                 entry = _Entry(node, _forget)
                 entry.key = key
-                _live[key] = entry
+                other = _live.setdefault(key, entry)
+                if other is not entry:  # of another thread, or of a node that died just now
+                    first = other()
+                    if first is not None:
+                        return first
+                    _live[key] = entry
             return node
 
 

@@ -225,7 +225,7 @@ class FunctionText:
         return found
 
     @contextmanager
-    def _nested(self) -> Iterator[None]:
+    def nested(self) -> Iterator[None]:
         """What is written inside is not known afterwards: control may not pass it."""
         outer = self.passed
         self.passed = dict(outer)
@@ -364,7 +364,7 @@ class FunctionText:
         index = self.value(
             start.type, f"phi {start.type} [ {start.text}, %{before} ], [ {step}, %{latch} ]", hint
         )
-        with self._nested():
+        with self.nested():
             yield index
             self.jump(latch)
             self._start(latch)
@@ -381,7 +381,7 @@ class FunctionText:
         self._start(head)
         self.line(f"br {go_on()}, label %{body}, label %{done}")
         self._start(body)
-        with self._nested():
+        with self.nested():
             yield
         self.jump(head)
         self._start(done)
@@ -396,7 +396,7 @@ class FunctionText:
             weights = f", !prof {node}"
         self.line(f"br {cond}, label %{then}, label %{done}{weights}")
         self._start(then)
-        with self._nested():
+        with self.nested():
             yield
         self.jump(done)
         self._start(done)
@@ -427,7 +427,7 @@ class Arm:
         self._label = label
         self._done = done
         self.end = label
-        self._inside = builder._nested()
+        self._inside = builder.nested()
 
     def __enter__(self) -> Arm:
         self._builder._start(self._label)

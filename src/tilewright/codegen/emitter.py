@@ -143,7 +143,8 @@ class Emitter:
         for var, value in zip(stmt.reducer.rhs, values, strict=True):
             self.variables[var] = self._spread(value, lanes)
         self._memo = {}
-        results = [self.expr(result) for result in stmt.reducer.result]
+        with self.b.nested():  # updates by one reducer share its variables
+            results = [self.expr(result) for result in stmt.reducer.result]
         for place, result in zip(places, results, strict=True):
             self.access.store(result, place, lanes)
 

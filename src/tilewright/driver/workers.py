@@ -25,6 +25,7 @@ from tilewright.base.host import host_cores
 from tilewright.driver.kernels import Job, Kernel, PackerJob
 
 LENGTH = struct.Struct("<Q")
+MOST_AHEAD = 8  # processes that start before it is known how many jobs there are
 
 
 def write_message(stream: IO[bytes], message: Any) -> None:
@@ -90,8 +91,8 @@ class Workers:
         self._spare: list[Worker] = []  # started, and no thread's yet
 
     def start(self) -> None:
-        """Start all processes: they load the compiler while there are no jobs yet."""
-        self._spare = [Worker() for _ in range(self._count)]
+        """Start processes: they load the compiler while there are no jobs yet."""
+        self._spare = [Worker() for _ in range(min(self._count, MOST_AHEAD))]
         self._all += self._spare
 
     def submit(self, job: Job | PackerJob, use_cache: bool) -> Future[Any]:
@@ -101,13 +102,19 @@ class Workers:
         """The process of this thread."""
         worker: Worker | None = getattr(self._mine, "worker", None)
         if worker is None or worker.process.poll() is not None:
-            try:
-                worker = self._spare.pop()
-            except IndexError:
-                worker = Worker()
+            worker = self._started() or Worker()
+            if worker not in self._all:
                 self._all.append(worker)
             self._mine.worker = worker
         return worker
+
+    def _started(self) -> Worker | None:
+        """A process that waits for its first job."""
+        with contextlib.suppress(IndexError):
+            while (worker := self._spare.pop()).process.poll() is not None:
+                pass
+            return worker
+        return None
 
     def _run(self, job: Job | PackerJob, use_cache: bool) -> Any:
         worker = self._worker()
@@ -140,15 +147,23 @@ def workers() -> Workers:
     global _workers
     with _lock:
         if _workers is None:
-            _workers = Workers(host_cores())
-            atexit.register(_workers.stop)
+            _workers = _made()
         return _workers
+
+
+def _made() -> Workers:
+    made = Workers(host_cores())
+    atexit.register(made.stop)
+    return made
 
 
 def expect_jobs() -> None:
     """Start the workers, if none have been: kernels are going to be compiled that no cache has."""
-    if _workers is None and host_cores() > 1 and sys.executable:
-        workers().start()
+    global _workers
+    with _lock:
+        if _workers is None and host_cores() > 1 and sys.executable:
+            _workers = _made()
+            _workers.start()
 
 
 def compile_all(

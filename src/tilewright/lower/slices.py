@@ -6,7 +6,7 @@ from tilewright import sym, te
 from tilewright.base.dtype import INDEX
 from tilewright.graph.ops.slices import kept_axes
 from tilewright.lower.base import Lowering, Use, read_at
-from tilewright.sym import ZERO, Expr
+from tilewright.sym import ZERO, Const, Expr
 from tilewright.te import Tensor
 
 
@@ -21,7 +21,9 @@ def _gather_slices(use: Use, x: Tensor, starts: Tensor) -> Tensor:
             last = sym.sub(x.shape[axis], sizes[axis])
             at[axis] = sym.maximum(sym.minimum(start, last), 0)
         for axis, offset in zip(kept, index[lead:], strict=True):
-            at[axis] = sym.add(at[axis], offset)
+            place = sym.add(at[axis], offset)
+            is_known = isinstance(x.shape[axis], Const)  # else that slices fit is not shown
+            at[axis] = place if is_known else sym.minimum(place, sym.sub(x.shape[axis], 1))
         return read_at(x, at, *axes)
 
     return te.compute(use.shape, element, name=use.name)

@@ -23,6 +23,8 @@ G = Geometry(2, 4, 8, inp_bytes=2048, wgt_bytes=4096, acc_bytes=8192, uop_bytes=
 FOUR_TAPS = replace(G, taps=4)
 LIMITS = {"zero": 5, "low": -100, "high": 90}
 
+EXTREMES = (-(1 << 31), 1 - (1 << 31), -33, -32, -31, -1, 0, 1, 31, 32, (1 << 31) - 1)
+
 
 def machine_for(name, geometry):
     """A machine in front of one step: dst 0, src 1, aux 2."""
@@ -41,7 +43,7 @@ def machine_for(name, geometry):
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("bits", [6, 31])
+@pytest.mark.parametrize("bits", [6, 31, 0])
 @pytest.mark.parametrize("geometry", [G, FOUR_TAPS], ids=["one tap", "four taps"])
 def test_a_step_is_what_was_declared(name, bits, geometry):
     random = np.random.default_rng(bits)
@@ -50,6 +52,8 @@ def test_a_step_is_what_was_declared(name, bits, geometry):
         kind = np.iinfo(values.dtype)
         low, high = max(kind.min, -(1 << bits)), min(kind.max, (1 << bits) - 1)
         values[:16] = random.integers(low, high, values[:16].shape, endpoint=True)
+        if not bits:
+            values[:16] = random.choice(np.clip(EXTREMES, kind.min, kind.max), values[:16].shape)
         machine.written[memory][:16] = True
     before = {memory: values.copy() for memory, values in machine.scratch.items()}
     machine.execute(1)

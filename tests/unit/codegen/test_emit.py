@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from tilewright.base.target import Target
@@ -243,3 +244,17 @@ func @again(%x: f32[n], %y: f32[n], %z: f32[n]) stage flat {
     kernel = text[: text.index("define i32 @again")]
     assert len(re.findall(r"= mul nsw i64 %i, 4\b", kernel)) == 1
     assert len(re.findall(r"= mul nsw i64 %i, 8\b", kernel)) == 2  # one of them not always passed
+
+
+def test_updates_by_one_reducer_have_results_of_their_own():
+    run = build(
+        parse("""
+func @f(%x: index[4], %y: index[4]) stage flat {
+  %y[0] sum= %x[0]
+  %y[0] sum= %x[1]
+  %y[1] sum= %x[2]
+}""")
+    )
+    y = np.zeros(4, np.int64)
+    run(np.array([1, 10, 100, 1000]), y)
+    assert y.tolist() == [11, 100, 0, 0]

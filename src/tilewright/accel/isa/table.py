@@ -253,7 +253,7 @@ ALU_DOC = {
     "add": "acc[dst] = acc[src] + b, modulo 2**32",
     "max": "acc[dst] = max(acc[src], b)",
     "min": "acc[dst] = min(acc[src], b)",
-    "shift": "acc[dst] = acc[src] >> b, arithmetic; << -b if b is negative; |b| below 32",
+    "shift": "acc[dst] = acc[src] >> b, arithmetic; << -b if b is negative; by 31 at most",
     "mac": "acc[dst] += i8(acc[src]) * i8(b), the low 8 bits of both; with more `taps`, the sum of "
     "the products of so many bytes",
     "mul": "acc[dst] = i8(acc[src]) * i8(b), as `mac`, but overwriting",

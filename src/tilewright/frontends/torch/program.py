@@ -28,7 +28,12 @@ from tilewright.base.errors import TilewrightError, UserError
 from tilewright.frontends.common.report import report
 from tilewright.frontends.torch.calling import Structure, TorchModule
 from tilewright.frontends.torch.decompositions import decomposed
-from tilewright.frontends.torch.examples import examples_of, try_exporter, without_cache
+from tilewright.frontends.torch.examples import (
+    examples_of,
+    is_of_transformers,
+    try_exporter,
+    without_cache,
+)
 from tilewright.frontends.torch.generate import Compile, LanguageModule, can_generate
 from tilewright.frontends.torch.importer import Env, Importer
 from tilewright.frontends.torch.rules.pairs import Pair, parted
@@ -154,6 +159,8 @@ def _traced(
     try:
         return _traced_plainly(source, args, kwargs, shapes)
     except UserError:
+        if not is_of_transformers(source):
+            raise
         named = {**dict(zip(_input_names(source, args, {}), args, strict=True)), **kwargs}
         program = try_exporter(source, named, shapes)
         if program is None:

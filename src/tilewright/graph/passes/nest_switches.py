@@ -28,10 +28,12 @@ def _nested(node: Node, scope: Scope) -> Instead | None:
 
 def _from(node: Node, at: int, scope: Scope) -> Graph:
     """graph(index, *values): what the switch gives where no body before number `at` runs."""
-    body, index = node.bodies[at], node.inputs[0]
+    index = node.inputs[0]
     assert index is not None
+    is_last = at == len(node.bodies) - 1 or at > np.iinfo(index.tensor.dtype.numpy).max
+    body = node.bodies[-1 if is_last else at]
     chooser = Value("index", index.type)
-    if at == len(node.bodies) - 1:
+    if is_last:
         return Graph(body.name, (chooser, *body.params), body.nodes, body.results, body.loc)
     params = (chooser, *(Value(param.name, param.type) for param in body.params))
     number = scope.new_constant(np.array(at, index.tensor.dtype.numpy), "at", node)

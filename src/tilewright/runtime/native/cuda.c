@@ -20,6 +20,7 @@
 enum {
   POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
   MEMORY_OF_DEVICE = 2,    /* CU_MEMORYTYPE_DEVICE */
+  ACCESS_BYTES = 16,       /* that kernels load at once */
   CAPTURE_THREAD_LOCAL = 1,
   MAX_DYNAMIC_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
   SHARED_BY_DEFAULT = 48 * 1024,
@@ -538,12 +539,35 @@ static int64_t most_bytes(const tw_cuda_model *model, int32_t at) {
 static int32_t bind(const recording *of, int32_t at, const void *data, address *found) {
   if (is_on_gpu(data)) {
     *found = (address)(uintptr_t)data;
-    return TW_OK;
+    if (*found % ACCESS_BYTES == 0) return TW_OK;
+    return tw_errorf(TW_ERROR_ALIGNMENT, "%s %d lies at an address that %d does not divide",
+                     at < of->model->n_inputs ? "input" : "output",
+                     at < of->model->n_inputs ? at : at - of->model->n_inputs, ACCESS_BYTES);
   }
   address *staged = &of->on->staged[at];
   int32_t code = *staged ? TW_OK : allocate(staged, most_bytes(of->model, at));
   *found = *staged;
   return code;
+}
+
+static int32_t run_bound(const recording *of, const void *const *inputs, void *const *outputs) {
+  int32_t n_inputs = of->model->n_inputs, n_outputs = of->model->n_outputs;
+  instance *on = of->on;
+  const address *bound = of->own->bound;
+  const int64_t *bytes = of->variant->tensor_bytes;
+  for (int32_t i = 0; i < n_inputs; ++i) {
+    if (bound[i] != on->staged[i] || !bytes[i]) continue;
+    TRY("cuMemcpyHtoD", tw_cu.copy_in(bound[i], inputs[i], (size_t)bytes[i], on->stream));
+  }
+  int32_t code = run_body(of, of->variant->bodies);
+  if (code != TW_OK) return code;
+  for (int32_t i = 0; i < n_outputs; ++i) {
+    int32_t at = n_inputs + i;
+    if (bound[at] != on->staged[at] || !bytes[at]) continue;
+    TRY("cuMemcpyDtoH", tw_cu.copy_out(outputs[i], bound[at], (size_t)bytes[at], on->stream));
+  }
+  TRY("cuStreamSynchronize", tw_cu.stream_wait(on->stream));
+  return TW_OK;
 }
 
 static int32_t run_locked(const recording *of, const void *const *inputs, void *const *outputs) {
@@ -561,20 +585,9 @@ static int32_t run_locked(const recording *of, const void *const *inputs, void *
   }
   if (code == TW_OK && is_new) code = record(of);
   if (code != TW_OK) return code;
-  const int64_t *bytes = of->variant->tensor_bytes;
-  for (int32_t i = 0; i < n_inputs; ++i) {
-    if (bound[i] != on->staged[i] || !bytes[i]) continue;
-    TRY("cuMemcpyHtoD", tw_cu.copy_in(bound[i], inputs[i], (size_t)bytes[i], on->stream));
-  }
-  code = run_body(of, of->variant->bodies);
-  if (code != TW_OK) return code;
-  for (int32_t i = 0; i < n_outputs; ++i) {
-    int32_t at = n_inputs + i;
-    if (bound[at] != on->staged[at] || !bytes[at]) continue;
-    TRY("cuMemcpyDtoH", tw_cu.copy_out(outputs[i], bound[at], (size_t)bytes[at], on->stream));
-  }
-  TRY("cuStreamSynchronize", tw_cu.stream_wait(on->stream));
-  return TW_OK;
+  code = run_bound(of, inputs, outputs);
+  if (code != TW_OK) tw_cu.stream_wait(on->stream); /* nothing of the caller's stays in use */
+  return code;
 }
 
 /* The variant that was saved for the sizes of a call's inputs, or -1. */

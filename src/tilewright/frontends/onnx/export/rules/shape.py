@@ -104,7 +104,7 @@ def _segment_reduce(e: Emitter, node: Node) -> str:
     if str(of) not in ("f32", "f64", "i32", "i64"):
         raise Unwritable
     x, segments, *_ = e.inputs(node)
-    segments, count = e.cast(segments, I64), e.operand(node, 2)
+    segments, count = e.cast(segments, I64), e.cast(e.operand(node, 2), I64)
     out = e.emit("Or", e.emit("Less", segments, e.scalar(0, I64)),
                  e.emit("GreaterOrEqual", segments, count))  # fmt: skip
     where = e.emit("Unsqueeze", e.emit("Where", out, count, segments), e.ints(-1))
