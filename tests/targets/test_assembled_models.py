@@ -21,14 +21,19 @@ CASES = [
 ]
 
 
+SHARED = ("gpu_assemble", "gpu_zoo", "models", "report")  # names that other folders have, too
+
+
 @pytest.fixture
 def assemble(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
+    for name in SHARED:
+        monkeypatch.delitem(sys.modules, name, raising=False)
     made = importlib.import_module("gpu_assemble")
     if made.assembler() is None:
         pytest.skip("ptxas is not installed (extra: ptxas)")
     yield made
-    for name in ("gpu_assemble", "gpu_zoo", "models", "report"):
+    for name in SHARED:
         sys.modules.pop(name, None)
 
 

@@ -36,7 +36,6 @@ from tilewright.accel.isa.table import (
     widths,
     word_bytes,
 )
-from tilewright.accel.kernels import load_kernels
 from tilewright.accel.memory import Memory
 from tilewright.accel.verilate import simulator
 from tilewright.base.errors import UserError
@@ -149,8 +148,12 @@ def backend_of(target: str) -> str:
 
 def open_device(geometry: Geometry, backend: str) -> Accelerator:
     """A device of the driver; simulators get the kernels that are compiled for them."""
-    kernels = load_kernels(geometry) if backend in SIMULATORS.values() else None
-    return Accelerator(describe(geometry), backend, kernels)
+    if backend not in SIMULATORS.values():
+        return Accelerator(describe(geometry), backend, None)
+    # Whoever only verifies or describes needs no code generator.
+    from tilewright.accel.kernels import load_kernels
+
+    return Accelerator(describe(geometry), backend, load_kernels(geometry))
 
 
 def load(
