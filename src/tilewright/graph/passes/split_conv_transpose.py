@@ -12,9 +12,9 @@ convolution, whose window holds the taps of all of them. An input of one element
 axis is a GEMM; on a GPU its result is the image as it lies in memory, and the element-wise work
 behind it becomes the GEMM's epilogue.
 
-A plain convolution multiplies its padding by the weights, which a transposed one has not: zero times
-infinity is not zero. Weights that are not known to be finite are multiplied by elements alone, in a
-GEMM whose columns are added up to the image (`col2im`).
+A plain convolution multiplies its padding by the weights, which a transposed one has not: zero
+times infinity is not zero. Weights that are not known to be finite are multiplied by elements
+alone, in a GEMM whose columns are added up to the image (`col2im`).
 """
 
 from __future__ import annotations
