@@ -320,10 +320,11 @@ def _by_columns(node: Node, scope: Scope) -> Replacement:
     places = sym.simplify(math.prod((axis.size for axis in axes), start=ONE))
     rows = nodes.add("reshape", w, shape=(groups, inner, columns))
     rows = nodes.add("transpose", rows, perm=(0, 2, 1))
-    shape = (item_of(batch), groups, inner, item_of(places))
-    product = nodes.add("matmul", rows, nodes.add("reshape", x, shape=shape))
-    shape = (item_of(batch), groups * columns, item_of(places))
-    product = nodes.add("reshape", product, shape=shape)
+    x = nodes.add("reshape", x, shape=(item_of(batch), groups, inner, item_of(places)))
+    product = nodes.add("matmul", rows, x)
+    product = nodes.add(
+        "reshape", product, shape=(item_of(batch), groups * columns, item_of(places))
+    )
     settings = {
         "image_shape": tuple(item_of(axis.out) for axis in axes),
         "block_shape": tuple(taps),
