@@ -21,6 +21,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
+from tilewright.base.errors import UserTypeError
 from tilewright.base.loc import Loc
 from tilewright.sym import ZERO, Const, Context, Expr, Size, Var
 from tilewright.te.guards import Guards, guarded
@@ -162,8 +163,7 @@ class EntryChecks:
         for size in sym.free_vars(dim):
             if not isinstance(size, Size):
                 continue
-            ends = [sym.substitute(stop, {size: ZERO}) for _, stop in domain.values()]
-            stops = [sym.simplify(end) for end in ends]
+            stops = [_without(size, stop) for _, stop in domain.values()]
             idle = any(isinstance(stop, Const) and stop.value <= 0 for stop in stops)
             if idle and sym.prove(cond, self.ctx.assume(sym.le(1, size))):
                 return True
@@ -190,6 +190,14 @@ class EntryChecks:
         zero = self.ctx.assume(sym.le(divisor, 0))
         if not any(sym.prove(cond, zero) for cond in empty):  # else nothing runs where it is zero
             self.add(sym.any_of(sym.le(1, divisor), *dict.fromkeys(empty)))
+
+
+def _without(size: Size, stop: Expr) -> Expr | None:
+    """Where a loop ends if a size is zero; None where that would be divided by."""
+    try:
+        return sym.simplify(sym.substitute(stop, {size: ZERO}))
+    except UserTypeError:  # TW0106
+        return None
 
 
 def _is_index_division(expr: Expr) -> bool:

@@ -99,6 +99,14 @@ def test_a_dimension_that_is_empty_only_where_nothing_runs_needs_no_check():
     assert requires([A, C]) != []
 
 
+def test_an_extent_that_divides_by_a_size_says_nothing_of_its_being_zero():
+    m, n, k = sizes("m n k")
+    given = [te.placeholder((size,), name=size.name.upper()) for size in (m, n, k)]
+    A = te.placeholder((m + k,), name="A")
+    B = te.compute((n // m,), lambda i: A[i], name="B")
+    assert requires([*given, A, B]) == ["1 <= m", "n // m <= m + k"]
+
+
 def test_clamped_indices_are_inside():
     (n,) = sizes("n")
     A = te.placeholder((n,), name="A")
