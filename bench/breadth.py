@@ -42,6 +42,7 @@ from rich.table import Table
 DEFAULT = Path(__file__).parent / "models" / "breadth"
 EXPORT_S = 600  # for one model
 F32 = "f32"
+QUANTIZER = "quantizer"
 KINDS = {F32: (F32,), "int8": (int8.STATIC, int8.DYNAMIC)}
 MEAN = {F32: 1.3, "int8": 1.1}
 LEAST = 0.95
@@ -104,7 +105,7 @@ def outcome(job: Job, options: argparse.Namespace) -> dict[str, Any]:
         try:
             made, tolerance = int8.quantized(job.case, job.kind, options.models), int8.TOLERANCE
         except Exception as error:  # the quantizer's own faults are its own
-            return {"times_ms": {}, "failed": {"quantizer": str(error)[:200]}}
+            return {"times_ms": {}, "failed": {QUANTIZER: str(error)[:200]}}
         result = int8.compete(made, None, job.kind, options.threads, rivals, options.seconds)
     told: dict[str, Any] = {
         "times_ms": {
@@ -206,6 +207,8 @@ def figures(found: dict[str, dict[str, Any]], precision: str) -> list[Figure]:
     mine = {name: told for name, told in found.items() if name.rpartition(", ")[2] in kinds}
     ratios = {name: ratio(told) for name, told in mine.items()}
     for name in sorted(mine, key=lambda name: _rank(mine[name])):
+        if QUANTIZER in mine[name]["failed"]:  # there is no model to run
+            continue
         if zoo.OURS not in mine[name]["times_ms"]:
             made.append(report.at_least(f"{name}: runs", 0, "", 1))
         elif not math.isnan(ratios[name]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -13,6 +14,8 @@ from tilewright.driver.workers import read_message, write_message
 
 def main() -> None:
     """Serve until the other end closes."""
+    gc.disable()  # programs have no cycles to speak of: once after each kernel is often enough
+    gc.freeze()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
     jobs = sys.stdin.buffer
@@ -29,6 +32,8 @@ def main() -> None:
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
         write_message(answers, answer)
+        answer = None
+        gc.collect(1)
 
 
 if __name__ == "__main__":

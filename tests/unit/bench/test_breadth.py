@@ -79,3 +79,11 @@ def test_what_a_journal_has_is_not_measured_again(breadth, tmp_path, monkeypatch
     second = options_for(tmp_path, breadth.arguments, "--journal", kept)
     assert len(breadth.measure(second)) > len(first)
     assert sorted(ran[3:]) == ["b, dynamic", "b, static"]
+
+
+def test_where_a_quantizer_fails_nothing_is_asked_of_us(breadth):
+    lost = {"times_ms": {}, "failed": {breadth.QUANTIZER: "why"}, "wrong": 0.0, "tolerance": 1.0}
+    found = {"a, static": lost, "b, static": told(1.0, openvino=3.0)}
+    names = [each.name for each in breadth.figures(found, "int8")]
+    assert not any(name.startswith("a,") for name in names)
+    assert "geometric mean of 1 cases, int8, best peer / ours" in names

@@ -90,7 +90,8 @@ class _Uses:
 def _uses(root: Stmt) -> dict[Buffer, _Uses]:
     """The uses of local buffers of constant size."""
     found: dict[Buffer, _Uses] = {}
-    for stmt in walk(root):
+    stmts = list(walk(root))
+    for stmt in stmts:
         if isinstance(stmt, Alloc) and stmt.buffer.memory.owner is Owner.THREAD:
             size, *more = stmt.buffer.shape
             if isinstance(size, Const) and not more:  # external kernels take whole matrices
@@ -98,13 +99,15 @@ def _uses(root: Stmt) -> dict[Buffer, _Uses]:
         elif isinstance(stmt, ExternCall):
             for region in stmt.regions:
                 found.pop(region.buffer, None)
-        for node in sym.walk(*stmt.exprs()):
-            if isinstance(node, (Load, MaskedLoad, Address)) and node.buffer in found:
-                if isinstance(node, Address):
-                    found[node.buffer].is_regular = False
-                else:
-                    mask = node.mask if isinstance(node, MaskedLoad) else None
-                    found[node.buffer].add(False, node.index, mask)
-        if isinstance(stmt, Store) and stmt.buffer in found:
+        elif isinstance(stmt, Store) and stmt.buffer in found:
             found[stmt.buffer].add(True, stmt.index, stmt.mask)
+    if not found:
+        return found
+    for node in sym.walk(*(expr for stmt in stmts for expr in stmt.exprs())):
+        if isinstance(node, (Load, MaskedLoad, Address)) and node.buffer in found:
+            if isinstance(node, Address):
+                found[node.buffer].is_regular = False
+            else:
+                mask = node.mask if isinstance(node, MaskedLoad) else None
+                found[node.buffer].add(False, node.index, mask)
     return found
