@@ -27,7 +27,15 @@ from tilewright.tensor.passes import lower
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
-ALONE = "cluster=1 along=k resident=1 turns=1"
+ALONE = "cluster=1 along=k resident=1 pingpong=0"
+STREAM_K = "cluster=1 along=stream_k resident=1 pingpong=0"
+PINGPONG = "cluster=1 along=k resident=1 pingpong=1"
+
+
+def small_gpu(multiprocessors):
+    """A target on which few tiles are several waves."""
+    target = Target.parse(TARGET)
+    return replace(target, machine=replace(target.machine, cores=multiprocessors))
 
 
 def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=False):
@@ -225,19 +233,21 @@ def byte_gemm(m, n, k, dtype, requantized):
 
 
 BYTES = {
-    "sums": ((64, 64, 128), "i8", False, 1),
-    "requantized at edges": ((40, 48, 144), "u8", True, 1),
-    "a split sum": ((16, 32, 256), "i8", True, 2),
+    "sums": ((64, 64, 128), "i8", False, 1, ALONE),
+    "requantized at edges": ((40, 48, 144), "u8", True, 1, ALONE),
+    "a split sum": ((16, 32, 256), "i8", True, 2, ALONE),
+    "stream-K": ((64, 96, 512), "i8", True, 1, STREAM_K),
+    "pingpong": ((128, 96, 256), "i8", True, 1, PINGPONG),
 }
 
 
 @pytest.mark.parametrize("name", BYTES)
 def test_products_of_bytes_are_exact(name):
-    (m, n, k), dtype, requantized, split = BYTES[name]
-    plan = f"groups=1 block_n=32 slots=3 span=1 split_k={split} boxes=1 {ALONE}"
+    (m, n, k), dtype, requantized, split, blocks = BYTES[name]
+    plan = f"groups=1 block_n=32 slots=3 span=1 split_k={split} boxes=1 {blocks}"
     made = schedule(
         byte_gemm(m, n, k, dtype, requantized),
-        TARGET,
+        small_gpu(2),
         choices={"C": Choice("gemm_hopper", plan)},
     )
     assert made.decisions[0].rule == "gemm_hopper"
