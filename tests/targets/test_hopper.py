@@ -27,7 +27,15 @@ from tilewright.tensor.passes import lower
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
-ALONE = "cluster=1 along=k resident=1 turns=1"
+ALONE = "cluster=1 along=k resident=1 pingpong=0"
+STREAM_K = "cluster=1 along=stream_k resident=1 pingpong=0"
+PINGPONG = "cluster=1 along=k resident=1 pingpong=1"
+
+
+def small_gpu(multiprocessors):
+    """A target on which few tiles are several waves."""
+    target = Target.parse(TARGET)
+    return replace(target, machine=replace(target.machine, cores=multiprocessors))
 
 
 def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=False):
@@ -121,12 +129,12 @@ def test_every_shape_has_code_without_local_memory(form):
     assert len(run.kernels) == 1  # nothing is padded or cropped beside it
 
 
-def weighted(m, n, k, slots, **form):
+def weighted(m, n, k, slots, target=TARGET, **form):
     """The GEMM of a weight, as a model has it, lowered for kernels that start early."""
     plan = f"groups=1 block_n=64 slots={slots} span=1 split_k=1 boxes=1 {ALONE}"
     fn = gemm(m, n, k, **form)
     fn = replace(fn, attrs=annotated(fn.attrs, WEIGHTS, (1,)))
-    made = schedule(fn, TARGET, choices={"C": Choice("gemm_hopper", plan)}).schedule.function
+    made = schedule(fn, target, choices={"C": Choice("gemm_hopper", plan)}).schedule.function
     return lower(made, "gpu", PassContext(target=Target.parse(TARGET)))
 
 
@@ -147,6 +155,18 @@ def test_weights_are_on_their_way_before_a_kernel_waits_for_others(sizes, slots)
     steps = min(slots, -(-sizes[2] // 64))
     assert re.search(rf"for %first in 0\.\.{steps} ", before)
     assert "A" in re.findall(r"tma\.load:.*?, address\(%(\w)\[", after)
+
+
+@pytest.mark.parametrize("rows", [40, 130])
+def test_blocks_without_a_tile_copy_no_weights(rows):
+    """Calls tell how many rows there are: those of few leave blocks with nothing to do."""
+    made = weighted(te.size_var("m"), 128, 192, 2, small_gpu(3))
+    before, _ = str(made).split("eval grid.wait()")
+    assert re.findall(r"tma\.load:.*?, address\(%(\w)\[", before) == ["B"]
+    given, want = operands(rows, 128, 192)
+    out = np.full(want.shape, np.nan).astype(TYPES["bf16"])
+    tw.interpret(made, *given, out, seed=rows)
+    close(out, want, out.dtype)
 
 
 def test_operands_that_are_no_weights_are_copied_behind_the_wait():
@@ -225,19 +245,21 @@ def byte_gemm(m, n, k, dtype, requantized):
 
 
 BYTES = {
-    "sums": ((64, 64, 128), "i8", False, 1),
-    "requantized at edges": ((40, 48, 144), "u8", True, 1),
-    "a split sum": ((16, 32, 256), "i8", True, 2),
+    "sums": ((64, 64, 128), "i8", False, 1, ALONE),
+    "requantized at edges": ((40, 48, 144), "u8", True, 1, ALONE),
+    "a split sum": ((16, 32, 256), "i8", True, 2, ALONE),
+    "stream-K": ((64, 96, 512), "i8", True, 1, STREAM_K),
+    "pingpong": ((128, 96, 256), "i8", True, 1, PINGPONG),
 }
 
 
 @pytest.mark.parametrize("name", BYTES)
 def test_products_of_bytes_are_exact(name):
-    (m, n, k), dtype, requantized, split = BYTES[name]
-    plan = f"groups=1 block_n=32 slots=3 span=1 split_k={split} boxes=1 {ALONE}"
+    (m, n, k), dtype, requantized, split, blocks = BYTES[name]
+    plan = f"groups=1 block_n=32 slots=3 span=1 split_k={split} boxes=1 {blocks}"
     made = schedule(
         byte_gemm(m, n, k, dtype, requantized),
-        TARGET,
+        small_gpu(2),
         choices={"C": Choice("gemm_hopper", plan)},
     )
     assert made.decisions[0].rule == "gemm_hopper"

@@ -1,4 +1,4 @@
-"""Blocks that share the steps of tiles, and warpgroups that take turns at them, without a GPU."""
+"""Stream-K and pingpong without a GPU: blocks share the steps of tiles, warpgroups alternate."""
 
 import re
 import sys
@@ -22,12 +22,13 @@ from tilewright.tensor.passes import lower, run_passes
 from tilewright.tensor.passes.specialize_roles import specialize_roles
 
 sys.path.insert(0, str(Path(__file__).parent))
+import test_hopper
 from host_gpu import assembled
-from test_hopper import TYPES, close, gemm, operands
+from test_hopper import TYPES, close, gemm, operands, small_gpu
 
 HOPPER = Target.parse("cuda -arch=sm_90a")
-STREAM = "split_k=1 boxes=1 cluster=1 along=steps resident=1 turns=1"
-TURNS = "split_k=1 boxes=1 cluster=1 along=k resident=1 turns=2"
+STREAM = f"split_k=1 boxes=1 {test_hopper.STREAM_K}"
+PINGPONG = f"split_k=1 boxes=1 {test_hopper.PINGPONG}"
 ONE = "groups=1 block_n=64 slots=3 span=1"
 # Sizes, multiprocessors, the plan, the form.
 FORMS = {
@@ -39,12 +40,13 @@ FORMS = {
     "edges": ((100, 72, 136), 3, f"{ONE} {STREAM}", {}),
     "boxes": ((64, 128, 512), 3, f"{ONE} {STREAM.replace('boxes=1', 'boxes=2')}", {}),
     "results of f32": ((64, 192, 128), 2, f"{ONE} {STREAM}", {"rounded": False}),
-    "turns": ((192, 128, 256), 2, f"{ONE} {TURNS}", {"epilogue": True}),
-    "turns of one step": ((128, 192, 64), 2, f"{ONE} {TURNS}", {}),
-    "turns at edges": ((100, 200, 136), 3, f"{ONE} {TURNS}", {}),
-    "turns with boxes": ((128, 128, 256), 3, f"{ONE} {TURNS.replace('boxes=1', 'boxes=2')}", {}),
-    "turns of a cluster": (
-        (256, 128, 192), 2, f"{ONE} {TURNS}".replace("span=1", "span=2").replace(
+    "pingpong": ((192, 128, 256), 2, f"{ONE} {PINGPONG}", {"epilogue": True}),
+    "pingpong of one step": ((128, 192, 64), 2, f"{ONE} {PINGPONG}", {}),
+    "pingpong at edges": ((100, 200, 136), 3, f"{ONE} {PINGPONG}", {}),
+    "pingpong with boxes": (
+        (128, 128, 256), 3, f"{ONE} {PINGPONG}".replace("boxes=1", "boxes=2"), {}),
+    "pingpong of a cluster": (
+        (256, 128, 192), 2, f"{ONE} {PINGPONG}".replace("span=1", "span=2").replace(
             "cluster=1 along=k", "cluster=2 along=m"), {"epilogue": True}),
 }  # fmt: skip
 FOUND = ("TW2196", "TW2427", "TW2428", "TW2429", "TW2430", "TW2460")
@@ -53,11 +55,10 @@ FOUND = ("TW2196", "TW2427", "TW2428", "TW2429", "TW2430", "TW2460")
 @cache
 def program(form, weights=False):
     sizes, blocks, plan, more = FORMS[form]
-    target = replace(HOPPER, machine=replace(HOPPER.machine, cores=blocks))
     fn = gemm(*sizes, **more)
     if weights:
         fn = replace(fn, attrs=(*fn.attrs, (WEIGHTS, (1,))))
-    made = schedule(fn, target, choices={"C": Choice("gemm_hopper", plan)})
+    made = schedule(fn, small_gpu(blocks), choices={"C": Choice("gemm_hopper", plan)})
     assert [each.rule for each in made.decisions] == ["gemm_hopper"]
     return str(lower(made.schedule.function, "gpu", PassContext(target=HOPPER)))
 
@@ -131,7 +132,7 @@ TAKEN = {
 }
 FAULTS = {
     **{name: ("two tiles of three", plant) for name, plant in SHARED.items()},
-    **{f"turns, {name}": ("turns", plant) for name, plant in TAKEN.items()},
+    **{f"pingpong, {name}": ("pingpong", plant) for name, plant in TAKEN.items()},
 }
 
 
@@ -152,7 +153,7 @@ def test_a_planted_fault_is_found(fault):
     [
         ((64, 4096, 4096), f"groups=1 block_n=64 slots=6 span=1 {STREAM}", False),
         ((4096, 4096, 4096), f"groups=2 block_n=256 slots=4 span=16 {STREAM}", True),
-        ((4096, 4096, 4096), f"groups=1 block_n=256 slots=5 span=16 {TURNS}", True),
+        ((4096, 4096, 4096), f"groups=1 block_n=256 slots=5 span=16 {PINGPONG}", True),
     ],
 )
 def test_assembled_without_spills(sizes, plan, epilogue):

@@ -20,6 +20,7 @@ from tilewright.tensor.passes import lower
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import fetched, on_host
+from test_hopper import ALONE, PINGPONG, STREAM_K, small_gpu
 
 TARGET = "cuda -arch=sm_90a"
 TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
@@ -58,12 +59,10 @@ CASES = {
 }
 
 
-def planned(**case):
+def planned(blocks=ALONE, target=TARGET, **case):
     fn = lower_graph(graph.parse(text(**case)).main, "conv")
-    plan = (
-        "groups=1 block_n=32 slots=4 span=1 split_k=1 boxes=1 cluster=1 along=k resident=1 turns=1"
-    )
-    made = schedule(fn, TARGET, constants=("w",), choices={"m": Choice("gemm_hopper", plan)})
+    plan = f"groups=1 block_n=32 slots=4 span=1 split_k=1 boxes=1 {blocks}"
+    made = schedule(fn, target, constants=("w",), choices={"m": Choice("gemm_hopper", plan)})
     assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
     return made.schedule.function
 
@@ -99,6 +98,12 @@ def test_a_convolution_is_a_product_of_its_windows(name):
     assert "tma.window" in str(lowered)
     assert parse(str(lowered)) == lowered
     check(lowered, CASES[name], seed=3)
+
+
+@pytest.mark.parametrize("blocks", [STREAM_K, PINGPONG])
+def test_tiles_of_windows_are_shared(blocks):
+    case = CASES["lines and images follow each other"]
+    check(lower(planned(blocks, small_gpu(2), **case), "gpu"), case, seed=1)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -218,8 +223,6 @@ def test_windows_stay_in_the_kernel_that_multiplies_them():
 def test_tiles_of_a_small_image_are_whole():
     """Copies of windows fill whole tiles, also where the image has fewer pixels than a tile."""
     fn = lower_graph(graph.parse(text(image=(1, 7, 7, 512), out=512)).main, "conv")
-    plan = (
-        "groups=1 block_n=32 slots=5 span=1 split_k=1 boxes=4 cluster=1 along=k resident=1 turns=1"
-    )
+    plan = f"groups=1 block_n=32 slots=5 span=1 split_k=1 boxes=4 {ALONE}"
     with pytest.raises(UserError, match="TW2702"):  # shared memory does not hold them
         schedule(fn, TARGET, constants=("w",), choices={"m": Choice("gemm_hopper", plan)})

@@ -62,6 +62,8 @@ BY_EXP2: dict[str, Callable[..., Real]] = {
     "sigmoid": by_exp2.sigmoid,
     "erf": by_exp2.erf,
     by_exp2.ERF_BESIDE_ONE: by_exp2.one_plus_erf,
+    by_exp2.NORMAL_CDF: by_exp2.normal_cdf,
+    by_exp2.ROUNDED_NORMAL_CDF: by_exp2.rounded_normal_cdf,
 }
 
 

@@ -4,13 +4,17 @@ last place: GPUs.
     exp(x) = 2**h (1 + l ln 2),  h + l = x / ln 2, h rounded
     1 + erf(x) = erfc(-x) = 2**-Q(|x|), or 2 less that
 
-A GELU needs erf beside 1, where a polynomial for the logarithm of erfc serves all arguments.
+A GELU needs erf beside 1, where a polynomial for the logarithm of erfc serves all arguments. It is
+x times the normal distribution function of x, which is half of that. Where all that is left of a
+GELU is a number of 16 bits, a shorter polynomial serves: it is as exact as such a number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright import sym
-from tilewright.base.dtype import F32
+from tilewright.base.dtype import BF16, F16, F32
 from tilewright.codegen.math import coefficients as c
 from tilewright.codegen.math.exponential import LOG2E, limits
 from tilewright.codegen.math.hyperbolic import square_of
@@ -27,6 +31,8 @@ POWER = "approximate_exp2"  # the instruction
 # takes one instruction instead of four.
 FLUSHED_POWER = "approximate_exp2_flushed"
 ERF_BESIDE_ONE = "one_plus_erf"
+NORMAL_CDF, ROUNDED_NORMAL_CDF = "normal_cdf", "normal_cdf_rounded"
+HALF_ROOT = 0.5**0.5
 
 
 def _power(x: Real, op: str = POWER) -> Real:
@@ -72,15 +78,34 @@ def one_plus_erf(x: Real) -> Real:
     return (x < 0.0).choose(complement, 2.0 - complement)
 
 
+def normal_cdf(x: Real) -> Real:
+    """(1 + erf(x / sqrt(2))) / 2"""
+    scaled = [factor * HALF_ROOT ** (at + 1) for at, factor in enumerate(c.ERFC_LOG2_F32)]
+    return _normal_cdf(x, scaled)
+
+
+def rounded_normal_cdf(x: Real) -> Real:
+    """The same, to what numbers of 16 bits tell apart."""
+    return _normal_cdf(x, c.NORMAL_CDF_LOG2_F16)
+
+
+def _normal_cdf(x: Real, factors: Sequence[float]) -> Real:
+    tail = _power(polynomial(x.abs(), [-1.0, *factors]), FLUSHED_POWER)
+    return (x < 0.0).choose(tail, 1.0 - tail)
+
+
 def join_calls(body: Stmt) -> Stmt:
-    """1 + erf(x) as one call, wherever it is written."""
+    """1 + erf(x), and a GELU, as one call, wherever they are written."""
 
     def rule(expr: Expr) -> Expr:
-        if not isinstance(expr, sym.Add) or expr.dtype.scalar is not F32:
+        if expr.dtype.scalar is not F32:
+            return _rounded(expr) if isinstance(expr, sym.Cast) else expr
+        if isinstance(expr, sym.Mul):
+            return _gelu(expr)
+        if not isinstance(expr, sym.Add):
             return expr
         for one, call in ((expr.a, expr.b), (expr.b, expr.a)):
-            value = one.value if isinstance(one, Broadcast) else one
-            if isinstance(value, Const) and value.value == 1 and _is_erf(call):
+            if _number(one) == 1 and _is_call(call, "erf"):
                 return Call(ERF_BESIDE_ONE, call.children(), expr.dtype)
         return expr
 
@@ -89,5 +114,48 @@ def join_calls(body: Stmt) -> Stmt:
     return made
 
 
-def _is_erf(expr: Expr) -> bool:
-    return isinstance(expr, Call) and expr.op == "erf"
+def _gelu(product: sym.Mul) -> Expr:
+    """x / 2 (1 + erf(x / sqrt(2))) as x times the normal distribution function."""
+    for half, other in ((product.a, product.b), (product.b, product.a)):
+        if not _is_call(other, ERF_BESIDE_ONE):
+            continue
+        (scaled,) = other.children()
+        for number, x in _factors(half):
+            for factor, inner in _factors(scaled):
+                if inner is x and number == 0.5 and abs(factor - HALF_ROOT) < 2**-24:
+                    return sym.Mul(x, Call(NORMAL_CDF, (x,), product.dtype))
+    return product
+
+
+def _rounded(cast: sym.Cast) -> Expr:
+    """A number of 16 bits, of sums and products: none needs to be more exact than that."""
+    if cast.dtype.scalar not in (F16, BF16):
+        return cast
+
+    def rule(expr: Expr) -> Expr:
+        if _is_call(expr, NORMAL_CDF):
+            return Call(ROUNDED_NORMAL_CDF, expr.children(), expr.dtype)
+        if isinstance(expr, (sym.Add, sym.Sub, sym.Mul)):
+            return expr.with_children(tuple([rule(child) for child in expr.children()]))
+        return expr
+
+    (value,) = cast.children()
+    return cast.with_children((rule(value),))
+
+
+def _factors(expr: Expr) -> list[tuple[float, Expr]]:
+    """A number times an expression: both, if that is what it is."""
+    if not isinstance(expr, sym.Mul):
+        return []
+    pairs = ((_number(expr.a), expr.b), (_number(expr.b), expr.a))
+    return [(number, other) for number, other in pairs if number is not None]
+
+
+def _number(expr: Expr) -> float | None:
+    """A constant in every lane."""
+    value = expr.value if isinstance(expr, Broadcast) else expr
+    return float(value.value) if isinstance(value, Const) else None
+
+
+def _is_call(expr: Expr, op: str) -> bool:
+    return isinstance(expr, Call) and expr.op == op

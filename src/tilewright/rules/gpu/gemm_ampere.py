@@ -69,7 +69,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         "cluster": (1,),
         "along": ("k",),
         "resident": (1,),
-        "turns": (1,),
+        "pingpong": (0,),
     }
     return Space(Plan, candidates, legal)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 
@@ -55,7 +56,7 @@ BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
 GROUPS = (1, 2)  # candidates, warpgroups that multiply
 SLOTS = (4, 5, 6, 3, 2, 7, 8, 12)  # candidates, tiles on their way in shared memory
 BOXES = (1, 2, 4)  # candidates, rows of 128 bytes that a slot has of each tile's row
-STEPS = "steps"
+STREAM_K = "stream_k"
 SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
 
 
@@ -71,10 +72,10 @@ class Plan:
     boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
     cluster: int = 1  # blocks that work together
     # What they take parts of: a sum, or rows and columns, which share B or A. Without clusters:
-    # "steps" lets all blocks share the steps of all tiles evenly (stream-K).
+    # "stream_k" lets all blocks share the steps of all tiles evenly.
     along: str = "k"
     resident: int = 1  # blocks that a multiprocessor has room for: the next kernel's beside these
-    turns: int = 1  # warpgroups that take turns at tiles: one stores while the other multiplies
+    pingpong: int = 0  # whether two warpgroups take turns: one stores while the other multiplies
 
     @property
     def rows(self) -> int:
@@ -222,7 +223,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         each = sm.shared_bytes // c["resident"]
         fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= each
         # Sums and places take registers.
-        groups = c["groups"] * c["turns"]
+        groups = c["groups"] * (1 + c["pingpong"])
         fits &= c["block_n"] // 2 + 64 <= consumer_registers(groups, c["resident"])
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
@@ -236,10 +237,10 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         clustered = _clusters(found, c, sm)
         # Whoever stores lets another multiply: of blocks that have several tiles.
         tiles = _tiles(found, c) * c["split_k"] // c["cluster"]
-        taken = (c["groups"] == 1) & (_parts(c) == 1) & (c["along"] != STEPS) & (c["slots"] > 2)
+        taken = (c["groups"] == 1) & (_parts(c) == 1) & (c["along"] != STREAM_K) & (c["slots"] > 2)
         taken &= (found.m >= hopper.M) & (not found.is_open) & (tiles > sm.count // c["cluster"])
         result: Column = fits & whole & parts & boxes & deep & clustered
-        result &= (c["turns"] == 1) | taken
+        result &= (c["pingpong"] == 0) | taken
         return result
 
     return Space(
@@ -252,9 +253,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "split_k": splits(multiprocessor_of(context.target)),
             "boxes": BOXES,
             "cluster": doublings(MOST_BLOCKS),
-            "along": ("k", "m", "n", STEPS),
+            "along": ("k", "m", "n", STREAM_K),
             "resident": (1, 2),
-            "turns": (1, 2),
+            "pingpong": (0, 1),
         },
         legal,
     )
@@ -277,7 +278,7 @@ def _clusters(found: Found, c: Columns, sm: Multiprocessor) -> Column:
     b_shared = (columns % (count * SWIZZLED) == 0) & (c["span"] % count == 0)
     along = c["along"]
     fits = np.where(along == "k", sums, np.where(along == "m", b_shared, a_shared))
-    fits &= (not found.is_open) & (not found.windows) & (along != STEPS)
+    fits &= (not found.is_open) & (not found.windows) & (along != STREAM_K)
     result: Column = np.where(count == 1, (along == "k") | _shares(found, c, sm), fits)
     return result
 
@@ -286,7 +287,7 @@ def _shares(found: Found, c: Columns, sm: Multiprocessor) -> Column:
     """Which plans let blocks share steps: where tiles leave a wave of them incomplete, and a block
     has more steps than one."""
     tiles = _tiles(found, c)
-    shares = (c["along"] == STEPS) & (c["split_k"] == 1) & (c["resident"] == 1)
+    shares = (c["along"] == STREAM_K) & (c["split_k"] == 1) & (c["resident"] == 1)
     steps = ceildiv(found.k, found.depth * c["boxes"])
     shares &= (tiles % sm.count != 0) & (tiles * steps >= 2 * sm.count) & (not found.is_open)
     result: Column = shares
@@ -299,6 +300,13 @@ def _tiles(found: Found, c: Columns) -> Column:
     return tiles
 
 
+def _spread(apart_bytes: int, unit_bytes: int) -> float:
+    """Of memory that is read in aligned units, what a tile's row takes as a multiple of its own
+    size, in the mean of rows that are so far apart."""
+    is_aligned = gcd(apart_bytes, unit_bytes) / unit_bytes
+    return 1.0 + (1.0 - is_aligned) * unit_bytes / hopper.ROW_BYTES
+
+
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Waves of tiles: products, tiles from L2, or all of the operands from memory, whichever takes
     longest; the last store; sums of parts."""
@@ -308,24 +316,32 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     tiles = _tiles(found, c)
     depth = found.depth * c["boxes"]
     steps = ceildiv(found.k // split // cluster, depth)
-    shares = c["along"] == STEPS
+    shares = c["along"] == STREAM_K
     blocks = np.where(shares, sm.count, tiles * split * cluster)
     waves = np.where(shares, tiles / sm.count, ceildiv(tiles * split, sm.count // cluster))
     # Between products of two slots a group waits; another one has the matrix units then.
     busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
     # Of those that take turns one has them to itself, and starts a slot's before the last are over.
-    waits = np.where(c["turns"] > 1, 0, sm.wgmma_latency_cycles)
-    per_step = np.maximum(busy_units, busy_units / c["groups"] / c["turns"] + waits)
+    waits = np.where(c["pingpong"] > 0, 0, sm.wgmma_latency_cycles)
+    per_step = np.maximum(busy_units, busy_units / c["groups"] / (1 + c["pingpong"]) + waits)
     tall, wide = np.minimum(rows, found.m), np.minimum(c["block_n"], found.n)  # the rest is zeros
     slot = c["boxes"] * (tall + wide) * hopper.ROW_BYTES
     # What one multiprocessor gets, also of tiles that blocks of a cluster bring for each other.
     narrow = slot / sm.l2_bytes_per_cycle
+    # What L2 hands out to all of them: such tiles once, and all that rows lie across.
+    across = 2 * sm.sector_bytes  # it hands out so many at a time
+    a_rows = tall * _spread(found.k * size, across)
+    a_rows = a_rows / np.where(c["along"] == "n", c["cluster"], 1)
+    b_rows = wide * _spread((found.n if found.along_n else found.k) * size, across)
+    b_rows = b_rows / np.where(c["along"] == "m", c["cluster"], 1)
+    busy = np.minimum(blocks, sm.count)
+    handed = c["boxes"] * (a_rows + b_rows) * hopper.ROW_BYTES * busy
+    narrow = np.maximum(narrow, handed / (sm.l2_bytes_per_cycle * sm.count))
     # Blocks wait for each other's slots: two hardly do, more of them at every step.
     brings = c["cluster"] > cluster
     meets = np.where(brings, c["cluster"] // 2 - 1, 0) * sm.multicast_latency_cycles
     # One slot is in use while the others are filled; signs between roles take their time too.
     waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
-    busy = np.minimum(blocks, sm.count)
     flying = busy * c["slots"] * slot
     rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
     rate = np.minimum(rate, busy * sm.own_memory_bytes_per_cycle)
@@ -336,7 +352,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
     # Sums of a tile go to memory and come back, behind a signal: of as many others as share it.
     others = np.minimum(np.ceil(sm.count / tiles), steps)
-    given = 2.0 * sm.meeting_cycles + (1 + others) * 4.0 * rows * c["block_n"] / (
+    given = 4.0 * sm.meeting_cycles + (1 + others) * 4.0 * rows * c["block_n"] / (
         sm.l2_bytes_per_cycle
     )
     # Blocks that share steps are at different places of their sums: none finds in L2 what another
@@ -352,7 +368,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0)
         + np.where(shares, given, 0.0)
         + np.where(brings, sm.global_latency_cycles, 0.0),
-        epilogue=np.where(c["turns"] > 1, 1.0, np.ceil(waves)) * follows / cluster,
+        epilogue=np.where(c["pingpong"] > 0, 1.0, np.ceil(waves)) * follows / cluster,
         l2=alone * steps * c["boxes"] * 40.0,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
     )
@@ -372,7 +388,12 @@ class Unit:
 
 def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
     sch.specialize(
-        ko, plan.slots, blocks, resident=plan.resident, shares=plan.along == STEPS, turns=plan.turns
+        ko,
+        plan.slots,
+        blocks,
+        resident=plan.resident,
+        stream_k=plan.along == STREAM_K,
+        pingpong=bool(plan.pingpong),
     )
 
 
@@ -596,7 +617,7 @@ def _multiply(
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
     tiles = tiles * found.batch * plan.split_k * plan.parts // plan.cluster
     count = multiprocessor_of(context.target).count // plan.cluster
-    stay = found.is_open or plan.along == STEPS
+    stay = found.is_open or plan.along == STREAM_K
     unit.overlap(sch, ko, plan, count if stay else min(tiles, count))
     return [start, a, b]
 

@@ -171,7 +171,7 @@ def share_steps(
     block = sym.var(loop.var.name)
     shares = Shares(block, sym.var("piece"), blocks, _number(tiles), _number(depth))
     ((tile, product),) = sums.items()
-    exchange = _exchange(tile, product, blocks, groups)
+    exchange = _exchange(tile, blocks, groups)
     begin, end = shares.steps
 
     def rule(stmt: Stmt) -> Stmt:
@@ -199,7 +199,7 @@ def _adds(node: Call) -> bool:
     return node.op == "wgmma.tile"
 
 
-def _exchange(tile: Expr, product: Call, blocks: int, groups: int) -> Exchange:
+def _exchange(tile: Expr, blocks: int, groups: int) -> Exchange:
     assert isinstance(tile, Address)
     rows, width = tile.buffer.shape[-2:]
     partial = (sym.const(blocks), sym.const(groups), rows, width)

@@ -124,8 +124,8 @@ class _Plan(NamedTuple):
     blocks: int = 0  # that stay for all tiles; 0: each has one
     beside: int = 1  # of a tile that is copied beside the loop
     resident: int = 1  # blocks that a multiprocessor has at once
-    shares: int = 0  # whether blocks that stay share the steps of all tiles evenly
-    turns: int = 1  # warpgroups that take turns at the tiles of a block that stays
+    stream_k: int = 0  # whether blocks that stay share the steps of all tiles evenly
+    pingpong: int = 0  # whether two warpgroups take turns at the tiles of a block that stays
 
 
 def _plan(stmt: Stmt) -> _Plan:
@@ -165,12 +165,12 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     groups = axes.get("threadIdx.y")
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
-    turns = max(_plan(stmt).turns for stmt in walk(body))
+    turns = 1 + max(_plan(stmt).pingpong for stmt in walk(body))
     if turns > 1 and groups is not None:  # each of them does what the only one would
         body, among = substitute(body, {groups.var: groups.start}), sym.var(groups.var.name)
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
     shares: Shares | None = None
-    rings = [ring for ring in _rings(body) if _plan(ring).shares]
+    rings = [ring for ring in _rings(body) if _plan(ring).stream_k]
     if rings:
         nest, body, shares, exchange = share_steps(nest, body, rings[0], blocks, count, among)
     elif blocks:
@@ -292,10 +292,13 @@ class _Roles:
             )
         self.body, self.groups, self.weights, self.shares = body, groups, weights, shares
         self.loops, self.ring = loops, loops[-1]
-        self.slots, self.turns = _slots(self.ring), _plan(self.ring).turns
+        self.slots, self.turns = _slots(self.ring), 1 + _plan(self.ring).pingpong
         ctx = sym.EMPTY.bind_all(spans)
-        extents = [sym.simplify(loop.extent) for loop in loops]
-        self.has_steps = all(sym.prove(sym.le(ONE, extent), ctx) for extent in extents)
+        self.maybe = [  # loops around that may have no iteration
+            loop.extent
+            for loop in loops
+            if not sym.prove(sym.le(ONE, sym.simplify(loop.extent)), ctx)
+        ]
         self.ahead = self._steps_ahead()
         tiles = [
             stmt.buffer
@@ -376,8 +379,9 @@ class _Roles:
             *(early if self.early else ()),
             *(met if self.shares_sums else ()),
             *([order] if self.turns > 1 else ()),
-            *meet,
+            *(meet if self.multicasts else ()),
             *self._weights_ahead(among, lane),
+            *(() if self.multicasts else meet),
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
@@ -553,8 +557,6 @@ class _Roles:
             return 0
         if self.shares is not None:
             return min(self.slots, self.shares.least)
-        if not self.has_steps:
-            return 0
         steps = sym.simplify(self.ring.extent)
         return min(self.slots, int(steps.value)) if isinstance(steps, Const) else 0
 
@@ -575,7 +577,8 @@ class _Roles:
         weights = seq(expect, self._copied(self.ring.body, weights=True))
         body = fresh_copy(substitute(weights, self._places(first)))
         loop = For(first, ZERO, sym.const(self.ahead), body, SERIAL, "", (), self.ring.loc)
-        alone = sym.all_of(sym.lt(among, 1), sym.lt(lane, 1))
+        some = [sym.lt(ZERO, extent) for extent in self.maybe] if self.shares is None else []
+        alone = sym.all_of(sym.lt(among, 1), sym.lt(lane, 1), *some)
         return [If(alone, loop, None, self.ring.loc)]
 
     def _places(self, step: Expr) -> dict[Var, Expr]:

@@ -358,16 +358,16 @@ class Schedule:
         blocks: int = 0,
         beside: int = 1,
         resident: int = 1,
-        shares: bool = False,
-        turns: int = 1,
+        stream_k: bool = False,
+        pingpong: bool = False,
     ) -> None:
         """Bulk copies under the loop go to a producer warp, through a ring of `slots` tiles."""
-        more = (beside, resident, shares, turns)
+        more = (beside, resident, stream_k, pingpong)
         self._apply("specialize", specialize, _var(loop), slots, blocks, *more)
         made = {"loop": loop, "slots": slots, "blocks": blocks, "beside": beside}
         made |= {"resident": resident} if resident > 1 else {}
-        made |= {"shares": shares} if shares else {}
-        made |= {"turns": turns} if turns > 1 else {}
+        made |= {"stream_k": stream_k} if stream_k else {}
+        made |= {"pingpong": pingpong} if pingpong else {}
         self._record("specialize", made, None)
 
     def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:

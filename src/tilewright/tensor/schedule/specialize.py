@@ -13,7 +13,6 @@ from tilewright.tensor.visit import walk
 
 MOST_SLOTS = 16
 MOST_RESIDENT = 4
-MOST_TURNS = 2
 
 
 def specialize(
@@ -23,25 +22,25 @@ def specialize(
     blocks: int = 0,
     beside: int = 1,
     resident: int = 1,
-    shares: bool = False,
-    turns: int = 1,
+    stream_k: bool = False,
+    pingpong: bool = False,
 ) -> Function:
     """
     Before: for k { call copy(...); call dot(...) }
-    After:  for k [specialize = (slots, blocks, beside, resident, shares, turns)] { ... }
+    After:  for k [specialize = (slots, blocks, beside, resident, stream_k, pingpong)] { ... }
 
     Lowering makes a ring of `slots` tiles and its barriers. With `blocks`, that many thread blocks
     stay for all tiles of the kernel; then `beside` of each tile that is copied beside the loop let
     the next one's come while this one's is in use. Registers of a multiprocessor are shared out
     among the `resident` blocks that it has at once. Blocks that stay may share the steps of all
-    tiles evenly (`shares`, stream-K): then some tiles are summed by several of them. With `turns`,
-    so many warpgroups take turns at the tiles of a block that stays (pingpong): one stores the
+    tiles evenly (`stream_k`): then some tiles are summed by several of them. With `pingpong`, two
+    warpgroups take turns at the tiles of a block that stays: one stores the
     results of its tile while another multiplies.
     """
     path, loop = path_to_loop(fn, var, "specialize")
     fits = 2 <= slots <= MOST_SLOTS and 1 <= beside <= MOST_SLOTS
-    fits &= bool(blocks) or not (shares or turns > 1)
-    fits &= 1 <= turns <= MOST_TURNS and not (shares and turns > 1)
+    fits &= bool(blocks) or not (stream_k or pingpong)
+    fits &= not (stream_k and pingpong)
     if not fits or blocks < 0 or not 1 <= resident <= MOST_RESIDENT:
         raise refuse(
             fn,
@@ -51,7 +50,7 @@ def specialize(
             var,
             help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, 1 to {MOST_SLOTS} tiles, and 1 "
             f"to {MOST_RESIDENT} blocks at once; blocks that share steps, or whose warpgroups take "
-            f"turns (at most {MOST_TURNS}), stay",
+            f"turns, stay; they do not do both",
         )
     copies = [
         stmt
@@ -67,8 +66,8 @@ def specialize(
             var,
             help="tensorize the copies of its tiles with a tma_load intrinsic first",
         )
-    usual = (0, 0, 1, 1, 0, 1)
-    plan: tuple[int, ...] = (slots, blocks, beside, resident, int(shares), turns)
+    usual = (0, 0, 1, 1, 0, 0)
+    plan: tuple[int, ...] = (slots, blocks, beside, resident, int(stream_k), int(pingpong))
     while len(plan) > 2 and plan[-1] == usual[len(plan) - 1]:
         plan = plan[:-1]
     made = replace(loop, annotations=annotated(loop.annotations, SPECIALIZE, plan))
