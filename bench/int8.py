@@ -7,8 +7,8 @@ Models of bench/models.py are quantized once by ONNX Runtime's quantizers, calib
 inputs: `static` writes quantizations around f32 operators (u8 by i8, weights per channel),
 `dynamic` integer products whose scales the run finds. Each contender is a process of its own and
 they take turns; the figure is the best peer's median over ours, which is compiled by default.
-BENCH_TARGET names another target for ours, such as `cpu -mattr=-amx-tile`; limit OpenVINO alike by
-ONEDNN_MAX_CPU_ISA. Of models that lose, the longest kernels are shown beside the peak: dot products
+BENCH_TARGET names another target for ours, such as `cpu -mattr=-amx-tile`; BENCH_HIDES=amx limits
+the peers alike. Of models that lose, the longest kernels are shown beside the peak: dot products
 of registers, as many as the machine does in a second.
 """
 

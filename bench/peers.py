@@ -6,10 +6,15 @@ A process loads the model, says how long that took, then obeys lines of its inpu
 answers with the milliseconds of single calls, `profile` with the time of each kernel if it is ours,
 `program` with a text that is the same for equal code, `outputs FILE` writes the outputs. Answers
 are lines of JSON. Contenders so keep their threads to themselves, and only one runs at a time.
+
+BENCH_TARGET names the target of ours. BENCH_HIDES (`avx512,amx`) hides instruction sets from all
+others by native/cpuid.c, on x86: libraries have settings of their own (ONEDNN_MAX_CPU_ISA), which
+do not reach kernels that come from elsewhere, such as MLAS inside of OpenVINO.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -208,6 +213,17 @@ PEERS: dict[str, tuple[str, Callable[[Path, Feed, int], tuple[Run, Any]]]] = {
 }
 
 
+@functools.cache
+def hiding(names: str) -> dict[str, str]:
+    """The environment of a process that is not to see some instruction sets."""
+    if not names:
+        return {}
+    library = Path(tempfile.mkdtemp()) / "cpuid.so"
+    source = Path(__file__).parent / "native" / "cpuid.c"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+    return {"LD_PRELOAD": str(library), "CPUID_HIDES": names}
+
+
 def installed(peer: str) -> bool:
     try:
         return importlib.util.find_spec(PEERS[peer][0]) is not None
@@ -320,6 +336,8 @@ class Contender:
     ) -> None:
         command = [sys.executable, __file__, peer, str(path), str(inputs), str(threads)]
         limits = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
+        if PEERS[peer][0] != "tilewright":
+            limits |= hiding(os.environ.get("BENCH_HIDES", ""))
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

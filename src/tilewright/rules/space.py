@@ -89,13 +89,15 @@ class Space(Generic[P]):
     """All plans of a problem. Candidates stand in the order of preference between equals.
 
     `stages` groups fields that are chosen together where the whole product is too large to weigh;
-    fields of later stages stand at their first candidates meanwhile.
+    fields of later stages stand at their first candidates meanwhile. The first stage is weighed
+    once for every candidate of `from_each`, a field of the second that decides what is good there.
     """
 
     plan: type[P]
     candidates: Mapping[str, Sequence[Value]]
     legal: Callable[[Columns], Column] | None = None
     stages: Sequence[Sequence[str]] = ()
+    from_each: str = ""
 
     def __post_init__(self) -> None:
         names = [each.name for each in fields(self.plan)]
@@ -180,8 +182,11 @@ class Space(Generic[P]):
         stages = [list(self.candidates)] if whole else self.stages
         first = {name: values[0] for name, values in self.candidates.items()}
         best: tuple[float, dict[str, Value]] | None = None
+        starts, varied = [first], self.from_each
+        if varied and not whole:
+            starts = [{**first, varied: value} for value in self.candidates[varied]]
         for _ in range(1 if whole else rounds):
-            beam = [first if best is None else best[1]]
+            beam = starts if best is None else [best[1]]
             for at, stage in enumerate(stages):
                 later = {name: first[name] for each in stages[at + 2 :] for name in each}
                 found: dict[tuple[Value, ...], tuple[float, dict[str, Value]]] = {}

@@ -7,6 +7,7 @@ import pytest
 
 from tilewright.rules.space import (
     WEIGHED_ROWS,
+    Cost,
     Space,
     doublings,
     preferring,
@@ -48,6 +49,24 @@ def test_a_space_with_few_legal_plans_gives_all_it_finds():
     assert sorted(drawn["c"]) == [0, 1]
     none = Space(Plan, space.candidates, legal=lambda c: c["a"] > 99)
     assert len(none.sample(4, np.random.default_rng(0), draws=2)["a"]) == 0
+
+
+@pytest.mark.parametrize(("from_each", "expected"), [("", (7, 0)), ("b", (40, 30))])
+def test_a_search_in_stages_begins_from_each_value_of_a_field(from_each, expected):
+    values = tuple(range(64))
+    space = Space(
+        Plan,
+        {"a": values, "b": (0, *range(20, 40)), "c": values},
+        stages=(("a",), ("b",), ("c",)),
+        from_each=from_each,
+    )
+
+    def cost(c):  # without b, values of a near 7 are best; with b = 30, 40 is, and better
+        near, far = 100 + abs(c["a"] - 7), 50 + 100 * (c["a"] != 40) + abs(c["b"] - 30)
+        return Cost.of(all=np.where(c["b"] == 0, near, far) + c["c"])
+
+    found = space.cheapest(cost)
+    assert (found.plan.a, found.plan.b) == expected
 
 
 def test_candidates_double_or_lie_halfway_between():

@@ -156,6 +156,7 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
             ("nc_panels", "pad_n"),
             ("k_unroll", "prefetch_b", "prefetch_next_panel", "prefetch_a"),
         ),
+        from_each="kc",
     )
 
 
