@@ -8,10 +8,12 @@ import pytest
 import tilewright as tw
 from tilewright.accel.compiler import LOWER_ACCEL, compile_function, finish, lower
 from tilewright.accel.compiler.fold import Folder, Place
+from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.cycle import cycles
 from tilewright.accel.device import run_on
 from tilewright.accel.isa.stream import Buffer, Instruction
 from tilewright.accel.isa.table import PLACES, QUEUES
+from tilewright.accel.isa.text import parse
 from tilewright.accel.operators import (
     Axis,
     Blend,
@@ -205,6 +207,26 @@ def test_virtual_threads_hide_latency():
     np.testing.assert_array_equal(*results)
     without, together = (cycles(stream).total for stream in streams)
     assert together < 0.85 * without
+
+
+def test_gemm_waits_for_all_that_the_alu_does_in_its_bank():
+    """Between the two tasks of the ALU it would take the bank that the second one needs."""
+    stream = parse(f"""target "{TARGETS["1x4x4"]}"
+        buffer x: in 4 buffer w: in 16 buffer y: out 16 buffer code: uop 8 uop
+        aux fmt=uop base=code load fmt=inp base=x load fmt=wgt base=w
+        gemm uend=1 init=1
+        alu uend=1 dst0=1 imm=1 value=3
+        alu uend=1 dst0=2 src0=1 imm=1 value=4
+        gemm uend=1 init=1
+        store fmt=acc base=y sram=2
+        finish""")
+    made = insert_tokens(stream)
+    verify(made)
+    first, second = (task for task in made.instructions if task.op == "alu")
+    assert (QUEUES.index("gemm") in first.pushes(), QUEUES.index("gemm") in second.pushes()) == (
+        False,
+        True,
+    )
 
 
 def test_no_token_is_superfluous():

@@ -164,8 +164,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     bus = g.bus_bytes
     down, across = -(-found.rows // c["rows"]), -(-found.columns // c["columns"])
     tiles = found.images * down * across
-    far = -(-found.outs // c["outs"])
-    parts = -(-found.ins // c["ins"])
+    far, parts = -(-found.outs // c["outs"]), -(-found.ins // c["ins"])
     taps = found.taps[0] * found.taps[1] * found.ratio
     steps = found.images * found.outs * found.rows * found.columns * found.ins * taps
     mean = {**c, "rows": found.rows / down, "columns": found.columns / across}
@@ -174,14 +173,16 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     weights = entries["wgt"] * g.entry_bytes()["wgt"] / bus * found.weight_bits / 8
     loads_image = tiles * np.where(c["hold"] == "image", 1, far * parts)
     loads_weights = np.where(c["hold"] == "weights", far * found.images, tiles * far * parts)
-    words = word_bytes(g) / bus
     tasks = tiles * far * (parts + 4) + loads_image + loads_weights + _of_tails(found, c)
-    load = loads_image * image + loads_weights * weights + tasks * words
+    load = loads_image * image + loads_weights * weights + tasks * word_bytes(g) / bus
     gemm = steps + 2.0 * tiles * far * parts
     vectors = found.images * found.outs * found.rows * found.columns
     # Passes of a residual sum wait for each other: rescale, multiply, add, requantize.
     passes, gaps = (4, 4 * LATENCY) if found.has_residual else (1, 0)
-    load = load + vectors * (passes > 1) * g.batch * g.block_out / bus
+    # It loads its operand, and for every tile parameters of both requantizations.
+    parameters = tiles * far * REQUANT_ENTRIES * (c["outs"] + 1) * g.entry_bytes()["acc"]
+    beside = found.has_residual * (vectors * g.batch * g.block_out + parameters) / bus
+    load = load + beside
     alu = vectors * passes + far * tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + gaps)
     store = vectors * g.batch * g.block_out / bus
     loaded = tiles * far * parts
@@ -196,8 +197,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     waits = loaded * np.maximum(
         0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4
     )
-    # What stays is loaded while the last two parts with what was there before are multiplied.
-    exposed = np.maximum(0.0, weights + image - 2.0 * part)
+    # What stays is loaded while the last two parts with what was there before are multiplied, and
+    # what a residual sum needs is.
+    exposed = np.maximum(0.0, weights + image - 2.0 * (part - beside / loaded))
     often = np.where(c["hold"] == "weights", far * found.images, tiles) - 1
     changes = np.where(c["hold"] == "none", 0.0, often * exposed)
     return Cost.of(

@@ -5,7 +5,8 @@
  * whichever loop, virtual thread, layer or round the two come from. Along the way a vector clock
  * says what each queue waits for already, so that a token is added only where no chain of tokens
  * does the same. Producers of the tokens between two queues thereby come in the order of their
- * consumers: the k-th pop meets the k-th push. All tokens point forward, hence the stream ends. */
+ * consumers: the k-th pop meets the k-th push. All tokens point forward, hence the stream ends.
+ * GEMM waits for what the ALU has to do in its banks, too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ typedef struct {
   int64_t
       latest[TW_ACCEL_QUEUES]; /* of every queue, the last task that the present one must meet */
   int64_t banks;               /* of acc that it touches */
+  int32_t alu[TW_ACCEL_BANKS]; /* of every bank, the last task of the ALU that touches it */
 } maker;
 
 static void put(const maker *m, int64_t number, const tw_accel_place *place, uint64_t value) {
@@ -119,6 +121,15 @@ static void order(maker *m, const tw_task_word *t) {
   put(m, b->number, &fields[t->op][F_POP], pops);
 }
 
+/* Between two tasks of the ALU, GEMM would take a bank that both need, and keep it for long. */
+static void meet_banks(maker *m, int32_t op) {
+  for (int32_t bank = 0; bank < TW_ACCEL_BANKS; ++bank) {
+    if (!(m->banks >> bank & 1)) continue;
+    if (op == TW_ACCEL_GEMM) meet(m, m->alu[bank]);
+    if (op == TW_ACCEL_ALU) m->alu[bank] = m->books.number;
+  }
+}
+
 static int32_t visit(maker *m, int64_t number) {
   tw_books *b = &m->books;
   const tw_accel_config *c = &b->machine->config;
@@ -137,6 +148,7 @@ static int32_t visit(maker *m, int64_t number) {
   } else if (t.op != TW_ACCEL_FINISH) {
     visit_transfer(m, &t);
   }
+  meet_banks(m, t.op);
   order(m, &t);
   put(m, number, &c->fields[t.op][F_BANKS], (uint64_t)m->banks);
   return code;
@@ -192,6 +204,7 @@ int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64
     job.buffer[i].written = written[i];
   }
   maker m = {.words = made};
+  for (int32_t bank = 0; bank < TW_ACCEL_BANKS; ++bank) m.alu[bank] = TW_NOBODY;
   tw_machine *machine = tw_machine_open(config);
   ok = ok && machine;
   m.books.machine = machine;
