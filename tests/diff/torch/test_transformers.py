@@ -153,6 +153,7 @@ def test_sources_of_several_lengths_are_read():
         ({"num_beams": 2, "do_sample": True}, "beams that are drawn"),
         ({"num_return_sequences": 2}, "num_return_sequences"),
         ({"maximum": 2}, "no option maximum"),
+        ({"attention_mask": (PROMPTS.flip(1) != 0).long()}, "padded on the right"),
     ],
 )
 def test_what_generate_does_not_follow_is_named(model, asked, named):

@@ -289,8 +289,8 @@ class Generator:
             chances = options.limits.kept(chances, tokens, options.ends)
             sources, best = [], []
             for search, at in zip(searches, starts, strict=True):
-                rows = slice(at, at + beams.count)
-                chosen, following = search.step(tokens[rows], chances[rows], ends)
+                own = slice(at, at + beams.count)
+                chosen, following = search.step(tokens[own], chances[own], ends)
                 sources.append(chosen + at)
                 best.append(following)
             rows, following = torch.cat(sources), torch.cat(best)[:, None]
@@ -359,7 +359,7 @@ class LanguageModule(TorchModule):
         wanted = Options.of(known, options, prompt.shape[1], sampling)
         mask = attention_mask
         if mask is not None:
-            mask = None if bool(mask.all()) else mask.to(torch.int64)
+            mask = None if bool(mask.all()) else self._checked(mask.to(torch.int64))
         times = wanted.beams.count if wanted.beams else wanted.copies
         prompt, inputs = (x.repeat_interleave(times, 0) for x in (prompt, inputs))
         mask = None if mask is None else mask.repeat_interleave(times, 0)
@@ -367,6 +367,17 @@ class LanguageModule(TorchModule):
         if text.encoder is not None:
             text.encode(inputs, mask)
         return text.write(prompt, wanted, mask)
+
+    def _checked(self, mask: torch.Tensor) -> torch.Tensor:
+        """A mask of what can be padded: sources that are texts, and prompts, on the left."""
+        if not self.model.config.is_encoder_decoder:
+            problem = "" if bool(mask[:, -1].all()) else "prompts that are padded on the right"
+        else:
+            problem = "" if _is_text(self.model) else f"a mask of {self.model.main_input_name}"
+        if problem:
+            help = 'a tokenizer with padding_side="left" pads prompts so that text can follow'
+            raise UserError("TW4036", f"generate does not follow {problem}", help=help)
+        return mask
 
     def _generator(self, batch: int, length: int, padded: bool) -> Generator:
         """One with room for so many tokens; a longer text than any before makes a longer one."""
