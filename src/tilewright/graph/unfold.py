@@ -240,11 +240,61 @@ def unfolded(
         matrix = np.pad(matrix, ((0, missing), (0, 0)))
     factor = steps.scope.new_constant(matrix, "w", node)
     steps.nodes.append(factor)
-    value = steps.add(product, seen, factor.output, **attributes)
+    return _multiplied(steps, node, seen, factor.output, bias, product, **attributes)
+
+
+def _multiplied(
+    steps: Steps,
+    node: Node,
+    rows: Value,
+    matrix: Value,
+    bias: Value | None,
+    product: str,
+    **attributes: Attribute,
+) -> list[Node] | None:
+    value = steps.add(product, rows, matrix, **attributes)
     if bias is not None:
         value = steps.add("add", value, bias)
     steps.add("reshape", value, shape=items_of(shape_of(node.output) or ()))
     return steps.done()
+
+
+def has_fewer_windows(node: Node, scope: Scope) -> bool:
+    """Whether a convolution by weights that a run computes sees fewer windows than it has filters.
+
+    Its windows as rows take less memory than its weights then, and a GEMM reads the weights once;
+    the convolution as it is reads them for every line of the image.
+    """
+    x, weights, *_ = node.inputs
+    if node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1 or not x or not weights:
+        return False
+    *places, filters = shape_of(node.output) or (ONE,)
+    taps = (shape_of(weights) or ())[2:]
+    dims = (*places, filters, *taps, *(shape_of(x) or ()))
+    if scope.constant(weights) is not None or not all(isinstance(dim, Const) for dim in dims):
+        return False
+    if {x.tensor.dtype, weights.tensor.dtype} != {node.output.tensor.dtype}:
+        return False
+    windows = prod(int(dim.value) for dim in places if isinstance(dim, Const))
+    return windows < int(filters.value) and any(tap is not ONE for tap in taps)
+
+
+def unfolded_by_inputs(steps: Steps, node: Node) -> list[Node] | None:
+    """A convolution as a product of the windows of an image with weights that a run computes."""
+    x, weights, bias = (*node.inputs, None)[:3]
+    assert x is not None
+    assert weights is not None
+    dims = [int(dim.value) for dim in shape_of(weights) or () if isinstance(dim, Const)]
+    filters, inner, *taps = dims
+    # The channels of a window go before its taps, as in the weights: those are more to move.
+    count, long = len(taps), inner * prod(taps)
+    rows = _rows_of(steps, node, x, tuple(taps))
+    parts = steps.add("reshape", rows, shape=(-1, *taps, inner))
+    turned = steps.add("transpose", parts, perm=(0, 1 + count, *range(1, 1 + count)))
+    seen = steps.add("reshape", turned, shape=(-1, long))
+    flat = steps.add("reshape", weights, shape=(filters, long))
+    matrix = steps.add("transpose", flat, perm=(1, 0))
+    return _multiplied(steps, node, seen, matrix, bias, "matmul")
 
 
 def fits_bands(node: Node, weights: Array, pixel: int, multiple: int) -> bool:

@@ -1,5 +1,6 @@
 """Models of transformers: examples from the config, and text with keys and values as state."""
 
+import copy
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import torch
 import tilewright as tw
 from tilewright.base.errors import Unsupported, UserError
 from tilewright.frontends.torch.examples import examples_of, without_cache
-from tilewright.frontends.torch.generate import Generator
+from tilewright.frontends.torch.generate import STATE, Generator, LanguageModule
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
@@ -74,22 +75,90 @@ def test_a_compiled_model_generates(model):
     (text,) = compiled.generators.values()
     assert (text.batch, text.length) == (2, 64)
     compiled.generate(prompt, max_new_tokens=1)
-    assert compiled.generators == {2: text}
-    padded = torch.tensor([[0, 1, 1], [1, 1, 1]])
-    with pytest.raises(UserError, match="TW4036"):
-        compiled.generate(prompt, attention_mask=padded)
+    assert compiled.generators == {(2, False): text}
 
 
 class Eager:
     """What the graphs of a generator are made of, as PyTorch runs it."""
 
-    def __init__(self, model, args, dynamic):
+    def __init__(self, model, args, dynamic, kwargs=None):
         self.model = model
-        self.structure = SimpleNamespace(states=dict(model.named_buffers()))
+        states = {name: x for name, x in model.named_buffers() if name.startswith(STATE)}
+        self.structure = SimpleNamespace(states=states)
 
-    def __call__(self, *args):
+    def __call__(self, *args, **kwargs):
         with torch.no_grad():
-            return self.model(*args)
+            return self.model(*args, **kwargs)
+
+
+PROMPTS = torch.tensor([[0, 0, 5, 9, 33], [4, 8, 12, 7, 8]])  # the first is padded
+SETTINGS = {
+    "padded": {"attention_mask": (PROMPTS != 0).long()},
+    "beams": {"num_beams": 3, "attention_mask": (PROMPTS != 0).long()},
+    "the best of beams": {
+        "num_beams": 3, "length_penalty": 2.0, "early_stopping": True, "num_return_sequences": 2,
+        "eos_token_id": [63, 40]},
+    "beams of any length": {"num_beams": 2, "early_stopping": "never", "length_penalty": 0.5},
+    "limits": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_new_tokens": 4,
+               "suppress_tokens": [3, 4], "begin_suppress_tokens": [7], "max_length": 12,
+               "forced_eos_token_id": 63},
+}  # fmt: skip
+
+
+def language_module(model):
+    """One whose graphs PyTorch runs."""
+    made = object.__new__(LanguageModule)
+    made.model, made.compile, made.generators = model, Eager, {}
+    return made
+
+
+def spread(model):
+    """With weights that prefer some tokens to others."""
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_text_follows_what_transformers_lets_one_ask_for(model, settings):
+    torch.manual_seed(0)
+    model = spread(copy.deepcopy(model))
+    asked = {"max_new_tokens": 7, "eos_token_id": 63, "pad_token_id": 0} | settings
+    if "max_length" in settings:
+        del asked["max_new_tokens"]
+    whole = {"attention_mask": torch.ones_like(PROMPTS)}
+    want = model.generate(PROMPTS, do_sample=False, **(whole | asked))
+    assert language_module(model).generate(PROMPTS, **asked).tolist() == want.tolist()
+
+
+def test_sources_of_several_lengths_are_read():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=64, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2,
+                      decoder_start_token_id=1)  # fmt: skip
+    model = spread(T5ForConditionalGeneration(config).eval())
+    sources = torch.tensor([[5, 9, 13, 0], [7, 1, 2, 4]])
+    asked = {"attention_mask": (sources != 0).long(), "num_beams": 2, "max_new_tokens": 5}
+    want = model.generate(sources, do_sample=False, **asked)
+    assert language_module(model).generate(sources, **asked).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"guidance_scale": 1.5}, "guidance_scale=1.5"),
+        ({"bad_words_ids": [[3]]}, "bad_words_ids"),
+        ({"num_beams": 2, "do_sample": True}, "beams that are drawn"),
+        ({"num_return_sequences": 2}, "num_return_sequences"),
+        ({"maximum": 2}, "no option maximum"),
+        ({"attention_mask": (PROMPTS.flip(1) != 0).long()}, "padded on the right"),
+    ],
+)
+def test_what_generate_does_not_follow_is_named(model, asked, named):
+    with pytest.raises(UserError, match=f"TW4036.*{named}"):
+        language_module(model).generate(PROMPTS, **asked)
 
 
 def test_a_decoder_reads_what_the_encoder_made_once():

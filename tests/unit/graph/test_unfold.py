@@ -167,3 +167,22 @@ def test_values_of_channels_stay_with_their_axis(op, rng):
     verify(after)
     given = (10 * rng.standard_normal((3, 6, 6))).astype(x.tensor.dtype.numpy)
     np.testing.assert_array_equal(*(interpret(each, given)[0] for each in (before, after)))
+
+
+@pytest.mark.parametrize("window", WINDOWS[1:3])
+@pytest.mark.parametrize(("filters", "op"), [(145, "matmul"), (24, "conv")])
+def test_few_windows_become_rows_where_a_run_computes_the_weights(window, filters, op, rng):
+    shape = (filters, 4, *window["kernel"])
+    b = Builder()
+    x = b.param("x", TensorType(dtype("f32"), tuple(map(const, (2, 9, 8, 4)))))
+    w = b.param("w", TensorType(dtype("f32"), tuple(map(const, shape))))
+    bias = b.param("bias", TensorType(dtype("f32"), (const(filters),)))
+    attributes = {key: value for key, value in window.items() if key != "kernel"}
+    before = b.module(b.add("conv", x, w, bias, layout="channels_last", groups=1, **attributes))
+    after = unfold_convolutions(before, PassContext())
+    verify(after)
+    assert op in [node.op for node in after.main.nodes]
+    given = [rng.normal(size=shape).astype(np.float32) for shape in ((2, 9, 8, 4), shape, filters)]
+    np.testing.assert_allclose(
+        interpret(after, *given)[0], interpret(before, *given)[0], rtol=1e-5, atol=1e-5
+    )

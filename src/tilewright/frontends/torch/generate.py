@@ -3,6 +3,7 @@
     text = tw.compile(model)
     tokens = text.generate(prompt, max_new_tokens=64)      prompt and result are [batch, tokens]
     tokens = text.generate(prompt, sampling=Sampling(top_p=0.9))
+    tokens = text.generate(prompts, attention_mask=mask, num_beams=4)      padded on the left
 
 Two graphs share the state: one for prompts of any length, one for a token at a time. transformers'
 own static cache holds the keys and values, so any model that it serves works. Of a model with an
@@ -11,14 +12,17 @@ encoder a third graph makes what each layer of the decoder takes from the source
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from tilewright.base.errors import Unsupported, UserError
+from tilewright.frontends.torch.beams import Search
 from tilewright.frontends.torch.calling import Structure, TorchModule
 from tilewright.frontends.torch.examples import examples_of, is_of_transformers
+from tilewright.frontends.torch.options import Options
 from tilewright.frontends.torch.sampling import Sampling
 from tilewright.runtime.module import Module
 
@@ -42,10 +46,11 @@ class Encoder(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, source: torch.Tensor) -> Encoded:
+    def forward(self, source: torch.Tensor, mask: torch.Tensor | None = None) -> Encoded:
         from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-        hidden: torch.Tensor = self.model.get_encoder()(source)[0]
+        named = {} if mask is None else {"attention_mask": mask}
+        hidden: torch.Tensor = self.model.get_encoder()(source, **named)[0]
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         # What is made of the token itself, nobody asks for: of the run stays what fills the cache.
         first = torch.zeros(source.shape[0], 1, dtype=torch.int64)
@@ -66,6 +71,7 @@ class Decoder(torch.nn.Module):
 
         super().__init__()
         self.model = model
+        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         config = model.config.get_text_config(decoder=True)
         self.cache: Any = StaticCache(max_cache_len=length, config=config)
         layers = self.cache.layers
@@ -91,21 +97,28 @@ class Decoder(torch.nn.Module):
         place: torch.Tensor,
         hidden: torch.Tensor | None = None,
         cross: Sequence[torch.Tensor] = (),
+        mask: torch.Tensor | None = None,
     ) -> Any:
         for at, layer in enumerate(self.cache.layers):
             layer.keys, layer.values = (getattr(self, f"{name}_{at}") for name in STATE[:2])
             layer.cumulative_length = getattr(self, f"{STATE[2]}_{at}")
             layer.cumulative_length.copy_(place[0])
-        return self._run(tokens, hidden, cross).logits
+        return self._run(tokens, hidden, cross, mask, place).logits
 
     def _run(
         self,
         tokens: torch.Tensor,
         hidden: torch.Tensor | None = None,
         cross: Sequence[torch.Tensor] = (),
+        mask: torch.Tensor | None = None,
+        place: torch.Tensor | None = None,
     ) -> Any:
         if hidden is None:
-            return self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True)
+            named: dict[str, Any] = {} if mask is None else {"attention_mask": mask}
+            if mask is not None and place is not None and self.takes_positions:
+                behind = (mask.cumsum(1) - 1).clamp(min=0)  # what pads is at no place of a text
+                named["position_ids"] = behind.index_select(1, place)
+            return self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True, **named)
         from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
         source = DynamicCache()
@@ -116,28 +129,41 @@ class Decoder(torch.nn.Module):
             source.layers.append(layer)
         cache = EncoderDecoderCache(self.cache, source)
         cache.is_updated = dict.fromkeys(range(len(source.layers)), True)
-        return _decoded(self.model, tokens, hidden, cache)
+        return _decoded(self.model, tokens, hidden, cache, mask)
 
 
-def _decoded(model: Any, tokens: torch.Tensor, hidden: torch.Tensor, cache: Any) -> Any:
+def _decoded(
+    model: Any, tokens: torch.Tensor, hidden: torch.Tensor, cache: Any, mask: Any = None
+) -> Any:
     from transformers.modeling_outputs import BaseModelOutput
 
     encoded = BaseModelOutput(last_hidden_state=hidden)
+    named = {} if mask is None else {"attention_mask": mask}
     return model(
-        decoder_input_ids=tokens, encoder_outputs=encoded, past_key_values=cache, use_cache=True
-    )
+        decoder_input_ids=tokens, encoder_outputs=encoded, past_key_values=cache, use_cache=True,
+        **named)  # fmt: skip
 
 
 class Generator:
-    """A language model of transformers that remembers what it has read."""
+    """A language model of transformers that remembers what it has read.
 
-    def __init__(self, model: Any, compile: Compile, *, length: int, batch: int = 1) -> None:
+    One that is `padded` takes texts of several lengths, those of a decoder padded on the left: a
+    mask [batch, tokens] tells what is text.
+    """
+
+    def __init__(
+        self, model: Any, compile: Compile, *, length: int, batch: int = 1, padded: bool = False
+    ) -> None:
         self.length, self.batch, self.position = length, batch, 0
         self.encoder: Module | None = None
         self.encoded: Encoded | None = None
+        self.mask: torch.Tensor | None = None  # of the prompt and behind it, or of the source
         example: Encoded | None = None
         if model.config.is_encoder_decoder:
-            self.encoder, example = _encoder(model, compile, batch)
+            self.encoder, example = _encoder(model, compile, batch, padded)
+        if padded:
+            kept = length if example is None else example[0].shape[1]
+            self.mask = torch.ones(batch, kept, dtype=torch.int64)
         with torch.no_grad():
             decoder = Decoder(model, batch, length, example).eval()
             self.prompt = self._compiled(decoder, compile, PROMPT, example)
@@ -154,7 +180,10 @@ class Generator:
             axes = {"tokens": {1: "count"}, "place": {0: "count"}, "count": (2, self.length)}
         if encoded is not None and _is_text(decoder.model):
             axes |= {"hidden": {1: "source"}, "cross": {2: "source"}}
-        return compile(decoder, args=(*given, *(encoded or ())), dynamic=axes or None)
+            axes |= {} if self.mask is None else {"mask": {1: "source"}}
+        named = {} if self.mask is None else {"mask": self.mask}
+        args = (*given, *(encoded or ()))
+        return compile(decoder, args=args, kwargs=named, dynamic=axes or None)
 
     @property
     def states(self) -> Iterable[torch.Tensor]:
@@ -167,11 +196,18 @@ class Generator:
         for state in self.states:
             state.zero_()
 
-    def encode(self, source: torch.Tensor) -> None:
+    def encode(self, source: torch.Tensor, mask: torch.Tensor | None = None) -> None:
         """Read what the text is made from: another text, or sound."""
         assert self.encoder is not None
-        made: Any = self.encoder(source)
+        self.mask = mask
+        made: Any = self.encoder(source, *(() if mask is None else (mask,)))
         self.encoded = made
+
+    def reorder(self, rows: torch.Tensor) -> None:
+        """Go on with what some texts of the batch have read in the places of others."""
+        for name, state in self.prompt.structure.states.items():
+            if name.startswith(STATE[:2]):
+                state.copy_(state[rows])
 
     def read(self, tokens: torch.Tensor) -> torch.Tensor:
         """The logits behind each of some tokens [batch, tokens], which are remembered."""
@@ -186,7 +222,8 @@ class Generator:
         place = torch.arange(self.position, self.position + count)
         self.position += count
         called = self.step if count == 1 else self.prompt
-        made: torch.Tensor = called(tokens, place, *(self.encoded or ()))
+        named = {} if self.mask is None else {"mask": self.mask}
+        made: torch.Tensor = called(tokens, place, *(self.encoded or ()), **named)
         return made
 
     def generate(
@@ -203,40 +240,89 @@ class Generator:
         A text that has come to its `end`, one of these tokens, goes on with `pad`, or with the
         first of them, while others are written.
         """
+        ends = () if end is None else (end,) if isinstance(end, int) else tuple(end)
+        return self.write(prompt, Options(count, ends, pad, sampling))
+
+    def write(
+        self, prompt: torch.Tensor, options: Options, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The prompt and what comes behind it."""
         self.reset()
+        if self.encoder is None and self.mask is not None:
+            self.mask.fill_(1)
+            if mask is not None:
+                self.mask[:, : mask.shape[1]] = mask
+        return self._searched(prompt, options) if options.beams else self._written(prompt, options)
+
+    def _written(self, tokens: torch.Tensor, options: Options) -> torch.Tensor:
+        sampling = options.sampling
         source = None if sampling is None else sampling.generator()
-        ends = torch.tensor([] if end is None else [end] if isinstance(end, int) else [*end])
-        tokens = [prompt]
-        logits = self.read(prompt)
-        ended = torch.zeros(len(prompt), 1, dtype=torch.bool)
-        for _ in range(count):
-            last = logits[:, -1]
+        ends = torch.tensor(options.ends)
+        logits = self.read(tokens) if options.count else None
+        ended = torch.zeros(len(tokens), 1, dtype=torch.bool)
+        for left in reversed(range(options.count)):
+            assert logits is not None
+            last = options.limits.kept(logits[:, -1], tokens, options.ends)
             best = last.argmax(-1, True) if sampling is None else sampling.draw(last, source)
             if len(ends):
-                best = best.masked_fill(ended, int(ends[0]) if pad is None else pad)
+                pad = options.ends[0] if options.pad is None else options.pad
+                best = best.masked_fill(ended, pad)
                 ended |= torch.isin(best, ends)
-            tokens.append(best)
+            tokens = torch.cat([tokens, best], dim=1)
             if bool(ended.all()):
                 break
-            if len(tokens) <= count:
+            if left:
                 logits = self.read(best)
-        return torch.cat(tokens, dim=1)
+        return tokens
+
+    def _searched(self, tokens: torch.Tensor, options: Options) -> torch.Tensor:
+        """The likeliest texts; the rows of one prompt lie behind each other."""
+        beams, ends = options.beams, torch.tensor(options.ends)
+        assert beams is not None
+        begin = tokens.shape[1]
+        starts = range(0, len(tokens), beams.count)
+        searches = [Search(beams, begin, begin + options.count) for _ in starts]
+        logits = self.read(tokens) if options.count else None
+        for left in reversed(range(options.count)):
+            assert logits is not None
+            chances = logits[:, -1].log_softmax(-1)
+            chances = options.limits.kept(chances, tokens, options.ends)
+            sources, best = [], []
+            for search, at in zip(searches, starts, strict=True):
+                own = slice(at, at + beams.count)
+                chosen, following = search.step(tokens[own], chances[own], ends)
+                sources.append(chosen + at)
+                best.append(following)
+            rows, following = torch.cat(sources), torch.cat(best)[:, None]
+            tokens = torch.cat([tokens[rows], following], dim=1)
+            if all(search.is_over for search in searches):
+                break
+            if left:
+                self.reorder(rows)
+                logits = self.read(following)
+        found = [text for search, at in zip(searches, starts, strict=True)
+                 for text in search.best(tokens[at : at + beams.count])]  # fmt: skip
+        pad = options.pad if options.pad is not None else (*options.ends, 0)[0]
+        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=pad)
 
 
 def _is_text(model: Any) -> bool:
     return bool(model.main_input_name == "input_ids")
 
 
-def _encoder(model: Any, compile: Compile, batch: int) -> tuple[Module, Encoded]:
+def _encoder(model: Any, compile: Compile, batch: int, padded: bool) -> tuple[Module, Encoded]:
     """A model's encoder, compiled, and what it makes of an example."""
     examples = examples_of(model, batch)
     if examples is None:
         raise Unsupported("TW4035", f"{type(model).__name__} reads {model.main_input_name}")
     given = examples.kwargs[model.main_input_name]
     encoder = Encoder(model).eval()
+    args = (given, torch.ones(given.shape[:2], dtype=torch.int64)) if padded else (given,)
     axes = {"source": {1: "source"}} if _is_text(model) else None
+    if axes and padded:
+        axes["mask"] = {1: "source"}
     with torch.no_grad():
-        return compile(encoder, args=(given,), dynamic=axes), encoder(given)
+        return compile(encoder, args=args, dynamic=axes), encoder(*args)
 
 
 class LanguageModule(TorchModule):
@@ -245,45 +331,59 @@ class LanguageModule(TorchModule):
     def __init__(self, inner: Module, structure: Structure, model: Any, compile: Compile) -> None:
         super().__init__(inner, structure)
         self.model, self.compile = model, compile
-        self.generators: dict[int, Generator] = {}  # by batch
+        self.generators: dict[tuple[int, bool], Generator] = {}  # by batch, and whether padded
 
     def generate(
         self,
         inputs: torch.Tensor,
         *,
-        max_new_tokens: int = 20,
         sampling: Sampling | None = None,
-        end: int | Sequence[int] | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
+        **options: Any,
     ) -> torch.Tensor:
         """Tokens [batch, tokens] behind a prompt, or those that a source is turned into.
 
-        The likeliest at each place, or by `sampling`, as many as `max_new_tokens` or until the
-        `end`, which the model's own generation config knows. Models with an encoder begin with
-        `decoder_input_ids`, or as their config says.
+        The likeliest at each place, or by `sampling`; else as the model's own generation config and
+        `options`, by the names of transformers, say: `max_new_tokens`, `num_beams`, `eos_token_id`
+        and so on. Prompts of several lengths are padded on the left, sources on the right, and
+        `attention_mask` tells what is text. Models with an encoder begin with `decoder_input_ids`,
+        or as their config says.
         """
-        if attention_mask is not None and not bool(attention_mask.all()):
-            message = "generate takes texts of one length, without padding"
-            raise UserError("TW4036", message, help="generate for each text, or for equal lengths")
         known = self.model.generation_config
         prompt = inputs
         if self.model.config.is_encoder_decoder:
-            first = known.decoder_start_token_id
+            first = options.get("decoder_start_token_id", known.decoder_start_token_id)
             begin = torch.full((len(inputs), 1), 0 if first is None else first)
             prompt = begin if decoder_input_ids is None else decoder_input_ids
-        text = self._generator(len(prompt), prompt.shape[1] + max_new_tokens)
+        wanted = Options.of(known, options, prompt.shape[1], sampling)
+        mask = attention_mask
+        if mask is not None:
+            mask = None if bool(mask.all()) else self._checked(mask.to(torch.int64))
+        times = wanted.beams.count if wanted.beams else wanted.copies
+        prompt, inputs = (x.repeat_interleave(times, 0) for x in (prompt, inputs))
+        mask = None if mask is None else mask.repeat_interleave(times, 0)
+        text = self._generator(len(prompt), prompt.shape[1] + wanted.count, mask is not None)
         if text.encoder is not None:
-            text.encode(inputs)
-        end = known.eos_token_id if end is None else end
-        pad = known.pad_token_id
-        return text.generate(prompt, max_new_tokens, end=end, sampling=sampling, pad=pad)
+            text.encode(inputs, mask)
+        return text.write(prompt, wanted, mask)
 
-    def _generator(self, batch: int, length: int) -> Generator:
+    def _checked(self, mask: torch.Tensor) -> torch.Tensor:
+        """A mask of what can be padded: sources that are texts, and prompts, on the left."""
+        if not self.model.config.is_encoder_decoder:
+            problem = "" if bool(mask[:, -1].all()) else "prompts that are padded on the right"
+        else:
+            problem = "" if _is_text(self.model) else f"a mask of {self.model.main_input_name}"
+        if problem:
+            help = 'a tokenizer with padding_side="left" pads prompts so that text can follow'
+            raise UserError("TW4036", f"generate does not follow {problem}", help=help)
+        return mask
+
+    def _generator(self, batch: int, length: int, padded: bool) -> Generator:
         """One with room for so many tokens; a longer text than any before makes a longer one."""
-        found = self.generators.get(batch)
+        found = self.generators.get((batch, padded))
         if found is None or found.length < length:
             room = max(ROOM, 1 << (length - 1).bit_length())
-            found = Generator(self.model, self.compile, length=room, batch=batch)
-            self.generators[batch] = found
+            found = Generator(self.model, self.compile, length=room, batch=batch, padded=padded)
+            self.generators[batch, padded] = found
         return found

@@ -1,9 +1,10 @@
-"""unfold_convolutions: convolutions of bytes become products of matrices.
+"""unfold_convolutions: convolutions of bytes, and those of few windows, become GEMMs.
 
 The machine multiplies bytes by tiles, faster than it can gather them from windows: laid out as rows
 they are read in order. Where tiles can be loaded from the image itself, or dot products read whole
 groups of its channels, convolutions stay as they are. See `graph/unfold.py`. Where tuning measured
-a convolution in every form it can have, the fastest is taken.
+a convolution in every form it can have, the fastest is taken. Of other types a convolution by
+weights that a run computes (a step of training) does so where windows are fewer than filters.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from tilewright.graph.unfold import (
     fits_tiles,
     flatten_rows,
     foldable_weights,
+    has_fewer_windows,
     in_rows,
     unfolded,
+    unfolded_by_inputs,
 )
 
 DIRECT, ROWS, IM2COL = "direct", "rows", "im2col"
@@ -33,7 +36,14 @@ DIRECT, ROWS, IM2COL = "direct", "rows", "im2col"
 
 def unfold_convolutions(module: Module, ctx: PassContext) -> Module:
     """Before: conv_integer(%x, %w).   After: reshape(matmul_integer(patches(%x), %w2))."""
-    return rewrite_matches(module, (partial(unfold, ctx=ctx), flatten_rows))
+    return rewrite_matches(module, (partial(unfold, ctx=ctx), unfold_few_windows, flatten_rows))
+
+
+def unfold_few_windows(node: Node, scope: Scope) -> Replacement:
+    """A convolution whose windows take less memory than its weights."""
+    if node.op != "conv" or not has_fewer_windows(node, scope):
+        return None
+    return unfolded_by_inputs(Steps(node, scope), node)
 
 
 def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:

@@ -1,0 +1,166 @@
+"""What `generate` is asked for, by the names of transformers' generation config.
+
+    options = Options.of(model.generation_config, {"num_beams": 4}, prompt_length=5)
+
+A model brings a config of its own, and a call adds to it. Each field is followed, or means nothing
+here (how transformers itself is to be fast), or is refused by its name: none is passed over.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tilewright.base.errors import UserError
+from tilewright.frontends.torch.beams import Beams
+from tilewright.frontends.torch.sampling import NEVER, Sampling
+
+COUNT, TOP_K = 20, 50  # transformers' own, where nothing is said
+FOLLOWED = {
+    *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "do_sample", "temperature"),
+    *("top_k", "top_p", "num_beams", "early_stopping", "length_penalty", "num_return_sequences"),
+    *("repetition_penalty", "no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens"),
+    *("forced_bos_token_id", "forced_eos_token_id", "pad_token_id", "eos_token_id"),
+    *("bos_token_id", "decoder_start_token_id"),
+}
+# How transformers runs a model, or a second one beside it; they change no text.
+WITHOUT_EFFECT = {
+    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory"),
+    *("compile_config", "disable_compile", "continuous_batching_config", "prefill_chunk_size"),
+    *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule"),
+    *("assistant_confidence_threshold", "max_matching_ngram_size", "assistant_lookbehind"),
+    *("target_lookbehind", "assistant_ensemble_weight", "speculation_type"),
+    *("transformers_version", "_from_model_config"),
+}
+# Values that ask for nothing, beside None, False, zero and what is empty.
+NEUTRAL = {
+    *(("typical_p", 1), ("encoder_repetition_penalty", 1), ("guidance_scale", 1)),
+    *(("num_beam_groups", 1), ("top_h", 1)),
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which tokens may come next, whatever their logits."""
+
+    least: int = 0  # tokens of a text before its end
+    longest: int = 0  # tokens of a text
+    begin: int = 0  # tokens that were given
+    repetition: float = 1.0  # what logits of tokens that occurred are divided by
+    ngram: int = 0  # as many tokens in a row occur once; 0: as often as they like
+    never: tuple[int, ...] = ()
+    never_first: tuple[int, ...] = ()
+    first: int | None = None
+    last: tuple[int, ...] = ()  # at the longest a text may be
+
+    def kept(self, logits: torch.Tensor, tokens: torch.Tensor, ends: Sequence[int]) -> torch.Tensor:
+        """Logits [batch, words] behind tokens [batch, tokens]; minus infinity where none may be."""
+        length = tokens.shape[1]
+        if self.repetition != 1:
+            seen = logits.gather(1, tokens)
+            seen = torch.where(seen < 0, seen * self.repetition, seen / self.repetition)
+            logits = logits.scatter(1, tokens, seen)
+        barred = [*self.never]
+        barred += self.never_first if length == self.begin + (self.first is not None) else ()
+        barred += ends if length < self.least else ()
+        logits = logits.index_fill(1, torch.tensor(barred, dtype=torch.int64), NEVER)
+        if self.ngram and length >= self.ngram:
+            logits = self._without_repeats(logits, tokens)
+        only = self.last if length == self.longest - 1 else ()
+        only = (self.first,) if self.first is not None and length == 1 else only
+        if only:
+            forced = torch.full_like(logits, NEVER)
+            logits = forced.index_fill(1, torch.tensor(only), 0.0)
+        return logits
+
+    def _without_repeats(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        runs = tokens.unfold(1, self.ngram, 1)
+        same = (runs[:, :, :-1] == tokens[:, None, tokens.shape[1] - self.ngram + 1 :]).all(2)
+        rows, places = same.nonzero(as_tuple=True)
+        return logits.index_put((rows, runs[rows, places, -1]), torch.tensor(NEVER))
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a text goes on."""
+
+    count: int  # tokens, at most
+    ends: tuple[int, ...] = ()
+    pad: int | None = None  # what a text that has ended goes on with
+    sampling: Sampling | None = None
+    beams: Beams | None = None
+    copies: int = 1  # texts for each that is given
+    limits: Limits = field(default_factory=Limits)
+
+    @staticmethod
+    def of(
+        known: Any, asked: Mapping[str, Any], length: int, sampling: Sampling | None = None
+    ) -> Options:
+        """From a config of transformers and what a call asks for, behind so many tokens."""
+        config = copy.deepcopy(known)
+        try:
+            unknown = config.update(**asked)
+        except ValueError as error:  # transformers knows what does not go together
+            raise UserError("TW4036", f"generate cannot: {error}", help=HELP) from error
+        if unknown:
+            raise UserError("TW4036", f"generate has no option {', '.join(unknown)}", help=HELP)
+        values = {name: value for name, value in config.to_dict().items() if _asks(name, value)}
+        fields = set(type(config)().to_dict())
+        refused = [f"{name}={values[name]!r}" for name in values
+                   if name in fields and name not in FOLLOWED | WITHOUT_EFFECT]  # fmt: skip
+        if values.get("num_beams", 1) > 1 and (sampling or values.get("do_sample")):
+            refused.append("beams that are drawn")
+        if refused:
+            raise UserError("TW4036", f"generate does not follow {', '.join(refused)}", help=HELP)
+        count = _count(values, asked, length)
+        if sampling is None and values.get("do_sample"):
+            top_k = config.top_k
+            sampling = Sampling(values.get("temperature", 1.0), TOP_K if top_k is None else top_k,
+                                values.get("top_p", 1.0))  # fmt: skip
+        ends = _listed(config.eos_token_id)
+        pad = config.pad_token_id
+        beams, copies = None, values.get("num_return_sequences", 1)
+        if values.get("num_beams", 1) > 1:
+            beams = Beams(values["num_beams"], values.get("length_penalty", 1.0),
+                          values.get("early_stopping", False), copies)  # fmt: skip
+        least = max(values.get("min_length", 0), length + values.get("min_new_tokens", 0))
+        limits = Limits(
+            least if least > length else 0, length + count, length,
+            values.get("repetition_penalty", 1.0), values.get("no_repeat_ngram_size", 0),
+            _listed(config.suppress_tokens), _listed(config.begin_suppress_tokens),
+            config.forced_bos_token_id, _listed(config.forced_eos_token_id))  # fmt: skip
+        return Options(count, ends, pad, sampling, beams, copies, limits)
+
+
+HELP = "the model's own generate() follows all of transformers' options, in eager"
+
+
+def _asks(name: str, value: Any) -> bool:
+    """Whether a field is set to what changes a text. Words and tokens may be the number zero."""
+    if value is None or value is False or (name, value if _is_number(value) else 0) in NEUTRAL:
+        return False
+    return bool(value) or name.endswith("_token_id")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _count(values: Mapping[str, Any], asked: Mapping[str, Any], length: int) -> int:
+    """How many tokens may come; what a call says goes before what a model brings."""
+    for given in (asked, values):
+        if given.get("max_new_tokens") is not None:
+            return int(given["max_new_tokens"])
+        if given.get("max_length") is not None:
+            return max(int(given["max_length"]) - length, 0)
+    return COUNT
+
+
+def _listed(given: int | Sequence[int] | torch.Tensor | None) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, int) else tuple(int(each) for each in given)
