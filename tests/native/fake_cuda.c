@@ -3,7 +3,8 @@
  * What is captured runs when its graph is launched: copies and conditional nodes as they are meant,
  * with the kernels that decide (`choose`, `begin`, `again`); others are told by "run NAME".
  * FAKE_CUDA_LOG names the file that calls are told to. FAKE_CUDA_LIMIT, in bytes, is all the memory
- * there is; FAKE_CUDA_VERSION the driver's; FAKE_CUDA_FAULT a kernel whose launch fails.
+ * there is; FAKE_CUDA_VERSION the driver's; FAKE_CUDA_FAULT a kernel whose launch fails;
+ * FAKE_CUDA_ORDINAL the GPU that all of it is on. What is given back is told by its kind.
  */
 #include <stdarg.h>
 #include <stdint.h>
@@ -136,6 +137,10 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
   *context = (void *)(intptr_t)(device + 1);
   return 0;
 }
+int cuDevicePrimaryCtxRelease_v2(int device) {
+  tell("release %d\n", device);
+  return 0;
+}
 int cuCtxSetCurrent(void *context) { return context ? 0 : 0; }
 int cuCtxGetCurrent(void **context) {
   *context = NULL;
@@ -154,7 +159,10 @@ int cuMemAlloc_v2(uint64_t *address, size_t size) {
   *address = (uint64_t)(uintptr_t)memory[n_memory++].start;
   return 0;
 }
-int cuMemFree_v2(uint64_t address) { return address ? 0 : 0; }
+int cuMemFree_v2(uint64_t address) {
+  tell("free %d\n", is_ours(address));
+  return 0;
+}
 int cuMemGetInfo_v2(size_t *left, size_t *all) {
   *all = limit();
   *left = *all - taken;
@@ -184,8 +192,8 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *stream) 
   return stream ? 0 : 1;
 }
 int cuPointerGetAttribute(void *value, int what, uint64_t address) {
-  (void)what;
-  *(unsigned *)value = 2;
+  const char *ordinal = getenv("FAKE_CUDA_ORDINAL");
+  *(int *)value = what == 9 ? (ordinal ? atoi(ordinal) : 0) : 2; /* else: memory of a GPU */
   return is_ours(address) ? 0 : 1;
 }
 int cuModuleLoadData(void **module, const void *image) {
@@ -193,7 +201,10 @@ int cuModuleLoadData(void **module, const void *image) {
   *module = (void *)image;
   return 0;
 }
-int cuModuleUnload(void *module) { return module ? 0 : 0; }
+int cuModuleUnload(void *module) {
+  tell("unload %d\n", strstr(module, ".entry") != NULL);
+  return 0;
+}
 int cuModuleGetFunction(void **function, void *module, const char *name) {
   if (!strstr(module, name)) return 500;
   *function = (void *)name;

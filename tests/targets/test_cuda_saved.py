@@ -3,6 +3,7 @@
 There is no GPU here: a driver in host memory (tests/native/fake_cuda.c) tells what it was asked.
 """
 
+import json
 import os
 import re
 import shutil
@@ -344,6 +345,81 @@ def test_what_the_driver_refuses_is_told(
     done, _ = run(program, saved, tmp_path, TILEWRIGHT_CUDA_DRIVER=str(driver), **environment)
     assert done.returncode == 10 + code
     assert message in done.stderr
+
+
+# A caller without Tilewright: its output is memory of the GPU, somewhat behind where it begins.
+CALLER = """
+import _ctypes, ctypes, json, sys
+saved, driver, behind, calls = sys.argv[1], ctypes.CDLL(sys.argv[2]), *map(int, sys.argv[3:])
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int * 2), ("ndim", ctypes.c_int),
+                ("dtype", ctypes.c_uint8 * 4), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
+
+def tensor(address, kind, *shape):
+    dtype = (ctypes.c_uint8 * 4)(2, 32, 1, 0)
+    return Tensor(address, (kind, 0), 2, dtype, (ctypes.c_int64 * 2)(*shape), None, 0)
+
+room = ctypes.create_string_buffer(2 * 48 * 4 + 64)
+x = tensor(-(-ctypes.addressof(room) // 64) * 64, 1, 2, 48)
+out = ctypes.c_uint64()
+driver.cuMemAlloc_v2(ctypes.byref(out), ctypes.c_size_t(4096))
+y = tensor(out.value + behind, 2, 2, 64)
+library = ctypes.CDLL(saved)
+library.tw_last_error.restype = ctypes.c_char_p
+args = (ctypes.POINTER(Tensor) * 2)(ctypes.pointer(x), ctypes.pointer(y))
+told = [(library.net(args, 2), library.tw_last_error().decode()) for _ in range(calls)]
+_ctypes.dlclose(library._handle)
+print(json.dumps(told))
+"""
+
+
+def called(saved, driver, folder, behind=0, calls=1, **environment):
+    """What calls of a saved model come to, and what the driver was asked."""
+    log = folder / "log.txt"
+    told = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver), **environment}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", CALLER, str(saved), str(driver), str(behind), str(calls)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | told,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), log.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("behind", "environment", "code", "message"),
+    [
+        (0, {"FAKE_CUDA_ORDINAL": "1"}, 5, "output 0 is on cuda:1, expected cuda:0"),
+        (4, {}, 7, "output 0 lies at an address that 16 does not divide"),
+    ],
+)
+def test_memory_of_a_gpu_that_kernels_cannot_use_is_named(
+    saved, driver, tmp_path, behind, environment, code, message
+):
+    (told,), log = called(saved, driver, tmp_path, behind, **environment)
+    assert told == [code, message]
+    assert "graph" not in log
+
+
+def test_after_a_fault_every_call_of_a_library_says_that_the_context_is_lost(
+    saved, driver, tmp_path
+):
+    told, log = called(saved, driver, tmp_path, calls=3, FAKE_CUDA_FAULT="softmax")
+    assert [code for code, _ in told] == [16, 17, 17]
+    assert told[2][1] == "the GPU's context is lost: a fault (700)"
+    assert not [line for line in log if line.startswith("free")]  # there is nothing left to free
+
+
+def test_a_library_that_is_unloaded_gives_all_memory_back(saved, driver, tmp_path):
+    told, log = called(saved, driver, tmp_path, calls=2)
+    assert [code for code, _ in told] == [0, 0]
+    assert log.count("free 1") == 3  # weights, arena, and room for the input: the output is not its
+    assert log.count("unload 1") == log.count("module 1") > 0
+    assert log[-1] == "release 0"
 
 
 def test_a_driver_without_a_function_is_too_old(saved, program, tmp_path):

@@ -267,6 +267,50 @@ def test_gemv_packs_weights_as_threads_ask_for_them(k, plan, shape, transposed):
     assert [int(dim.value) for dim in packed.shape] == shape
 
 
+def transposed(shape, perm):
+    """With a bias along the last axis of the result."""
+    x = te.placeholder(shape, "f32", name="x")
+    b = te.placeholder((shape[perm[-1]],), "f32", name="b")
+    made = tuple(shape[axis] for axis in perm)
+
+    def element(*at):
+        return x[tuple(at[perm.index(axis)] for axis in range(len(perm)))] + b[at[-1]]
+
+    return te.function([x, b, te.compute(made, element, name="y")], name="transposed")
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "plan"),
+    [
+        ((40, 70), (1, 0), (32, 32, 256)),
+        ((40, 70), (1, 0), (16, 64, 128)),
+        ((2, 33, 3, 20), (0, 2, 3, 1), (16, 32, 512)),  # channels last
+        ((3, 40, 50), (2, 0, 1), (64, 16, 256)),
+    ],
+)
+def test_transposes_go_through_tiles(shape, perm, plan):
+    fields = plan_of(("rows", "columns", "threads"), plan)
+    made = check(transposed(shape, perm), "y", "transpose", fields, constants=())
+    text = str(lower(made.schedule.function, "gpu"))
+    read, written = (re.search(rf"{name}\[[^=]*%ax\w+ % (\d+)\]", text) for name in ("= %x", "%y"))
+    # Neighbouring threads have neighbours of memory, on either side.
+    assert read
+    assert written
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "rule"),
+    [
+        ((64, 64), (1, 0), "transpose"),
+        ((40, 50, 3), (1, 0, 2), "elementwise"),  # lines stay whole
+        ((2, 3, 40, 40), (0, 2, 3, 1), "elementwise"),  # results of three neighbours
+    ],
+)
+def test_what_reads_across_lines_is_a_transpose(shape, perm, rule):
+    made = schedule(transposed(shape, perm), TARGET)
+    assert [each.rule for each in made.decisions] == [rule]
+
+
 def test_plans_that_do_not_fit_are_refused():
     plan = plan_of(CONVOLUTION, (16, 3, 8, 4, 4, 2, 1, 1))  # two rows per thread, three per block
     with pytest.raises(TilewrightError) as caught:

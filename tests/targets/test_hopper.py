@@ -11,10 +11,11 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
-from tilewright.base.errors import ExecutionError, Unsupported, UserError
+from tilewright.base.errors import ExecutionError, TilewrightError, Unsupported, UserError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.base.tf32 import round_tf32
+from tilewright.codegen.nvptx import emit_kernels
 from tilewright.intrin import hopper
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
@@ -179,6 +180,21 @@ def test_functions_with_bulk_copies_start_early():
     twice = te.compute((64,), lambda i: plain[i] * 2, name="y")
     made = schedule(te.function([plain, twice], name="twice"), TARGET).schedule.function
     assert [kernel.can_start_early for kernel in tw.build(made, TARGET).kernels] == [False]
+
+
+LOW = "groups=1 block_n=32 slots={} span=1 split_k=1 boxes=4 cluster=1 along=k resident=1 turns=1"
+
+
+def test_low_tiles_fit_with_the_slots_behind_them():
+    """Where products read behind the last slot there is another, also of four boxes."""
+    target = Target.parse("cuda -arch=sm_90a")
+    chosen = {"C": Choice("gemm_hopper", LOW.format(4))}
+    made = schedule(gemm(49, 256, 2048), target, choices=chosen)
+    _, (launch,) = emit_kernels(lower(made.schedule.function, "gpu"), target)
+    assert target.shared_bytes // 2 < launch.kernel.shared_bytes <= target.shared_bytes
+    with pytest.raises(TilewrightError) as caught:
+        schedule(gemm(49, 256, 2048), target, choices={"C": Choice("gemm_hopper", LOW.format(5))})
+    assert caught.value.code == "TW2702"
 
 
 def test_a_left_operand_is_as_low_as_its_matrix():

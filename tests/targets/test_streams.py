@@ -160,8 +160,9 @@ def test_assembled_without_spills(sizes, plan, epilogue):
         gemm(*sizes, epilogue=epilogue), HOPPER, choices={"C": Choice("gemm_hopper", plan)}
     )
     fn = lower(made.schedule.function, "gpu", PassContext(target=HOPPER))
-    said = assembled(device_code(fn, HOPPER).ptx)
-    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    code = device_code(fn, HOPPER)
+    assert "0 bytes spill stores, 0 bytes spill loads" in assembled(code.ptx)
+    assert [each.is_together for each in code.kernels] == [STREAM in plan]  # who waits for whom
 
 
 def test_more_blocks_than_steps_are_refused():

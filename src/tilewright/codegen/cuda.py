@@ -64,7 +64,8 @@ class CudaFunction:
                 [*pointers, *(numbers[var] for var in kernel.scalars), *maps],
                 shared_bytes=kernel.shared_bytes,
                 stream=stream,
-                is_early=kernel.can_start_early,
+                is_early=kernel.can_start_early and not kernel.is_together,
+                is_together=kernel.is_together,
             )
         for buffer, host in copies.items():
             cuda.to_host(arrays[buffer], host, stream)

@@ -45,6 +45,7 @@ from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.passes.accesses import reads_of, writes_of
+from tilewright.tensor.passes.share_steps import WAIT as STREAM_WAIT
 from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED, Owner
 from tilewright.tensor.visit import exprs, walk
 
@@ -118,6 +119,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         counts = [stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, ir.Alloc)]
         buffers += tuple(buffer for buffer in counts if buffer.memory == ARRIVALS)
     waits = any(node is WAIT for node in exprs(loop))
+    shares = any(isinstance(node, Call) and node.op == STREAM_WAIT for node in exprs(loop))
     scalars = _free_scalars(loop)
     written = {buffer for stmt in walk(loop) for buffer, _ in writes_of(stmt)}
     written |= {node.buffer for node in exprs(loop) if isinstance(node, ir.Address)}
@@ -169,7 +171,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         maps,
         changed,
         waits,
-        meets,
+        meets or shares,
     )
 
 

@@ -29,9 +29,10 @@ from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_signature
 from tilewright.driver.chains import join_chains
+from tilewright.driver.compare import is_close
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
 from tilewright.driver.costs import KernelCosts, recorded_times
-from tilewright.driver.device_module import DeviceModule, on_device_in_turns
+from tilewright.driver.device_module import DeviceModule, answers, on_device_in_turns
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.kernels import Job, KernelSetting
@@ -466,12 +467,16 @@ def build_device(
 
 
 def chains_help(apart: DeviceModule, chained: DeviceModule, sizes: Sizes) -> bool:
-    """Whether a model is surely faster on the GPU with its chains as one kernel each."""
+    """Whether a model gives the same answers on the GPU with its chains as one kernel each, and is
+    surely faster."""
     params, random = apart.program.module.main.params, np.random.default_rng(16)
-    return all(
-        on_device_in_turns(apart, chained, random_arrays(params, each, random)).least_gain > 1.0
-        for each in size_sets(params, sizes, 1)
-    )
+    for each in size_sets(params, sizes, 1):
+        inputs = random_arrays(params, each, random)
+        if not is_close(answers(chained, inputs), answers(apart, inputs)):
+            return False
+        if on_device_in_turns(apart, chained, inputs).least_gain <= 1.0:
+            return False
+    return True
 
 
 def tuned_or_recorded(

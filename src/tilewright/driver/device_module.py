@@ -304,6 +304,15 @@ class DeviceModule(runtime.Module):
         return self.empty([number(dim, sizes) for dim in of.shape or ()], of.dtype, stream)
 
 
+def answers(module: DeviceModule, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The outputs of a call, in host memory."""
+    found = []
+    for output in module(*inputs):
+        found.append(np.empty(output.shape, output.dtype.numpy))
+        module._gpu.copy_out(found[-1], output.address, 0)
+    return found
+
+
 def on_device_in_turns(first: DeviceModule, second: DeviceModule, inputs: Sequence[Any]) -> Paired:
     """Times on the GPU of two modules that compute the same, as graphs, in turns."""
     walks = [module.walk(*inputs) for module in (first, second)]

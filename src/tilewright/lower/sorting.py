@@ -1,13 +1,16 @@
 """Selection: the best k elements of each line.
 
 Some are found by insertion: an element that is no better than the last of the k costs one
-comparison. Many, or as many as only the run tells, are the first of all in order.
+comparison. Many, or as many as only the run tells, are the first of all in order. Where threads are
+many, ranks are counted instead (`piece`): how many elements come before each one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from tilewright import sym, te
-from tilewright.base.dtype import I64
+from tilewright.base.dtype import I32, I64, INDEX
 from tilewright.lower.base import Lowering, Use, front_axis, placed, static, wide
 from tilewright.lower.merge import load, merge_sort
 from tilewright.lower.statements import Body, loops, procedure, seq, store, when
@@ -16,11 +19,14 @@ from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import For, If, Stmt
 
 FEW = 512
+Place = Callable[[Sequence[Expr], Expr], Expr]  # of a candidate in its line
 
 
 def _top_k(use: Use, x: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
     axis = front_axis(use["axis"], x.ndim)
     count = static(use.shape[axis])
+    if use["piece"]:
+        return _by_counting(use, x, axis)
     shape = placed(x.shape, axis, use.shape[axis])
     shapes, types = [shape, shape], [x.dtype, I64]
     if count is not None and count <= FEW:
@@ -135,6 +141,62 @@ def _by_sorting(use: Use, x: Tensor, axis: int) -> Body:
         return loops(rest, line)
 
     return body
+
+
+def _by_counting(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
+    """The best of every piece of a line, then the best among those. Elements behind the end of the
+    last piece come after all others."""
+    length, count = x.shape[axis], use.shape[axis]
+    rest, piece = [dim for at, dim in enumerate(x.shape) if at != axis], sym.const(use["piece"])
+    pieces, kept = sym.ceildiv(length, piece), sym.minimum(count, piece)
+
+    def element(line: Sequence[Expr], place: Expr) -> Expr:
+        inside = sym.maximum(sym.minimum(place, length - 1), 0)
+        return x[(*line[:axis], inside, *line[axis : len(rest)])]
+
+    def best(lines: Sequence[Expr], many: Expr, few: Expr, place: Place, name: str) -> Tensor:
+        """Where the best `few` of `many` lie that are told by `place`, in every line."""
+        i, j = (te.reduce_axis((0, many), name=n) for n in "ij")
+
+        def is_before(line: Sequence[Expr], a: Expr, b: Expr) -> Expr:
+            first, second = place(line, a), place(line, b)
+            left, right = (element(line, each) for each in (first, second))
+            as_good = te.all(te.logical_not(_better(use, right, left)), a < b)
+            wins = te.any(second >= length, _better(use, left, right), as_good)
+            return te.all(first < length, wins)
+
+        def rank(*at: Expr) -> Expr:
+            return te.sum(te.cast(is_before(at[:-1], i, at[-1]), I32), axis=i)
+
+        ranks = te.compute((*lines, many), rank, name=f"{name}_rank")
+
+        def chosen(*at: Expr) -> Expr:
+            is_it = te.eq(ranks[(*at[:-1], j)], te.cast(at[-1], I32))
+            found = te.cast(place(at[:-1], j), I32)
+            return te.min(te.if_then_else(is_it, found, te.cast(length, I32)), axis=j)
+
+        return te.compute((*lines, few), chosen, name=f"{name}_place")
+
+    places = best(
+        (*rest, pieces), piece, kept, lambda line, j: line[-1] * piece + j, f"{use.name}_piece"
+    )
+
+    def candidate(line: Sequence[Expr], j: Expr) -> Expr:
+        return te.cast(places[(*line, sym.floordiv(j, kept), sym.floormod(j, kept))], INDEX)
+
+    if static(pieces) != 1:
+        places = best(rest, pieces * kept, count, candidate, use.name)
+
+    def place_at(*at: Expr) -> Expr:
+        line, q = (*at[:axis], *at[axis + 1 :]), at[axis]
+        return places[(*line, q)] if static(pieces) != 1 else places[(*line, sym.const(0), q)]
+
+    def value_at(*at: Expr) -> Expr:
+        return element((*at[:axis], *at[axis + 1 :]), te.cast(place_at(*at), INDEX))
+
+    values = te.compute(use.shape, value_at, name=use.name)
+    indices = te.compute(use.shape, lambda *at: te.cast(place_at(*at), I64), name=f"{use.name}_at")
+    return values, indices
 
 
 # ------------------------------------------------------------------------------------ cumulative

@@ -159,12 +159,12 @@ OPS = (
     Op(
         "top_k",
         "The k greatest (or least) elements along an axis, best first, and their indices; of "
-        "equals the first.",
+        "equals the first. With `piece`, code counts ranks in pieces of so many elements.",
         (Input("x", NUMBER), Input("k", INTEGER, folds=True)),
         _top_k_type,
         _top_k,
         OPAQUE,
-        (Attr("axis", int, required=True), Attr("largest", bool, True)),
+        (Attr("axis", int, required=True), Attr("largest", bool, True), Attr("piece", int, 0)),
     ),
     Op(
         "search_sorted",

@@ -7,6 +7,7 @@ from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.graph.passes.choose_attention import choose_attention
 from tilewright.graph.passes.choose_winograd import choose_winograd
+from tilewright.graph.passes.count_ranks import count_ranks
 from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.decompose_quantized import decompose_quantized
 from tilewright.graph.passes.enclose_nodes import enclose_nodes
@@ -103,10 +104,11 @@ LAYOUT = (
     hoist_padding,
 )
 
-# Choices between two at a time, and recurrent layers of one step without a scan, for targets where
-# every kernel costs its start.
+# Choices between two at a time, ranks by counting, and recurrent layers of one step without a scan,
+# for targets of many threads where every kernel costs its start.
 UNROLLED = (
     nest_switches,
+    count_ranks,
     unroll_single_steps,
     cancel_reshapes,
     canonicalize,

@@ -13,6 +13,7 @@ from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.rows import ROWS
+from tilewright.rules.gpu.transpose import TRANSPOSE
 from tilewright.rules.gpu.winograd import WINOGRAD
 from tilewright.rules.rule import RuleSet
 
@@ -26,6 +27,7 @@ RULES: RuleSet = (
     (ROWS,),
     (GEMV,),
     (DEPTHWISE, REDUCTION),
+    (TRANSPOSE,),
     (ELEMENTWISE,),
     (FALLBACK,),
 )

@@ -210,12 +210,14 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
-        # Of a matrix with fewer rows than a product has, tiles are as low; behind them all is room.
-        # Copies of windows fill whole tiles.
+        # Of a matrix with fewer rows than a product has, tiles are as low; behind them all is room,
+        # in whole slots. Copies of windows fill whole tiles.
         is_low = not (found.is_open or found.windows)
         low = -(-found.m // SWIZZLED) * SWIZZLED if is_low else 0
         stored = np.where((c["groups"] == 1) & (low > 0), np.minimum(rows, low), rows)
-        ring = c["slots"] * c["boxes"] * (stored + c["block_n"]) + 2 * (rows - stored)
+        behind = ceildiv(rows - stored, c["boxes"] * stored)
+        slots = c["slots"] + behind
+        ring = c["boxes"] * (slots * stored + c["slots"] * c["block_n"])
         kept = np.where(_parts(c) > 1, rows * c["block_n"] * SUM_BYTES, 0)
         each = sm.shared_bytes // c["resident"]
         fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= each

@@ -19,6 +19,7 @@
 
 enum {
   POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
+  POINTER_ORDINAL = 9,     /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */
   MEMORY_OF_DEVICE = 2,    /* CU_MEMORYTYPE_DEVICE */
   ACCESS_BYTES = 16,       /* that kernels load at once */
   CAPTURE_THREAD_LOCAL = 1,
@@ -46,8 +47,10 @@ enum decider { CHOOSE, BEGIN, AGAIN, DECIDERS };
 static const char *const decider_names[DECIDERS] = {"choose", "begin", "again"};
 enum condition { RUNS_ONCE, RUNS_AGAIN }; /* CUgraphConditionalNodeType */
 
-typedef struct {
-  pthread_mutex_t lock; /* one call at a time: there is one arena */
+typedef struct instance {
+  const tw_cuda_model *model;
+  struct instance *next; /* of the models of this library */
+  pthread_mutex_t lock;  /* one call at a time: there is one arena */
   bool is_ready;
   void **modules, **kernels;
   void *deciding, *deciders[DECIDERS]; /* the module, and its kernels */
@@ -95,6 +98,7 @@ static instance *new_instance(const tw_cuda_model *model) {
     return NULL;
   }
   pthread_mutex_init(&made->lock, NULL);
+  made->model = model;
   made->modules = tables;
   made->kernels = tables + model->n_modules;
   made->staged = places;
@@ -103,16 +107,73 @@ static instance *new_instance(const tw_cuda_model *model) {
 }
 
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; /* of instances */
+static instance *instances;
 
 static instance *instance_of(const tw_cuda_model *model) {
   pthread_mutex_lock(&making);
   instance *found = *model->instance;
   if (!found) {
     found = *model->instance = new_instance(model);
-    if (!found) tw_error(TW_ERROR_NO_MEMORY, "no memory for a model");
+    if (found) {
+      found->next = instances;
+      instances = found;
+    } else {
+      tw_error(TW_ERROR_NO_MEMORY, "no memory for a model");
+    }
   }
   pthread_mutex_unlock(&making);
   return found;
+}
+
+/* Graphs, kernels and memory of a model on the GPU; what was not made yet is nothing. */
+static void give_back(const instance *on) {
+  const tw_cuda_model *model = on->model;
+  for (int32_t i = 0; i < model->n_variants; ++i) {
+    for (int32_t j = 0; j < model->variants[i].n_launches; ++j) {
+      if (on->variants[i].graphs[j]) tw_cu.graph_exec_free(on->variants[i].graphs[j]);
+    }
+  }
+  for (int32_t i = 0; i < model->n_inputs + model->n_outputs; ++i) {
+    if (on->staged[i]) tw_cu.memory_free(on->staged[i]);
+  }
+  if (on->weights) tw_cu.memory_free(on->weights);
+  if (on->arena) tw_cu.memory_free(on->arena);
+  for (int32_t i = 0; i < model->n_modules; ++i) {
+    if (on->modules[i]) tw_cu.module_unload(on->modules[i]);
+  }
+  if (on->deciding) tw_cu.module_unload(on->deciding);
+  for (int32_t i = 0; i < BRANCHES; ++i) {
+    if (on->branches[i]) tw_cu.stream_destroy(on->branches[i]);
+  }
+}
+
+static void free_instance(instance *on) {
+  for (int32_t i = 0; i < on->model->n_variants; ++i) {
+    free(on->variants[i].maps);
+    free(on->variants[i].graphs);
+  }
+  free(on->modules);
+  free(on->staged);
+  free(on->variants);
+  pthread_mutex_destroy(&on->lock);
+  free(on);
+}
+
+/* When the library is unloaded. A driver that has ended before, as at the end of a process, refuses
+ * to enter the context and has nothing left to give back. */
+__attribute__((destructor)) static void unload(void) {
+  void *before = NULL;
+  bool can_enter = tw_cuda_context && !tw_cuda_check() && tw_cu.context_get(&before) == 0 &&
+                   tw_cu.context_set(tw_cuda_context) == 0;
+  for (instance *on = instances, *next = NULL; on; on = next) {
+    next = on->next;
+    if (can_enter) give_back(on);
+    free_instance(on);
+  }
+  instances = NULL;
+  if (!can_enter) return;
+  tw_cu.context_set(before);
+  tw_cuda_close();
 }
 
 /* Kernels, weights and arena; what is there already after a failure is not made again. */
@@ -535,14 +596,27 @@ static int64_t most_bytes(const tw_cuda_model *model, int32_t at) {
   return most;
 }
 
+/* Memory of the caller's on a GPU: on that of the model, where kernels can load it. */
+static int32_t check_on_gpu(const recording *of, int32_t at, address data) {
+  bool is_input = at < of->model->n_inputs;
+  const char *what = is_input ? "input" : "output";
+  int32_t number = is_input ? at : at - of->model->n_inputs;
+  int ordinal = TW_CUDA_ORDINAL;
+  TRY("cuPointerGetAttribute", tw_cu.pointer_attribute(&ordinal, POINTER_ORDINAL, data));
+  if (ordinal != TW_CUDA_ORDINAL) {
+    return tw_errorf(TW_ERROR_DEVICE, "%s %d is on cuda:%d, expected cuda:%d", what, number,
+                     ordinal, TW_CUDA_ORDINAL);
+  }
+  if (data % ACCESS_BYTES == 0) return TW_OK;
+  return tw_errorf(TW_ERROR_ALIGNMENT, "%s %d lies at an address that %d does not divide", what,
+                   number, ACCESS_BYTES);
+}
+
 /* Where the graph finds a tensor: where it is, or in memory of ours that it is copied through. */
 static int32_t bind(const recording *of, int32_t at, const void *data, address *found) {
   if (is_on_gpu(data)) {
     *found = (address)(uintptr_t)data;
-    if (*found % ACCESS_BYTES == 0) return TW_OK;
-    return tw_errorf(TW_ERROR_ALIGNMENT, "%s %d lies at an address that %d does not divide",
-                     at < of->model->n_inputs ? "input" : "output",
-                     at < of->model->n_inputs ? at : at - of->model->n_inputs, ACCESS_BYTES);
+    return check_on_gpu(of, at, *found);
   }
   address *staged = &of->on->staged[at];
   int32_t code = *staged ? TW_OK : allocate(staged, most_bytes(of->model, at));
@@ -638,7 +712,8 @@ int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *c
     if (!wanted[i]) return tw_last_code();
     shape += model->output_ranks[i];
   }
-  int32_t code = tw_cuda_open();
+  int32_t code = tw_cuda_check();
+  if (code == TW_OK) code = tw_cuda_open();
   if (code != TW_OK) return code;
   instance *on = instance_of(model);
   if (!on) return TW_ERROR_NO_MEMORY;

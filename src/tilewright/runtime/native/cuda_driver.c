@@ -21,80 +21,93 @@ tw_cuda_functions tw_cu;
 static const struct {
   const char *name;
   void **place;
+  bool is_optional; /* older drivers lack it: conditional nodes */
 } symbols[] = {
-    {"cuInit", (void **)&tw_cu.init},
-    {"cuDriverGetVersion", (void **)&tw_cu.driver_version},
-    {"cuDeviceGet", (void **)&tw_cu.device_get},
-    {"cuDeviceGetAttribute", (void **)&tw_cu.device_attribute},
-    {"cuDevicePrimaryCtxRetain", (void **)&tw_cu.context_retain},
-    {"cuCtxSetCurrent", (void **)&tw_cu.context_set},
-    {"cuCtxGetCurrent", (void **)&tw_cu.context_get},
-    {"cuGetErrorString", (void **)&tw_cu.error_text},
-    {"cuMemAlloc_v2", (void **)&tw_cu.memory_alloc},
-    {"cuMemFree_v2", (void **)&tw_cu.memory_free},
-    {"cuMemGetInfo_v2", (void **)&tw_cu.memory_info},
-    {"cuMemcpyHtoDAsync_v2", (void **)&tw_cu.copy_in},
-    {"cuMemcpyDtoHAsync_v2", (void **)&tw_cu.copy_out},
-    {"cuMemcpyDtoDAsync_v2", (void **)&tw_cu.copy},
-    {"cuMemsetD8Async", (void **)&tw_cu.fill},
-    {"cuPointerGetAttribute", (void **)&tw_cu.pointer_attribute},
-    {"cuModuleLoadData", (void **)&tw_cu.module_load},
-    {"cuModuleUnload", (void **)&tw_cu.module_unload},
-    {"cuModuleGetFunction", (void **)&tw_cu.module_function},
-    {"cuFuncSetAttribute", (void **)&tw_cu.function_set},
-    {"cuLaunchKernelEx", (void **)&tw_cu.launch},
-    {"cuStreamCreate", (void **)&tw_cu.stream_create},
-    {"cuStreamSynchronize", (void **)&tw_cu.stream_wait},
-    {"cuStreamDestroy_v2", (void **)&tw_cu.stream_destroy},
-    {"cuStreamWaitEvent", (void **)&tw_cu.stream_wait_event},
-    {"cuEventCreate", (void **)&tw_cu.event_create},
-    {"cuEventRecord", (void **)&tw_cu.event_record},
-    {"cuEventDestroy_v2", (void **)&tw_cu.event_destroy},
-    {"cuStreamBeginCapture_v2", (void **)&tw_cu.capture_begin},
-    {"cuStreamEndCapture", (void **)&tw_cu.capture_end},
-    {"cuGraphInstantiateWithFlags", (void **)&tw_cu.graph_make},
-    {"cuGraphLaunch", (void **)&tw_cu.graph_launch},
-    {"cuGraphDestroy", (void **)&tw_cu.graph_free},
-    {"cuGraphExecDestroy", (void **)&tw_cu.graph_exec_free},
-    {"cuTensorMapEncodeTiled", (void **)&tw_cu.map_encode},
-    {"cuTensorMapEncodeIm2col", (void **)&tw_cu.window_encode},
-    {"cuGraphConditionalHandleCreate", (void **)&tw_cu.condition_create},
-    {"cuStreamGetCaptureInfo_v3", (void **)&tw_cu.capture_info},
-    {"cuStreamUpdateCaptureDependencies_v2", (void **)&tw_cu.capture_update},
-    {"cuStreamBeginCaptureToGraph", (void **)&tw_cu.capture_to},
-    {"cuGraphAddNode_v2", (void **)&tw_cu.node_add},
+    {"cuInit", (void **)&tw_cu.init, false},
+    {"cuDriverGetVersion", (void **)&tw_cu.driver_version, false},
+    {"cuDeviceGet", (void **)&tw_cu.device_get, false},
+    {"cuDeviceGetAttribute", (void **)&tw_cu.device_attribute, false},
+    {"cuDevicePrimaryCtxRetain", (void **)&tw_cu.context_retain, false},
+    {"cuDevicePrimaryCtxRelease_v2", (void **)&tw_cu.context_release, false},
+    {"cuCtxSetCurrent", (void **)&tw_cu.context_set, false},
+    {"cuCtxGetCurrent", (void **)&tw_cu.context_get, false},
+    {"cuGetErrorString", (void **)&tw_cu.error_text, false},
+    {"cuMemAlloc_v2", (void **)&tw_cu.memory_alloc, false},
+    {"cuMemFree_v2", (void **)&tw_cu.memory_free, false},
+    {"cuMemGetInfo_v2", (void **)&tw_cu.memory_info, false},
+    {"cuMemcpyHtoDAsync_v2", (void **)&tw_cu.copy_in, false},
+    {"cuMemcpyDtoHAsync_v2", (void **)&tw_cu.copy_out, false},
+    {"cuMemcpyDtoDAsync_v2", (void **)&tw_cu.copy, false},
+    {"cuMemsetD8Async", (void **)&tw_cu.fill, false},
+    {"cuPointerGetAttribute", (void **)&tw_cu.pointer_attribute, false},
+    {"cuModuleLoadData", (void **)&tw_cu.module_load, false},
+    {"cuModuleUnload", (void **)&tw_cu.module_unload, false},
+    {"cuModuleGetFunction", (void **)&tw_cu.module_function, false},
+    {"cuFuncSetAttribute", (void **)&tw_cu.function_set, false},
+    {"cuLaunchKernelEx", (void **)&tw_cu.launch, false},
+    {"cuStreamCreate", (void **)&tw_cu.stream_create, false},
+    {"cuStreamSynchronize", (void **)&tw_cu.stream_wait, false},
+    {"cuStreamDestroy_v2", (void **)&tw_cu.stream_destroy, false},
+    {"cuStreamWaitEvent", (void **)&tw_cu.stream_wait_event, false},
+    {"cuEventCreate", (void **)&tw_cu.event_create, false},
+    {"cuEventRecord", (void **)&tw_cu.event_record, false},
+    {"cuEventDestroy_v2", (void **)&tw_cu.event_destroy, false},
+    {"cuStreamBeginCapture_v2", (void **)&tw_cu.capture_begin, false},
+    {"cuStreamEndCapture", (void **)&tw_cu.capture_end, false},
+    {"cuGraphInstantiateWithFlags", (void **)&tw_cu.graph_make, false},
+    {"cuGraphLaunch", (void **)&tw_cu.graph_launch, false},
+    {"cuGraphDestroy", (void **)&tw_cu.graph_free, false},
+    {"cuGraphExecDestroy", (void **)&tw_cu.graph_exec_free, false},
+    {"cuTensorMapEncodeTiled", (void **)&tw_cu.map_encode, false},
+    {"cuTensorMapEncodeIm2col", (void **)&tw_cu.window_encode, false},
+    {"cuGraphConditionalHandleCreate", (void **)&tw_cu.condition_create, true},
+    {"cuStreamGetCaptureInfo_v3", (void **)&tw_cu.capture_info, true},
+    {"cuStreamUpdateCaptureDependencies_v2", (void **)&tw_cu.capture_update, true},
+    {"cuStreamBeginCaptureToGraph", (void **)&tw_cu.capture_to, true},
+    {"cuGraphAddNode_v2", (void **)&tw_cu.node_add, true},
 };
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 void *tw_cuda_context;
-static int driver_version;
+static int driver_version, device;
 
-int32_t tw_cuda_refused(const char *what, result code) {
+/* After these every call in the process fails: of memory, links, kernels and their time. */
+static const result losses[] = {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
+static _Atomic result lost; /* the first of them that was met */
+
+static const char *words_of(result code) {
   const char *text = NULL;
   if (tw_cu.error_text) tw_cu.error_text(code, &text);
-  return tw_errorf(TW_ERROR_GPU, "%s failed: %s (%d)", what, text ? text : "unknown", code);
+  return text ? text : "unknown";
 }
 
-enum { OPTIONAL = 5 }; /* of the symbols, the last */
+int32_t tw_cuda_refused(const char *what, result code) {
+  for (size_t i = 0; i < sizeof losses / sizeof *losses; ++i) {
+    if (code == losses[i]) lost = code;
+  }
+  return tw_errorf(TW_ERROR_GPU, "%s failed: %s (%d)", what, words_of(code), code);
+}
+
+int32_t tw_cuda_check(void) {
+  if (!lost) return TW_OK;
+  return tw_errorf(TW_ERROR_GPU_LOST, "the GPU's context is lost: %s (%d)", words_of(lost), lost);
+}
 
 static int32_t find_symbols(void *library) {
   size_t count = sizeof symbols / sizeof *symbols;
   for (size_t i = 0; i < count; ++i) {
     *symbols[i].place = dlsym(library, symbols[i].name);
-    if (*symbols[i].place || i >= count - OPTIONAL) continue;
+    if (*symbols[i].place || symbols[i].is_optional) continue;
     return tw_errorf(TW_ERROR_NO_DRIVER, "the CUDA driver is too old: it has no %s",
                      symbols[i].name);
   }
   return TW_OK;
 }
 
-static int32_t check_gpu(int *device) {
+static int32_t check_gpu(void) {
   result code = tw_cu.init(0);
   if (code != 0) {
-    const char *text = NULL;
-    tw_cu.error_text(code, &text);
-    return tw_errorf(TW_ERROR_NO_DRIVER, "the CUDA driver cannot be used: %s",
-                     text ? text : "unknown");
+    return tw_errorf(TW_ERROR_NO_DRIVER, "the CUDA driver cannot be used: %s", words_of(code));
   }
   int major = 0, minor = 0;
   TRY("cuDriverGetVersion", tw_cu.driver_version(&driver_version));
@@ -103,9 +116,9 @@ static int32_t check_gpu(int *device) {
                      driver_version / 1000, driver_version % 1000 / 10, LEAST_DRIVER / 1000,
                      LEAST_DRIVER % 1000 / 10);
   }
-  TRY("cuDeviceGet", tw_cu.device_get(device, 0));
-  TRY("cuDeviceGetAttribute", tw_cu.device_attribute(&major, COMPUTE_MAJOR, *device));
-  TRY("cuDeviceGetAttribute", tw_cu.device_attribute(&minor, COMPUTE_MINOR, *device));
+  TRY("cuDeviceGet", tw_cu.device_get(&device, TW_CUDA_ORDINAL));
+  TRY("cuDeviceGetAttribute", tw_cu.device_attribute(&major, COMPUTE_MAJOR, device));
+  TRY("cuDeviceGetAttribute", tw_cu.device_attribute(&minor, COMPUTE_MINOR, device));
   if (10 * major + minor < LEAST_COMPUTE) {
     return tw_errorf(TW_ERROR_NO_DRIVER, "the GPU is sm_%d%d, sm_%d or later is needed", major,
                      minor, LEAST_COMPUTE);
@@ -119,12 +132,11 @@ int32_t tw_cuda_open(void) {
   if (!tw_cuda_context) {
     const char *name = getenv("TILEWRIGHT_CUDA_DRIVER");
     void *library = dlopen(name && *name ? name : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    int device = 0;
     if (!library) {
       code = tw_errorf(TW_ERROR_NO_DRIVER, "the CUDA driver cannot be opened: %s", dlerror());
     } else {
       code = find_symbols(library);
-      if (code == TW_OK) code = check_gpu(&device);
+      if (code == TW_OK) code = check_gpu();
       if (code == TW_OK) {
         result retained = tw_cu.context_retain(&tw_cuda_context, device);
         if (retained != 0) code = tw_cuda_refused("cuDevicePrimaryCtxRetain", retained);
@@ -134,6 +146,11 @@ int32_t tw_cuda_open(void) {
   }
   pthread_mutex_unlock(&opening);
   return code;
+}
+
+void tw_cuda_close(void) {
+  tw_cu.context_release(device);
+  tw_cuda_context = NULL;
 }
 
 bool tw_cuda_has_conditions(void) {

@@ -49,6 +49,7 @@ typedef struct {
   result (*device_get)(int *, int);
   result (*device_attribute)(int *, int, int);
   result (*context_retain)(void **, int);
+  result (*context_release)(int);
   result (*context_set)(void *);
   result (*context_get)(void **);
   result (*error_text)(result, const char **);
@@ -93,16 +94,23 @@ typedef struct {
 } tw_cuda_functions;
 
 extern tw_cuda_functions tw_cu;
-extern void *tw_cuda_context; /* of the first GPU */
+extern void *tw_cuda_context; /* of the GPU of this ordinal */
+enum { TW_CUDA_ORDINAL = 0 };
 
 /* Open the driver once for the process; a failure is tried again by the next call. */
 int32_t tw_cuda_open(void);
+
+/* Give up the context, when nothing uses it any more. */
+void tw_cuda_close(void);
 
 /* Whether graphs may decide what they run: conditional nodes, from CUDA 12.4 on. */
 bool tw_cuda_has_conditions(void);
 
 /* A refusal of the driver, in its own words. */
 int32_t tw_cuda_refused(const char *what, result code);
+
+/* Whether the context can still be used: not after a fault of a kernel. */
+int32_t tw_cuda_check(void);
 
 #define TRY(what, call)                                    \
   do {                                                     \

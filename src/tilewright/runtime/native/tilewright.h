@@ -46,7 +46,8 @@ enum tw_code {
   TW_ERROR_INTERNAL = 13,  /* the runtime or the compiler is wrong */
   TW_ERROR_FOREIGN = 14,   /* a part without native code has no callback, or its callback failed */
   TW_ERROR_NO_DRIVER = 15, /* no driver, too old a one, or too old a GPU */
-  TW_ERROR_GPU = 16        /* the GPU's driver refused */
+  TW_ERROR_GPU = 16,       /* the GPU's driver refused */
+  TW_ERROR_GPU_LOST = 17   /* a kernel's fault has ended the process's use of the GPU */
 };
 
 /* Record an error for the calling thread and return its code: `return tw_error(...)`. */

@@ -14,8 +14,8 @@ b has those from b * T * K / B on, so that no wave is left half empty. A tile wh
 several blocks have belongs to the one with its first step; the others leave their sums in memory,
 which is the first thing that they do in that wave, and signal. Who waits takes the signal back, so
 that the next launch finds none. A block waits for later ones alone, which wait for nobody before
-they signal: so each of them gets its place in time, where blocks are dispatched in order and two of
-them have a place at once, as on all GPUs that `wgmma` runs on.
+they signal. CUDA promises no order of blocks, so the launch is cooperative: all have a place at
+once, or the driver refuses it.
 """
 
 from __future__ import annotations
