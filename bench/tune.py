@@ -6,6 +6,7 @@
     python bench/tune.py stranger [--minutes 1] [--seeds 5]        rates of the machine off by 2x
                                   [--target "cpu -mcpu=haswell"]   the same with AVX2 code only
     python bench/tune.py faults [--count 100] [--kills 50]         candidates that crash, hang, lie
+    python bench/tune.py sketches [--minutes 3]                    kernels no rule knows; and TVM
 
 Untuned and tuned run in turns, in the same process, after tuning: the figure is the middle of the
 ratios of neighbouring runs. Each tuning starts from an empty database.
@@ -14,6 +15,7 @@ ratios of neighbouring runs. Each tuning starts from an empty database.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import tempfile
 import time
@@ -24,6 +26,8 @@ from typing import Any
 
 import numpy as np
 import report
+import tune_sketches
+import tune_tvm
 from report import Figure
 from tune_faults import faults
 from tune_kernels import KERNELS, Kernel
@@ -41,6 +45,7 @@ LEAST_GAIN = 0.98
 MEAN_GAIN = {"f32": 1.05, "bf16": 1.08, "int8": 1.08}
 TAIL_MEAN = 1.25
 RATE_SPREAD, RATES = 2.0, ("bytes-per-cycle", "-ns")
+TVM_TRIALS = 64  # of each convolution
 STRANGERS = ("5x5", "1-d, 9", "matmul 257x129x511", "3x3, odd channels", "sum of a middle axis")
 
 
@@ -351,6 +356,21 @@ def with_rates(target: str, rates: Mapping[str, float]) -> str:
     return " ".join([target, *(f"-{name}={value:.4g}" for name, value in rates.items())])
 
 
+# --------------------------------------------------------------------------- sketches alone
+
+
+def sketches(options: argparse.Namespace) -> list[Figure]:
+    """Kernels that no rule knows; convolutions against TVM's, where it is installed."""
+    alike = {"threads": options.threads, "minutes": options.minutes}
+    given = argparse.Namespace(workers=1, only="", model="", log=None, **alike)
+    figures = tune_sketches.measure(given)
+    if importlib.util.find_spec("tvm") is None:
+        print("TVM is not installed: nothing to compare convolutions with")
+        return figures
+    chosen = argparse.Namespace(trials=TVM_TRIALS, only=options.only, **alike)
+    return figures + tune_tvm.measure(chosen)
+
+
 # --------------------------------------------------------------------------- the script
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
@@ -359,8 +379,9 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "gpu": gpu,
     "stranger": stranger,
     "faults": faults,
+    "sketches": sketches,
 }
-MINUTES = {"zoo": 5.0, "tail": 1.0, "gpu": 1.0, "stranger": 1.0, "faults": 1.0}
+MINUTES = {"zoo": 5.0, "tail": 1.0, "gpu": 1.0, "stranger": 1.0, "faults": 1.0, "sketches": 3.0}
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:

@@ -1,13 +1,18 @@
 """Candidates that crash, hang, take all memory or are wrong; tuners that are killed.
 
 What `bench/tune.py faults` shows: every planted candidate is rejected for its own reason and no
-other one is, the best that is found is a sound one, and no finished record is ever lost.
+other one is, the best that is found is a sound one, no finished record is ever lost, and tasks of
+workers that die are recorded once.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import random
+import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import report
+import tune_cases
 from report import Figure
 from tune_faulty_server import KINDS, NONE, planted
 from tune_kernels import KERNELS
@@ -29,6 +35,7 @@ HANG_S = 8.0  # how long a candidate may take
 NAME = "matmul 100x100x100"  # one kernel
 RECORDED, COMPILATIONS = "5x5", 42  # several; pairs of compilations
 BATCH = 64
+RAY_TASKS = 60
 REASONS = {
     "crash": "crashed",
     "hang": "took over",
@@ -42,6 +49,7 @@ def faults(options: argparse.Namespace) -> list[Figure]:
         *rejections(options),
         *found_best(options),
         *kills(options),
+        *lost_workers(),
         *compile_cost(options.threads),
     ]
 
@@ -147,6 +155,66 @@ def found_best(options: argparse.Namespace) -> list[Figure]:
     return [
         report.at_most("planted candidates that won", sum(map(bool, kinds)), "", 0),
         report.at_most("budget used", outcome.seconds / budget.seconds, "", 1.05),
+    ]
+
+
+# --------------------------------------------------------------------------- workers that die
+
+CLUSTER = """
+import sys, ray
+ray.init(num_cpus=3, include_dashboard=False, object_store_memory=96 << 20, log_to_driver=False,
+         configure_logging=False)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+def lost_workers() -> list[Figure]:
+    """Of three workers on a Ray cluster of its own two die while they measure a convolution's
+    sketches: every task is answered, and once."""
+    if importlib.util.find_spec("ray") is None:
+        print("Ray is not installed: no cluster to lose workers of")
+        return []
+    from tilewright.tune.fleet.cluster import ray_fleet
+
+    (space,) = tune_cases.spaces("", 1, ("bert 7",)).values()
+    points = space.sample(RAY_TASKS, np.random.default_rng(16))
+    messages = [
+        tune_cases.message_of(space, space.choice(points, row)) for row in range(len(points))
+    ]
+    token = secrets.token_hex(16)
+    said = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ.update(said)  # Ray reads them when it is imported
+    cluster = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", CLUSTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+        with ray_fleet(address, token=token, workers=3) as fleet:
+            echoes = [{"kind": "echo"}] * 6
+            pids = {each.value["pid"] for _ in range(4) for each in fleet.submit(echoes)}
+            results = []
+            for result in fleet.submit(messages):
+                results.append(result)
+                if len(results) == RAY_TASKS // 4:
+                    for pid in sorted(pids)[:2]:
+                        os.kill(pid, signal.SIGKILL)
+            lost = sum(worker.lost for worker in fleet.workers)
+    finally:
+        cluster.communicate("")
+    times = Counter(result.task for result in results)
+    print(f"{len(pids)} workers, {lost} lost, {len(results)} answers to {len(messages)} tasks")
+    failed = [result.error for result in results if result.error]
+    return [
+        report.at_least("Ray workers that died", lost, "", 2),
+        report.at_least("tasks that were recorded", len(times), "", len(messages)),
+        report.at_most("tasks that were recorded twice", len(results) - len(times), "", 0),
+        report.at_most("tasks that failed", len(failed), "", 0),
     ]
 
 

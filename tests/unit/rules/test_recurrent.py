@@ -42,3 +42,32 @@ def test_weights_beyond_l2_are_walked_over_in_alternating_direction():
 def test_threads_share_panels():
     plan = schedule(lstm(35, 1, 650), SERVER, threads=2, constants=["r"]).decisions[0].plan
     assert "alternate=1 parallel=panels" in plan
+
+
+def running_sum(*shape):
+    sizes = f"f32[{', '.join(map(str, shape))}]"
+    text = f"graph @main(%x: {sizes}) -> ({sizes}) {{ %y = cumsum(%x) {{axis = 1}} return %y }}"
+    return lower_graph(graph.parse(text).main, "sums")
+
+
+@pytest.mark.parametrize("shape", [(40, 5), (3, 5, 20)])
+def test_every_plan_of_a_running_sum_keeps_the_answer(check_plans, shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    check_plans(running_sum(*shape), RECURRENT, SERVER, [x], [(shape, np.float32)], threads=2)
+
+
+def test_threads_share_the_chains_of_a_running_sum():
+    decisions = schedule(running_sum(16, 100, 90), SERVER, threads=2).decisions
+    (plan,) = [each.plan for each in decisions if each.rule == "recurrent"]
+    assert "parallel=rows" in plan
+    assert "chains=1" in plan
+
+
+def test_steps_that_mix_elements_are_no_chains():
+    plans = [
+        each.plan
+        for each in schedule(lstm(35, 4, 256), SERVER, threads=2, constants=["r"]).decisions
+        if each.rule == "recurrent"
+    ]
+    assert plans
+    assert all("chains=0" in plan for plan in plans)

@@ -4,6 +4,11 @@
 
 Weights are laid out panel by panel, in the order in which a step walks over them: units innermost,
 then gates, then k. What was projected before the scan is no part of it.
+
+A step that is one block and reads of the step before only its own element, as of a running sum, is
+a chain for every element: threads may share out chains, each with all of its steps.
+
+    for chains in parallel ... { for t { the step of some chains, by lanes } }
 """
 
 from __future__ import annotations
@@ -38,13 +43,14 @@ from tilewright.rules.sharing import (
     forms_terms,
 )
 from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
-from tilewright.sym import Cast, Const, Expr, Mul, linear, uses_var
+from tilewright.sym import Cast, Const, Expr, Mul, Var, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import ALTERNATING, SCAN, Load, Update
+from tilewright.tensor.ir import ALTERNATING, SCAN, Load, Range, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
 PANELS, ROWS, INNER = "panels", "rows", "inner"  # what threads share out
+VECTORS = (1, 2)  # of a panel; more share little more
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class RecurrentPlan:
     alternate: bool = unit("flag", "every other step walks over the panels backwards")
     parallel: str = unit("axis", "that threads share out")
     chunk: int = unit("rows or vectors", "that a thread takes at a time")
+    chains: bool = unit("flag", "a thread takes all steps of its share, not one at a time")
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Recurrent:
     nest: Nest
     weights: Weights | None
     lanes: int
+    steps: int
+    are_chains: bool  # elements that depend on their own past alone
 
     @property
     def others(self) -> list[int]:
@@ -90,8 +99,9 @@ class Recurrent:
         """The loops of other work, those that are one in truth together."""
         return groups(self.nest, self.nest.spatial)
 
-    def axes(self, vectors: int, context: RuleContext) -> Axes:
-        work = costs.nest_cycles(self.nest, context.target)
+    def axes(self, context: RuleContext, *, vectors: int = 1, steps: int = 1) -> Axes:
+        """What threads can share out: of one step, or of all of them."""
+        work = costs.nest_cycles(self.nest, context.target) * steps
         if self.weights is not None:
             panels = ceil_div(self.weights.units, vectors * self.lanes)
             return {PANELS: Work(panels, work / panels, is_static=True)} if panels > 1 else {}
@@ -102,9 +112,17 @@ class Recurrent:
         turns = ceil_div(total(self.nest, inner), self.lanes)
         return {INNER: Work(turns, work / turns)} if turns > 1 else {}
 
+    @property
+    def form(self) -> str:
+        """The field that decides what there is to share out."""
+        return "chains" if self.weights is None else "vectors"
+
     def forms(self, context: RuleContext) -> Forms:
-        values = (1,) if self.weights is None else (1, 2)  # more share little more
-        found: dict[Value, Axes] = {count: self.axes(count, context) for count in values}
+        found: dict[Value, Axes]
+        if self.weights is None:
+            found = {0: self.axes(context)}
+            return found | ({1: self.axes(context, steps=self.steps)} if self.are_chains else {})
+        found = {count: self.axes(context, vectors=count) for count in VECTORS}
         return found
 
 
@@ -118,7 +136,28 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Recurrent | N
     nest = inner_nest(sch, block, 1)
     if nest is None or not nest.spatial or any(it.kind == SCAN for it in found.iters[1:]):
         return None
-    return Recurrent(nest, _weights(sch, nest), costs.lanes_of(context.target, found))
+    weights, lanes = _weights(sch, nest), costs.lanes_of(context.target, found)
+    are_chains = weights is None and len(sch.get_child_blocks(loops[0])) == 1 and _is_apart(nest)
+    return Recurrent(nest, weights, lanes, nest.guess(0), are_chains)
+
+
+def _is_apart(nest: Nest) -> bool:
+    """Whether a step reads, of what steps write, its own element of other steps alone."""
+    if len(nest.block.writes) != 1:
+        return False
+    written = nest.block.writes[0]
+    elements = {nest.var(at) for at in nest.spatial}
+    again = [region for region in nest.block.reads if region.buffer is written.buffer]
+    return all(
+        (mine.start is theirs.start and mine.extent is theirs.extent)
+        or not any(_uses(each, elements) for each in (mine, theirs))
+        for region in again
+        for mine, theirs in zip(region.ranges, written.ranges, strict=True)
+    )
+
+
+def _uses(span: Range, names: set[Var]) -> bool:
+    return uses_var(span.start, names) or uses_var(span.extent, names)
 
 
 def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
@@ -136,16 +175,18 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
         fits = sums + c["vectors"] + c["sequences"] <= registers
         fits |= c["vectors"] * c["sequences"] == 1
         alternates = (c["parallel"] != PANELS) | (c["alternate"] == 1)
-        ok: Column = fits & alternates & forms_legal(c, "vectors", forms, context)
+        shared = (c["chains"] == 0) | (c["parallel"] != NONE)
+        ok: Column = fits & alternates & shared & forms_legal(c, found.form, forms, context)
         return ok
 
     return Space(
         RecurrentPlan,
         {
-            "vectors": tuple(int(value) for value in forms),
+            "vectors": VECTORS if found.weights is not None else VECTORS[:1],
             "sequences": tuple(range(1, min(sequences, registers) + 1)),
             "alternate": (0, 1) if found.weights is not None else (0,),
             **forms_candidates(forms, context),
+            "chains": (0, 1) if found.are_chains else (0,),
         },
         legal,
     )
@@ -155,8 +196,10 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
     target, machine, nest = context.target, context.target.machine, found.nest
     weights, forms = found.weights, found.forms(context)
     if weights is None:
-        serial = np.full(len(c["vectors"]), costs.nest_cycles(nest, target))
-        return Cost.of(**forms_terms(c, "vectors", forms, serial, context))
+        at_once = np.where(c["chains"] == 1, found.steps, 1)  # that threads are woken for once
+        serial = costs.nest_cycles(nest, target) * at_once
+        terms = forms_terms(c, found.form, forms, serial, context)
+        return Cost.of(**{name: term * found.steps / at_once for name, term in terms.items()})
     gates, k = total(nest, weights.gates), nest.guess(nest.reduce[0])
     batch = total(nest, found.others)
     # A step of k: all gates of a panel, of which each sequence takes one broadcast.
@@ -174,7 +217,8 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
     moved = size_bytes * ((again + groups - 1) / machine.l2.bytes_per_cycle + (1 - again) / far)
     serial = np.maximum(compute, moved) + turns
-    return Cost.of(**forms_terms(c, "vectors", forms, serial, context))
+    terms = forms_terms(c, found.form, forms, serial, context)
+    return Cost.of(**{name: term * found.steps for name, term in terms.items()})
 
 
 def apply(
@@ -193,16 +237,19 @@ def apply(
 def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
     """Lanes along the innermost loop, cores for the outermost, as far as steps allow."""
     nest, lanes, parts = found.nest, found.lanes, found.parts
+    step = sch.get_loops(BlockRef(nest.name))[0]
     inner = fused(sch, [nest.loops[at] for at in parts[-1]])
     outer = [nest.loops[at] for part in parts[:-1] for at in part]
     reduce = [nest.loops[at] for at in nest.reduce]
     if plan.parallel == INNER:
         piece, inner = sch.split(inner, [None, plan.chunk * lanes])
         outer = [piece]
+    if plan.chains:
+        sch.reorder(*outer, step)
     if lanes > 1 and total(nest, parts[-1]) > 1:
-        step, lane = sch.split(inner, [None, lanes])
+        vector, lane = sch.split(inner, [None, lanes])
         if reduce:
-            sch.reorder(*outer, step, *reduce, lane)
+            sch.reorder(*outer, vector, *reduce, lane)
         attempt(sch, sch.vectorize, lane)
     if plan.parallel != NONE:
         chunk = plan.chunk if plan.parallel == ROWS else 1

@@ -114,7 +114,8 @@ def _tile(
         attempt(sch, sch.decompose_reduction, block, first)
     else:
         for name in followers:
-            _follow(sch, name, stage, way, around[-1], inner_lanes)
+            place = _lanes_place(sch, name, stage, way)
+            _follow(sch, name, place, way, around[-1], inner_lanes)
     for name, panel in zip(way.packed, panels, strict=True):
         if name in context.constants:
             sch.annotate(panel, CONSTANT, True)  # packed before the first call
@@ -300,12 +301,13 @@ def _finish(
         return
     made = block_of(sch.function, block.name).writes[0].buffer
     through = bool(followers) and made not in output_buffers(sch.function)
+    places = {name: _lanes_place(sch, name, stage, way) for name in followers}
     if through and all(_is_small(sch, name) for name in followers):
         if way.kind != BLOCKS:
             sch.set_scope(block, 0, "local")
             _lanes_last(sch, block, stage, way)
-        for name in followers:
-            _follow(sch, name, stage, way, around, lanes)
+        for name, place in places.items():
+            _follow(sch, name, place, way, around, lanes)
         return
     if way.kind != BLOCKS:
         for index in range(stage.outputs):
@@ -313,8 +315,8 @@ def _finish(
             sch.reverse_compute_at(store, around)
             _vectorize_copy(sch, store, stage, way, around, lanes)
         _lanes_last(sch, block, stage, way)
-    for name in followers:
-        _follow(sch, name, stage, way, around, lanes)
+    for name, place in places.items():
+        _follow(sch, name, place, way, around, lanes)
 
 
 def _lanes_last(sch: Schedule, block: BlockRef, stage: Stage, way: Way) -> None:
@@ -350,16 +352,14 @@ def _vectorize_copy(
     _own_lanes(sch, store, around, place, lanes, unrolled=True)
 
 
-def _follow(sch: Schedule, name: str, stage: Stage, way: Way, around: LoopRef, lanes: int) -> None:
-    """What follows is done to a tile's results where they are."""
-    reference = sch.get_block(name)
-    small = _is_small(sch, name)
-    sch.reverse_compute_at(reference, around)
+def _lanes_place(sch: Schedule, name: str, stage: Stage, way: Way) -> int | None:
+    """Which iterator of what follows walks over a tile's lanes, while its result's layout is the
+    program's."""
     block = block_of(sch.function, name)
     iterators = [it.var for it in block.iters]
-    place: int | None = None
     written = stage.writes[0].buffer
     dimension = _dimension(stage.writes[0].dims, way.lanes)
+    place: int | None = None
     for expr in exprs(block.body):
         if (
             isinstance(expr, Load)
@@ -369,6 +369,16 @@ def _follow(sch: Schedule, name: str, stage: Stage, way: Way, around: LoopRef, l
             index = expr.index[dimension] if dimension < len(expr.index) else None
             if index in iterators:
                 place = iterators.index(index)
+    return place
+
+
+def _follow(
+    sch: Schedule, name: str, place: int | None, way: Way, around: LoopRef, lanes: int
+) -> None:
+    """What follows is done to a tile's results where they are."""
+    reference = sch.get_block(name)
+    small = _is_small(sch, name)
+    sch.reverse_compute_at(reference, around)
     _own_lanes(sch, reference, around, place, lanes, unrolled=small and way.kind != BLOCKS)
 
 
