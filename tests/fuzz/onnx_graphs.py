@@ -72,6 +72,7 @@ def run(options: argparse.Namespace, console: Console) -> list[Outcome]:
             until(jobs, options.seconds),
             workers=options.jobs,
             seconds=SECONDS,
+            pinned=True,
         ):
             outcomes.append(Outcome(job[0], FAILED, end.why) if isinstance(end, Lost) else end)
             failed = sum(outcome.status == FAILED for outcome in outcomes)

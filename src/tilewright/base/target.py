@@ -20,7 +20,7 @@ that names a processor never reads the host. `str(target)` parses back to it, an
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 
 from tilewright.base import geometry
 from tilewright.base.errors import UserError, UserTypeError
@@ -51,7 +51,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Target:
     """A machine to compile for; made by `Target.parse`.
 
@@ -102,7 +102,7 @@ class Target:
         first = self.triple.split("-", 1)[0]
         return ARCHES.get(first, first)
 
-    @property
+    @cached_property  # every kernel of a model is looked up by it
     def key(self) -> str:
         """Everything that code generated for this target may depend on."""
         switches = ",".join(sorted(self.features))

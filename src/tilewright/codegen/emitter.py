@@ -46,7 +46,7 @@ from tilewright.tensor import ir
 from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Ramp, Stmt
 from tilewright.tensor.scopes import Owner
-from tilewright.tensor.visit import walk
+from tilewright.tensor.visit import prefetched, walk
 
 WORKSPACE_ALIGN = 64
 STACK_LIMIT_BYTES = 32 * 1024  # of one buffer; larger ones come from the runtime
@@ -569,12 +569,14 @@ def _mark(stmt: Stmt) -> object:
 
 
 def _is_shaped(body: Stmt) -> bool:
-    """Whether a loop's body is as its schedule wants it: it has loops, or vectors, in it.
+    """Whether a loop's body is as its schedule wants it: it has loops, vectors or prefetches in it.
 
     Plain innermost loops are left to LLVM's vectorizer and unroller.
     """
     return any(
-        isinstance(stmt, ir.For) or any(expr.dtype.is_vector for expr in stmt.exprs())
+        isinstance(stmt, ir.For)
+        or prefetched(stmt) is not None
+        or any(expr.dtype.is_vector for expr in stmt.exprs())
         for stmt in walk(body)
     )
 

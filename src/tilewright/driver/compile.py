@@ -68,6 +68,7 @@ from tilewright.sym import Const
 from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.fleet import Fleet
+from tilewright.tune.reader import Reader
 from tilewright.tune.record import Time
 from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome, Snapshot
@@ -93,7 +94,7 @@ class Options:
     # tuning finds that faster
     cache: bool = True
     tune: Budget | None = None  # kernels are tuned first, for so long
-    database: Database | str | Path | None = None  # of records; None: the user's, "": none
+    database: Database | Reader | str | Path | None = None  # of records; None: the user's, "": none
     sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning; else 1,
     # or where `dynamic` tells a range, its ends and its middle
     allow_blas: bool = False  # a library's kernel competes, and may be called
@@ -174,25 +175,17 @@ def compile(
 
 @contextlib.contextmanager
 def reading_records(settings: Options) -> Iterator[Options]:
-    """Options whose records are opened once, where nothing but reading them is asked for.
-
-    Records are no reason for a model not to compile: where they cannot be read, there are none.
-    """
+    """Options whose records are opened at most once, where only reading them is asked for."""
     given = settings.database
-    if settings.tune is not None or isinstance(given, Database):
+    if settings.tune is not None or isinstance(given, Database | Reader):
         yield settings
         return
     path = default_path() if given is None else Path(given) if given else None
-    try:
-        database = Database(path) if path is not None and path.exists() else None
-    except UserError as error:
-        _log.warning("kernels are compiled untuned: %s", error.message)
-        database = None
-    try:
-        yield replace(settings, database="" if database is None else database)
-    finally:
-        if database is not None:
-            database.close()
+    if path is None or not path.exists():
+        yield replace(settings, database="")
+        return
+    with Reader(path) as records:
+        yield replace(settings, database=records)
 
 
 def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list[float]) -> Module:
@@ -526,12 +519,13 @@ def tuned(
         winners = records.winners(keys)
     finally:
         records.close(keep=isinstance(options.database, Database))
-    return outcome, lambda jobs: winning_choices(jobs, winners)
+    return outcome, lambda jobs: winning_choices(jobs, lambda keys: winners)
 
 
 def open_records(options: Options) -> Records:
     """The records that tuning adds to; whose database it is closes it."""
     given = options.database
+    assert not isinstance(given, Reader)  # of compilations that do not tune
     if isinstance(given, Database):
         return Records(given)
     return Records.open(default_path() if given is None else given or None)

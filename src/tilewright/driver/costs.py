@@ -23,6 +23,7 @@ from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, Price
 from tilewright.lower.graph import lower_graph
 from tilewright.rules.estimate import estimate_ns
 from tilewright.tune.database import Database, default_path
+from tilewright.tune.reader import Reader
 
 Measured = Callable[[Job], float | None]  # nanoseconds of a call of a kernel
 
@@ -109,20 +110,20 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
     )
 
 
-def recorded_times(database: str | Path | Database | None) -> Measured | None:
+def recorded_times(database: str | Path | Database | Reader | None) -> Measured | None:
     """Times of kernels that tuning left behind; None where there are none.
 
     Records are no reason for a model not to compile: where they cannot be read, there are none.
     """
     try:
-        if isinstance(database, Database):
+        if isinstance(database, Database | Reader):
             timed = database.timed()
             return RecordedTimes(database, timed) if timed else None
         path = default_path() if database is None else Path(database) if database else None
         if path is None or not path.exists():
             return None
-        with Database(path) as opened:
-            timed = opened.timed()
+        with Reader(path) as records:
+            timed = records.timed()
     except UserError:
         return None
     return RecordedTimes(path, timed) if timed else None
@@ -133,7 +134,7 @@ class RecordedTimes:
     """Times of a database, or of a file that is opened where it has an answer, and left to
     others."""
 
-    source: Database | Path
+    source: Database | Reader | Path
     timed: frozenset[str]  # digests of tasks that it has times of: others need not be asked for
 
     def __call__(self, job: Job) -> float | None:
@@ -141,11 +142,11 @@ class RecordedTimes:
         if key.digest not in self.timed:
             return None
         try:
-            if isinstance(self.source, Database):
-                seconds = self.source.measured(key)
+            if isinstance(self.source, Path):
+                with Reader(self.source) as records:
+                    seconds = records.measured(key)
             else:
-                with Database(self.source) as database:
-                    seconds = database.measured(key)
+                seconds = self.source.measured(key)
         except UserError:  # locked or damaged meanwhile: no reason for a model not to compile
             return None
         return None if seconds is None else seconds * 1e9

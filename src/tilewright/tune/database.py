@@ -90,7 +90,7 @@ class Database:
     """
 
     def __init__(self, path: str | Path = ":memory:", *, busy_s: float = BUSY_S) -> None:
-        self.path = str(path)
+        self.path, self._is_writer = str(path), False
         if self.path != ":memory:":
             with _typed(self.path):
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +111,6 @@ class Database:
                 f"{self.path} was written by a newer version (form {form}, known: {FORM})",
                 help="use another file with --db, or a newer Tilewright",
             )
-        self._sql.execute("PRAGMA foreign_keys = ON")
-        self._sql.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing
         if form == FORM:
             return
         self._sql.execute("PRAGMA journal_mode = WAL")
@@ -126,6 +124,10 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
+        if not self._is_writer:  # most compilations only read
+            self._sql.execute("PRAGMA foreign_keys = ON")
+            self._sql.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing
+            self._is_writer = True
         self._sql.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -149,6 +149,21 @@ def test_fallback_error_refuses():
         torch.compile(with_factors, backend=tilewright, options=REFUSE)(torch.randn(4, 4))
 
 
+def _joined(p, q):
+    y = torch.cat([p, q]) * 2
+    torch._dynamo.graph_break()
+    first, second = y.split([p.shape[0], q.shape[0]])
+    return first + 1, second * 2
+
+
+def test_an_input_may_be_as_long_as_two_numbers_together():
+    compiled = torch.compile(_joined, backend=tilewright, options=REFUSE, dynamic=True)
+    for sizes in ((3, 4), (7, 2)):
+        p, q = (torch.randn(size, 5) for size in sizes)
+        for made, want in zip(compiled(p, q), _joined(p, q), strict=True):
+            torch.testing.assert_close(made, want)
+
+
 def test_one_compilation_serves_dynamic_sizes():
     count = 0
 

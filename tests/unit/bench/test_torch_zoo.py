@@ -31,13 +31,21 @@ def zoo(monkeypatch):
 def test_an_error_counts_by_that_of_eager(zoo, made, ratio):
     eager = torch.tensor([1.0, 2.0, NAN])
     exact = torch.tensor([1.0, 2.0, NAN], dtype=torch.float64)
-    assert zoo.compare(torch.tensor(made), eager, exact) == pytest.approx(ratio, rel=0.05)
+    assert zoo.ratio(zoo.errors(torch.tensor(made), eager, exact)) == pytest.approx(ratio, rel=0.05)
 
 
 def test_other_shapes_and_types_are_wrong(zoo):
     exact = torch.zeros(2, dtype=torch.float64)
-    assert zoo.compare(torch.zeros(3), torch.zeros(2), exact) == math.inf
-    assert zoo.compare(torch.zeros(2).half(), torch.zeros(2), exact) == math.inf
+    for made in (torch.zeros(3), torch.zeros(2).half()):
+        assert zoo.ratio(zoo.errors(made, torch.zeros(2), exact)) == math.inf
+
+
+def test_of_several_inputs_the_greatest_errors_count(zoo):
+    worst = {}
+    zoo.join(worst, {0: (8e-5, 1e-5), 1: (1e-6, 1e-6)})
+    assert zoo.ratio(worst) == pytest.approx(8.0)
+    zoo.join(worst, {0: (1e-5, 4e-5), 1: (3e-6, 1e-6)})
+    assert zoo.ratio(worst) == pytest.approx(3.0)
 
 
 def test_zeros_become_noise(zoo):

@@ -377,6 +377,17 @@ def test_prefetching_changes_nothing():
     np.testing.assert_array_equal(x, y)
 
 
+def test_a_loop_of_prefetches_stays_a_loop():
+    program = """
+    func @f(%x: f32[64], n: index) stage flat {
+      for %i in 0..n {
+        if %i < 64 { eval prefetch(address(%x[%i])) }
+      }
+    }"""
+    made = compile_object(parse(program), Target.parse("x86_64-linux-gnu -mcpu=haswell"))
+    assert made.count(b"\x0f\x18") == 1  # the opcode
+
+
 # --------------------------------------------------------------------------- refusals
 
 

@@ -82,7 +82,7 @@ def test_shares_of_workers_have_the_names_of_their_kernels():
     with profile() as record:
         function(size, given, made, threads=2)
     assert not record.shares
-    for _ in range(50):  # a worker that never wakes up in time takes no share
+    for _ in range(1000):  # a worker that never wakes up in time takes no share
         with profile(shares=True) as record:
             function(size, given, made, threads=2)
         (kernel,) = record.events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tilewright.base.errors import UserError
@@ -11,8 +11,11 @@ from tilewright.driver.kernels import Job
 from tilewright.driver.lowering import Choices, Limit, Recorded
 from tilewright.rules.rule import Choice
 from tilewright.tune.database import Database, default_path
+from tilewright.tune.reader import Reader
 from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.space import parse_choice
+
+Winners = Callable[[Sequence[TaskKey]], Mapping[TaskKey, Winner]]  # of those tasks that have one
 
 _log = logging.getLogger("tilewright")
 
@@ -23,29 +26,33 @@ def task_key(job: Job, key: str = "") -> TaskKey:
     return TaskKey(text, job.setting.target.key, job.setting.threads)
 
 
-def recorded_choices(jobs: Mapping[str, Job], database: str | Path | Database | None) -> Choices:
+def recorded_choices(
+    jobs: Mapping[str, Job], database: str | Path | Database | Reader | None
+) -> Choices:
     """What tuning found for some jobs, by their keys.
 
     Records are no reason for a model not to compile: where they cannot be read, there are none.
     """
     try:
-        if isinstance(database, Database):
-            return winning_choices(jobs, database.winners(_keys(jobs)))
+        if isinstance(database, Database | Reader):
+            return winning_choices(jobs, database.winners)
         path = default_path() if database is None else Path(database) if database else None
         if path is None or not path.exists():
             return {}
-        with Database(path) as opened:
-            return winning_choices(jobs, opened.winners(_keys(jobs)))
+        with Reader(path) as records:
+            return winning_choices(jobs, records.winners)
     except UserError as error:
         _log.warning("kernels are compiled untuned: %s", error.message)
         return {}
 
 
-def winning_choices(jobs: Mapping[str, Job], winners: Mapping[TaskKey, Winner]) -> Choices:
+def winning_choices(jobs: Mapping[str, Job], winners_of: Winners) -> Choices:
     """The choices of winners, by the keys of their jobs."""
+    tasks = {key: task_key(job, key) for key, job in jobs.items()}
+    winners = winners_of(list(tasks.values()))
     found = {}
-    for key, job in jobs.items():
-        winner = winners.get(task_key(job, key))
+    for key, task in tasks.items():
+        winner = winners.get(task)
         if winner is not None and (winner.choices or winner.variants):
             variants = tuple(
                 (Limit(each.size, each.most), choices_of(each.choices)) for each in winner.variants
@@ -57,7 +64,3 @@ def winning_choices(jobs: Mapping[str, Job], winners: Mapping[TaskKey, Winner]) 
 def choices_of(texts: Mapping[str, str]) -> dict[str, Choice]:
     """Rules and plans by block, from their texts."""
     return {block: parse_choice(text) for block, text in texts.items()}
-
-
-def _keys(jobs: Mapping[str, Job]) -> list[TaskKey]:
-    return [task_key(job, key) for key, job in jobs.items()]

@@ -21,6 +21,7 @@ from tilewright.base.loc import Loc
 from tilewright.frontends.common.report import Skip, report
 from tilewright.frontends.torch.importer import Env, Importer, location
 from tilewright.frontends.torch.rules.pairs import Pair, parted
+from tilewright.frontends.torch.sizes import symbols_of
 from tilewright.frontends.torch.tensors import PARTS, dtype_of
 from tilewright.frontends.torch.views import Step, base_of, steps_to
 from tilewright.graph import Builder, Module, Value
@@ -134,8 +135,12 @@ def _parameters(
     flat: FlatGraph,
     weights: Mapping[int, Array],
 ) -> None:
-    """Tensors first: sizes that they have need not be given as numbers."""
-    late: list[tuple[int, fx.Node]] = []
+    """Tensors first: sizes that they have need not be given as numbers.
+
+    A dimension that is a sum of several sizes tells one of them; the others have to be known.
+    """
+    tensors: list[tuple[int, fx.Node]] = []
+    numbers: list[tuple[int, fx.Node]] = []
     for at, node in enumerate(flat.inputs):
         fake = node.meta.get("val")
         if _is_token(node):  # None when it runs
@@ -144,25 +149,41 @@ def _parameters(
             env[node] = builder.constant(weights[at], node.name)
             if isinstance(fake, torch.Tensor) and fake.is_complex():
                 env[node] = parted(builder, env[node])
+        elif isinstance(fake, torch.SymInt):
+            numbers.append((at, node))
         elif not isinstance(fake, torch.Tensor):
-            late.append((at, node))
+            env[node] = fake
         elif node.users or any(isinstance(dim, torch.SymInt) for dim in fake.shape):
-            order = None if fake.is_complex() else memory_order(fake)
-            turned = fake if order is None else fake.permute(order)
-            env[node] = importer.param(builder, node.name, turned)
-            if order is not None:
-                env[node] = builder.add("transpose", env[node], perm=_back(order))
-            flat.taken.append((at, order))
-    for at, node in late:
-        fake = node.meta.get("val")
-        if isinstance(fake, torch.SymInt):
-            if importer.sizes.knows(fake):
-                env[node] = importer.sizes.expr(fake)
-                continue
+            tensors.append((at, node))
+
+    def count(at: int, node: fx.Node) -> None:
+        fake = node.meta["val"]
+        if importer.sizes.knows(fake):
+            env[node] = importer.sizes.expr(fake)
+        else:
             env[node] = importer.number(builder, node.name, fake)
             flat.taken.append((at, None))
-        else:
-            env[node] = fake
+
+    for at, node in sorted(tensors, key=lambda each: _most_symbols(each[1].meta["val"])):
+        fake = node.meta["val"]
+        unsolved = importer.unsolved(fake.shape)
+        for number in numbers:
+            if number[1] not in env and number[1].meta["val"].node.expr in unsolved:
+                count(*number)
+        order = None if fake.is_complex() else memory_order(fake)
+        turned = fake if order is None else fake.permute(order)
+        env[node] = importer.param(builder, node.name, turned)
+        if order is not None:
+            env[node] = builder.add("transpose", env[node], perm=_back(order))
+        flat.taken.append((at, order))
+    for at, node in numbers:
+        if node not in env:
+            count(at, node)
+
+
+def _most_symbols(fake: torch.Tensor) -> int:
+    """How many symbols make up one dimension, at most."""
+    return max((len(symbols_of(dim)) for dim in fake.shape), default=0)
 
 
 def _is_token(node: fx.Node) -> bool:

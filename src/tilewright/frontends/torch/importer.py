@@ -89,7 +89,7 @@ class Importer:
             made = self.named_size(self.names.get((name, at), str(expr)))
             self.sizes.symbols[expr] = made
             return made
-        unknown = [symbol for symbol in expr.free_symbols if symbol not in self.sizes.symbols]
+        unknown = self.sizes.unknown(dim)
         factor = expr.coeff(unknown[0]) if len(unknown) == 1 else 0
         if not isinstance(factor, sympy.Integer) or factor < 1:
             raise Skip(f"an input with the dimension {expr}")
@@ -98,6 +98,14 @@ class Importer:
         quotient = sym.floordiv(sym.sub(made, rest), int(factor))
         self.sizes.symbols[unknown[0]] = sym.simplify(quotient)
         return made
+
+    def unsolved(self, extents: Sequence[int | torch.SymInt]) -> list[sympy.Symbol]:
+        """The symbols that have to be known before dimensions tell the others."""
+        told = {dim.node.expr for dim in extents if isinstance(dim, torch.SymInt)}
+        lacking = [
+            [each for each in self.sizes.unknown(dim) if each not in told] for dim in extents
+        ]
+        return [each for several in lacking for each in several[1:]]
 
     def number(self, builder: Builder, name: str, given: torch.SymInt) -> Expr:
         """A size that is given as a number: the extent of what is counted up to it."""

@@ -38,6 +38,13 @@ _PAIRS: dict[str, Callable[[Any, Any], Expr]] = {
 }
 
 
+def symbols_of(value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> list[sympy.Symbol]:
+    """The symbols of a size, by name."""
+    if isinstance(value, (bool, int, float)):
+        return []
+    return sorted(value.node.expr.free_symbols, key=str)
+
+
 class Sizes:
     """What each symbol of an exported program is."""
 
@@ -54,9 +61,13 @@ class Sizes:
 
     def knows(self, value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
         """Whether every symbol of a size has a meaning by now."""
-        if isinstance(value, int):
-            return True
-        return all(symbol in self.symbols for symbol in value.node.expr.free_symbols)
+        return not self.unknown(value)
+
+    def unknown(
+        self, value: int | torch.SymInt | torch.SymFloat | torch.SymBool
+    ) -> list[sympy.Symbol]:
+        """The symbols of a size that have no meaning yet."""
+        return [symbol for symbol in symbols_of(value) if symbol not in self.symbols]
 
     def _built(self, expr: Any) -> Expr:
         """Expressions of sizes are small and flat: recursion is safe."""

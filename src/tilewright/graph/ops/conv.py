@@ -309,11 +309,13 @@ OPS = (
     ),
     _image_op(
         "conv_transpose",
-        "The transpose of a convolution: elements spread their multiple of the kernel.",
+        "The transpose of a convolution: elements spread their multiple of the kernel. Where all "
+        "weights are `finite`, zeros may be multiplied by them.",
         (Input("x", FLOAT), Input("w", FLOAT), Input("bias", FLOAT, optional=True)),
         _conv_transpose_type,
         _conv_transpose,
         Attr("output_padding", tuple, required=True),
+        Attr("finite", bool, False),
     ),
     _windowed(
         "deform_conv",

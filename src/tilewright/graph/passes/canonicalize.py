@@ -189,6 +189,8 @@ def expand_in_operand(node: Node, around: Definitions) -> Made:
     op = OPS.get(node.op)
     if op is None or op.pattern not in (BROADCAST, ELEMENTWISE) or len(node.inputs) < 2:
         return None
+    if node.op == "batch_norm":  # it wants a value for each channel
+        return None
     for at, value in enumerate(node.inputs):
         inner = around.producer(value, "expand")
         if inner is None:

@@ -11,6 +11,10 @@ Where so few channels come out that vectors would stay mostly empty, all phases 
 convolution, whose window holds the taps of all of them. An input of one element along every spatial
 axis is a GEMM; on a GPU its result is the image as it lies in memory, and the element-wise work
 behind it becomes the GEMM's epilogue.
+
+A plain convolution multiplies its padding by the weights, which a transposed one has not: zero
+times infinity is not zero. Weights that are not known to be finite are multiplied by elements
+alone, in a GEMM whose columns are added up to the image (`col2im`).
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dtype import F32, F64
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.graph.ir import Module, Node, Value
@@ -48,7 +53,7 @@ def split_conv_transpose(module: Module, ctx: PassContext) -> Module:
     def together(node: Node, scope: Scope) -> Replacement:
         return _together(node, scope, lanes)
 
-    split = rewrite_matches(module, (as_product, together, _by_phase))
+    split = rewrite_matches(module, (as_product, together, _by_phase, _by_columns))
     return rewrite_matches(split, (_before_reshape,)) if on_gpu else split
 
 
@@ -166,12 +171,16 @@ def _by_phase(node: Node, scope: Scope) -> Replacement:
     phases = [_phases(axis) for axis in axes]
     if any(found is None for found in phases):
         return None
+    every_phase = list(itertools.product(*(found for found in phases if found is not None)))
+    is_padded = any(max(p.begin, p.end) > 0 for chosen in every_phase for p in chosen if p.taps)
+    if is_padded and not _has_finite_weights(node, scope):
+        return None
     x, w, bias = (*node.inputs, None)[:3]
     assert x is not None
     assert w is not None
     nodes = _Nodes(node, scope)
     parts: list[Value | None] = []
-    for chosen in itertools.product(*(found for found in phases if found is not None)):
+    for chosen in every_phase:
         if any(phase.taps == 0 for phase in chosen):  # kernels smaller than their stride
             parts.append(None)
             continue
@@ -219,6 +228,8 @@ def _together(node: Node, scope: Scope, lanes: int) -> Replacement:
         return None
     if any(phase.taps == 0 for each in phases for phase in each):
         return None
+    if not _has_finite_weights(node, scope):
+        return None
     lows = [min(p.ahead - p.taps + 1 for p in each) for each in phases]
     sides = [max(p.ahead for p in each) - low + 1 for each, low in zip(phases, lows, strict=True)]
     apart = math.prod(sum(p.taps for p in each) for each in phases) * -(-channels // lanes)
@@ -247,6 +258,12 @@ def _together(node: Node, scope: Scope, lanes: int) -> Replacement:
         for at in range(count)
     ]
     return (*nodes.made, _in_turn(node, parts, axes))
+
+
+def _has_finite_weights(node: Node, scope: Scope) -> bool:
+    """Whether zeros may be multiplied by the weights."""
+    weights = scope.constant(node.inputs[1])
+    return node.get("finite", False) or (weights is not None and bool(np.isfinite(weights).all()))
 
 
 def _window(
@@ -280,6 +297,44 @@ def _in_turn(node: Node, parts: Sequence[Value], axes: Sequence[_Axis]) -> Node:
         factors=tuple(axis.stride for axis in axes),
         sizes=tuple(item_of(axis.out) for axis in axes),
     )
+
+
+# ------------------------------------------------------------------------------------ columns
+
+
+def _by_columns(node: Node, scope: Scope) -> Replacement:
+    """The channels of each element times all taps, added where they belong."""
+    if node.op != "conv_transpose" or node.output.tensor.dtype not in (F32, F64):
+        return None  # sums of small floats are rounded once
+    axes = _axes(node)
+    if axes is None or any(pad < 0 for pad in node["pads"]):
+        return None
+    if any(more >= axis.stride for more, axis in zip(node["output_padding"], axes, strict=True)):
+        return None  # columns would seem to be more than there are
+    x, w, bias = (*node.inputs, None)[:3]
+    assert x is not None
+    assert w is not None
+    nodes, groups, rank = _Nodes(node, scope), node.get("groups", 1), len(axes)
+    (batch, *_), (channels, outputs, *taps) = shape_of(x) or (), _numbers(w)
+    inner, columns = channels // groups, outputs * math.prod(taps)
+    places = sym.simplify(math.prod((axis.size for axis in axes), start=ONE))
+    rows = nodes.add("reshape", w, shape=(groups, inner, columns))
+    rows = nodes.add("transpose", rows, perm=(0, 2, 1))
+    x = nodes.add("reshape", x, shape=(item_of(batch), groups, inner, item_of(places)))
+    product = nodes.add("matmul", rows, x)
+    product = nodes.add(
+        "reshape", product, shape=(item_of(batch), groups * columns, item_of(places))
+    )
+    settings = {
+        "image_shape": tuple(item_of(axis.out) for axis in axes),
+        "block_shape": tuple(taps),
+        **{name: node[name] for name in ("strides", "dilations", "pads")},
+    }
+    if bias is None:
+        return (*nodes.made, remade(node, "col2im", product, **settings))
+    image = nodes.add("col2im", product, **settings)
+    bias = nodes.add("reshape", bias, shape=(groups * outputs, *(1,) * rank))
+    return (*nodes.made, remade(node, "add", image, bias))
 
 
 def _phases(axis: _Axis) -> list[_Phase] | None:

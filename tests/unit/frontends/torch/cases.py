@@ -250,6 +250,14 @@ FAMILIES: dict[str, dict[str, Case]] = {
             lambda i: (torch.unique(i), *torch.unique(i, return_counts=True, dim=0)),
             (torch.tensor([3, 1, 3, 3]),),
         ),
+        "distinct of none": (
+            lambda a: torch.unique(a, return_inverse=True, return_counts=True, dim=1),
+            (_f(3, 0, 2),),
+        ),
+        "runs of equal slices": (
+            lambda i: torch.unique_consecutive(i, return_inverse=True, return_counts=True, dim=1),
+            (torch.tensor([[3, 3, 1, 1, 1], [4, 4, 4, 4, 5]]),),
+        ),
         "gather nothing": (lambda a, i: (a[0].gather(0, i), a.gather(1, i)), (X, _i(2, 0))),
         "masked_scatter to the shape of the mask": (
             lambda a, m, s: a.masked_scatter(m, s),

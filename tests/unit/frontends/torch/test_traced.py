@@ -7,6 +7,7 @@ import torch
 from tilewright.base.errors import Unsupported, UserError
 from tilewright.frontends.torch import import_program, program
 from tilewright.graph import interpret
+from tilewright.plugins.torch import tilewright
 
 
 @torch.library.custom_op("tilewright_test::halved_above", mutates_args=())
@@ -52,6 +53,25 @@ for each in (by_numpy, drawn):
 less.register_fake(lambda x, by=3.0, *, times=2.0: torch.empty_like(x))
 
 
+@torch.library.custom_op("tilewright_test::raised", mutates_args=("x",))
+def raised(x: torch.Tensor, by: float) -> torch.Tensor:
+    x.add_(by)
+    return x * 2
+
+
+raised.register_fake(lambda x, by: torch.empty_like(x))
+torch.library.define("tilewright_test::both", "(Tensor(a!) x, Tensor z) -> (Tensor, Tensor)")
+
+
+@torch.library.impl("tilewright_test::both", "cpu")
+def _(x, z):
+    x.mul_(z)
+    return x.clone(), x + z
+
+
+torch.library.register_fake("tilewright_test::both", lambda x, z: (x.clone(), x + z))
+
+
 class Called(torch.nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -75,6 +95,25 @@ def test_arguments_keep_their_places_and_names():
     made = interpret(import_program(model, (x,)).module, x.numpy())
     for each, want in zip(made, model(x), strict=True):
         np.testing.assert_allclose(each, want.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (raised(x, 2.0), x + 1),
+        lambda x: (*torch.ops.tilewright_test.both(x, x[0].clone()), x + 1),
+    ],
+    ids=["custom_op", "impl"],
+)
+def test_operands_that_an_operator_changes_are_seen_changed(function):
+    x = torch.randn(3, 5)
+    compiled = torch.compile(
+        function, backend=tilewright, fullgraph=True, options={"fallback": "error", "threads": 1}
+    )
+    given, mine = x.clone(), x.clone()
+    for each, want in zip(compiled(mine), function(given), strict=True):
+        torch.testing.assert_close(each, want)
+    torch.testing.assert_close(mine, given)
 
 
 @pytest.mark.parametrize("function", [by_numpy, drawn], ids=["numpy", "random"])

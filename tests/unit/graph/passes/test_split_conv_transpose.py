@@ -93,3 +93,29 @@ def test_on_a_gpu_one_element_is_a_product_and_what_follows() -> None:
     given = rng.standard_normal((2, 5, 1, 1)).astype(np.float32)
     (want,), (got,) = interpret(module, given), interpret(split, given, check=True)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_infinite_weights_do_not_meet_padding(groups: int, is_known: bool) -> None:
+    rng = np.random.default_rng(groups)
+    for at, (stride, dilation, kernel, begin, end, more) in enumerate(CASES):
+        b = Builder()
+        size = sym.size("n") if at % 2 else sym.const(4)
+        x = b.param("x", TensorType(F32, (sym.const(2), sym.const(4), size)))
+        weights = rng.standard_normal((4, 3, kernel)).astype(np.float32)
+        weights[:, 1, 0], weights[:, 2, -1] = np.inf, -np.inf
+        w = b.constant(weights)
+        if not is_known:
+            w = b.param("w", TensorType(F32, tuple(map(sym.const, weights.shape))))
+        bias = [b.constant(rng.standard_normal(3 * groups).astype(np.float32))] * (at % 3 == 0)
+        window = {"strides": (stride,), "dilations": (dilation,), "pads": (begin, end)}
+        more_of = {"groups": groups, "output_padding": (more,)}
+        module = b.module(b.add("conv_transpose", x, w, *bias, **window, **more_of))
+        split = split_conv_transpose(module, PassContext())
+        verify(split)
+        given = [np.ones((2, 4, 4), np.float32), *([] if is_known else [weights])]
+        (want,), (got,) = interpret(module, *given), interpret(split, *given, check=True)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        plain = [node for node in split.main.nodes if node.op == "conv"]
+        assert all(pad <= 0 for node in plain for pad in node["pads"])

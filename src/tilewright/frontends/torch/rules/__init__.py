@@ -25,6 +25,7 @@ from tilewright.frontends.torch.rules import (
     shape,
     sorting,
     special,
+    traced,
 )
 from tilewright.frontends.torch.rules.base import Rule
 
@@ -53,5 +54,6 @@ FAMILIES = (
     counting,
     quantized,
     control,
+    traced,
 )
 RULES: dict[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}

@@ -87,6 +87,7 @@ def spread(
         dilations=tuple(dilations),
         groups=groups,
         output_padding=tuple(extra),
+        finite=True,  # of other weights there is no gradient worth the name
     )
 
 

@@ -107,7 +107,7 @@ def _masked_select(node: Context) -> Value:
     return node.emit("gather", node.reshape(both, (total,)), where, axis=0)
 
 
-def _unique(node: Context) -> tuple[Value | None, ...]:
+def _unique(node: Context) -> tuple[Value, ...]:
     """The distinct elements (or slices), which of them each is, how often each occurs."""
     x, axis = node["self"], node.get("dim")
     dims = node.dims()
@@ -125,31 +125,34 @@ def _unique(node: Context) -> tuple[Value | None, ...]:
     return node.cast(values, node.to), *_asked_for(node, inverse, counts)
 
 
-def _asked_for(node: Context, *values: Value) -> list[Value | None]:
-    """Results behind the first; where PyTorch has an empty one, nobody asked."""
+def _asked_for(node: Context, *values: Value) -> list[Value]:
+    """Results behind the first; PyTorch has an empty one for what nobody asked, or nothing is."""
 
-    def is_wanted(value: Value, fake: torch.Tensor) -> bool:
-        dims = [dim for dim in fake.shape if not isinstance(dim, torch.SymInt)]
-        return dims != [0] or node.shape(value) == (sym.ZERO,)
+    def is_empty(fake: torch.Tensor) -> bool:
+        return [dim for dim in fake.shape if not isinstance(dim, torch.SymInt)] == [0]
 
     pairs = zip(values, node.results[1:], strict=True)
-    return [value if is_wanted(value, fake) else None for value, fake in pairs]
+    return [node.full(0, I64, (0,)) if is_empty(fake) else value for value, fake in pairs]
 
 
-def _unique_runs(node: Context) -> tuple[Value | None, ...]:
-    """The first of each run of equal elements, which run each element is of, how long each is."""
-    if node.get("dim") is not None:
-        raise Skip("unique_consecutive along an axis")
-    dims = node.dims()
-    total = product(dims)
-    x = node.reshape(node["self"], (total,))
+def _unique_runs(node: Context) -> tuple[Value, ...]:
+    """The first of each run of equal elements (or slices), which run each is of, how long it is."""
+    x, dim, dims = node["self"], node.get("dim"), node.dims()
+    if dim is None:
+        x, axis, places = node.reshape(x, (product(dims),)), 0, dims
+    else:
+        axis = node.axis(dim, len(dims))
+        places = (dims[axis],)
+    total = node.shape(x)[axis]
     if total is sym.ZERO:
-        nothing = node.full(0, I64, (0,))
-        return x, nothing, nothing
+        return x, *_asked_for(node, *[node.full(0, I64, (0,))] * 2)
     first = node.full(True, BOOL, (1,))
-    before = slice_axis(node, x, 0, 0, sym.simplify(sym.sub(total, 1)))
-    new = node.emit("not_equal", slice_axis(node, x, 0, 1, total), before)
-    starts = node.emit("concat", first, new, axis=0)
+    before = slice_axis(node, x, axis, 0, sym.simplify(sym.sub(total, 1)))
+    new = node.emit("not_equal", slice_axis(node, x, axis, 1, total), before)
+    others = tuple(each for each in range(len(node.shape(x))) if each != axis)
+    if others:
+        new = node.emit("reduce_max", node.cast(new, I64), axes=others, keepdims=False)
+    starts = node.emit("concat", first, node.cast(new, BOOL), axis=0)
     which = node.emit("sub", node.emit("cumsum", node.cast(starts, I64), axis=0), 1)
     found = node.emit("nonzero", starts)
     (count,) = node.shape(found)[1:]
@@ -157,8 +160,8 @@ def _unique_runs(node: Context) -> tuple[Value | None, ...]:
     ends = node.emit("concat", slice_axis(node, at, 0, 1, count),
                      node.reshape(node.number(total), (1,)), axis=0)  # fmt: skip
     lengths = node.emit("sub", ends, at)
-    inverse = node.reshape(which, dims)
-    return node.emit("gather", x, at, axis=0), *_asked_for(node, inverse, lengths)
+    inverse = node.reshape(which, places)
+    return node.emit("gather", x, at, axis=axis), *_asked_for(node, inverse, lengths)
 
 
 def _repeat_interleave(node: Context) -> Value:

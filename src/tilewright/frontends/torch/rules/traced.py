@@ -1,16 +1,19 @@
 """Operators whose meaning is a function in Python: its own operators, imported where it is called.
 
 The function is traced again on the fake tensors of the node. That holds for PyTorch's dense form of
-flex attention, and for every operator that a library defines with `torch.library.custom_op`.
+flex attention, and for every operator that a library defines in Python, by
+`torch.library.custom_op` or `torch.library.impl`, those that change their operands among them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2_dense
 from torch._library.custom_ops import OPDEFS
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -26,6 +29,7 @@ from tilewright.graph import Value
 
 _OF = torch.Tensor
 READS = (_OF.numpy, _OF.__array__, _OF.tolist, _OF.data_ptr, _OF.__dlpack__, _OF.untyped_storage)
+KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")  # that a CPU runs
 
 
 def traced(function: Callable[..., Any]) -> Rule:
@@ -37,6 +41,8 @@ def traced(function: Callable[..., Any]) -> Rule:
         places = [at for at, each in enumerate(given) if isinstance(each, Value)]
         values = [given[at] for at in places]
 
+        made_of: list[Any] = []  # the structure of what the function gives, once it is traced
+
         def run(*tensors: torch.Tensor) -> Any:
             filled = list(given)
             for at, tensor in zip(places, tensors, strict=True):
@@ -45,25 +51,30 @@ def traced(function: Callable[..., Any]) -> Rule:
             # Without a schema arguments have numbers for names.
             positional = [value for name, value in found.items() if name.isdigit()]
             named = {name: value for name, value in found.items() if not name.isdigit()}
-            return function(*positional, **named)
+            leaves, structure = pytree.tree_flatten(function(*positional, **named))
+            made_of[:] = [structure, [isinstance(leaf, torch.Tensor) for leaf in leaves]]
+            return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
         module = _trace(run, [fakes[at] for at in places])
         body = body_of(node, module, [value.tensor for value in values])
-        made = inlined(node, body, values)
-        return made if isinstance(node.node.meta.get("val"), (list, tuple)) else made[0]
+        rest = iter(inlined(node, body, values))
+        structure, are_tensors = made_of
+        made = [next(rest) if is_tensor else None for is_tensor in are_tensors]
+        return pytree.tree_unflatten(made, structure)  # type: ignore[no-any-return]
 
     return rule
 
 
 class _OnlyOperators(TorchFunctionMode):
-    """Refuses to let Python read a tensor by other means than operators: it has no contents yet."""
+    """Operators run by the Python that defines them. Python that reads a tensor by other means than
+    operators is refused: it has no contents yet."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         if func in READS:
             raise Skip(f"a function that reads tensors by {func.__name__}")
-        return func(*args, **(kwargs or {}))
+        return (try_python(func) or func)(*args, **(kwargs or {}))
 
 
 def _trace(run: Callable[..., Any], examples: list[Any]) -> fx.GraphModule:
@@ -75,12 +86,32 @@ def _trace(run: Callable[..., Any], examples: list[Any]) -> fx.GraphModule:
     return module
 
 
+def try_python(target: Any) -> Callable[..., Any] | None:
+    """The Python that a library defines an operator by."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    found = OPDEFS.get(target._schema.name)
+    if found is not None:
+        return found._init_fn
+    for key in KERNELS:
+        if f"{str(target._name).replace('::', '/')}/{key}" in torch.library._impls:
+            return functools.partial(target._op_dk, getattr(torch._C.DispatchKey, key))
+    return None
+
+
 def try_definition(target: Any) -> Rule | None:
     """The rule of an operator that a library defines in Python and that changes no operand."""
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
         return None
-    found = OPDEFS.get(target._schema.name)
-    return None if found is None else _guarded(traced(found._init_fn))
+    found = try_python(target)
+    return None if found is None else _guarded(traced(found))
+
+
+def _changed(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """What an operator gives, and the operands that it changes: copies of what was given."""
+    if try_python(operator) is None:
+        raise Skip(f"operator {operator}, which changes its operands")
+    return auto_functionalized_v2_dense(operator, *args, **kwargs)
 
 
 def _guarded(rule: Rule) -> Rule:
@@ -102,3 +133,6 @@ def _guarded(rule: Rule) -> Rule:
 
 def _is_tensor(x: Any) -> bool:
     return isinstance(x, torch.Tensor)
+
+
+RULES: dict[str, Rule] = {"auto_functionalized_v2": _guarded(traced(_changed))}

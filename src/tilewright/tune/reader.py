@@ -1,0 +1,122 @@
+"""Records as compilations read them: a file is opened for what it has not told before.
+
+    with Reader("records.sqlite") as records:
+        records.winners(keys), records.timed(), records.measured(key)
+
+To open a file in WAL mode makes two files more and removes them again, which takes longer than all
+questions of a compilation. Answers are remembered for as long as the file is as it was: a writer
+makes its file, or the log beside it, longer or newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+
+from tilewright.tune.database import Database
+from tilewright.tune.record import TaskKey, Winner
+
+STATES = 4  # of files, that are remembered
+
+Stamp = tuple[tuple[int, int, int] | None, ...]  # of a file and its log: number, bytes, time
+
+
+@dataclass
+class Answers:
+    """What one state of a file told so far; None: it has none."""
+
+    winners: dict[TaskKey, Winner | None] = field(default_factory=dict)
+    seconds: dict[TaskKey, float | None] = field(default_factory=dict)
+    timed: frozenset[str] | None = None
+
+
+class Reader:
+    """Winners and times of a file, as `Database` tells them.
+
+    A file that cannot be read is the same typed error, when it is asked.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> from tilewright.tune import Database, TaskKey, Winner
+        >>> from tilewright.tune.reader import Reader
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "records.sqlite"
+        >>> key = TaskKey("the text of a kernel", "cpu", threads=2)
+        >>> with Database(path) as database:
+        ...     database.keep(key, Winner({"C": "gemm mr=6 nr=3"}, gain=1.2))
+        >>> with Reader(path) as records:
+        ...     records.winners([key])[key].gain
+        1.2
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened: Database | None = None
+        self._answers = _answers(path, _stamp(path))
+
+    def winners(self, keys: Sequence[TaskKey]) -> dict[TaskKey, Winner]:
+        """The winners of those tasks that have one."""
+        remembered = self._answers.winners
+        known = {key: remembered[key] for key in keys if key in remembered}
+        unknown = [key for key in keys if key not in known]
+        if unknown:
+            told = self._database().winners(unknown)
+            known |= {key: told.get(key) for key in unknown}
+            remembered.update(known)
+        return {key: winner for key, winner in known.items() if winner is not None}
+
+    def measured(self, key: TaskKey) -> float | None:
+        """Seconds that one call takes inside a model; None where nobody measured it."""
+        remembered = self._answers.seconds
+        if key in remembered:
+            return remembered[key]
+        remembered[key] = told = self._database().measured(key)
+        return told
+
+    def timed(self) -> frozenset[str]:
+        """Digests of the tasks that `measured` tells a time of."""
+        if self._answers.timed is None:
+            self._answers.timed = self._database().timed()
+        return self._answers.timed
+
+    def _database(self) -> Database:
+        if self._opened is None:
+            self._opened = Database(self._path)
+        return self._opened
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@lru_cache(maxsize=STATES)
+def _answers(path: Path, stamp: Stamp) -> Answers:
+    return Answers()
+
+
+def _stamp(path: Path) -> Stamp:
+    """What a write changes; None for a file that is not there."""
+    log = path.with_name(f"{path.name}-wal")
+    return tuple(_file_stamp(each) for each in (path, log))
+
+
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
