@@ -271,6 +271,34 @@ def test_the_best_of_lines_are_found_by_all_threads(shape, count, largest):
     assert rules <= {"reduction", "elementwise"}
 
 
+SCATTERED = {
+    "rows": ("scatter_nd", "", (4, 6), [[1], [-1], [1]], (3, 6)),
+    "elements": ("scatter_nd", "", (4, 3), [[1, 2], [0, 0], [1, 2]], (3,)),
+    "along lines": ("scatter_elements", "axis = 1, ", (4, 5), [[3, 0], [1, 4]], (2, 2)),
+    "across lines": (
+        "scatter_elements", "axis = 0, ", (5, 3), [[1, 0, 2], [1, 4, 2], [-1, 0, 1]], (3, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize("form", SCATTERED)
+def test_updates_are_looked_for_by_all_results(form, reduction):
+    """Of several at one place the last stays, or all are joined."""
+    op, axis, *shapes = SCATTERED[form]
+    shape, at, updated = shapes[0], np.array(shapes[1]), shapes[2]
+    params = [("x", "f32", shape), ("at", "i64", at.shape), ("u", "f32", updated)]
+    told = ", ".join(f"%{n}: {of}[{', '.join(map(str, dims))}]" for n, of, dims in params)
+    call = f'{op}(%x, %at, %u) {{{axis}reduction = "{reduction}"}}'
+    net = graph.parse(f"graph @main({told}) {{ %y = {call} return %y }}")
+    args = [random(*shape), at, -random(*updated)]
+    module = on_host(tw.compile(net, target="cuda -arch=sm_90a"))
+    (got,) = fetched(module, module(*args))
+    (want,) = tw.compile(net, target="cpu")(*args)
+    np.testing.assert_allclose(got, np.asarray(want), rtol=1e-6)
+    rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
+    assert "fallback" not in rules
+
+
 def test_kernels_of_the_gpu_are_told_from_those_of_the_host():
     module = tw.compile(MODELS["gemv"], target="cuda", cache=False)
     assert module.codes.keys() == module.program.kernels.keys()

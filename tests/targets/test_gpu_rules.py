@@ -311,6 +311,31 @@ def test_what_reads_across_lines_is_a_transpose(shape, perm, rule):
     assert [each.rule for each in made.decisions] == [rule]
 
 
+def interleaved(rows=20, channels=3, wide=4):
+    """Channels of some columns side by side: the index of a result is divided."""
+    x = te.placeholder((channels, rows, wide), "f32", name="x")
+    y = te.compute(
+        (rows, channels * wide), lambda i, c: x[c % channels, i, c // channels] + 1.0, name="y"
+    )
+    return te.function([x, y], name="interleaved")
+
+
+@pytest.mark.parametrize("unroll", [1, 12])
+def test_neighbours_whose_indices_are_divided_may_be_one_thread_s(unroll):
+    plan = f"threads=32 vector=1 unroll={unroll}"
+    made = check(interleaved(), "y", "elementwise", plan, constants=())
+    text = str(lower(made.schedule.function, "gpu"))
+    assert ("ramp" in text) == (unroll > 1)  # stores of 16 bytes
+    assert ("% 3" in text) == (unroll == 1)
+
+
+def test_divisions_are_counted_where_threads_are_many():
+    (few,) = schedule(interleaved(), TARGET).decisions
+    (many,) = schedule(interleaved(rows=1 << 20), TARGET).decisions
+    assert few.plan.endswith("unroll=1")
+    assert many.plan.endswith("unroll=12")
+
+
 def test_plans_that_do_not_fit_are_refused():
     plan = plan_of(CONVOLUTION, (16, 3, 8, 4, 4, 2, 1, 1))  # two rows per thread, three per block
     with pytest.raises(TilewrightError) as caught:

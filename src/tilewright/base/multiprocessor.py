@@ -23,6 +23,7 @@ class Multiprocessor:
     block_threads: int  # of one block, where each is to have 128 registers
     fma_per_cycle: int  # f32, all lanes
     warps_issued_per_cycle: int
+    division_instructions: int  # of an index by a constant, as multiplications and shifts
     shared_words_per_cycle: int  # of 4 bytes
     shared_bytes: int  # of one block at most
     static_shared_bytes: int  # without asking the driver for more
@@ -83,6 +84,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         block_threads=512,
         fma_per_cycle=64 if number in (70, 75, 80) else 128,
         warps_issued_per_cycle=4,
+        division_instructions=6,
         shared_words_per_cycle=32,
         shared_bytes=target.shared_bytes,
         static_shared_bytes=48 * 1024,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tilewright import sym, te
-from tilewright.base.dtype import INDEX
+from tilewright.base.dtype import I64, INDEX
 from tilewright.graph.ops.indexing import neutral
 from tilewright.lower.base import (
     Lowering,
     Use,
     counted,
+    flat_index,
     front_axis,
     placed,
+    product,
     read_at,
+    split_index,
     static,
     wide_type,
 )
@@ -103,8 +107,70 @@ def _scatter(
     return te.compute(x.shape, lambda *index: te.cast(made[index], use.dtype), name=use.name)
 
 
+@dataclass(frozen=True)
+class _Owned:
+    """Which updates belong to a result, by its first few indices: `key` of them."""
+
+    key: int
+    among: tuple[Expr, ...]  # extents of the updates that may be its own
+    is_own: Callable[[Sequence[Expr], Sequence[Expr]], Expr]  # of the indices, and of an update's
+    element: Callable[[Sequence[Expr], Sequence[Expr]], tuple[Expr, ...]]  # of the updates
+
+
+_REDUCE = {"add": te.sum, "mul": te.prod, "max": te.max, "min": te.min}
+
+
+def _by_results(use: Use, x: Tensor, updates: Tensor, owned: _Owned) -> Tensor:
+    """Every result with what its own updates make of it."""
+    axes = [te.reduce_axis((0, dim), name=f"u{at}") for at, dim in enumerate(owned.among)]
+    reduction = use["reduction"]
+    if reduction == "none":
+
+        def last(*key: Expr) -> Expr:
+            number = te.cast(flat_index(axes, owned.among), I64)
+            own = te.if_then_else(owned.is_own(key, axes), number, te.const(-1, I64))
+            return te.max(own, axis=axes)
+
+        chosen = te.compute(x.shape[: owned.key], last, name=f"{use.name}_last")
+
+        def element(*at: Expr) -> Expr:
+            found = te.cast(chosen[at[: owned.key]], INDEX)
+            inside = sym.maximum(sym.minimum(found, sym.sub(product(owned.among), 1)), 0)
+            which = split_index(inside, owned.among)
+            return te.if_then_else(found >= 0, updates[owned.element(at, which)], x[at])
+
+        return te.compute(x.shape, element, name=use.name)
+    of = wide_type(x.dtype)
+
+    def joined(*at: Expr) -> Expr:
+        new = te.cast(updates[owned.element(at, axes)], of)
+        none = te.const(neutral(reduction, x.dtype), of)
+        own = te.if_then_else(owned.is_own(at[: owned.key], axes), new, none)
+        return _REDUCE[reduction](own, axis=axes)
+
+    sums = te.compute(x.shape, joined, name=f"{use.name}_updates")
+
+    def combined(*at: Expr) -> Expr:
+        return te.cast(_combined(reduction, te.cast(x[at], of), sums[at]), use.dtype)
+
+    return te.compute(x.shape, combined, name=use.name)
+
+
 def _scatter_elements(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     axis = front_axis(use["axis"], x.ndim)
+
+    def of_result(at: Sequence[Expr], update: Sequence[Expr]) -> tuple[Expr, ...]:
+        ends = [sym.sub(dim, 1) for dim in updates.shape]
+        return placed([sym.minimum(*each) for each in zip(at, ends, strict=True)], axis, update[0])
+
+    def is_own(at: Sequence[Expr], update: Sequence[Expr]) -> Expr:
+        inside = [at[d] < dim for d, dim in enumerate(updates.shape) if d != axis]
+        here = counted(indices[of_result(at, update)], x.shape[axis])
+        return te.all(*inside, te.eq(here, at[axis]))
+
+    if use["by_results"]:
+        owned = _Owned(x.ndim, (updates.shape[axis],), is_own, of_result)
+        return _by_results(use, x, updates, owned)
 
     def place(where: te.BufferView, index: tuple[Expr, ...]) -> Sequence[Expr]:
         return placed(index, axis, counted(where[index], x.shape[axis]))
@@ -115,6 +181,15 @@ def _scatter_elements(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> 
 def _scatter_nd(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     depth, lead = static(indices.shape[-1]), indices.ndim - 1
     assert depth is not None
+
+    def is_own(key: Sequence[Expr], update: Sequence[Expr]) -> Expr:
+        where = [counted(indices[(*update, at)], x.shape[at]) for at in range(depth)]
+        return te.all(*(te.eq(*each) for each in zip(where, key, strict=True)))
+
+    if use["by_results"]:
+        among = tuple(updates.shape[:lead])
+        owned = _Owned(depth, among, is_own, lambda at, update: (*update, *at[depth:]))
+        return _by_results(use, x, updates, owned)
 
     def place(where: te.BufferView, index: tuple[Expr, ...]) -> Sequence[Expr]:
         row = index[:lead]

@@ -233,6 +233,7 @@ def _unique(call: Call, x: Array) -> tuple[Array, ...]:
 _AXIS = Attr("axis", int, required=True)
 _REDUCTION = Attr("reduction", str, "none")
 
+_BY_RESULTS = Attr("by_results", bool, False)
 OPS = (
     Op(
         "gather",
@@ -267,22 +268,23 @@ OPS = (
     Op(
         "scatter_elements",
         "x with out[i, indices[i, j, k], k] = updates[i, j, k], for axis 1; several at one place "
-        "reduce, in any order.",
+        "reduce, in any order. With `by_results`, code looks for the updates of each result.",
         (Input("x"), Input("indices", INTEGER), Input("updates")),
         _scatter_elements_type,
         _scatter_elements,
         OPAQUE,
-        (_AXIS, _REDUCTION),
+        (_AXIS, _REDUCTION, _BY_RESULTS),
         evaluate=moved(_scatter_elements, 0, 2),
     ),
     Op(
         "scatter_nd",
-        "x with out[*indices[b]] = updates[b]; several at one place reduce, in any order.",
+        "x with out[*indices[b]] = updates[b]; several at one place reduce, in any order. With "
+        "`by_results`, code looks for the updates of each result.",
         (Input("x"), Input("indices", INTEGER), Input("updates")),
         _scatter_nd_type,
         _scatter_nd,
         OPAQUE,
-        (_REDUCTION,),
+        (_REDUCTION, _BY_RESULTS),
         evaluate=moved(_scatter_nd, 0, 2),
     ),
     Op(

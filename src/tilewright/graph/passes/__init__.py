@@ -17,6 +17,7 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fold_scales import fold_scales
 from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
+from tilewright.graph.passes.gather_updates import gather_updates
 from tilewright.graph.passes.hoist_padding import hoist_padding
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.lower_precision import (
@@ -104,11 +105,12 @@ LAYOUT = (
     hoist_padding,
 )
 
-# Choices between two at a time, ranks by counting, and recurrent layers of one step without a scan,
-# for targets of many threads where every kernel costs its start.
+# Choices between two at a time, ranks by counting, updates by results, and recurrent layers of one
+# step without a scan, for targets of many threads where every kernel costs its start.
 UNROLLED = (
     nest_switches,
     count_ranks,
+    gather_updates,
     unroll_single_steps,
     cancel_reshapes,
     canonicalize,

@@ -7,6 +7,7 @@ from math import gcd
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import bind_flat, own_nest, units_first
@@ -14,7 +15,7 @@ from tilewright.rules.match.followers import followers
 from tilewright.rules.match.nest import Nest, block_of, groups, is_expression
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Columns, Cost, Space, doublings, preferring
-from tilewright.sym import ONE, ZERO, Const
+from tilewright.sym import ONE, ZERO, Const, FloorDiv, FloorMod
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
@@ -27,7 +28,8 @@ class Plan:
     """How elements are shared out."""
 
     threads: int  # of a block
-    vector: int  # neighbours of one thread
+    vector: int  # neighbours of one thread, in one access
+    unroll: int = 1  # neighbours of one thread, each by itself: their indices are known apart
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """Vectors up to the widest access, where all of memory agrees."""
+    """Vectors up to the widest access, where all of memory agrees; else all neighbours along the
+    last axis, where their indices are divided."""
     widest = vector_of(found.nest, context)
+    line = _divided_line(found.nest) if widest == 1 else 1
     return Space(Plan, {
         "threads": preferring(USUAL_THREADS, THREADS),
         "vector": doublings(widest)[::-1],
+        "unroll": (1, line) if line > 1 else (1,),
     })  # fmt: skip
 
 
@@ -60,12 +65,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     sm = multiprocessor_of(context.target)
     lanes = context.target.cores * sm.warp * sm.warps_issued_per_cycle
     wanted = 2.0 * context.target.cores
-    blocks = found.nest.instances / (USUAL_THREADS * c["vector"])
+    blocks = found.nest.instances / (USUAL_THREADS * c["vector"] * c["unroll"])
+    divided = np.where(c["unroll"] > 1, 0, _divisions(found.nest) * sm.division_instructions)
     moved = sum(access.buffer.dtype.size_bytes for access in found.nest.accesses)
     return Cost.of(
         launch=sm.launch_cycles,
         memory=found.nest.instances * moved / sm.memory_bytes_per_cycle,
-        issue=found.nest.instances / c["vector"] / lanes,
+        issue=found.nest.instances * (1 + divided) / c["vector"] / lanes,
         idle=np.maximum(0.0, wanted - blocks) / wanted * sm.global_latency_cycles,
     )
 
@@ -74,6 +80,18 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     units, loops = units_first(found.nest, found.nest.spatial)
     if units:
         sch.reorder(*units, *loops)
+    if plan.unroll > 1:
+        *outer, line = loops
+        _, thread = bind_flat(sch, outer, plan.threads)
+        stored = sch.cache_write(found.reference, 0, "local")
+        sch.reverse_compute_at(stored, thread)
+        sch.unroll(line)
+        widest = multiprocessor_of(context.target).access_bytes
+        lanes = gcd(widest // found.nest.writes[0].buffer.dtype.size_bytes, plan.unroll)
+        part, lane = sch.split(sch.get_loops(stored)[-1], [None, lanes])
+        sch.vectorize(lane)
+        sch.unroll(part)
+        return (found.reference, stored)
     _, thread = bind_flat(sch, loops, plan.threads, plan.vector)
     return (found.reference, *_followed(sch, found.reference, thread, plan.vector))
 
@@ -109,6 +127,24 @@ def _takes_each(sch: Schedule, made_by: BlockRef, reader: BlockRef) -> bool:
         for load in loads
         for index, it in zip(load.index, block.iters, strict=True)
     )
+
+
+def _divisions(nest: Nest) -> int:
+    """How often an index along the last axis is divided."""
+    last = nest.var(nest.spatial[-1])
+    nodes = dict.fromkeys(exprs(nest.block.body))
+    kinds = (FloorDiv, FloorMod)
+    return sum(isinstance(node, kinds) and sym.uses_var(node, {last}) for node in nodes)
+
+
+def _divided_line(nest: Nest) -> int:
+    """The neighbours along the last axis that one thread may have: those of two warps at most,
+    where more threads than the GPU has lanes are left."""
+    *others, last = nest.spatial
+    extent = nest.extent(last)
+    if not others or not isinstance(extent, Const) or not _divisions(nest):
+        return 1
+    return int(extent.value) if 1 < extent.value <= 2 * WARP else 1
 
 
 def vector_of(nest: Nest, context: RuleContext) -> int:
