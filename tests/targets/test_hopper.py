@@ -202,7 +202,7 @@ def test_functions_with_bulk_copies_start_early():
     assert [kernel.can_start_early for kernel in tw.build(made, TARGET).kernels] == [False]
 
 
-LOW = "groups=1 block_n=32 slots={} span=1 split_k=1 boxes=4 cluster=1 along=k resident=1 turns=1"
+LOW = f"groups=1 block_n=32 slots={{}} span=1 split_k=1 boxes=4 {ALONE}"
 
 
 def test_low_tiles_fit_with_the_slots_behind_them():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -306,10 +306,15 @@ class DeviceModule(runtime.Module):
 
 def answers(module: DeviceModule, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     """The outputs of a call, in host memory."""
+    return fetched(module(*inputs), module._gpu)
+
+
+def fetched(arrays: Iterable[Array], gpu: Gpu) -> list[np.ndarray[Any, Any]]:
+    """What arrays on a GPU hold, in host memory."""
     found = []
-    for output in module(*inputs):
-        found.append(np.empty(output.shape, output.dtype.numpy))
-        module._gpu.copy_out(found[-1], output.address, 0)
+    for each in arrays:
+        found.append(np.empty(each.shape, each.dtype.numpy))
+        gpu.copy_out(found[-1], each.address, 0)
     return found
 
 

@@ -122,7 +122,7 @@ class _Driver:
             raise CudaError(
                 "TW4023",
                 f"the GPU's context is lost: {self._lost}",
-                help="start a new process; a kernel read or wrote where it must not",
+                help="start a new process; a kernel or the hardware failed",
             )
         if not getattr(self._entered, "done", False):
             self._entered.done = True

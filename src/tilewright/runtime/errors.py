@@ -57,7 +57,7 @@ _KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
     14: ("TW4019", ForeignPartError, "load the model with tilewright.load, which runs such parts"),
     15: ("TW4020", Unsupported, "run it where NVIDIA's driver and one of its GPUs are"),
     16: ("TW4021", GpuError, ""),
-    17: ("TW4023", GpuError, "start a new process; a kernel read or wrote where it must not"),
+    17: ("TW4023", GpuError, "start a new process; a kernel or the hardware failed"),
 }
 _CHECK = 12  # what a code of a kernel's own counts as
 

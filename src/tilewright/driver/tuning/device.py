@@ -24,8 +24,8 @@ from tilewright.base.errors import UserError
 from tilewright.driver.compare import is_close
 from tilewright.driver.device_control import decides_beforehand
 from tilewright.driver.device_launch import CudaGpu, Gpu, in_order
-from tilewright.driver.device_module import DeviceModule
-from tilewright.driver.device_walk import Loaded, Walk
+from tilewright.driver.device_module import DeviceModule, fetched
+from tilewright.driver.device_walk import Loaded
 from tilewright.driver.kernels import Job, KernelSetting
 from tilewright.driver.lowering import Program, lower_with, planned_calls
 from tilewright.driver.tuning.check import spec_of
@@ -152,16 +152,7 @@ class Version:
     def outputs(self) -> tuple[Array, ...]:
         """The results of a run."""
         self._graph.launch(0)
-        return tuple(fetched(self._walk, self._gpu))
-
-
-def fetched(walk: Walk, gpu: Gpu) -> list[Array]:
-    """What a walk's launches left in its outputs."""
-    found = []
-    for _, each in sorted(walk.made.items()):
-        found.append(np.empty(each.shape, each.dtype.numpy))
-        gpu.copy_out(found[-1], each.address, 0)
-    return found
+        return tuple(fetched((each for _, each in sorted(self._walk.made.items())), self._gpu))
 
 
 class DeviceRunning:

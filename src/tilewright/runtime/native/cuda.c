@@ -160,20 +160,27 @@ static void free_instance(instance *on) {
 }
 
 /* When the library is unloaded. A driver that has ended before, as at the end of a process, refuses
- * to enter the context and has nothing left to give back. */
+ * to enter the context and has nothing left to give back. What another thread runs at that moment
+ * stays. */
 __attribute__((destructor)) static void unload(void) {
   void *before = NULL;
   bool can_enter = tw_cuda_context && !tw_cuda_check() && tw_cu.context_get(&before) == 0 &&
                    tw_cu.context_set(tw_cuda_context) == 0;
+  bool is_used = false;
   for (instance *on = instances, *next = NULL; on; on = next) {
     next = on->next;
+    if (pthread_mutex_trylock(&on->lock)) {
+      is_used = true;
+      continue;
+    }
+    pthread_mutex_unlock(&on->lock);
     if (can_enter) give_back(on);
     free_instance(on);
   }
   instances = NULL;
   if (!can_enter) return;
   tw_cu.context_set(before);
-  tw_cuda_close();
+  if (!is_used) tw_cuda_close();
 }
 
 /* Kernels, weights and arena; what is there already after a failure is not made again. */
