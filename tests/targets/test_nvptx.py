@@ -118,8 +118,8 @@ class Launches:
     def __init__(self):
         self.seen = []
 
-    def launch(self, name, grid, block, arguments, shared_bytes=0, stream=0, is_early=False):
-        assert not is_early  # its blocks would go where there is room, not evenly
+    def launch(self, name, grid, block, arguments, shared_bytes=0, stream=0, **how):
+        assert not any(how.values())  # no early start, no blocks that wait for each other
         self.seen.append((name, grid, block, arguments[3:]))
 
 
