@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from tilewright.base.errors import TilewrightError
+from tilewright.base.errors import TilewrightError, Unsupported
 from tilewright.plugins.torch import tilewright
 from tilewright.plugins.torch.graphs import NativeGraph
 
@@ -142,6 +142,25 @@ def test_effects_beside_what_has_no_code_are_ordered_by_nothing():
     with pytest.warns(UserWarning, match="linalg_ldl_factor"):
         made = torch.compile(checked, backend=tilewright)(x)
     torch.testing.assert_close(made, checked(x), rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_whose_sizes_multiply_are_left_to_pytorch_or_refused():
+    def flat(x):
+        return x.reshape(-1).sin() * 2
+
+    def grad(function):
+        x = torch.arange(15.0).reshape(3, 5).requires_grad_()
+        function(x).sum().backward()  # what comes back has s0 * s1 elements
+        return x.grad
+
+    options = {"fallback": "eager", "threads": 1}
+    compiled = torch.compile(flat, backend=tilewright, dynamic=True, options=options)
+    with pytest.warns(UserWarning, match="PyTorch runs these"):
+        torch.testing.assert_close(grad(compiled), grad(flat))
+    torch._dynamo.reset()
+    refusing = torch.compile(flat, backend=tilewright, dynamic=True, options=REFUSE)
+    with pytest.raises(Unsupported, match=r"TW1101.*an input with the dimension"):
+        grad(refusing)
 
 
 def test_fallback_error_refuses():

@@ -11,6 +11,8 @@ import tilewright as tw
 from tilewright.base.errors import Unsupported, UserError
 from tilewright.frontends.torch.examples import examples_of, without_cache
 from tilewright.frontends.torch.generate import STATE, Generator, LanguageModule
+from tilewright.frontends.torch.options import Options
+from tilewright.frontends.torch.sampling import Sampling
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
@@ -99,6 +101,9 @@ SETTINGS = {
         "num_beams": 3, "length_penalty": 2.0, "early_stopping": True, "num_return_sequences": 2,
         "eos_token_id": [63, 40]},
     "beams of any length": {"num_beams": 2, "early_stopping": "never", "length_penalty": 0.5},
+    "beams of no length": {"num_beams": 2, "length_penalty": 0.0},
+    "a first token that is not the first": {"forced_bos_token_id": 3, "num_beams": 2,
+                                            "begin_suppress_tokens": [*range(0, 63, 2)]},
     "limits": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_new_tokens": 4,
                "suppress_tokens": [3, 4], "begin_suppress_tokens": [7], "max_length": 12,
                "forced_eos_token_id": 63},
@@ -153,12 +158,30 @@ def test_sources_of_several_lengths_are_read():
         ({"num_beams": 2, "do_sample": True}, "beams that are drawn"),
         ({"num_return_sequences": 2}, "num_return_sequences"),
         ({"maximum": 2}, "no option maximum"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0"),
+        ({"num_return_sequences": 0}, "num_return_sequences=0"),
+        ({"max_length": 5}, "max_length leaves no room behind 5 tokens"),
+        ({"num_beams": 2, "max_length": 5}, "max_length leaves no room behind 5 tokens"),
+        ({"max_new_tokens": 0}, "max_new_tokens.* must be greater than 0"),
+        ({"attention_mask": torch.ones(2, 4)}, "attention_mask is .2, 4. where"),
+        ({"attention_mask": torch.ones(1, 5)}, "attention_mask is .1, 5. where"),
         ({"attention_mask": (PROMPTS.flip(1) != 0).long()}, "padded on the right"),
     ],
 )
 def test_what_generate_does_not_follow_is_named(model, asked, named):
     with pytest.raises(UserError, match=f"TW4036.*{named}"):
         language_module(model).generate(PROMPTS, **asked)
+
+
+@pytest.mark.parametrize("asked", [{"temperature": 0.0}, {"top_p": 0.0}], ids=str)
+def test_a_draw_that_leaves_no_token_is_refused(model, asked):
+    with pytest.raises(UserError, match="TW4099"):
+        language_module(model).generate(PROMPTS, do_sample=True, **asked)
+
+
+def test_a_drawn_text_may_take_all_tokens_into_account(model):
+    options = Options.of(model.generation_config, {"do_sample": True, "top_k": 0}, 5)
+    assert options.sampling == Sampling(top_k=0)
 
 
 def test_a_decoder_reads_what_the_encoder_made_once():

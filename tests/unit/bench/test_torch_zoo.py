@@ -56,3 +56,43 @@ def test_zeros_become_noise(zoo):
         zoo.without_zeros(model)
     assert model.bias.all()
     assert torch.equal(model.weight, kept)
+
+
+class Off:
+    """As a model is, but for what is added to some of the calls."""
+
+    def __init__(self, model, added):
+        self.model, self.added, self.calls = model, added, 0
+
+    def __call__(self, input):
+        self.calls += 1
+        return self.model(input) + self.added.get(self.calls, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("added", "rounds", "status"),
+    [
+        ({}, 0, "right"),
+        ({1: 1e-3}, 1, "wrong"),  # inputs that are right make up for none that are not
+        ({2: 1e-3}, 1, "wrong"),
+        ({1: 1e-3, 14: 1.0}, 1, "wrong"),
+        ({1: math.inf}, 0, "wrong"),
+    ],
+    ids=str,
+)
+def test_what_looks_wrong_is_tried_on_all_further_inputs(zoo, added, rounds, status):
+    compiled = Off(torch.nn.Linear(4, 4), added)
+    with torch.no_grad():
+        made = zoo._judged(compiled, compiled.model, lambda n: {"input": torch.randn(n, 4)}, 0.0)
+    assert made.status == status
+    assert compiled.calls == 2 * (1 + rounds * zoo.MORE)
+
+
+def test_rounding_of_eager_that_a_further_input_shows_counts(zoo, monkeypatch):
+    found = iter([(8e-5, 1e-5), (1e-5, 1e-5), (1e-5, 4e-5)])
+    monkeypatch.setattr(zoo, "errors", lambda *_: {0: next(found, (1e-5, 1e-5))})
+    compiled = Off(torch.nn.Linear(4, 4), {})
+    with torch.no_grad():
+        made = zoo._judged(compiled, compiled.model, lambda n: {"input": torch.randn(n, 4)}, 0.0)
+    assert (made.status, made.ratio) == ("right", pytest.approx(2.0))
+    assert compiled.calls == 2 * (1 + zoo.MORE)

@@ -18,7 +18,7 @@ from torch import fx
 
 from tilewright.base.errors import TilewrightError
 from tilewright.base.loc import Loc
-from tilewright.frontends.common.report import Skip, report
+from tilewright.frontends.common.report import Problems, Skip, report
 from tilewright.frontends.torch.importer import Env, Importer, location
 from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.sizes import symbols_of
@@ -137,7 +137,8 @@ def _parameters(
 ) -> None:
     """Tensors first: sizes that they have need not be given as numbers.
 
-    A dimension that is a sum of several sizes tells one of them; the others have to be known.
+    A dimension that is a sum of several sizes tells one of them; the others have to be known. An
+    input with a product of sizes nobody knows is noted among the problems.
     """
     tensors: list[tuple[int, fx.Node]] = []
     numbers: list[tuple[int, fx.Node]] = []
@@ -172,7 +173,11 @@ def _parameters(
                 count(*number)
         order = None if fake.is_complex() else memory_order(fake)
         turned = fake if order is None else fake.permute(order)
-        env[node] = importer.param(builder, node.name, turned)
+        try:
+            env[node] = importer.param(builder, node.name, turned)
+        except Skip as error:
+            importer.problems.setdefault(str(error), []).append(node.name)
+            continue
         if order is not None:
             env[node] = builder.add("transpose", env[node], perm=_back(order))
         flat.taken.append((at, order))
@@ -293,10 +298,23 @@ def _stand_ins(importer: Importer, meta: Any, builder: Builder, loc: Loc) -> Any
     return meta
 
 
+def untaken(graph: fx.GraphModule) -> Problems:
+    """The inputs of a graph whose sizes no code can be told, by what they are."""
+    importer = Importer("the graph")
+    flat = FlatGraph(None, inputs=[node for node in graph.graph.nodes if node.op == "placeholder"])
+    try:
+        _parameters(importer, Builder(importer.constants), {}, flat, {})
+    except TilewrightError:  # of another kind than sizes: whoever uses the input is refused
+        return {}
+    return importer.problems
+
+
 def without_rules(
     graph: fx.GraphModule, refuse: Callable[[fx.Node], bool] = lambda node: False
 ) -> dict[fx.Node, str]:
-    """The nodes of a graph that have no code, and why."""
+    """The nodes of a graph that have no code, and why; all of them where an input is untaken."""
+    for problem in untaken(graph):
+        return {node: problem for node in graph.graph.nodes if node.op == "call_function"}
     trial = _Trial(refuse)
     builder = Builder(trial.constants)
     env: Env = {}

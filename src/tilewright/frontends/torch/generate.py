@@ -357,9 +357,7 @@ class LanguageModule(TorchModule):
             begin = torch.full((len(inputs), 1), 0 if first is None else first)
             prompt = begin if decoder_input_ids is None else decoder_input_ids
         wanted = Options.of(known, options, prompt.shape[1], sampling)
-        mask = attention_mask
-        if mask is not None:
-            mask = None if bool(mask.all()) else self._checked(mask.to(torch.int64))
+        mask = None if attention_mask is None else self._checked(attention_mask, inputs)
         times = wanted.beams.count if wanted.beams else wanted.copies
         prompt, inputs = (x.repeat_interleave(times, 0) for x in (prompt, inputs))
         mask = None if mask is None else mask.repeat_interleave(times, 0)
@@ -368,8 +366,15 @@ class LanguageModule(TorchModule):
             text.encode(inputs, mask)
         return text.write(prompt, wanted, mask)
 
-    def _checked(self, mask: torch.Tensor) -> torch.Tensor:
-        """A mask of what can be padded: sources that are texts, and prompts, on the left."""
+    def _checked(self, mask: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor | None:
+        """A mask of what can be padded: sources that are texts, and prompts, on the left. None
+        where nothing is."""
+        if mask.shape != inputs.shape[:2]:
+            have, want = tuple(mask.shape), tuple(inputs.shape[:2])
+            problem = f"attention_mask is {have} where the inputs are {want}"
+            raise UserError("TW4036", problem, help="a mask has a number for each token")
+        if bool(mask.all()):
+            return None
         if not self.model.config.is_encoder_decoder:
             problem = "" if bool(mask[:, -1].all()) else "prompts that are padded on the right"
         else:
@@ -377,7 +382,7 @@ class LanguageModule(TorchModule):
         if problem:
             help = 'a tokenizer with padding_side="left" pads prompts so that text can follow'
             raise UserError("TW4036", f"generate does not follow {problem}", help=help)
-        return mask
+        return mask.to(torch.int64)
 
     def _generator(self, batch: int, length: int, padded: bool) -> Generator:
         """One with room for so many tokens; a longer text than any before makes a longer one."""

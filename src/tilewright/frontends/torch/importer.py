@@ -90,12 +90,12 @@ class Importer:
             self.sizes.symbols[expr] = made
             return made
         unknown = self.sizes.unknown(dim)
-        factor = expr.coeff(unknown[0]) if len(unknown) == 1 else 0
-        if not isinstance(factor, sympy.Integer) or factor < 1:
+        factor = _factor(expr, unknown[0]) if len(unknown) == 1 else 0
+        if factor < 1:
             raise Skip(f"an input with the dimension {expr}")
         made = self.named_size(self.names.get((name, at), f"{name}_{at}"))
         rest = self.sizes.expr(expr - factor * unknown[0])
-        quotient = sym.floordiv(sym.sub(made, rest), int(factor))
+        quotient = sym.floordiv(sym.sub(made, rest), factor)
         self.sizes.symbols[unknown[0]] = sym.simplify(quotient)
         return made
 
@@ -265,6 +265,14 @@ class Importer:
         for cond, message in self.checks:
             first = builder.add("require", cond, first, message=message)
         return [first, *results[1:]]
+
+
+def _factor(expr: sympy.Expr, symbol: sympy.Symbol) -> int:
+    """The number that a symbol is multiplied by; 0 where it is there in another way."""
+    found = expr.coeff(symbol)
+    if not isinstance(found, sympy.Integer) or (expr - found * symbol).has(symbol):
+        return 0
+    return int(found)
 
 
 def bound(

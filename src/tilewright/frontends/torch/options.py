@@ -41,6 +41,7 @@ NEUTRAL = {
     *(("typical_p", 1), ("encoder_repetition_penalty", 1), ("guidance_scale", 1)),
     *(("num_beam_groups", 1), ("top_h", 1)),
 }
+POSITIVE = ("num_beams", "num_return_sequences", "repetition_penalty")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Limits:
             seen = torch.where(seen < 0, seen * self.repetition, seen / self.repetition)
             logits = logits.scatter(1, tokens, seen)
         barred = [*self.never]
-        barred += self.never_first if length == self.begin + (self.first is not None) else ()
+        is_forced = self.first is not None and self.begin == 1  # then its token comes before
+        barred += self.never_first if length == self.begin + is_forced else ()
         barred += ends if length < self.least else ()
         logits = logits.index_fill(1, torch.tensor(barred, dtype=torch.int64), NEVER)
         if self.ngram and length >= self.ngram:
@@ -112,25 +114,34 @@ class Options:
         fields = set(type(config)().to_dict())
         refused = [f"{name}={values[name]!r}" for name in values
                    if name in fields and name not in FOLLOWED | WITHOUT_EFFECT]  # fmt: skip
-        if values.get("num_beams", 1) > 1 and (sampling or values.get("do_sample")):
+        width, copies = (_number(config, name, 1) for name in ("num_beams", "num_return_sequences"))
+        draws = bool(sampling or config.do_sample)
+        if width > 1 and draws:
             refused.append("beams that are drawn")
         if refused:
             raise UserError("TW4036", f"generate does not follow {', '.join(refused)}", help=HELP)
-        count = _count(values, asked, length)
-        if sampling is None and values.get("do_sample"):
-            top_k = config.top_k
-            sampling = Sampling(values.get("temperature", 1.0), TOP_K if top_k is None else top_k,
-                                values.get("top_p", 1.0))  # fmt: skip
+        for name in POSITIVE:
+            if not (value := _number(config, name, 1)) > 0:
+                raise UserError("TW4036", f"{name}={value!r} is not above zero")
+        limit, count = _room(config, asked, length)
+        if count <= 0:
+            problem = f"{limit} leaves no room behind {length} tokens"
+            raise UserError("TW4036", problem, help="ask for at least one token")
+        if sampling is None and config.do_sample:
+            sampling = Sampling(_number(config, "temperature", 1.0),
+                                _number(config, "top_k", TOP_K),
+                                _number(config, "top_p", 1.0))  # fmt: skip
         ends = _listed(config.eos_token_id)
         pad = config.pad_token_id
-        beams, copies = None, values.get("num_return_sequences", 1)
-        if values.get("num_beams", 1) > 1:
-            beams = Beams(values["num_beams"], values.get("length_penalty", 1.0),
-                          values.get("early_stopping", False), copies)  # fmt: skip
-        least = max(values.get("min_length", 0), length + values.get("min_new_tokens", 0))
+        beams = None
+        if width > 1:
+            beams = Beams(width, _number(config, "length_penalty", 1.0),
+                          _number(config, "early_stopping", False), copies)  # fmt: skip
+        least = max(_number(config, "min_length", 0), length + _number(config, "min_new_tokens", 0))
         limits = Limits(
             least if least > length else 0, length + count, length,
-            values.get("repetition_penalty", 1.0), values.get("no_repeat_ngram_size", 0),
+            _number(config, "repetition_penalty", 1.0),
+            max(_number(config, "no_repeat_ngram_size", 0), 0),
             _listed(config.suppress_tokens), _listed(config.begin_suppress_tokens),
             config.forced_bos_token_id, _listed(config.forced_eos_token_id))  # fmt: skip
         return Options(count, ends, pad, sampling, beams, copies, limits)
@@ -150,14 +161,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
-def _count(values: Mapping[str, Any], asked: Mapping[str, Any], length: int) -> int:
-    """How many tokens may come; what a call says goes before what a model brings."""
-    for given in (asked, values):
+def _number(config: Any, name: str, usual: Any) -> Any:
+    """A field that is followed; zero is a number like any other."""
+    value = getattr(config, name)
+    return usual if value is None else value
+
+
+def _room(config: Any, asked: Mapping[str, Any], length: int) -> tuple[str, int]:
+    """How many tokens may come, and the field that says so; what a call says goes before what a
+    model brings."""
+    for given in (asked, vars(config)):
         if given.get("max_new_tokens") is not None:
-            return int(given["max_new_tokens"])
+            return "max_new_tokens", int(given["max_new_tokens"])
         if given.get("max_length") is not None:
-            return max(int(given["max_length"]) - length, 0)
-    return COUNT
+            return "max_length", int(given["max_length"]) - length
+    return "max_new_tokens", COUNT
 
 
 def _listed(given: int | Sequence[int] | torch.Tensor | None) -> tuple[int, ...]:

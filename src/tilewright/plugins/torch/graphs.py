@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from tilewright.driver.compile import compile
 from tilewright.frontends.torch.calling import as_lent, as_tensor
-from tilewright.frontends.torch.flat import FlatGraph, import_graph, without_rules
+from tilewright.frontends.torch.flat import FlatGraph, import_graph, untaken, without_rules
 from tilewright.plugins.torch.partition import PREFIX, is_random, names_of, refusal, split, warn_of
 from tilewright.plugins.torch.weights import Weights
 from tilewright.runtime.module import Module
@@ -61,7 +61,9 @@ class CompiledGraph:
         warn_of(self.without)
         whole = split(self.graph, self.without)
         for name, part in list(whole.named_children()):
-            if isinstance(part, fx.GraphModule) and name.startswith(PREFIX):
+            if not (isinstance(part, fx.GraphModule) and name.startswith(PREFIX)):
+                continue
+            if not untaken(part):
                 whole.add_submodule(name, _Part(NativeGraph(part, (), self.threads, self.cache)))
         return lambda inputs: list(whole(*inputs))
 

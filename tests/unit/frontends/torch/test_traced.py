@@ -116,6 +116,17 @@ def test_operands_that_an_operator_changes_are_seen_changed(function):
     torch.testing.assert_close(mine, given)
 
 
+def test_why_python_has_no_trace_is_told():
+    compiled = torch.compile(
+        lambda x: (raised(x.t()[1:], 2.0), x + 1),
+        backend=tilewright,
+        fullgraph=True,
+        options={"fallback": "error", "threads": 1},
+    )
+    with pytest.raises(Unsupported, match=r"no trace: .*mutation on a view chain"):
+        compiled(torch.randn(3, 5))
+
+
 @pytest.mark.parametrize("function", [by_numpy, drawn], ids=["numpy", "random"])
 def test_python_that_does_more_than_call_operators_is_refused(function):
     with pytest.raises(Unsupported, match=r"reads tensors by numpy|random numbers"):

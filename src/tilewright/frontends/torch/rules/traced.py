@@ -126,7 +126,8 @@ def _guarded(rule: Rule) -> Rule:
         except (Skip, TilewrightError):
             raise
         except Exception as error:  # whatever that Python raises
-            raise Skip(f"operator {node.op_type}, whose Python has no trace") from error
+            said = str(error).partition("\n")[0] or type(error).__name__
+            raise Skip(f"operator {node.op_type}, whose Python has no trace: {said}") from error
 
     return guarded
 
