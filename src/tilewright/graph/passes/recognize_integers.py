@@ -121,6 +121,7 @@ class _Recognizer:
     layers: int = 0
     instead: dict[Value, Value] = field(default_factory=dict)
     moved: dict[Value, int] = field(default_factory=dict)  # values whose zero points moved, by
+    signed: set[Value] = field(default_factory=set)  # those that moved at all
     flat: dict[Value, Value] = field(default_factory=dict)  # what matrices were before reshaping
     of_layers: set[Value] = field(default_factory=set)  # results of layers of bytes
 
@@ -136,7 +137,7 @@ class _Recognizer:
         for node in self.main.nodes:
             if node.op == "quantize" and self._quantize(node):
                 self.changed = True
-            elif node.op == "dequantize" and self.moved.get(node.inputs[0]):
+            elif node.op == "dequantize" and node.inputs[0] in self.signed:
                 self._dequantize(node)
             else:
                 inputs = tuple(v if v is None else self.instead.get(v, v) for v in node.inputs)
@@ -334,6 +335,8 @@ class _Recognizer:
             assert node.inputs[1] is not None
             value = self.add("quantize", node, source, node.inputs[1], signed, **attributes)
         self.instead[output], self.moved[output] = value, by
+        if by:
+            self.signed.add(output)
         return True
 
     def _layer(self, node: Node, source: Value, scale: float, limits: _Limits) -> Value | None:
