@@ -42,6 +42,8 @@ class PassContext:
     timings: dict[str, float] = field(default_factory=dict)
     # what passes chose between, with prices
     choices: list[Any] = field(default_factory=list)
+    # why passes left nodes as they are, by where these come from
+    reasons: dict[str, str] = field(default_factory=dict)
     _analyses: dict[tuple[Any, int], tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def option(self, name: str, default: Any) -> Any:

@@ -32,7 +32,7 @@ from tilewright.graph.min_cut import Network
 from tilewright.graph.passes import CANONICAL
 from tilewright.graph.passes.decompose_quantized import decompose_all_but
 from tilewright.graph.passes.infer_shapes import infer_shapes
-from tilewright.graph.passes.recognize_integers import recognize_integers
+from tilewright.graph.passes.recognize_integers import recognize_integers, why_no_layer
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.visit import producers, users
 from tilewright.runtime import module as runtime
@@ -43,9 +43,10 @@ Array = np.ndarray[Any, Any]
 INTEGERS = (infer_shapes, simplify_shapes, recognize_integers, *CANONICAL)
 
 
-def integer_graph(module: Module, target: Target) -> Module:
-    """The model with its quantized layers as layers of bytes."""
-    return run_passes(module, INTEGERS, PassContext(target=target))
+def integer_graph(module: Module, target: Target, why: dict[str, str] | None = None) -> Module:
+    """The model with its quantized layers as layers of bytes; `why` others are none is added."""
+    ctx = PassContext(target=target, reasons={} if why is None else why)
+    return run_passes(module, INTEGERS, ctx)
 
 
 def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]]:
@@ -156,6 +157,7 @@ def place(module: Module, host: Target, why: Mapping[str, str]) -> Placement:
             inner = [n for body in node.bodies for n in body.nodes] if node.op == "fused" else []
             names = [value.name for one in (node, *inner) for value in one.outputs]
             found_why = [f"%{name}: {why[name]}" for name in dict.fromkeys(names) if name in why]
+            found_why = found_why or why_no_layer((node, *inner), why)
             if found_why:
                 reasons[node] = "; ".join(found_why)
     placed = Placement(found.graph, devices, reasons)
@@ -211,7 +213,8 @@ class AcceleratedModule(HybridModule):
     def placement(self) -> Placement:
         """Where every node runs: what layers take there, and why others stay."""
         reasons = dict(self.placed.reasons)
-        waiting = [n for n in self.placed.graph.nodes if self.placed[n] == ACCELERATOR]
+        nodes = self.placed.graph.nodes
+        by_name = {n.output.name: n for n in nodes if self.placed[n] == ACCELERATOR}
         for number, part in enumerate(self.streams):
             graph = self.parts.module.graphs[part_name(number)]
             layers = [node for node in graph.nodes if node.op != "constant"]
@@ -223,9 +226,7 @@ class AcceleratedModule(HybridModule):
                 )
                 told |= dict.fromkeys(row["within"], f"computed with %{row['name']}")
             for node in layers:
-                found = next(n for n in waiting if n.attributes == node.attributes)
-                waiting.remove(found)
-                reasons[found] = told[node.output.name]
+                reasons[by_name[node.output.name]] = told[node.output.name]
         return replace(self.placed, reasons=reasons)
 
     @property

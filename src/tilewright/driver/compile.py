@@ -207,7 +207,9 @@ def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list
 
         host = Target.parse(CPU)
         ctx = pass_context(host, settings, options={"decompose_quantized.enabled": False})
-        graph, reasons = divide(integer_graph(graph, chosen), chosen)
+        left: dict[str, str] = {}
+        graph, kept = divide(integer_graph(graph, chosen, left), chosen)
+        reasons = {**left, **kept}
     graph = optimize(graph, host, settings, ctx)
     laps.append(time.perf_counter())
     if chosen.kind == ACCEL:

@@ -11,7 +11,7 @@ scale. It runs before constants are folded, for targets that compute with intege
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,12 +27,17 @@ MULTIPLIER_BITS = I32.bits - 1  # of a scale as a fixed-point number
 MOST_SHIFT = I64.bits - 2  # bits that a product may be shifted: it has 64
 LOW, HIGH = int(np.iinfo(np.int8).min), int(np.iinfo(np.int8).max)  # of bytes
 MOST_FACTOR = HIGH  # of an operand of a sum: what a signed byte holds
+PRODUCTS = ("conv", "matmul", "max_pool", "avg_pool")  # what is worth a reason if it stays
+INTEGER_PRODUCTS = ("conv_integer", "matmul_integer")
+NOT_AROUND = "only quantize and dequantize around operators on floats are recognized"
+NO_BYTES = "it is no layer of bytes"
 
 
 def recognize_integers(module: Module, ctx: PassContext) -> Module:
     """Before: quantize(conv(dequantize(%x), ...)).   After: quantized_conv(%x, ...)."""
     made = _Recognizer(module.main, dict(module.constants))
     graph = made.graph()
+    made.explain(graph, ctx.reasons)
     if not made.changed:
         return module
     return replace(module, graphs={**module.graphs, "main": graph}, constants=made.constants)
@@ -116,6 +121,7 @@ class _Recognizer:
     layers: int = 0
     instead: dict[Value, Value] = field(default_factory=dict)
     moved: dict[Value, int] = field(default_factory=dict)  # values whose zero points moved, by
+    signed: set[Value] = field(default_factory=set)  # those that moved at all
     flat: dict[Value, Value] = field(default_factory=dict)  # what matrices were before reshaping
     of_layers: set[Value] = field(default_factory=set)  # results of layers of bytes
 
@@ -131,7 +137,7 @@ class _Recognizer:
         for node in self.main.nodes:
             if node.op == "quantize" and self._quantize(node):
                 self.changed = True
-            elif node.op == "dequantize" and node.inputs[0] in self.moved:
+            elif node.op == "dequantize" and node.inputs[0] in self.signed:
                 self._dequantize(node)
             else:
                 inputs = tuple(v if v is None else self.instead.get(v, v) for v in node.inputs)
@@ -167,13 +173,26 @@ class _Recognizer:
             self.of_layers.add(node.output)
         return node.output
 
+    def zero_of(self, node: Node) -> Array | None:
+        """The zero point of a node that quantizes or dequantizes; 0 where it has none."""
+        if len(node.inputs) < 3 or node.inputs[2] is None:
+            return np.zeros((), np.int8)
+        return self.constant(node.inputs[2])
+
     def scalar(self, node: Node) -> tuple[float, int] | None:
         """One scale and zero point of a node that quantizes or dequantizes."""
         scale = self.constant(node.inputs[1])
-        zero = self.constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1, np.int8)
+        zero = self.zero_of(node)
         if scale is None or zero is None or scale.size != 1 or zero.size != 1:
             return None
         return float(scale.reshape(())), int(zero.reshape(()))
+
+    def wants_sign_kept(self, value: Value) -> bool:
+        """Whether somebody reads bytes as they are, so that their zero point cannot move."""
+        return value in self.main.results or any(
+            user.op != "dequantize" or self.zero_of(user) is None
+            for user in self.users.get(value, ())
+        )
 
     def bytes_of(self, value: Value | None) -> _Bytes | None:
         """What a value was before it was dequantized."""
@@ -198,7 +217,7 @@ class _Recognizer:
         if node is None or node.get("block_size", 0):
             return None
         array, scale = self.constant(node.inputs[0]), self.constant(node.inputs[1])
-        zero = self.constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1, np.int8)
+        zero = self.zero_of(node)
         if array is None or scale is None or zero is None or array.dtype.itemsize != 1:
             return None
         axis = node.get("axis", 1) % array.ndim
@@ -229,12 +248,58 @@ class _Recognizer:
             if array is None:
                 return None
             known = array.astype(np.float64)
-        if known.size not in (1, len(scales)):
+        if known.size != 1 and known.shape != (*[1] * (known.ndim - 1), len(scales)):
             return None
         made = np.rint(known.reshape(-1) / scales)
         if (np.abs(made) >= 2.0**MULTIPLIER_BITS).any():
             return None
         return np.broadcast_to(made, scales.shape).astype(np.int32)
+
+    # ----------------------------------------------------------------------- reasons
+
+    def explain(self, graph: Graph, reasons: dict[str, str]) -> None:
+        """Why products that are left in a graph are no layers of bytes, by where they come from."""
+        used = set(graph.results)
+        for node in reversed(graph.nodes):
+            if used.isdisjoint(node.outputs):
+                continue
+            used.update(value for value in node.inputs if value is not None)
+            if node.op in PRODUCTS:
+                why, where = self.why_left(node), str(node.loc)
+                if reasons.setdefault(where, why) != why:
+                    reasons[where] = NO_BYTES  # several nodes of one origin
+
+    def why_left(self, node: Node) -> str:
+        """Why a product is no layer of bytes."""
+        for value in node.inputs[: 2 if node.op == "matmul" else 1]:
+            maker = None if value is None else self.makers.get(value)
+            while maker is not None and maker.op == "transpose":
+                maker = None if maker.inputs[0] is None else self.makers.get(maker.inputs[0])
+            if maker is None or maker.op != "dequantize":
+                return "an operand is not dequantized"
+            source = maker.inputs[0]
+            is_unsigned = source is not None and source.tensor.dtype is U8
+            if is_unsigned and source not in self.moved and self.constant(source) is None:
+                return "an operand is of u8 that the model is given, or reads elsewhere"
+        rank = len(node.output.tensor.shape or ())
+        if node.op != "matmul" and rank != 4:
+            return f"its images have {max(rank - 2, 0)} dimensions, not 2"
+        if node.op == "conv" and self.weights_of(node.inputs[1], 0) is None:
+            return "its weights are no constant bytes with a scale per output channel"
+        ends = self._ends(node.output)
+        if not ends or any(end.op != "quantize" for end in ends):
+            return "its result is not quantized"
+        if any(end.output.tensor.dtype is U8 and self.wants_sign_kept(end.output) for end in ends):
+            return "its result is of u8 that the model gives, or reads elsewhere"
+        return "its shape, bias or scales have no such layer"
+
+    def _ends(self, value: Value) -> list[Node]:
+        """Who reads a value, behind a bias and clamps."""
+        found: list[Node] = []
+        for user in self.users.get(value, ()):
+            is_step = user.op in ("add", "relu", "clip")
+            found += self._ends(user.output) if is_step else [user]
+        return found
 
     # ----------------------------------------------------------------------- nodes
 
@@ -242,7 +307,7 @@ class _Recognizer:
         """The same numbers from signed bytes."""
         source = node.inputs[0]
         assert source is not None
-        zero = self.constant(node.inputs[2])
+        zero = self.zero_of(node)
         assert zero is not None
         assert node.inputs[1] is not None
         signed = self.store((zero.astype(np.int16) - self.moved[source]).astype(np.int8), "z", node)
@@ -255,12 +320,12 @@ class _Recognizer:
         found = self.scalar(node) if len(node.inputs) > 1 else None
         if found is None or source is None or source.tensor.dtype is not F32:
             return False
-        if output.tensor.dtype not in (I8, U8) or output in self.main.results:
+        if output.tensor.dtype not in (I8, U8):
             return False
-        if any(user.op != "dequantize" for user in self.users.get(output, ())):
+        by = -LOW if output.tensor.dtype is U8 else 0
+        if by and self.wants_sign_kept(output):
             return False
         scale, zero = found
-        by = -LOW if output.tensor.dtype is U8 else 0
         value = self._layer(node, source, scale, _Limits(zero - by))
         if value is None:
             if not by:
@@ -270,6 +335,8 @@ class _Recognizer:
             assert node.inputs[1] is not None
             value = self.add("quantize", node, source, node.inputs[1], signed, **attributes)
         self.instead[output], self.moved[output] = value, by
+        if by:
+            self.signed.add(output)
         return True
 
     def _layer(self, node: Node, source: Value, scale: float, limits: _Limits) -> Value | None:
@@ -347,7 +414,7 @@ def _matmul(
     if last.op == "add":
         for at in (0, 1):
             found = made.maker(last.inputs[at], "matmul")
-            if found is not None:
+            if found is not None and found.output.type == last.output.type:
                 product, bias_value = found, last.inputs[1 - at]
         if product is last:
             return None
@@ -508,6 +575,13 @@ def _copies(
         biases=tuple([-one.zero for one in operands]), multipliers=multipliers, shifts=shifts,
         **limits.attributes(),
     )  # fmt: skip
+
+
+def why_no_layer(nodes: Sequence[Node], reasons: Mapping[str, str]) -> list[str]:
+    """Why products among nodes are no layers of bytes, by what `recognize_integers` left behind."""
+    found = [reasons.get(str(one.loc), NO_BYTES) for one in nodes if one.op in PRODUCTS]
+    found += [reasons.get(str(one.loc), NOT_AROUND) for one in nodes if one.op in INTEGER_PRODUCTS]
+    return list(dict.fromkeys(found))
 
 
 Rule = Callable[[_Recognizer, Node, Node, float, _Limits], Value | None]
