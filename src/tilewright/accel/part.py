@@ -323,13 +323,7 @@ class _Compiler:
             if task.opcode.formats:
                 entries = task["x"] * task["y"] * task["z"]
                 moved += entries * dram_bytes(task.format, self.geometry)
-        return Layer(
-            kernel.node.output.name,
-            kernel.node.op,
-            tuple([node.output.name for node in kernel.within]),
-            "; ".join(dict.fromkeys(f"{one.rule} {one.plan}" for one in made)),
-            kernel.macs,
-            (first, last),
-            moved,
-            sum(one.predicted for one in made),
-        )
+        name, *within = [node.output.name for node in (kernel.node, *kernel.within)]
+        plan = "; ".join(dict.fromkeys(f"{one.rule} {one.plan}" for one in made))
+        cost, op = sum(one.predicted for one in made), kernel.node.op
+        return Layer(name, op, tuple(within), plan, kernel.macs, (first, last), moved, cost)
