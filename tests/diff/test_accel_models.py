@@ -183,6 +183,23 @@ def test_branches_of_a_batch_that_a_call_tells(tmp_path):
         np.testing.assert_array_equal(np.asarray(saved(x)[0]), want)
 
 
+def test_more_results_than_there_are_base_registers(tmp_path):
+    net = Net(channels=16, size=(6, 6), batch=None)
+    stem = net.quantized(net.conv(net.value, 16, 3, 1, 1), 0.04, 120)
+    heads = [net.quantized(net.conv(stem, 16, 1), 0.05, 100 + at) for at in range(16)]
+    model = net.builder.module(*heads)
+    made = tw.compile(model, target="vta-sim")
+    assert sum(len(part.outputs) for part in made.streams) >= 16
+    made.save(tmp_path / "model.so")
+    saved = tw.load(tmp_path / "model.so")
+    for batch in (1, 3):
+        x = inputs_of(model, batch=batch)
+        want = interpret(integer_graph(model, Target.parse("vta-sim")), x)
+        for run in (made, saved):
+            for one, result in zip(run(x), want, strict=True):
+                np.testing.assert_array_equal(np.asarray(one), result)
+
+
 def test_parts_of_blocks_are_put_together_on_the_host():
     whole = integer_graph(branches_net(channels=12), Target.parse("vta-sim"))
     _, reasons = divide(whole, Target.parse("vta-sim"))

@@ -111,7 +111,11 @@ def explore(
     for share in range(ROUNDS + 1):
         if share:  # the nearer to the front, the earlier
             best = [one.geometry for one in front(found)]
-            left.sort(key=lambda one: min(_distance(numbers[one], numbers[two]) for two in best))
+            left.sort(
+                key=lambda one: min(
+                    (_distance(numbers[one], numbers[two]) for two in best), default=0
+                )
+            )
         wanted = most * (ROUNDS + share) // (2 * ROUNDS)
         while left and len(found) < wanted:  # not every design has room for all layers
             some = left[: wanted - len(found)]
@@ -130,7 +134,10 @@ def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 def evaluate(models: Models, designs: Sequence[Geometry]) -> list[Design]:
     """Designs with one array by their layers' plans, without those that a layer does not fit."""
-    kernels = {name: kernels_of(*one, designs[0].array) for name, one in models.items()}
+    try:
+        kernels = {name: kernels_of(*one, designs[0].array) for name, one in models.items()}
+    except TilewrightError:
+        return []  # a layer has no form on this array
     found = []
     for geometry in designs:
         target = Target.parse(f"vta-sim {geometry.options}")
@@ -190,8 +197,8 @@ WIDE, TALL, EDGE = 640, 400, 56
 
 def plot(designs: Sequence[Design]) -> str:
     """Multipliers against cycles as SVG: every design a dot, the front joined."""
-    most_dsp = max(one.area["DSP48"] for one in designs)
-    most = max(one.mean for one in designs)
+    most_dsp = max((one.area["DSP48"] for one in designs), default=0)
+    most = max((one.mean for one in designs), default=0.0)
 
     def place(one: Design) -> tuple[float, float]:
         x = EDGE + (WIDE - 2 * EDGE) * one.area["DSP48"] / most_dsp

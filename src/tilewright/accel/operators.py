@@ -30,7 +30,6 @@ from tilewright.tensor.visit import rewrite
 
 Limits = tuple[int, int, int]  # zero point, least and greatest result of requantization
 LIMITS: Limits = (0, -128, 127)
-LEAST = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # of every tensor in memory
+INPUTS, OUTPUTS = "x", "y"  # buffers of all tensors that come in, and of all that go out
+ROLES = {"weights": "in", "temp": "temp", INPUTS: "in", OUTPUTS: "out"}  # of buffers, in order
+STORE, TEMP, GIVEN, RESULTS = range(len(ROLES))  # base registers
 KEPT_STREAMS = 8  # of a part whose leading size calls tell
 
 
@@ -93,8 +96,8 @@ class Layer:
 class Part:
     target: Target
     stream: Stream
-    inputs: list[tuple[int, Source, str, int]]  # parameter, layout, buffer, filling
-    outputs: list[tuple[Result, str]]
+    inputs: list[tuple[int, Source, int, int]]  # parameter, layout, place in INPUTS, filling
+    outputs: list[tuple[Result, int]]  # layout, place in OUTPUTS
     stored: dict[str, Array]
     layers: list[Layer]
     shapes: list[tuple[int, ...]]  # of the graph's parameters
@@ -104,20 +107,13 @@ class Part:
 
     def run(self, *given: Array) -> list[Array]:
         """The results of the graph's parameters, constants among them not read."""
-        g, count, rounds = self.stream.geometry, 0, 1
-        if self.round:
-            count = len(given[self.inputs[0][0]])
-            rounds = max(1, -(-count // self.round))
+        count = len(given[self.inputs[0][0]]) if self.round else None
+        rounds = max(1, -(-count // self.round)) if count is not None else 1
         stream = self.of_rounds(rounds) if self.round else self.stream
         ran = run_on(backend_of(self.target.text), stream, self.packed(*given, rounds=rounds))
         if not self.round and ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
             self.last = ran
-        results = []
-        for layout, name in self.outputs:
-            parts = np.asarray(ran.outputs[name]).view(np.int8).reshape(rounds, -1)
-            whole = [layout.unpack(part, g) for part in parts]
-            results.append(np.concatenate(whole)[:count] if self.round else whole[0])
-        return results
+        return [one[:count] for one in self.unpacked(ran.outputs, rounds)]
 
     def of_rounds(self, rounds: int) -> Stream:
         """The stream of so many rounds: made, or one of the last that were."""
@@ -131,22 +127,33 @@ class Part:
     @property
     def moving(self) -> frozenset[str]:
         """Buffers of which every round has its own."""
-        names = [name for _, _, name, _ in self.inputs] + [name for _, name in self.outputs]
-        return frozenset(names if self.round else ())
+        return frozenset((INPUTS, OUTPUTS) if self.round else ())
 
     def packed(self, *given: Array, rounds: int = 1) -> dict[str, Array]:
         """What the stream reads: the graph's parameters as they lie in memory, and weights."""
-        arrays: dict[str, Array] = dict(self.stored)
-        for at, layout, name, fill in self.inputs:
-            array, g = np.asarray(given[at]), self.stream.geometry
+        (size,) = [one.size_bytes for one in self.stream.buffers if one.name == INPUTS]
+        memory, g = np.zeros((rounds, size), np.int8), self.stream.geometry
+        for at, layout, offset, fill in self.inputs:
+            array = np.asarray(given[at])
             if self.round:
                 whole = np.zeros((rounds * self.round, *array.shape[1:]), np.int8)
                 whole[: len(array)] = array
-                parts = [layout.pack(part, fill, g) for part in np.split(whole, rounds)]
-                arrays[name] = np.stack(parts)
-            else:
-                arrays[name] = layout.pack(array, fill, g)
-        return arrays
+            for row, part in zip(
+                memory, np.split(whole, rounds) if self.round else [array], strict=True
+            ):
+                packed = layout.pack(part, fill, g).reshape(-1)
+                row[offset : offset + packed.size] = packed
+        return {**self.stored, INPUTS: memory}
+
+    def unpacked(self, outputs: Mapping[str, Array], rounds: int = 1) -> list[Array]:
+        """The results of a run, all rounds of each; what fills up the last is still there."""
+        memory, g = outputs[OUTPUTS].view(np.int8).reshape(rounds, -1), self.stream.geometry
+        results = []
+        for layout, at in self.outputs:
+            found = memory[:, at : at + layout.size_bytes(g)]
+            whole = [layout.unpack(row, g) for row in found]
+            results.append(np.concatenate(whole) if self.round else whole[0])
+        return results
 
     def timing(self) -> Timing:
         """When every task begins and ends."""
@@ -233,19 +240,11 @@ class _Compiler:
         self.graph, self.round = round_of(graph, self.geometry)
         self.constants, self.target = constants, target
         self.folder = Folder(self.geometry)
-        self.names: list[str] = []
-        self.roles: list[str] = []
-        self.sizes: list[int] = []
+        self.sizes = [0] * len(ROLES)
         self.places: dict[tuple[Value, Source | Result], Place] = {}
-        self.inputs: list[tuple[int, Source, str, int]] = []
+        self.inputs: list[tuple[int, Source, int, int]] = []
         self.weights: list[tuple[int, Array]] = []  # and where each begins
         self.layers: list[Layer] = []
-
-    def _buffer(self, name: str, role: str) -> int:
-        self.names.append(name)
-        self.roles.append(role)
-        self.sizes.append(0)
-        return len(self.names) - 1
 
     def _room(self, base: int, size: int) -> Place:
         """So many bytes behind a base register."""
@@ -254,31 +253,29 @@ class _Compiler:
         return Place(base, at)
 
     def compiled(self) -> Part:
-        self.store = self._buffer("weights", "in")
-        self.temp = self._buffer("temp", "temp")
-        results: dict[Value, int] = {}
-        for at, value in enumerate(self.graph.results):
-            results.setdefault(value, self._buffer(f"y{at}", "out"))
         counts = []
         kernels = kernels_of(self.graph, self.constants, self.geometry)
         for kernel in with_sums(self.graph, kernels, self.target):
             first = len(self.folder.tasks)
-            made = self._kernel(kernel, results)
+            made = self._kernel(kernel)
             counts.append((kernel, made, first, len(self.folder.tasks)))
+        for base in (GIVEN, RESULTS):  # the next round's begin aligned, too
+            self._room(base, 0)
         buffers = [
             Buffer(name, role, max(1, size))
-            for name, role, size in zip(self.names, self.roles, self.sizes, strict=True)
+            for (name, role), size in zip(ROLES.items(), self.sizes, strict=True)
         ]
         stream = finish(self.folder, buffers)
         marks = self.folder.loads_before
         for kernel, plans, first, last in counts:
             self.layers.append(self._layer(kernel, plans, stream, marks(first), marks(last)))
-        stored = np.zeros(max(1, self.sizes[self.store]), np.uint8)
+        stored = np.zeros(max(1, self.sizes[STORE]), np.uint8)
         for at, array in self.weights:
             stored[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
-        made_by = {kernel.node.output: kernel for kernel, _, _, _ in counts}
+        layouts = {kernel.node.output: kernel.output for kernel, _, _, _ in counts}
         outputs = [
-            (made_by[value].output, self.names[results[value]]) for value in self.graph.results
+            (layouts[value], self.places[value, layouts[value]].offset)
+            for value in self.graph.results
         ]
         shapes = [value.tensor.static_shape or () for value in self.graph.params]
         return Part(
@@ -286,10 +283,10 @@ class _Compiler:
             self.round,
         )  # fmt: skip
 
-    def _kernel(self, kernel: Kernel, results: dict[Value, int]) -> list[Scheduled]:
+    def _kernel(self, kernel: Kernel) -> list[Scheduled]:
         value = kernel.node.output
         size = kernel.output.size_bytes(self.geometry)
-        place = self._room(results.get(value, self.temp), size)
+        place = self._room(RESULTS if value in self.graph.results else TEMP, size)
         self.places[value, kernel.output] = place
         return [self._operator(one, place) for one in kernel.all]
 
@@ -302,7 +299,7 @@ class _Compiler:
                 places[by_name[name]] = self._input(kernel, value, layout)
         for name, array in kernel.stored.items():
             if name in by_name:
-                place = places[by_name[name]] = self._room(self.store, array.nbytes)
+                place = places[by_name[name]] = self._room(STORE, array.nbytes)
                 self.weights.append((place.offset, array))
         places[by_name["y"]] = result
         self.folder.add(made.fn, places)
@@ -311,11 +308,10 @@ class _Compiler:
     def _input(self, kernel: Kernel, value: Value, layout: Source) -> Place:
         found = self.places.get((value, layout))
         if found is None:  # a parameter of the graph, in this layout
-            name = f"x{len(self.inputs)}"
-            found = self._room(self._buffer(name, "in"), layout.size_bytes(self.geometry))
+            found = self._room(GIVEN, layout.size_bytes(self.geometry))
             fill = kernel.operator.pad if isinstance(kernel.operator, Conv) else 0
             at = self.graph.params.index(value)
-            self.inputs.append((at, layout, name, fill))
+            self.inputs.append((at, layout, found.offset, fill))
             self.places[value, layout] = found
         return found
 
@@ -327,13 +323,7 @@ class _Compiler:
             if task.opcode.formats:
                 entries = task["x"] * task["y"] * task["z"]
                 moved += entries * dram_bytes(task.format, self.geometry)
-        return Layer(
-            kernel.node.output.name,
-            kernel.node.op,
-            tuple([node.output.name for node in kernel.within]),
-            "; ".join(dict.fromkeys(f"{one.rule} {one.plan}" for one in made)),
-            kernel.macs,
-            (first, last),
-            moved,
-            sum(one.predicted for one in made),
-        )
+        name, *within = [node.output.name for node in (kernel.node, *kernel.within)]
+        plan = "; ".join(dict.fromkeys(f"{one.rule} {one.plan}" for one in made))
+        cost, op = sum(one.predicted for one in made), kernel.node.op
+        return Layer(name, op, tuple(within), plan, kernel.macs, (first, last), moved, cost)

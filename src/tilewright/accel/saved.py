@@ -18,7 +18,7 @@ from tilewright.accel.device import LIBRARY, SIMULATORS, backend_of, describe
 from tilewright.accel.isa.encode import encode_all, encode_microcode
 from tilewright.accel.isa.stream import Buffer
 from tilewright.accel.kernels import kernel_name, kernel_objects
-from tilewright.accel.part import Part
+from tilewright.accel.part import INPUTS, OUTPUTS, Part
 from tilewright.base.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -49,9 +49,8 @@ def saved_arrays(parts: Sequence[Part]) -> list[Array]:
         found += [array for one in stream.buffers if (array := _held(part, one)) is not None]
         for at, layout, _, fill in part.inputs:
             found.append(places_of(partial(layout.pack, fill=fill, g=g), part.shapes[at]))
-        for form, name in part.outputs:
-            (size,) = [one.size_bytes for one in stream.buffers if one.name == name]
-            found.append(places_of(partial(form.unpack, g=g), (size,)))
+        for form, _ in part.outputs:
+            found.append(places_of(partial(form.unpack, g=g), (form.size_bytes(g),)))
     return found
 
 
@@ -63,15 +62,16 @@ def saved_numbers(parts: Sequence[Part], arrays: Iterable[tuple[int, Array]]) ->
         (config, words), (tasks, _) = next(kept), next(kept)
         numbers += [config, len(words) // 4, tasks, len(stream.instructions), part.round]
         numbers += [len(stream.buffers), len(part.inputs), len(part.outputs)]
+        names = [buffer.name for buffer in stream.buffers]
+        numbers += [names.index(INPUTS), names.index(OUTPUTS)]
         for buffer in stream.buffers:
             place = -1 if _held(part, buffer) is None else next(kept)[0]
             roles = (buffer.role in ("out", "temp"), buffer.name in part.moving)
             numbers += [buffer.size_bytes, place, *roles, buffer.role == "uop"]
-        bases = {buffer.name: base for base, buffer in enumerate(stream.buffers)}
-        moved = [(at, name) for at, _, name, _ in part.inputs]
-        for at, name in [*moved, *[(-1, name) for _, name in part.outputs]]:
+        moved = [(at, offset) for at, _, offset, _ in part.inputs]
+        for at, offset in [*moved, *[(-1, offset) for _, offset in part.outputs]]:
             place, places = next(kept)
-            numbers += [at, bases[name], place, len(places)]
+            numbers += [at, offset, place, len(places)]
     return tuple(map(int, numbers))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.accel.cycle import cycles
+from tilewright.accel.device import time_on
 from tilewright.accel.hardware import write_rtl
 from tilewright.accel.isa import Stream, from_bytes, parse, print_stream, to_bytes
 from tilewright.accel.isa.manual import c_header
@@ -92,7 +92,7 @@ def trace(file: File, output: Output = None, json: common.Json = False) -> None:
     """Time a stream cycle by cycle; -o writes a trace for chrome://tracing or Perfetto."""
     stream = _verified(file)
     with common.progress(f"timing {len(stream.instructions)} tasks"):
-        timing = cycles(stream)
+        timing = time_on("timing", stream)
     if output is not None:
         _write(json_module.dumps(chrome_trace(stream, timing)), output)
     found = {

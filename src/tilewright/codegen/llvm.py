@@ -52,8 +52,9 @@ def machine_of(target: Target) -> Machine:
     if target.kind == ACCEL:
         raise Unsupported(
             "TW3006",
-            f"target {target} has no code generator yet",
-            help="use a cpu, cuda or wasm32 target",
+            f"target {target} has no code generator for single kernels",
+            help="`tw.compile` runs models there; `tilewright.accel.compiler.compile_function` "
+            "makes the stream of one scheduled function",
         )
     if target.kind not in (CPU, WASM):
         raise UserError(

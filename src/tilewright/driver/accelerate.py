@@ -11,16 +11,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.accel.layers import LAYERS, kernel_of
+from tilewright.accel.layers import LAYERS, Kernel, kernel_of
 from tilewright.accel.part import Part, compile_part, scheduled
 from tilewright.accel.rounds import leading_size, round_of, round_shape
 from tilewright.base.errors import TilewrightError, UserError
-from tilewright.base.geometry import HOST_MACS_PER_CYCLE
+from tilewright.base.geometry import HOST_MACS_PER_CYCLE, Geometry
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.driver.foreign_parts import call_foreign_parts
@@ -51,20 +52,43 @@ def integer_graph(module: Module, target: Target, why: dict[str, str] | None = N
 
 def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]]:
     """The layers of bytes of a model that the accelerator runs, and the constants they need."""
+    assert target.geometry is not None
     whole = integer_graph(module, target)
     constants = _constants(whole)
-    layers = tuple([node for node in whole.main.nodes if node.op in LAYERS])
+    layers, outside = list[Node](), _outside(whole.main)
+    for node in whole.main.nodes:
+        with suppress(TilewrightError):
+            if node.op in LAYERS and _alone(node, outside, constants, target.geometry):
+                layers.append(node)
+    sizes = Counter(leading_size(node.output) for node in layers).most_common(1)
+    layers = [node for node in layers if leading_size(node.output) is sizes[0][0]]
     if not layers:
         raise UserError(
             "TW7052", "the model has no layers of bytes", help="quantize it to int8, statically"
         )
     made = {value for node in layers for value in node.outputs}
     given = dict.fromkeys(v for n in layers for v in n.inputs if v is not None and v not in made)
-    used = {v for n in whole.main.nodes if n.op not in LAYERS for v in n.inputs}
+    kept = set(layers)
+    used = {v for n in whole.main.nodes if n not in kept for v in n.inputs}
     used |= set(whole.main.results)
     results = tuple([v for n in layers for v in n.outputs if v in used])
     stored = {value: constants[value] for value in given if value in constants}
-    return Graph("part", tuple(given), layers, results), stored
+    return round_of(Graph("part", (*given,), (*layers,), results), target.geometry)[0], stored
+
+
+def _outside(graph: Graph) -> set[Value]:
+    """What the host gives to layers."""
+    return {v for n in graph.nodes if n.op not in LAYERS for v in n.outputs} | {*graph.params}
+
+
+def _alone(
+    node: Node, outside: set[Value], constants: Mapping[Value, Array], geometry: Geometry
+) -> tuple[Graph, Kernel]:
+    """One round of a layer, and what it is there; or the reason why it is refused."""
+    given = tuple([value for value in node.inputs if value is not None])
+    one, _ = round_of(Graph("layer", given, (node,), node.outputs), geometry)
+    known = {new for old, new in zip(given, one.params, strict=True) if old in outside}
+    return one, kernel_of(one.nodes[0], constants, geometry, known)
 
 
 def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
@@ -75,14 +99,11 @@ def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
     reasons: dict[Node, str] = {}
     costs: dict[Node, tuple[float, float]] = {}
     layers = [node for node in graph.nodes if node.op in LAYERS]
-    outside = {v for n in graph.nodes if n.op not in LAYERS for v in n.outputs} | {*graph.params}
+    outside = _outside(graph)
     macs = Counter[Expr | None]()  # of layers, by their leading size
     for node in layers:
-        given = tuple([value for value in node.inputs if value is not None])
         try:
-            one, _ = round_of(Graph("layer", given, (node,), node.outputs), geometry)
-            known = {new for old, new in zip(given, one.params, strict=True) if old in outside}
-            kernel = kernel_of(one.nodes[0], constants, geometry, known)
+            one, kernel = _alone(node, outside, constants, geometry)
             there = sum(scheduled(one.operator, target).predicted for one in kernel.all)
         except TilewrightError as error:
             reasons[node] = error.message

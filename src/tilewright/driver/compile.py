@@ -492,8 +492,8 @@ def tuned_or_recorded(
     if is_hybrid:
         raise UserError(
             "TW5011",
-            "a model with parts that the interpreter runs cannot be tuned",
-            help="`model.fallbacks` names them; tune a model of the rest",
+            "a model with parts that an accelerator or the interpreter runs cannot be tuned",
+            help="tune it for a CPU; `model.fallbacks` names what the interpreter runs",
         )
     return tuned(module, setting, options, options.tune)
 

@@ -103,6 +103,15 @@ def test_what_goes_wrong_is_a_typed_error(text, code, backend):
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize("backend", ["functional", "cycle"])
+def test_more_steps_than_a_number_holds(backend):
+    loops = "n0=8191 n1=8191 n2=8191 n3=8191"
+    text = f'target "vta-sim" gemm uend=2100 {loops} push=store finish pop=gemm'
+    with pytest.raises(ExecutionError) as caught:
+        run_on(backend, parse(text), {})
+    assert caught.value.code == "TW7031"
+
+
 def test_tokens_overflow():
     text = "".join("load base=x push=gemm " for _ in range(256))
     stream, inputs = make(f"buffer x: in 64 {text} finish", x=64)

@@ -17,6 +17,9 @@ from tilewright.accel.explore import (
     table,
 )
 from tilewright.base.geometry import Geometry
+from tilewright.base.target import Target
+from tilewright.driver.accelerate import layers_of
+from tilewright.graph.parser import parse as parse_module
 
 # What `tilewright accel report` says of these.
 COUNTED = {
@@ -65,6 +68,20 @@ def test_the_front_holds_what_no_other_beats():
     drawn = plot(found)
     assert drawn.count("<circle") == 5
     assert drawn.count("#c33") == 4  # three dots and their line
+
+
+def test_no_design_is_drawn_as_axes_alone():
+    assert "<circle" not in plot([])
+
+
+def test_layers_that_are_refused_are_left_out_of_the_search():
+    attributes = "{a = 3, b = 4, bias = 0, multiplier = 1073741824, shift = 33}"
+    text = "graph @main(%x: i8[b, 16, 4, 4], %z: i8[b, 16, 4, 4], %v: i8[b, n, 4, 4]) { "
+    text += f"%y = quantized_add(%x, %z) {attributes} "
+    text += f"%w = quantized_add(%v, %v) {attributes} return %y, %w }}"
+    graph, constants = layers_of(parse_module(text), Target.parse("vta-sim"))
+    assert [node.output.name for node in graph.nodes] == ["y"]
+    assert len(list(explore({"sum": (graph, constants)}, Limits(dsp=220, bram=140), 1))) == 1
 
 
 def test_designs_are_searched_and_confirmed_by_the_cycle_model():

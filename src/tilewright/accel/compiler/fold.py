@@ -195,16 +195,11 @@ class Folder:
                 bases[0] += given["taps"] - 1
             return self._reduce(name, [bases[at] for at in order], _picked(dims, order))
         if name == "vta_blend":
-            a, b = given["a"], given["b"]
-            first = self._alu(
-                {"fn": "mul", "imm": 1, "value": a & 255},
-                [bases[2], bases[0], 0],
-                _picked(dims, (2, 0)),
-            )
-            return first and self._alu(
-                {"fn": "mac", "imm": 1, "value": b & 255},
-                [bases[2], bases[1], 0],
-                _picked(dims, (2, 1)),
+            steps = (("mul", given["a"]), ("mac", given["b"]))
+            moved = [([bases[2], bases[at], 0], _picked(dims, (2, at))) for at in range(2)]
+            return all(
+                self._alu({"fn": fn, "imm": 1, "value": by & 255}, *one)
+                for (fn, by), one in zip(steps, moved, strict=True)
             )
         if name in ("vta_requant", "vta_rescale"):
             near = all(bases[1 + at] == bases[1] + at for at in range(REQUANT_ENTRIES))
@@ -247,12 +242,14 @@ class Folder:
         self._reset[touched] = False
         reducing = [at for at, dim in enumerate(dims) if dim.steps[0] == 0]
         kept = [dim for at, dim in enumerate(dims) if at not in reducing]
-        self._alu(first, bases, kept)
+        done = self._alu(first, bases, kept)
         for place, at in enumerate(reducing):  # all steps but the first, as boxes
             rest = [_Dim(dims[at].extent - 1, dims[at].steps)] if dims[at].extent > 2 else []
             rest += [dims[other] for other in reducing[place + 1 :]]
             moved = [base + by for base, by in zip(bases, dims[at].steps, strict=True)]
-            self._alu(step, moved, [*rest, *kept])
+            done = self._alu(step, moved, [*rest, *kept]) and done
+        if not done:
+            raise self._refused("steps of a reduction are more than tasks can say")
         return True
 
     def _fits(self, dims: list[_Dim]) -> bool:

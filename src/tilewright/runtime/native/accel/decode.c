@@ -78,7 +78,11 @@ int32_t tw_task_decode(const tw_accel_config *config, tw_accel_job *job, int64_t
 
 int64_t tw_task_steps(const tw_task_word *task) {
   int64_t count = tw_max64(0, task->f[F_UEND] - task->f[F_UBEGIN]);
-  for (int32_t loop = 0; loop < TW_ACCEL_LOOPS; ++loop) count *= task->f[F_N_0 + 4 * loop];
+  for (int32_t loop = 0; loop < TW_ACCEL_LOOPS; ++loop) {
+    int64_t extent = task->f[F_N_0 + 4 * loop];
+    /* With no step in a loop there is none at all, however many are in others. */
+    if (__builtin_mul_overflow(count, extent, &count)) count = INT64_MAX;
+  }
   return count;
 }
 

@@ -14,6 +14,7 @@ typedef struct {
   int64_t stream, tasks;
   int64_t round; /* images or rows of the stream; 0: it is of all sizes that there are */
   int64_t buffers, inputs, outputs;
+  int64_t from, to; /* the buffer of all inputs, and that of all outputs */
 } head;
 
 typedef struct {
@@ -24,7 +25,7 @@ typedef struct {
 /* Where each byte of a packed input comes from, or each byte of an output: a place on the other
  * side, or the complement of a number. */
 typedef struct {
-  int64_t argument, base;
+  int64_t argument, offset; /* offset: in every round of the buffer */
   int64_t places, count; /* 32-bit numbers in the weights */
 } tensor;
 
@@ -165,18 +166,19 @@ static void pack(const device *d, const tensor *t, const DLTensor *given) {
   int64_t left = bytes_of(given), rows = given->ndim ? given->shape[0] : 1;
   int64_t step = d->part->round && rows ? left / rows * d->part->round : left;
   const int8_t *from = data_of(given);
-  int8_t *to = d->host[t->base];
-  for (int64_t round = 0; round < d->rounds; ++round, from += step, left -= step) {
-    for (int64_t i = 0; i < t->count; ++i, ++to) {
-      *to = places[i] < 0 ? (int8_t)~places[i] : places[i] < left ? from[places[i]] : 0;
+  int8_t *to = (int8_t *)d->host[d->part->from] + t->offset;
+  int64_t size = memories_of(d->part)[d->part->from].bytes;
+  for (int64_t round = 0; round < d->rounds; ++round, from += step, left -= step, to += size) {
+    for (int64_t i = 0; i < t->count; ++i) {
+      to[i] = places[i] < 0 ? (int8_t)~places[i] : places[i] < left ? from[places[i]] : 0;
     }
   }
 }
 
 static void unpack(const device *d, const tensor *t, const DLTensor *given) {
   const int32_t *places = (const int32_t *)(d->program->weights + t->places);
-  int64_t left = bytes_of(given), size = memories_of(d->part)[t->base].bytes;
-  const int8_t *from = d->host[t->base];
+  int64_t left = bytes_of(given), size = memories_of(d->part)[d->part->to].bytes;
+  const int8_t *from = (int8_t *)d->host[d->part->to] + t->offset;
   int8_t *to = data_of(given);
   for (int64_t round = 0; round < d->rounds; ++round, from += size, to += t->count) {
     for (int64_t i = 0; i < t->count && round * t->count + i < left; ++i) to[i] = from[places[i]];
@@ -191,9 +193,9 @@ static int32_t run(device *d, const DLTensor *const *inputs) {
   const tensor *t = tensors_of(part);
   int64_t rows = part->round ? inputs[t->argument]->shape[0] : 1;
   int32_t code = set_rounds(d, part->round && rows ? (rows - 1) / part->round + 1 : 1);
-  for (int64_t i = 0; i < part->inputs && code == TW_OK; ++i, ++t) {
-    pack(d, t, inputs[t->argument]);
-    code = tw_accel_flush(d->accel, d->buffer[t->base], 0, m[t->base].bytes * d->rounds);
+  if (code == TW_OK) {
+    for (int64_t i = 0; i < part->inputs; ++i, ++t) pack(d, t, inputs[t->argument]);
+    code = tw_accel_flush(d->accel, d->buffer[part->from], 0, m[part->from].bytes * d->rounds);
   }
   uint32_t writable = 0;
   for (int64_t i = 0; i < part->buffers; ++i) writable |= (uint32_t)m[i].is_writable << i;
@@ -219,13 +221,10 @@ int32_t tw_accel_fetch_part(void *context, int32_t number, const DLTensor *const
   (void)context, (void)number;
   device *d = ran;
   const head *part = d->part;
-  int32_t code = TW_OK;
-  for (int32_t i = 0; i < n_outputs && code == TW_OK; ++i) {
-    const tensor *t = &tensors_of(part)[part->inputs + i];
-    int64_t bytes = memories_of(part)[t->base].bytes * d->rounds;
-    code = tw_accel_invalidate(d->accel, d->buffer[t->base], 0, bytes);
-    if (code == TW_OK) unpack(d, t, outputs[i]);
-  }
+  const tensor *t = tensors_of(part) + part->inputs;
+  int64_t bytes = memories_of(part)[part->to].bytes * d->rounds;
+  int32_t code = tw_accel_invalidate(d->accel, d->buffer[part->to], 0, bytes);
+  for (int32_t i = 0; i < n_outputs && code == TW_OK; ++i) unpack(d, &t[i], outputs[i]);
   ran = NULL;
   give_back(d);
   return code;
