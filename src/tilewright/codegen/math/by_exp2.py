@@ -110,7 +110,7 @@ def join_calls(body: Stmt) -> Stmt:
                 return Call(ERF_BESIDE_ONE, call.children(), expr.dtype)
         return expr
 
-    made = rewrite(body, None, lambda expr: sym.rewrite(expr, rule))
+    made = rewrite(body, None, rule)
     assert made is not None
     return made
 
