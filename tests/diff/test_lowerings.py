@@ -1369,3 +1369,19 @@ def test_lowering(case: Case, close: Any, symbolic: bool) -> None:
     if symbolic and not case.symbolic:
         pytest.skip("the shape must be numbers")
     check(case, close, symbolic)
+
+
+@pytest.mark.parametrize("of", ["f32", "f16"])
+def test_what_no_update_is_added_to_keeps_its_sign(of: str) -> None:
+    b = Builder()
+    given = np.full((3, 4), -0.0), np.array([[1], [1]]), np.ones((2, 4))
+    arrays = [given[0].astype(dtype(of).numpy), given[1], given[2].astype(dtype(of).numpy)]
+    params = [
+        b.param(name, TensorType(from_numpy(each.dtype), tuple(map(sym.const, each.shape))))
+        for name, each in zip("xiu", arrays, strict=True)
+    ]
+    made = b.module(b.add("scatter_nd", *params, reduction="add", by_results=True))
+    out = np.zeros_like(arrays[0])
+    run_tensor(lower_graph(made.main, "f"), *arrays, out)
+    np.testing.assert_array_equal(out, interpret(made, *arrays)[0])
+    assert np.signbit(out).tolist() == [[True] * 4, [False] * 4, [True] * 4]

@@ -21,7 +21,7 @@ from tilewright.tensor import parse
 from tilewright.tensor.interp import interpret
 from tilewright.tensor.ir import Call
 from tilewright.tensor.schedule import Schedule
-from tilewright.tensor.visit import rewrite
+from tilewright.tensor.visit import exprs, rewrite
 
 INF, NAN = np.inf, np.nan
 OLDEST = f"cpu -mcpu={BASELINE[host_arch()]}"  # of x86: one without fused multiply-add
@@ -147,29 +147,89 @@ def test_erf_beside_one_by_powers_of_two() -> None:
     np.testing.assert_array_equal(out[:4], np.array([2, 0, NAN, 1], np.float32))
 
 
-@pytest.mark.parametrize(
-    ("result", "bound"), [("f32", 2**-22), ("f16", 2**-10.4), ("bf16", 2**-7.9)]
-)
-def test_gelu_by_powers_of_two(result: str, bound: float) -> None:
-    """As exact as its result: a number of 16 bits takes a shorter polynomial."""
-    x_of = te.placeholder((64, 320), "f32", name="x")
-
-    def gelu(i: Any, j: Any) -> Any:
-        return te.cast(te.gelu(x_of[i, j]) + 1.0, result)
-
-    fn = te.function([x_of, te.compute((64, 320), gelu, name="y")], name="gelu")
+def gelu_by_powers(result: str, of: Any, x: Any) -> tuple[Any, str]:
+    """What a function of a GELU and its argument makes of x, and the code."""
+    x_of = te.placeholder(x.shape, "f32", name="x")
+    kept = te.compute(
+        x.shape, lambda *at: te.cast(of(te.gelu(x_of[at]), x_of[at]), result), name="y"
+    )
+    fn = te.function([x_of, kept], name="gelu")
     joined = replace(fn, body=join_calls(fn.body))
-    assert ("normal_cdf_rounded" in str(joined)) == (result != "f32")
-    assert "erf" not in str(joined)
-    x = np.linspace(-12, 12, 64 * 320, dtype=np.float32).reshape(64, 320)
-    x[0, :3] = INF, NAN, 0.0
     out = np.zeros_like(x, dtype=dtype(result).numpy)
     build(_by_powers(joined))(x, out)
+    return out.astype(np.float64), str(joined)
+
+
+# The error of a result: of itself, and of what is too small for it or for the polynomial.
+GELU_BOUNDS = {"f32": (0.0, 2**-22), "f16": (2**-10, 2**-25), "bf16": (2**-7.7, 2**-35)}
+
+
+@pytest.mark.parametrize("result", GELU_BOUNDS)
+def test_gelu_by_powers_of_two(result: str) -> None:
+    """As exact as its result: a number of 16 bits takes a shorter polynomial."""
+    x = np.linspace(-14, 12, 20480, dtype=np.float32)
+    x[:3] = INF, NAN, 0.0
+    out, text = gelu_by_powers(result, lambda y, x: y, x)
+    assert ("normal_cdf_rounded" in text) == (result != "f32")
+    assert "erf" not in text
+    np.testing.assert_array_equal(out[:3], [INF, NAN, 0])
+    wide = x[3:].astype(np.float64)
+    exact = wide * special.ndtr(wide)
+    relative, absolute = GELU_BOUNDS[result]
+    of = np.maximum(np.abs(wide), 1) if result == "f32" else 1
+    assert (np.abs(out[3:] - exact) <= relative * np.abs(exact) + absolute * of).all()
+
+
+# Functions of a GELU and its argument, how much they scale its error, and whether that may be the
+# short polynomial's: a sum cancels, and two GELUs have the error of two.
+BEHIND_GELU: dict[str, tuple[Any, float, bool]] = {
+    "product": (lambda y, x: 0.25 * y * x, 3.0, True),
+    "product with a sum": (lambda y, x: y * (y + 1.0), 13.0, True),
+    "difference": (lambda y, x: y - 0.5 * x, 1.0, False),
+    "product of a sum": (lambda y, x: (y + 0.17) * 64.0, 64.0, False),
+    "square": (lambda y, x: y * y, 24.0, False),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND_GELU)
+def test_gelu_is_short_in_products_alone(name: str) -> None:
+    of, scale, is_short = BEHIND_GELU[name]
+    x = np.linspace(-12, 12, 20480, dtype=np.float32)
+    out, text = gelu_by_powers("f16", of, x)
+    assert ("normal_cdf_rounded" in text) == is_short
     wide = x.astype(np.float64)
-    exact = wide * special.ndtr(wide) + 1
-    np.testing.assert_array_equal(out[0, :3].astype(np.float64), [INF, NAN, 1])
-    error = np.abs(out[1:].astype(np.float64) - exact[1:]) / np.abs(exact[1:])
-    assert error.max() <= bound
+    exact = of(wide * special.ndtr(wide), wide)
+    relative = 2**-10.3 if is_short else 2**-10.9
+    bound = relative * np.abs(exact) + 2**-25 + 2**-22 * scale * np.abs(wide)
+    assert (np.abs(out - exact) <= bound).all()
+
+
+def joined_calls(of: Any) -> set[str]:
+    """What a number of 16 bits, made of x, calls when its calls are joined."""
+    x = te.placeholder((4,), "f32", name="x")
+    fn = te.function([x, te.compute((4,), lambda i: te.cast(of(x[i]), "f16"), name="y")], name="f")
+    return {e.op for e in exprs(join_calls(fn.body)) if isinstance(e, Call)}
+
+
+@pytest.mark.parametrize("addend", [None, 1.0])
+def test_joining_calls_takes_a_shared_term_once(addend: float | None) -> None:
+    def of(x: Any) -> Any:  # of 2**40 factors
+        value = te.gelu(x)
+        for _ in range(40):
+            value = value * value if addend is None else value * value + addend
+        return value
+
+    assert joined_calls(of) == {"normal_cdf"}
+
+
+def test_joining_calls_follows_a_long_chain() -> None:
+    def of(x: Any) -> Any:
+        value = x
+        for _ in range(2000):
+            value = value * x
+        return value * te.gelu(x)
+
+    assert joined_calls(of) == {"normal_cdf_rounded"}
 
 
 def test_tf32_is_rounded_half_to_even() -> None:

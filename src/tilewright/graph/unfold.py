@@ -33,7 +33,7 @@ from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import item_of, items_of
-from tilewright.sym import ONE, Const, Expr
+from tilewright.sym import ONE, ZERO, Const, Expr
 
 LEAST_COLUMNS, SHORTEST = 16, 16  # of a product that is worth it
 MOST_IN_VAIN = 1.25  # times what tiles of sixteen rows, all of use, would take
@@ -269,14 +269,15 @@ def has_fewer_windows(node: Node, scope: Scope) -> bool:
     if node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1 or not x or not weights:
         return False
     *places, filters = shape_of(node.output) or (ONE,)
-    taps = (shape_of(weights) or ())[2:]
-    dims = (*places, filters, *taps, *(shape_of(x) or ()))
+    inner, *taps = (shape_of(weights) or (ONE, ONE))[1:]
+    dims = (*places, filters, inner, *taps, *(shape_of(x) or ()))
     if scope.constant(weights) is not None or not all(isinstance(dim, Const) for dim in dims):
         return False
     if {x.tensor.dtype, weights.tensor.dtype} != {node.output.tensor.dtype}:
         return False
     windows = prod(int(dim.value) for dim in places if isinstance(dim, Const))
-    return windows < int(filters.value) and any(tap is not ONE for tap in taps)
+    is_more = windows < int(filters.value) and any(tap is not ONE for tap in taps)
+    return is_more and not any(dim is ZERO for dim in dims)
 
 
 def unfolded_by_inputs(steps: Steps, node: Node) -> list[Node] | None:

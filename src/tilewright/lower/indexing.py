@@ -144,16 +144,16 @@ def _by_results(use: Use, x: Tensor, updates: Tensor, owned: _Owned) -> Tensor:
 
     def joined(*at: Expr) -> Expr:
         new = te.cast(updates[owned.element(at, axes)], of)
-        none = te.const(neutral(reduction, x.dtype), of)
+        # To add 0.0 would make 0.0 of -0.0; to add -0.0 changes nothing.
+        is_sum = reduction == "add" and of.is_float
+        none = te.const(-0.0 if is_sum else neutral(reduction, x.dtype), of)
         own = te.if_then_else(owned.is_own(at[: owned.key], axes), new, none)
-        return _REDUCE[reduction](own, axis=axes)
+        return _REDUCE[reduction](own, axis=axes, init=te.cast(x[at], of))
 
-    sums = te.compute(x.shape, joined, name=f"{use.name}_updates")
-
-    def combined(*at: Expr) -> Expr:
-        return te.cast(_combined(reduction, te.cast(x[at], of), sums[at]), use.dtype)
-
-    return te.compute(x.shape, combined, name=use.name)
+    sums = te.compute(x.shape, joined, name=use.name if of is use.dtype else f"{use.name}_wide")
+    if of is use.dtype:
+        return sums
+    return te.compute(x.shape, lambda *at: te.cast(sums[at], use.dtype), name=use.name)
 
 
 def _scatter_elements(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:

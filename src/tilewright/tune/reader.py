@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
+from tilewright.base.errors import UserError
 from tilewright.tune.database import Database
 from tilewright.tune.record import TaskKey, Winner
 
@@ -26,10 +27,10 @@ Stamp = tuple[tuple[int, int, int] | None, ...]  # of a file and its log: number
 
 @dataclass
 class Answers:
-    """What one state of a file told so far; None: it has none."""
+    """What one state of a file told so far, by digest of the task; None: it has none."""
 
-    winners: dict[TaskKey, Winner | None] = field(default_factory=dict)
-    seconds: dict[TaskKey, float | None] = field(default_factory=dict)
+    winners: dict[str, Winner | None] = field(default_factory=dict)
+    seconds: dict[str, float | None] = field(default_factory=dict)
     timed: frozenset[str] | None = None
 
 
@@ -54,26 +55,25 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._opened: Database | None = None
+        self._failed: UserError | None = None
         self._answers = _answers(path, _stamp(path))
 
     def winners(self, keys: Sequence[TaskKey]) -> dict[TaskKey, Winner]:
         """The winners of those tasks that have one."""
-        remembered = self._answers.winners
-        known = {key: remembered[key] for key in keys if key in remembered}
-        unknown = [key for key in keys if key not in known]
+        remembered, digests = self._answers.winners, {key: key.digest for key in keys}
+        unknown = [key for key, digest in digests.items() if digest not in remembered]
         if unknown:
             told = self._database().winners(unknown)
-            known |= {key: told.get(key) for key in unknown}
-            remembered.update(known)
+            remembered.update({digests[key]: told.get(key) for key in unknown})
+        known = {key: remembered[digest] for key, digest in digests.items()}
         return {key: winner for key, winner in known.items() if winner is not None}
 
     def measured(self, key: TaskKey) -> float | None:
         """Seconds that one call takes inside a model; None where nobody measured it."""
-        remembered = self._answers.seconds
-        if key in remembered:
-            return remembered[key]
-        remembered[key] = told = self._database().measured(key)
-        return told
+        remembered, digest = self._answers.seconds, key.digest
+        if digest not in remembered:
+            remembered[digest] = self._database().measured(key)
+        return remembered[digest]
 
     def timed(self) -> frozenset[str]:
         """Digests of the tasks that `measured` tells a time of."""
@@ -82,8 +82,14 @@ class Reader:
         return self._answers.timed
 
     def _database(self) -> Database:
+        if self._failed is not None:  # to wait for a lock takes seconds
+            raise self._failed
         if self._opened is None:
-            self._opened = Database(self._path)
+            try:
+                self._opened = Database(self._path)
+            except UserError as error:
+                self._failed = error
+                raise
         return self._opened
 
     def close(self) -> None:

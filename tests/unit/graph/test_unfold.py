@@ -186,3 +186,17 @@ def test_few_windows_become_rows_where_a_run_computes_the_weights(window, filter
     np.testing.assert_allclose(
         interpret(after, *given)[0], interpret(before, *given)[0], rtol=1e-5, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(("images", "channels"), [(2, 0), (0, 4)])
+def test_windows_of_nothing_stay(images, channels):
+    b = Builder()
+    shapes = (images, 4, 4, channels), (145, channels, 3, 3)
+    x, w = (
+        b.param(name, TensorType(dtype("f32"), tuple(map(const, shape))))
+        for name, shape in zip("xw", shapes, strict=True)
+    )
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    made = b.add("conv", x, w, layout="channels_last", groups=1, **window)
+    module = b.module(made)
+    assert unfold_convolutions(module, PassContext()) is module

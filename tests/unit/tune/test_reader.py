@@ -1,5 +1,7 @@
 """Records as compilations read them."""
 
+import sqlite3
+
 import pytest
 
 from tilewright.base.errors import UserError
@@ -61,3 +63,24 @@ def test_a_damaged_file_is_a_typed_error_when_it_is_asked(tmp_path):
     path.write_bytes(b"no database" * 100)
     with Reader(path) as records, pytest.raises(UserError, match="TW5003"):
         records.winners([KEY])
+
+
+def test_a_file_that_cannot_be_opened_is_tried_once(tmp_path, monkeypatch):
+    path, tried = tmp_path / "records.sqlite", []
+
+    def locked(*args, **options):
+        tried.append(args)
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(databases.sqlite3, "connect", locked)
+    with Reader(path) as records:
+        for ask in (lambda: records.winners([KEY]), records.timed, lambda: records.measured(KEY)):
+            with pytest.raises(UserError, match="TW500"):
+                ask()
+    assert len(tried) == 1
+
+
+def test_answers_are_remembered_without_texts(path):
+    asked(path)
+    answers = Reader(path)._answers
+    assert set(answers.winners) == set(answers.seconds) == {KEY.digest, OTHER.digest}

@@ -6,7 +6,8 @@ last place: GPUs.
 
 A GELU needs erf beside 1, where a polynomial for the logarithm of erfc serves all arguments. It is
 x times the normal distribution function of x, which is half of that. Where all that is left of a
-GELU is a number of 16 bits, a shorter polynomial serves: it is as exact as such a number.
+GELU is a number of 16 bits, a shorter polynomial serves: it is as exact as such a number. A sum may
+cancel, and show the error of what it is of: behind sums the polynomial stays long.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def join_calls(body: Stmt) -> Stmt:
                 return Call(ERF_BESIDE_ONE, call.children(), expr.dtype)
         return expr
 
-    made = rewrite(body, None, lambda expr: sym.rewrite(expr, rule))
+    made = rewrite(body, None, rule)
     assert made is not None
     return made
 
@@ -128,19 +129,36 @@ def _gelu(product: sym.Mul) -> Expr:
 
 
 def _rounded(cast: sym.Cast) -> Expr:
-    """A number of 16 bits, of sums and products: none needs to be more exact than that."""
+    """A number of 16 bits that is a GELU, or a product of one: it needs not be more exact.
+
+    A second one, or a power, would add its error; a factor met twice is taken for a power.
+    """
+    (value,) = cast.children()
     if cast.dtype.scalar not in (F16, BF16):
         return cast
-
-    def rule(expr: Expr) -> Expr:
+    products: dict[Expr, Expr] = {}  # that a factor is of
+    calls, stack, seen = [], [value], set()
+    while stack:
+        expr = stack.pop()
         if _is_call(expr, NORMAL_CDF):
-            return Call(ROUNDED_NORMAL_CDF, expr.children(), expr.dtype)
-        if isinstance(expr, (sym.Add, sym.Sub, sym.Mul)):
-            return expr.with_children(tuple([rule(child) for child in expr.children()]))
-        return expr
-
-    (value,) = cast.children()
-    return cast.with_children((rule(value),))
+            calls.append(expr)
+        elif not isinstance(expr, sym.Mul):
+            continue
+        if expr in seen:
+            return cast
+        seen.add(expr)
+        if isinstance(expr, sym.Mul):
+            products.update(dict.fromkeys(expr.children(), expr))
+            stack.extend(expr.children())
+    if len(calls) != 1:
+        return cast
+    (old,) = calls
+    new: Expr = Call(ROUNDED_NORMAL_CDF, old.children(), old.dtype)
+    while old is not value:
+        product = products[old]
+        new = product.with_children(tuple([new if c is old else c for c in product.children()]))
+        old = product
+    return cast.with_children((new,))
 
 
 def _factors(expr: Expr) -> list[tuple[float, Expr]]:

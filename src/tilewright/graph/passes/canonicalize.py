@@ -18,7 +18,7 @@ from tilewright.graph import ir
 from tilewright.graph.build import make_node
 from tilewright.graph.definitions import COMMUTATIVE, Definitions
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
+from tilewright.graph.op import BROADCAST
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import items_of
 from tilewright.graph.visit import Instead, map_graphs, rewrite_by
@@ -187,9 +187,7 @@ def flatten_concat(node: Node, around: Definitions) -> Made:
 def expand_in_operand(node: Node, around: Definitions) -> Made:
     """Operators that broadcast need no operand expanded, where the others give the shape."""
     op = OPS.get(node.op)
-    if op is None or op.pattern not in (BROADCAST, ELEMENTWISE) or len(node.inputs) < 2:
-        return None
-    if node.op == "batch_norm":  # it wants a value for each channel
+    if op is None or op.pattern is not BROADCAST or len(node.inputs) < 2:
         return None
     for at, value in enumerate(node.inputs):
         inner = around.producer(value, "expand")
