@@ -26,7 +26,7 @@ typedef struct {
  * side, or the complement of a number. */
 typedef struct {
   int64_t argument, offset; /* offset: in every round of the buffer */
-  int64_t places, count; /* 32-bit numbers in the weights */
+  int64_t places, count;    /* 32-bit numbers in the weights */
 } tensor;
 
 typedef struct device {
