@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 
+from tilewright.base.closing import Closing
 from tilewright.base.errors import UserError
 from tilewright.base.host import cache_root
 from tilewright.base.version import VERSION
@@ -77,7 +77,7 @@ class Taken:
     unknown_fields: int = 0  # left out of records that were taken
 
 
-class Database:
+class Database(Closing):
     """Trials and winners by task. Writes are on disk when a method returns.
 
     Examples:
@@ -139,17 +139,6 @@ class Database:
 
     def close(self) -> None:
         self._sql.close()
-
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # ------------------------------------------------------------------ writing
 

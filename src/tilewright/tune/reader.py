@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 
+from tilewright.base.closing import Closing
 from tilewright.base.errors import UserError
 from tilewright.tune.database import Database
 from tilewright.tune.record import TaskKey, Winner
@@ -34,7 +34,7 @@ class Answers:
     timed: frozenset[str] | None = None
 
 
-class Reader:
+class Reader(Closing):
     """Winners and times of a file, as `Database` tells them.
 
     A file that cannot be read is the same typed error, when it is asked.
@@ -96,17 +96,6 @@ class Reader:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @lru_cache(maxsize=STATES)

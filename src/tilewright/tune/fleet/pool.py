@@ -21,9 +21,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Protocol
 
+from tilewright.base.closing import Closing
 from tilewright.base.errors import UserError
 from tilewright.tune.fleet.wire import (
     TOKEN_VARIABLE,
@@ -192,7 +192,7 @@ class WorkerState:
     reason: str = ""  # why it is gone
 
 
-class Fleet:
+class Fleet(Closing):
     """Workers, and the tasks they share.
 
     Examples:
@@ -413,17 +413,6 @@ class Fleet:
     def _stop_workers(self) -> None:
         for worker in self.workers:
             worker.transport.stop()
-
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _result(task: _Task, answer: Mapping[str, Any], worker: str) -> Result:
