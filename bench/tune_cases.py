@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from tilewright import te
 from tilewright.base.target import Target
@@ -16,6 +17,14 @@ from tilewright.tune.space import Points
 
 def convolution(channels: int, outputs: int, size: int, kernel: int, step: int) -> Function:
     """Of an image of `size` x `size` results, channels first, batch 1, padded beforehand."""
+    tensors = convolution_by(te, channels, outputs, size, kernel, step)
+    return te.function(tensors, name=f"conv{kernel}_{channels}_{outputs}_{size}_{step}")
+
+
+def convolution_by(
+    te: Any, channels: int, outputs: int, size: int, kernel: int, step: int
+) -> list[Any]:
+    """The same in the tensor expressions of a module: ours, or TVM's, which has these names too."""
     side = (size - 1) * step + kernel
     x = te.placeholder((1, channels, side, side), name="x")
     k = te.placeholder((outputs, channels, kernel, kernel), name="k")
@@ -28,7 +37,7 @@ def convolution(channels: int, outputs: int, size: int, kernel: int, step: int) 
         ),
         name="y",
     )
-    return te.function([x, k, y], name=f"conv{kernel}_{channels}_{outputs}_{size}_{step}")
+    return [x, k, y]
 
 
 def depthwise(channels: int, size: int, step: int) -> Function:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import report
 import tune_cases
+from ray_cluster import ray_cluster
 from report import Figure
 from tune_faulty_server import KINDS, NONE, planted
 from tune_kernels import KERNELS
@@ -160,14 +161,6 @@ def found_best(options: argparse.Namespace) -> list[Figure]:
 
 # --------------------------------------------------------------------------- workers that die
 
-CLUSTER = """
-import sys, ray
-ray.init(num_cpus=3, include_dashboard=False, object_store_memory=96 << 20, log_to_driver=False,
-         configure_logging=False)
-print(ray.get_runtime_context().gcs_address, flush=True)
-sys.stdin.read()
-"""
-
 
 def lost_workers() -> list[Figure]:
     """Of three workers on a Ray cluster of its own two die while they measure a convolution's
@@ -183,30 +176,16 @@ def lost_workers() -> list[Figure]:
         tune_cases.message_of(space, space.choice(points, row)) for row in range(len(points))
     ]
     token = secrets.token_hex(16)
-    said = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
-    os.environ.update(said)  # Ray reads them when it is imported
-    cluster = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", CLUSTER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert cluster.stdout is not None
-        address = cluster.stdout.readline().strip()
-        with ray_fleet(address, token=token, workers=3) as fleet:
-            echoes = [{"kind": "echo"}] * 6
-            pids = {each.value["pid"] for _ in range(4) for each in fleet.submit(echoes)}
-            results = []
-            for result in fleet.submit(messages):
-                results.append(result)
-                if len(results) == RAY_TASKS // 4:
-                    for pid in sorted(pids)[:2]:
-                        os.kill(pid, signal.SIGKILL)
-            lost = sum(worker.lost for worker in fleet.workers)
-    finally:
-        cluster.communicate("")
+    with ray_cluster(token) as address, ray_fleet(address, token=token, workers=3) as fleet:
+        echoes = [{"kind": "echo"}] * 6
+        pids = {each.value["pid"] for _ in range(4) for each in fleet.submit(echoes)}
+        results = []
+        for result in fleet.submit(messages):
+            results.append(result)
+            if len(results) == RAY_TASKS // 4:
+                for pid in sorted(pids)[:2]:
+                    os.kill(pid, signal.SIGKILL)
+        lost = sum(worker.lost for worker in fleet.workers)
     times = Counter(result.task for result in results)
     print(f"{len(pids)} workers, {lost} lost, {len(results)} answers to {len(messages)} tasks")
     failed = [result.error for result in results if result.error]

@@ -42,20 +42,7 @@ def by_tvm(shape: tuple[int, ...], arrays: list[Any], options: argparse.Namespac
     from tvm import te
     from tvm.s_tir import meta_schedule
 
-    channels, outputs, size, kernel, step = shape
-    side = (size - 1) * step + kernel
-    x = te.placeholder((1, channels, side, side), name="x")
-    k = te.placeholder((outputs, channels, kernel, kernel), name="k")
-    c = te.reduce_axis((0, channels), name="c")
-    dy, dx = te.reduce_axis((0, kernel), name="dy"), te.reduce_axis((0, kernel), name="dx")
-    y = te.compute(
-        (1, outputs, size, size),
-        lambda n, o, row, column: te.sum(
-            x[n, c, row * step + dy, column * step + dx] * k[o, c, dy, dx], axis=(c, dy, dx)
-        ),
-        name="y",
-    )
-    program = te.create_prim_func([x, k, y])
+    program = te.create_prim_func(tune_cases.convolution_by(te, *shape))
     cores = {"num-cores": options.threads}
     target = tvm.target.Target({"kind": "llvm", "mcpu": host_processor(), **cores})
     with tempfile.TemporaryDirectory() as folder:

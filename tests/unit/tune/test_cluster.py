@@ -1,17 +1,20 @@
 """Workers on Ray: with a stand-in everywhere, with a cluster where Ray is installed."""
 
+import importlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tilewright.base.errors import UserError
 from tilewright.tune.fleet.cluster import ray_fleet
+
+BENCH = Path(__file__).parents[3] / "bench"
+TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 class RayError(Exception):
@@ -126,50 +129,28 @@ def test_another_version_on_the_cluster_is_refused(monkeypatch):
     assert error.value.code == "TW5202"
 
 
-CLUSTER = """
-import os, sys, ray
-ray.init(num_cpus=3, include_dashboard=False, object_store_memory=96 << 20, log_to_driver=False,
-         configure_logging=False)
-print(ray.get_runtime_context().gcs_address, flush=True)
-sys.stdin.read()
-"""
-
-
 @pytest.mark.slow
 def test_two_of_three_actors_die_and_every_task_is_recorded_once(monkeypatch):
     """On a cluster of its own, with a token."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # Ray reads it when it is imported
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     pytest.importorskip("ray")
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", CLUSTER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        address = process.stdout.readline().strip()
-        assert address, "no cluster started"
-        with ray_fleet(address, workers=3) as fleet:
-            pids = {
-                result.value["pid"]
-                for _ in range(4)
-                for result in fleet.submit(echoes(6)).results()
-            }
-            job = fleet.submit(echoes(60))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED"):
+        monkeypatch.setenv(name, "")  # what the cluster sets ends with this test
+    monkeypatch.syspath_prepend(str(BENCH))
+    ray_cluster = importlib.import_module("ray_cluster").ray_cluster
+    with ray_cluster(TOKEN) as address, ray_fleet(address, token=TOKEN, workers=3) as fleet:
+        pids = {
+            result.value["pid"] for _ in range(4) for result in fleet.submit(echoes(6)).results()
+        }
+        job = fleet.submit(echoes(60))
 
-            def kill():
-                time.sleep(0.05)
-                for pid in sorted(pids)[:2]:
-                    os.kill(pid, signal.SIGKILL)
+        def kill():
+            time.sleep(0.05)
+            for pid in sorted(pids)[:2]:
+                os.kill(pid, signal.SIGKILL)
 
-            killer = threading.Thread(target=kill)
-            killer.start()
-            seen = list(job)
-            killer.join()
-        assert sorted(result.task for result in seen) == list(range(60))
-        assert all(not result.error for result in seen)
-    finally:
-        process.communicate("")
+        killer = threading.Thread(target=kill)
+        killer.start()
+        seen = list(job)
+        killer.join()
+    assert sorted(result.task for result in seen) == list(range(60))
+    assert all(not result.error for result in seen)
