@@ -14,7 +14,7 @@ from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
 from tilewright.tensor import parse
 from tilewright.tensor.passes import lower
-from tilewright.tensor.passes.specialize_roles import consumer_registers, producer_registers
+from tilewright.tensor.roles import consumer_registers, producer_registers
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import assembled

@@ -25,7 +25,7 @@ from tilewright.sym import TRUE, Const, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.ir import Buffer, For, Function, annotation
 from tilewright.tensor.passes import lower
-from tilewright.tensor.passes.specialize_roles import SPECIALIZE
+from tilewright.tensor.roles import SPECIALIZE
 from tilewright.tensor.scopes import ARRIVALS
 from tilewright.tensor.visit import output_buffers, walk
 

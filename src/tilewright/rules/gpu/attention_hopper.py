@@ -26,8 +26,8 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.tensor.ir import REDUCE, Block, Buffer, Load, Store, Update
 from tilewright.tensor.passes.fold_padding import padding_of
-from tilewright.tensor.passes.specialize_roles import consumer_registers
 from tilewright.tensor.passes.stagger_attention import LEAST_SLOTS
+from tilewright.tensor.roles import consumer_registers
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import output_buffers
 

@@ -47,7 +47,7 @@ from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import CLUSTER_AXIS, Call, Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
-from tilewright.tensor.passes.specialize_roles import SWIZZLED, consumer_registers
+from tilewright.tensor.roles import SWIZZLED, consumer_registers
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, exprs, output_buffers
 

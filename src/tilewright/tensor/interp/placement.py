@@ -30,8 +30,8 @@ from tilewright.tensor.ir import (
     Update,
 )
 from tilewright.tensor.passes.flatten_buffers import STRIDE
-from tilewright.tensor.passes.specialize_roles import COPY, MULTICAST
 from tilewright.tensor.regions import called_regions
+from tilewright.tensor.roles import COPY, MULTICAST
 from tilewright.tensor.visit import exprs, walk, written_buffers
 
 

@@ -61,7 +61,7 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.passes.specialize_roles import GROUP_THREADS, GROUP_WARPS, LAG, TILE_SCOPE
+from tilewright.tensor.roles import GROUP_THREADS, GROUP_WARPS, LAG, TILE_SCOPE
 from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, walk
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL
 from tilewright.sym import ONE, ZERO, Expr
 from tilewright.tensor.ir import Call, Eval, For, Stmt, seq
 from tilewright.tensor.passes.stagger_attention import START, TILE, calls_of
+from tilewright.tensor.roles import effect
 from tilewright.tensor.visit import fresh_copy, rewrite, substitute
 
 WAIT = "wgmma.wait"
@@ -42,11 +42,7 @@ def overlapped(ring: For, wait: Stmt, done: Stmt, before: Stmt, after: Stmt) -> 
 
     body = rewrite(ring.body, started)
     assert body is not None
-    free = seq(_call(WAIT, sums, ZERO, ONE), at(done, sym.sub(ring.var, 1)))
+    free = seq(effect(WAIT, sums, ZERO, ONE), at(done, sym.sub(ring.var, 1)))
     later = replace(ring, start=sym.add(ring.start, 1), body=seq(wait, body, free), annotations=())
-    end = seq(_call(WAIT, sums, width, ZERO), at(done, sym.sub(ring.stop, 1)))
+    end = seq(effect(WAIT, sums, width, ZERO), at(done, sym.sub(ring.stop, 1)))
     return seq(before, at(seq(wait, body), ring.start), later, after, end)
-
-
-def _call(op: str, *args: Expr) -> Stmt:
-    return Eval(Call(op, args, BOOL))

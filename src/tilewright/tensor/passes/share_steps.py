@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, I32
+from tilewright.base.dtype import I32
 from tilewright.base.errors import Unsupported
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
 from tilewright.tensor.ir import (
@@ -32,13 +32,13 @@ from tilewright.tensor.ir import (
     Alloc,
     Buffer,
     Call,
-    Eval,
     For,
     If,
     Seq,
     Stmt,
     seq,
 )
+from tilewright.tensor.roles import effect
 from tilewright.tensor.scopes import ARRIVALS
 from tilewright.tensor.visit import exprs, rewrite, substitute
 
@@ -227,14 +227,10 @@ def _finished(
         return kept, Address(exchange.signals, (block, among, ZERO))
 
     kept, signal = places(shares.block)
-    given = seq(_call(KEEP, tile, kept, width), _call(SIGNAL, signal))
+    given = seq(effect(KEEP, tile, kept, width), effect(SIGNAL, signal))
     other = sym.var("other")
     kept, signal = places(other)
-    taken = seq(_call(WAIT, signal), _call(SUM, tile, kept, width))
+    taken = seq(effect(WAIT, signal), effect(SUM, tile, kept, width))
     first, last = sym.add(shares.block, ONE), sym.add(shares.last, 1)
     gathered = For(other, first, last, taken, SERIAL)
     return If(sym.lt(ZERO, begin), given, seq(gathered, *after))
-
-
-def _call(op: str, *args: Expr) -> Stmt:
-    return Eval(Call(op, args, BOOL))

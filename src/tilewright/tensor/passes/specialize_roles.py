@@ -40,15 +40,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, INDEX, U64
+from tilewright.base.dtype import INDEX, U64
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
+from tilewright.tensor.bulk_copies import called, copied_bytes, heights, is_copy, target_of
 from tilewright.tensor.clusters import CLUSTER_BARRIER
 from tilewright.tensor.dependent_launch import weights_of
 from tilewright.tensor.ir import (
@@ -68,10 +66,10 @@ from tilewright.tensor.ir import (
     Seq,
     Stmt,
     Store,
-    annotation,
     seq,
 )
 from tilewright.tensor.passes.insert_barriers import BARRIER
+from tilewright.tensor.passes.order_tiles import backwards, longest_first, persistent
 from tilewright.tensor.passes.overlap_products import overlapped
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.passes.share_steps import Shares, share_steps
@@ -81,60 +79,32 @@ from tilewright.tensor.passes.stagger_attention import (
     can_stagger,
     staggered,
 )
+from tilewright.tensor.roles import (
+    GROUP_THREADS,
+    GROUP_WARPS,
+    LAG,
+    MULTICAST,
+    SWIZZLED,
+    TILE_SCOPE,
+    consumer_registers,
+    effect,
+    producer_registers,
+    rings,
+    role_plan,
+)
 from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
 
-# Annotation of a loop: the slots of its ring, blocks that stay, tiles of those copied beside it.
-SPECIALIZE = "specialize"
-COPY, MULTICAST, PRODUCT = "tma.load", "tma.multicast", "wgmma.tile"
-LAG = "role.lag"
+PRODUCT = "wgmma.tile"
 KEEP, GATHER = "cluster.keep", "cluster.sum"
 LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many features
-TILE_SCOPE = "shared.b128"
-GROUP_THREADS, GROUP_WARPS = 128, 4
-SWIZZLED = 8  # rows after which a swizzle repeats
-REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
-PRODUCER_REGISTERS, LEAST_REGISTERS, MOST_REGISTERS = 40, 24, 240
 
 
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
-    if not any(_slots(stmt) for stmt in walk(fn.body)):
+    if not rings(fn.body):
         return fn
     body = _Kernels(weights_of(fn))(fn.body)
     assert body is not None
     return replace(fn, body=body)
-
-
-def producer_registers(resident: Any) -> Any:
-    """Of the warpgroup that copies; fewer where a multiprocessor has several blocks at once."""
-    return np.where(resident == 1, PRODUCER_REGISTERS, LEAST_REGISTERS)
-
-
-def consumer_registers(groups: Any, resident: Any) -> Any:
-    """Of each thread that multiplies, out of what its block is given; of numbers, or of columns of
-    them."""
-    each = REGISTERS // resident // (groups + 1) // 8 * 8
-    share = (each * (groups + 1) - producer_registers(resident)) // groups // 8 * 8
-    return np.minimum(MOST_REGISTERS, share)
-
-
-class _Plan(NamedTuple):
-    """What the annotation of a loop asks for."""
-
-    slots: int = 0  # of its ring; 0: it is not specialized
-    blocks: int = 0  # that stay for all tiles; 0: each has one
-    beside: int = 1  # of a tile that is copied beside the loop
-    resident: int = 1  # blocks that a multiprocessor has at once
-    stream_k: int = 0  # whether blocks that stay share the steps of all tiles evenly
-    pingpong: int = 0  # whether two warpgroups take turns at the tiles of a block that stays
-
-
-def _plan(stmt: Stmt) -> _Plan:
-    found = annotation(stmt, SPECIALIZE) if isinstance(stmt, For) else None
-    return _Plan(*found) if isinstance(found, tuple) else _Plan()
-
-
-def _slots(stmt: Stmt) -> int:
-    return _plan(stmt).slots
 
 
 class _Kernels(Rewriter):
@@ -147,7 +117,7 @@ class _Kernels(Rewriter):
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != THREAD:
             return super().visit_for(loop)
-        if not any(_slots(stmt) for stmt in walk(loop)):
+        if not rings(loop):
             return loop
         return _specialized(loop, self.weights)
 
@@ -160,23 +130,23 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
         body = body.body
     axes = {loop.thread: loop for loop in nest}
     _check(kernel, body, axes)
-    blocks = max(_plan(stmt).blocks for stmt in walk(body))
-    body = _backwards(body)
+    blocks = max(role_plan(stmt).blocks for stmt in walk(body))
+    body = backwards(body)
     groups = axes.get("threadIdx.y")
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
-    turns = 1 + max(_plan(stmt).pingpong for stmt in walk(body))
+    turns = 1 + max(role_plan(stmt).pingpong for stmt in walk(body))
     if turns > 1 and groups is not None:  # each of them does what the only one would
         body, among = substitute(body, {groups.var: groups.start}), sym.var(groups.var.name)
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
     shares: Shares | None = None
-    rings = [ring for ring in _rings(body) if _plan(ring).stream_k]
-    if rings:
-        nest, body, shares, exchange = share_steps(nest, body, rings[0], blocks, count, among)
+    shared = [ring for ring in rings(body) if role_plan(ring).stream_k]
+    if shared:
+        nest, body, shares, exchange = share_steps(nest, body, shared[0], blocks, count, among)
     elif blocks:
-        nest, body = _persistent(nest, body, blocks)
+        nest, body = persistent(nest, body, blocks)
     else:
-        nest, body = _longest_first(nest, body)
+        nest, body = longest_first(nest, body)
     spans = {loop.var: (loop.start, loop.stop) for loop in nest}
     roles = _Roles(kernel, body, count * turns, spans, weights, axes.get(CLUSTER_AXIS), shares)
     made = roles.program(among, lane)
@@ -190,64 +160,6 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
         if loop.thread.startswith("blockIdx"):
             result = replace(loop, body=result)
     return exchange.around(result) if shares is not None else result
-
-
-def _persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
-    """Fewer blocks than tiles: each takes tile after tile, so that copies for the next one run
-    while results of the last are stored. Where some tiles have more steps than others, the order of
-    blocks alternates: who had more of one wave has less of the next."""
-    made = []
-    for loop in nest:
-        if loop.thread == "blockIdx.x":
-            stay, wave = sym.var(loop.var.name), sym.var("wave")
-            place: Expr = stay
-            last: Expr = stay
-            if any(sym.uses_var(ring.extent, {loop.var}) for ring in _rings(body)):
-                back = sym.sub(blocks - 1, stay)
-                place = _alternating(wave, stay, back)
-                last = _alternating(sym.floordiv(loop.extent, blocks), stay, back)
-            tile = sym.add(sym.mul(wave, blocks), place)
-            left = sym.sub(sym.add(loop.extent, blocks - 1), last)
-            body = substitute(body, {loop.var: sym.add(tile, loop.start)})
-            body = For(wave, ZERO, sym.floordiv(left, blocks), body, SERIAL, "", (), loop.loc)
-            loop = replace(loop, var=stay, start=ZERO, stop=sym.const(blocks))
-        made.append(loop)
-    return made, body
-
-
-def _alternating(wave: Expr, even: Expr, odd: Expr) -> Expr:
-    return sym.select(sym.eq(sym.floormod(wave, 2), ZERO), even, odd)
-
-
-def _rings(body: Stmt) -> list[For]:
-    return [stmt for stmt in walk(body) if isinstance(stmt, For) and _slots(stmt)]
-
-
-def _backwards(body: Stmt) -> Stmt:
-    """Attention begins with the last keys: of a mask, those that it cuts through, so that the other
-    steps, a loop of their own, need none."""
-
-    def rule(stmt: Stmt) -> Stmt:
-        if not isinstance(stmt, For) or not _slots(stmt) or not calls_of(stmt, ATTEND):
-            return stmt
-        place = sym.sub(sym.add(stmt.start, stmt.stop), sym.add(stmt.var, 1))
-        return replace(stmt, body=substitute(stmt.body, {stmt.var: place}))
-
-    made = rewrite(body, rule)
-    assert made is not None
-    return made
-
-
-def _longest_first(nest: list[For], body: Stmt) -> tuple[list[For], Stmt]:
-    """Blocks with more to do the later they come, of a causal mask, start from the last one: none
-    of them is left over at the end."""
-    rings = _rings(body)
-    blocks = [loop for loop in nest if loop.thread == "blockIdx.x"]
-    if len(blocks) != 1 or not any(sym.uses_var(ring.extent, {blocks[0].var}) for ring in rings):
-        return nest, body
-    loop = blocks[0]
-    place = sym.sub(sym.add(loop.start, loop.stop), sym.add(loop.var, 1))
-    return nest, substitute(body, {loop.var: place})
 
 
 def _check(kernel: For, body: Stmt, axes: dict[str, For]) -> None:
@@ -292,7 +204,7 @@ class _Roles:
             )
         self.body, self.groups, self.weights, self.shares = body, groups, weights, shares
         self.loops, self.ring = loops, loops[-1]
-        self.slots, self.turns = _slots(self.ring), 1 + _plan(self.ring).pingpong
+        self.slots, self.turns = role_plan(self.ring).slots, 1 + role_plan(self.ring).pingpong
         ctx = sym.EMPTY.bind_all(spans)
         self.maybe = [  # loops around that may have no iteration
             loop.extent
@@ -305,14 +217,14 @@ class _Roles:
             for stmt in walk(body)
             if isinstance(stmt, Alloc) and stmt.buffer.scope == TILE_SCOPE
         ]
-        inside = {_target(stmt) for stmt in walk(self.ring) if _is_copy(stmt)}
+        inside = {target_of(stmt) for stmt in walk(self.ring) if is_copy(stmt)}
         self.low = self._low_tiles()
         self.tiles = {
             tile: Buffer(tile.name, self._ring_shape(tile), tile.dtype, tile.scope)
             for tile in tiles
             if tile in inside
         }
-        self.beside = _plan(self.ring).beside
+        self.beside = role_plan(self.ring).beside
         self.kept = {
             tile: Buffer(tile.name, (sym.const(self.beside), *tile.shape), tile.dtype, tile.scope)
             if self.beside > 1
@@ -351,31 +263,31 @@ class _Roles:
 
     def program(self, among: Var, lane: Var) -> Stmt:
         """Barriers are made by one thread, then each warpgroup goes its way."""
-        resident = _plan(self.ring).resident
-        take = _call("registers.take", sym.const(int(consumer_registers(self.groups, resident))))
-        give = _call("registers.give", sym.const(int(producer_registers(resident))))
+        resident = role_plan(self.ring).resident
+        take = effect("registers.take", sym.const(int(consumer_registers(self.groups, resident))))
+        give = effect("registers.give", sym.const(int(producer_registers(resident))))
         alone = If(sym.lt(lane, 1), self._producer(), None, self.ring.loc)
         consumers = seq(take, self._consumer(among))
         arrivals = sym.const(GROUP_WARPS * self.groups // self.turns)
         many = sym.simplify(sym.mul(arrivals, self.cluster))
         beside = sym.const(self.beside)
         early = [
-            _call("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
-            _call("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
+            effect("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
+            effect("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
         ]
         threads = sym.const(GROUP_THREADS * self.groups)  # those that tell what they wrote
         met = [
-            _call("mbarrier.init", Address(each, (ZERO,)), ONE, sym.mul(threads, self.cluster))
+            effect("mbarrier.init", Address(each, (ZERO,)), ONE, sym.mul(threads, self.cluster))
             for each in (self.parted, self.read)
         ]
-        order = _call(
+        order = effect(
             "mbarrier.init", Address(self.order, (ZERO,)), sym.const(self.turns), arrivals
         )
         meet = [Eval(CLUSTER_BARRIER, self.ring.loc)] if self.shares_sums or self.multicasts else []
         empty = many if self.multicasts else arrivals
         result = seq(
-            _call("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
-            _call("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), empty),
+            effect("mbarrier.init", Address(self.full, (ZERO,)), sym.const(self.slots), ONE),
+            effect("mbarrier.init", Address(self.empty, (ZERO,)), sym.const(self.slots), empty),
             *(early if self.early else ()),
             *(met if self.shares_sums else ()),
             *([order] if self.turns > 1 else ()),
@@ -401,10 +313,10 @@ class _Roles:
         lows = {left.buffer for left in lefts if isinstance(left, Address)}
         found: dict[Buffer, int] = {}
         for stmt in walk(self.ring) if self.groups == 1 else ():
-            if _is_copy(stmt) and _target(stmt) in lows:
-                height, rows = _heights(stmt)
+            if is_copy(stmt) and target_of(stmt) in lows:
+                height, rows = heights(stmt)
                 if height is not None and _swizzled(height) < rows:
-                    found[_target(stmt)] = _swizzled(height)
+                    found[target_of(stmt)] = _swizzled(height)
         return found
 
     def _ring_shape(self, tile: Buffer) -> tuple[Expr, ...]:
@@ -419,7 +331,9 @@ class _Roles:
     def _clears(self) -> list[Stmt]:
         """Zeros in the rows of all slots that no copy fills; tiles that have none."""
         made = [
-            _call("tile.low", Address(self.tiles[tile], (ZERO,) * (tile.rank + 1)), sym.const(rows))
+            effect(
+                "tile.low", Address(self.tiles[tile], (ZERO,) * (tile.rank + 1)), sym.const(rows)
+            )
             for tile, rows in self.low.items()
         ]
         for tile, (filled, rows) in self.short.items():
@@ -429,7 +343,7 @@ class _Roles:
             start = Address(tile, (ZERO,) * tile.rank)
             threads = GROUP_THREADS * (self.groups + 1)
             sizes = (sym.const(filled), sym.const(rows), sym.simplify(boxes), sym.const(threads))
-            made.append(_call("tile.clear", start, *sizes))
+            made.append(effect("tile.clear", start, *sizes))
         return made
 
     def _lag(self, among: Var) -> list[Stmt]:
@@ -439,7 +353,7 @@ class _Roles:
             return []
         scale = sym.mul(*steps[0].args[5:7])
         cycles = sym.simplify(sym.floordiv(sym.mul(scale, LAG_CYCLES), 128 * 128))
-        return [If(sym.eq(among, 1), _call(LAG, cycles), None, self.ring.loc)]
+        return [If(sym.eq(among, 1), effect(LAG, cycles), None, self.ring.loc)]
 
     def _consumer(self, among: Var) -> Stmt:
         lag, count = self._lag(among), _Count(self.before, self.ring)
@@ -447,12 +361,12 @@ class _Roles:
         def rule(stmt: Stmt) -> Stmt | None:
             if isinstance(stmt, Alloc) and (stmt.buffer in self.tiles or stmt.buffer in self.kept):
                 return stmt.body
-            if isinstance(stmt, Eval) and (_is_copy(stmt) or stmt.value is BARRIER):
+            if isinstance(stmt, Eval) and (is_copy(stmt) or stmt.value is BARRIER):
                 return None
             if self.shares_sums and isinstance(stmt, Eval):
                 return self._met(stmt)
             if isinstance(stmt, For) and stmt.var is self.ring.var:
-                wait = _call("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
+                wait = effect("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
                 done = self._done()
                 ring: Stmt = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
                 if can_stagger(stmt, self.slots):
@@ -461,8 +375,8 @@ class _Roles:
                     ring = overlapped(stmt, wait, done, *self._order(among))
                 if not self.early:
                     return count.after(seq(*lag, ring))
-                ready = _call("mbarrier.wait", Address(self.ready, (self.place,)), self.turn)
-                over = _call("mbarrier.arrive", Address(self.free, (self.place,)))
+                ready = effect("mbarrier.wait", Address(self.ready, (self.place,)), self.turn)
+                over = effect("mbarrier.arrive", Address(self.free, (self.place,)))
                 return count.after(seq(ready, *lag, ring, over))
             return stmt
 
@@ -476,7 +390,7 @@ class _Roles:
         of them."""
         parity = sym.floormod(sym.sub(sym.add(self.nth, 1), among), 2)
         mine, other = Address(self.order, (among,)), Address(self.order, (sym.sub(ONE, among),))
-        return _call("mbarrier.wait", mine, parity), _call("mbarrier.arrive", other)
+        return effect("mbarrier.wait", mine, parity), effect("mbarrier.arrive", other)
 
     def _in_turns(self, body: Stmt, among: Var) -> Stmt:
         """Of warpgroups that take turns each has some of the block's tiles: while it stores one,
@@ -510,17 +424,17 @@ class _Roles:
         """A consumer is done with a slot, which others of the cluster fill too."""
         empty = Address(self.empty, (self.slot,))
         if self.multicasts:
-            return _call("mbarrier.arrive.cluster", empty, self.cluster, ZERO)
-        return _call("mbarrier.arrive", empty)
+            return effect("mbarrier.arrive.cluster", empty, self.cluster, ZERO)
+        return effect("mbarrier.arrive", empty)
 
     def _met(self, stmt: Eval) -> Stmt:
         """Parts of a sum are kept and read with the other blocks of the cluster."""
         kept, read = (Address(each, (ZERO,)) for each in (self.parted, self.read))
-        if _op(stmt) == KEEP:
-            return seq(stmt, _call("mbarrier.arrive.cluster", kept, self.cluster, ONE))
-        if _op(stmt) == GATHER:
-            wait = _call("mbarrier.wait.cluster", kept, self.tile)
-            return seq(wait, stmt, _call("mbarrier.arrive.cluster", read, self.cluster, ONE))
+        if called(stmt) == KEEP:
+            return seq(stmt, effect("mbarrier.arrive.cluster", kept, self.cluster, ONE))
+        if called(stmt) == GATHER:
+            wait = effect("mbarrier.wait.cluster", kept, self.tile)
+            return seq(wait, stmt, effect("mbarrier.arrive.cluster", read, self.cluster, ONE))
         return stmt
 
     def _all_read(self, body: Stmt) -> Stmt:
@@ -528,7 +442,7 @@ class _Roles:
         them, also if the block has nothing more to do."""
         if not self.shares_sums:
             return body
-        wait = _call("mbarrier.wait.cluster", Address(self.read, (ZERO,)), self.tile)
+        wait = effect("mbarrier.wait.cluster", Address(self.read, (ZERO,)), self.tile)
         if len(self.loops) == 1:
             return seq(body, wait)
         tile = self.loops[-2].var
@@ -550,7 +464,7 @@ class _Roles:
 
     def _steps_ahead(self) -> int:
         """The first iterations whose weights are copied before roles part."""
-        copies = [stmt for stmt in walk(self.ring) if _is_copy(stmt)]
+        copies = [stmt for stmt in walk(self.ring) if is_copy(stmt)]
         plain = not any(isinstance(stmt, (If, Let)) for stmt in walk(self.ring))
         weights = any(self._is_weight(stmt) for stmt in copies)
         if not plain or not weights:
@@ -572,8 +486,8 @@ class _Roles:
         if not self.ahead:
             return []
         first = sym.var("first")
-        size = _copied_bytes(self._copied(self.ring.body))
-        expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
+        size = copied_bytes(self._copied(self.ring.body))
+        expect = effect("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
         weights = seq(expect, self._copied(self.ring.body, weights=True))
         body = fresh_copy(substitute(weights, self._places(first)))
         loop = For(first, ZERO, sym.const(self.ahead), body, SERIAL, "", (), self.ring.loc)
@@ -603,7 +517,7 @@ class _Roles:
         """The copies of weights, of all else, or all."""
 
         def rule(each: Stmt) -> Stmt | None:
-            other = _is_copy(each) and weights is not None and self._is_weight(each) != weights
+            other = is_copy(each) and weights is not None and self._is_weight(each) != weights
             return None if other else each
 
         made = self._copies(rewrite(stmt, rule))
@@ -613,9 +527,9 @@ class _Roles:
     def _copies(self, stmt: Stmt) -> Stmt | None:
         """The statement with its copies alone, and the loops and conditions around them."""
         if isinstance(stmt, Eval):
-            if not _is_copy(stmt):
+            if not is_copy(stmt):
                 return None
-            return self._copy(stmt, None if _target(stmt) in self.tiles else self.ready)
+            return self._copy(stmt, None if target_of(stmt) in self.tiles else self.ready)
         if isinstance(stmt, Alloc):
             return self._copies(stmt.body)
         if isinstance(stmt, Seq):
@@ -635,10 +549,12 @@ class _Roles:
             if body is None:
                 return None
             if isinstance(stmt, For) and stmt.var is self.ring.var:
-                size = _copied_bytes(body)
+                size = copied_bytes(body)
                 other = sym.sub(ONE, self.phase)
-                wait = _call("mbarrier.wait", Address(self.empty, (self.slot,)), other)
-                expect = _call("mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size))
+                wait = effect("mbarrier.wait", Address(self.empty, (self.slot,)), other)
+                expect = effect(
+                    "mbarrier.expect", Address(self.full, (self.slot,)), sym.const(size)
+                )
                 if self.ahead:
                     weights = seq(wait, expect, self._copied(stmt.body, weights=True))
                     again = If(sym.le(sym.const(self.ahead), self.step), weights, None, stmt.loc)
@@ -651,10 +567,10 @@ class _Roles:
 
     def _expect_early(self) -> list[Stmt]:
         """The tile that is copied once for the loop is free, and its bytes are on their way."""
-        size = sum(_copied_bytes(each) for each in self.early)
+        size = sum(copied_bytes(each) for each in self.early)
         free, ready = (Address(each, (self.place,)) for each in (self.free, self.ready))
-        wait = _call("mbarrier.wait", free, sym.sub(ONE, self.turn))
-        return [wait, _call("mbarrier.expect", ready, sym.const(size))]
+        wait = effect("mbarrier.wait", free, sym.sub(ONE, self.turn))
+        return [wait, effect("mbarrier.expect", ready, sym.const(size))]
 
     def _copy(self, stmt: Eval, ready: Buffer | None) -> Stmt:
         call = stmt.value
@@ -668,7 +584,7 @@ class _Roles:
         # which may be behind its last row.
         at = int(axis.value)
         height, row = sym.simplify(source.buffer.shape[at]), source.index[at]
-        known, asked = _heights(stmt)
+        known, asked = heights(stmt)
         if ready is None and known is not None:
             rows = self._filled(target, known, asked)
         more: tuple[Expr, ...] = ()
@@ -731,20 +647,6 @@ def _swizzled(height: int) -> int:
     return -(-height // SWIZZLED) * SWIZZLED
 
 
-def _heights(copy: Stmt) -> tuple[int | None, int]:
-    """The rows of the matrix that is copied from, if they are known, and those of a box."""
-    assert isinstance(copy, Eval)
-    assert isinstance(copy.value, Call)
-    _, source, rows, stride = copy.value.args
-    assert isinstance(source, Address)
-    assert isinstance(rows, Const)
-    assert isinstance(stride, Call)
-    axis = stride.args[1]
-    assert isinstance(axis, Const)
-    height = sym.simplify(source.buffer.shape[int(axis.value)])
-    return int(height.value) if isinstance(height, Const) else None, int(rows.value)
-
-
 class _Count:
     """A role's count of iterations, where it is no formula of the loops around: those of other
     tiles are other numbers."""
@@ -776,27 +678,10 @@ def _path_to_ring(body: Stmt) -> list[For] | None:
             if stmt.kind != SERIAL:
                 continue
             loops = (*loops, stmt)
-            if _slots(stmt):
+            if role_plan(stmt).slots:
                 return list(loops)
         stack.extend((child, loops) for child in stmt.children())
     return None
-
-
-def _op(stmt: Stmt) -> str:
-    """What a statement calls, if it does nothing else."""
-    return stmt.value.op if isinstance(stmt, Eval) and isinstance(stmt.value, Call) else ""
-
-
-def _is_copy(stmt: Stmt) -> bool:
-    return _op(stmt) in (COPY, MULTICAST)
-
-
-def _target(stmt: Stmt) -> Buffer:
-    assert isinstance(stmt, Eval)
-    assert isinstance(stmt.value, Call)
-    target = stmt.value.args[0]
-    assert isinstance(target, Address)
-    return target.buffer
 
 
 def _early(body: Stmt, ring: For) -> list[Stmt]:
@@ -806,32 +691,6 @@ def _early(body: Stmt, ring: For) -> list[Stmt]:
             return [
                 each
                 for each in stmt.stmts
-                if ring not in walk(each) and any(_is_copy(inner) for inner in walk(each))
+                if ring not in walk(each) and any(is_copy(inner) for inner in walk(each))
             ]
     return []
-
-
-def _copied_bytes(stmt: Stmt) -> int:
-    """Of all copies in a statement, as often as its loops repeat them."""
-    if isinstance(stmt, For):
-        times = sym.simplify(stmt.extent)
-        assert isinstance(times, Const)
-        return int(times.value) * _copied_bytes(stmt.body)
-    if not _is_copy(stmt):
-        return sum(_copied_bytes(child) for child in stmt.children())
-    assert isinstance(stmt, Eval)
-    call = stmt.value
-    assert isinstance(call, Call)
-    target, _, rows, *_ = call.args
-    assert isinstance(target, Address)
-    assert isinstance(rows, Const)
-    width = sym.simplify(target.buffer.shape[-1])
-    assert isinstance(width, Const)
-    parts = call.args[-1] if call.op == MULTICAST else ONE
-    assert isinstance(parts, Const)
-    size = int(rows.value) * int(width.value) * target.buffer.dtype.size_bytes
-    return size * int(parts.value)
-
-
-def _call(op: str, *args: Expr) -> Stmt:
-    return Eval(Call(op, args, BOOL))

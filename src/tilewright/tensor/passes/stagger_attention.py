@@ -20,6 +20,7 @@ from tilewright import sym
 from tilewright.base.dtype import BOOL
 from tilewright.sym import ONE, ZERO, Expr
 from tilewright.tensor.ir import Address, Alloc, Buffer, Call, Eval, For, If, Seq, Stmt, seq
+from tilewright.tensor.roles import effect
 from tilewright.tensor.visit import exprs, fresh_copy, rewrite, substitute
 
 ATTEND, TILE, START = "wgmma.attend", "wgmma.tile", "wgmma.start"
@@ -48,7 +49,7 @@ def staggered(ring: For, wait: Stmt, done: Stmt, version: Callable[[Expr], Expr]
     packed = Address(left, (ZERO, ZERO))
 
     def weigh(waits: Expr) -> Stmt:
-        return _call("wgmma.weigh", sums, packed, version(values), keys, features, waits)
+        return effect("wgmma.weigh", sums, packed, version(values), keys, features, waits)
 
     def powers(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, Eval) and stmt.value is attend:
@@ -83,7 +84,7 @@ def staggered(ring: For, wait: Stmt, done: Stmt, version: Callable[[Expr], Expr]
 def _overlapped(body: Stmt, weigh: Stmt) -> Stmt:
     """Products of scores are started, then those of the last step's values; scores are awaited."""
     tile = calls_of(body, TILE)[0]
-    ready = _call("wgmma.wait", tile.args[0], tile.args[3], ONE)
+    ready = effect("wgmma.wait", tile.args[0], tile.args[3], ONE)
 
     def rule(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, Eval) and isinstance(stmt.value, Call) and stmt.value.op == TILE:
@@ -104,7 +105,3 @@ def _overlapped(body: Stmt, weigh: Stmt) -> Stmt:
 def _has_later(stmt: Stmt) -> bool:
     """Whether a step's powers are computed in a statement."""
     return bool(calls_of(stmt, "wgmma.powers"))
-
-
-def _call(op: str, *args: Expr) -> Stmt:
-    return Eval(Call(op, args, BOOL))

@@ -34,7 +34,8 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.passes.simplify_program import simplify_program
-from tilewright.tensor.passes.specialize_roles import ATTEND, COPY, MULTICAST, SPECIALIZE
+from tilewright.tensor.passes.stagger_attention import ATTEND
+from tilewright.tensor.roles import COPY, MULTICAST, SPECIALIZE
 from tilewright.tensor.visit import walk
 
 Ranges = dict[Var, tuple[Expr, Expr]]

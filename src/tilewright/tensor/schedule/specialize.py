@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilewright.sym import Var
 from tilewright.tensor.ir import SERIAL, Function, TensorCall, annotated
-from tilewright.tensor.passes.specialize_roles import SPECIALIZE, TILE_SCOPE
+from tilewright.tensor.roles import SPECIALIZE, TILE_SCOPE
 from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
 from tilewright.tensor.schedule.analysis.tree import replace_at, with_body
 from tilewright.tensor.visit import walk

@@ -1,0 +1,66 @@
+"""In which order blocks take tiles, and a ring its steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright import sym
+from tilewright.sym import ZERO, Expr
+from tilewright.tensor.ir import SERIAL, For, Stmt
+from tilewright.tensor.passes.stagger_attention import ATTEND, calls_of
+from tilewright.tensor.roles import rings, role_plan
+from tilewright.tensor.visit import rewrite, substitute
+
+
+def persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
+    """Fewer blocks than tiles: each takes tile after tile, so that copies for the next one run
+    while results of the last are stored. Where some tiles have more steps than others, the order of
+    blocks alternates: who had more of one wave has less of the next."""
+    made = []
+    for loop in nest:
+        if loop.thread == "blockIdx.x":
+            stay, wave = sym.var(loop.var.name), sym.var("wave")
+            place: Expr = stay
+            last: Expr = stay
+            if any(sym.uses_var(ring.extent, {loop.var}) for ring in rings(body)):
+                back = sym.sub(blocks - 1, stay)
+                place = _alternating(wave, stay, back)
+                last = _alternating(sym.floordiv(loop.extent, blocks), stay, back)
+            tile = sym.add(sym.mul(wave, blocks), place)
+            left = sym.sub(sym.add(loop.extent, blocks - 1), last)
+            body = substitute(body, {loop.var: sym.add(tile, loop.start)})
+            body = For(wave, ZERO, sym.floordiv(left, blocks), body, SERIAL, "", (), loop.loc)
+            loop = replace(loop, var=stay, start=ZERO, stop=sym.const(blocks))
+        made.append(loop)
+    return made, body
+
+
+def longest_first(nest: list[For], body: Stmt) -> tuple[list[For], Stmt]:
+    """Blocks with more to do the later they come, of a causal mask, start from the last one: none
+    of them is left over at the end."""
+    steps = [ring.extent for ring in rings(body)]
+    blocks = [loop for loop in nest if loop.thread == "blockIdx.x"]
+    if len(blocks) != 1 or not any(sym.uses_var(extent, {blocks[0].var}) for extent in steps):
+        return nest, body
+    loop = blocks[0]
+    place = sym.sub(sym.add(loop.start, loop.stop), sym.add(loop.var, 1))
+    return nest, substitute(body, {loop.var: place})
+
+
+def backwards(body: Stmt) -> Stmt:
+    """Attention begins with the last keys: of a mask, those that it cuts through, so that the other
+    steps, a loop of their own, need none."""
+
+    def rule(stmt: Stmt) -> Stmt:
+        if not isinstance(stmt, For) or not role_plan(stmt).slots or not calls_of(stmt, ATTEND):
+            return stmt
+        place = sym.sub(sym.add(stmt.start, stmt.stop), sym.add(stmt.var, 1))
+        return replace(stmt, body=substitute(stmt.body, {stmt.var: place}))
+
+    made = rewrite(body, rule)
+    assert made is not None
+    return made
+
+
+def _alternating(wave: Expr, even: Expr, odd: Expr) -> Expr:
+    return sym.select(sym.eq(sym.floormod(wave, 2), ZERO), even, odd)
