@@ -18,16 +18,17 @@ from tilewright.runtime.dlpack import code_of
 from tilewright.tensor import parse
 
 HARNESS = Path(__file__).parent / "harness.c"
-EMULATORS = {"aarch64": "qemu-aarch64", "riscv64": "qemu-riscv64", "arm": "qemu-arm"}
+# The processor an emulator pretends to be, where its own default lacks what we compile for.
+CPUS = {"riscv64": ["-cpu", "rv64,v=true,vlen=128"], "x86_64": ["-cpu", "max"]}
 
 
-def find_emulator(arch):
+def find_emulator(target):
     """The emulator's command; skips the test where there is none."""
-    for name in (f"{EMULATORS[arch]}-static", EMULATORS[arch]):
-        found = shutil.which(name)
-        if found:
-            return found
-    pytest.skip(f"{EMULATORS[arch]} is not installed (Debian: qemu-user-static)")
+    name = f"qemu-{target.arch}"
+    found = shutil.which(f"{name}-static") or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian: qemu-user-static)")
+    return [found, *CPUS.get(target.arch, [])]
 
 
 def check_linker(target):
@@ -79,12 +80,7 @@ def run_elsewhere(tmp_path):
 
     def run(text, target, *arrays):
         chosen = Target.parse(target)
-        if chosen.kind == "wasm":
-            command = find_node()
-        else:
-            command = [find_emulator(chosen.arch)]
-            if chosen.has("v") and chosen.arch == "riscv64":
-                command += ["-cpu", "rv64,v=true,vlen=128"]
+        command = find_node() if chosen.kind == "wasm" else find_emulator(chosen)
         check_linker(chosen)
         program = compile_program(build(parse(text), chosen), chosen, tmp_path)
         done = subprocess.run(
@@ -102,7 +98,7 @@ def run_model_elsewhere(tmp_path):
 
     def run(model, target, *arrays):
         chosen = Target.parse(target)
-        emulator = find_emulator(chosen.arch)
+        emulator = find_emulator(chosen)
         check_linker(chosen)
         module = compile_model(model, chosen, threads=2)
         image = module.save(tmp_path / "model.o", name="net")
@@ -110,7 +106,10 @@ def run_model_elsewhere(tmp_path):
         source.write_text(HARNESS.read_text().replace("KERNEL", "net"))
         artifact.link_program(tmp_path / "program", [image], chosen, [source])
         done = subprocess.run(
-            [emulator, tmp_path / "program"], input=packed(arrays), capture_output=True, check=False
+            [*emulator, tmp_path / "program"],
+            input=packed(arrays),
+            capture_output=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr.decode()
         return unpacked(done.stdout, arrays)
