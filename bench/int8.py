@@ -18,7 +18,6 @@ import argparse
 import math
 import os
 import statistics
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ from tilewright import tensor
 from tilewright.base.dots import dots_of
 from tilewright.base.target import Target
 from tilewright.codegen.build import build
-from tilewright.driver.compare import difference
 
 MODELS = ("resnet50", "mobilenet_v2", "minilm6", "bert_base")
 STATIC, DYNAMIC = "static", "dynamic"
@@ -122,7 +120,7 @@ def compete(
                 )
             except RuntimeError as error:
                 result.failed[label] = str(error)
-        result.wrong = _differences({k: v for k, v in running.items() if k != F32})
+        result.wrong = zoo.differences({k: v for k, v in running.items() if k != F32})
         result.times = {label: [] for label in running}
         for _ in range(ROUNDS):
             for label, contender in running.items():
@@ -133,22 +131,6 @@ def compete(
         for contender in running.values():
             contender.stop()
     return result
-
-
-def _differences(running: dict[str, peers.Contender]) -> dict[str, float]:
-    """How far each contender's outputs are from the first's, of the largest output."""
-    found: dict[str, float] = {}
-    first: list[Any] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for at, (label, contender) in enumerate(running.items()):
-            path = Path(folder) / f"{at}.npz"
-            contender.ask(f"outputs {path}")
-            with np.load(path) as stored:
-                outputs = [stored[key] for key in stored.files]
-            first = first or outputs
-            pairs = list(zip(outputs, first, strict=False))
-            found[label] = max(difference(a.reshape(b.shape), b) for a, b in pairs)
-    return found
 
 
 def peak_gops(threads: int) -> float:

@@ -188,7 +188,7 @@ def compete(
                 running[name] = peers.Contender(name, case.model, case.inputs, threads)
             except RuntimeError as error:
                 result.failed[name] = str(error)
-        result.wrong = _differences(running)
+        result.wrong = differences(running)
         result.times = {name: [] for name in running}
         for _ in range(rounds):
             for name, contender in running.items():
@@ -202,13 +202,13 @@ def compete(
     return result
 
 
-def _differences(running: dict[str, peers.Contender]) -> dict[str, float]:
+def differences(running: dict[str, peers.Contender]) -> dict[str, float]:
     """How far each contender's outputs are from the first's."""
     found: dict[str, float] = {}
     first: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, contender in running.items():
-            path = Path(folder) / f"{name}.npz"
+        for at, (name, contender) in enumerate(running.items()):
+            path = Path(folder) / f"{at}.npz"
             contender.ask(f"outputs {path}")
             with np.load(path) as stored:
                 outputs = [stored[key] for key in stored.files]
