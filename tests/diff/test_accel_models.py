@@ -1,14 +1,17 @@
 """Quantized models on the accelerator: the bits of the integer graph's interpreter, everywhere."""
 
+import gc
 import os
 import shutil
 import subprocess
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.accel import device
 from tilewright.accel.device import LIBRARY
 from tilewright.accel.part import compile_part
 from tilewright.accel.verify import verify
@@ -24,6 +27,7 @@ from tilewright.graph.passes.decompose_quantized import decompose_quantized
 from tilewright.sym import Const, const
 from tilewright.sym import size as size_of
 
+OPEN = device.Accelerator
 TARGETS = [
     "vta-sim",
     "vta-sim -geometry=1x4x4 -inp=4K -wgt=16K -acc=8K",
@@ -291,11 +295,40 @@ def test_a_batch_of_any_size_has_its_stream_made_in_the_call():
         np.testing.assert_array_equal(np.asarray(made(x)[0]), interpret(whole, x)[0])
     part = made.streams[0]
     assert part.round == 2
-    assert sorted(part.made) == [1, 3]
+    assert sorted(part.runners) == [1, 3]
     tasks = len(part.stream.instructions) - 1  # behind which a finish comes
-    for rounds, stream in part.made.items():
-        verify(stream)
-        assert len(stream.instructions) == rounds * tasks + 1
+    for rounds, runner in part.runners.items():
+        verify(runner.stream)
+        assert len(runner.stream.instructions) == rounds * tasks + 1
+
+
+@pytest.mark.parametrize("target", ["vta-sim", "vta-cycle"])
+def test_cycles_are_those_of_all_rounds_of_the_last_call(target):
+    model = residual_net(batch=None)
+    made = tw.compile(model, target=target)
+    one, rows = made.cycles, made.report()
+    made(inputs_of(model, batch=3))
+    assert 2 * one < made.cycles <= 3 * one  # the next round begins before one ends
+    for before, after in zip(rows, made.report(), strict=True):
+        assert after["bytes"] == 3 * before["bytes"]
+    assert sum(row["cycles"] for row in made.report()) <= made.cycles
+    made(inputs_of(model, batch=1))
+    assert made.cycles == one
+
+
+def test_a_device_stays_open_until_its_model_is_released(monkeypatch):
+    opened = []
+    monkeypatch.setattr(device, "Accelerator", lambda *given: opened.append(1) or OPEN(*given))
+    made = tw.compile(residual_net(), target="vta-sim")
+    x = inputs_of(residual_net())
+    first = np.asarray(made(x)[0])
+    for _ in range(3):
+        np.testing.assert_array_equal(np.asarray(made(x)[0]), first)
+    assert sum(opened) == len(made.streams)
+    released = [weakref.ref(runner) for part in made.streams for runner in part.runners.values()]
+    del made
+    gc.collect()
+    assert all(one() is None for one in released)
 
 
 def dense_net(rows=None, wide=48):

@@ -10,13 +10,13 @@ from tilewright.accel import synthesis, verilate
 from tilewright.accel.build import Conv, build_conv, build_gemm
 from tilewright.accel.build.random import random_stream
 from tilewright.accel.compare import damage, differences, outcome, random_inputs
-from tilewright.accel.device import describe, run_on
+from tilewright.accel.device import describe, load, run_on
 from tilewright.accel.isa import parse
 from tilewright.accel.isa.encode import decode, encode
 from tilewright.accel.verify import verify
 from tilewright.base.errors import ExecutionError, TilewrightError
 from tilewright.base.geometry import Geometry
-from tilewright.runtime.accel import Accelerator
+from tilewright.runtime.accel import BACK_PRESSURE, BUS_ERROR, Accelerator
 
 pytestmark = [
     pytest.mark.slow,
@@ -172,6 +172,41 @@ def test_a_stream_has_not_ended_while_a_task_waits(library):
         with pytest.raises(ExecutionError) as caught:
             run_on(backend, stream, {}, timeout_cycles=TIMEOUT)
         assert caught.value.code == "TW7031"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_handshakes_that_wait_change_times_alone(library, seed):
+    stream = random_stream(TINY, 2000 + seed)
+    inputs = random_inputs(stream, seed)
+    plain, held = (run_on(library, stream, inputs, seed + more) for more in (0, BACK_PRESSURE))
+    assert held.total > plain.total
+    assert plain.outputs.keys() == held.outputs.keys()
+    for name, array in plain.outputs.items():
+        np.testing.assert_array_equal(held.outputs[name], array)
+
+
+def test_an_error_on_the_bus_is_a_trap_whichever_request_it_answers(library):
+    """And the device works afterwards."""
+    stream = build_gemm(TINY, (3, 2, 2), (2, 1, 1))
+    inputs = random_inputs(stream, 0)
+    want = run_on("functional", stream, inputs).outputs
+    device = Accelerator(describe(TINY), library)
+    loaded = load(device, stream, inputs)
+    transfers = sum(one.op in ("load", "aux", "store") for one in stream.instructions)
+    for request in range(transfers):  # at least: instructions are fetched, too
+        device.reset(BUS_ERROR + request)
+        loaded.start()
+        with pytest.raises(ExecutionError) as caught:
+            device.wait(TIMEOUT)
+        assert caught.value.code == "TW7032"
+        device.reset()
+        loaded.start()
+        device.wait(TIMEOUT)
+        got = loaded.outputs()
+        assert all(np.array_equal(got[name], array) for name, array in want.items())
+    device.reset(BUS_ERROR + 99_999)  # there are not so many
+    loaded.start()
+    device.wait(TIMEOUT)
 
 
 def test_memory_that_answers_no_more_is_a_time_out(library):

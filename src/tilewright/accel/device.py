@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ from tilewright.accel.memory import Memory
 from tilewright.accel.verilate import simulator
 from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
-from tilewright.base.target import Target
+from tilewright.base.target import geometry_of
 from tilewright.runtime.accel import NO_STALLS, TIMEOUT_CYCLES, Accelerator, DeviceBuffer
 
 Array = np.ndarray[Any, Any]
@@ -116,6 +116,31 @@ class Loaded:
         count = len(self.words) // word_bytes(self.stream.geometry)
         self.device.submit(self.words, count, self.buffers, writable)
 
+    def write(self, inputs: Mapping[str, Array]) -> None:
+        """Let the device see other values of some buffers."""
+        for buffer, memory in zip(self.stream.buffers, self.buffers, strict=True):
+            if buffer.name in inputs:
+                memory.host[:] = (
+                    np.ascontiguousarray(inputs[buffer.name]).reshape(-1).view(np.uint8)
+                )
+                memory.flush()
+
+    def run(self, timeout_cycles: int = TIMEOUT_CYCLES) -> Timing:
+        """Outputs, and times as far as the backend knows them."""
+        self.start()
+        self.device.wait(timeout_cycles)
+        begin, end = self.device.times()
+        counters = self.device.counters()
+        return Timing(
+            begin=begin,
+            end=end,
+            total=end[-1],
+            gemm_steps=counters.gemm_steps,
+            read_beats=counters.read_beats,
+            write_beats=counters.write_beats,
+            outputs=self.outputs(),
+        )
+
     def outputs(self) -> dict[str, Array]:
         """The bytes of the outputs, as i8."""
         found = {}
@@ -128,14 +153,11 @@ class Loaded:
 
 def backend_of(target: str) -> str:
     """What runs a target's streams: a simulator in C, the RTL, or the library of a device."""
-    parsed = Target.parse(target)
-    name = parsed.text.split()[0]
-    if parsed.geometry is None:
-        raise UserError("TW7022", f"target {target!r} is not an accelerator", help="try vta-sim")
+    name, geometry = target.split()[0], geometry_of(target)
     if name in SIMULATORS:
         return SIMULATORS[name]
     if name == "vta-rtl":
-        return str(simulator(parsed.geometry))
+        return str(simulator(geometry))
     library = os.environ.get(LIBRARY, "")
     if not library:
         raise UserError(
@@ -186,23 +208,32 @@ def run_on(
     stalls: int | None = None,
     timeout_cycles: int = TIMEOUT_CYCLES,
 ) -> Timing:
-    """Run a stream on a backend; its outputs, and its times as far as the backend knows them."""
+    """Run a stream once on a backend."""
     device = open_device(stream.geometry, backend)
     device.reset(NO_STALLS if stalls is None else stalls)
-    loaded = load(device, stream, inputs)
-    loaded.start()
-    device.wait(timeout_cycles)
-    begin, end = device.times()
-    counters = device.counters()
-    return Timing(
-        begin=begin,
-        end=end,
-        total=end[-1],
-        gemm_steps=counters.gemm_steps,
-        read_beats=counters.read_beats,
-        write_beats=counters.write_beats,
-        outputs={} if inputs is None else loaded.outputs(),
-    )
+    timing = load(device, stream, inputs).run(timeout_cycles)
+    return timing if inputs is not None else replace(timing, outputs={})
+
+
+class Runner:
+    """Runs a stream again and again. Every thread that is at it has a device of its own, which
+    stays open, with its weights, until the runner is released."""
+
+    def __init__(self, target: str, stream: Stream, weights: Mapping[str, Array]) -> None:
+        self.target, self.stream, self.weights = target, stream, weights
+        self._idle: list[Loaded] = []
+
+    def run(self, inputs: Mapping[str, Array]) -> Timing:
+        try:
+            loaded = self._idle.pop()
+        except IndexError:
+            device = open_device(self.stream.geometry, backend_of(self.target))
+            loaded = load(device, self.stream, self.weights)
+        try:
+            loaded.write(inputs)
+            return loaded.run()
+        finally:  # a device works after a trap
+            self._idle.append(loaded)
 
 
 def time_on(backend: str, stream: Stream, stalls: int | None = None) -> Timing:

@@ -44,7 +44,9 @@ _SHAPE = (
 )
 BYTE = (Parameter("zero", -128, 127, 0), Parameter("low", -128, 127, -128))
 LIMITS = (*BYTE, Parameter("high", -128, 127, 127))
-FACTORS = tuple(Parameter(name, -128, 127) for name in ("a", "b"))
+FACTOR_BITS = 7  # of a sum's factors that are multiplied in one pass; two passes take 14
+FACTOR_MAX = 127 * 128 + 63
+FACTORS = tuple(Parameter(name, -FACTOR_MAX, FACTOR_MAX) for name in ("a", "b"))
 
 
 def _placed(fn: Function, scopes: tuple[str, ...]) -> TensorIntrin:
@@ -131,11 +133,25 @@ def _dot(taps: int, batch: int, block_in: int, block_out: int) -> TensorIntrin:
 
 
 def _blend(a: int, b: int, batch: int, block_in: int, block_out: int) -> TensorIntrin:
-    """acc = i8(x) * a + i8(y) * b: the sum of two tensors of different scales, in two passes."""
+    """acc = i8(x) * a + i8(y) * b: the sum of two tensors of different scales."""
     shape = (batch, block_out)
     x, y = (te.placeholder(shape, "i32", name=one) for one in ("x", "y"))
     acc = te.compute(shape, lambda i, o: low_byte(x[i, o]) * a + low_byte(y[i, o]) * b, name="acc")
     return _placed(te.function([x, y, acc], name="vta_blend"), (ACC, ACC, ACC))
+
+
+def blend_passes(a: int, b: int) -> list[tuple[str, int, int]]:
+    """x * a + y * b by 8-bit multiply-adds: of each pass the function, its operand, its number.
+
+    Operands are x, y, and the sum itself. Factors of more than 7 bits are high * 128 + low: what
+    the high parts give is shifted before the low ones are added.
+    """
+    is_long = max(abs(a), abs(b)) >= 1 << FACTOR_BITS
+    highs = [(by + 64) >> FACTOR_BITS if is_long else 0 for by in (a, b)]
+    lows = [by - (high << FACTOR_BITS) for by, high in zip((a, b), highs, strict=True)]
+    high, low = ([("mac", at, by & 255) for at, by in enumerate(of) if by] for of in (highs, lows))
+    passes = [*high, ("shift", 2, -FACTOR_BITS), *low] if is_long else low
+    return [("mul", *passes[0][1:]), *passes[1:]]
 
 
 def _requant(

@@ -10,13 +10,14 @@ divides are filled up: their weights are 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.accel.build.pack import pack_parameters
+from tilewright.accel.intrin import FACTOR_MAX
 from tilewright.accel.operators import (
     Axis,
     Blend,
@@ -210,6 +211,10 @@ def kernel_of(node: Node, constants: Constants, g: Geometry, outside: set[Value]
     return make(node, constants, g, outside)
 
 
+def _operands(node: Node) -> list[Value]:
+    return [value for value in node.inputs if value is not None]
+
+
 def _shape(value: Value | None) -> tuple[int, ...]:
     shape = None if value is None else value.tensor.static_shape
     if shape is None:
@@ -242,6 +247,12 @@ def _parameters(
     return pack_parameters(bias, filled[1], filled[2], g)
 
 
+def _same_parameters(numbers: Iterable[int], blocks: int, g: Geometry) -> Array:
+    """Bias, multiplier and shift, the same for every channel of so many blocks."""
+    every = blocks * g.block_out
+    return _parameters([np.full(every, number) for number in numbers], every, blocks, g)
+
+
 def _axes(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[Axis, Axis]:
     strides, pads, dilations = (
         tuple(given(node, name)) for name in ("strides", "pads", "dilations")
@@ -254,8 +265,7 @@ def _axes(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[A
 
 
 def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    x = node.inputs[0]
-    assert x is not None
+    x = _operands(node)[0]
     shape, out = _shape(x), _shape(node.output)
     if len(shape) != 4:
         raise refused(f"its input has {len(shape)} dimensions, not 4")
@@ -376,8 +386,7 @@ def _pack_depthwise(w: Array, g: Geometry) -> Array:
 
 
 def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    x = node.inputs[0]
-    assert x is not None
+    x = _operands(node)[0]
     shape, (m, n) = _shape(x), _shape(node.output)
     w = _stored(constants, node.inputs[1])
     params = [_stored(constants, value) for value in node.inputs[2:5]]
@@ -405,9 +414,7 @@ def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
 
 def _batch_matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
     """Groups of a convolution, whose weights the host packs as it packs images."""
-    x, y = node.inputs[:2]
-    assert x is not None
-    assert y is not None
+    x, y = _operands(node)
     if x not in outside or y not in outside or x in constants or y in constants:
         raise refused("its operands do not come from the host")
     (batch, m, depth), (_, _, n) = _shape(x), _shape(y)
@@ -417,33 +424,28 @@ def _batch_matmul(node: Node, constants: Constants, g: Geometry, outside: set[Va
     _, columns, ins, _, _ = left.packed_shape(g)
     outs = right.packed_shape(g)[1]
     numbers = (depth * zeros[0] * zeros[1], int(node["multiplier"]), int(node["shift"]))
-    every = batch * outs * g.block_out
-    q = _parameters([np.full(every, number) for number in numbers], every, batch * outs, g)
+    q = _same_parameters(numbers, batch * outs, g)
     operator = Conv(1, batch, ins, outs, Axis(1), Axis(columns), 0, _limits(node))
     inputs: dict[str, tuple[Value, Source]] = {"x": (x, left), "w": (y, right)}
     return Kernel(node, operator, inputs, {"q": q}, Products((batch, m, n)), batch * m * n * depth)
 
 
 def _add(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    x, y = node.inputs[:2]
-    assert x is not None
-    assert y is not None
+    x, y = _operands(node)
     layout = Layout(_shape(x))
     if len(layout.shape) not in (2, 4):
         raise refused(f"its input has {len(layout.shape)} dimensions")
     entries = layout.size_bytes(g) // (g.batch * g.block_out)
-    arrays = [np.full(g.block_out, int(node[name])) for name in ("bias", "multiplier", "shift")]
-    q = _parameters(arrays, g.block_out, 1, g)
+    q = _same_parameters([int(node[name]) for name in ("bias", "multiplier", "shift")], 1, g)
     a, b = int(node["a"]), int(node["b"])
-    if not a or not b:
-        raise refused("it multiplies an operand by 0")
+    if not all(0 < abs(factor) <= FACTOR_MAX for factor in (a, b)):
+        raise refused(f"it multiplies by {a} and {b}: from 1 to {FACTOR_MAX} can be")
     operator = Blend(entries, a, b, _limits(node))
     return Kernel(node, operator, {"x": (x, layout), "z": (y, layout)}, {"q": q}, layout, 0)
 
 
 def _max_pool(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    x = node.inputs[0]
-    assert x is not None
+    x = _operands(node)[0]
     shape = _shape(x)
     if len(shape) != 4:
         raise refused(f"its input has {len(shape)} dimensions, not 4")
@@ -451,9 +453,7 @@ def _max_pool(node: Node, constants: Constants, g: Geometry, outside: set[Value]
     images, blocks = layout.packed_shape(g)[:2]
     kernel = tuple(node["kernel"])
     rows, columns = _axes(node, (shape[2], shape[3]), (kernel[0], kernel[1]))
-    every = blocks * g.block_out
-    same = [np.full(every, number) for number in (0, 1, 0)]
-    q = _parameters(same, every, blocks, g)
+    q = _same_parameters((0, 1, 0), blocks, g)
     operator = Windows(images, blocks, rows, columns, "max", -128)
     return Kernel(node, operator, {"x": (x, layout)}, {"q": q}, Layout(_shape(node.output)), 0)
 
@@ -466,7 +466,7 @@ def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
         raise refused(f"its result has {rank} dimensions")
     axis = int(node["axis"]) % rank
     size = (g.batch, g.block_out, 1, 1)[axis]
-    values = [value for value in node.inputs if value is not None]
+    values = _operands(node)
     parts = [Layout(_shape(value)) for value in values]
     if any(part.shape[axis] % size for part in parts[:-1]):
         raise refused(f"sizes along axis {axis} are no multiples of {size}")
@@ -480,8 +480,7 @@ def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
         operator = Copy(rows, widths[1 + number], widths[0], at, _limits(node))
         at += operator.entries
         numbers = [node[name][number] for name in ("biases", "multipliers", "shifts")]
-        arrays = [np.full(g.block_out, one) for one in numbers]
-        stored = {"q": _parameters(arrays, g.block_out, 1, g)}
+        stored = {"q": _same_parameters(numbers, 1, g)}
         kernels.append(Kernel(node, operator, {"x": (value, part)}, stored, out, 0))
     return replace(kernels[0], others=tuple(kernels[1:]))
 

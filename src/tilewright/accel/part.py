@@ -23,7 +23,7 @@ from tilewright.accel.compiler import finish, lower
 from tilewright.accel.compiler.fold import Folder, Place
 from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.cycle import Timing
-from tilewright.accel.device import backend_of, run_on, time_on
+from tilewright.accel.device import Runner, time_on
 from tilewright.accel.isa.stream import Buffer, Stream
 from tilewright.accel.isa.table import dram_bytes
 from tilewright.accel.layers import Kernel, Result, Source, kernel_of
@@ -32,7 +32,7 @@ from tilewright.accel.rounds import round_of
 from tilewright.accel.rules import Problems, predicted_cycles, problems_of, schedule
 from tilewright.base.errors import ScheduleError
 from tilewright.base.geometry import Geometry
-from tilewright.base.target import Target
+from tilewright.base.target import Target, geometry_of
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.tensor.ir import Function
 
@@ -41,7 +41,7 @@ ALIGNMENT = 64  # of every tensor in memory
 INPUTS, OUTPUTS = "x", "y"  # buffers of all tensors that come in, and of all that go out
 ROLES = {"weights": "in", "temp": "temp", INPUTS: "in", OUTPUTS: "out"}  # of buffers, in order
 STORE, TEMP, GIVEN, RESULTS = range(len(ROLES))  # base registers
-KEPT_STREAMS = 8  # of a part whose leading size calls tell
+KEPT_RUNNERS = 4  # of a part whose leading size calls tell
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ class Scheduled:
 @cache
 def scheduled(operator: Operator, target: Target) -> Scheduled:
     """An operator by its default plan; layers of equal shapes share it."""
-    assert target.geometry is not None
-    sch, log = schedule(function_of(operator, target.geometry), target)
+    sch, log = schedule(function_of(operator, geometry_of(target)), target)
     decision = log.decisions[0]
     made = lower(sch.function, target)
     return Scheduled(made, decision.rule, decision.plan, sum(decision.terms.values()))
@@ -67,8 +66,7 @@ def scheduled(operator: Operator, target: Target) -> Scheduled:
 @cache
 def predicted(operator: Operator, target: Target) -> float:
     """Cycles of an operator by its default plan, without making anything."""
-    assert target.geometry is not None
-    return predicted_cycles(_problems(operator, target.geometry.array), target)
+    return predicted_cycles(_problems(operator, geometry_of(target).array), target)
 
 
 @cache
@@ -102,26 +100,27 @@ class Part:
     layers: list[Layer]
     shapes: list[tuple[int, ...]]  # of the graph's parameters
     round: int = 0  # images or rows of the stream, where a call tells how many; else 0
-    made: dict[int, Stream] = field(default_factory=dict, repr=False)  # of so many rounds
-    last: Timing | None = field(default=None, repr=False)  # of the last run on a timed target
+    runners: dict[int, Runner] = field(default_factory=dict, repr=False)  # by rounds
+    last: tuple[int, Timing | None] = field(default=(1, None), repr=False)  # rounds, their times
 
     def run(self, *given: Array) -> list[Array]:
         """The results of the graph's parameters, constants among them not read."""
         count = len(given[self.inputs[0][0]]) if self.round else None
         rounds = max(1, -(-count // self.round)) if count is not None else 1
-        stream = self.of_rounds(rounds) if self.round else self.stream
-        ran = run_on(backend_of(self.target.text), stream, self.packed(*given, rounds=rounds))
-        if not self.round and ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim":
-            self.last = ran
+        ran = self.of_rounds(rounds).run({INPUTS: self.packed(*given, rounds=rounds)[INPUTS]})
+        is_timed = ran.end[-1] >= 0 and self.target.text.split()[0] != "vta-sim"
+        if is_timed or self.last[0] != rounds:
+            self.last = rounds, ran if is_timed else None
         return [one[:count] for one in self.unpacked(ran.outputs, rounds)]
 
-    def of_rounds(self, rounds: int) -> Stream:
-        """The stream of so many rounds: made, or one of the last that were."""
-        found = self.made.get(rounds)
+    def of_rounds(self, rounds: int) -> Runner:
+        """What runs the stream of so many rounds: made, or one of the last that were."""
+        found = self.runners.get(rounds)
         if found is None:
-            if len(self.made) >= KEPT_STREAMS:
-                self.made.pop(next(iter(self.made)), None)  # another thread may have done so
-            found = self.made[rounds] = insert_tokens(self.stream, rounds, self.moving)
+            if len(self.runners) >= KEPT_RUNNERS:
+                self.runners.pop(next(iter(self.runners)), None)  # another thread may have done so
+            stream = insert_tokens(self.stream, rounds, self.moving) if self.round else self.stream
+            found = self.runners[rounds] = Runner(self.target.text, stream, self.stored)
         return found
 
     @property
@@ -156,33 +155,30 @@ class Part:
         return results
 
     def timing(self) -> Timing:
-        """When every task begins and ends."""
-        if self.last is None:
-            self.last = time_on("timing", self.stream)
-        return self.last
+        """When every task begins and ends: of as many rounds as the last call had."""
+        rounds, timing = self.last
+        if timing is None:
+            timing = time_on("timing", self.of_rounds(rounds).stream)
+            self.last = rounds, timing
+        return timing
 
     def report(self) -> list[dict[str, Any]]:
-        """A row for every layer: where its cycles begin and end, and its share of the peak."""
-        timing = self.timing()
-        rows = []
-        done = 0
-        for layer in self.layers:
-            first, last = layer.tasks
-            end = max(timing.end[first:last], default=done)
-            took = max(1, end - done)
-            rows.append(
-                {
-                    "name": layer.name,
-                    "op": layer.op,
-                    "within": layer.within,
-                    "plan": layer.plan,
-                    "cycles": took,
-                    "bytes": layer.bytes_moved,
-                    "share": layer.macs / took / self.stream.geometry.macs_per_cycle,
-                }
-            )
-            done = max(done, end)
-        return rows
+        """A row for every layer, of all rounds: cycles until it ends, bytes, share of the peak."""
+        timing, tasks = self.timing(), len(self.stream.instructions) - 1  # of one round
+        rounds, peak = len(timing.end) // tasks, self.stream.geometry.macs_per_cycle
+        cycles, done = [0] * len(self.layers), 0
+        for first in range(0, rounds * tasks, tasks):
+            for at, layer in enumerate(self.layers):
+                begin, behind = (first + task for task in layer.tasks)
+                end = max(timing.end[begin:behind], default=0)
+                cycles[at] += max(0, end - done)
+                done = max(done, end)
+        return [
+            {name: getattr(layer, name) for name in ("name", "op", "within", "plan")}
+            | {"cycles": max(1, took), "bytes": layer.bytes_moved * rounds}
+            | {"share": layer.macs * rounds / max(1, took) / peak}
+            for layer, took in zip(self.layers, cycles, strict=True)
+        ]
 
 
 def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target) -> Part:
@@ -235,8 +231,7 @@ def with_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> l
 
 class _Compiler:
     def __init__(self, graph: Graph, constants: Mapping[Value, Array], target: Target) -> None:
-        assert target.geometry is not None
-        self.geometry = target.geometry
+        self.geometry = geometry_of(target)
         self.graph, self.round = round_of(graph, self.geometry)
         self.constants, self.target = constants, target
         self.folder = Folder(self.geometry)

@@ -311,6 +311,14 @@ def _machine(text: str, kind: str, triple: str, given: dict[str, str], *, is_hos
     )
 
 
+def geometry_of(target: str | Target) -> Geometry:
+    """The array and the memories of a target that is an accelerator."""
+    found = Target.parse(target)
+    if found.geometry is None:
+        raise UserError("TW7022", f"target {found.text!r} is no accelerator", help="try vta-sim")
+    return found.geometry
+
+
 def _geometry(text: str, given: dict[str, str]) -> Geometry:
     """The accelerator that a target's options describe."""
     numbers = {

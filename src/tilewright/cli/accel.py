@@ -17,8 +17,7 @@ from tilewright.accel.synthesis import CHIPS, chip_of, synthesize
 from tilewright.accel.trace import chrome_trace
 from tilewright.accel.verify import verify
 from tilewright.base.errors import UserError
-from tilewright.base.geometry import Geometry
-from tilewright.base.target import Target
+from tilewright.base.target import Target, geometry_of
 from tilewright.cli import common
 
 File = Annotated[Path, typer.Argument(help="A stream: assembly text, or what `asm` wrote.")]
@@ -185,11 +184,3 @@ def explore(
         return
     print(f"{len(found)} designs, the front of them:")
     print(exploring.table(best), end="")
-
-
-def geometry_of(target: str) -> Geometry:
-    """The geometry that a target's text describes."""
-    geometry = Target.parse(target).geometry
-    if geometry is None:
-        raise UserError("TW7022", f"target {target!r} is not an accelerator", help="try vta-sim")
-    return geometry

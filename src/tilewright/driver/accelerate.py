@@ -23,7 +23,7 @@ from tilewright.accel.rounds import leading_size, round_of, round_shape
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.base.geometry import HOST_MACS_PER_CYCLE, Geometry
 from tilewright.base.passes import PassContext, run_passes
-from tilewright.base.target import Target
+from tilewright.base.target import Target, geometry_of
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
 from tilewright.driver.parts import Parts, part_name
@@ -52,13 +52,13 @@ def integer_graph(module: Module, target: Target, why: dict[str, str] | None = N
 
 def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]]:
     """The layers of bytes of a model that the accelerator runs, and the constants they need."""
-    assert target.geometry is not None
+    geometry = geometry_of(target)
     whole = integer_graph(module, target)
     constants = _constants(whole)
     layers, outside = list[Node](), _outside(whole.main)
     for node in whole.main.nodes:
         with suppress(TilewrightError):
-            if node.op in LAYERS and _alone(node, outside, constants, target.geometry):
+            if node.op in LAYERS and _alone(node, outside, constants, geometry):
                 layers.append(node)
     sizes = Counter(leading_size(node.output) for node in layers).most_common(1)
     layers = [node for node in layers if leading_size(node.output) is sizes[0][0]]
@@ -73,7 +73,7 @@ def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]
     used |= set(whole.main.results)
     results = tuple([v for n in layers for v in n.outputs if v in used])
     stored = {value: constants[value] for value in given if value in constants}
-    return round_of(Graph("part", (*given,), (*layers,), results), target.geometry)[0], stored
+    return round_of(Graph("part", (*given,), (*layers,), results), geometry)[0], stored
 
 
 def _outside(graph: Graph) -> set[Value]:
@@ -93,8 +93,7 @@ def _alone(
 
 def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
     """The model with layers decomposed that stay on the host, and why, by what they define."""
-    geometry = target.geometry
-    assert geometry is not None
+    geometry = geometry_of(target)
     graph, constants = module.main, _constants(module)
     reasons: dict[Node, str] = {}
     costs: dict[Node, tuple[float, float]] = {}
@@ -128,8 +127,7 @@ def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
 
 def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target) -> set[Node]:
     """The layers that are cheapest on the accelerator, transfers counted."""
-    geometry = target.geometry
-    assert geometry is not None
+    geometry = geometry_of(target)
     network = Network()
     there, here = network.node(), network.node()
     at = {node: network.node() for node in costs}

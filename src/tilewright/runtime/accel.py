@@ -25,6 +25,9 @@ from tilewright.runtime import _native
 
 TIMEOUT_CYCLES = 1 << 24  # without any event: what takes longer is taken for a fault
 NO_STALLS = -1
+# Flags of what seeds stalls, which RTL alone heeds.
+BACK_PRESSURE = 1 << 32  # `ready` and `valid` come at random, too
+BUS_ERROR = 1 << 33  # memory answers SLVERR to the request whose number the seed is
 
 
 class Counters(NamedTuple):
@@ -99,7 +102,8 @@ class Accelerator:
         return _native.accel_error(self._device)
 
     def reset(self, stalls: int = NO_STALLS) -> None:
-        """Forget a stream that waits. `stalls` seeds random memory latency in simulators."""
+        """Forget a stream that waits. `stalls` seeds random memory latency in simulators, and has
+        their faults: -2 - k for memory that is silent behind the k-th request, flags above."""
         _native.accel_reset(self._device, stalls)
 
 

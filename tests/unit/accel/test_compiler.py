@@ -11,6 +11,7 @@ from tilewright.accel.compiler.fold import Folder, Place
 from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.cycle import cycles
 from tilewright.accel.device import run_on
+from tilewright.accel.intrin import FACTOR_MAX, blend_passes
 from tilewright.accel.isa.stream import Buffer, Instruction
 from tilewright.accel.isa.table import PLACES, QUEUES
 from tilewright.accel.isa.text import parse
@@ -109,7 +110,7 @@ def random_operator(random, geometry):
         images, groups = min(few[0], 2), min(few[1], 2)
         return conv(Conv(images, groups, few[2], few[3], rows, columns, zero, limits), geometry)
     if kind == "blend":
-        a, b = (int(one) for one in random.integers(-128, 128, 2))
+        a, b = (int(one) for one in random.integers(-9999, 9999, 2) >> random.choice([0, 7]))
         return blend(Blend(int(random.integers(1, 200)), a, b, limits), geometry)
     pad = -128 if kind == "max" else zero
     return windows(Windows(min(few[0], 2), few[1], rows, columns, kind, pad, limits), geometry)
@@ -140,6 +141,30 @@ def test_banks_of_a_residual_sum_divide_accumulators_whatever_the_slots():
 
 def test_a_sum_of_two_tensors():
     check(blend(Blend(70, 3, -4), Geometry()), "vta-sim")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "count"),
+    [(3, -4, 2), (127, -127, 2), (128, 3, 3), (256, -384, 3), (5376, 7493, 4), (4111, 9013, 5),
+     (FACTOR_MAX, -FACTOR_MAX, 5), (-64, 191, 4)],
+)  # fmt: skip
+def test_factors_of_a_sum_are_multiplied_by_bytes(a, b, count):
+    """Passes, run one after the other, give the sum exactly; their number is what plans count."""
+    x, y = (one.ravel() for one in np.meshgrid(*[np.arange(-128, 128)] * 2))
+    operands = [x, y, np.full_like(x, 99)]  # what was in the accumulators before
+    passes = blend_passes(a, b)
+    for fn, at, value in passes:
+        if fn == "shift":
+            operands[2] = operands[at] << -value
+            continue
+        assert value in range(256)
+        product = operands[at] * np.uint8(value).view(np.int8).astype(np.int64)
+        operands[2] = product + (operands[2] if fn == "mac" else 0)
+    np.testing.assert_array_equal(operands[2], x * a + y * b)
+    stream, _ = check(blend(Blend(70, a, b), Geometry()), "vta-sim")
+    tiles = sum(task.op == "store" for task in stream.instructions)
+    assert sum(task.op == "alu" for task in stream.instructions) == tiles * (count + 1)
+    assert len(passes) == count
 
 
 @pytest.mark.parametrize(("rows", "width", "at"), [(1, 70, 0), (5, 70, 0), (5, 100, 13)])
@@ -227,6 +252,34 @@ def test_gemm_waits_for_all_that_the_alu_does_in_its_bank():
         False,
         True,
     )
+
+
+def loads_before_steps(count):
+    """All loads before all steps that need them: tokens of as many tasks ahead."""
+    loads = "".join(f"aux fmt=acc base=x offset={64 * at} sram={at}\n" for at in range(count))
+    steps = "".join(f"alu uend=1 imm=1 src0={at} dst0={at}\n" for at in range(count))
+    return parse(f"""target "vta-sim"
+        buffer x: in {64 * count} buffer y: out 64 buffer code: uop 8 uop
+        aux fmt=uop base=code
+        {loads} {steps}
+        store fmt=acc base=y
+        finish""")
+
+
+def test_tokens_that_no_counter_holds_are_refused_while_compiling():
+    verify(insert_tokens(loads_before_steps(255)))
+    with pytest.raises(ExecutionError, match="256 tokens ahead") as caught:
+        insert_tokens(loads_before_steps(256))
+    assert caught.value.code == "TW7012"
+
+
+def test_tokens_are_counted_as_the_verifier_counts_them():
+    """A queue that waits for another now and then is never that far ahead."""
+    stream = loads_before_steps(255)
+    verify(insert_tokens(stream, rounds=5))
+    tasks = list(stream.instructions)
+    doubled = replace(stream, instructions=(*tasks[:-2], *tasks[1:]))
+    verify(insert_tokens(doubled))
 
 
 def test_no_token_is_superfluous():

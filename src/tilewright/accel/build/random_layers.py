@@ -136,16 +136,18 @@ class _Maker:
         return self._builder.add("quantized_max_pool", x, **self._window((rows, columns)))
 
     def residual(self) -> Value:
-        """A sum of a convolution and what went into it, or of two inputs."""
+        """A sum of a convolution and what went into it, or of two inputs; factors long or short."""
         x = self._image(self._from(1, 24))
         shape = x.tensor.static_shape or ()
         window = {"kernel": (3, 3), "strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
         other = self._conv_of(x, shape[1], 1, window) if self._from(0, 2) else self._input(*shape)
         terms = (x, other) if self._from(0, 1) else (other, x)
-        a, b = self._from(1, 100), self._from(1, 100) * (1 if self._from(0, 1) else -1)
+        more = 7 * self._from(0, 1)
+        a, b = (self._from(1, 100 << more) for _ in terms)
+        b *= 1 if self._from(0, 1) else -1
         return self._builder.add(
             "quantized_add", *terms, a=a, b=b, bias=self._from(-500, 500),
-            multiplier=self._from(MULTIPLIER // 2, MULTIPLIER), shift=self._from(36, 38),
+            multiplier=self._from(MULTIPLIER // 2, MULTIPLIER), shift=self._from(36, 38) + more,
             **self._limits(),
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from tilewright.accel.compiler.fold import Folder, Place
 from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.isa.stream import Buffer, Stream, check_stream
 from tilewright.base.passes import PassContext, run_passes
-from tilewright.base.target import Target
+from tilewright.base.target import Target, geometry_of
 from tilewright.sym import Const
 from tilewright.tensor.ir import Function
 from tilewright.tensor.passes import (
@@ -54,8 +54,6 @@ def lower(fn: Function, target: Target) -> Function:
 
 def compile_function(fn: Function, target: Target) -> Stream:
     """The stream of one function: a buffer per parameter, by its name."""
-    geometry = target.geometry
-    assert geometry is not None
     lowered = lower(fn, target)
     written = output_buffers(fn)
     buffers, places = [], {}
@@ -66,7 +64,7 @@ def compile_function(fn: Function, target: Target) -> Stream:
         role = "out" if fn.buffers[number] in written else "in"
         buffers.append(Buffer(param.name, role, bits // 8))
         places[param] = Place(number)
-    folder = Folder(geometry)
+    folder = Folder(geometry_of(target))
     folder.add(lowered, places)
     return finish(folder, buffers)
 

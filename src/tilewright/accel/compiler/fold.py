@@ -21,6 +21,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.accel.compiler.nests import Env, Linear, Nest, filled, linear, nest_of
 from tilewright.accel.compiler.transfers import transfer
+from tilewright.accel.intrin import blend_passes
 from tilewright.accel.isa.steps import Indices
 from tilewright.accel.isa.stream import Instruction, MicroOp, Value
 from tilewright.accel.isa.table import AUX_FORMATS, LOOPS, REQUANT_ENTRIES, depth
@@ -195,11 +196,13 @@ class Folder:
                 bases[0] += given["taps"] - 1
             return self._reduce(name, [bases[at] for at in order], _picked(dims, order))
         if name == "vta_blend":
-            steps = (("mul", given["a"]), ("mac", given["b"]))
-            moved = [([bases[2], bases[at], 0], _picked(dims, (2, at))) for at in range(2)]
             return all(
-                self._alu({"fn": fn, "imm": 1, "value": by & 255}, *one)
-                for (fn, by), one in zip(steps, moved, strict=True)
+                self._alu(
+                    {"fn": fn, "imm": 1, "value": value},
+                    [bases[2], bases[at], 0],
+                    _picked(dims, (2, at)),
+                )
+                for fn, at, value in blend_passes(given["a"], given["b"])
             )
         if name in ("vta_requant", "vta_rescale"):
             near = all(bases[1 + at] == bases[1] + at for at in range(REQUANT_ENTRIES))

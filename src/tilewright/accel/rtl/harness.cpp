@@ -39,9 +39,31 @@ class Delay {
   uint32_t state_;
 };
 
+// Flags of a seed: handshakes that wait at random, and a request that memory refuses.
+class Faults {
+ public:
+  explicit Faults(int64_t seed)
+      : holds_(seed >= 0 && seed & TW_ACCEL_BACK_PRESSURE),
+        refused_(seed >= 0 && seed & TW_ACCEL_BUS_ERROR ? static_cast<uint32_t>(seed) : -1),
+        state_(static_cast<uint32_t>(seed)) {}
+  // Whether a channel goes on in this cycle.
+  bool goes() {
+    state_ = state_ * 1664525u + 1013904223u;
+    return !holds_ || state_ >> 30 != 0;
+  }
+  // The answer to the next request.
+  uint8_t response() { return requests_++ == refused_ ? 2 : 0; }
+
+ private:
+  bool holds_;
+  int64_t refused_, requests_ = 0;
+  uint32_t state_;
+};
+
 struct Burst {
   uint64_t address;
   int64_t beats, ready;
+  uint8_t response;
 };
 
 // A port of the model as bytes, whatever type Verilator gave it.
@@ -77,6 +99,8 @@ class Machine {
     writes_.clear();
     answers_.clear();
     now_ = -1;
+    faults_ = Faults(job->seed);
+    top_->m_rvalid = top_->m_bvalid = 0;
     Delay reads(config_.latency_cycles, job->seed, 0), writes(config_.latency_cycles, job->seed, 1);
     list_tasks();
     set(0x00, 2);
@@ -171,8 +195,10 @@ class Machine {
     const int bus = config_.bus_bytes;
     bool is_running = now_ >= 0;
     if (is_running) {
-      top_->m_arready = top_->m_awready = top_->m_wready = 1;
-      top_->m_rvalid = !reads_.empty() && reads_.front().ready <= now_;
+      take_requests();
+      // What is valid stays so until it is taken.
+      top_->m_rvalid =
+          !reads_.empty() && reads_.front().ready <= now_ && (top_->m_rvalid || faults_.goes());
       if (top_->m_rvalid) {
         const Burst &burst = reads_.front();
         uint8_t *written;
@@ -180,18 +206,19 @@ class Machine {
         uint8_t *from = find(burst.address, &written, &left);
         std::memset(bytes_of(top_->m_rdata), 0, bus);
         if (from) std::memcpy(bytes_of(top_->m_rdata), from, left < bus ? left : bus);
-        top_->m_rresp = from ? 0 : 2;
+        top_->m_rresp = from ? burst.response : 2;
         top_->m_rlast = burst.beats == 1;
       }
-      top_->m_bvalid = !answers_.empty() && answers_.front() <= now_;
-      top_->m_bresp = 0;
+      top_->m_bvalid =
+          !answers_.empty() && answers_.front().ready <= now_ && (top_->m_bvalid || faults_.goes());
+      if (top_->m_bvalid) top_->m_bresp = answers_.front().response;
     }
     top_->clk = 0;
     top_->eval();
     if (!is_running && top_->running) {
       now_ = 0;
       top_->m_rvalid = top_->m_bvalid = 0;
-      top_->m_arready = top_->m_awready = top_->m_wready = 1;
+      take_requests();
       top_->eval();
       is_running = true;
     }
@@ -201,21 +228,34 @@ class Machine {
     }
     top_->clk = 1;
     top_->eval();
+    if (is_running && was_read_) top_->m_rvalid = 0;
+    if (is_running && was_answered_) top_->m_bvalid = 0;
+  }
+
+  void take_requests() {
+    top_->m_arready = faults_.goes();
+    top_->m_awready = faults_.goes();
+    top_->m_wready = faults_.goes();
   }
 
   void observe(Delay &read_delay, Delay &write_delay) {
     const int bus = config_.bus_bytes;
-    if (top_->m_rvalid && top_->m_rready) {
+    was_read_ = top_->m_rvalid && top_->m_rready;
+    was_answered_ = top_->m_bvalid && top_->m_bready;
+    if (was_read_) {
       Burst &burst = reads_.front();
       burst.address += bus;
       if (--burst.beats == 0) reads_.pop_front();
     }
-    if (top_->m_arvalid) {
-      reads_.push_back({top_->m_araddr, top_->m_arlen + 1, now_ + read_delay.next()});
+    if (top_->m_arvalid && top_->m_arready) {
+      reads_.push_back(
+          {top_->m_araddr, top_->m_arlen + 1, now_ + read_delay.next(), faults_.response()});
     }
-    if (top_->m_bvalid && top_->m_bready) answers_.pop_front();
-    if (top_->m_awvalid) writes_.push_back({top_->m_awaddr, top_->m_awlen + 1, 0});
-    if (top_->m_wvalid && !writes_.empty()) {
+    if (was_answered_) answers_.pop_front();
+    if (top_->m_awvalid && top_->m_awready) {
+      writes_.push_back({top_->m_awaddr, top_->m_awlen + 1, 0, faults_.response()});
+    }
+    if (top_->m_wvalid && top_->m_wready && !writes_.empty()) {
       Burst &burst = writes_.front();
       uint8_t *written;
       for (int i = 0; i < bus; ++i) {
@@ -230,8 +270,8 @@ class Machine {
       }
       burst.address += bus;
       if (--burst.beats == 0) {
+        answers_.push_back({0, 0, now_ + write_delay.next(), burst.response});
         writes_.pop_front();
-        answers_.push_back(now_ + write_delay.next());
       }
     }
     for (int queue = 0; queue < TW_ACCEL_QUEUES; ++queue) {
@@ -271,8 +311,9 @@ class Machine {
   std::unique_ptr<VerilatedContext> context_;
   std::unique_ptr<Vvta_top> top_;
   tw_accel_job *job_ = nullptr;
-  std::deque<Burst> reads_, writes_;
-  std::deque<int64_t> answers_;
+  Faults faults_{TW_ACCEL_NO_STALLS};
+  std::deque<Burst> reads_, writes_, answers_;  // those of writes are answered when all is there
+  bool was_read_ = false, was_answered_ = false;
   std::vector<int64_t> tasks_[TW_ACCEL_QUEUES];
   size_t begun_[TW_ACCEL_QUEUES] = {}, ended_[TW_ACCEL_QUEUES] = {};
   int64_t now_ = -1;

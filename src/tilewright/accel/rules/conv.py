@@ -4,7 +4,7 @@ While one tile is multiplied, operands of the next part of the reduction are loa
 slot, the last tile is requantized in other banks of `acc`, and the one before is stored. What
 `hold` says stays: `none` loads operands for every part of every tile; `weights` keeps those of some
 output channels for all tiles of the image; `image` keeps a tile of it for all output channels.
-A residual sum at the end is three more passes of the ALU over a tile, and nothing more to store.
+A residual sum at the end is more passes of the ALU over a tile, and nothing more to store.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright import sym
+from tilewright.accel.intrin import blend_passes
 from tilewright.accel.isa.table import (
     OPCODES,
     REQUANT_ENTRIES,
@@ -26,13 +27,13 @@ from tilewright.accel.rules.tiles import (
     SLOTS,
     factors_of,
     finish_tile,
-    geometry_of,
     limits_of,
     scoped,
     sizes,
     tensorized,
     together,
 )
+from tilewright.base.target import geometry_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
 from tilewright.rules.rule import Rule
@@ -71,8 +72,12 @@ class Found:
     taps: tuple[int, int]
     row_step: tuple[int, int]  # of windows, and of their taps, in rows that are brought in
     column_step: tuple[int, int]
-    has_residual: bool = False
+    passes: int = 1  # of the ALU over a tile; more of them end in a residual sum
     weight_bits: int = 8
+
+    @property
+    def has_residual(self) -> bool:
+        return self.passes > 1
 
     def reach(self, tile: Column, axis: int) -> Column:
         """Positions that are brought in for so many windows."""
@@ -100,8 +105,9 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
         steps.append(tuple([int(s.value) if isinstance(s, sym.Const) else 0 for s in slopes]))
     rows, columns = [(a or 1, b or 1) for a, b in steps]
     has_residual = find_block(sch.function, "sum") is not None
+    passes = 2 + len(blend_passes(**factors_of(sch, "sum"))) if has_residual else 1
     (weights,) = (one for one in sch.function.buffers if one.name == "w")
-    return Found(n * u, o, i, j, c, k, (kh, kw), rows, columns, has_residual, weights.dtype.bits)
+    return Found(n * u, o, i, j, c, k, (kh, kw), rows, columns, passes, weights.dtype.bits)
 
 
 def even_tiles(extent: int, most: int) -> tuple[int, ...]:
@@ -111,7 +117,7 @@ def even_tiles(extent: int, most: int) -> tuple[int, ...]:
 
 
 def plans(found: Found, context: RuleContext) -> Space[ConvPlan] | None:
-    g = geometry_of(context)
+    g = geometry_of(context.target)
     most = depth("acc", g) // max(SLOTS)
     candidates: dict[str, Sequence[int | str]] = {
         "rows": even_tiles(found.rows, most),
@@ -160,7 +166,7 @@ def _sums(found: Found, c: Columns) -> Column:
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Units work side by side: the slowest one counts, and what does not overlap."""
-    g = geometry_of(context)
+    g = geometry_of(context.target)
     bus = g.bus_bytes
     down, across = -(-found.rows // c["rows"]), -(-found.columns // c["columns"])
     tiles = found.images * down * across
@@ -177,13 +183,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     load = loads_image * image + loads_weights * weights + tasks * word_bytes(g) / bus
     gemm = steps + 2.0 * tiles * far * parts
     vectors = found.images * found.outs * found.rows * found.columns
-    # Passes of a residual sum wait for each other: rescale, multiply, add, requantize.
-    passes, gaps = (4, 4 * LATENCY) if found.has_residual else (1, 0)
+    # Passes of a residual sum wait for each other: rescale, multiply and add, requantize.
+    gaps = found.passes * LATENCY * found.has_residual
     # It loads its operand, and for every tile parameters of both requantizations.
     parameters = tiles * far * REQUANT_ENTRIES * (c["outs"] + 1) * g.entry_bytes()["acc"]
     beside = found.has_residual * (vectors * g.batch * g.block_out + parameters) / bus
     load = load + beside
-    alu = vectors * passes + far * tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + gaps)
+    alu = vectors * found.passes + far * tiles * (c["outs"] * REQUANT_RELOAD_CYCLES + gaps)
     store = vectors * g.batch * g.block_out / bus
     loaded = tiles * far * parts
     slowest = together(c, loaded, [load, gemm, alu, store], g)
@@ -249,12 +255,12 @@ def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> 
         sch.compute_at(sch.get_block(name), tiles[-1])
     stages = ("inp", "wgt", "acc", *beside, *residual, "out")
     scoped(sch, stages, plan.slots, BANKS if residual else None)
-    g = geometry_of(context)
+    g = geometry_of(context.target)
     if residual:
         tensorized(sch, "scale", "vta_load_acc", g, 2)
         tensorized(sch, "a", "vta_rescale", g, 2, **limits_of(sch, "a"))
         tensorized(sch, "b", "vta_load_acc8", g, 2)
-        tensorized(sch, "sum", "vta_blend", g, 2, **factors_of(block_of(sch.function, "sum").body))
+        tensorized(sch, "sum", "vta_blend", g, 2, **factors_of(sch, "sum"))
     tensorized(sch, "acc", "vta_gemm", g, 3)
     tensorized(sch, "inp", "vta_load_inp", g, 2)
     tensorized(sch, "wgt", "vta_load_wgt" if found.weight_bits == 8 else "vta_load_wgt4", g, 2)

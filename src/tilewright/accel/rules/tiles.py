@@ -10,20 +10,13 @@ from tilewright import sym
 from tilewright.accel.intrin import LIMITS, SCOPES, of_geometry
 from tilewright.base.errors import ScheduleError
 from tilewright.base.geometry import Geometry
-from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
 from tilewright.rules.space import Column, Columns
-from tilewright.tensor.ir import Block, Load, Stmt, Store
+from tilewright.tensor.ir import Block, Load, Store
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 SLOTS = (2, 1)  # tiles that are at work at the same time
 MEMORY_OF = {"inp": "inp", "wgt": "wgt", "out": "out"}  # of stages; all others are in acc
-
-
-def geometry_of(context: RuleContext) -> Geometry:
-    geometry = context.target.geometry
-    assert geometry is not None, context.target
-    return geometry
 
 
 def sizes(block: Block) -> list[int]:
@@ -81,9 +74,9 @@ def limits_of(sch: Schedule, stage: str) -> dict[str, int]:
     return {one.name: number for one, number in zip(LIMITS, numbers, strict=True)}
 
 
-def factors_of(body: Stmt) -> dict[str, int]:
+def factors_of(sch: Schedule, stage: str) -> dict[str, int]:
     """What two tensors are multiplied by, of `x * a + z * b`."""
-    found = {}
+    found, body = {}, block_of(sch.function, stage).body
     for term in body.value.children() if isinstance(body, Store) else ():
         read = next(node for node in sym.walk(term) if isinstance(node, Load))
         factor = next((n for n in term.children() if isinstance(n, sym.Const)), sym.ONE)

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright import sym
+from tilewright.accel.intrin import blend_passes
 from tilewright.accel.isa.table import ACC_BANKS, LOOPS, REQUANT_RELOAD_CYCLES, depth, word_bytes
 from tilewright.accel.rules.conv import LATENCY, TASK_CYCLES, even_tiles
 from tilewright.accel.rules.tiles import (
     SLOTS,
     factors_of,
     finish_tile,
-    geometry_of,
     scoped,
     sizes,
     tensorized,
     together,
 )
 from tilewright.base.geometry import Geometry
+from tilewright.base.target import geometry_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
 from tilewright.rules.rule import Rule
@@ -69,7 +70,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
         return Found(n, o, i, j, reads)
     acc = block_of(sch.function, "acc")
     if not isinstance(acc.body, Update):
-        return Found(n, o, i, j, reads, passes=1 + len(reads))
+        passes = 1 + len(blend_passes(**factors_of(sch, "acc")))
+        return Found(n, o, i, j, reads, passes=passes)
     taps = [size for size, it in zip(sizes(acc), acc.iters, strict=True) if it.kind == REDUCE]
     kh, kw, near = (*taps, 1)[:3]
     (down, tall), (right, wide) = (_slopes(acc, axis) for axis in (2, 3))
@@ -90,7 +92,7 @@ def _slopes(acc: Block, axis: int) -> tuple[int, int]:
 
 
 def plans(found: Found, context: RuleContext) -> Space[VectorPlan] | None:
-    g = geometry_of(context)
+    g = geometry_of(context.target)
     most = depth("acc", g) // ACC_BANKS
     columns = even_tiles(found.columns, most)
     candidates = {
@@ -128,7 +130,7 @@ def _used(found: Found, c: Columns) -> Column:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    g = geometry_of(context)
+    g = geometry_of(context.target)
     tiles = (
         found.images
         * -(-found.rows // c["rows"])
@@ -160,7 +162,7 @@ def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -
     sch.reorder(n, oo, io, tile, oi, ii, ji, b, f)
     stages = [*found.reads, "par", "out"]
     sch.compute_at(sch.get_block("out"), tile)
-    g = geometry_of(context)
+    g = geometry_of(context.target)
     if found.passes > 1:
         sch.compute_at(sch.get_block("acc"), tile)
         stages.append("acc")
@@ -178,7 +180,7 @@ def apply(sch: Schedule, found: Found, plan: VectorPlan, context: RuleContext) -
 def _steps_of_alu(sch: Schedule, found: Found, g: Geometry) -> None:
     body = block_of(sch.function, "acc").body
     if not isinstance(body, Update):
-        tensorized(sch, "acc", "vta_blend", g, 2, **factors_of(body))
+        tensorized(sch, "acc", "vta_blend", g, 2, **factors_of(sch, "acc"))
         return
     loops = sch.get_loops(sch.get_block("acc"))
     n, o, i, j, b_, f, kh, kw, *t = loops[-9 if found.neighbours > 1 else -8 :]

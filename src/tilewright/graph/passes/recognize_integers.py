@@ -4,8 +4,8 @@
 
 Scales become fixed-point numbers: a multiplier of 31 bits and a shift, per output channel. Bytes
 get a sign, which moves their zero points by 128. Average pools are depthwise convolutions with
-ones; a sum of two results of such layers multiplies them by the pair of 7-bit numbers whose ratio
-is nearest that of the scales; what is put together, or quantized once more, is copied into its
+ones; a sum of two results of such layers multiplies them by two integers whose ratio is nearest
+that of the scales; what is put together, or quantized once more, is copied into its
 scale. It runs before constants are folded, for targets that compute with integers alone.
 """
 
@@ -26,7 +26,7 @@ from tilewright.sym import Const, Expr
 MULTIPLIER_BITS = I32.bits - 1  # of a scale as a fixed-point number
 MOST_SHIFT = I64.bits - 2  # bits that a product may be shifted: it has 64
 LOW, HIGH = int(np.iinfo(np.int8).min), int(np.iinfo(np.int8).max)  # of bytes
-MOST_FACTOR = HIGH  # of an operand of a sum: what a signed byte holds
+MOST_FACTORS = (HIGH, HIGH * -LOW + HIGH // 2)  # of a sum's operands: one signed byte, or two
 PRODUCTS = ("conv", "matmul", "max_pool", "avg_pool")  # what is worth a reason if it stays
 INTEGER_PRODUCTS = ("conv_integer", "matmul_integer")
 NOT_AROUND = "only quantize and dequantize around operators on floats are recognized"
@@ -63,15 +63,19 @@ def fixed_point(ratios: Array) -> tuple[Array, Array] | None:
 
 
 def factors(first: float, second: float) -> tuple[int, int]:
-    """Two numbers of 7 bits whose ratio is nearest that of two scales."""
-    small = np.arange(1, MOST_FACTOR + 1, dtype=np.float64)
-    if first >= second:
-        others = np.clip(np.rint(small * (second / first)), 0, MOST_FACTOR)
-        errors = np.abs(others / small - second / first)
-        at = int(np.argmin(errors + 1e-12 * small))
-        return int(small[at]), int(others[at])
-    b, a = factors(second, first)
-    return a, b
+    """Two numbers whose ratio is nearest that of two scales: of 7 bits, or of 14 if these do not
+    tell it as exactly as f32 does."""
+    if first < second:
+        return factors(second, first)[::-1]
+    ratio = second / first
+    for most in MOST_FACTORS:
+        greater = np.arange(1, most + 1, dtype=np.float64)
+        others = np.rint(greater * ratio)
+        errors = np.abs(others / greater - ratio)
+        at = int(np.argmin(errors + 1e-12 * greater))
+        if errors[at] <= ratio * np.finfo(np.float32).eps:
+            break
+    return int(greater[at]), int(others[at])
 
 
 def _dims(value: Value) -> tuple[int | Expr, ...]:

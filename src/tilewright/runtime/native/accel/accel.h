@@ -131,6 +131,13 @@ typedef struct {
   tw_accel_kernel gemm, alu[TW_FUNCTIONS];
 } tw_accel_kernels;
 
+/* How memory answers in simulators, as a seed: after a random latency; or one of these. */
+#define TW_ACCEL_NO_STALLS INT64_C(-1)      /* always after the same latency */
+#define TW_ACCEL_SILENT_AFTER(k) (-2 - (k)) /* no more behind the k-th request */
+/* Flags of a seed, which RTL alone heeds: other simulators have no handshakes. */
+#define TW_ACCEL_BACK_PRESSURE (INT64_C(1) << 32) /* `ready` and `valid` come at random */
+#define TW_ACCEL_BUS_ERROR (INT64_C(1) << 33)     /* SLVERR to the request of the seed's number */
+
 /* A buffer as a stream sees it. */
 typedef struct {
   uint64_t address; /* where the device finds it: a multiple of 4 KB */
@@ -156,7 +163,7 @@ typedef struct {
   int32_t buffers;
   tw_accel_buffer buffer[TW_ACCEL_BASES];
   int64_t timeout_cycles;
-  int64_t seed;         /* of random latency; -1: none; -2 - k: no answer behind the k-th */
+  int64_t seed;         /* of how memory answers, see above */
   int64_t *begin, *end; /* of every task, or NULL; -1 where it did not happen */
   int64_t counters[TW_ACCEL_COUNTERS];
   int64_t task; /* that an error is about; -1: none in particular */
@@ -201,7 +208,7 @@ TW_API int32_t tw_accel_counters(tw_accel *device, int64_t counters[TW_ACCEL_COU
 /* Begin and end of the last stream's tasks; -1 where a backend does not know. */
 TW_API int32_t tw_accel_times(tw_accel *device, const int64_t **begin, const int64_t **end,
                               int64_t *tasks);
-TW_API void tw_accel_stalls(tw_accel *device, int64_t seed); /* random latency; -1: none */
+TW_API void tw_accel_stalls(tw_accel *device, int64_t seed); /* how memory answers, see above */
 TW_API int32_t tw_accel_reset(tw_accel *device);             /* forget a stream that waits */
 TW_API int32_t tw_accel_error(const tw_accel *device, int64_t *task, const char **message);
 

@@ -56,7 +56,7 @@ int32_t tw_accel_open(const int32_t *words, int64_t count, const char *backend, 
   if (!d) return tw_error(TW_ERROR_NO_MEMORY, "not enough memory for an accelerator");
   memcpy(&d->config, words, sizeof d->config);
   d->next_address = PAGE;
-  d->job.seed = -1;
+  d->job.seed = TW_ACCEL_NO_STALLS;
   d->backend = backend_of(d, backend);
   if (d->backend) {
     d->state = d->backend->open(&d->config);

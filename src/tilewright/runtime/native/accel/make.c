@@ -19,6 +19,8 @@ typedef struct {
       latest[TW_ACCEL_QUEUES]; /* of every queue, the last task that the present one must meet */
   int64_t banks;               /* of acc that it touches */
   int32_t alu[TW_ACCEL_BANKS]; /* of every bank, the last task of the ALU that touches it */
+  int64_t tokens[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES]; /* from, to */
+  int32_t *pops; /* by queues and token: place of the task that pops it; rings of `token_max` */
 } maker;
 
 static void put(const maker *m, int64_t number, const tw_accel_place *place, uint64_t value) {
@@ -98,8 +100,26 @@ static int32_t visit_step(void *context, const tw_task_word *t, const tw_step *s
 
 /* ---- tokens ------------------------------------------------------------------------------- */
 
+/* A token from an earlier task to the present one. The earlier one must not begin before a token is
+ * popped that leaves room for its own in the counter. */
+static int32_t add_token(maker *m, int64_t earlier, int32_t to) {
+  tw_books *b = &m->books;
+  int32_t from = b->queue[earlier], most = b->machine->config.token_max;
+  int64_t number = m->tokens[from][to]++;
+  int32_t *popped = &m->pops[(from * TW_ACCEL_QUEUES + to) * most + number % most];
+  if (number >= most && b->clock[earlier][to] <= *popped) {
+    return tw_job_error(b->job, TW_ACCEL_TOKENS, earlier,
+                        "%lld: the tasks of one queue are %d tokens ahead of another that waits "
+                        "for them, more than a counter holds",
+                        (long long)earlier, most + 1);
+  }
+  *popped = b->place[b->number];
+  tw_books_follow(b, earlier);
+  return TW_OK;
+}
+
 /* Tokens from all tasks that the present one must meet, the latest first: they may bring others. */
-static void order(maker *m, const tw_task_word *t) {
+static int32_t order(maker *m, const tw_task_word *t) {
   tw_books *b = &m->books;
   const tw_accel_place(*fields)[F_COUNT] = b->machine->config.fields;
   uint64_t pops = 0;
@@ -112,13 +132,15 @@ static void order(maker *m, const tw_task_word *t) {
     int32_t queue = b->queue[other];
     m->latest[queue] = TW_NOBODY;
     if (tw_books_is_ordered(b, (int32_t)other)) continue;
-    tw_books_follow(b, other);
+    int32_t code = add_token(m, other, t->queue);
+    if (code != TW_OK) return code;
     pops |= UINT64_C(1) << queue;
     tw_task_word earlier;
     tw_task_decode(&b->machine->config, b->job, other, &earlier);
     put(m, other, &fields[earlier.op][F_PUSH], (uint64_t)earlier.f[F_PUSH] | 1u << t->queue);
   }
   put(m, b->number, &fields[t->op][F_POP], pops);
+  return TW_OK;
 }
 
 /* Between two tasks of the ALU, GEMM would take a bank that both need, and keep it for long. */
@@ -149,7 +171,7 @@ static int32_t visit(maker *m, int64_t number) {
     visit_transfer(m, &t);
   }
   meet_banks(m, t.op);
-  order(m, &t);
+  if (code == TW_OK) code = order(m, &t);
   put(m, number, &c->fields[t.op][F_BANKS], (uint64_t)m->banks);
   return code;
 }
@@ -207,6 +229,8 @@ int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64
   for (int32_t bank = 0; bank < TW_ACCEL_BANKS; ++bank) m.alu[bank] = TW_NOBODY;
   tw_machine *machine = tw_machine_open(config);
   ok = ok && machine;
+  m.pops = malloc(sizeof *m.pops * TW_ACCEL_QUEUES * TW_ACCEL_QUEUES * (size_t)config->token_max);
+  ok = ok && m.pops;
   m.books.machine = machine;
   m.books.job = &job;
   if (ok) repeat(&m, words, tasks, rounds, regions);
@@ -214,6 +238,7 @@ int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64
   if (!ok) tw_job_error(&job, TW_ERROR_NO_MEMORY, -1, "not enough memory for a stream");
   for (int64_t at = 0; at < job.tasks && job.code == TW_OK; ++at) visit(&m, at);
   tw_books_free(&m.books);
+  free(m.pops);
   if (machine) tw_machine_close(machine);
   for (int32_t i = 0; i < count; ++i) free(written[i]);
   return job.code == TW_OK ? TW_OK : tw_error(job.code, job.message);
