@@ -200,6 +200,15 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "diagonals": (lambda a: (a.diagonal(), a.diagonal(1), a.diagonal(-1)), (X,)),
         "as_strided": (lambda a: a.as_strided((2, 2), (1, 3), 1), (X,)),
+        "as_strided of everything in order": (
+            lambda a: (
+                a.as_strided((3, 1, 5, 1), (5, 99, 1, 7)),
+                a.as_strided((5, 3), (3, 1)),
+                a.as_strided((5, 3), (1, 5)),
+                a.as_strided((2, 5), (5, 1)),
+            ),
+            (X,),
+        ),
         "unfold": (lambda a: a.unfold(1, 3, 2), (X,)),
         "tril and triu": (lambda a: (a.tril(), a.triu(1)), (X,)),
         "an empty tensor": (lambda a: (a[:0], a[:0].sum(), torch.cat([a[:0], a])), (X,)),

@@ -55,6 +55,16 @@ def test_a_family_gives_what_pytorch_gives(name):
     assert differences(interpreted(family, family.inputs), want) == []
 
 
+def test_a_global_pool_of_channels_last_gathers_nothing():
+    pool = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.AdaptiveAvgPool2d(1))
+    images = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
+    dynamic = {"input": {0: "batch"}}
+    made = import_program(pool.to(memory_format=torch.channels_last), (images,), dynamic=dynamic)
+    ops = [node.op for node in made.module.main.nodes]
+    assert "reduce_mean" in ops
+    assert "gather" not in ops
+
+
 class Dropped(torch.nn.Module):
     def forward(self, q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.25)

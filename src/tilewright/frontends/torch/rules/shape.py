@@ -277,8 +277,26 @@ def _as_strided(node: Context) -> Value:
         start = 0
     elif isinstance(start, int):
         start -= node.raw["self"].storage_offset()
-    places = strided_places(node, node.out, node.args["stride"], start)
+    strides = node.args["stride"]
+    if start == 0 and _is_whole(node.shape(flat)[0], node.out, strides):
+        return node.reshape(flat, node.out)
+    places = strided_places(node, node.out, strides, start)
     return node.emit("gather", flat, places, axis=0)
+
+
+def _is_whole(count: Expr, dims: Sequence[Expr], strides: Sequence[Dim]) -> bool:
+    """Whether strides are those of all `count` elements in order; one of a single index may be any.
+
+    The mean that PyTorch makes of a global pool ends in such a view.
+    """
+    inner: Expr = ONE
+    for dim, stride in zip(reversed(dims), reversed(strides), strict=True):
+        if dim is ONE:
+            continue
+        if sym.simplify(sym.as_expr(stride)) is not inner:
+            return False
+        inner = sym.simplify(sym.mul(inner, dim))
+    return inner is sym.simplify(count)
 
 
 def _as_strided_scatter(node: Context) -> Value:
