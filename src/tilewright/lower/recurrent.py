@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright import sym, te
-from tilewright.base.dtype import INDEX, DType
+from tilewright.base.dtype import I32, INDEX, DType
+from tilewright.graph.ops.recurrent import STATE_STEPS, state_offset
 from tilewright.lower.base import Lowering, Use, wide, wide_type
 from tilewright.lower.linalg import summed
 from tilewright.sym import Expr
 from tilewright.te import Tensor
 
 Function = Callable[[Expr], Expr]
+Products = Callable[[Expr, Expr, int, Expr], Expr]  # of a step's state with a unit of a gate
 
 
 def _activation(name: str, alpha: float, beta: float, of: DType) -> Function:
@@ -94,7 +96,8 @@ class Layer:
 
     def product(self, read: Callable[[Expr], Expr], row: Expr) -> Expr:
         """The product of a state with a row of the weights."""
-        return summed(self.hidden, lambda k: read(k) * wide(self.r[row, k]), te.const(0, self.of))
+        of = self.of if self.r.dtype.is_float else I32
+        return summed(self.hidden, lambda k: read(k) * te.cast(self.r[row, k], of), te.const(0, of))
 
     def running(self, place: Expr, b: Expr, new: Expr, old: Expr) -> Expr:
         """The new value while the sequence has not ended."""
@@ -186,15 +189,100 @@ def _lstm(
     c0: Tensor | None,
     peephole: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """Gates in order input, output, forget, cell; peepholes input, output, forget."""
     layer = Layer(use, gates, r, lengths)
+
+    def products(h: Tensor) -> Products:
+        sums = layer.sums("sums", lambda t, b, k: h[t - 1, b, k], 4)
+        return lambda t, b, at, j: sums[t, b, at, j]
+
+    return _lstm_steps(layer, products, h0, c0, peephole)
+
+
+def _quantized_lstm(
+    use: Use,
+    gates: Tensor,
+    r: Tensor,
+    scale: Tensor,
+    totals: Tensor,
+    zero: Tensor | None,
+    lengths: Tensor | None,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    peephole: Tensor | None,
+) -> tuple[Tensor, ...]:
+    layer = Layer(use, gates, r, lengths)
+
+    def products(h: Tensor) -> Products:
+        """sum of (q - z) * (r - zero)  =  q @ r  -  z * totals  -  zero * sum of q, in i32."""
+        step, point = _state_range(layer, h)
+        q = layer.stage(
+            "states",
+            lambda t, b, k: te.cast(
+                te.round(h[t - 1, b, k] / step[t, 0]) + point[t, 0], use["states"]
+            ),
+        )
+        sums = layer.sums("sums", lambda t, b, k: te.cast(q[t, b, k], I32), 4)
+        of_states = te.compute(
+            (layer.times, layer.batch),
+            lambda t, b: summed(layer.hidden, lambda k: te.cast(q[t, b, k], I32), te.const(0, I32)),
+            name=f"{use.name}_of_states",
+        )
+
+        def product(t: Expr, b: Expr, at: int, j: Expr) -> Expr:
+            row = layer.row(at, j)
+            total = sums[t, b, at, j] - te.cast(point[t, 0], I32) * totals[row]
+            if zero is not None:
+                total = total - te.cast(zero[row], I32) * of_states[t, b]
+            return te.cast(total, layer.of) * (step[t, 0] * scale[row])
+
+        return product
+
+    return _lstm_steps(layer, products, h0, c0, peephole)
+
+
+def _state_range(layer: Layer, h: Tensor) -> tuple[Tensor, Tensor]:
+    """What a step of quantized states is worth, and where their zero is, at every step."""
+    use, of = layer.use, layer.of
+    steps, offset = te.const(STATE_STEPS, of), te.const(state_offset(use["states"]), of)
+
+    def bound(name: str, combine: te.Reduction) -> Tensor:
+        """The least or greatest state; one that is zero is added to them."""
+
+        def element(t: Expr, _: Expr) -> Expr:
+            b = te.reduce_axis((0, layer.batch), name="b")
+            k = te.reduce_axis((0, layer.hidden), name="k")
+            return combine(h[t - 1, b, k], axis=[b, k])
+
+        return te.compute((layer.times, 1), element, name=f"{use.name}_{name}")
+
+    low, high = bound("low", te.min), bound("high", te.max)
+
+    def element(t: Expr, _: Expr) -> tuple[Expr, Expr]:
+        least = te.min(low[t, 0], te.const(0, of))
+        width = te.max(high[t, 0], te.const(0, of)) - least
+        step = te.select(width > 0, width / steps, te.const(1, of))
+        return step, te.round(-least / step) - offset
+
+    made: tuple[Tensor, Tensor] = te.compute((layer.times, 1), element, name=f"{use.name}_range")
+    return made
+
+
+def _lstm_steps(
+    layer: Layer,
+    products: Callable[[Tensor], Products],
+    h0: Tensor | None,
+    c0: Tensor | None,
+    peephole: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Gates in order input, output, forget, cell; peepholes input, output, forget."""
+    use = layer.use
     f, g, output = layer.function(0), layer.function(1), layer.function(2, gate=False)
     (h, h_start), (c, c_start) = layer.state("h", h0), layer.state("c", c0)
     one = te.const(1, layer.of)
-    sums = layer.sums("sums", lambda t, b, k: h[t - 1, b, k], 4)
+    product = products(h)
 
     def gate(at: int, t: Expr, b: Expr, j: Expr, cell: Expr | None) -> Expr:
-        total = layer.x(t, b, at, j) + sums[t, b, at, j]
+        total = layer.x(t, b, at, j) + product(t, b, at, j)
         if peephole is None or cell is None:
             return total
         return total + te.cast(peephole[layer.row(at, j)], layer.of) * cell
@@ -217,4 +305,9 @@ def _lstm(
     return layer.finish(*made)
 
 
-LOWERINGS: dict[str, Lowering] = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}
+LOWERINGS: dict[str, Lowering] = {
+    "rnn": _rnn,
+    "gru": _gru,
+    "lstm": _lstm,
+    "quantized_lstm": _quantized_lstm,
+}

@@ -4,6 +4,9 @@ The input is projected beforehand, by an ordinary matrix product: `gates` [time,
 holds x @ w + biases, gate after gate, and what is left here is the recurrence alone. Sequences
 shorter than the time axis (`lengths`) keep their state and give zeros behind their end. `reverse`
 runs from the end to the beginning.
+
+Where the recurrent weights are bytes (`quantized_lstm`), the state is quantized in every step over
+the range that it has then, zero included, and multiplied as integers.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dtype import I8, I16, U8, DType
 from tilewright.graph.op import FLOAT, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.linalg import wide
 from tilewright.graph.ops.rules import same_dim
@@ -140,15 +144,29 @@ def _lstm(
     c0: Array | None = None,
     peephole: Array | None = None,
 ) -> tuple[Array, ...]:
+    weights = wide(r).T
+    return _lstm_steps(call, gates, lambda h: h @ weights, r.shape[1], lengths, h0, c0, peephole)
+
+
+def _lstm_steps(
+    call: Call,
+    gates: Array,
+    product: Callable[[Array], Array],
+    hidden: int,
+    lengths: Array | None,
+    h0: Array | None,
+    c0: Array | None,
+    peephole: Array | None,
+) -> tuple[Array, ...]:
     """Gates in order input, output, forget, cell; peepholes input, output, forget."""
-    x, weights, hidden = wide(gates), wide(r).T, r.shape[1]
+    x = wide(gates)
     zeros = np.zeros(3 * hidden, x.dtype)
     pi, po, pf = np.split(zeros if peephole is None else wide(peephole), 3)
     f, g, output = _function(call, 0), _function(call, 1), _function(call, 2, gate=False)
     h, c = _start(h0, x, hidden), _start(c0, x, hidden)
     out = np.zeros((*x.shape[:2], hidden), x.dtype)
     for step, running in _steps(call, len(x), lengths):
-        xi, xo, xf, xc = np.split(x[step] + h @ weights, 4, axis=1)
+        xi, xo, xf, xc = np.split(x[step] + product(h), 4, axis=1)
         let_in = f(xi + pi * c)
         keep = 1 - let_in if call["input_forget"] else f(xf + pf * c)
         cell = keep * c + let_in * g(xc)
@@ -158,11 +176,59 @@ def _lstm(
     return _finish(call, gates.dtype, out, h, c)
 
 
+def _quantized_lstm(
+    call: Call,
+    gates: Array,
+    r: Array,
+    scale: Array,
+    totals: Array,
+    zero: Array | None = None,
+    lengths: Array | None = None,
+    h0: Array | None = None,
+    c0: Array | None = None,
+    peephole: Array | None = None,
+) -> tuple[Array, ...]:
+    """sum of (q - z) * (r - zero)  =  q @ r  -  z * totals  -  zero * sum of q, in i32."""
+    weights, offset = r.astype(np.int32).T, state_offset(call["states"])
+
+    def product(h: Array) -> Array:
+        low, high = h.min(initial=0), h.max(initial=0)
+        step = (high - low) / h.dtype.type(STATE_STEPS) if high > low else h.dtype.type(1)
+        point = np.round(-low / step)
+        q = np.clip(np.round(h / step) + point, 0, STATE_STEPS).astype(np.int32) - offset
+        total = q @ weights - (int(point) - offset) * totals
+        if zero is not None:
+            total = total - q.sum(axis=1, keepdims=True) * zero.astype(np.int32)
+        return np.asarray(total.astype(h.dtype) * (step * scale))
+
+    return _lstm_steps(call, gates, product, r.shape[1], lengths, h0, c0, peephole)
+
+
+STATE_STEPS = 255  # between the least and the greatest state
+
+
+def state_offset(states: DType) -> int:
+    """What is taken from a quantized state, 0 to 255, so that its type holds it."""
+    return 1 << (I8.bits - 1) if states is I8 else 0
+
+
+def _quantized_state_type(call: Call) -> tuple[Type, ...]:
+    made = _state_type(call, 4, 2)
+    if call["states"] not in (U8, I8, I16):
+        raise call.error("TW1211", f"{call.op} has states in u8, i8 or i16, not {call['states']}")
+    rows = call.shape(1)[0]
+    for at in (2, 3, 4):
+        if call.has(at):
+            same_dim(call, call.shape(at)[0], rows, "rows of the weights and their parameters")
+    return made
+
+
 _COMMON = (
     Attr("activations", tuple, required=True),  # (name, alpha, beta) for each function
     Attr("reverse", bool, False),
     Attr("clip", float, None),  # inputs of gates are kept within [-clip, clip]
 )
+_INPUT_FORGET = Attr("input_forget", bool, False)
 _GATES = (Input("gates", FLOAT), Input("r", FLOAT))
 _LENGTHS = Input("lengths", INTEGER, optional=True)
 _STATE = Input("h0", FLOAT, optional=True)
@@ -199,6 +265,26 @@ OPS = (
         lambda call: _state_type(call, 4, 2),
         _lstm,
         OPAQUE,
-        (*_COMMON, Attr("input_forget", bool, False)),
+        (*_COMMON, _INPUT_FORGET),
+    ),
+    Op(
+        "quantized_lstm",
+        "An LSTM with recurrent weights in bytes: all h, the last h, the last cell. `scale`, "
+        "`zero` and `totals`, the sums of r - zero along k, are per row of r.",
+        (
+            Input("gates", FLOAT),
+            Input("r", INTEGER),
+            Input("scale", FLOAT),
+            Input("totals", INTEGER),
+            Input("zero", INTEGER, optional=True),
+            _LENGTHS,
+            _STATE,
+            Input("c0", FLOAT, optional=True),
+            Input("peephole", FLOAT, optional=True),
+        ),
+        _quantized_state_type,
+        _quantized_lstm,
+        OPAQUE,
+        (*_COMMON, _INPUT_FORGET, Attr("states", DType, U8)),
     ),
 )

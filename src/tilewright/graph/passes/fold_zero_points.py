@@ -20,7 +20,15 @@ from tilewright.base.dtype import I8, I32
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.match import (
+    Array,
+    Replacement,
+    Scope,
+    Steps,
+    remade,
+    rewrite_matches,
+    shape_of,
+)
 from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.passes.match_signs import is_depthwise, without_zero
 from tilewright.graph.types import TensorType
@@ -29,7 +37,7 @@ from tilewright.sym import ONE, Const, const
 
 def fold_zero_points(module: Module, ctx: PassContext) -> Module:
     """Before: matmul_integer(%a, %w, %z).   After: add(matmul_integer(%a, %w), %terms)."""
-    return rewrite_matches(module, (matmul, matmul_of_two, conv))
+    return rewrite_matches(module, (matmul, matmul_of_two, conv, lstm))
 
 
 def _input(node: Node, at: int) -> Value | None:
@@ -118,6 +126,22 @@ def matmul_of_two(node: Node, scope: Scope) -> Replacement:
         count = steps.constant(int(left[-1].value), total.tensor, "k")
         steps.add("add", total, steps.add("mul", steps.add("mul", p, q), count))
     return steps.done()
+
+
+def lstm(node: Node, scope: Scope) -> Replacement:
+    """Recurrent weights; what a state's zero point is multiplied with counts theirs already."""
+    if node.op != "quantized_lstm":
+        return None
+    gates, r, scale, totals, zero, *others = (*node.inputs, None)
+    weights, points = scope.constant(r), scope.constant(zero)
+    if weights is None or points is None:
+        return None
+    signed = without_zero(weights, points[:, None])
+    if signed is None:
+        return None
+    steps = Steps(node, scope)
+    inputs = (gates, _stored(steps, signed, weights, r), scale, totals, None, *others[:-1])
+    return [*steps.nodes, remade(node, node.op, *inputs, **dict(node.attributes))]
 
 
 def _negated(steps: Steps, value: Value | None) -> Value | None:

@@ -6,7 +6,8 @@ NEON multiplies bytes with a sign by such, VNNI bytes without a sign by bytes wi
 bit of an operand is flipped, which moves its zero point by 128; `fold_zero_points` makes a constant
 of that. Whatever quantizes gives the other bytes straight away, what only moves bytes moves them,
 and those who read them otherwise read the new ones, so that nothing is there twice. Weights count
-as what they are without their zero point, which `fold_zero_points` takes away.
+as what they are without their zero point, which `fold_zero_points` takes away. Of a layer that
+quantizes its states on the way, these get the other sign.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
+from tilewright.graph.match import Array, Replacement, Scope, Steps, remade, rewrite_matches
 from tilewright.graph.types import TensorType
 
 PRODUCTS = ("matmul_integer", "conv_integer")
@@ -36,7 +37,7 @@ def match_signs(module: Module, ctx: PassContext) -> Module:
     if not isinstance(target, Target):
         return module
     return rewrite_matches(
-        module, (partial(product, target=target), partial(dequantize, target=target))
+        module, tuple(partial(rule, target=target) for rule in (product, dequantize, states))
     )
 
 
@@ -126,6 +127,16 @@ def dequantize(node: Node, scope: Scope, *, target: Target) -> Replacement:
     zero = node.inputs[2] if len(node.inputs) > 2 else None
     steps.add("dequantize", moved, node.inputs[1], steps.zero(zero, other), **dict(node.attributes))
     return steps.done()
+
+
+def states(node: Node, scope: Scope, *, target: Target) -> Replacement:
+    """States that a layer quantizes itself, times bytes with a sign."""
+    of = node.get("states", U8)
+    if node.op != "quantized_lstm" or of not in OTHER or multiplies(target, of.name, "i8"):
+        return None
+    if not multiplies(target, OTHER[of].name, "i8"):
+        return None
+    return [remade(node, node.op, *node.inputs, **{**dict(node.attributes), "states": OTHER[of]})]
 
 
 class Flipped(Steps):

@@ -15,7 +15,7 @@ from tilewright.base.dtype import I8, I16, U8
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches
+from tilewright.graph.match import Replacement, Scope, Steps, remade, rewrite_matches
 from tilewright.graph.passes.match_signs import PRODUCTS, is_depthwise
 from tilewright.graph.types import TensorType
 
@@ -25,7 +25,9 @@ def widen_bytes(module: Module, ctx: PassContext) -> Module:
     target = ctx.target
     if not isinstance(target, Target) or not multiplies(target, "i16", "i16"):
         return module
-    return rewrite_matches(module, (partial(widen, target=target),))
+    return rewrite_matches(
+        module, (partial(widen, target=target), partial(widen_states, target=target))
+    )
 
 
 def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
@@ -41,6 +43,19 @@ def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
     wide = [_wide(steps, value) for value in (a, b)]
     steps.add(node.op, *wide, *node.inputs[2:], **dict(node.attributes))
     return steps.done()
+
+
+def widen_states(node: Node, scope: Scope, *, target: Target) -> Replacement:
+    """A layer that quantizes its states itself, to what the target does not multiply."""
+    of = node.get("states", U8)
+    if node.op != "quantized_lstm" or of is I16 or multiplies(target, of.name, "i8"):
+        return None
+    gates, r, *others = node.inputs
+    assert r is not None
+    steps = Steps(node, scope)
+    r = _wide(steps, r)
+    attributes = {**dict(node.attributes), "states": I16}
+    return [*steps.nodes, remade(node, node.op, gates, r, *others, **attributes)]
 
 
 def _wide(steps: Steps, value: Value) -> Value:

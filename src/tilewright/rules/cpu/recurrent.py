@@ -3,7 +3,8 @@
     for t { for panel in parallel ... { for k { sums of some units, all gates } }  gates of all }
 
 Weights are laid out panel by panel, in the order in which a step walks over them: units innermost,
-then gates, then k. What was projected before the scan is no part of it.
+then gates, then k. What was projected before the scan is no part of it. Where the target multiplies
+the types by dot products, units are lanes of such an instruction, with a group of k side by side.
 
 A step that is one block and reads of the step before only its own element, as of a running sum, is
 a chain for every element: threads may share out chains, each with all of its steps.
@@ -17,8 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.dots import Dot, dots_of
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.dot_model import register_tile
+from tilewright.rules.cpu.dot_model import tile_cycles as dot_tile_cycles
 from tilewright.rules.cpu.gemm_model import ceil_div, tiles_cycles
 from tilewright.rules.match.nest import (
     DYNAMIC_BATCH,
@@ -76,6 +80,7 @@ class Weights:
     units: int  # per gate
     unit: int  # the iterator
     ordered: bool  # rows are gate * units + unit, columns are k
+    dot: Dot | None  # the instruction that adds groups of products
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,9 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Recurrent | N
     nest = inner_nest(sch, block, 1)
     if nest is None or not nest.spatial or any(it.kind == SCAN for it in found.iters[1:]):
         return None
-    weights, lanes = _weights(sch, nest), costs.lanes_of(context.target, found)
+    weights, lanes = _weights(sch, nest, context), costs.lanes_of(context.target, found)
+    if weights is not None and weights.dot is not None:
+        lanes = weights.dot.lanes
     are_chains = weights is None and len(sch.get_child_blocks(loops[0])) == 1 and _is_apart(nest)
     return Recurrent(nest, weights, lanes, nest.guess(0), are_chains)
 
@@ -206,8 +213,14 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
     panels = ceil_div(weights.units, c["vectors"] * found.lanes)
     groups = ceil_div(batch, c["sequences"])
     width = gates * c["vectors"]
-    compute = panels * k * tiles_cycles(batch, width, c["sequences"], width, machine)
-    turns = panels * groups * k / machine.fma_per_cycle  # a slot for the end of each turn
+    if weights.dot is None:
+        compute = panels * k * tiles_cycles(batch, width, c["sequences"], width, machine)
+        calls = k
+    else:
+        each = dot_tile_cycles(weights.dot, machine, c["sequences"], width, k, near=True)
+        compute = panels * groups * each
+        calls = k / weights.dot.steps
+    turns = panels * groups * calls / machine.fma_per_cycle  # a slot for the end of each turn
     # Weights beyond L2: what was used last is still there if the next step begins with it.
     size_bytes = gates * weights.units * k * weights.element_bytes
     threads = np.where(c["parallel"] == PANELS, context.threads, 1)
@@ -266,7 +279,7 @@ def _share(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:
 # ------------------------------------------------------------------------------------ GEMM
 
 
-def _weights(sch: Schedule, nest: Nest) -> Weights | None:
+def _weights(sch: Schedule, nest: Nest, context: RuleContext) -> Weights | None:
     body = nest.block.body
     if not isinstance(body, Update) or body.reducer.name != "sum" or len(nest.reduce) != 1:
         return None
@@ -291,7 +304,9 @@ def _weights(sch: Schedule, nest: Nest) -> Weights | None:
         extent = nest.extent(unit)
         if read is None or not isinstance(extent, Const) or len(load.index) != 2:
             return None
-        units = int(extent.value)
+        units, ordered = int(extent.value), _is_ordered(nest, load, gates, int(extent.value))
+        state = loads[1 - loads.index(load)]
+        dot = _dot(nest, state, load, context) if ordered else None
         return Weights(
             read,
             load.buffer.name,
@@ -299,9 +314,21 @@ def _weights(sch: Schedule, nest: Nest) -> Weights | None:
             gates,
             units,
             unit,
-            _is_ordered(nest, load, gates, units),
+            ordered,
+            dot,
         )
     return None
+
+
+def _dot(nest: Nest, state: Load, weights: Load, context: RuleContext) -> Dot | None:
+    """What adds groups of products along k, if the target has such an instruction."""
+    k, made = nest.reduce[0], nest.block.writes[0].buffer.dtype
+    extent = nest.extent(k)
+    if not isinstance(extent, Const) or state.index[-1] is not nest.var(k):
+        return None
+    types = (state.buffer.dtype.name, weights.buffer.dtype.name, made.name)
+    found = dots_of(context.target, *types)
+    return next((dot for dot in found if extent.value % dot.steps == 0), None)
 
 
 def _stored(expr: Expr) -> Expr:
@@ -332,11 +359,11 @@ def _panels(
     packed = sch.cache_read(BlockRef(found.nest.name), weights.read, "global")
     if weights.ordered:
         units = weights.units
-        sch.transform_layout(
-            packed,
-            ("write", 0),
-            f"(r, k) -> (r % {units} // {width}, k, r // {units}, r % {units} % {width})",
-        )
+        k, grouped = "k", ""
+        if weights.dot is not None:
+            k, grouped = f"k // {weights.dot.group}", f", k % {weights.dot.group}"
+        places = f"r % {units} // {width}, {k}, r // {units}, r % {units} % {width}{grouped}"
+        sch.transform_layout(packed, ("write", 0), f"(r, k) -> ({places})")
     else:
         sch.transform_layout(packed, ("write", 0), "(r, k) -> (k, r)")
     if weights.name in context.constants:
@@ -362,11 +389,20 @@ def _order(sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPla
         sch.reorder(*loops, *gates, panel)
         some, each = sch.split(fused(sch, loops), [None, plan.sequences])
         outer, inner = [some], [each]
-    k = nest.loops[nest.reduce[0]]
-    sch.reorder(panel, *outer, k, *inner, *gates, step, lane)
-    sch.vectorize(lane)
+    k, dot = nest.loops[nest.reduce[0]], weights.dot
+    if dot is None:
+        sch.reorder(panel, *outer, k, *inner, *gates, step, lane)
+        sch.vectorize(lane)
+    else:
+        k, grouped = sch.split(k, [None, dot.steps])
+        *before, last = register_tile(dot, inner, step)
+        sch.reorder(panel, *outer, k, *gates, *before, last, lane, grouped)
     for loop in (*inner, *gates, step):
         sch.unroll(loop)
+    if dot is not None:
+        init = sch.decompose_reduction(BlockRef(nest.name), k)
+        sch.tensorize(lane, dot.name)
+        sch.tensorize(sch.get_loops(init)[-1], dot.name)
     return panel
 
 

@@ -4,7 +4,8 @@
     C[ramp(i * n, 1, 16)] = A[ramp(0, 1, 16)] * broadcast(x, 16)
 
 - An index linear in the loop variable becomes a ramp, any other one a vector of indices.
-- A condition on the variable becomes a mask on the stores and loads behind it.
+- A condition on the variable becomes a mask on the stores and loads behind it; loads that no lane
+  can do wrong are done before, by all lanes.
 - What has no vector form (calls, accumulation into one element, loops whose bounds differ between
   lanes) is repeated per lane, in an unrolled loop.
 - A buffer allocated inside belongs to one iteration: each lane gets its own element of it.
@@ -13,12 +14,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.base.passes import PassContext
 from tilewright.sym import (
+    ONE,
     TRUE,
+    And,
     Cast,
     Const,
     Context,
@@ -27,6 +31,7 @@ from tilewright.sym import (
     FloorMod,
     Le,
     Lt,
+    Or,
     Select,
     Size,
     Var,
@@ -88,6 +93,10 @@ def _has_vectors(root: Stmt) -> bool:
     )
 
 
+# When a load is done: by all lanes, by those that choose it, or by all or none.
+ALWAYS, BY_LANE, BY_BRANCH = "always", "by lane", "by branch"
+
+
 class _NoVectorForm(Exception):
     """The statement has to be repeated per lane."""
 
@@ -140,6 +149,13 @@ class _Lanes:
     def _store(self, stmt: Store) -> Stmt:
         if stmt.mask is not None:
             raise _NoVectorForm
+        anyway = self._read_anyway(stmt.value)
+        if anyway:
+            names = {load: var(load.buffer.name, load.dtype) for load in anyway}
+            body: Stmt = replace(stmt, value=sym.replaced(stmt.value, dict(names)))
+            for load, name in names.items():
+                body = Let(name, load, body, stmt.loc)
+            return self._vector_form(body)
         (index,) = (self.expr(at) for at in stmt.index)
         accumulates = any(load.buffer is stmt.buffer for load in loads(stmt.value))
         if not index.dtype.is_vector:
@@ -245,6 +261,45 @@ class _Lanes:
         name = var(self.var.name)
         body = fresh_copy(stmt, {self.var: name})
         return replace(self.source, var=name, body=body, kind=UNROLL)
+
+    # ------------------------------------------------------------------ guarded loads
+
+    def _read_anyway(self, value: Expr) -> list[Load]:
+        """Loads in arms that lanes choose for themselves, which all lanes may do without a mask.
+
+        They are read in any case, as by the condition, or they are inside of their buffers.
+        """
+        found: dict[str, dict[Load, None]] = {ALWAYS: {}, BY_LANE: {}, BY_BRANCH: {}}
+        stack, seen = [(value, ALWAYS)], set()
+        while stack:
+            node, when = stack.pop()
+            if (node, when) in seen:
+                continue
+            seen.add((node, when))
+            if isinstance(node, Load):
+                found[when][node] = None
+            if isinstance(node, (Select, And, Or)):
+                test, *arms = node.children()
+                stack.append((test, when))
+                guard = BY_LANE if self._differs(test) and when != BY_BRANCH else BY_BRANCH
+                stack += [(arm, guard) for arm in arms]
+            else:
+                stack += [(child, when) for child in node.children()]
+        always = found[ALWAYS]
+        return [load for load in found[BY_LANE] if load in always or self._is_inside(load)]
+
+    def _differs(self, test: Expr) -> bool:
+        """Whether lanes may disagree about a condition."""
+        return any(name is self.var or name in self.named for name in sym.free_vars(test))
+
+    def _is_inside(self, load: Load) -> bool:
+        """Whether every lane addresses an element of the buffer, whatever it chooses."""
+        (at,) = load.index
+        if _loads_any(at) or any(name in self.named for name in sym.free_vars(at)):
+            return False
+        size = reduce(sym.mul, load.buffer.shape, ONE)
+        ctx = self.ctx.bind(self.var, self.start, sym.add(self.start, self.lanes))
+        return sym.prove(sym.le(0, at), ctx) and sym.prove(sym.lt(at, size), ctx)
 
     # ------------------------------------------------------------------ expressions
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from onnx import NodeProto
-
-from tilewright.base.dtype import F32, I32
+from tilewright.base.dtype import F32, I8, I16, I32
 from tilewright.frontends.onnx.rules.activation import (
     elu,
     gelu,
@@ -22,7 +19,7 @@ from tilewright.frontends.onnx.rules.pool import avg_pool
 from tilewright.frontends.onnx.rules.quantize import RULES as QUANTIZE
 from tilewright.frontends.onnx.rules.quantize import dynamic_quantize
 from tilewright.frontends.onnx.rules.recurrent import layer
-from tilewright.frontends.onnx.rules.tensors import dims, part, reshape, transpose
+from tilewright.frontends.onnx.rules.tensors import dims, item, part, reshape, transpose
 from tilewright.graph import Value
 
 # ------------------------------------------------------------------ activations behind others
@@ -244,23 +241,33 @@ def _dynamic_quantize_matmul(node: Context) -> Value:
     return scaled_product(node, (a, node[1]), (scale, node[2]), zeros, node.get(4))
 
 
-def _dynamic_quantize_lstm(node: Context) -> Sequence[Value | None]:
-    """An LSTM with weights in int8, given transposed. Its input and states stay real numbers here:
-    quantizing them, as the name has it, only serves speed."""
-    inputs = list(node.inputs[:8])
-    for at, scale in ((1, 8), (2, 10)):
-        shape = (*dims(node, node[scale]), 1)[:2]  # by direction, or by direction and column
-        by_column = [
-            node.unsqueeze(reshape(node, v, *shape), 1) for v in (node[scale], node[scale + 1])
-        ]
-        zero = node.emit("cast", by_column[1], to=F32)
-        weights = node.emit("sub", node.emit("cast", node[at], to=F32), zero)
-        weights = node.emit("mul", weights, by_column[0])
-        inputs[at] = transpose(node, weights, 0, 2, 1)
-    proto = NodeProto()
-    proto.CopyFrom(node.node)
-    proto.op_type = "LSTM"
-    return layer(replace(node, node=proto, inputs=inputs))
+class _QuantizedWeights:
+    """Weights in bytes, given transposed: [directions, k, gates]. Their scales and zero points are
+    per direction, or per direction and column."""
+
+    def projected(self, node: Context, x: Value, at: int) -> Value:
+        scale, zero = (item(node, node[place], at) for place in (8, 9))
+        quantized, x_scale, x_zero = dynamic_quantize(node, x)
+        w = item(node, node[1], at)
+        return scaled_product(node, (quantized, w), (x_scale, scale), (x_zero, zero))
+
+    def recurrent(self, node: Context, at: int) -> tuple[Value | None, ...]:
+        """Bytes with a sign, and of their rows scales, sums without zero points, zero points."""
+        r = _signed(node, transpose(node, item(node, node[2], at), 1, 0))
+        rows = (dims(node, r)[0],)
+        scale = node.emit("expand", item(node, node[10], at), shape=rows)
+        zero = node.emit("expand", _signed(node, item(node, node[11], at)), shape=rows)
+        less = node.emit(
+            "sub", *(node.emit("cast", v, to=I32) for v in (r, node.unsqueeze(zero, 1)))
+        )
+        return r, scale, node.emit("reduce_sum", less, axes=(1,), keepdims=False), zero
+
+
+def _signed(node: Context, value: Value) -> Value:
+    """Bytes without a sign as such with one, 128 less."""
+    if value.tensor.dtype is I8:
+        return value
+    return node.emit("cast", node.emit("sub", node.emit("cast", value, to=I16), 128), to=I8)
 
 
 def _qgemm(node: Context) -> Value:
@@ -354,6 +361,6 @@ RULES: dict[str, Rule] = {
     "QGemm": _qgemm,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
-    "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
+    "DynamicQuantizeLSTM": lambda node: layer(node, _QuantizedWeights(), "quantized_lstm"),
     "MatMulNBits": _matmul_n_bits,
 }

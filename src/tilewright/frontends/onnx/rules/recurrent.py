@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Protocol
 
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.tensors import dims, item, part, stack, transpose
@@ -17,15 +17,38 @@ _TAKES_ALPHA = {"affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard
 _TAKES_BETA = {"affine", "scaled_tanh", "hard_sigmoid"}
 
 
-def layer(node: Context) -> tuple[Value, ...]:
-    """All directions of a layer, put together as ONNX lays them out."""
+class Weights(Protocol):
+    """The weights of a layer, one direction at a time."""
+
+    def projected(self, node: Context, x: Value, at: int) -> Value:
+        """x times the input's weights."""
+
+    def recurrent(self, node: Context, at: int) -> tuple[Value | None, ...]:
+        """The operands that the state is multiplied with."""
+
+
+class Real:
+    """Weights as ONNX has them: rows of gates."""
+
+    def projected(self, node: Context, x: Value, at: int) -> Value:
+        return node.emit("matmul", x, transpose(node, item(node, node[1], at), 1, 0))
+
+    def recurrent(self, node: Context, at: int) -> tuple[Value | None, ...]:
+        return (item(node, node[2], at),)
+
+
+REAL = Real()
+
+
+def layer(node: Context, weights: Weights = REAL, lstm: str = "lstm") -> tuple[Value, ...]:
+    """All directions of a layer, put together as ONNX lays them out; an LSTM as operator `lstm`."""
     by_batch = bool(node.attr("layout", 0))
     direction = node.attr("direction", "forward")
     reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     x = transpose(node, node[0], 1, 0, 2) if by_batch else node[0]
     activations = _activations(node, len(reverses[direction]))
     runs = [
-        _direction(node, x, at, reverse=reverse, activations=activations[at], by_batch=by_batch)
+        _direction(node, x, at, weights, lstm, reverse=reverse, activations=activations[at])
         for at, reverse in enumerate(reverses[direction])
     ]
     sequences, *lasts = zip(*runs, strict=True)
@@ -41,16 +64,17 @@ def _direction(
     node: Context,
     x: Value,
     at: int,
+    weights: Weights,
+    lstm: str,
     *,
     reverse: bool,
     activations: tuple[Any, ...],
-    by_batch: bool,
 ) -> tuple[Value, ...]:
-    kind = node.op_type
+    kind, by_batch = _kind(node), bool(node.attr("layout", 0))
     gates = _GATES[kind]
-    w, r = (item(node, node[place], at) for place in (1, 2))
-    hidden = node.attr("hidden_size") or dims(node, r)[1]
-    projected = node.emit("matmul", x, transpose(node, w, 1, 0))
+    projected, recurrent = weights.projected(node, x, at), weights.recurrent(node, at)
+    assert recurrent[0] is not None
+    hidden = node.attr("hidden_size") or dims(node, recurrent[0])[1]
     late: Value | None = None  # a recurrent bias that is not simply added
     if node.has(3):
         bias = item(node, node[3], at)
@@ -75,18 +99,26 @@ def _direction(
         "clip": None if clip is None else float(clip),
     }
     if kind == "RNN":
-        return node.emit_many("rnn", projected, r, lengths, *states, outputs=2, **common)
+        return node.emit_many("rnn", projected, *recurrent, lengths, *states, outputs=2, **common)
     if kind == "GRU":
         common["linear_before_reset"] = bool(node.attr("linear_before_reset", 0))
-        return node.emit_many("gru", projected, r, late, lengths, *states, outputs=2, **common)
+        return node.emit_many(
+            "gru", projected, *recurrent, late, lengths, *states, outputs=2, **common
+        )
     peephole = item(node, node[7], at) if node.has(7) else None
     common["input_forget"] = bool(node.attr("input_forget", 0))
-    return node.emit_many("lstm", projected, r, lengths, *states, peephole, outputs=3, **common)
+    return node.emit_many(
+        lstm, projected, *recurrent, lengths, *states, peephole, outputs=3, **common
+    )
+
+
+def _kind(node: Context) -> str:
+    return node.op_type.removeprefix("DynamicQuantize")
 
 
 def _activations(node: Context, directions: int) -> list[tuple[Any, ...]]:
     """For each direction its functions, with their numbers filled in."""
-    defaults = _DEFAULTS[node.op_type]
+    defaults = _DEFAULTS[_kind(node)]
     given = node.attr("activations")
     names = [_ours(node, name) for name in given or defaults * directions]
     alphas = iter(node.attr("activation_alpha", ()))
