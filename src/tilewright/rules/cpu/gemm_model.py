@@ -41,9 +41,9 @@ def fits_registers(mr: Any, nr: Any, target: Target, k_interleave: int = 1) -> A
     """
     is_read = target.multiplies_from_memory and k_interleave == 1
     becomes_sum = (nr == 1) & (target.overwrites_factors and not is_read)
-    ahead = np.where((nr == 1) & is_read, 1, target.numbers_ahead)
+    ahead = np.where((nr == 1) & is_read, 1, np.minimum(target.numbers_ahead, ceil_div(mr, 2)))
     needed = np.where(becomes_sum, 2 * mr, mr * nr + nr + ahead)
-    return (needed <= target.vector_registers) | (mr == 1)
+    return needed <= target.vector_registers
 
 
 def tiles_cycles(m: Any, n: Any, mr: Any, nr: Any, machine: Machine) -> Any:
