@@ -123,6 +123,21 @@ class Target:
         return self.kind == CPU and (self.arch == "aarch64" or self.has("avx2"))
 
     @property
+    def multiplies_from_memory(self) -> bool:
+        """Whether a multiply-add reads a number from memory for all lanes of a vector."""
+        return self.has("avx512f")
+
+    @property
+    def overwrites_factors(self) -> bool:
+        """Whether a multiply-add may put its sum into the register of a factor that it used."""
+        return self.arch == "x86_64"
+
+    @property
+    def numbers_ahead(self) -> int:
+        """Registers of numbers that are loaded before multiply-adds of a vector use them."""
+        return 4 if self.arch in ("aarch64", "arm") else 1
+
+    @property
     def vector_bytes(self) -> int:
         """Of one register."""
         return self.vector_bits // 8

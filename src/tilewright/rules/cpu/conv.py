@@ -30,6 +30,7 @@ from tilewright.rules.cpu.gemm_model import (
     as_flags,
     ceil_div,
     is_unrollable,
+    load_share,
     most_vectors,
     near_unroll_candidates,
 )
@@ -116,7 +117,7 @@ def _legal(found: Convolution, size: Sizes, context: RuleContext, c: Columns) ->
     _, positions = _extents(c)
     legal = np.zeros(len(positions), bool)
     for side, problem in size.problems.items():
-        fits = is_register_tile(problem, c["nr"], positions, context.target.vector_registers)
+        fits = is_register_tile(problem, c["nr"], positions, context.target)
         legal |= (c["k_interleave"] == side) & fits
     panels = ceil_div(_vectors(size, c), c["nr"])
     if found.out_channels_per_group:
@@ -154,7 +155,8 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     units = plain.batch * size.groups * chunks * blocks
     workers = np.where(c["parallel"] == 1, context.threads, 1)
     whole = (in_chunk * chunks / panels) * (in_block * blocks / all_rows)
-    critical = fma * whole * ceil_div(units, workers) / units
+    share = whole * ceil_div(units, workers) / units
+    critical = fma * share
     # Weights stream by an image that stays in L2, or images by weights that do.
     streams = weights > max(l2.passing_bytes, size.image_bytes // 2)
     streams &= size.image_bytes < l2.kept_bytes
@@ -177,6 +179,8 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         + np.where(outgrown, weights * blocks / machine.scattered_bytes_per_cycle, 0)
         + np.where(streams, 0, machine.exposed_share * again)
         + np.where(chunks > 1, copied + region * c["parallel"], copied_alone),
+        loads=critical * load_share(positions, c["nr"], machine),
+        from_l2=share * _from_l2(found, size, c, context, (tiles, panels, panel_bytes)),
         conflicts=critical * _conflicts(found, c, context, positions),
         rows=blocks * (machine.exposed_share * halo / machine.l2.bytes_per_cycle + TIE_SHARE)
         + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0)
@@ -185,6 +189,47 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         unroll=fma * TIE_SHARE / c["k_unroll"],
         groups=_strided(found, size, context) / np.minimum(workers, units),
     )
+
+
+def _from_l2(
+    found: Convolution,
+    size: Sizes,
+    c: Columns,
+    context: RuleContext,
+    tile: tuple[Column, Column, Column],
+) -> Column:
+    """Cycles of operands that L1 does not keep until they are read again: pixels under a tile by
+    the next panel, or weights of a panel by the next tile, whichever comes first."""
+    machine, plain = context.target.machine, size.problems[1]
+    tiles, panels, panel_bytes = tile
+    l1, l2 = machine.l1d, machine.l2
+    in_chunk = np.minimum(c["oc_panels"], panels)
+    extents = np.array(plain.extents)
+    visits = size.groups * np.prod(ceil_div(extents, tiles), axis=1) * panels
+    seen = (np.minimum(tiles, extents)[:, 1:] - 1) * found.strides + _reach(found)
+    pixel_bytes = plain.depth * size.item_bytes // math.prod(_taps(found))
+    pixels_bytes = tiles[:, 0] * np.prod(seen, axis=1) * pixel_bytes
+    panel_is_next = (c["panel_outermost"] == 0) & (in_chunk > 1)
+    pixels_stay = panel_is_next & (pixels_bytes <= l1.kept_bytes)
+    # `tile_cycles` has the weights of panels that outgrow L1.
+    weights_stay = (panel_bytes > l1.kept_bytes + l1.passing_bytes) | ~panel_is_next
+    weights_stay |= in_chunk * panel_bytes <= l1.kept_bytes
+    followed = np.prod(tiles, axis=1) <= machine.prefetch_streams
+    rows_share = np.where(followed, machine.exposed_l2_share, machine.exposed_rows_share)
+    exposed = np.where(pixels_stay, 0, rows_share * pixels_bytes)
+    exposed += np.where(weights_stay, 0, machine.exposed_l2_share * panel_bytes)
+    total: Column = visits * exposed / l2.bytes_per_cycle
+    return total
+
+
+def _taps(found: Convolution) -> list[int]:
+    """Of the kernel, along each spatial axis."""
+    return [found.size(at) or 1 for at in found.kernel_spatial]
+
+
+def _reach(found: Convolution) -> Column:
+    """Pixels that one position of the result sees, along each spatial axis."""
+    return (np.array(_taps(found)) - 1) * found.dilations + 1
 
 
 def _strided(found: Convolution, size: Sizes, context: RuleContext) -> float:

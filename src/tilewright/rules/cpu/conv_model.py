@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.base.machine import Machine
 from tilewright.base.target import Target
 from tilewright.rules.cost import TIE_SHARE
-from tilewright.rules.cpu.gemm_model import step_cycles
+from tilewright.rules.cpu.gemm_model import fits_registers, step_cycles
 from tilewright.rules.space import Column
 
 
@@ -93,9 +93,9 @@ def guarded_times(machine: Machine) -> float:
     return machine.fma_latency_cycles / machine.fma_per_cycle
 
 
-def is_register_tile(problem: Problem, nr: Any, positions: Any, registers: int) -> Any:
-    """Whether accumulators, a row of weights and one number fit into the registers."""
-    fits = positions * nr <= np.maximum(registers - nr - 1, nr)
+def is_register_tile(problem: Problem, nr: Any, positions: Any, target: Target) -> Any:
+    """Whether a tile fits into the registers and, of a group's channels, leaves none over."""
+    fits = fits_registers(positions, nr, target, problem.k_interleave)
     return fits & ((problem.vectors % nr == 0) | (not problem.is_grouped))
 
 

@@ -26,8 +26,10 @@ from tilewright.rules.cpu.gemm_model import (
     N,
     as_flags,
     ceil_div,
+    fits_registers,
     is_unrollable,
     k_unroll_candidates,
+    load_share,
     most_vectors,
     step_cycles,
     tiles_cycles,
@@ -255,8 +257,7 @@ def n_chunks(blocks: Column, parallel: Column, threads: int) -> Column:
 
 def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) -> Column:
     target, machine, mr, nr = context.target, context.target.machine, c["mr"], c["nr"]
-    accumulators = mr * nr + nr + np.where(nr > 1, 1, 2)
-    legal = accumulators <= target.vector_registers
+    legal: Column = fits_registers(mr, nr, target)
     is_m, is_n = c["parallel"] == M, c["parallel"] == N
     legal &= (c["parallel"] != BATCH) | (size.batch > 1)
     legal &= (mr <= max_rows(found, target.machine)) | (c["pack_a"] == 1)
@@ -322,7 +323,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(
         fma=fma,
         from_l2=from_l2 / machine.l2.bytes_per_cycle,
-        loads=machine.exposed_share * fma * (mr + nr) / (mr * nr),
+        loads=fma * load_share(mr, nr, machine),
         tails=fma * TIE_SHARE * as_flags(size.m % mr > 0, size.n % nr > 0)
         + batch * size.k * ceil_div(n, nr) * _starved(size, m % mr, nr, machine),
         shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),

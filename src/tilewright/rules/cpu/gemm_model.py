@@ -27,6 +27,25 @@ def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
     return np.maximum(np.maximum(compute, loads), machine.fma_latency_cycles)
 
 
+def load_share(mr: Any, nr: Any, machine: Machine) -> Any:
+    """Of the time of multiply-adds: what the loads of a step cost beside them."""
+    return machine.exposed_share * (mr + nr) / (mr * nr)
+
+
+def fits_registers(mr: Any, nr: Any, target: Target, k_interleave: int = 1) -> Any:
+    """Whether the sums of a register tile, a row of B and the numbers that it is multiplied by
+    stay in registers.
+
+    A number that is used once may become its sum, which then needs two registers; but for where
+    multiply-adds read it from memory. Several terms of a sum side by side are no single number.
+    """
+    is_read = target.multiplies_from_memory and k_interleave == 1
+    becomes_sum = (nr == 1) & (target.overwrites_factors and not is_read)
+    ahead = np.where((nr == 1) & is_read, 1, np.minimum(target.numbers_ahead, ceil_div(mr, 2)))
+    needed = np.where(becomes_sum, 2 * mr, mr * nr + nr + ahead)
+    return needed <= target.vector_registers
+
+
 def tiles_cycles(m: Any, n: Any, mr: Any, nr: Any, machine: Machine) -> Any:
     """Cycles of one step of k over all tiles of m rows and n vectors, their tails included."""
     full_m, rest_m, full_n, rest_n = m // mr, m % mr, n // nr, n % nr

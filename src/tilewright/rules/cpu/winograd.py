@@ -28,6 +28,7 @@ from tilewright.rules.cpu.conv_model import Problem, tile_cycles
 from tilewright.rules.cpu.gemm_model import (
     NONE,
     ceil_div,
+    fits_registers,
     is_unrollable,
     most_vectors,
     near_unroll_candidates,
@@ -121,8 +122,7 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
 
     def legal(c: Columns) -> Column:
         positions = c["tile_rows"] * c["tile_columns"]
-        fits = positions * c["nr"] + np.where(c["once"] == 1, c["nr"], c["nr"] + 1)
-        legal: Column = fits < target.vector_registers + (c["once"] == 0)
+        legal: Column = fits_registers(positions, c["nr"], target)
         legal &= c["tile_rows"] <= c["rows"]
         # Of a block whose rows register tiles do not divide, the last would reach into the next.
         whole = (c["rows"] == size.tall) & (not size.is_dynamic)
