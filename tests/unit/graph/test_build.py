@@ -117,7 +117,7 @@ def test_the_bytes_of_a_tensor_must_fit_64_bits():
     builder = Builder()
     half = const(1 << 31)
     builder.param("most", TensorType(BOOL, (half, const((1 << 32) - 1))))
-    with pytest.raises(UserError, match="TW1018.*more bytes"):
+    with pytest.raises(UserError, match=r"TW1018.*more bytes"):
         builder.param("x", TensorType(F32, (half, half)))
     x = builder.param("y", TensorType(F32, ()))
     with pytest.raises(UserError, match="TW1018"):
