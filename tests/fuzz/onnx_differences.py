@@ -125,5 +125,6 @@ REASONS: tuple[Reason, ...] = (
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("NOT_IMPLEMENTED"),
     Refusal("operand cannot broadcast on dim", is_empty),
+    Refusal("Subgraph must have the shape set for all outputs"),
     Refusal("is not a graph input, initializer, or output of a previous node"),
 )
