@@ -121,3 +121,33 @@ def test_a_switch_of_a_known_index_is_its_body(x):
     module = parse(text)
     (made,) = tw.compile(module, threads=1)(x[0])
     np.testing.assert_array_equal(np.asarray(made), np.maximum(x[0], 0))
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_choice_inside_a_choice_leaves_sizes_of_the_run_as_they_were(x, chosen):
+    module = parse("""
+    graph @main(%c: bool[], %x: f32[n]) {
+      %i = nonzero(%x)
+      %y = if(%c, %c, %i) do {
+        graph(%c: bool[], %i: i64[1, nonzero]) {
+          %a = if(%c, %i) do {
+            graph(%i: i64[1, nonzero]) {
+              return %i
+            }
+            graph(%i: i64[1, nonzero]) {
+              %b = abs(%i)
+              return %b
+            }
+          }
+          %b = neg(%a)
+          return %b
+        }
+        graph(%c: bool[], %i: i64[1, nonzero]) {
+          return %i
+        }
+      }
+      %z = concat(%i, %y) {axis = 0}
+      return %z
+    }
+    """)
+    same(module, np.bool_(chosen), np.maximum(x[0], 0))

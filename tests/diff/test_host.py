@@ -191,16 +191,16 @@ def test_caller_supplied_outputs_are_filled_and_checked():
         compiled(np.ones(3, F), out=(np.zeros(3, np.float64),))
 
 
-def test_sizes_beyond_64_bits_are_more_than_memory_and_not_few():
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sizes_beyond_64_bits_are_more_than_memory_and_not_few(threads):
     text = f"""
     graph @main(%x: i64[m]) {{
-      %r: i64[{1 << 62}] = range() {{delta = 1, limit = {1 << 62}, start = 0, to = dtype i64}}
       %a: i64[m, 1] = reshape(%x) {{shape = (expr m, 1)}}
-      %y: bool[m, {1 << 62}] = equal(%a, %r)
-      %w: i64[m, {1 << 62}] = where(%y, %a, %r)
-      %z: i64[m] = reduce_max(%w) {{axes = (1,), keepdims = false}}
+      %e: i64[m, {1 << 58}] = expand(%a) {{shape = (expr m, {1 << 58})}}
+      %n: i64[m, {1 << 58}] = neg(%e)
+      %z: i64[m] = reduce_max(%n) {{axes = (1,), keepdims = false}}
       return %z
     }}"""
-    compiled = tw.compile(graph.parse(text), threads=1, without=("fuse",))
+    compiled = tw.compile(graph.parse(text), threads=threads, without=("fuse",))
     with pytest.raises(TilewrightError, match="TW4011"):
-        compiled(np.zeros(2, np.int64))
+        compiled(np.zeros(32, np.int64))  # 32 * 2**58 elements of 8 bytes are 2**66

@@ -73,7 +73,31 @@ def is_empty(case: Case) -> bool:
     return any(array.size == 0 for feeds in case.feeds for array in feeds.values())
 
 
+def counts_axes_from_the_end(case: Case, output: str) -> bool:
+    """Whether a reduction on the way to an output has negative axes that the model tells."""
+    known = {tensor.name: tensor for tensor in case.model.graph.initializer}
+    for node in case.model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                known[node.output[0]] = attribute.t
+    axes: list[int] = []
+    for node in ancestors(case.model, output):
+        if node.op_type.startswith("Reduce"):
+            axes += [at for each in node.attribute if each.name == "axes" for at in each.ints]
+            for name in node.input[1:2]:
+                axes += numpy_helper.to_array(known[name]).tolist() if name in known else []
+    return min(axes, default=0) < 0
+
+
 REASONS: tuple[Reason, ...] = (
+    Reason(
+        "the peer overlooks negative axes where it reduces a tensor without elements",
+        lambda case, output, ours, theirs: (
+            np.shape(ours) != np.shape(theirs)
+            and (is_empty(case) or np.size(theirs) == 0)
+            and counts_axes_from_the_end(case, output)
+        ),
+    ),
     Reason(
         "a loop without turns stacks nothing: its other dimensions are not defined",
         lambda case, output, ours, theirs: (
@@ -101,5 +125,6 @@ REASONS: tuple[Reason, ...] = (
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("NOT_IMPLEMENTED"),
     Refusal("operand cannot broadcast on dim", is_empty),
+    Refusal("Subgraph must have the shape set for all outputs"),
     Refusal("is not a graph input, initializer, or output of a previous node"),
 )

@@ -34,6 +34,10 @@ class Program:
     function: Function
     least: dict[str, int] = field(default_factory=dict)  # of symbolic sizes, 0 if not listed
 
+    @property
+    def is_symbolic(self) -> bool:
+        return bool(sizes_of(self.function))
+
     def arguments(self, seed: int) -> list[np.ndarray]:
         """Random inputs; outputs hold nonsense."""
         rng = np.random.default_rng(seed)

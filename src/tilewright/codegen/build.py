@@ -46,6 +46,11 @@ class Options:
     cache: bool = True
 
     @property
+    def opt_level(self) -> int:
+        """Of LLVM's code generator."""
+        return 3 if self.optimize else 0
+
+    @property
     def key(self) -> str:
         return f"optimize={self.optimize} debug={self.debug}"
 
@@ -149,7 +154,8 @@ class CompiledFunction:
     @property
     def assembly(self) -> str:
         """The machine code as text."""
-        return llvm.to_assembly(self._optimized, llvm.machine_of(self.target))
+        machine = llvm.machine_of(self.target)
+        return llvm.to_assembly(self._optimized, machine, self.options.opt_level)
 
     def save(self, path: str | Path) -> Path:
         """Write a file of the kind that the suffix names: .o .so .wasm .h .ll .s"""
@@ -239,7 +245,7 @@ def compile_object(fn: Function, target: Target, options: Options = Options()) -
     flat = lower_for(flat, target)
     text = emit_module(flat, machine, options)
     module = optimized(text, flat, machine) if options.optimize else llvm.parse(text)
-    image = llvm.to_object(module, machine)
+    image = llvm.to_object(module, machine, options.opt_level)
     if options.cache:
         cache.write(key, image)
     return image

@@ -3,7 +3,8 @@
 Most of LLVM's O3 pipeline looks for what schedules have done already: loops to unroll, to
 interchange, to vectorize. It takes half of the time of compiling a register tile, which is a few
 hundred vector statements in a row, and leaves its instructions as they were. Such functions go
-through a few passes that turn memory into registers and addresses into what instructions take.
+through a few passes that turn memory into registers and addresses into what instructions take. So
+do functions that run once, such as packers of weights: they wait for memory, not for instructions.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from tilewright.tensor.visit import walk
 REGISTER_TILE = 64  # vector statements in a row: no schedule but of a register tile has as many
 
 
-def optimized(text: str, fn: Function, machine: Machine) -> Any:
+def optimized(text: str, fn: Function, machine: Machine, *, runs_once: bool = False) -> Any:
     """The LLVM module of a flat function's text, verified and optimized."""
     module = llvm.parse(text)
-    if has_register_tile(fn):
+    if runs_once or has_register_tile(fn):
         llvm.clean(module, machine)
     else:
         llvm.optimize(module, machine)

@@ -20,8 +20,8 @@ which of the node's inputs each of them takes, the node's own first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -258,6 +258,13 @@ class _Host:
         self.emitter.variables[size] = value
         self.emitter.non_negative[size] = None
 
+    @contextmanager
+    def body(self) -> Iterator[None]:
+        """Code that may not run: behind it, sizes have the values they had before."""
+        known = dict(self.emitter.variables)
+        yield
+        self.emitter.variables = known
+
     def element(self, value: Place, index: int = 0) -> Value:
         """An element of an integer or boolean tensor as a 64-bit number."""
         dtype = value.tensor.dtype
@@ -460,7 +467,7 @@ class _Host:
         ends = [_Carried(self, value) for value in node.outputs]
         with split(chooser) as arms:
             for arm, body in zip(arms, node.bodies, strict=True):
-                with arm:
+                with arm, self.body():
                     self.graph(body)
                     for end, result in zip(ends, body.results, strict=True):
                         end.set(result)
@@ -492,7 +499,7 @@ class _Host:
             on = b.compare("icmp ne", b.load("i8", flag), Value("i8", "0"))
             return b.op("and", more, on)
 
-        with b.repeat(go_on):
+        with b.repeat(go_on), self.body():
             self.pointers[step], self.pointers[alive] = step_memory, flag
             b.store(b.load("i64", counter), step_memory)
             b.store(Value("i8", "1"), flag)
@@ -528,7 +535,10 @@ class _Host:
         limit = self.size((first.tensor.shape or ())[0])
         counter = b.alloca("i64", align=8, hint="counter")
         b.store(i64(0), counter)
-        with b.repeat(lambda: b.compare("icmp slt", b.load("i64", counter), limit)):
+        with (
+            b.repeat(lambda: b.compare("icmp slt", b.load("i64", counter), limit)),
+            self.body(),
+        ):
             for param, source in zip(body.params[states : states + inputs], scanned, strict=True):
                 assert source is not None
                 self._bind_dims(param, [self.size(d) for d in (source.tensor.shape or ())[1:]])

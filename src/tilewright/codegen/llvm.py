@@ -71,7 +71,7 @@ def machine_of(target: Target) -> Machine:
 
 
 @cache
-def target_machine(machine: Machine) -> Any:
+def target_machine(machine: Machine, opt_level: int = 3) -> Any:
     """LLVM's own target machine, kept: making one costs a millisecond."""
     _start()
     try:
@@ -83,7 +83,7 @@ def target_machine(machine: Machine) -> Any:
     return family.create_target_machine(
         cpu=machine.cpu,
         features=machine.features,
-        opt=3,
+        opt=opt_level,
         reloc=machine.relocation,
         codemodel="default",
         abiname=machine.abi,
@@ -135,11 +135,11 @@ def clean(module: Any, machine: Machine) -> None:
     passes.run(module, _pass_builder(machine))
 
 
-def to_object(module: Any, machine: Machine) -> bytes:
-    emitted: bytes = target_machine(machine).emit_object(module)
+def to_object(module: Any, machine: Machine, opt_level: int = 3) -> bytes:
+    emitted: bytes = target_machine(machine, opt_level).emit_object(module)
     return emitted
 
 
-def to_assembly(module: Any, machine: Machine) -> str:
-    emitted: str = target_machine(machine).emit_assembly(module)
+def to_assembly(module: Any, machine: Machine, opt_level: int = 3) -> str:
+    emitted: str = target_machine(machine, opt_level).emit_assembly(module)
     return emitted

@@ -62,7 +62,7 @@ def compile_kernel(job: Job, *, use_cache: bool = True) -> Kernel:
 
 def compile_packer(job: PackerJob, *, use_cache: bool = True) -> bytes:
     """The object code of a packer."""
-    image = _image(job.source, job.target, entry=True)
+    image = _image(job.source, job.target, is_packer=True)
     if use_cache:
         store_packer(job, image)
     return image
@@ -168,7 +168,7 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
     if on_device:
         image = _device_image(_with_weights(split, job.constants), job.setting.target)
     else:
-        image = _image(split.kernel, job.setting.target, entry=False, in_place=pairs)
+        image = _image(split.kernel, job.setting.target, is_packer=False, in_place=pairs)
     return Kernel(
         job.name,
         image,
@@ -219,15 +219,16 @@ def _device_image(fn: Function, target: Target) -> bytes:
 
 
 def _image(
-    fn: Function, target: Target, *, entry: bool, in_place: tuple[tuple[int, int], ...] = ()
+    fn: Function, target: Target, *, is_packer: bool, in_place: tuple[tuple[int, int], ...] = ()
 ) -> bytes:
-    """The object code of one function: with an entry that checks arguments, or bare."""
+    """The object code of one function: of a packer with an entry that checks arguments, or bare."""
     machine = llvm.machine_of(target)
     flat = lower_for(fn, target)
     assert not any(isinstance(stmt, TensorCall) for stmt in walk(flat.body))
     module = new_module(machine)
-    if entry:
+    if is_packer:
         emit_function(module, machine, flat)
     else:
         emit_kernel(module, machine, flat, in_place=in_place)
-    return llvm.to_object(optimized(module.text(), flat, machine), machine)
+    made = optimized(module.text(), flat, machine, runs_once=is_packer)
+    return llvm.to_object(made, machine)

@@ -19,7 +19,7 @@ from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.graph import ir
 from tilewright.graph.contents import Contents, fold_inputs
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
-from tilewright.graph.op import Call, Known, Op, accepts, unfold
+from tilewright.graph.op import Call, Known, Op, accepts, check_countable, unfold
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, Type, tensor_of
 from tilewright.sym import Const, const
@@ -176,6 +176,7 @@ class Builder:
         self.known, self.data = self.contents.known, self.contents.data
 
     def param(self, name: str, of: Type) -> Value:
+        check_countable(of)
         value = Value(name, of)
         self.params.append(value)
         return value

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -161,9 +162,7 @@ class Op:
                 message = f"{call.op} gives a tensor of {len(shape)} dimensions"
                 help = f"tensors have at most {MAX_RANK}, as NumPy's arrays do"
                 raise Unsupported("TW1019", message, call.loc, help=help)
-            for dim in shape:
-                if isinstance(dim, Const) and dim.value >= 1 << 63:
-                    raise call.error("TW1018", f"a dimension does not fit 64 bits: {dim.value}")
+            check_countable(of, call.loc)
         return types
 
     def fill(self, given: Mapping[str, Attribute], loc: Loc = UNKNOWN) -> dict[str, Any]:
@@ -193,6 +192,17 @@ class Op:
                 "TW1008", f"attribute {attr.name!r} of {self.name} is {value!r}, not {names}", loc
             )
         return value
+
+
+def check_countable(of: Type, loc: Loc = UNKNOWN) -> None:
+    """Refuse a tensor whose sizes, as far as they are known, no 64-bit number counts."""
+    if not isinstance(of, TensorType):
+        return
+    known = [int(dim.value) for dim in of.shape or () if isinstance(dim, Const)]
+    if any(size >= 1 << 63 for size in known):
+        raise UserError("TW1018", f"a dimension does not fit 64 bits: {max(known)}", loc)
+    if prod(known) * of.dtype.size_bytes >= 1 << 63:
+        raise UserError("TW1018", f"{of} has more bytes than 64 bits count", loc)
 
 
 Items = int | Expr | tuple[int | Expr, ...]  # a folded input, as an attribute

@@ -15,6 +15,7 @@ from tilewright.graph import ir
 from tilewright.graph.build import constant_type, make_call
 from tilewright.graph.contents import Contents
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
+from tilewright.graph.op import check_countable
 from tilewright.graph.printer import unquoted
 from tilewright.graph.types import MapType, OptionalType, SequenceType, TensorType, Type
 from tilewright.sym import Expr, Size, size
@@ -118,6 +119,7 @@ class _Parser(ExprParser):
             token = tokens.expect_kind("local", "a parameter")
             tokens.expect(":")
             params.append(self._define(token, self.type()))
+            check_countable(params[-1].type, loc)
             if not tokens.accept(","):
                 break
         tokens.expect(")")

@@ -87,11 +87,12 @@ def sharing_terms(
     dispatch, imbalance = np.zeros_like(share), np.zeros_like(share)
     for name, work in axes.items():
         chunk = np.maximum(c["chunk"], -(-work.units // threads) if work.is_static else 1)
-        full, rest = np.divmod(work.units, chunk)
+        units = float(work.units)  # a model may ask for any size: 64 bits may not hold it
+        full, rest = np.divmod(units, chunk)
         full, chunks = full * work.repeats, (full + (rest > 0)) * work.repeats
         rounds = -(-full // threads) * chunk + np.where(full % threads == 0, rest, 0)
         here = c["parallel"] == name
-        total = max(1.0, float(work.units) * work.repeats)  # a model may ask for any size
+        total = max(1.0, units * work.repeats)
         share = np.where(here, np.minimum(1.0, np.maximum(1 / threads, rounds / total)), share)
         dispatch = np.where(here, chunks / threads * chunk_cycles(machine), dispatch)
         # Where a core is taken away, all others wait for its chunk; that is seldom.

@@ -42,6 +42,17 @@ def test_sums_of_a_register_tile_are_in_registers():
     assert text.count("phi <4 x float>") == REGISTER_TILE
 
 
+def test_code_that_runs_once_is_not_worth_the_whole_pipeline(monkeypatch):
+    machine = llvm.machine_of(Target.parse("x86_64-linux-gnu -mcpu=skylake-avx512"))
+    fn, asked = gemm(2), []
+    monkeypatch.setattr(llvm, "optimize", lambda module, machine: asked.append(module))
+    text = emit_module(fn, machine)
+    assert "%S = alloca" not in str(optimized(text, fn, machine, runs_once=True))
+    assert not asked
+    optimized(text, fn, machine)
+    assert len(asked) == 1
+
+
 def test_the_answer_is_that_of_the_whole_pipeline(monkeypatch):
     fn, random = gemm(REGISTER_TILE), np.random.default_rng(15)
     a = random.standard_normal((REGISTER_TILE, 96), np.float32)

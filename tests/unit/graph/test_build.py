@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.base.dtype import F32, I64, STR
+from tilewright.base.dtype import BOOL, F32, I64, STR
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.build import is_numeric, make_node
@@ -111,6 +111,17 @@ def test_a_dimension_must_fit_64_bits():
     x = builder.param("x", TensorType(F32, (const(5),)))
     with pytest.raises(UserError, match="TW1018"):
         builder.add("pad", x, builder.constant(np.array([0, (1 << 63) - 1])), mode="constant")
+
+
+def test_the_bytes_of_a_tensor_must_fit_64_bits():
+    builder = Builder()
+    half = const(1 << 31)
+    builder.param("most", TensorType(BOOL, (half, const((1 << 32) - 1))))
+    with pytest.raises(UserError, match=r"TW1018.*more bytes"):
+        builder.param("x", TensorType(F32, (half, half)))
+    x = builder.param("y", TensorType(F32, ()))
+    with pytest.raises(UserError, match="TW1018"):
+        builder.add("expand", x, shape=(1 << 40, 1 << 40))
 
 
 def test_a_tensor_has_at_most_64_dimensions():
