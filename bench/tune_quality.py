@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,6 +47,7 @@ MARKS = (8, 16, 24, 40, 80, 200)
 WANTED_MEDIAN, WANTED_EACH, WANTED_COUNT = 0.99, 0.97, 200
 PAIRS, AGAIN, AGAIN_PAIRS = 3, 48, 15  # turns with the default plan; how many points once more
 SECONDS = 0.4  # of a point's turns, at most
+TOGETHER = 100  # points that are asked for at a time
 
 
 class RulePlans(RuleSpace):
@@ -110,23 +112,39 @@ def pool_of(name: str, space: FunctionSpace, times: Times) -> Pool | None:
     return Pool(name, choices, points, space.features(points), ns, true_ns, space)
 
 
-def timed(space: FunctionSpace, count: int, threads: int, fleet: Fleet) -> Times:
+def timed(space: FunctionSpace, count: int, threads: int, fleet: Fleet, seconds: float) -> Times:
     """Time points: half at random, half those that the estimate likes; the fastest once more."""
     random = np.random.default_rng(7)
     drawn = space.sample(max(4 * count, 64), random)
     order = np.argsort(space.estimate(drawn), kind="stable")
-    rows = np.concatenate([order[: count // 2], random.permutation(order[count // 2 :])])
-    choices = [space.choice(drawn, int(row)) for row in rows[:count]]
-    first = raced(space, choices, threads, fleet, PAIRS)
-    fastest = sorted(first, key=lambda choice: first[choice])[:AGAIN]
+    rows = np.concatenate([order[: count // 2], random.permutation(order[count // 2 :])])[:count]
+    choices = [space.choice(drawn, int(row)) for row in random.permutation(rows)]
+    latest = time.monotonic() + seconds
+    first: dict[str, Raced] = {}
+    for at in range(0, len(choices), TOGETHER):
+        if time.monotonic() > latest:
+            break
+        first |= raced(space, choices[at : at + TOGETHER], threads, fleet, PAIRS)
+    default_ns = median(each.default_ns for each in first.values())
+    ns = {choice: each.ratio * default_ns for choice, each in first.items()}
+    fastest = sorted(ns, key=lambda choice: ns[choice])[:AGAIN]
     again = raced(space, fastest, threads, fleet, AGAIN_PAIRS)
-    return Times(list(first), list(first.values()), again)
+    again_ns = {choice: each.ratio * default_ns for choice, each in again.items()}
+    return Times(list(ns), list(ns.values()), again_ns)
+
+
+@dataclass(frozen=True)
+class Raced:
+    """Of turns of a point and the default plan."""
+
+    ratio: float  # the point's time by the default's, in the middle
+    default_ns: float
 
 
 def raced(
     space: FunctionSpace, choices: Sequence[str], threads: int, fleet: Fleet, pairs: int
-) -> dict[str, float]:
-    """Nanoseconds of choices, in turns with the default plan: as if that always took the same."""
+) -> dict[str, Raced]:
+    """Choices in turns with the default plan; those that fail are left out."""
     default = str(space.schedule(space.choice(space.default(), 0)).trace)
     asked, messages = [], []
     for choice in choices:
@@ -148,15 +166,13 @@ def raced(
                 "lease_s": 60.0,
             }
         )
-    ratios: dict[int, float] = {}
-    default_ns: list[float] = []
+    found: dict[str, Raced] = {}
     for result in fleet.submit(messages):
         if not result.error:
             ns, against = result.value["ns"], result.value["against"]
-            ratios[result.task] = median(a / b for a, b in zip(ns, against, strict=True))
-            default_ns += against
-    whole = median(default_ns) if default_ns else 0.0
-    return {asked[at]: ratios[at] * whole for at in sorted(ratios)}
+            ratio = median(a / b for a, b in zip(ns, against, strict=True))
+            found[asked[result.task]] = Raced(ratio, median(against))
+    return found
 
 
 # --------------------------------------------------------------------------- searches
@@ -314,15 +330,20 @@ def sketch_figures(count: Mapping[str, list[int]], learner: str, space: str) -> 
 # --------------------------------------------------------------------------- pools
 
 
+def is_chosen(name: str, only: str) -> bool:
+    """Whether a kernel, `bert 3`, is one of those that are named, or of that kind: `bert`."""
+    return not only or not {name, name.split()[0]}.isdisjoint(only.split(","))
+
+
 def measured(options: argparse.Namespace) -> list[Pool]:
     pools: list[Pool] = []
     with local_fleet(options.workers) as fleet:
         for name, make in tune_cases.CASES.items():
-            if not any(each in name for each in options.only.split(",")):
+            if not is_chosen(name, options.only):
                 continue
             begin = time.perf_counter()
             space = space_of(options.space, make(), options.threads)
-            times = timed(space, options.points, options.threads, fleet)
+            times = timed(space, options.points, options.threads, fleet, options.seconds)
             pool = pool_of(name, space, times)
             spent = time.perf_counter() - begin
             print(f"{name}: {len(times.ns)} points in {spent:.0f} s", flush=True)
@@ -341,7 +362,7 @@ def loaded(options: argparse.Namespace) -> list[Pool]:
         told = json.loads(line)
         if told["space"] != options.space:
             continue
-        if not any(each in told["name"] for each in options.only.split(",")):
+        if not is_chosen(told["name"], options.only):
             continue
         space = space_of(options.space, tune_cases.CASES[told["name"]](), told["threads"])
         times = Times(told["choices"], told["ns"], told["again_ns"])
@@ -354,7 +375,8 @@ def loaded(options: argparse.Namespace) -> list[Pool]:
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", choices=("rules", "sketches"), default="sketches")
     parser.add_argument("--points", type=int, default=1500, help="timed of each kernel")
-    parser.add_argument("--only", default="", help="kernels whose name has one of these, by commas")
+    parser.add_argument("--only", default="", help='kernels or kinds of them: "bert,resnet18 3"')
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of timing, per kernel")
     parser.add_argument("--save", type=Path, help="append pools to this file")
     parser.add_argument("--load", type=Path, help="read pools from this file")
     parser.add_argument("--seeds", type=int, default=3)
