@@ -45,7 +45,6 @@ LEAST_GAIN = 0.98
 MEAN_GAIN = {"f32": 1.05, "bf16": 1.08, "int8": 1.08}
 TAIL_MEAN = 1.25
 RATE_SPREAD, RATES = 2.0, ("bytes-per-cycle", "-ns")
-TVM_TRIALS = 64  # of each convolution
 STRANGERS = ("5x5", "1-d, 9", "matmul 257x129x511", "3x3, odd channels", "sum of a middle axis")
 
 
@@ -309,7 +308,7 @@ def stranger(options: argparse.Namespace) -> list[Figure]:
         for each in kernels
     }
     before, after, calibrated = [], [], []
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         off = wrong_rates(machine.numbers(), seed)
         target = with_rates(options.target, off)
         print(f"seed {seed}: {target}")
@@ -367,8 +366,7 @@ def sketches(options: argparse.Namespace) -> list[Figure]:
     if importlib.util.find_spec("tvm") is None:
         print("TVM is not installed: nothing to compare convolutions with")
         return figures
-    chosen = argparse.Namespace(trials=TVM_TRIALS, only=options.only, **alike)
-    return figures + tune_tvm.measure(chosen)
+    return figures + tune_tvm.measure(argparse.Namespace(only=options.only, **alike))
 
 
 # --------------------------------------------------------------------------- the script
@@ -397,7 +395,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="*", help="names of models or kernels")
     parser.add_argument("--precision", nargs="*", default=["f32"], choices=list(MEAN_GAIN))
     parser.add_argument("--zoo", type=Path, default=ZOO, help="a folder of models")
-    parser.add_argument("--seeds", type=int, default=5, help="of stranger")
+    parser.add_argument("--seeds", type=int, default=5, help="of stranger: how many")
+    parser.add_argument("--first-seed", type=int, default=0, help="of stranger")
     parser.add_argument("--count", type=int, default=100, help="of faults: candidates of a kind")
     parser.add_argument("--kills", type=int, default=50, help="of faults: at random moments")
 

@@ -31,7 +31,7 @@ from tilewright.codegen.host import emit_main, input_signature
 from tilewright.driver.chains import join_chains
 from tilewright.driver.compare import is_close
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
-from tilewright.driver.costs import KernelCosts, recorded_times
+from tilewright.driver.costs import KernelCosts, Measured, recorded_times
 from tilewright.driver.device_module import DeviceModule, answers, on_device_in_turns
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
@@ -49,7 +49,7 @@ from tilewright.driver.sizes import (
     sizes_to_measure,
     with_sizes,
 )
-from tilewright.driver.tuning.graph_choices import measure_choices
+from tilewright.driver.tuning.graph_choices import TimedJob, measure_choices
 from tilewright.driver.tuning.inputs import Sizes, placements, random_arrays, size_sets
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
@@ -298,7 +298,8 @@ def choices_tuned(
 ) -> tuple[PassContext, Options]:
     """Measure what passes choose between; who tells them, and what is left of the budget.
 
-    Times are kept only where the model that comes of them is faster, or the same.
+    Times are kept only where the model that comes of them is faster, or the same: all of them, or
+    those that do not tell about fusion.
     """
     begin = time.monotonic()
     costs = kernel_costs(target, settings)
@@ -306,28 +307,37 @@ def choices_tuned(
     optimize(module, target, settings, PassContext(target=target, costs=costs))
     plain = replace(settings, tune=None, database="")
     context = PassContext(target=target)
-    measured = Records(Database())
-    found = measure_choices(
-        costs,
-        lambda each: build_module(run_passes(each, FUSED, context), target, plain),
-        measured,
-        CHOICES_SHARE * budget.seconds,
-    )
-    recorded = costs.times
-    costs.asked = None
-    costs.times = lambda job: found.get(job.key) or (recorded and recorded(job))
-    ctx = PassContext(target=target, costs=costs)
-    if found and choices_help(module, target, settings, costs):
+
+    def build(candidate: ir.Module) -> Module:
+        steps = FUSED if candidate.stage == ir.CANONICAL else ()
+        return build_module(run_passes(candidate, steps, context), target, plain)
+
+    found = measure_choices(costs, build, CHOICES_SHARE * budget.seconds)
+    others = [each for each in found if not each.is_fused]
+    kept: list[TimedJob] = []
+    for timed in (found, others) if len(others) < len(found) else (found,):
+        measured = kernel_costs(target, settings)
+        measured.times = with_times(timed, measured.times)
+        if timed and choices_help(module, target, settings, measured):
+            kept = timed
+            break
+    if kept:
         records = open_records(settings)
-        for line in measured.query(target.key):
-            if isinstance(line.record, Time):
-                records.time(line.key, line.record)
+        for each in kept:
+            records.time(task_key(each.job), Time(each.ns))
         records.close(keep=isinstance(settings.database, Database))
-    elif found:
-        ctx = pass_context(target, settings)
-    measured.close()
+    costs = kernel_costs(target, settings)
+    costs.times = with_times(kept, costs.times)
     left = max(budget.seconds - (time.monotonic() - begin), 1.0)
-    return ctx, replace(settings, tune=Budget(left / 60.0))
+    return PassContext(target=target, costs=costs), replace(settings, tune=Budget(left / 60.0))
+
+
+def with_times(timed: Sequence[TimedJob], recorded: Measured | None) -> Measured | None:
+    """Times that were measured now, or else before."""
+    if not timed:
+        return recorded
+    found = {each.job.key: each.ns for each in timed}
+    return lambda job: found.get(job.key) or (recorded and recorded(job))
 
 
 def choices_help(module: ir.Module, target: Target, settings: Options, costs: KernelCosts) -> bool:

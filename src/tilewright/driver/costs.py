@@ -49,11 +49,9 @@ class KernelCosts:
         graph = collapse_rows(candidate.kernel)
         return Job(candidate.kernel.name, graph, {}, candidate.weights, self.setting)
 
-    def measured(
-        self, candidates: Sequence[Candidate], *, measure: bool = True
-    ) -> tuple[Price, ...] | None:
+    def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
         """Times of candidates; None where not all of them are known."""
-        if self.asked is not None and measure:
+        if self.asked is not None:
             self.asked.append(tuple(candidates))
         if self.times is None:
             return None
@@ -65,11 +63,9 @@ class KernelCosts:
         ]
         return tuple(prices) if len(prices) == len(candidates) else None
 
-    def prices(
-        self, candidates: Sequence[Candidate], *, measure: bool = True
-    ) -> tuple[Price, ...] | None:
+    def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
         """Times that were measured, or else estimates; None where there are neither of some."""
-        known = self.measured(candidates, measure=measure)
+        known = self.measured(candidates)
         if known is not None:
             return known
         found = [(each.name, self._estimate(each)) for each in candidates]

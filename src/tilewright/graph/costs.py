@@ -34,6 +34,7 @@ class Candidate:
     kernel: Graph
     weights: frozenset[int] = frozenset()  # parameters that are known before any call
     in_cache: bool = True  # weights are still in L2 from the call before
+    is_fused: bool = False  # one kernel, whatever fusion would make of its nodes
 
     @property
     def has_stages(self) -> bool:
@@ -68,21 +69,16 @@ class GraphChoice:
 
 
 class Costs(Protocol):
-    """What a pass may ask. Every candidate that was asked about can be measured by a tuner, but
-    for those that are kernels of the model either way: `measure` says no, these are tuned."""
+    """What a pass may ask. Every candidate that was asked about can be measured by a tuner."""
 
     @property
     def has_times(self) -> bool:
         """Whether anything was measured, or is going to be: else there is no need to ask."""
 
-    def measured(
-        self, candidates: Sequence[Candidate], *, measure: bool = True
-    ) -> tuple[Price, ...] | None:
+    def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
         """Times of candidates; None where not all of them are known."""
 
-    def prices(
-        self, candidates: Sequence[Candidate], *, measure: bool = True
-    ) -> tuple[Price, ...] | None:
+    def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
         """Times that were measured, or else estimates; None where there are neither of some."""
 
 

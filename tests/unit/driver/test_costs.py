@@ -14,11 +14,12 @@ from tilewright.driver import compile as driver
 from tilewright.driver.compile import Options, build_module
 from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.kernels import KernelSetting
-from tilewright.driver.tuning.graph_choices import measure_choices
+from tilewright.driver.tuning.graph_choices import TimedJob, alone_module, measure_choices
 from tilewright.driver.tuning.records import task_key
 from tilewright.graph import Builder, TensorType, parse
 from tilewright.graph.build import store_constant
 from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, alone
+from tilewright.graph.ir import CANONICAL
 from tilewright.graph.passes import FUSED
 from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.choose_winograd import choose_winograd, with_tile
@@ -29,8 +30,8 @@ from tilewright.rules import schedule
 from tilewright.rules.estimate import estimate_ns, weights_bytes
 from tilewright.sym import const
 from tilewright.tune.budget import Budget
-from tilewright.tune.database import Database, Records
-from tilewright.tune.record import TaskKey, Time
+from tilewright.tune.database import Database
+from tilewright.tune.record import Time
 from tilewright.tune.stats import Paired
 
 SERVER = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
@@ -194,43 +195,66 @@ def test_a_kernel_that_no_rule_prices_has_no_estimate():
     assert table().prices((Candidate("det", alone(graph.nodes[0])),)) is None
 
 
+def built(module):
+    steps = FUSED if module.stage == CANONICAL else ()
+    made = run_passes(module, steps, PassContext(target=HOST))
+    return build_module(made, HOST, Options(threads=2, database=""))
+
+
 def test_choices_are_measured_as_kernels_and_remembered():
-    host = Target.parse("cpu")
-    costs = table(target=host, asked=[])
-    ctx = PassContext(target=host, costs=costs)
-    run_passes(model(8, 16), (choose_winograd,), ctx)
-    database = Database()
-    found = measure_choices(
-        costs,
-        lambda each: build_module(
-            run_passes(each, FUSED, PassContext(target=host)), host, Options(threads=2, database="")
-        ),
-        Records(database),
-        seconds=60.0,
-    )
+    costs = table(target=HOST, asked=[])
+    run_passes(model(8, 16), (choose_winograd,), PassContext(target=HOST, costs=costs))
+    found = measure_choices(costs, built, seconds=60.0)
     (group,) = costs.asked
-    assert set(found) == {costs.job(each).key for each in group}
-    costs.times = recorded_times(database)
+    assert {each.job.key for each in found} == {costs.job(each).key for each in group}
+    costs.times = driver.with_times(found, None)
     assert {price.source for price in costs.prices(group)} == {MEASURED}
-    again = measure_choices(costs, lambda each: pytest.fail("known"), Records(database), 60.0)
-    assert again == {}
+    assert measure_choices(costs, lambda each: pytest.fail("known"), 60.0) == []
 
 
-@pytest.mark.parametrize("helps", [True, False])
-def test_measured_costs_are_kept_where_the_model_is_no_slower(monkeypatch, helps):
-    key = TaskKey("graph @f", HOST.key, 2)
+SPREAD = """
+graph @main(%row: f32[1, 48], %x: f32[64, 48]) -> (f32[64, 48]) {
+  %e = exp(%row)
+  %y = add(%x, %e)
+  return %y
+}"""
 
-    def measured(costs, build, records, seconds):
-        records.time(key, Time(5.0))
-        return {"a key": 5.0}
 
-    monkeypatch.setattr(driver, "measure_choices", measured)
-    monkeypatch.setattr(driver, "choices_help", lambda *given: helps)
+def test_both_ways_to_fuse_are_measured_as_kernels_and_the_faster_is_taken():
+    costs = table(target=HOST, asked=[])
+    module = parse(SPREAD)
+    run_passes(module, FUSED, PassContext(target=HOST, costs=costs))
+    (group,) = costs.asked
+    for candidate in group:
+        (kernel,) = alone_module(candidate).main.nodes
+        assert kernel.op == "fused"
+    found = measure_choices(costs, built, seconds=60.0)
+    assert [each.is_fused for each in found] == [True] * 3
+    for slow, ops in (("together", [["exp"], ["add"]]), ("first", [["exp", "add"]])):
+        ns = {costs.job(each).key: 1e6 if each.name == slow else 1.0 for each in group}
+        costs.times = driver.with_times([replace(t, ns=ns[t.job.key]) for t in found], None)
+        made = run_passes(module, FUSED, PassContext(target=HOST, costs=costs))
+        assert [[n.op for n in node.bodies[0].nodes] for node in made.main.nodes] == ops
+
+
+@pytest.mark.parametrize(
+    ("helps", "kept"), [([True], [1, 2]), ([False, True], [1]), ([False, False], [])]
+)
+def test_measured_costs_are_kept_where_the_model_is_no_slower(monkeypatch, helps, kept):
+    """Those of fusion are left out where the model is faster without them alone."""
+    direct, tiled = (table().job(each) for each in candidates())
+    timed = [TimedJob(direct, 1.0, is_fused=False), TimedJob(tiled, 2.0, is_fused=True)]
+    answers = iter(helps)
+    monkeypatch.setattr(driver, "measure_choices", lambda *given: timed)
+    monkeypatch.setattr(driver, "choices_help", lambda *given: next(answers))
     program = parse("graph @main(%x: f32[4]) { %y = relu(%x) return %y }")
     with Database() as database:
         settings = driver.Options(threads=2, database=database)
-        driver.choices_tuned(program, HOST, settings, Budget(minutes=1))
-        assert (database.measured(key) is not None) is helps
+        ctx, _ = driver.choices_tuned(program, HOST, settings, Budget(minutes=1))
+        known = [database.measured(task_key(job)) for job in (direct, tiled)]
+        assert [seconds * 1e9 for seconds in known if seconds is not None] == pytest.approx(kept)
+        told = [ctx.costs.times and ctx.costs.times(job) for job in (direct, tiled)]
+        assert [ns for ns in told if ns] == pytest.approx(kept)
 
 
 @pytest.mark.parametrize(("after_ns", "helps"), [(0.9, True), (1.0, False), (1.5, False)])

@@ -34,6 +34,7 @@ from tilewright.graph.parser import parse
 from tilewright.rules.rule import Choice
 from tilewright.tune import Budget, Database, TaskKey, Winner
 from tilewright.tune.database import Records
+from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate
 from tilewright.tune.process import Limits
 from tilewright.tune.record import Variant
@@ -207,6 +208,12 @@ def test_planted_faults_cost_their_candidates_alone(matmul):
     for kind, answer in answers.items():
         assert REASONS[kind] in str(answer), kind
     assert len(answers) == len(KINDS)
+
+
+def test_a_kernel_with_few_plans_has_sketches_however_fast_it_is(jobs):
+    found = {job.label: spaces_of(job, sketches=False)[0] for job in jobs.values()}
+    for label, space in found.items():
+        assert isinstance(space, JoinedSpace) is ("matmul" not in label), label
 
 
 def test_what_does_not_compile_says_why(matmul):

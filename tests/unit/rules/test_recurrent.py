@@ -63,6 +63,15 @@ def test_threads_share_the_chains_of_a_running_sum():
     assert "chains=1" in plan
 
 
+@pytest.mark.parametrize(("shape", "is_beside"), [((200, 500), True), ((16, 100, 90), False)])
+def test_chains_whose_steps_lie_side_by_side_run_by_themselves(shape, is_beside):
+    """Their sums are laid out alike: what copies them to the result reads them in order."""
+    made = schedule(running_sum(*shape), SERVER)
+    (plan,) = [each.plan for each in made.decisions if each.rule == "recurrent"]
+    assert ("beside=0" not in plan) is is_beside
+    assert ("transpose" not in {each.rule for each in made.decisions}) or not is_beside
+
+
 def test_steps_that_mix_elements_are_no_chains():
     plans = [
         each.plan

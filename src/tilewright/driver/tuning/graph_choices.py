@@ -1,64 +1,76 @@
 """Times of what graph passes choose between: each candidate as a kernel, with its default plans.
 
-    found = measure_choices(costs, build, records, seconds=30)
+    found = measure_choices(costs, build, seconds=30)
 
 Candidates of one choice are measured together or not at all, since prices are compared within one
 kind only. They run in turns, and other data passes through L2 before every call, as other kernels
-of a model would. Times go to the records, so that the next model with such a kernel knows them.
+of a model would. Who keeps the times lets the next model with such a kernel know them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.driver.costs import KernelCosts
-from tilewright.driver.tuning.records import task_key
+from tilewright.driver.kernels import Job
 from tilewright.graph import ir
 from tilewright.graph.build import store_constant
 from tilewright.graph.costs import Candidate
+from tilewright.graph.enclose import enclose, small_constants
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.types import TensorType
 from tilewright.runtime.module import Module as Compiled
 from tilewright.sym import Const
-from tilewright.tune.database import Records
-from tilewright.tune.record import Time
 
 ROUNDS = 7  # of a choice: the fastest of each candidate counts, others were interrupted
 Build = Callable[[Module], Compiled]
 
 
-def measure_choices(
-    costs: KernelCosts, build: Build, records: Records, seconds: float
-) -> dict[str, float]:
-    """Nanoseconds of candidates by the keys of their jobs, of as many choices as time allows.
+@dataclass(frozen=True)
+class TimedJob:
+    """A candidate that was measured, as a kernel."""
 
-    Choices between many come first: there is more to gain. What was measured before is not again.
+    job: Job
+    ns: float  # of a call
+    is_fused: bool  # a candidate of fusion
+
+
+def measure_choices(costs: KernelCosts, build: Build, seconds: float) -> list[TimedJob]:
+    """Times of candidates, of as many choices as time allows.
+
+    Choices between many come first, since there is more to gain; then what is fused, where kernels
+    differ least. What was measured before is not again.
     """
     end = time.monotonic() + seconds
-    found: dict[str, float] = {}
-    for candidates in sorted(costs.asked or (), key=lambda each: -len(each)):
+    found: dict[str, TimedJob] = {}
+    for candidates in sorted(costs.asked or (), key=_turn):
         if time.monotonic() > end:
             break
         jobs = [costs.job(each) for each in candidates]
         is_known = all(job.key in found or (costs.times and costs.times(job)) for job in jobs)
-        if is_known or not all(map(is_static, candidates)):
+        if is_known or not all(map(is_measurable, candidates)):
             continue
         sweep = np.zeros(2 * jobs[0].setting.target.l2_bytes, np.uint8)
-        for job, ns in zip(jobs, _in_turns(candidates, build, sweep), strict=True):
-            found[job.key] = ns
-            records.time(task_key(job), Time(ns))
-    return found
+        times = _in_turns(candidates, build, sweep)
+        for each, job, ns in zip(candidates, jobs, times, strict=True):
+            found[job.key] = TimedJob(job, ns, each.is_fused)
+    return list(found.values())
 
 
-def is_static(candidate: Candidate) -> bool:
-    """Whether all sizes of a candidate are known: others have no time of their own."""
+def _turn(candidates: Sequence[Candidate]) -> tuple[bool, int]:
+    return any(each.is_fused for each in candidates), -len(candidates)
+
+
+def is_measurable(candidate: Candidate) -> bool:
+    """Whether all sizes of a candidate are known, and none is 0: others have no time."""
     shapes = [value.tensor.shape or () for value in candidate.kernel.params]
-    return all(isinstance(dim, Const) for shape in shapes for dim in shape)
+    is_static = all(isinstance(dim, Const) for shape in shapes for dim in shape)
+    return is_static and not candidate.is_empty
 
 
 def _in_turns(
@@ -76,7 +88,7 @@ def _in_turns(
 
 
 def alone_module(candidate: Candidate) -> Module:
-    """A model of a candidate alone, its weights some constants."""
+    """A model of a candidate alone, its weights some constants; of kernels where it is one."""
     graph = candidate.kernel
     constants: dict[str, np.ndarray[Any, Any]] = {}
     head: list[Node] = []
@@ -91,8 +103,12 @@ def alone_module(candidate: Candidate) -> Module:
         for node in graph.nodes
     )
     params = tuple(dict.fromkeys(value for value in graph.params if value not in given))
+    if candidate.is_fused:
+        numbers = small_constants([*head, *nodes], constants)
+        nodes = tuple(enclose(nodes, lambda value: value in graph.results, numbers))
     main = replace(graph, name="main", params=params, nodes=(*head, *nodes))
-    return Module({"main": main}, constants, stage=ir.CANONICAL)
+    stage = ir.FUSED if candidate.is_fused else ir.CANONICAL
+    return Module({"main": main}, constants, stage=stage)
 
 
 def _operands(candidate: Candidate) -> list[np.ndarray[Any, Any]]:

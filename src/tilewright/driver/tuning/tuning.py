@@ -60,7 +60,8 @@ from tilewright.tune.space import RuleSpace, TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
-SKETCHED_SHARE = 0.25  # of what vectors can do: a kernel that is nearer to it has no sketches
+SKETCHED_SHARE = 0.25  # of what vectors can do: a kernel that is nearer to it has no sketches,
+FEW_PLANS = 256  # but where rules offer fewer plans: these are soon tried
 RUNS = 9
 
 
@@ -289,7 +290,7 @@ def spaces_of(job: Job, *, sketches: bool = True) -> tuple[TuneSpace, ...]:
         (RuleSpace(offers) for offers in offered),
         key=lambda space: -float(space.estimate(space.default())[0]),
     )
-    if sketches and setting.target.kind == CPU and ranked:
+    if setting.target.kind == CPU and ranked and (sketches or ranked[0].size < FEW_PLANS):
         ranked[0] = with_sketches(ranked[0], fn, setting, weights)
     ranked = [space for space in ranked if space.size > 1]
     if BLAS in setting.libraries and with_library(fn) is not None:

@@ -327,7 +327,7 @@ class _Fusion:
             if self._is_used(value, inside)
         )
         nodes = [self.nodes[at] for at in (*constants, *order)]
-        return candidate_of(name, nodes, outputs=outputs)
+        return replace(candidate_of(name, nodes, outputs=outputs), is_fused=True)
 
     def _is_priced_less(
         self,
@@ -344,7 +344,7 @@ class _Fusion:
             return None
         candidates = [*joined, *apart]
         ask = costs.measured if PRODUCT in kinds else costs.prices
-        prices = ask(candidates, measure=False)
+        prices = ask(candidates)
         if prices is None:
             return None
         ns = [price.ns + self.rates.launch_ns for price in prices]

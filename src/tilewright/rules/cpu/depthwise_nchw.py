@@ -2,8 +2,9 @@
 
 for n, channels in parallel
   pad the plane
-  for tiles of rows, vectors of a row
-    kernel x rows multiply-adds       unrolled: rows share what they read
+  for tiles of rows x vectors of a row
+    for kernel rows                     unrolled where the body is small: rows share what they read
+      kernel columns x tile multiply-adds
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class PlanesPlan:
 
     lanes: int = unit("elements", "of a row in a vector")
     rows: int = unit("rows", "of a tile")
+    vectors: int = unit("vectors", "of a row in a tile")
+    unroll_kernel: bool = unit("flag", "all kernel axes are unrolled, not the last one alone")
     parallel: bool = unit("flag", "threads share out images and channels")
 
 
@@ -42,18 +45,29 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
         return None
     sizes = [found.size(at) for at in (found.out_channels, *found.out_spatial)]
     most = context.target.machine.loop_body_instructions
-    return None if None in sizes or 2 * found.depth > most else found
+    return None if None in sizes or 2 * _last(found) > most else found
+
+
+def _last(found: Convolution) -> int:
+    """Kernel positions along a row."""
+    return found.size(found.kernel_spatial[-1]) or 1
 
 
 def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
     most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
     width = found.size(found.out_spatial[-1]) or 1
     rows = found.size(found.out_spatial[-2]) or 1
-    depth, body = found.depth or 1, context.target.machine.loop_body_instructions
+    depth, last = found.depth or 1, _last(found)
+    body, registers = context.target.machine.loop_body_instructions, context.target.vector_registers
 
     def legal(c: Columns) -> Column:
-        small: Column = (c["rows"] == 1) | (c["rows"] * depth <= body)
-        return small
+        """Beside the sums, what is read and a weight are in registers. A tile of one vector is
+        there for every kernel; of single elements LLVM makes vectors where it sees all of them."""
+        sums, is_unrolled = c["rows"] * c["vectors"], c["unroll_kernel"] == 1
+        fits = (sums * np.where(is_unrolled, depth, last) <= body) | (sums == 1)
+        fits &= (sums + 2 <= registers) & ((c["vectors"] - 1) * c["lanes"] < width)
+        ok: Column = fits & ((c["lanes"] > 1) | ((c["vectors"] == 1) & is_unrolled))
+        return ok
 
     if most < 2:
         return None
@@ -62,6 +76,8 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
         {
             "lanes": doublings(min(most, width))[::-1],
             "rows": tuple(range(1, min(MOST_POSITIONS, rows) + 1)),
+            "vectors": doublings(min(MOST_POSITIONS, -(-width // min(most, width)))),
+            "unroll_kernel": (1, 0) if len(found.kernel_spatial) > 1 else (1,),
             "parallel": (0, 1) if context.threads > 1 else (0,),
         },
         legal,
@@ -76,10 +92,14 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     # Single elements are for LLVM to make vectors of, of half a register as it prefers them.
     most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
     alone = np.where(lanes == 1, max(1, most // 2 // found.strides[-1]), lanes)
-    vectors, tiles = ceil_div(width, alone), ceil_div(height, rows)
-    seen = ((rows - 1) * found.strides[-2] + kernel[-2]) * math.prod(kernel) / kernel[-2]
-    tile = np.maximum(depth * rows / machine.fma_per_cycle, seen / machine.loads_per_cycle)
-    tile = np.maximum(tile, chain_cycles(depth, depth * rows + seen, machine)) + LOOP_CYCLES
+    vectors, tiles = ceil_div(width, alone * c["vectors"]), ceil_div(height, rows)
+    sums, is_unrolled = rows * c["vectors"], c["unroll_kernel"] == 1
+    # Rows of the tile share what they read where the code of all kernel rows is one piece.
+    shared = ((rows - 1) * found.strides[-2] + kernel[-2]) / kernel[-2]
+    seen = depth * c["vectors"] * np.where(is_unrolled, shared, rows)
+    tile = np.maximum(depth * sums / machine.fma_per_cycle, seen / machine.loads_per_cycle)
+    tile = np.maximum(tile, chain_cycles(depth, depth * sums + seen, machine)) + LOOP_CYCLES
+    tile = tile + np.where(is_unrolled, 0, depth / kernel[-1] * LOOP_CYCLES)
     # Strided elements are loaded whole and shuffled, but gathered where a vector is not full.
     ragged = (found.strides[-1] > 1) & (width % lanes > 0)
     gathers = np.where(ragged, machine.gather_lane_cycles * lanes * depth * rows, 0)
@@ -104,13 +124,14 @@ def apply(
     batch, channel = loops[found.batch], loops[found.out_channels]
     *outer, row, column = (loops[at] for at in found.out_spatial)
     tile, near = sch.split(row, [None, plan.rows])
-    vector, lane = sch.split(column, [None, plan.lanes])
+    vector, beside, lane = sch.split(column, [None, plan.vectors, plan.lanes])
     kernel = [loops[at] for at in found.kernel_spatial]
-    sch.reorder(batch, channel, *outer, tile, vector, *kernel, loops[found.in_channels], near, lane)
+    inner = (loops[found.in_channels], near, beside, lane)
+    sch.reorder(batch, channel, *outer, tile, vector, *kernel, *inner)
     sch.vectorize(lane)
-    for loop in (near, *kernel):
+    for loop in (near, beside, *(kernel if plan.unroll_kernel else kernel[-1:])):
         sch.unroll(loop)
-    done = [block, *results(sch, block, vector, plan.lanes, plan.lanes)]
+    done = [block, *results(sch, block, vector, plan.lanes, plan.vectors * plan.lanes)]
     if padding is not None:
         sch.compute_at(padding, channel)
         _, along = sch.split(sch.get_loops(padding)[-1], [None, plan.lanes])

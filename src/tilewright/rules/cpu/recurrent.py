@@ -10,6 +10,9 @@ A step that is one block and reads of the step before only its own element, as o
 a chain for every element: threads may share out chains, each with all of its steps.
 
     for chains in parallel ... { for t { the step of some chains, by lanes } }
+
+Where the steps of a chain lie side by side in memory, as of a running sum along rows, lanes of
+chains would be gathered: there, single chains may run side by side, and hide each other's latency.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.dots import Dot, dots_of
+from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.dot_model import register_tile
@@ -46,8 +50,8 @@ from tilewright.rules.sharing import (
     forms_legal,
     forms_terms,
 )
-from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
-from tilewright.sym import Cast, Const, Expr, Mul, Var, linear, uses_var
+from tilewright.rules.space import Column, Columns, Cost, Space, Value, doublings, unit
+from tilewright.sym import ONE, Cast, Const, Expr, Mul, Var, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import ALTERNATING, SCAN, Load, Range, Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -67,6 +71,7 @@ class RecurrentPlan:
     parallel: str = unit("axis", "that threads share out")
     chunk: int = unit("rows or vectors", "that a thread takes at a time")
     chains: bool = unit("flag", "a thread takes all steps of its share, not one at a time")
+    beside: int = unit("chains", "that run side by side, each by itself; 0: lanes are chains")
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,7 @@ class Recurrent:
     lanes: int
     steps: int
     are_chains: bool  # elements that depend on their own past alone
+    along_steps: bool  # what chains read lies in the order of their steps
 
     @property
     def others(self) -> list[int]:
@@ -145,7 +151,20 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Recurrent | N
     if weights is not None and weights.dot is not None:
         lanes = weights.dot.lanes
     are_chains = weights is None and len(sch.get_child_blocks(loops[0])) == 1 and _is_apart(nest)
-    return Recurrent(nest, weights, lanes, nest.guess(0), are_chains)
+    along = are_chains and _is_along_steps(sch, nest)
+    return Recurrent(nest, weights, lanes, nest.guess(0), are_chains, along)
+
+
+def _is_along_steps(sch: Schedule, nest: Nest) -> bool:
+    """Whether steps read what lies side by side, and write a buffer of the function's own, whose
+    first dimension they are."""
+    time, written = nest.block.iters[0].var, nest.block.writes[0]
+    if written.buffer not in sch.function.allocs or len(written.ranges) < 2:
+        return False
+    first, *others = [_uses(each, {time}) for each in written.ranges]
+    read = [access for access in nest.reads if access.buffer is not written.buffer]
+    is_along = [access.stride(time) is ONE for access in read]
+    return first and not any(others) and bool(is_along) and all(is_along)
 
 
 def _is_apart(nest: Nest) -> bool:
@@ -182,7 +201,8 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
         fits = sums + c["vectors"] + c["sequences"] <= registers
         fits |= c["vectors"] * c["sequences"] == 1
         alternates = (c["parallel"] != PANELS) | (c["alternate"] == 1)
-        shared = (c["chains"] == 0) | (c["parallel"] != NONE)
+        shared = (c["chains"] == 0) | (c["parallel"] != NONE) | (c["beside"] > 0)
+        shared &= (c["beside"] == 0) | (c["chains"] == 1)
         ok: Column = fits & alternates & shared & forms_legal(c, found.form, forms, context)
         return ok
 
@@ -194,6 +214,7 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
             "alternate": (0, 1) if found.weights is not None else (0,),
             **forms_candidates(forms, context),
             "chains": (0, 1) if found.are_chains else (0,),
+            "beside": (0, *doublings(found.lanes)[1:]) if found.along_steps else (0,),
         },
         legal,
     )
@@ -204,7 +225,10 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
     weights, forms = found.weights, found.forms(context)
     if weights is None:
         at_once = np.where(c["chains"] == 1, found.steps, 1)  # that threads are woken for once
-        serial = costs.nest_cycles(nest, target) * at_once
+        one = np.maximum(1.0, machine.fma_latency_cycles / np.maximum(1, c["beside"]))
+        one = one + LOOP_CYCLES / np.maximum(1, c["beside"])  # of a chain's step, by itself
+        lanes = costs.nest_cycles(nest, target) * (found.lanes if found.along_steps else 1)
+        serial = np.where(c["beside"] > 0, one * nest.instances, lanes) * at_once
         terms = forms_terms(c, found.form, forms, serial, context)
         return Cost.of(**{name: term * found.steps / at_once for name, term in terms.items()})
     gates, k = total(nest, weights.gates), nest.guess(nest.reduce[0])
@@ -257,9 +281,17 @@ def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
     if plan.parallel == INNER:
         piece, inner = sch.split(inner, [None, plan.chunk * lanes])
         outer = [piece]
-    if plan.chains:
+    if plan.beside:
+        group, near = sch.split(inner, [None, plan.beside])
+        sch.reorder(*outer, group, step, near)
+        sch.unroll(near)
+        names = [f"i{at}" for at in range(len(nest.block.writes[0].ranges) - 1)]
+        order = f"({', '.join(['t', *names])}) -> ({', '.join([*names, 't'])})"
+        sch.transform_layout(BlockRef(nest.name), ("write", 0), order)
+        outer = outer or [group]
+    elif plan.chains:
         sch.reorder(*outer, step)
-    if lanes > 1 and total(nest, parts[-1]) > 1:
+    if not plan.beside and lanes > 1 and total(nest, parts[-1]) > 1:
         vector, lane = sch.split(inner, [None, lanes])
         if reduce:
             sch.reorder(*outer, vector, *reduce, lane)

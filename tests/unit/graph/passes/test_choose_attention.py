@@ -35,7 +35,7 @@ class Prices:
     one: float
     has_times: bool = False
 
-    def prices(self, candidates, *, measure=True):
+    def prices(self, candidates):
         times = (self.one, *[1.0] * (len(candidates) - 1))
         return tuple(
             Price(each.name, ns, ESTIMATED) for each, ns in zip(candidates, times, strict=True)

@@ -28,8 +28,8 @@ class Prices:
     has_times: bool = False
     asked: list = field(default_factory=list)
 
-    def prices(self, candidates, *, measure=True):
-        assert not measure  # these are kernels of the model: they are tuned, not compared
+    def prices(self, candidates):
+        assert all(each.is_fused for each in candidates)
         self.asked.append(
             [(each.name, [node.op for node in each.kernel.nodes]) for each in candidates]
         )
@@ -37,8 +37,8 @@ class Prices:
             Price(each.name, self.ns.get(each.name, 1.0), self.source) for each in candidates
         )
 
-    def measured(self, candidates, *, measure=True):
-        return self.prices(candidates, measure=measure) if self.source == MEASURED else None
+    def measured(self, candidates):
+        return self.prices(candidates) if self.source == MEASURED else None
 
 
 def spread(rows=64):
@@ -80,7 +80,7 @@ def test_candidates_are_the_kernels_of_either_way():
 
 def test_without_a_price_bytes_and_operations_decide():
     class Unknown(Prices):
-        def prices(self, candidates, *, measure=True):
+        def prices(self, candidates):
             return None
 
     plain, choices, _ = kernels(spread(), None)

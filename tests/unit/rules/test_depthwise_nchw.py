@@ -1,0 +1,58 @@
+"""Depthwise convolutions, channels first: lanes along the rows of a plane."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.rules import schedule
+from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
+from tilewright.tensor.ir import Function
+
+TARGET = "x86_64-linux-gnu -mcpu=haswell"
+
+
+def planes(size: int, kernel: int, channels: int, stride: int = 1) -> Function:
+    """Padded by half a kernel, and what follows it."""
+    half = kernel // 2
+    x = te.placeholder((1, channels, size, size), name="x")
+    w = te.placeholder((channels, 1, kernel, kernel), name="w")
+    padded = te.compute(
+        (1, channels, size + 2 * half, size + 2 * half),
+        lambda n, c, i, j: te.select(
+            te.all(i >= half, i < size + half, j >= half, j < size + half),
+            x[n, c, i - half, j - half],
+            0.0,
+        ),
+        name="padded",
+    )
+    names = (("d", 1), ("u", kernel), ("v", kernel))
+    d, u, v = (te.reduce_axis((0, n), name=name) for name, n in names)
+    places = (size + stride - 1) // stride
+    y = te.compute(
+        (1, channels, places, places),
+        lambda n, c, i, j: te.sum(
+            padded[n, c + d, i * stride + u, j * stride + v] * w[c, d, u, v], axis=(d, u, v)
+        ),
+        name="y",
+    )
+    z = te.compute(y.shape, lambda n, c, i, j: te.max(y[n, c, i, j], 0.0), name="z")
+    return te.function([x, w, z], name="layer")
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(9, 3, 2), (6, 5, 1)], ids=str)
+def test_every_plan_keeps_the_answer(check_plans, size, kernel, stride) -> None:
+    fn = planes(size, kernel, 2, stride)
+    random = np.random.default_rng(0)
+    shapes = [tuple(int(each.value) for each in param.shape) for param in fn.params]
+    x, w, z = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+    check_plans(fn, DEPTHWISE_NCHW, TARGET, [x, w], [(z.shape, np.float32)], plans=5)
+
+
+def test_a_large_kernel_has_more_sums_than_its_whole_code_would_allow() -> None:
+    (decision,) = schedule(planes(28, 7, 4), TARGET).decisions
+    fields = dict(each.split("=") for each in decision.choice.plan.split())
+    assert decision.choice.rule == "depthwise_nchw"
+    assert fields["unroll_kernel"] == "0"
+    assert int(fields["rows"]) * int(fields["vectors"]) >= 8
