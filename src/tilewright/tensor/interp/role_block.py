@@ -388,7 +388,7 @@ class Block:
     # ------------------------------------------------------------------ copies
 
     def _load(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
-        target, source, rows, apart, barrier_at, high, first_row = args
+        target, source, rows, apart, barrier_at, high, first_row, _ = args
         box = self._box(source, rows, apart, high, first_row, agent.env)
         barrier = self._barrier(barrier_at, agent.env)
         self.begin(target, 0, box, agent, barrier, loc)
@@ -396,7 +396,7 @@ class Block:
 
     def _load_all(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
         """A part of a tile into every block of the cluster, each when it likes."""
-        target, source, rows, apart, barrier_at, high, first_row, blocks = args
+        target, source, rows, apart, barrier_at, high, first_row, _, blocks = args
         box = self._box(source, rows, apart, high, first_row, agent.env)
         for peer in self._peers(blocks, agent, loc):
             barrier = peer.barrier_for(barrier_at, agent, loc)
