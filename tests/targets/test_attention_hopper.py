@@ -30,12 +30,14 @@ TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TOLERANCE = {"bf16": 2e-2, "f16": 4e-3}
 
 
-def text(q, keys, features=64, attributes="", dtype="bf16", shared=None, mask=""):
+def text(q, keys, features=64, attributes="", dtype="bf16", shared=None, mask="", lengths=()):
     """A model of one attention: q and keys are [batch, heads, length]."""
     batch, heads, rows = q
     key = f"{dtype}[{batch}, {shared or heads}, {keys}, {features}]"
     more = f", %m: {mask}" if mask else ""
     given = "%q, %k, %v, %m" if mask else "%q, %k, %v"
+    if lengths:
+        more, given = f", %l: i64[{len(lengths)}]", "%q, %k, %v, none, %l"
     return f"""graph @main(%q: {dtype}[{batch}, {heads}, {rows}, {features}], %k: {key}, %v: {key}
       {more}) {{
       %y = attention({given}) {{keys = 128{attributes}}}
@@ -43,7 +45,7 @@ def text(q, keys, features=64, attributes="", dtype="bf16", shared=None, mask=""
     }}"""
 
 
-def operands(q, keys, features=64, attributes="", dtype="bf16", shared=None, mask=""):
+def operands(q, keys, features=64, attributes="", dtype="bf16", shared=None, mask="", lengths=()):
     batch, heads, rows = q
     rng = np.random.default_rng(0)
     shapes = [(batch, heads, rows, features), *[(batch, shared or heads, keys, features)] * 2]
@@ -52,7 +54,7 @@ def operands(q, keys, features=64, attributes="", dtype="bf16", shared=None, mas
         made.append(rng.random((1, 1, rows, keys)) < 0.7)
     elif mask:
         made.append(rng.standard_normal((batch, 1, 1, keys), np.float32))
-    return made
+    return [*made, np.array(lengths)] if lengths else made
 
 
 def planned(plan, target=TARGET, **case):
@@ -92,6 +94,10 @@ CASES = {
     "a window": {"q": (1, 1, 256), "keys": 256, "attributes": ", window = (40, 20)"},
     "a mask of truth values": {"q": (1, 1, 128), "keys": 128, "mask": "bool[1, 1, 128, 128]"},
     "a mask that is added": {"q": (2, 1, 128), "keys": 200, "mask": "f32[2, 1, 1, 200]"},
+    "lengths": {"q": (3, 1, 128), "keys": 256, "lengths": (200, 5, 0)},
+    "causal lengths": {
+        "q": (2, 1, 100), "keys": 256, "lengths": (230, 100), "attributes": ", causal = true",
+    },
     "shared keys": {"q": (1, 4, 128), "keys": 128, "shared": 2},
     "edges": {"q": (2, 1, 197), "keys": 197},
     "few queries": {"q": (1, 1, 3), "keys": 130},
@@ -123,6 +129,7 @@ def test_the_order_of_roles_does_not_matter(seed, plan):
 STAYING = {
     "as many steps each": {"q": (1, 5, 128), "keys": 128},
     "causal": {"q": (1, 2, 192), "keys": 192, "attributes": ", causal = true"},
+    "lengths": {"q": (5, 1, 64), "keys": 192, "lengths": (190, 0, 64, -3, 9)},
 }
 
 
@@ -164,6 +171,9 @@ def test_a_fault_in_the_count_of_steps_is_found(fault):
 def test_masked_steps_are_left_out():
     causal = str(lower(planned(BOTH, **CASES["causal"]), "gpu"))
     assert re.search(r"for %key_0\w* in 0\.\.3 - %b_h_i_0 ", causal)  # the longest block first
+    lengths = str(lower(planned(BOTH, **CASES["lengths"]), "gpu"))
+    until = r"max\(0, min\(2, \(index\(%l\[.*\]\) \+ 127\) // 128\)\)"
+    assert re.search(rf"for %key_0\w* in 0\.\.{until} ", lengths)
     plain = str(lower(planned(BOTH, **CASES["plain"]), "gpu"))
     assert re.search(r"for %key_0\w* in 0\.\.2 ", plain)
 
@@ -249,19 +259,20 @@ def test_the_code_has_what_hopper_needs(name, plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [BOTH, STAGGERED])
-@pytest.mark.parametrize("name", ["plain", "wide heads", "causal", "edges"])
+@pytest.mark.parametrize("name", ["plain", "wide heads", "causal", "edges", "lengths"])
 def test_the_assembler_finds_no_fault_and_spills_nothing(name, plan):
     told = assembled(tw.build(planned(plan, **CASES[name]), TARGET).ptx)
     assert "0 bytes spill stores, 0 bytes spill loads" in told
     assert "C75" not in told  # its warnings of products
 
 
-def test_a_model_takes_keys_some_at_a_time():
-    model = text(q=(1, 2, 128), keys=128).replace("keys = 128", "")
+@pytest.mark.parametrize("lengths", [(), (70,)], ids=["all keys", "lengths"])
+def test_a_model_takes_keys_some_at_a_time(lengths):
+    model = text(q=(1, 2, 128), keys=128, lengths=lengths).replace("keys = 128", "")
     module = tw.compile(graph.parse(model), target=TARGET)
     (kernel,) = module.program.kernels.values()
     assert [decision.rule for decision in kernel.decisions] == ["attention_hopper"]
-    given = operands(q=(1, 2, 128), keys=128)
+    given = operands(q=(1, 2, 128), keys=128, lengths=lengths)
     (want,) = graph.interpret(graph.parse(model), *given)
     (out,) = fetched(module, on_host(module)(*given))
     np.testing.assert_allclose(

@@ -35,6 +35,8 @@ FORMS = {
     "tiles of B for four": ((256, 64, 128), ROWS.replace("span=1", "span=4"), 4, "m", {}),
     "tiles of B along n": ((128, 64, 256), ROWS.replace("span=1", "span=2"), 2, "m",
                            {"along_n": True}),
+    "tiles of B that leave L2 first": ((128, 192, 128), ROWS.replace("span=1", "span=2"), 2, "m",
+                                       {}),
     "tiles of A": ((64, 256, 192), ROWS, 4, "n", {}),
     "low tiles of A": ((10, 120, 328), ROWS, 2, "n", {}),
     "tiles of A at edges": ((100, 90, 136), ROWS, 2, "n", {"epilogue": True}),
@@ -46,6 +48,7 @@ FOUND = ("TW2427", "TW2428", "TW2429", "TW2430", "TW2494")
 def scheduled(form):
     sizes, rows, blocks, along, more = FORMS[form]
     plan = f"{rows} cluster={blocks} along={along} resident=1 pingpong=0"
+    plan += f" evict_first={int('leave L2 first' in form)}"
     made = schedule(gemm(*sizes, **more), TARGET, choices={"C": Choice("gemm_hopper", plan)})
     assert [each.rule for each in made.decisions] == ["gemm_hopper"]
     return made.schedule.function
@@ -151,7 +154,7 @@ def test_a_planted_fault_is_found(fault):
 
 def test_blocks_stay_for_the_tiles_of_a_cluster():
     tiles = "groups=2 block_n=256 slots=4 span=16 split_k=1 boxes=1"
-    plan = f"{tiles} cluster=2 along=m resident=1 pingpong=0"
+    plan = f"{tiles} cluster=2 along=m resident=1 pingpong=0 evict_first=0"
     made = schedule(gemm(4096, 4096, 256), TARGET, choices={"C": Choice("gemm_hopper", plan)})
     (kernel,) = tw.build(made.schedule.function, TARGET).kernels
     assert [str(dim) for dim in kernel.grid] == ["66", "2", "1"]
@@ -190,7 +193,7 @@ def test_consumers_take_no_more_registers_than_their_block_has(groups, resident)
 
 
 def test_a_multiprocessor_has_room_for_a_block_of_the_next_kernel():
-    plan = f"{ROWS} cluster=1 along=k resident=2 pingpong=0"
+    plan = f"{ROWS} cluster=1 along=k resident=2 pingpong=0 evict_first=0"
     made = schedule(gemm(64, 64, 256), TARGET, choices={"C": Choice("gemm_hopper", plan)})
     run = tw.build(made.schedule.function, TARGET)
     assert ".minnctapersm 2" in run.ptx

@@ -27,9 +27,9 @@ from tilewright.tensor.passes import lower
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
-ALONE = "cluster=1 along=k resident=1 pingpong=0"
-STREAM_K = "cluster=1 along=stream_k resident=1 pingpong=0"
-PINGPONG = "cluster=1 along=k resident=1 pingpong=1"
+ALONE = "cluster=1 along=k resident=1 pingpong=0 evict_first=0"
+STREAM_K = "cluster=1 along=stream_k resident=1 pingpong=0 evict_first=0"
+PINGPONG = "cluster=1 along=k resident=1 pingpong=1 evict_first=0"
 
 
 def small_gpu(multiprocessors):
@@ -464,6 +464,27 @@ def test_the_code_has_what_hopper_needs():
         assert re.search(wanted, ptx), wanted
     assert not re.search(r"^\s*call", ptx, re.MULTILINE)  # names that LLVM does not know
     assert ".local" not in ptx
+
+
+def test_an_operand_that_one_wave_reads_leaves_l2_first():
+    """B of few rows; A, which every block reads, stays."""
+    made = schedule(gemm(64, 512, 256), TARGET)
+    assert "evict_first=1" in made.decisions[0].plan
+    ptx = tw.build(made.schedule.function, TARGET).ptx
+    policies = re.findall(r"createpolicy\.fractional\.L2::evict_first\.b64 (%rd\d+), 1\.0;", ptx)
+    copies = re.findall(r"cp\.async\.bulk\.tensor.*complete_tx::bytes(\S*) .*?(%rd\d+)?;", ptx)
+    assert {hint for hint, _ in copies} == {"", ".L2::cache_hint"}
+    assert {policy for hint, policy in copies if hint} == set(policies)
+
+
+@pytest.mark.parametrize("sizes", [(512, 512, 256), (256, 512, 256)], ids=str)
+def test_an_operand_that_later_waves_read_stays_in_l2(sizes):
+    """As many rows as columns, or tiles of a column that are not beside each other."""
+    plan = f"groups=1 block_n=64 slots=4 span=1 split_k=1 boxes=1 {ALONE}"
+    first = {"C": Choice("gemm_hopper", plan.replace("evict_first=0", "evict_first=1"))}
+    with pytest.raises(UserError):
+        schedule(gemm(*sizes), TARGET, choices=first)
+    assert schedule(gemm(*sizes), TARGET, choices={"C": Choice("gemm_hopper", plan)})
 
 
 @pytest.mark.slow

@@ -174,7 +174,7 @@ def test_more_blocks_than_steps_are_refused():
         for %k in 0..1 [specialize = (2, 4, 1, 1, 1)] {
           alloc %X: bf16[64, 64] in shared.b128
           eval tma.load:bool(address(%X[0, 0]), address(%A[0, 0]), 64,
-                             stride:index(address(%A[0, 0]), 0))
+                             stride:index(address(%A[0, 0]), 0), 0)
           eval wgmma.tile:bool(address(%S[0, 0]), address(%X[0, 0]), address(%X[0, 0]), 64, 0)
         }
       } }

@@ -32,6 +32,7 @@ class Multiprocessor:
     meeting_cycles: int  # of all blocks of a kernel, until each knows that all have arrived
     memory_bytes_per_cycle: float  # of the whole GPU
     own_memory_bytes_per_cycle: float  # that one multiprocessor gets at most
+    evict_first_gain: float  # of these and L2's rate, where what was read leaves L2 first
     l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
     cluster_bytes_per_cycle: float  # that one block of a cluster writes, and reads of others
     cluster_latency_cycles: int  # until blocks of a cluster have started, met twice and ended
@@ -93,6 +94,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         meeting_cycles=1700,
         memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,
         own_memory_bytes_per_cycle=18.0,
+        evict_first_gain=1.045,
         l2_bytes_per_cycle=52.0,
         cluster_bytes_per_cycle=24.0,
         cluster_latency_cycles=8000,

@@ -1,5 +1,6 @@
 """Instructions of Ampere: copies that run by themselves, products of warps.
 
+    cp.async.run         4, 8 or 16 bytes side by side, by one thread
     cp.async.tile        a box of rows of 128 bytes, swizzled, shared by all threads of a block
     cp.async.commit      what was started since the last one is a group
     cp.async.wait        until all groups have landed but some
@@ -108,6 +109,16 @@ def _start(e: Emitting, to: Value, given: Value, there: Value, checked: bool) ->
     e.b.call(f"{name}.s", "void", to, given, e.b.select(there, i32(PIECE_BYTES), i32(0)))
 
 
+def _run(e: Emitting, target: Expr, source: Expr, count: Expr) -> None:
+    """Sixteen bytes pass by L1, fewer come with the rest of their line."""
+    assert isinstance(source, Address)
+    size = known_number(count) * source.buffer.dtype.size_bytes
+    cached = "cg" if size == PIECE_BYTES else "ca"
+    given = e.b.value(GLOBAL, f"addrspacecast {e.pointer(source)} to {GLOBAL}")
+    name = f"llvm.nvvm.cp.async.{cached}.shared.global.{size}"
+    e.b.call(name, "void", shared_pointer(e, target), given)
+
+
 def _commit(e: Emitting) -> None:
     e.b.call("llvm.nvvm.cp.async.commit.group", "void")
 
@@ -203,6 +214,7 @@ def _product(
 
 
 RULES: dict[str, Callable[..., None]] = {
+    "cp.async.run": _run,
     "cp.async.tile": _copy,
     "cp.async.commit": _commit,
     "cp.async.wait": _wait,

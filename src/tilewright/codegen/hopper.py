@@ -1,6 +1,6 @@
 """Instructions of Hopper: bulk tensor copies, barriers in shared memory, wide warpgroup GEMMs.
 
-    tma.load(tile, source, rows, full)   a box of rows of 128 bytes, swizzled, by one thread
+    tma.load(tile, source, rows, ..)     a box of rows of 128 bytes, swizzled, by one thread
     tma.multicast(.., blocks)            the same, to all blocks of a cluster
     tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
     tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
@@ -37,6 +37,8 @@ MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 # Products of a sum that follow each other: (sum, n, along_n, starts, a, b, a, b, ...).
 JOINED = {"wgmma.tile": "wgmma.tiles", "wgmma.start": "wgmma.started_tiles"}
 
+# What a copy leaves in L2 is the first to make room for others.
+EVICT_FIRST = 'call i64 asm "createpolicy.fractional.L2::evict_first.b64 $0, 1.0;", "=l"()'
 SUMS = {"f32": "float", "i32": "i32"}  # types of sums, for LLVM
 BOTH = "wgmma.start_both"  # (sum, left, values, keys, features, sum, n, a, b, a, b, ...)
 
@@ -202,7 +204,7 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
     """Into the block's own memory, or also to the same place of all blocks of a cluster."""
     assert isinstance(source, Address)
     made = _map_of(tile, source, rows, width, *rest)
-    barrier, height, row, *cluster = rest
+    barrier, height, row, evict_first, *cluster = rest
     everywhere = (1 << known_number(cluster[0])) - 1 if cluster else 0
     (index,) = source.index
     places = [sym.floormod(index, width), row]
@@ -211,6 +213,8 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
     remote = e.b.value(
         "ptr addrspace(7)", f"addrspacecast {shared_pointer(e, tile)} to ptr addrspace(7)"
     )
+    leaves_first = bool(known_number(evict_first))
+    policy = e.b.value("i64", EVICT_FIRST) if leaves_first else i64(0)
     e.b.call(
         f"llvm.nvvm.cp.async.bulk.tensor.g2s.tile.{len(places)}d",
         "void",
@@ -219,9 +223,9 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
         e.tile_maps[made],
         *(narrow(e, sym.simplify(place)) for place in places),
         Value("i16", str(everywhere)),
-        i64(0),
+        policy,
         i1(bool(cluster)),
-        i1(False),
+        i1(leaves_first),
         i32(0),
     )
 

@@ -1,5 +1,6 @@
 """Ampere's copies and products of warps, on the same tiles as Hopper's, declared by behaviour.
 
+    cp_async_f32x4             Y[4] = X[4], by one thread; also 1 and 2 numbers
     cp_async_bf16(rows=128)    Y[128, 64] = X[128, 64], by all threads, 16 bytes at a time
     mma_bf16(n=128)            C[64, 128] += A[64, 64] B[128, 64]^T, f32 sums in registers
     mma_kn_bf16(n=128)         C[64, 128] += A[64, 64] B[64, 128], B in boxes of 64 columns
@@ -18,16 +19,22 @@ from functools import partial
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.intrin import hopper
-from tilewright.intrin.declare import address, instruction
+from tilewright.intrin.declare import address, declare, instruction
 from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
-from tilewright.tensor.ir import Call
+from tilewright.tensor.ir import Buffer, Call, Stmt
 from tilewright.tensor.parameters import Parameter
 
 COLUMNS = Parameter("n", 16, 256, multiple=16)  # one ldmatrix brings 16
+RUNS = (1, 2, 4)  # words that one thread copies at a time
 
 
 def copy_of(dtype: str, rows: int) -> TensorIntrin:
     return intrinsic(f"cp_async_{dtype}", rows=rows)
+
+
+def run_of(dtype: str, n: int) -> TensorIntrin:
+    """The copy of some neighbours by one thread, wherever they are to lie."""
+    return intrinsic(f"cp_async_{dtype}x{n}")
 
 
 def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
@@ -43,6 +50,26 @@ def _copy(dtype: str, rows: int) -> TensorIntrin:
     return TensorIntrin(name, replace(behavior, name=name), compute)
 
 
+def _run(dtype: str, n: int) -> TensorIntrin:
+    def compute(X: Buffer, Y: Buffer) -> Stmt:
+        return instruction("cp.async.run", address(Y), address(X), sym.const(n))
+
+    return declare(
+        f"""
+        func @cp_async_{dtype}x{n}(%X: {dtype}[{n}], %Y: {dtype}[{n}] in shared) stage scheduled {{
+          for %i in 0..{n} {{
+            block @Y(%v: spatial {n} = %i) {{
+              reads %X[%v]
+              writes %Y[%v]
+              %Y[%v] = %X[%v]
+            }}
+          }}
+        }}
+        """,
+        compute=compute,
+    )
+
+
 def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     like = hopper.dot_of(dtype, n, along_n=along_n)
     name = f"mma_kn_{dtype}" if along_n else f"mma_{dtype}"
@@ -52,6 +79,8 @@ def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
     return TensorIntrin(name, replace(like.behavior, name=name), reset=like.reset, update=update)
 
 
+for _n in RUNS:
+    _run("f32", _n)
 for _of in hopper.HALVES:
     declare_family(f"cp_async_{_of}", (hopper.ROWS,), partial(_copy, _of))
     declare_family(f"mma_{_of}", (COLUMNS,), partial(_dot, _of))

@@ -102,15 +102,16 @@ KEYS = Parameter("keys", 16, 256, multiple=16)
 FEATURES = Parameter("features", 64, 256, multiple=64)
 WHOLE = Parameter("n", 32, 256, multiple=32)  # runs of every thread; integers have few others
 ROWS, N = Parameter("rows", 8, 256, multiple=8), Parameter("n", 8, 256, multiple=8)
+EVICT_FIRST = Parameter("evict_first", 0, 1, default=0)  # whether what was copied leaves L2 first
 
 
-def load_of(dtype: str, rows: int) -> TensorIntrin:
-    return intrinsic(f"tma_load_{dtype}", rows=rows)
+def load_of(dtype: str, rows: int, *, evict_first: bool = False) -> TensorIntrin:
+    return intrinsic(f"tma_load_{dtype}", rows=rows, evict_first=int(evict_first))
 
 
-def multicast_of(dtype: str, rows: int) -> TensorIntrin:
+def multicast_of(dtype: str, rows: int, *, evict_first: bool = False) -> TensorIntrin:
     """The copy of a tile that all blocks of a cluster have alike: each brings a part for all."""
-    return intrinsic(f"tma_multicast_{dtype}", rows=rows)
+    return intrinsic(f"tma_multicast_{dtype}", rows=rows, evict_first=int(evict_first))
 
 
 def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
@@ -171,12 +172,12 @@ class Held:
 HELD = {SUM.name: Held(PAIR, False), WIDE.name: Held(RUN, True), ROW.name: Held(1, True, True)}
 
 
-def _load(dtype: str, rows: int, *, to: str = "load") -> TensorIntrin:
+def _load(dtype: str, rows: int, evict_first: int, *, to: str = "load") -> TensorIntrin:
     k = OPERANDS[dtype].columns
 
     def compute(X: Buffer, Y: Buffer) -> Stmt:
-        stride = Call("stride", (address(X), sym.const(0)), INDEX)
-        return instruction(f"tma.{to}", address(Y), address(X), sym.const(rows), stride)
+        stride, policy = Call("stride", (address(X), sym.const(0)), INDEX), sym.const(evict_first)
+        return instruction(f"tma.{to}", address(Y), address(X), sym.const(rows), stride, policy)
 
     return member(
         f"""
@@ -340,8 +341,9 @@ for _sums in ("f32", "i32"):
     declare_family(_rows_name(_sums), (WHOLE,), partial(_rows, _sums))
     declare_family(f"wgmma_round_{_sums}", (N,), partial(_store, _sums))
 for _of, _operand in OPERANDS.items():
-    declare_family(f"tma_load_{_of}", (ROWS,), partial(_load, _of))
-    declare_family(f"tma_multicast_{_of}", (ROWS,), partial(_load, _of, to="multicast"))
+    _copied = (ROWS, EVICT_FIRST)
+    declare_family(f"tma_load_{_of}", _copied, partial(_load, _of))
+    declare_family(f"tma_multicast_{_of}", _copied, partial(_load, _of, to="multicast"))
     _width = N if _operand.sums == "f32" else WHOLE
     declare_family(f"wgmma_{_operand.name}", (_width,), partial(_dot, _of))
 for _of in HALVES:

@@ -24,7 +24,7 @@ def heights(copy: Stmt) -> tuple[int | None, int]:
     """The rows of the matrix that is copied from, if they are known, and those of a box."""
     assert isinstance(copy, Eval)
     assert isinstance(copy.value, Call)
-    _, source, rows, stride = copy.value.args
+    _, source, rows, stride, _ = copy.value.args
     assert isinstance(source, Address)
     assert isinstance(rows, Const)
     assert isinstance(stride, Call)

@@ -39,10 +39,8 @@ def streamed(node: Node, scope: Scope) -> Replacement:
 
 def fits_streams(node: Node, dtypes: tuple[DType, ...]) -> bool:
     """Whether attention is of whole tiles, its sizes known, and gives nothing but its result."""
-    q, k, v, *others = node.inputs
+    q, k, v = node.inputs[:3]
     if len(node.outputs) > 1 or q is None or k is None or v is None:
-        return False
-    if len(others) > 1 and others[1] is not None:  # lengths, which only a run knows
         return False
     sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())]
     known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]

@@ -13,6 +13,7 @@ from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.rows import ROWS
+from tilewright.rules.gpu.sgemm import SGEMM
 from tilewright.rules.gpu.transpose import TRANSPOSE
 from tilewright.rules.gpu.winograd import WINOGRAD
 from tilewright.rules.rule import RuleSet
@@ -23,7 +24,7 @@ RULES: RuleSet = (
     (GEMM_HOPPER,),
     (GEMM_AMPERE,),
     (CONVOLUTION,),
-    (GEMM,),
+    (GEMM, SGEMM),
     (ROWS,),
     (GEMV,),
     (DEPTHWISE, REDUCTION),

@@ -70,6 +70,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         "along": ("k",),
         "resident": (1,),
         "pingpong": (0,),
+        "evict_first": (0,),
     }
     return Space(Plan, candidates, legal)
 

@@ -16,9 +16,10 @@ no matrix of them is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +77,7 @@ class Plan:
     along: str = "k"
     resident: int = 1  # blocks that a multiprocessor has room for: the next kernel's beside these
     pingpong: int = 0  # whether two warpgroups take turns: one stores while the other multiplies
+    evict_first: int = 0  # whether B leaves L2 first, where one wave of blocks reads it whole
 
     @property
     def rows(self) -> int:
@@ -241,24 +243,39 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         taken &= (found.m >= hopper.M) & (not found.is_open) & (tiles > sm.count // c["cluster"])
         result: Column = fits & whole & parts & boxes & deep & clustered
         result &= (c["pingpong"] == 0) | taken
+        result &= (c["evict_first"] == 0) | _reads_b_once(found, c["groups"], c["span"])
         return result
 
-    return Space(
-        Plan,
-        {
-            "groups": GROUPS,
-            "block_n": BLOCK_N,
-            "slots": SLOTS,
-            "span": SPAN,
-            "split_k": splits(multiprocessor_of(context.target)),
-            "boxes": BOXES,
-            "cluster": doublings(MOST_BLOCKS),
-            "along": ("k", "m", "n", STREAM_K),
-            "resident": (1, 2),
-            "pingpong": (0, 1),
-        },
-        legal,
-    )
+    return Space(Plan, _candidates(found, sm), legal)
+
+
+def _candidates(found: Found, sm: Multiprocessor) -> dict[str, Sequence[int | str]]:
+    """Of each field, without those that the sizes alone rule out: the rest is weighed whole."""
+    heights = [ceildiv(found.m, hopper.M * groups) for groups in GROUPS]
+    spans = [span for span in SPAN if not found.is_open and any(h % span == 0 for h in heights)]
+    boxes = ceildiv(found.k, found.depth)
+    meets = not (found.is_open or found.windows)
+    once = any(_reads_b_once(found, groups, span) for groups in GROUPS for span in spans)
+    return {
+        "groups": GROUPS,
+        "block_n": BLOCK_N,
+        "slots": SLOTS,
+        "span": spans or SPAN[:1],
+        "split_k": [s for s in splits(sm) if s == 1 or found.k % (s * found.depth) == 0],
+        "boxes": BOXES[:1] if found.along_n else [at for at in BOXES if boxes % at == 0],
+        "cluster": doublings(MOST_BLOCKS) if meets else (1,),
+        "along": ("k", "m", "n", STREAM_K) if meets else ("k", STREAM_K),
+        "resident": (1, 2),
+        "pingpong": (0, 1) if found.m >= hopper.M and not found.is_open else (0,),
+        "evict_first": (0, 1) if once else (0,),
+    }
+
+
+def _reads_b_once(found: Found, groups: Any, span: Any) -> Any:
+    """Whether B, the larger operand, is read by blocks beside each other and by none later; of
+    numbers or columns."""
+    streams = found.m < found.n and found.batch == 1 and not found.is_open
+    return (ceildiv(found.m, hopper.M * groups) == span) & streams
 
 
 def _parts(c: Columns) -> Column:
@@ -336,15 +353,16 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     b_rows = b_rows / np.where(c["along"] == "m", c["cluster"], 1)
     busy = np.minimum(blocks, sm.count)
     handed = c["boxes"] * (a_rows + b_rows) * hopper.ROW_BYTES * busy
-    narrow = np.maximum(narrow, handed / (sm.l2_bytes_per_cycle * sm.count))
+    gain = np.where(c["evict_first"], sm.evict_first_gain, 1.0)
+    narrow = np.maximum(narrow, handed / (sm.l2_bytes_per_cycle * sm.count)) / gain
     # Blocks wait for each other's slots: two hardly do, more of them at every step.
     brings = c["cluster"] > cluster
     meets = np.where(brings, c["cluster"] // 2 - 1, 0) * sm.multicast_latency_cycles
     # One slot is in use while the others are filled; signs between roles take their time too.
     waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
     flying = busy * c["slots"] * slot
-    rate = np.minimum(sm.memory_bytes_per_cycle, flying / sm.global_latency_cycles)
-    rate = np.minimum(rate, busy * sm.own_memory_bytes_per_cycle)
+    rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.own_memory_bytes_per_cycle)
+    rate = np.minimum(rate * gain, flying / sm.global_latency_cycles)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
     # Written, a quarter of a line at a time, and read again.
     parts = 12.0 * found.batch * found.m * found.n * split
@@ -381,7 +399,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 class Unit:
     """What copies tiles and multiplies them."""
 
-    copy_of: Callable[[str, int], TensorIntrin]  # of a type, so many rows
+    copy_of: Callable[..., TensorIntrin]  # of a type, so many rows; whether it leaves L2 first
     dot_of: Callable[..., TensorIntrin]
     overlap: Callable[[Schedule, LoopRef, Plan, int], None]  # steps of so many tiles
 
@@ -611,9 +629,10 @@ def _multiply(
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
     columns = depth if found.along_n else plan.block_n
-    for copy, rows, apart in ((a, plan.rows, "n"), (b, columns, "m")):
+    once = {"evict_first": True} if plan.evict_first else {}
+    for copy, rows, apart, policy in ((a, plan.rows, "n", {}), (b, columns, "m", once)):
         copied = hopper.multicast_of if plan.along == apart else unit.copy_of
-        sch.tensorize(sch.get_loops(copy)[-2], copied(found.dtype, rows))
+        sch.tensorize(sch.get_loops(copy)[-2], copied(found.dtype, rows, **policy))
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)
     tiles = tiles * found.batch * plan.split_k * plan.parts // plan.cluster
     count = multiprocessor_of(context.target).count // plan.cluster

@@ -62,7 +62,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     nest = own_nest(tried, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
-    if len(nest.spatial) + len(nest.reduce) != len(nest.loops) or len(nest.block.writes) != 1:
+    if len(nest.spatial) + len(nest.reduce) != len(nest.loops):
         return None
     return Found(
         reference,
@@ -164,22 +164,40 @@ def by_threads(
 
 def through(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
     """Results stay a thread's own until what follows them is done, there and then."""
-    made = block_of(sch.function, block.name).writes[0].buffer
-    consumers = followers(sch, block) if made not in output_buffers(sch.function) else []
+    consumers = _consumers(sch, block)
     if not consumers:
-        store = sch.cache_write(block, 0, "local")
-        sch.reverse_compute_at(store, at)
-        return [store]
-    sch.set_scope(block, 0, "local")
+        return stored_at(sch, block, at)
+    _own(sch, block)
     for reference in consumers:
         sch.reverse_compute_at(reference, at)
     return consumers
 
 
+def _consumers(sch: Schedule, block: BlockRef) -> list[BlockRef]:
+    """What goes on with each result, where nobody else sees those."""
+    made = {region.buffer for region in block_of(sch.function, block.name).writes}
+    return [] if made & set(output_buffers(sch.function)) else followers(sch, block)
+
+
+def _own(sch: Schedule, block: BlockRef) -> None:
+    """All that a block makes is a thread's own."""
+    for number in range(len(block_of(sch.function, block.name).writes)):
+        sch.set_scope(block, number, "local")
+
+
+def stored_at(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
+    """All that a block makes stays a thread's own until it is stored under a loop: of a reduction
+    of several values, a maximum and where it is say, a store for each."""
+    writes = block_of(sch.function, block.name).writes
+    stores = [sch.cache_write(block, number, "local") for number in range(len(writes))]
+    for store in stores:
+        sch.reverse_compute_at(store, at)
+    return stores
+
+
 def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tuple[BlockRef, ...]:
     """A block of threads for each result."""
-    made = nest.block.writes[0].buffer
-    consumers = followers(sch, reference) if made not in output_buffers(sch.function) else []
+    consumers = _consumers(sch, reference)
     reduce = [nest.loops[at] for at in nest.reduce]
     parts = factored(sch, reference, reduce, plan.threads, plan.vector)
     left = own_nest(sch, reference)
@@ -250,16 +268,14 @@ def share_parts(
         if at:
             _, thread = sch.split(own, [1, threads])
         sch.bind(thread, "threadIdx.x")
-        store = sch.cache_write(part, 0, "local")
-        sch.reverse_compute_at(store, thread)
-        stored.append(store)
+        stored += stored_at(sch, part, thread)
     if for_all:
-        sch.set_scope(reference, 0, "local")
+        _own(sch, reference)
         return stored
-    store = sch.cache_write(reference, 0, "local")
-    sch.reverse_compute_at(store, row)
-    by_one_thread(sch, store, threads)
-    return [*stored, store]
+    results = stored_at(sch, reference, row)
+    for result in results:
+        by_one_thread(sch, result, threads)
+    return [*stored, *results]
 
 
 def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> None:

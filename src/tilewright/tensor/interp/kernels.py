@@ -20,6 +20,7 @@ from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.writer import tuple_text
 from tilewright.tensor.ir import Block, Buffer, For, Load, MaskedLoad, Stmt
 from tilewright.tensor.join_kernels import GRID_BARRIER
+from tilewright.tensor.passes.pipeline_loops import ASYNC_RUN, COMMIT, WAIT
 from tilewright.tensor.regions import called_regions
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import exprs, walk
@@ -260,6 +261,29 @@ class LockStep(Statements):
         with self.where_true(cond):
             self.stmt(block.init)
 
+    def _eval(self, stmt: ir.Eval) -> None:
+        match stmt.value:
+            case ir.Call(op=op, args=args) if op == ASYNC_RUN:
+                self._async_run(*args)
+            case ir.Call(op=op) if op == COMMIT:
+                self.line(f"{self.lanes}.commit_copies()")
+            case ir.Call(op=op, args=(newer,)) if op == WAIT:
+                self.line(f"{self.lanes}.wait_for_copies({self.expr(newer)}, {self.where()})")
+            case _:
+                super()._eval(stmt)
+
+    def _async_run(self, target: Expr, source: Expr, count: Expr) -> None:
+        """Neighbours that are stored when they are waited for; meanwhile nothing is there."""
+        assert isinstance(target, ir.Address)
+        assert isinstance(source, ir.Address)
+        for at in range(int(str(sym.simplify(count)))):
+            value = self.expr(Load(source.buffer, _moved(source, at)))
+            place = self.locate(target.buffer, _moved(target, at), STORE, self.mask)
+            self.line(
+                f"{self.lanes}.begin_copy(m_{self.name(target.buffer)}, {place}, {value}, "
+                f"{self.where()})"
+            )
+
     def barrier(self, scope: str) -> None:
         self.line(f"{self.lanes}.barrier({self.mask}, {scope!r}, {self.where()})")
 
@@ -286,6 +310,12 @@ class LockStep(Statements):
             f"{self.lanes}.call_each({function}, {self.mask}, ({', '.join(args)},), failures, "
             f"{self.where()})"
         )
+
+
+def _moved(address: ir.Address, by: int) -> tuple[Expr, ...]:
+    """The index of a neighbour."""
+    *outer, last = address.index
+    return (*outer, sym.add(last, by))
 
 
 def _bound(root: Stmt) -> set[Var]:

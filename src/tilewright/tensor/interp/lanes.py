@@ -26,7 +26,14 @@ from numpy.typing import NDArray
 
 from tilewright.sym import Var
 from tilewright.tensor.interp.failures import Failures
-from tilewright.tensor.interp.memory import EVERYWHERE, Memory, Radices, Shadow, next_stamp
+from tilewright.tensor.interp.memory import (
+    EVERYWHERE,
+    Memory,
+    Radices,
+    Shadow,
+    garbage,
+    next_stamp,
+)
 from tilewright.tensor.ir import BLOCK_LEVEL, CLUSTER_AXIS, THREAD_LEVEL, Buffer, level_of
 from tilewright.tensor.scopes import MemoryScope, Owner
 
@@ -68,6 +75,9 @@ class Place:
     size: int  # of one copy of the buffer
 
 
+Copied = tuple[Memory, Place, Any]  # what a copy under way will have stored, and where
+
+
 class Lanes:
     """A set of lanes: `ids[k]` their identities at level k, `slots[k]` numbered from zero."""
 
@@ -92,6 +102,8 @@ class Lanes:
         self.origin = origin  # the lanes of another set that these were made from
         self.all = np.arange(count)
         self.memories: dict[object, Memory] = {}
+        self.begun: list[Copied] = []  # asynchronous copies since the last group
+        self.copies: list[list[Copied]] = []  # groups of them that may not have landed
 
     # ------------------------------------------------------------------ control
 
@@ -366,6 +378,26 @@ class Lanes:
             self._check_same_store(memory, place, flat, at, values)
         if memory.is_written is not None:
             memory.is_written[positions] = True
+
+    def begin_copy(
+        self, memory: Memory, place: Place, value: Any, at: int, values: tuple[Any, ...]
+    ) -> None:
+        """A store by which from now on nothing is there, until its group has been waited for."""
+        self.store(memory, place, garbage(memory.buffer), True, at, values)
+        assert memory.is_written is not None
+        memory.is_written[place.positions] = False
+        self.begun.append((memory, place, value))
+
+    def commit_copies(self) -> None:
+        self.copies.append(self.begun)
+        self.begun = []
+
+    def wait_for_copies(self, newer: int, at: int, values: tuple[Any, ...]) -> None:
+        """All groups but so many of the newest land; other threads see it behind a barrier."""
+        landed = max(0, len(self.copies) - newer)
+        for memory, place, value in (each for group in self.copies[:landed] for each in group):
+            self.store(memory, place, value, True, at, values)
+        del self.copies[:landed]
 
     def stamp(self, memory: Memory, place: Place) -> None:
         """Number the stored values, see `Memory.stamps`."""

@@ -220,14 +220,20 @@ class Block:
                 )
 
     def _number(self, expr: Expr, agent: Agent) -> int:
-        """The value of an expression that may read what the role counts."""
+        """The value of an expression that may read what the role counts, or global memory."""
+        return value_of(self._read(expr, agent), agent.env)
+
+    def _read(self, expr: Expr, agent: Agent) -> Expr:
+        """The expression with what it reads."""
 
         def rule(node: Expr) -> Expr:
             if not isinstance(node, Load):
                 return node
-            return sym.const(int(agent.sums[node.buffer][value_of(node.index[0], agent.env)]))
+            own = agent.sums.get(node.buffer)
+            array = self.arrays[node.buffer] if own is None else own
+            return sym.const(int(array[value_of(node.index[0], agent.env)]))
 
-        return value_of(sym.rewrite(expr, rule), agent.env)
+        return sym.rewrite(expr, rule)
 
     def _allocate(self, buffer: Buffer, agent: Agent) -> None:
         size = 1
@@ -241,7 +247,7 @@ class Block:
             agent.sums[buffer] = np.full(size, unset, buffer.dtype.numpy)
 
     def _call(self, call: Call, agent: Agent, loc: Loc) -> Wait:
-        args, env = call.args, agent.env
+        args, env = tuple(self._read(arg, agent) for arg in call.args), agent.env
         agent.read.clear()
         match call.op:
             case "barrier.shared":
@@ -388,7 +394,7 @@ class Block:
     # ------------------------------------------------------------------ copies
 
     def _load(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
-        target, source, rows, apart, barrier_at, high, first_row = args
+        target, source, rows, apart, barrier_at, high, first_row, _ = args
         box = self._box(source, rows, apart, high, first_row, agent.env)
         barrier = self._barrier(barrier_at, agent.env)
         self.begin(target, 0, box, agent, barrier, loc)
@@ -396,7 +402,7 @@ class Block:
 
     def _load_all(self, args: tuple[Expr, ...], agent: Agent, loc: Loc) -> None:
         """A part of a tile into every block of the cluster, each when it likes."""
-        target, source, rows, apart, barrier_at, high, first_row, blocks = args
+        target, source, rows, apart, barrier_at, high, first_row, _, blocks = args
         box = self._box(source, rows, apart, high, first_row, agent.env)
         for peer in self._peers(blocks, agent, loc):
             barrier = peer.barrier_for(barrier_at, agent, loc)

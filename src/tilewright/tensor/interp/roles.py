@@ -26,10 +26,12 @@ from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.interp.role_block import Block, Plain, axes_of, run_plain
 from tilewright.tensor.interp.role_state import Agent, Barrier, Copy, Env, join, value_of
 from tilewright.tensor.ir import THREAD, Alloc, Buffer, Call, For, Function, Let, Seq, Stmt
+from tilewright.tensor.passes.pipeline_loops import ASYNC_COPY
 from tilewright.tensor.passes.share_steps import CALLS as SHARING
 from tilewright.tensor.visit import exprs, rewrite, substitute, walk
 
-ROLES = ("mbarrier.", "cp.async.", "mma.", "cluster.")  # of calls that threads make together
+# Of calls that threads make together.
+ROLES = ("mbarrier.", ASYNC_COPY, "mma.", "cluster.")
 
 
 def has_roles(fn: Function) -> bool:

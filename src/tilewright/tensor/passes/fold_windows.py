@@ -262,7 +262,7 @@ def read_windows(fn: Function, ctx: PassContext) -> Function:
 
 def _window(stmt: Eval, source: Address, image: Buffer, g: Geometry) -> Stmt:
     assert isinstance(stmt.value, Call)
-    tile, _, pixels, _, barrier, _, row = stmt.value.args
+    tile, _, pixels, _, barrier, _, row, _ = stmt.value.args
     n, y, x, ky, kx, c = places_of(g, row, source.index[-1])
     start = Address(image, (sym.ZERO,) * image.rank)
     sizes = (g.height, g.width, g.channels, g.pad_y, g.pad_x, *g.upper, g.stride_y, g.stride_x)

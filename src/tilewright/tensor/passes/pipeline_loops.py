@@ -11,9 +11,10 @@ the order of `order`. A buffer of the body that is written in one stage and read
 gets a version per iteration in flight. `double_buffer_scope` on a block means: the statement that
 fills its output runs one iteration ahead of the rest.
 
-Copies that run by themselves (`cp.async.tile`) are gathered in a group per iteration, and what uses
-them waits for the group of its iteration. A barrier behind the wait lets all threads know; it also
-keeps copies from filling what others still use, as does one before the first.
+Copies that run by themselves (`cp.async.tile` of all threads, `cp.async.run` of one) are gathered
+in a group per iteration, and what uses them waits for the group of its iteration. A barrier behind
+the wait lets all threads know; it also keeps copies from filling what others still use, as does one
+before the first.
 
     barrier; L(0); commit; L(1); commit; for k { wait(1); barrier; L(k); commit; C(k - 2) } ...
 """
@@ -53,7 +54,8 @@ from tilewright.tensor.passes.rewriter import Rewriter, as_list, join
 from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
 STAGE, ORDER = "software_pipeline_stage", "software_pipeline_order"
-ASYNC_COPY, COMMIT, WAIT = "cp.async.tile", "cp.async.commit", "cp.async.wait"
+ASYNC_COPY, ASYNC_RUN = "cp.async.tile", "cp.async.run"
+COMMIT, WAIT = "cp.async.commit", "cp.async.wait"
 
 
 def pipeline_loops(fn: Function, ctx: PassContext) -> Function:
@@ -260,7 +262,8 @@ def is_async_copy(stmt: Stmt) -> bool:
     if not isinstance(stmt, TensorCall):
         return False
     step = intrinsic(stmt.intrin, stmt.arguments).implementation(stmt.phase)
-    return isinstance(step, Eval) and isinstance(step.value, Call) and step.value.op == ASYNC_COPY
+    called = step.value.op if isinstance(step, Eval) and isinstance(step.value, Call) else ""
+    return called in (ASYNC_COPY, ASYNC_RUN)
 
 
 def _behind(plan: list[_Step], copies: list[bool]) -> int:

@@ -575,7 +575,7 @@ class _Roles:
     def _copy(self, stmt: Eval, ready: Buffer | None) -> Stmt:
         call = stmt.value
         assert isinstance(call, Call)
-        target, source, rows, stride = call.args
+        target, source, rows, stride, policy = call.args
         assert isinstance(source, Address)
         assert isinstance(stride, Call)
         axis = stride.args[1]
@@ -602,6 +602,7 @@ class _Roles:
             Address(self.full, (self.slot,)) if ready is None else Address(ready, (self.place,)),
             height,
             row,
+            policy,
             *more,
         )
         return Eval(Call(call.op, args, call.dtype), stmt.loc)

@@ -7,8 +7,9 @@
 
 `attend` leaves its results alone where all scores are -inf, and nothing else in the loop is seen
 from outside. A condition that the scores of a step are under, and that holds up to some step, for
-all threads of the block, bounds the loop: of causal attention about half of it. Programs with such
-loops are simplified on the way, before roles take the bounds of their grids away.
+all threads of the block, bounds the loop: of causal attention about half of it, of sequences with
+lengths of their own what lies behind their ends. Programs with such loops are simplified on the
+way, before roles take the bounds of their grids away.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tilewright.tensor.ir import (
     Eval,
     For,
     Function,
+    Load,
     Stmt,
     Store,
     annotation,
@@ -86,8 +88,10 @@ def _trimmed(loop: For, threads: Ranges) -> Stmt:
     ]
     if not stops:
         return loop
-    stop = sym.simplify(sym.minimum(loop.stop, sym.add(stops[0], 1)))
-    return replace(loop, stop=stop)
+    stop = sym.minimum(loop.stop, sym.add(stops[0], 1))
+    if any(isinstance(node, Load) for node in sym.walk(stop)):  # what a call gives may be anything
+        stop = sym.maximum(loop.start, stop)
+    return replace(loop, stop=sym.simplify(stop))
 
 
 def _scores(loop: For) -> Buffer | None:

@@ -1,0 +1,275 @@
+"""GEMM of f32 without tensor cores, its tiles brought by asynchronous copies.
+
+    for tile in blockIdx.x { for t in threadIdx.x {
+      for ko [software_pipeline] { copy A, B; for ki { registers += A[ki, :] B[ki, :] } } } }
+
+Copies of the tiles `stages - 1` steps ahead are under way while a block multiplies, and take no
+registers. Tiles in shared memory have neighbours along m and n; what lies along k in memory is
+turned by copies of single words. A thread has `thread_m x thread_n` sums; of its numbers in a tile,
+the first 16 bytes of all threads lie before the second of all, so that a load of a warp of 4 x 8
+threads meets no bank twice. Where tiles are too few for the GPU, `split_k` parts of the sum are
+computed apart.
+
+Sizes that no tile divides, dynamic ones and windows are left to the rule `gemm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.intrin import ampere
+from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.contraction import splits
+from tilewright.rules.gpu.parts import (
+    ceildiv,
+    contraction_of,
+    copied_by,
+    copy_lanes,
+    extent_of,
+    parts_along,
+)
+from tilewright.rules.gpu.reduction import through
+from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
+from tilewright.rules.match.nest import fused, is_expression, nest_of
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
+from tilewright.sym import ONE, Var
+from tilewright.tensor.ir import Load
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+FEATURE = "cp.async"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tiles of a block of threads and of a thread, and how many are on their way."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    thread_m: int
+    thread_n: int
+    stages: int  # tiles of each operand in shared memory
+    split_k: int = 1
+
+    @property
+    def threads(self) -> int:
+        return self.block_m // self.thread_m * (self.block_n // self.thread_n)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A GEMM of f32 whose operands are matrices."""
+
+    reference: BlockRef
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
+    """C[m, n] = sum of A B, each read by m or n and k as they are, all sizes known."""
+    nest = nest_of(sch, reference)
+    if not context.target.has(FEATURE) or nest is None or not is_expression(nest.block):
+        return None
+    found = contraction(nest)
+    if found is None or len(nest.reduce) != 1 or nest.is_dynamic(list(nest.loops)):
+        return None
+    rows = [at for at in found.m if nest.extent(at) is not ONE]
+    if len(rows) != 1 or len(found.n) != 1 or multiplies_tf32(nest.block):
+        return None
+    buffers = (found.a.buffer, found.b.buffer, nest.block.writes[0].buffer)
+    if any(buffer.dtype.name != "f32" for buffer in buffers):
+        return None
+    (m,), (n,), (k,) = rows, found.n, found.k
+    sides = ((found.a, nest.var(m)), (found.b, nest.var(n)))
+    if not all(_is_matrix(load, {side, nest.var(k)}) for load, side in sides):
+        return None
+    sizes = [nest.guess(at) for at in (m, n, k)]
+    whole = found.guess(tuple(nest.spatial))
+    return Found(reference, whole // (sizes[0] * sizes[1]), *sizes)
+
+
+def _is_matrix(load: Load, inner: set[Var]) -> bool:
+    """Whether the last two indices are the two variables, in either order."""
+    return len(load.index) > 1 and set(load.index[-2:]) == inner
+
+
+# ------------------------------------------------------------------------------------ choosing
+
+
+def plans(found: Found, context: RuleContext) -> Space[Plan]:
+    """Tiles that divide the sizes."""
+    sm = multiprocessor_of(context.target)
+    words, most = sm.access_words, sm.warp * sm.warps_issued_per_cycle
+    lanes_m, lanes_n = _lanes(sm)
+
+    def legal(c: Columns) -> Column:
+        threads = _threads(c)
+        whole = (found.m % c["block_m"] == 0) & (found.n % c["block_n"] == 0)
+        whole &= found.k % (c["block_k"] * c["split_k"]) == 0
+        whole &= c["block_m"] % (c["thread_m"] * lanes_m) == 0
+        whole &= c["block_n"] % (c["thread_n"] * lanes_n) == 0
+        # Every thread copies as much of a tile as any other.
+        shared = (c["block_m"] * c["block_k"]) % (threads * words) == 0
+        shared &= (c["block_n"] * c["block_k"]) % (threads * words) == 0
+        steps = found.k // c["split_k"] // c["block_k"]
+        fits = (_shared_bytes(c, words) <= sm.static_shared_bytes) & (steps >= c["stages"])
+        fits &= (threads >= sm.warp) & (threads <= sm.block_threads)
+        result: Column = whole & shared & fits
+        return result
+
+    sizes = preferring(most, doublings(most, sm.warp))
+    return Space(
+        Plan,
+        {
+            "block_m": sizes,
+            "block_n": sizes,
+            "block_k": preferring(2 * words, doublings(sm.warp, words)),
+            "thread_m": (2 * words, words),
+            "thread_n": (2 * words, words),
+            "stages": (4, 3, 2),
+            "split_k": splits(sm),
+        },
+        legal,
+    )
+
+
+def _lanes(sm: Multiprocessor) -> tuple[int, int]:
+    """Of a warp, along m and n: a load of either operand then reads the fewest words."""
+    return sm.access_words, sm.warp // sm.access_words
+
+
+def _threads(c: Columns) -> Column:
+    found: Column = c["block_m"] // c["thread_m"] * (c["block_n"] // c["thread_n"])
+    return found
+
+
+def _shared_bytes(c: Columns, words: int) -> Column:
+    """Of f32, rows padded by an access."""
+    found: Column = 4 * c["stages"] * c["block_k"] * (c["block_m"] + c["block_n"] + 2 * words)
+    return found
+
+
+def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+    """Waves of blocks: arithmetic, loads out of shared memory or tiles out of L2, whichever takes
+    longest; copies that no other block hides; sums of parts."""
+    sm = multiprocessor_of(context.target)
+    words, split, threads = sm.access_words, c["split_k"], _threads(c)
+    tiles = found.batch * ceildiv(found.m, c["block_m"]) * ceildiv(found.n, c["block_n"])
+    blocks = tiles * split
+    sums = c["thread_m"] * c["thread_n"]
+    registers = sums + 3 * (c["thread_m"] + c["thread_n"]) + sm.warp // 2
+    resident = np.minimum(
+        sm.shared_bytes // _shared_bytes(c, words), sm.registers // (threads * registers)
+    )
+    resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
+    waves = ceildiv(blocks, sm.count * resident)
+    steps = found.k // split // c["block_k"]
+    loads = (c["thread_m"] + c["thread_n"]) / words  # of a thread for one of k
+    moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words of a step
+    warps = threads / sm.warp
+    issued = warps * (c["block_k"] * (sums + loads) + moved / threads) / sm.warps_issued_per_cycle
+    read = warps * c["block_k"] * loads  # in turns of all banks
+    busy = np.maximum(np.maximum(issued, read), 4 * moved / sm.l2_bytes_per_cycle)
+    # Threads meet once in a step; what the others of a multiprocessor do then is done.
+    meets = sm.warp * np.where(resident > 1, 1, 2)
+    waiting = sm.global_latency_cycles / (c["stages"] - 1)
+    parts = 8.0 * found.batch * found.m * found.n * split
+    return Cost.of(
+        arithmetic=waves * steps * np.maximum(resident * busy + meets, waiting),
+        start=waves * sm.global_latency_cycles,
+        split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0),
+    )
+
+
+# ------------------------------------------------------------------------------------ schedule
+
+
+def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+    """The schedule of a plan."""
+    reference, sm = found.reference, multiprocessor_of(context.target)
+    if plan.split_k > 1:
+        k = contraction_of(sch, reference).k[0]
+        part, _ = sch.split(sch.get_loops(reference)[k], [plan.split_k, None])
+        reference = parts_along(sch, part)
+        plan = replace(plan, split_k=1)
+    return _tiled(sch, reference, plan, sm)
+
+
+def _tiled(
+    sch: Schedule, reference: BlockRef, plan: Plan, sm: Multiprocessor
+) -> tuple[BlockRef, ...]:
+    found = contraction_of(sch, reference)
+    nest = found.nest
+    m = next(at for at in found.m if nest.extent(at) is not ONE and at in _sides(found))
+    n, k, words = found.n[-1], found.k[0], sm.access_words
+    lanes_m, lanes_n = _lanes(sm)
+    a, b = (copied_by(sch, reference, load) for load in (found.a, found.b))
+    warps = plan.block_m // plan.thread_m // lanes_m, plan.block_n // plan.thread_n // lanes_n
+    far, warp_m, lane_m, ii = sch.split(nest.loops[m], [None, warps[0], lanes_m, plan.thread_m])
+    column, warp_n, lane_n, jj = sch.split(nest.loops[n], [None, warps[1], lanes_n, plan.thread_n])
+    ko, ki, kk = sch.split(nest.loops[k], [None, plan.block_k // words, words])
+    outer = [nest.loops[at] for at in nest.spatial if at not in (m, n)]
+    grid, threads = [*outer, far, column], [warp_m, warp_n, lane_m, lane_n]
+    sch.reorder(*grid, *threads, ko, ki, kk, ii, jj)
+    followed = through(sch, reference, threads[-1])
+    sch.bind(fused(sch, grid), "blockIdx.x")
+    sch.bind(fused(sch, threads), "threadIdx.x")
+    sides = ((a, found.a, m, plan.thread_m), (b, found.b, n, plan.thread_n))
+    for copy, load, side, thread in sides:
+        sch.compute_at(copy, ko)
+        lanes = copy_lanes(sch, copy, 4 * words) if load.index[-1] is nest.var(side) else 1
+        _lay_out(sch, copy, load, nest.var(k), thread, words)
+        _copy(sch, copy, ko, plan.threads, lanes)
+    start = sch.decompose_reduction(reference, ko)
+    for loop in (kk, ii, jj):
+        sch.unroll(loop)
+    for store in followed:
+        _store(sch, store, words)
+    ahead = plan.stages - 1
+    sch.software_pipeline(ko, [0, 0, ahead], [0, 1, 2])
+    return (start, reference, a, b, *followed)
+
+
+def _sides(found: Contraction) -> set[int]:
+    """The iterators of a contraction that are not of a batch."""
+    return {*found.m, *found.n}
+
+
+def _lay_out(sch: Schedule, copy: BlockRef, load: Load, k: Var, thread: int, words: int) -> None:
+    """A tile by k, then the accesses of a thread, then threads; rows of k are padded, so that
+    threads which fill them hit different banks."""
+    *outer, first, last = [f"d{at}" for at in range(len(load.index))]
+    along, side = (first, last) if load.index[-2] is k else (last, first)
+    order = f"{along}, {side} // {words} % {thread // words}, {side} // {thread}, {side} % {words}"
+    order = ", ".join((*outer, order))
+    sch.transform_layout(copy, ("write", 0), f"({', '.join((*outer, first, last))}) -> ({order})")
+    sch.storage_align(copy, 0, -4, 2 * words, words)
+
+
+def _store(sch: Schedule, store: BlockRef, words: int) -> None:
+    """Results of a thread leave 16 bytes at a time."""
+    row, column = sch.get_loops(store)[-2:]
+    run, lane = sch.split(column, [None, words])
+    if sch.attempt(sch.vectorize, lane):
+        for loop in (row, run):
+            sch.unroll(loop)
+
+
+def _copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int) -> None:
+    """Asynchronous copies of a tile, so many neighbours at a time."""
+    loops = sch.get_loops(copy)
+    depth = [loop.var for loop in loops].index(ko.var) + 1
+    turn, thread, run = sch.split(fused(sch, loops[depth:]), [None, threads, lanes])
+    sch.bind(thread, "threadIdx.x")
+    sch.tensorize(run, ampere.run_of("f32", lanes))
+    if extent_of(sch, turn) > 1:
+        sch.unroll(turn)
+
+
+SGEMM = Rule("sgemm", Plan, match, plans, cost, apply)

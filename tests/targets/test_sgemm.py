@@ -1,0 +1,166 @@
+"""GEMM of f32 by asynchronous copies, without a GPU: the interpreter, planted faults, PTX."""
+
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import te
+from tilewright.base.errors import ExecutionError, UserError
+from tilewright.rules import schedule
+from tilewright.rules.rule import Choice
+from tilewright.tensor import parse
+from tilewright.tensor.passes import lower
+
+sys.path.insert(0, str(Path(__file__).parent))
+from host_gpu import assembled
+
+TARGET = "cuda -arch=sm_90a"
+SMALL = "block_m=32 block_n=32 block_k=8 thread_m=4 thread_n=4 stages=3 split_k=1"
+WIDE = "block_m=32 block_n=64 block_k=4 thread_m=8 thread_n=8 stages=2 split_k=1"
+# The orders of both operands' axes, the batch, whether something follows, the plan.
+FORMS = {
+    "rows by rows": ("mk", "nk", 0, False, SMALL),
+    "rows by columns": ("mk", "kn", 0, False, SMALL.replace("stages=3", "stages=2")),
+    "columns by columns": ("km", "kn", 0, True, SMALL),
+    "a batch": ("mk", "kn", 2, False, SMALL),
+    "an epilogue": ("mk", "nk", 0, True, SMALL.replace("stages=3", "stages=4")),
+    "parts of the sum": ("mk", "nk", 0, True, SMALL.replace("3 split_k=1", "2 split_k=2")),
+    "more of each thread": ("mk", "nk", 0, False, WIDE),
+}  # fmt: skip
+
+
+def gemm(m, n, k, left="mk", right="nk", batch=0, epilogue=False):
+    sizes, outer = {"m": m, "n": n, "k": k}, (batch,) if batch else ()
+    A = te.placeholder((*outer, *(sizes[axis] for axis in left)), name="A")
+    B = te.placeholder((*outer, *(sizes[axis] for axis in right)), name="B")
+    r = te.reduce_axis((0, k), name="r")
+
+    def product(*at):
+        *first, i, j = at
+        places = {"m": i, "n": j, "k": r}
+        return te.sum(
+            A[(*first, *(places[axis] for axis in left))]
+            * B[(*first, *(places[axis] for axis in right))],
+            axis=r,
+        )
+
+    C = te.compute((*outer, m, n), product, name="C")
+    if not epilogue:
+        return te.function([A, B, C], name="gemm")
+    bias = te.placeholder((n,), name="bias")
+    D = te.compute((*outer, m, n), lambda *at: te.max(C[at] + bias[at[-1]], 0), name="D")
+    return te.function([A, B, bias, D], name="gemm")
+
+
+def sizes_of(form):
+    return (64, 16) if FORMS[form][-1] is WIDE else (32, 32)
+
+
+@cache
+def scheduled(form):
+    left, right, batch, epilogue, plan = FORMS[form]
+    n, k = sizes_of(form)
+    fn = gemm(32, n, k, left, right, batch, epilogue)
+    made = schedule(fn, TARGET, choices={"C": Choice("sgemm", plan)})
+    assert made.decisions[0].rule == "sgemm"
+    return made.schedule.function
+
+
+def given_of(form):
+    left, right, batch, epilogue, _ = FORMS[form]
+    n, k = sizes_of(form)
+    rng, outer = np.random.default_rng(5), (batch,) if batch else ()
+    a = rng.standard_normal((*outer, 32, k)).astype(np.float32)
+    b = rng.standard_normal((*outer, k, n)).astype(np.float32)
+    bias = rng.standard_normal(n).astype(np.float32)
+    wanted = np.maximum(a @ b + bias, 0) if epilogue else a @ b
+    a = a if left == "mk" else a.swapaxes(-1, -2).copy()
+    b = b if right == "kn" else b.swapaxes(-1, -2).copy()
+    return [a, b, *([bias] if epilogue else [])], wanted
+
+
+def check(fn, form):
+    given, wanted = given_of(form)
+    out = np.full_like(wanted, np.nan)
+    tw.interpret(fn, *given, out)
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_results_are_those_of_numpy(form):
+    check(scheduled(form), form)
+    check(lower(scheduled(form), "gpu"), form)
+
+
+def without(pattern, which=0):
+    """A program without one of the statements that match."""
+
+    def plant(text):
+        found = list(re.finditer(rf"\n *eval {pattern}[^\n]*", text))
+        place = found[which]
+        return text[: place.start()] + text[place.end() :]
+
+    return plant
+
+
+def changed(old, new):
+    def plant(text):
+        made = re.sub(old, new, text, count=1)
+        assert made != text
+        return made
+
+    return plant
+
+
+FAULTS = {
+    "no wait in the loop": without(r"cp\.async\.wait"),
+    "no wait for the last": without(r"cp\.async\.wait", -1),
+    "a wait for older copies": changed(r"cp\.async\.wait:bool\(1\)", "cp.async.wait:bool(2)"),
+    "no barrier behind the wait": without(r"barrier\.shared", 2),
+    "no group": without(r"cp\.async\.commit"),
+    "a copy is missing": without(r"cp\.async\.run"),
+    "one word of four": changed(r"(cp\.async\.run:bool\([^\n]*), 4\)", r"\1, 2)"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_copies_is_found(fault):
+    """A step, and the copies of later ones, on 32 threads."""
+    form = "columns by columns"
+    text = str(lower(scheduled(form), "gpu"))
+    with pytest.raises(ExecutionError):
+        check(parse(FAULTS[fault](text)), form)
+
+
+def test_large_sizes_take_it_and_spill_nothing():
+    made = schedule(gemm(4096, 4096, 4096), TARGET)
+    assert made.decisions[0].rule == "sgemm"
+    ptx = tw.build(made.schedule.function, TARGET).ptx
+    assert re.search(r"cp\.async\.ca\.shared\.global .*, 4;", ptx)
+    assert "ld.shared.v4" in ptx
+    assert re.findall(r"st\.global\S*", ptx) == ["st.global.v4.b32"] * 16
+    assert not re.search(r"^\s*call", ptx, re.MULTILINE)
+    told = assembled(ptx)
+    assert "0 bytes spill stores, 0 bytes spill loads" in told
+    assert int(re.search(r"Used (\d+) registers", told).group(1)) <= 128  # room for two blocks
+
+
+@pytest.mark.parametrize("sizes", [(1000, 1000, 1000), (4096, 4096, 98)], ids=str)
+def test_sizes_that_no_tile_divides_are_left_to_others(sizes):
+    assert schedule(gemm(*sizes), TARGET).decisions[0].rule == "gemm"
+
+
+def test_older_gpus_have_other_rules():
+    assert schedule(gemm(256, 256, 256), "cuda -arch=sm_75").decisions[0].rule == "gemm"
+
+
+def test_a_plan_with_more_stages_than_steps_is_refused():
+    with pytest.raises(UserError):
+        schedule(
+            gemm(32, 32, 16), TARGET, choices={"C": Choice("sgemm", SMALL)}
+        )  # fmt: skip
