@@ -149,6 +149,8 @@ class CudaFunction:
                 arrays[param] = cuda.from_dlpack(arg, stream)
                 check_on_device(param.name, param.dtype, arrays[param])
                 check_writable(param.name, param not in written or not arrays[param].read_only)
+                if param in written and isinstance(arrays[param], cuda.DeviceArray):
+                    arrays[param].stream = stream  # where its elements are computed from now on
         for param in given:
             if param not in arrays:
                 arrays[param] = cuda.to_device(given[param], stream)
