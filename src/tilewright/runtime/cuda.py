@@ -155,6 +155,13 @@ def is_available() -> bool:
     return True
 
 
+def start_driver() -> None:
+    """The driver starts beside what the caller does next: a third of a second, without Python's
+    lock. Where there is none, nothing happens; whoever needs it is told then."""
+    if _Driver._instance is None:
+        threading.Thread(target=is_available, name="tilewright-cuda").start()
+
+
 def is_lost() -> bool:
     """Whether a kernel has ended this process's use of the GPU: every call fails from then on."""
     return _Driver._instance is not None and bool(_Driver._instance._lost)

@@ -239,3 +239,28 @@ def test_an_array_without_dlpack_tells_of_itself_by_the_array_interface(driver):
     assert waits(made) == [(9, 7)]
     made.cuPointerGetAttribute = lambda kind, address: (CUresult.CUDA_SUCCESS, 1)
     assert cuda.from_dlpack(given).device.index == 1
+
+
+def test_the_driver_starts_beside_what_the_caller_does(driver):
+    begun, go_on = threading.Event(), threading.Event()
+    made = driver(Driver())
+
+    def initialize(flags):
+        begun.set()
+        assert go_on.wait(10)
+        return (CUresult.CUDA_SUCCESS,)
+
+    made.cuInit = initialize
+    cuda.start_driver()
+    assert begun.wait(10)  # and the caller is here
+    go_on.set()
+    assert cuda.empty((4,)).address == 4096
+    cuda.start_driver()  # there is nothing left to do
+    assert [call[0] for call in made.calls].count("cuDevicePrimaryCtxRetain") == 1
+
+
+def test_a_driver_that_does_not_start_is_told_of_where_it_is_needed(driver):
+    driver(Driver(cuInit=NO_DEVICE))
+    cuda.start_driver()
+    with pytest.raises(TilewrightError, match="CUDA_ERROR_NO_DEVICE"):
+        cuda.empty((4,))
