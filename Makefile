@@ -93,7 +93,7 @@ bench-gpu:  ## GEMM, attention, convolutions and whole models on an NVIDIA GPU, 
 	PYTHONPATH=src $(PYTHON) bench/$$name.py "$$@" || short="$$short $$name"; done; \
 	test -z "$$short" || { echo "short or failed:$$short"; exit 1; }
 
-fuzz: $(VENV)/.bench  ## random programs and schedules, random models against ONNX Runtime, damaged files
+fuzz: $(VENV)/.bench assemble-gpu  ## random programs and schedules, random models against ONNX Runtime, damaged files, all kernels for GPUs assembled
 	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_files.py --files 10000 --jobs 2

@@ -29,6 +29,7 @@ import tilewright as tw
 from tilewright.driver.device_module import DeviceModule
 from tilewright.sym import Const
 
+NAMES = (*gpu_zoo.NAMES, "resnet50")
 HOT = 0.01  # of a model's operations
 ARCHITECTURES, PRECISIONS = ("sm_90a", "sm_80"), ("f32", "f16")
 TROUBLE = ("serialized", "setmaxnreg")  # words of warnings
@@ -112,7 +113,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         return []
     return [
         figure
-        for name in options.only or gpu_zoo.NAMES
+        for name in options.only or NAMES
         for arch in options.arch
         for precision in options.precision
         for figure in figures_of(ptxas, name, arch, precision, options.folder)

@@ -3,19 +3,18 @@
     python bench/gpu_attention.py [--json FILE] [--only NAME ...] [--search N]
 
 bf16, queries, keys and values [batch, heads, length, features]. Launches are captured in graphs
-of 20 and take turns; medians of several. With --search the plans that are priced lowest are timed.
+of 20, over operands that rotate so that none is warm in L2, and take turns; medians of several.
+With --search the plans that are priced lowest are timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import report
 import torch
+from gpu_turns import Run, captured, cheapest, copies_of, recorded, seconds, seconds_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tilewright as tw
@@ -23,12 +22,9 @@ from tilewright import graph
 from tilewright.base.errors import UserError
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
-from tilewright.rules.rule import Choice
-from tilewright.rules.space import plan_text
 from tilewright.runtime import cuda
 from tilewright.tensor.ir import Function
 
-LAUNCHES, ROUNDS = 20, 5
 TARGET = "cuda -arch=sm_90a"
 ERROR = 8e-3  # of the largest result: weights are rounded to bf16
 RIVALS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
@@ -63,51 +59,49 @@ def attention(case: Case, keys: int = 128) -> Function:
     return lower_graph(graph.parse(text).main, "attention")
 
 
-def seconds(run: Callable[[], object]) -> float:
-    timer = cuda.Timer()
-    timer.start()
-    run()
-    return timer.stop() / 1e3 / LAUNCHES
+class Operands:
+    """Queries, keys and values that take turns, so that none is warm, and results beside them."""
+
+    def __init__(self, case: Case) -> None:
+        batch, heads, length, features = case.shape
+        count = copies_of(4 * batch * heads * length * features * torch.bfloat16.itemsize)
+        self.given = [[self._like(case) for _ in range(3)] for _ in range(count)]
+        self.results = [self._like(case) for _ in range(count)]
+
+    @staticmethod
+    def _like(case: Case) -> torch.Tensor:
+        return torch.randn(case.shape, device="cuda").bfloat16()
+
+    def at(self, turn: int) -> list[torch.Tensor]:
+        return self.given[turn % len(self.given)]
+
+    def result(self, turn: int) -> torch.Tensor:
+        return self.results[turn % len(self.results)]
 
 
-def ours_of(made: Scheduled, operands: list[torch.Tensor], out: torch.Tensor) -> cuda.Graph:
+def ours_of(made: Scheduled, operands: Operands) -> Run:
     run = tw.build(made.schedule.function, TARGET)
-    out.fill_(float("nan"))
+    operands.result(0).fill_(float("nan"))
     torch.cuda.synchronize()
-    run(*operands, out)
-    torch.cuda.synchronize()
-
-    def ours(stream: int) -> None:
-        for _ in range(LAUNCHES):
-            run(*operands, out, stream=stream)
-
-    return cuda.Graph(ours)
+    return recorded(
+        lambda turn, stream: run(*operands.at(turn), operands.result(turn), stream=stream)
+    )
 
 
-def theirs_of(
-    backend: SDPBackend, case: Case, operands: list[torch.Tensor]
-) -> Callable[[], object] | None:
+def theirs_of(backend: SDPBackend, case: Case, operands: Operands) -> Run | None:
     """A rival's launches as a graph; None where it does not take the case."""
     attend = torch.nn.functional.scaled_dot_product_attention
     try:
         with sdpa_kernel(backend):
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                attend(*operands, is_causal=case.causal)
-            torch.cuda.synchronize()
-            captured = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured):
-                for _ in range(LAUNCHES):
-                    attend(*operands, is_causal=case.causal)
+            return captured(lambda turn: attend(*operands.at(turn), is_causal=case.causal))
     except RuntimeError as error:
         print(backend, str(error)[:200])
         return None
-    return captured.replay
 
 
-def relative_error(case: Case, operands: list[torch.Tensor], out: torch.Tensor) -> float:
-    """Against products in f32, one sequence at a time."""
-    wide = [x[:1].float() for x in operands]
+def relative_error(case: Case, operands: Operands) -> float:
+    """Against products in f32, of one sequence."""
+    wide, out = [x[:1].float() for x in operands.at(0)], operands.result(0)
     with sdpa_kernel(SDPBackend.MATH):
         exact = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=case.causal)
     return float((out[:1].float() - exact).abs().max() / exact.abs().max())
@@ -118,20 +112,14 @@ def figures_of(name: str, case: Case, search: int) -> list[report.Figure]:
     made = schedule(fn, TARGET)
     for decision in made.decisions:
         print(name, decision.rule, decision.plan, f"predicted {decision.predicted_ns / 1e3:.1f} us")
-    operands = [torch.randn(case.shape, device="cuda").bfloat16() for _ in range(3)]
-    out = torch.empty_like(operands[0])
-    graph_ = ours_of(made, operands, out)
-    error = relative_error(case, operands, out)
-    runs: dict[str, Callable[[], object]] = {"ours": lambda: graph_.launch(0)}
+    operands = Operands(case)
+    runs = {"ours": ours_of(made, operands)}
+    error = relative_error(case, operands)
     for rival, backend in RIVALS.items():
-        replay = theirs_of(backend, case, operands)
-        if replay is not None:
-            runs[rival] = replay
-    times: dict[str, list[float]] = {key: [] for key in runs}
-    for _ in range(ROUNDS):
-        for key, run in runs.items():
-            times[key].append(seconds(run))
-    median = {key: statistics.median(found) for key, found in times.items()}
+        theirs = theirs_of(backend, case, operands)
+        if theirs is not None:
+            runs[rival] = theirs
+    median = seconds_of(runs)
     batch, heads, length, features = case.shape
     work = 4 * batch * heads * length * length * features / (2 if case.causal else 1)
     shown = [report.at_most(f"{name}: error", error, "", ERROR)]
@@ -152,27 +140,14 @@ def figures_of(name: str, case: Case, search: int) -> list[report.Figure]:
             tried = ours_of(
                 schedule(attention(case, max(keys, 128)), TARGET, choices={block: choice}),
                 operands,
-                out,
             )
         except UserError as problem:
             print(name, choice.plan, problem.message)
             continue
-        wrong = relative_error(case, operands, out)
-        best = min(seconds(lambda tried=tried: tried.launch(0)) for _ in range(3))  # type: ignore[misc]
+        wrong = relative_error(case, operands)
+        best = min(seconds(tried) for _ in range(3))
         print(f"{name} {choice.plan}: {best * 1e6:.1f} us, error {wrong:.1e}")
     return shown
-
-
-def cheapest(made: Scheduled, count: int) -> list[Choice]:
-    """The plans of attention that are priced lowest."""
-    offer = made.offers[0]
-    if not count or not offer.is_open:
-        return []
-    columns = offer.space.columns()
-    order = np.argsort(offer.cost(columns).cycles, kind="stable")[:count]
-    return [
-        Choice(offer.rule.name, plan_text(offer.space.plan_at(columns, int(row)))) for row in order
-    ]
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:

@@ -5,8 +5,9 @@
 
 The workloads are those of table 2 of the TVM paper (OSDI 2018), with a bias: f32 of one image,
 channels first, and f16 of one and of 32 images, channels last. cuDNN picks its algorithm by
-measuring (`cudnn.benchmark`), TF32 is off. Both are CUDA graphs of 20 launches and take turns;
-device times, medians. `--plans N` measures the default plan of f32 and N others of the rule, the
+measuring (`cudnn.benchmark`), TF32 is off. Both are CUDA graphs of 20 launches over operands that
+rotate (weights that a model of f16 holds do not, on either side), and take turns; device times,
+medians. `--plans N` measures the default plan of f32 and N others of the rule, the
 cheapest by its estimate and some drawn at random: how well costs rank them; `--tiles 4` does so for
 Winograd's method.
 """
@@ -17,7 +18,6 @@ import argparse
 import math
 import pickle
 import statistics
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
@@ -26,6 +26,7 @@ import conv
 import numpy as np
 import report
 import torch
+from gpu_turns import Run, captured, copies_of, recorded, seconds, seconds_of
 
 import tilewright as tw
 from tilewright import graph
@@ -48,7 +49,7 @@ from tilewright.tensor.ir import Function
 from tilewright.tensor.passes import lower
 
 TARGET = "cuda -arch=sm_90a"
-LAUNCHES, ROUNDS, SEED = 20, 7, 18
+ROUNDS, SEED = 7, 18
 WANT = {  # geometric means over cuDNN
     "f32": {"C": 3.0, "D": 1.5},
     "f16": {"C": 1.4, "D": 1.5},
@@ -127,8 +128,8 @@ def compiled_bytes(
         return error.message
 
 
-def started(made: dict[str, Any], case: conv.Case) -> tuple[Callable[[int], None], Any]:
-    """What queues the kernels on a stream, and their result."""
+def started(made: dict[str, Any], case: conv.Case) -> tuple[Run, Any]:
+    """Launches of the kernels as a graph, and the result of the first."""
     run = CudaFunction(made["function"], Target.parse(TARGET), made["code"])
     arrays = conv.operands(case)
     out = np.zeros((1, case.out, case.out_size, case.out_size), np.float32)
@@ -139,52 +140,27 @@ def started(made: dict[str, Any], case: conv.Case) -> tuple[Callable[[int], None
         shapes = [[int(d.value) for d in p.shape] for p in split.results]
         packed = [np.zeros(shape, np.float32) for shape in shapes]
         build(split.packer)(*[given[at] for at in split.weights], *packed)
-    args = [
-        cuda.to_device(given[p.position] if isinstance(p, Given) else packed[p.position])
-        for p in split.params
+    sources = [
+        given[p.position] if isinstance(p, Given) else packed[p.position] for p in split.params
     ]
-    return lambda stream: run(*args, stream=stream), args[-1]
+    count = copies_of(sum(array.nbytes for array in sources))
+    args = [[cuda.to_device(array) for array in sources] for _ in range(count)]
+    return recorded(lambda turn, stream: run(*args[turn % count], stream=stream)), args[0][-1]
 
 
-def graph_of(start: Callable[[int], None]) -> cuda.Graph:
-    recorded = cuda.Stream()
-    start(recorded.handle)  # kernels are loaded, and memory is there, before anything is recorded
-    cuda.synchronize()
+def rival(case: conv.Case, images: list[Any], weights: list[Any], bias: Any) -> tuple[Run, Any]:
+    """cuDNN's convolution, as a CUDA graph over images and weights that take turns, and the result
+    for the first of them."""
 
-    def record(stream: int) -> None:
-        for _ in range(LAUNCHES):
-            start(stream)
-
-    return cuda.Graph(record, recorded)
-
-
-def microseconds(launch: Callable[[], object]) -> float:
-    timer = cuda.Timer()
-    timer.start()
-    launch()
-    return timer.stop() * 1e3 / LAUNCHES
-
-
-def rival(case: conv.Case, operands: tuple[Any, ...]) -> tuple[Callable[[], object], Any]:
-    """cuDNN's convolution, as a CUDA graph."""
-    x, w, b = operands
-
-    def once() -> Any:
+    def at(turn: int) -> Any:
+        x, w = images[turn % len(images)], weights[turn % len(weights)]
         return torch.nn.functional.conv2d(
-            x, w, b, stride=case.stride, padding=case.pad, groups=case.groups
+            x, w, bias, stride=case.stride, padding=case.pad, groups=case.groups
         )
 
+    run = captured(at)
     with torch.no_grad():
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                result = once()
-        torch.cuda.synchronize()
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recorded):
-            for _ in range(LAUNCHES):
-                once()
-    return recorded.replay, result
+        return run, at(0)
 
 
 def half_module(case: conv.Case, images: int) -> Any:
@@ -214,34 +190,39 @@ def warmed(case: conv.Case, images: int) -> str:
     return ""
 
 
-def half_operands(case: conv.Case, images: int) -> Any:
+def half_operands(case: conv.Case, images: int) -> list[Any]:
+    """Images that take turns, channels last."""
     random = torch.Generator("cuda").manual_seed(SEED)
     shape = (images, case.channels, case.size, case.size)
-    x = torch.randn(shape, generator=random, device="cuda").half()
-    return x.to(memory_format=torch.channels_last)
+    made = images * case.out * case.out_size**2
+    count = copies_of((math.prod(shape) + made) * torch.float16.itemsize)
+    found = [torch.randn(shape, generator=random, device="cuda").half() for _ in range(count)]
+    return [x.to(memory_format=torch.channels_last) for x in found]
 
 
-def half_started(case: conv.Case, images: int, x: Any) -> tuple[Callable[[int], None], Any, str]:
-    """What queues a model's kernels on a stream, its result, and what was decided."""
+def half_started(case: conv.Case, images: int, given: list[Any]) -> tuple[Run, Any, str]:
+    """Launches of a model's kernels as a graph, the first result, and what was decided."""
     module = half_module(case, images)
-    given = x.permute(0, 2, 3, 1)
-    out = torch.empty(
-        (images, case.out_size, case.out_size, case.out), device="cuda", dtype=torch.float16
-    )
+    rows = [x.permute(0, 2, 3, 1) for x in given]
+    shape = (images, case.out_size, case.out_size, case.out)
+    results = [torch.empty(shape, device="cuda", dtype=torch.float16) for _ in given]
     plans = [d for kernel in module.program.kernels.values() for d in kernel.decisions]
     shown = "; ".join(f"{d.rule} {d.plan} {d.predicted_ns / 1e3:.1f} us" for d in plans)
-    return lambda stream: module(given, out=[out], stream=stream), out, shown
+
+    def start(turn: int, stream: int) -> None:
+        turn %= len(given)
+        module(rows[turn], out=[results[turn]], stream=stream)
+
+    return recorded(start), results[0], shown
 
 
 def half_figures(case: conv.Case, form: str) -> tuple[list[report.Figure], float]:
     images = IMAGES[form]
-    x = half_operands(case, images)
-    start, out, shown = half_started(case, images, x)
+    given = half_operands(case, images)
+    ours, out, shown = half_started(case, images, given)
     print(f"  {form} {case.name}: {shown}")
     _, w, b = (torch.from_numpy(array).cuda().half() for array in conv.operands(case))
-    theirs, want = rival(case, (x, w.to(memory_format=torch.channels_last), b))
-    torch.cuda.synchronize()
-    ours = graph_of(start)
+    theirs, want = rival(case, given, [w.to(memory_format=torch.channels_last)], b)
     cuda.synchronize()
     reference = want.permute(0, 2, 3, 1).float()
     error = float((out.float() - reference).abs().max() / reference.abs().max())
@@ -249,9 +230,12 @@ def half_figures(case: conv.Case, form: str) -> tuple[list[report.Figure], float
 
 
 def figures_of(case: conv.Case, made: dict[str, Any]) -> tuple[list[report.Figure], float]:
-    start, out = started(made, case)
-    ours = graph_of(start)
-    theirs, want = rival(case, tuple(torch.from_numpy(a).cuda() for a in conv.operands(case)))
+    ours, out = started(made, case)
+    x, w, b = (torch.from_numpy(array).cuda() for array in conv.operands(case))
+    count = copies_of(sum(each.nbytes for each in (x, w, b)) + cuda.to_host(out).nbytes)
+    theirs, want = rival(
+        case, [x.clone() for _ in range(count)], [w.clone() for _ in range(count)], b
+    )
     reference = want.cpu().numpy()
     error = float(np.abs(cuda.to_host(out) - reference).max() / np.abs(reference).max())
     for each in made["decisions"]:
@@ -264,18 +248,15 @@ def figures_of(case: conv.Case, made: dict[str, Any]) -> tuple[list[report.Figur
 def timed(
     name: str,
     case: conv.Case,
-    ours: cuda.Graph,
-    theirs: Callable[[], object],
+    ours: Run,
+    theirs: Run,
     error: float,
     limit: float,
     images: int = 1,
 ) -> tuple[list[report.Figure], float]:
     """Both in turns."""
-    times: dict[str, list[float]] = {"ours": [], "cudnn": []}
-    for _ in range(ROUNDS):
-        times["ours"].append(microseconds(ours.launch))
-        times["cudnn"].append(microseconds(theirs))
-    median = {key: statistics.median(found) for key, found in times.items()}
+    taken = seconds_of({"ours": ours, "cudnn": theirs}, ROUNDS)
+    median = {key: 1e6 * seconds for key, seconds in taken.items()}
     ratio = median["cudnn"] / median["ours"]
     return [
         report.at_most(f"{name}: error", error, "", limit),
@@ -317,8 +298,8 @@ def compare_plans(cases: list[conv.Case], options: argparse.Namespace) -> list[r
             print(f"  {case.name}: {image}")
             continue
         made = pickle.loads(image)
-        run = graph_of(started(made, case)[0])
-        took = min(microseconds(run.launch) for _ in range(4))
+        run, _ = started(made, case)
+        took = 1e6 * min(seconds(run) for _ in range(4))
         decision = made["decisions"][0]
         predicted = sum(each.predicted_ns for each in made["decisions"]) / 1e3
         name = f"{case.name} winograd {tile}" if tile else case.name

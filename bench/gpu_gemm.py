@@ -15,13 +15,12 @@ lowest are timed, and each is printed beside its price.
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import report
 import torch
+from gpu_turns import Run, captured, copies_of, recorded, seconds, seconds_of
 
 import tilewright as tw
 from tilewright import te
@@ -33,8 +32,6 @@ from tilewright.runtime import cuda
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.ir import Function, annotated
 
-LAUNCHES, ROUNDS = 20, 5
-ROTATED_BYTES = 150 << 20  # of operands that take turns: three times what L2 holds
 CASES = {
     "bf16": {(2048,) * 3: 1.0, (4096,) * 3: 1.0, (4096, 4096, 512): 1.0, (8192,) * 3: 0.98},
     "edges": {(1000,) * 3: 0.95, (4000,) * 3: 0.95},
@@ -103,13 +100,6 @@ def torch_epilogue(
     return torch.nn.functional.gelu(torch.nn.functional.linear(a, b, bias)) + residual
 
 
-def seconds(graph: Callable[[], object]) -> float:
-    timer = cuda.Timer()
-    timer.start()
-    graph()
-    return timer.stop() / 1e3 / LAUNCHES
-
-
 class Operands:
     """Matrices that take turns, so that none is warm."""
 
@@ -119,7 +109,7 @@ class Operands:
         m, n, k = sizes
         self.along_n = along_n
         kind = TORCH[dtype]
-        self.count = max(1, min(8, ROTATED_BYTES // ((m + n) * k * kind.itemsize) + 1))
+        self.count = copies_of((m + n) * k * kind.itemsize)
         shape = (k, n) if along_n else (n, k)
         self.lefts = [self._like(m, k, kind) for _ in range(self.count)]
         self.rights = [self._like(*shape, kind) for _ in range(self.count)]
@@ -148,7 +138,7 @@ class Operands:
         return found.float()
 
 
-def ours_of(made: Scheduled, operands: Operands) -> tuple[cuda.Graph, float]:
+def ours_of(made: Scheduled, operands: Operands) -> tuple[Run, float]:
     """Our launches as a graph, and the error of the result."""
     run = tw.build(made.schedule.function, TARGET)
     operands.out.fill_(12345)
@@ -157,18 +147,11 @@ def ours_of(made: Scheduled, operands: Operands) -> tuple[cuda.Graph, float]:
     torch.cuda.synchronize()
     exact = operands.exact()
     error = float((operands.out.float() - exact).norm() / exact.norm())
-
-    def ours(stream: int) -> None:
-        for turn in range(LAUNCHES):
-            run(*operands.at(turn), operands.out, stream=stream)
-
-    recorded = cuda.Stream()
-    ours(recorded.handle)  # what kernels pass values through is there before anything is recorded
-    cuda.synchronize()
-    return cuda.Graph(ours, recorded), error
+    ours = recorded(lambda turn, stream: run(*operands.at(turn), operands.out, stream=stream))
+    return ours, error
 
 
-def theirs_of(operands: Operands) -> Callable[[], object]:
+def theirs_of(operands: Operands) -> Run:
     """cuBLAS, or torch.compile where something follows, as a graph."""
     theirs = torch.empty_like(operands.out)
     compiled = torch.compile(torch_epilogue, mode="max-autotune-no-cudagraphs")
@@ -186,15 +169,7 @@ def theirs_of(operands: Operands) -> Callable[[], object]:
             else:
                 torch.matmul(left, right, out=theirs)
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        once(0)
-    torch.cuda.synchronize()
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        for turn in range(LAUNCHES):
-            once(turn)
-    return captured.replay
+    return captured(once)
 
 
 def figures_of(
@@ -207,13 +182,8 @@ def figures_of(
         fn = replace(fn, attrs=annotated(fn.attrs, WEIGHTS, (1,)))
     made = schedule(fn, TARGET)
     operands = Operands(dtype, sizes, case == "epilogue", case == "kn")
-    graph, error = ours_of(made, operands)
-    replay = theirs_of(operands)
-    times: dict[str, list[float]] = {"ours": [], "theirs": []}
-    for _ in range(ROUNDS):
-        times["ours"].append(seconds(lambda: graph.launch(0)))
-        times["theirs"].append(seconds(replay))
-    mine, other = (statistics.median(found) for found in times.values())
+    ours, error = ours_of(made, operands)
+    mine, other = seconds_of({"ours": ours, "theirs": theirs_of(operands)}).values()
     name, rival = f"{case} {m}x{n}x{k}", "torch.compile" if case == "epilogue" else "cuBLAS"
     for decision in made.decisions:
         print(name, decision.rule, decision.plan, f"predicted {decision.predicted_ns / 1e3:.1f} us")
@@ -223,7 +193,7 @@ def figures_of(
         except UserError as error_:
             print(name, choice.plan, error_.message)
             continue
-        best = min(seconds(lambda tried=tried: tried.launch(0)) for _ in range(3))  # type: ignore[misc]
+        best = min(seconds(tried) for _ in range(3))
         print(f"{name} {choice.plan}: {best * 1e6:.1f} us, error {wrong:.1e}")
     return [
         report.at_most(f"{name}: error", error, "", ERRORS[dtype]),

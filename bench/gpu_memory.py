@@ -1,75 +1,167 @@
-"""Softmax, layer-norm, an element-wise function on an NVIDIA GPU against the speed of a copy.
+"""Softmax, normalizations, an element-wise function on an NVIDIA GPU against the speed of a copy.
 
-python bench/gpu_memory.py [--json FILE] [--rows N] [--columns N]
+    python bench/gpu_memory.py [--json FILE] [--only NAME ...] [--rows N] [--columns N] [--search N]
+
+The copy is torch's, of the same run and type. Launches are captured in graphs of 20, over operands
+that rotate so that none is warm in L2, and take turns; medians of several. With --search the N
+plans that are priced lowest are timed, and each is printed beside its price.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import report
 import torch
+from gpu_turns import Run, captured, cheapest, copies_of, recorded, seconds, seconds_of
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.errors import UserError
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import Scheduled, schedule
 from tilewright.runtime import cuda
+from tilewright.tensor.ir import Function
 
-LAUNCHES, ROUNDS = 20, 5
+TARGET = "cuda -arch=sm_90a"
 WANT = 0.9  # of the copy's bandwidth
-BODIES = {
-    "softmax": "%y = softmax(%x) {axes = (1,)}",
-    "layer_norm": "%y = layer_norm(%x, %s, %b) {axis = 1}",
-    "tanh": "%y = tanh(%x)",
-}
-REFERENCES: dict[str, Callable[..., torch.Tensor]] = {
-    "softmax": lambda x, s, b: x.softmax(1),
-    "layer_norm": lambda x, s, b: torch.nn.functional.layer_norm(x, x.shape[1:], s, b),
-    "tanh": lambda x, s, b: x.tanh(),
+TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+ERRORS = {"bf16": 2**-6, "f32": 1e-4}  # results lie below 8
+# GELU as torch has it: computed in f32, rounded once.
+GELU = """
+  %half = constant() {data = f32[](0.5)}
+  %root = constant() {data = f32[](0.70710678)}
+  %one = constant() {data = f32[](1.0)}
+  %wide = cast(%x) {to = dtype f32}
+  %scaled = mul(%wide, %root)
+  %erf = erf(%scaled)
+  %above = add(%erf, %one)
+  %below = mul(%wide, %half)
+  %product = mul(%below, %above)
+  %gelu = cast(%product) {to = dtype DTYPE}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of a matrix and two rows, as a graph and as torch has it."""
+
+    body: str
+    reference: Callable[..., torch.Tensor]
+    dtypes: tuple[str, ...] = ("bf16", "f32")
+
+
+def normalized(x: torch.Tensor, s: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[1:], s, b)
+
+
+CASES = {
+    "softmax": Case("%y = softmax(%x) {axes = (1,)}", lambda x, s, b: x.softmax(1)),
+    "layer_norm": Case("%y = layer_norm(%x, %s, %b) {axis = 1}", normalized),
+    "gelu_layer_norm": Case(
+        GELU + "%y = layer_norm(%gelu, %s, %b) {axis = 1}",
+        lambda x, s, b: normalized(torch.nn.functional.gelu(x), s, b),
+    ),
+    "tanh": Case("%y = tanh(%x)", lambda x, s, b: x.tanh(), ("f32",)),
 }
 
 
-def seconds(run: Callable[[], object]) -> float:
-    times = []
-    for _ in range(ROUNDS):
-        timer = cuda.Timer()
-        timer.start()
-        for _ in range(LAUNCHES):
-            run()
-        times.append(timer.stop() / 1e3 / LAUNCHES)
-    return statistics.median(times)
+def function_of(case: Case, dtype: str, rows: int, columns: int) -> Function:
+    shape, row = f"{dtype}[{rows}, {columns}]", f"{dtype}[{columns}]"
+    body = case.body.replace("DTYPE", dtype)
+    text = f"graph @main(%x: {shape}, %s: {row}, %b: {row}) {{ {body} return %y }}"
+    return lower_graph(graph.parse(text).main, "f")
+
+
+class Operands:
+    """Matrices that take turns, so that none is warm."""
+
+    def __init__(self, dtype: str, rows: int, columns: int) -> None:
+        kind = TYPES[dtype]
+        self.moved_bytes = 2 * rows * columns * kind.itemsize
+        self.count = copies_of(self.moved_bytes)
+        self.inputs = [self._like(rows, columns).to(kind) for _ in range(self.count)]
+        self.outputs = [torch.empty_like(x) for x in self.inputs]
+        self.rows = [self._like(columns).to(kind) for _ in "sb"]
+
+    @staticmethod
+    def _like(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda")
+
+    def at(self, turn: int) -> tuple[torch.Tensor, ...]:
+        turn %= self.count
+        return (self.inputs[turn], *self.rows, self.outputs[turn])
+
+    def copy(self, turn: int) -> None:
+        x, *_, y = self.at(turn)
+        y.copy_(x)
+
+
+def ours_of(made: Scheduled, operands: Operands) -> Run:
+    run = tw.build(made.schedule.function, TARGET)
+    operands.outputs[0].fill_(float("nan"))
+    torch.cuda.synchronize()
+    return recorded(lambda turn, stream: run(*operands.at(turn), stream=stream))
+
+
+def error_of(case: Case, operands: Operands) -> float:
+    """Of the first result, against torch in f32."""
+    x, s, b, y = operands.at(0)
+    exact = case.reference(*(value.float() for value in (x, s, b)))
+    return float((y.float() - exact).abs().max())
+
+
+def figures_of(
+    name: str, dtype: str, operands: Operands, options: argparse.Namespace
+) -> list[report.Figure]:
+    case, title = CASES[name], f"{name} {dtype}"
+    fn = function_of(case, dtype, options.rows, options.columns)
+    made = schedule(fn, TARGET)
+    for decision in made.decisions:
+        print(
+            title, decision.rule, decision.plan, f"predicted {decision.predicted_ns / 1e3:.1f} us"
+        )
+    ours = ours_of(made, operands)
+    ours()
+    cuda.synchronize()
+    error = error_of(case, operands)
+    taken = seconds_of({"ours": ours, "copy": captured(operands.copy)})
+    for choice in cheapest(made, options.search):
+        try:
+            tried = ours_of(schedule(fn, TARGET, choices={"y": choice}), operands)
+        except UserError as problem:
+            print(title, choice.plan, problem.message)
+            continue
+        best = min(seconds(tried) for _ in range(3))
+        print(f"{title} {choice.plan}: {best * 1e6:.1f} us, error {error_of(case, operands):.1e}")
+    return [
+        report.at_most(f"{title}: error", error, "", ERRORS[dtype]),
+        report.Figure(f"{title}: copy", operands.moved_bytes / taken["copy"] / 1e12, "TB/s"),
+        report.Figure(f"{title}: ours", operands.moved_bytes / taken["ours"] / 1e12, "TB/s"),
+        report.at_least(f"{title}: of a copy", taken["copy"] / taken["ours"], "", WANT),
+    ]
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
     if not cuda.is_available():
         print("skipped: no NVIDIA GPU can be used here")
         return []
-    rows, columns = options.rows, options.columns
-    x = torch.randn(rows, columns, device="cuda")
-    s, b = (torch.randn(columns, device="cuda") for _ in "sb")
-    out = torch.empty_like(x)
-    moved = 2 * x.numel() * x.element_size()
-    copy = moved / seconds(lambda: out.copy_(x)) / 1e12
-    figures = [report.Figure("copy", copy, "TB/s")]
-    for name, body in BODIES.items():
-        shape, row = f"f32[{rows}, {columns}]", f"f32[{columns}]"
-        text = f"graph @main(%x: {shape}, %s: {row}, %b: {row}) {{ {body} return %y }}"
-        module = tw.compile(graph.parse(text), target="cuda")
-        for _ in range(2):
-            module(x, s, b, out=[out])
-        error = float((out - REFERENCES[name](x, s, b)).abs().max())
-        (recorded,) = list(module._kept.values())[-1:]
-        speed = moved / seconds(lambda recorded=recorded: recorded.start(0)) / 1e12  # type: ignore[misc]
-        figures.append(report.at_most(f"{name}: error", error, "", 1e-4))
-        figures.append(report.Figure(f"{name}: bandwidth", speed, "TB/s"))
-        figures.append(report.at_least(f"{name}: of a copy", speed / copy, "", WANT))
+    figures: list[report.Figure] = []
+    for dtype in TYPES:
+        operands = Operands(dtype, options.rows, options.columns)
+        for name in options.only or CASES:
+            if dtype in CASES[name].dtypes:
+                figures += figures_of(name, dtype, operands, options)
     return figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", nargs="*", choices=list(CASES))
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--columns", type=int, default=8192)
+    parser.add_argument("--search", type=int, default=0, help="plans to time besides")
 
 
 if __name__ == "__main__":

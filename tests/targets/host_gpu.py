@@ -113,6 +113,9 @@ class HostGpu:
     def is_capturing(self, stream):
         return stream == CAPTURED
 
+    def follow(self, stream, before):
+        pass
+
     def has_conditions(self):
         return self.decides
 

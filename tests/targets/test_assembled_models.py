@@ -1,10 +1,13 @@
 """Kernels of whole models by NVIDIA's assembler: some of bench/gpu_assemble.py, which has all.
 
-`make assemble-gpu` puts every model of the zoo through it, for both architectures and precisions.
+`make assemble-gpu`, and with it `make fuzz`, puts every model of the zoo through it, for both
+architectures and precisions. That takes minutes; here are those with the most kinds of kernels, and
+of all the others one a day.
 """
 
 import importlib
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,19 @@ def test_the_assembler_finds_no_trouble(assemble, name, arch, precision, tmp_pat
     functions, trouble, spilled = (figure.value for figure in figures)
     assert functions > 4
     assert (trouble, spilled) == (0, 0)
+
+
+def test_the_assembler_finds_no_trouble_in_the_model_of_the_day(assemble, tmp_path):
+    cases = [
+        (name, arch, precision)
+        for name in assemble.NAMES
+        for arch in assemble.ARCHITECTURES
+        for precision in assemble.PRECISIONS
+        if (name, arch, precision) not in CASES
+    ]
+    case = cases[date.today().toordinal() % len(cases)]
+    figures = assemble.figures_of(assemble.assembler(), *case, tmp_path)
+    assert [figure.value for figure in figures[1:]] == [0, 0], case
 
 
 SPILLED = "8 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads"

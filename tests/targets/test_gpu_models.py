@@ -59,6 +59,37 @@ def test_tensors_of_torch_are_used_where_they_are():
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
 
 
+def test_an_output_is_waited_for_on_the_stream_that_takes_it():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    module = tw.compile(MODELS["gemv"], target="cuda")
+    (x,) = inputs_of(module)
+    want = reference("gemv", [x])[0]
+    given, first, second = torch.from_numpy(x).cuda(), torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    for _ in range(3):
+        with torch.cuda.stream(first):
+            torch.cuda._sleep(10_000_000)  # what comes first takes long
+        (y,) = module(given, stream=first.cuda_stream)
+        with torch.cuda.stream(second):
+            got = torch.from_dlpack(y).cpu().numpy()
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+
+
+def test_arrays_of_cupy_are_used_where_they_are():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    module = tw.compile(MODELS["gemv"], target="cuda")
+    (x,) = inputs_of(module)
+    side = cupy.cuda.Stream(non_blocking=True)
+    with side:
+        for _ in range(3):
+            given = cupy.asarray(x) * 2 / 2  # computed on the side stream
+            (y,) = module(given, stream=side.ptr)
+            got = cupy.asnumpy(cupy.from_dlpack(y))
+            np.testing.assert_allclose(got, reference("gemv", [x])[0], rtol=2e-4, atol=2e-5)
+
+
 def test_a_graph_of_the_caller_takes_a_call_whose_arrays_are_known():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():

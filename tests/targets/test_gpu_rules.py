@@ -329,6 +329,13 @@ def test_neighbours_whose_indices_are_divided_may_be_one_thread_s(unroll):
     assert ("% 3" in text) == (unroll == 1)
 
 
+def test_neighbours_of_one_thread_may_lie_in_planes_that_no_block_divides():
+    x = te.placeholder((3, 5, 7, 4), "f32", name="x")
+    y = te.compute((5, 7, 12), lambda h, w, c: x[c % 3, h, w, c // 3] + 1.0, name="y")
+    plan = "threads=32 vector=1 unroll=12"
+    check(te.function([x, y], name="planes"), "y", "elementwise", plan, constants=())
+
+
 def test_divisions_are_counted_where_threads_are_many():
     (few,) = schedule(interleaved(), TARGET).decisions
     (many,) = schedule(interleaved(rows=1 << 20), TARGET).decisions

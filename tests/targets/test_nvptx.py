@@ -11,8 +11,11 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
-from tilewright.base.errors import TilewrightError
+from tilewright.base.errors import TilewrightError, Unsupported
 from tilewright.codegen.cuda import CudaFunction
+from tilewright.codegen.nvptx import device_code
+from tilewright.intrin import hopper
+from tilewright.tensor import parse
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import assembled
@@ -168,3 +171,27 @@ def test_without_a_driver_running_says_so():
     run = by_warpgroups(72)
     a, b = (np.zeros((72, 72), ml_dtypes.bfloat16) for _ in "ab")
     assert wrong(run, a, b, np.zeros((72, 72), np.float32)) in ("TW4020", "TW4021")
+
+
+def too_much(scope, bytes_):
+    return parse(
+        f"""
+        func @f(%x: u8[32]) stage device {{
+          for %b in thread(blockIdx.x) 0..1 {{
+            alloc %t: u8[{bytes_}] in {scope}
+            for %i in thread(threadIdx.x) 0..32 {{
+              %t[%i] = %x[%i]
+              eval barrier.shared()
+              %x[%i] = %t[31 - %i]
+            }}
+          }}
+        }}
+        """
+    )
+
+
+@pytest.mark.parametrize(("scope", "most"), [("shared", 48 << 10), (hopper.TILE_SCOPE, 227 << 10)])
+def test_more_shared_memory_than_a_block_has_is_refused_before_a_driver_sees_it(scope, most):
+    device_code(too_much(scope, most), "cuda -arch=sm_90a")
+    with pytest.raises(Unsupported, match=r"TW2219.*f_0 takes .* 49152, and 232448 together"):
+        device_code(too_much(scope, most + 1), "cuda -arch=sm_90a")

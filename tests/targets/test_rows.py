@@ -18,6 +18,7 @@ TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16}
 BODIES = {
     "softmax": "%y = softmax(%x) {axes = (1,)}",
     "layer_norm": "%y = layer_norm(%x, %s, %b) {axis = 1}",
+    "tanh_layer_norm": "%t = tanh(%x) %y = layer_norm(%t, %s, %b) {axis = 1}",
 }
 
 
@@ -62,14 +63,30 @@ def test_every_plan_computes_what_numpy_does(name, columns, dtype, plan):
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_rows_are_read_by_sixteen_bytes_and_wait_rarely(name):
-    made = scheduled(model(name, 8192, 8192))
-    assert "vector=4" in made.decisions[0].plan
+@pytest.mark.parametrize(("dtype", "vector"), [("f32", 4), ("bf16", 8)])
+def test_rows_are_read_once_by_sixteen_bytes_and_stay_in_registers(name, dtype, vector):
+    made = scheduled(model(name, 8192, 8192, dtype))
+    plan = dict(part.split("=") for part in made.decisions[0].plan.split())
+    assert int(plan["vector"]) == vector
+    turns = 8192 // vector // int(plan["threads"])
     ptx = tw.build(made.schedule.function, TARGET).ptx
-    assert re.search(r"ld\.global\.nc\.v4", ptx)
-    assert re.search(r"st\.global\.v4", ptx)
+    kinds = re.findall(r"^\s+((?:ld|st)\.global\S*)", ptx, re.M)
+    reads = [kind for kind in kinds if kind.startswith("ld")]
+    assert all(kind.endswith(".v4.b32") for kind in kinds)
+    assert len(reads) == turns * (1 if name == "softmax" else 3)  # scale and bias too
+    assert len(kinds) - len(reads) == turns
     assert len(re.findall(r"bar\.sync|barrier\.sync", ptx)) <= 6
-    assert ".local" not in ptx
+    assert not re.search(r"\.local|st\.shared\.v|ld\.shared\.v", ptx)
+
+
+def test_rows_that_registers_have_no_room_for_go_through_shared_memory():
+    fn = scheduled(model("softmax", 4, 8192), "threads=128 vector=4").schedule.function
+    assert {buffer.name: buffer.scope for buffer in fn.allocs}["y_exp"] != "local"
+
+
+def test_a_prologue_that_rows_have_no_registers_for_is_a_kernel_of_its_own():
+    made = schedule(lower_graph(model("tanh_layer_norm", 8, 1 << 17).main, "f"), TARGET)
+    assert "t" in [decision.block for decision in made.decisions]
 
 
 def test_the_tuner_may_search_rows():

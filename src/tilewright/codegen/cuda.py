@@ -146,9 +146,11 @@ class CudaFunction:
                 if param in written:
                     copies[param] = arg
             else:
-                arrays[param] = cuda.from_dlpack(arg, stream)
-                check_on_device(param.name, param.dtype, arrays[param])
-                check_writable(param.name, param not in written or not arrays[param].read_only)
+                array = arrays[param] = cuda.from_dlpack(arg, stream)
+                check_on_device(param.name, param.dtype, array)
+                check_writable(param.name, param not in written or not array.read_only)
+                if param in written and isinstance(array, cuda.DeviceArray):
+                    array.stream = stream  # where its elements are computed from now on
         for param in given:
             if param not in arrays:
                 arrays[param] = cuda.to_device(given[param], stream)

@@ -82,6 +82,7 @@ class Emitter:
         self.awaited: tuple[Buffer, ...] = ()  # of a GPU: memory that kernels before may still use
         self.weights: dict[Buffer, Memory] = {}  # of a GPU: as they are read behind the wait
         self.tile_bytes = 0  # of them, in dynamic shared memory so far
+        self.static_bytes = 0  # of other buffers in shared memory so far
         self.cluster = 1  # of a GPU: blocks that see each other's shared memory
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}

@@ -34,6 +34,7 @@ class Emitting(Protocol):
     awaited: tuple[Buffer, ...]  # of a GPU: memory that kernels before may still use
     weights: dict[Buffer, Memory]  # of a GPU: as they are read behind the wait
     tile_bytes: int  # of those tiles, in dynamic shared memory so far
+    static_bytes: int  # of other buffers in shared memory so far
     cluster: int  # of a GPU: blocks that see each other's shared memory
     assembly: Mapping[str, Assembly]  # what `asm.NAME` stands for
     is_task: bool  # the body of a parallel loop

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.target import Target
 from tilewright.codegen import (
     ampere,
@@ -93,7 +94,7 @@ def emit_kernels(fn: Function, target: Target) -> tuple[str, tuple[Step, ...]]:
     made: list[Kernel] = []
 
     def emit(loop: For) -> Kernel:
-        kernel = _emit_kernel(module, gpu, fn, loop, f"{fn.name}_{len(made)}")
+        kernel = _emit_kernel(module, target, fn, loop, f"{fn.name}_{len(made)}")
         made.append(_set_apart(kernel, loop, target))
         return made[-1]
 
@@ -112,7 +113,7 @@ def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
     return DeviceCode(llvm.to_assembly(module, gpu), fn.buffers, scalars, steps)
 
 
-def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name: str) -> Kernel:
+def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, name: str) -> Kernel:
     buffers = _outer_buffers(fn, loop)
     meets = any(node is GRID_BARRIER for node in exprs(loop))
     if meets:
@@ -143,7 +144,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
     if cluster > 1:
         bound += f' "nvvm.cluster_dim"="1,{cluster},1"'
     with module.function("void", name, params, linkage="ptx_kernel", suffix=bound) as (b, values):
-        emitter = DeviceEmitter(module, gpu, b, name, FENCED if fences else HANDLERS)
+        emitter = DeviceEmitter(module, machine(target), b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
         emitter.cluster = cluster
         emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
@@ -158,6 +159,7 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         emitter.tile_maps = dict(zip(maps, handed, strict=True))
         emitter.stmt(loop)
         b.ret()
+    _check_shared(emitter, loop, target)
     grid = tuple(extents.get(f"blockIdx.{axis}", ONE) for axis in AXES)
     block = tuple(extents.get(f"threadIdx.{axis}", ONE) for axis in AXES)
     changed = tuple([buffer for buffer in buffers if buffer in written])
@@ -173,6 +175,21 @@ def _emit_kernel(module: ModuleText, gpu: Machine, fn: Function, loop: For, name
         waits,
         meets or shares,
     )
+
+
+def _check_shared(emitter: DeviceEmitter, loop: For, target: Target) -> None:
+    """The driver would refuse a kernel with more shared memory than a block can have, in words
+    that name no buffer."""
+    static, tiles = emitter.static_bytes, emitter.tile_bytes
+    most = multiprocessor_of(target).static_shared_bytes
+    if static > most or static + tiles > target.shared_bytes:
+        raise Unsupported(
+            "TW2219",
+            f"{emitter.name} takes {static} bytes of shared memory, and {tiles} for tiles, of "
+            f"{most}, and {target.shared_bytes} together",
+            loop.loc,
+            help="keep smaller tiles, or fewer at a time",
+        )
 
 
 def _set_apart(kernel: Kernel, loop: For, target: Target) -> Kernel:
@@ -400,6 +417,7 @@ def _shared(e: Emitting, stmt: ir.Alloc) -> None:
             )
         count *= int(size.value)
     align = buffer.memory.alignment_bytes
+    e.static_bytes += -(-count * buffer.dtype.size_bytes // align) * align
     name = f"{e.name}.{buffer.name}.{len(e.module.global_lines)}"
     e.module.global_lines.append(
         f"@{name} = internal addrspace(3) global "

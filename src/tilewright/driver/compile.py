@@ -59,7 +59,7 @@ from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.passes import FUSED
 from tilewright.graph.types import is_tensor, tensor_of
-from tilewright.runtime import _native
+from tilewright.runtime import _native, cuda
 from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.pool import checked_threads
@@ -164,6 +164,8 @@ def compile(
             f"precision {precision!r} is not one that models for {chosen} have",
             help=f"use {', '.join(known)}",
         )
+    if chosen.kind == CUDA:
+        cuda.start_driver()
     with reading_records(settings) as read:
         laps = [time.perf_counter()]
         again = functools.partial(

@@ -41,7 +41,6 @@ from tilewright.graph.memory import MemoryPlan
 from tilewright.runtime import cuda
 from tilewright.runtime import module as runtime
 from tilewright.runtime.array import Array
-from tilewright.runtime.dlpack import code_of
 from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
@@ -227,8 +226,8 @@ class DeviceModule(runtime.Module):
         if isinstance(value, (str, type(None))):
             raise UserError("TW4041", f"the input {spec.name} is {value!r}, not an array")
         if not isinstance(value, np.ndarray):
-            if isinstance(value, Array) or hasattr(value, "__dlpack__"):
-                value = cuda.from_dlpack(value, stream)
+            if cuda.is_shared(value):
+                value = self._taken(value, stream)
                 if value.device.kind == "cuda":
                     return _checked(spec, value)
                 value = value.numpy()
@@ -239,6 +238,13 @@ class DeviceModule(runtime.Module):
         made = self.empty(compact.shape, from_numpy(compact.dtype), stream)
         self._gpu.copy_in(made.address, compact, stream)
         return made
+
+    def _taken(self, value: Any, stream: int) -> Array:
+        """An array of ours or another library's, behind what computes it."""
+        if not isinstance(value, cuda.DeviceArray):
+            return cuda.from_dlpack(value, stream)
+        self._gpu.follow(stream, value.stream)
+        return value
 
     def _wanted(self, out: Sequence[Any], sizes: Mapping[Var, int], stream: int) -> list[Any]:
         """The caller's own outputs: as many as the model has, each as large as it must be."""
@@ -257,9 +263,11 @@ class DeviceModule(runtime.Module):
 
     def _output(self, at: int, value: Any, stream: int) -> Any:
         spec = self.outputs[at]
-        if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        if isinstance(value, np.ndarray) or not cuda.is_shared(value):
             raise UserError("TW4005", f"{spec.name} is not on {cuda.DEVICE}")
-        array = cuda.from_dlpack(value, stream)
+        array = self._taken(value, stream)
+        if isinstance(array, cuda.DeviceArray):
+            array.stream = stream  # where its elements are computed from now on
         check_writable(spec.name, not array.read_only)
         return _checked(spec, array)
 
@@ -287,17 +295,7 @@ class DeviceModule(runtime.Module):
     def empty(self, shape: Sequence[int], dtype: DType, stream: int = 0) -> Array:
         """A new array on the GPU whose elements are not set."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.size_bytes
-        memory = self._gpu.allocate(size, stream)
-        device = cuda.DEVICE
-        return Array._from_address(
-            memory.address,
-            tuple(shape),
-            None,
-            *code_of(dtype),
-            (device.type_code, device.index),
-            False,
-            memory,
-        )
+        return cuda.DeviceArray.of(self._gpu.allocate(size, stream), shape, dtype, stream)
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Array:
         of = self.program.module.main.results[at].tensor

@@ -155,6 +155,13 @@ def is_available() -> bool:
     return True
 
 
+def start_driver() -> None:
+    """The driver starts beside what the caller does next: a third of a second, without Python's
+    lock. Where there is none, nothing happens; whoever needs it is told then."""
+    if _Driver._instance is None:
+        threading.Thread(target=is_available, name="tilewright-cuda").start()
+
+
 def is_lost() -> bool:
     """Whether a kernel has ended this process's use of the GPU: every call fails from then on."""
     return _Driver._instance is not None and bool(_Driver._instance._lost)
@@ -230,31 +237,59 @@ def release_memory() -> None:
     _pool.release()
 
 
-def empty(shape: Sequence[int], dtype: str | DType = "f32", stream: int = 0) -> Array:
+LEGACY, NO_ORDER = 1, -1  # what DLPack calls the stream of number 0, and none at all
+
+
+class DeviceArray(Array):
+    """An array on the GPU whose elements are computed on a stream. Who takes it by DLPack names the
+    stream that it will be used on; what is queued there comes after."""
+
+    __slots__ = ("stream",)
+    stream: int
+
+    @classmethod
+    def of(cls, memory: Any, shape: Sequence[int], dtype: DType, stream: int) -> DeviceArray:
+        """Memory as an array."""
+        device = (DEVICE.type_code, DEVICE.index)
+        made = cls._from_address(
+            memory.address, tuple(shape), None, *code_of(dtype), device, False, memory
+        )
+        made.stream = stream
+        return made
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        if stream != NO_ORDER:
+            follow(LEGACY if stream is None else stream, self.stream)
+        return super().__dlpack__(stream=stream, **options)
+
+
+def follow(stream: int, before: int) -> None:
+    """What is queued on a stream from now on waits for what is queued on another already. Neither
+    waits where either records: what is recorded runs when the caller says so."""
+    stream, before = stream or LEGACY, before or LEGACY
+    if stream == before or is_capturing(stream) or is_capturing(before):
+        return
+    driver = _Driver.get()
+    (event,) = driver.call("cuEventCreate", _NO_TIMING)
+    driver.call("cuEventRecord", event, before)
+    driver.call("cuStreamWaitEvent", stream, event, 0)
+    driver.call("cuEventDestroy", event)
+
+
+def empty(shape: Sequence[int], dtype: str | DType = "f32", stream: int = 0) -> DeviceArray:
     """A new array on the GPU whose elements are not set."""
     of = as_dtype(dtype)
-    memory = Memory(math.prod(shape) * of.size_bytes, stream)
-    return Array._from_address(
-        memory.address,
-        tuple(shape),
-        None,
-        *code_of(of),
-        (DEVICE.type_code, DEVICE.index),
-        False,
-        memory,
-    )
+    return DeviceArray.of(Memory(math.prod(shape) * of.size_bytes, stream), shape, of, stream)
 
 
 class _Ordered:
     """An array of another library, handed over in the order of a stream. A stream that records
     waits for nothing: what is recorded runs when the caller says so."""
 
-    LEGACY, NO_ORDER = 1, -1  # what DLPack calls the stream of number 0, and none at all
-
     def __init__(self, value: Any, stream: int) -> None:
-        self.value, self.stream = value, stream or self.LEGACY
+        self.value, self.stream = value, stream or LEGACY
         if is_capturing(stream):
-            self.stream = self.NO_ORDER
+            self.stream = NO_ORDER
 
     def __dlpack_device__(self) -> Any:
         return self.value.__dlpack_device__()
@@ -265,11 +300,48 @@ class _Ordered:
 
 def from_dlpack(value: Any, stream: int = 0) -> Array:
     """Another library's array on a GPU, without a copy; what it still computes comes first."""
+    if isinstance(value, DeviceArray):
+        follow(stream, value.stream)
     if isinstance(value, Array):
         return value
+    if not hasattr(value, "__dlpack__") and hasattr(value, INTERFACE):
+        return _from_interface(value, stream)
     kind, _ = value.__dlpack_device__()
     on_gpu = kind == DEVICE.type_code
     return borrow(_Ordered(value, stream) if on_gpu else value)
+
+
+INTERFACE = "__cuda_array_interface__"  # of Numba, and of all that is older than DLPack
+
+
+def is_shared(value: Any) -> bool:
+    """Whether an array says where its memory is, and on which device."""
+    return isinstance(value, Array) or hasattr(value, "__dlpack__") or hasattr(value, INTERFACE)
+
+
+def _from_interface(value: Any, stream: int) -> Array:
+    """An array that tells of its memory by CUDA's array interface."""
+    form = value.__cuda_array_interface__
+    (address, read_only), of = form["data"], from_numpy(np.dtype(form["typestr"]))
+    strides = form.get("strides")
+    if strides is not None:
+        strides = tuple(each // of.size_bytes for each in strides)
+    if form.get("stream") is not None:
+        follow(stream, form["stream"])
+    index = DEVICE.index
+    if math.prod(form["shape"]):
+        driver = _Driver.get()
+        kind = driver.api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        (index,) = driver.call("cuPointerGetAttribute", kind, address)
+    return Array._from_address(
+        address,
+        tuple(form["shape"]),
+        strides,
+        *code_of(of),
+        (DEVICE.type_code, int(index)),
+        read_only,
+        value,
+    )
 
 
 def to_device(source: NDArray[Any], stream: int = 0) -> Array:

@@ -146,3 +146,121 @@ def test_launches_start_early_behind_the_kernel_they_wait_for_alone(driver, laun
     driver(Driver())
     cuda.branched(launches, waits)(7)
     assert [launch.was for launch in launches] == early
+
+
+class Enum:
+    """Stands for any enumeration of the driver's."""
+
+    def __getattr__(self, name):
+        return name
+
+
+def with_streams(captured=()):
+    """A driver that knows of streams, some of which record, and tells where memory is."""
+    made = Driver()
+    made.CUstreamCaptureStatus = made.CUpointer_attribute = Enum()
+    none = "CU_STREAM_CAPTURE_STATUS_NONE"
+    made.cuStreamIsCapturing = lambda stream: (
+        CUresult.CUDA_SUCCESS,
+        "recording" if stream in captured else none,
+    )
+    made.cuPointerGetAttribute = lambda kind, address: (CUresult.CUDA_SUCCESS, 0)
+    return made
+
+
+def waits(made):
+    """(stream, stream that it waits for), in order."""
+    records = [call[2] for call in made.calls if call[0] == "cuEventRecord"]
+    waiting = [call[1] for call in made.calls if call[0] == "cuStreamWaitEvent"]
+    return list(zip(waiting, records, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("made_on", "used_on", "expected"),
+    [
+        (7, 9, [(9, 7)]),
+        (7, 7, []),
+        (0, 1, []),  # both are the stream that waits for all
+        (7, None, [(1, 7)]),
+        (7, -1, []),  # the caller orders them
+        (7, 5, []),  # it records
+    ],
+)
+def test_who_takes_an_array_waits_for_what_computes_it(driver, made_on, used_on, expected):
+    made = driver(with_streams(captured=(5,)))
+    cuda.empty((4,), stream=made_on).__dlpack__(stream=used_on, max_version=(1, 0))
+    assert waits(made) == expected
+
+
+def test_an_array_of_ours_is_ordered_between_streams_too(driver):
+    made = driver(with_streams())
+    x = cuda.empty((4,), stream=7)
+    assert cuda.from_dlpack(x, stream=9) is x
+    assert waits(made) == [(9, 7)]
+
+
+class Foreign:
+    """An array as CuPy has it: DLPack before its version 1, and CUDA's array interface."""
+
+    def __init__(self, stream=None, strides=None):
+        self.array = cuda.empty((2, 4), "f16", stream=3)
+        self.asked = []
+        self.__cuda_array_interface__ = {
+            "shape": (2, 4), "typestr": "<f2", "data": (4096, True), "version": 3,
+            "strides": strides, "stream": stream,
+        }  # fmt: skip
+
+
+class Cupy(Foreign):
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, stream=None):
+        self.asked.append(stream)
+        return self.array.__dlpack__(stream=-1)
+
+
+@pytest.mark.parametrize(("stream", "named"), [(0, 1), (9, 9), (5, -1)])
+def test_an_array_like_cupy_s_is_used_where_it_is_in_the_order_of_the_stream(driver, stream, named):
+    driver(with_streams(captured=(5,)))
+    given = Cupy()
+    taken = cuda.from_dlpack(given, stream)
+    assert (taken.address, taken.shape, taken.dtype.name) == (4096, (2, 4), "f16")
+    assert given.asked == [named]
+
+
+def test_an_array_without_dlpack_tells_of_itself_by_the_array_interface(driver):
+    made = driver(with_streams())
+    given = Foreign(stream=7, strides=(16, 4))
+    assert cuda.is_shared(given)
+    taken = cuda.from_dlpack(given, stream=9)
+    assert (taken.address, taken.shape, taken.dtype.name) == (4096, (2, 4), "f16")
+    assert (taken.strides, taken.read_only, taken.device) == ((8, 2), True, cuda.DEVICE)
+    assert waits(made) == [(9, 7)]
+    made.cuPointerGetAttribute = lambda kind, address: (CUresult.CUDA_SUCCESS, 1)
+    assert cuda.from_dlpack(given).device.index == 1
+
+
+def test_the_driver_starts_beside_what_the_caller_does(driver):
+    begun, go_on = threading.Event(), threading.Event()
+    made = driver(Driver())
+
+    def initialize(flags):
+        begun.set()
+        assert go_on.wait(10)
+        return (CUresult.CUDA_SUCCESS,)
+
+    made.cuInit = initialize
+    cuda.start_driver()
+    assert begun.wait(10)  # and the caller is here
+    go_on.set()
+    assert cuda.empty((4,)).address == 4096
+    cuda.start_driver()  # there is nothing left to do
+    assert [call[0] for call in made.calls].count("cuDevicePrimaryCtxRetain") == 1
+
+
+def test_a_driver_that_does_not_start_is_told_of_where_it_is_needed(driver):
+    driver(Driver(cuInit=NO_DEVICE))
+    cuda.start_driver()
+    with pytest.raises(TilewrightError, match="CUDA_ERROR_NO_DEVICE"):
+        cuda.empty((4,))

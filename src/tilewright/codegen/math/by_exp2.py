@@ -47,16 +47,16 @@ def exp(x: Real) -> Real:
 
 
 def exp_nonpositive(x: Real) -> Real:
-    """What vanishes is chosen too: its power may be a number that is not normal."""
-    of = limits(x)
-    power = _finite_exp(x.at_most(0.0).at_least(of.least_normal))
-    return (x < of.least_normal).choose(0.0, power)
+    """What vanishes is chosen: beside an infinite power the rest is no number. The rest is normal,
+    so that the instruction that flushes is as good."""
+    power = _finite_exp(x.at_most(0.0), FLUSHED_POWER)
+    return (x < limits(x).least_normal).choose(0.0, power)
 
 
-def _finite_exp(x: Real) -> Real:
+def _finite_exp(x: Real, op: str = POWER) -> Real:
     high = x * LOG2E
     low = x.fma(LOG2E, -high) + x * LOG2E_LOW
-    power = _power(high)
+    power = _power(high, op)
     return power * (low * LN2) + power
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_o
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import bind_flat, own_nest, units_first
 from tilewright.rules.match.followers import followers
-from tilewright.rules.match.nest import Nest, block_of, groups, is_expression
+from tilewright.rules.match.nest import Nest, block_of, fused, groups, is_expression
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, ZERO, Const, FloorDiv, FloorMod
@@ -82,7 +82,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         sch.reorder(*units, *loops)
     if plan.unroll > 1:
         *outer, line = loops
-        _, thread = bind_flat(sch, outer, plan.threads)
+        thread = _bind_lines(sch, found.nest, outer, plan.threads)
         stored = sch.cache_write(found.reference, 0, "local")
         sch.reverse_compute_at(stored, thread)
         sch.unroll(line)
@@ -94,6 +94,23 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         return (found.reference, stored)
     _, thread = bind_flat(sch, loops, plan.threads, plan.vector)
     return (found.reference, *_followed(sch, found.reference, thread, plan.vector))
+
+
+def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -> LoopRef:
+    """The loops around lines on threads; what each has of a result is a box. Where blocks do not
+    divide all of them, that is so of the innermost loop alone."""
+    at = {loop.var: at for at, loop in nest.loops.items()}
+    extents = [nest.extent(at[loop.var]) for loop in outer]
+    known = [int(extent.value) for extent in extents if isinstance(extent, Const)]
+    if not isinstance(extents[-1], Const) or (
+        len(known) == len(outer) and prod(known) % threads == 0
+    ):
+        return bind_flat(sch, outer, threads)[1]
+    *planes, last = outer
+    part, thread = sch.split(last, [None, min(threads, -(-known[-1] // WARP) * WARP)])
+    sch.bind(fused(sch, [*planes, part]), "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return thread
 
 
 def _followed(

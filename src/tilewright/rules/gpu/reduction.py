@@ -17,6 +17,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import (
+    MOST_TURNS,
     bind_flat,
     by_one_thread,
     own_nest,
@@ -213,7 +214,9 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
         sch.compute_at(part, row)
     for each in consumers:
         sch.reverse_compute_at(each, row)
-    stored = share_parts(sch, reference, parts, row, plan.threads, for_all=bool(consumers))
+    stored = share_parts(
+        sch, reference, parts, row, plan.threads, plan.vector, for_all=bool(consumers)
+    )
     for each in consumers:
         finish(sch, each, row, plan.threads)
     sch.bind(row, "blockIdx.x")
@@ -227,13 +230,10 @@ def factored(
     thread takes `vector` neighbours at a time."""
     whole = fused(sch, loops)
     if vector > 1:
-        _, inner, lane = sch.split(whole, [None, threads, vector])
-        parts = [sch.rfactor(inner, 0)]
-        own = next(loop for loop in sch.get_loops(parts[0]) if loop.var is lane.var)
-        sch.unroll(own)
+        _, inner, _ = sch.split(whole, [None, threads, vector])
     else:
         _, inner = sch.split(whole, [None, threads])
-        parts = [sch.rfactor(inner, 0)]
+    parts = [sch.rfactor(inner, 0)]
     few_parts = combined_parts(threads)
     if threads > few_parts:
         _, few = sch.split(sch.get_loops(reference)[-1], [None, few_parts])
@@ -252,11 +252,14 @@ def share_parts(
     parts: Sequence[BlockRef],
     row: LoopRef,
     threads: int,
+    vector: int = 1,
     *,
     for_all: bool = False,
 ) -> list[BlockRef]:
     """The steps of a reduction on the threads of a block, all of them under one loop. The last one
     each thread does for itself; the first one stores it, unless it is for all of them."""
+    if vector > 1:
+        _unroll_vectors(sch, parts[0])
     stored = []
     for at, part in enumerate(parts):
         nest = inner_nest(sch, part, depth_of(sch, part, row))
@@ -276,6 +279,14 @@ def share_parts(
     for result in results:
         by_one_thread(sch, result, threads)
     return [*stored, *results]
+
+
+def _unroll_vectors(sch: Schedule, part: BlockRef) -> None:
+    """The loops over vectors and their lanes, so that each vector is one access."""
+    (*_, turn, lane), (*_, turns, _) = sch.get_loops(part), loop_extents(sch, part)
+    sch.unroll(lane)
+    if isinstance(turns, Const) and turns.value <= MOST_TURNS:
+        sch.unroll(turn)  # all of them ask memory before the first one waits
 
 
 def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> None:

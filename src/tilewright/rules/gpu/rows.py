@@ -2,18 +2,26 @@
 
     for row in blockIdx.x { max of the row; exp and sum of the row; row / sum }
 
-All stages of a row run in one kernel; what they hand on stays in shared memory. A thread takes
-`vector` neighbours at a time, so that it asks memory for up to 16 bytes at once.
+All stages of a row run in one kernel, with what makes the row element by element. A thread takes
+`vector` neighbours at a time, so that it asks memory for up to 16 bytes at once. It has the same
+elements in every stage, and keeps them in registers: a row is read once. Where it does not take
+vectors, or has no registers for them, stages hand on what they make through shared memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tilewright.base.dtype import I64
-from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, multiprocessor_of
+from tilewright.base.multiprocessor import (
+    LINE_BYTES,
+    USUAL_THREADS,
+    Multiprocessor,
+    multiprocessor_of,
+)
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.reduction import (
     combined_parts,
@@ -25,10 +33,11 @@ from tilewright.rules.gpu.reduction import (
 )
 from tilewright.rules.gpu.threads import MOST_TURNS, by_one_thread
 from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, total
-from tilewright.rules.match.rows import Stages, stages_of
+from tilewright.rules.match.rows import Stages, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit
-from tilewright.sym import ONE, Const
+from tilewright.sym import ONE, ZERO, Const, Expr
+from tilewright.tensor.ir import Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
 
@@ -51,6 +60,7 @@ class Found:
     length: int  # of the longest stage of a row
     moved_bytes: int  # of memory, by all rows
     shared_bytes: int  # that stages hand on, of a row
+    held_bytes: int  # of these and of what several stages read, where threads keep their own
     reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
@@ -58,8 +68,21 @@ class Found:
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """A block without reductions, together with the reductions that it uses."""
-    found = stages_of(sch, reference)
-    if found is None or _has_later(sch, reference) or _hands_on_any_size(found):
+    if _has_later(sch, reference):
+        return None
+    sm = multiprocessor_of(context.target)
+    for with_prologue in (True, False):
+        stages = stages_of(sch, reference, with_prologue=with_prologue)
+        found = None if stages is None else _found(sch, stages)
+        # A prologue joins where the rows that it makes stay in registers.
+        if found is None or not with_prologue or _is_held(found, sm.block_threads, sm):
+            return found
+    return None
+
+
+def _found(sch: Schedule, found: Stages) -> Found | None:
+    """Stages by their sizes, if they are a row of several results."""
+    if _hands_on_any_size(found):
         return None
     sink = found.root
     inner = [at for at in sink.loops if at not in found.rows]
@@ -83,17 +106,51 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     own = [size for size in (*lengths, total(sink, inner)) if size != 1]
     known = not any(nest.is_dynamic(list(nest.loops)) for nest in found.nests)
     last = all(_is_last_axis(nest, found, name) for name, nest in _named(found))
+    handed_on = _handed_on(found)
+    again = [access.dtype for access in _read_again(sch, found)]
     return Found(
-        reference.name,
+        sink.name,
         found,
         rows,
         length,
         moved,
-        _handed_on(found),
+        handed_on,
+        handed_on + sum(length * dtype.size_bytes for dtype in again),
         _reduced(found),
         max(sizes, default=4),
         known and last and len(set(own)) == 1,
     )
+
+
+def _is_held(found: Found, threads: Any, sm: Multiprocessor) -> Any:
+    """Whether threads, so many, have registers for their elements of a row."""
+    words = found.held_bytes / 4 / threads
+    return found.is_whole & (words <= sm.accumulators)
+
+
+def _read_again(sch: Schedule, found: Stages) -> list[Buffer]:
+    """Parameters whose rows more than one stage reads."""
+    params = [buffer for buffer in sch.function.buffers if len(_readers(found, buffer)) > 1]
+    return [buffer for buffer in params if _has_rows(found, buffer)]
+
+
+def _readers(found: Stages, buffer: Buffer) -> list[str]:
+    """The stages that read a buffer, in the order of the program."""
+    named = [*reversed(list(found.members.items())), (found.root.name, found.root)]
+    return [name for name, nest in named if any(read.buffer is buffer for read in nest.reads)]
+
+
+def _has_rows(found: Stages, buffer: Buffer) -> bool:
+    """Whether every row has elements of its own, and as many as a stage takes."""
+    for name, nest in _named(found):
+        rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
+        for read in nest.reads:
+            if read.buffer is buffer:
+                inner = [nest.var(at) for at in _own_axes(found, name, nest)]
+                across = [nest.var(at) for at in rows if nest.extent(at) is not ONE]
+                if any(read.stride(var) is ZERO for var in (*inner, *across)) or not inner:
+                    return False
+    return True
 
 
 def _named(found: Stages) -> list[tuple[str, Nest]]:
@@ -167,7 +224,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     def legal(c: Columns) -> Column:
         # Parts of threads, and of a few that combine them.
         parts = reductions * (c["threads"] + combined) * I64.size_bytes + aside
-        fits = parts + found.shared_bytes <= sm.static_shared_bytes
+        held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
+        fits = parts + np.where(held, 0, found.shared_bytes) <= sm.static_shared_bytes
         turn = c["threads"] * c["vector"]
         whole = (found.length % turn == 0) & (found.length // turn <= MOST_TURNS)
         wide = c["vector"] * found.element_bytes <= sm.access_bytes
@@ -190,7 +248,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # A few instructions for each element, and those that ask memory once for each vector.
     warps = c["threads"] / sm.warp
     issued = stages * warps * turns * (4.0 * c["vector"] + 6.0) / sm.warps_issued_per_cycle
-    shared = 2.0 * found.shared_bytes / (4 * sm.shared_words_per_cycle)
+    held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
+    shared = np.where(held, 0.0, 2.0 * found.shared_bytes / (4 * sm.shared_words_per_cycle))
     steps = np.log2(c["threads"]) * 20.0 * stages  # of threads that wait for each other
     alone = sm.global_latency_cycles + steps + stages * turns * 8.0
     per_wave = np.maximum(resident * (issued + shared), alone)
@@ -208,29 +267,43 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     reference = sch.get_block(found.root)
     stages = found.stages
     sink = stages.root
+    held = plan.vector > 1 and _is_held(found, plan.threads, multiprocessor_of(context.target))
+    names = list(stages.members)
+    if held:
+        names += [_copied(sch, stages, buffer).name for buffer in _read_again(sch, stages)]
     kept = [at for at in stages.rows if sink.extent(at) is not ONE] or stages.rows[-1:]
     units = [at for at in stages.rows if at not in kept]
     order = [at for at in sink.loops if at not in stages.rows]
     sch.reorder(*[sink.loops[at] for at in (*units, *kept, *order)])
     row = fused(sch, [sink.loops[at] for at in kept])
-    for name in stages.members:
+    for name in names:
         sch.compute_at(sch.get_block(name), row)
     done: list[BlockRef] = []
-    for name in reversed(list(stages.members)):
-        done += _stage(sch, sch.get_block(name), row, plan)
-    done += _stage(sch, reference, row, plan)
+    for name in reversed(names):
+        done += _stage(sch, sch.get_block(name), row, plan, held=held)
+    done += _stage(sch, reference, row, plan, held=held)
     sch.bind(row, "blockIdx.x")
     return tuple(done)
 
 
-def _stage(sch: Schedule, reference: BlockRef, row: LoopRef, plan: Plan) -> list[BlockRef]:
+def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:
+    """A copy of a parameter that all stages read instead of it."""
+    first, *others = [sch.get_block(name) for name in _readers(stages, buffer)]
+    reads = block_of(sch.function, first.name).reads
+    index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
+    return sch.cache_read(first, index, "local", others)
+
+
+def _stage(
+    sch: Schedule, reference: BlockRef, row: LoopRef, plan: Plan, *, held: bool
+) -> list[BlockRef]:
     """One stage on all threads of a block."""
     depth = depth_of(sch, reference, row)
     nest = inner_nest(sch, reference, depth)
     reduce = [] if nest is None else [nest.loops[at] for at in nest.reduce]
     if not reduce:
         if plan.vector > 1 or _is_single(sch, reference, depth):
-            _by_vectors(sch, reference, depth, plan)
+            _by_vectors(sch, reference, depth, plan, held=held)
         else:
             finish(sch, reference, row, plan.threads)
         return [reference]
@@ -238,28 +311,47 @@ def _stage(sch: Schedule, reference: BlockRef, row: LoopRef, plan: Plan) -> list
     sch.reorder(*[loop for loop in own if loop not in reduce], *reduce)
     parts = factored(sch, reference, reduce, plan.threads, plan.vector)
     own_result = _is_between(sch, reference)
-    stored = share_parts(sch, reference, parts, row, plan.threads, for_all=own_result)
+    stored = share_parts(sch, reference, parts, row, plan.threads, plan.vector, for_all=own_result)
     return [*parts, *stored, reference]
 
 
-def _by_vectors(sch: Schedule, reference: BlockRef, depth: int, plan: Plan) -> None:
+def _by_vectors(sch: Schedule, reference: BlockRef, depth: int, plan: Plan, *, held: bool) -> None:
     """A stage without reductions, each thread at neighbouring elements."""
     nest = inner_nest(sch, reference, depth)
     assert nest is not None
-    wide = [loop for at, loop in nest.loops.items() if nest.extent(at) is not ONE]
-    wide = [loop for loop in wide if _extent(sch, reference, loop) != 1]
-    if not wide and _is_between(sch, reference):  # each thread for itself
+    wide = [at for at in nest.loops if nest.extent(at) is not ONE]
+    wide = [at for at in wide if _extent(sch, reference, nest.loops[at]) != 1]
+    between = _is_between(sch, reference)
+    if not wide and between:  # each thread for itself
         sch.set_scope(reference, 0, "local")
         return
     if not wide:
         by_one_thread(sch, reference, plan.threads)
         return
-    (loop,) = wide
-    turn, thread, lane = sch.split(loop, [None, plan.threads, plan.vector])
+    (at,) = wide
+    if held and between:
+        _keep(sch, reference, at, plan)
+    turn, thread, lane = sch.split(nest.loops[at], [None, plan.threads, plan.vector])
     sch.reorder(thread, turn, lane)
     sch.bind(thread, "threadIdx.x")
     sch.unroll(turn)
     sch.vectorize(lane)
+
+
+def _keep(sch: Schedule, reference: BlockRef, at: int, plan: Plan) -> None:
+    """What a stage makes along an axis stays with the threads that make it."""
+    axes = own_axes(block_of(sch.function, reference.name))
+    assert axes is not None
+    dim = next(dim for dim, own in axes.items() if own == at)
+    lanes, turn = plan.vector, plan.vector * plan.threads
+
+    def by_threads(*index: Expr) -> tuple[Expr, ...]:
+        i = index[dim]
+        own = (i // turn, i % turn // lanes, i % lanes)
+        return (*index[:dim], *own, *index[dim + 1 :])
+
+    sch.transform_layout(reference, ("write", 0), by_threads)
+    sch.set_scope(reference, 0, "local")
 
 
 def _is_between(sch: Schedule, reference: BlockRef) -> bool:

@@ -31,8 +31,11 @@ class Stages:
         return (self.root, *self.members.values())
 
 
-def stages_of(sch: Schedule, reference: BlockRef) -> Stages | None:
-    """The reductions, and what lies between, that a block without reductions uses."""
+def stages_of(sch: Schedule, reference: BlockRef, *, with_prologue: bool = False) -> Stages | None:
+    """The reductions, and what lies between, that a block without reductions uses.
+
+    A prologue is what makes the rows element by element: of GELU and a normalization, the GELU.
+    """
     root = nest_of(sch, reference)
     if root is None or root.reduce or not root.loops or not is_expression(root.block):
         return None
@@ -57,10 +60,10 @@ def stages_of(sch: Schedule, reference: BlockRef) -> Stages | None:
             members[block.name] = nest
     if not any(nest.reduce for nest in members.values()):
         return None
-    return _with_rows(root, members)
+    return _with_rows(root, members, with_prologue)
 
 
-def _with_rows(root: Nest, members: dict[str, Nest]) -> Stages | None:
+def _with_rows(root: Nest, members: dict[str, Nest], with_prologue: bool) -> Stages | None:
     """The rows that all members share; members that share none are left out."""
     chosen = dict(members)
     kept = list(root.loops)
@@ -72,7 +75,7 @@ def _with_rows(root: Nest, members: dict[str, Nest]) -> Stages | None:
             found = _mapped(nest, nests, row_axis_of, kept)
             if nest.reduce or _uses_reduction(nest, chosen):
                 lost.update(at for at in kept if at not in found)
-            elif len(found) < len(kept):
+            elif any(at not in found for at in kept if not (with_prologue and at in lost)):
                 chosen = _without(name, chosen)
                 break
             row_axis_of[name] = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.sym import Context
@@ -34,15 +35,17 @@ from tilewright.tensor.schedule.analysis.tree import (
 from tilewright.tensor.visit import replace_buffers
 
 
-def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Function, str]:
+def cache_read(
+    fn: Function, name: str, index: int, memory: str, also: Sequence[str] = ()
+) -> tuple[Function, str]:
     """
     Before: for i { C[i] = A[i] + 1 }
     After:  for ax0 { A_shared[ax0] = A[ax0] }  for i { C[i] = A_shared[i] + 1 }
 
     The copy block bears the name of the new buffer. It stands as far out as it can: before the
     consumer's outermost loop and over the whole buffer, unless the buffer is computed inside a loop
-    that is around the consumer too; then inside that loop, over what the consumer needs there. Only
-    this consumer reads the copy.
+    that is around the consumer too; then inside that loop, over what the consumer needs there. Of
+    later consumers, `also` names those that read the copy too, where it is one of the whole buffer.
     """
     path, block = path_to_block(fn, name, "cache a read")
     memory = check_memory(fn, memory, name, "cache a read")
@@ -67,13 +70,45 @@ def cache_read(fn: Function, name: str, index: int, memory: str) -> tuple[Functi
     cache = replace(buffer, name=cache_name(buffer, memory), scope=memory, align=())
     copy_name = fresh_block_name(fn, cache.name)
     ctx = scope_context(fn, scope, loops)
+    if also:
+        _check_others(fn, scope, scope.site(name), box, also, ctx)
     exact = buffer not in fn.buffers
     nest = copy_nest(fn, name, copy_name, buffer, cache, box, ctx, loops, "cache_read", exact=exact)
-    made = with_body(fn, put(path, replace_buffers(block, {buffer: cache})))
+    made = fn
+    for each in (*also, name):
+        where = find_block(made, each)
+        assert where is not None
+        made = with_body(made, put(where, replace_buffers(where[-1], {buffer: cache})))
     where = find_block(made, name)
     assert where is not None
     made = with_body(made, put(where[: place + 1], seq(nest, where[place])))
     return replace(made, allocs=(*made.allocs, cache)), copy_name
+
+
+def _check_others(
+    fn: Function, scope: Scope, site: Site, box: Region, also: Sequence[str], ctx: Context
+) -> None:
+    """Others find in the copy what they read: all of it, from before them on, and unchanged."""
+    buffer, first = box.buffer, site.block.name
+    is_whole = holds(box, whole(buffer), ctx)
+    if not is_whole or any(each.order > site.order for each in scope.writers(buffer)):
+        raise refuse(
+            fn,
+            "TW2140",
+            f"cannot share the copy that @{first} reads: it has not all of %{buffer.name}, or a "
+            "block writes there later",
+            first,
+        )
+    later = [each.block.name for each in scope.readers(buffer) if each.order > site.order]
+    for name in also:
+        if name not in later:
+            raise refuse(
+                fn,
+                "TW2140",
+                f"cannot share the copy that @{first} reads with @{name}: it does not read "
+                f"%{buffer.name} after @{first}",
+                first,
+            )
 
 
 def top_place(scope: Scope, path: Path) -> int:

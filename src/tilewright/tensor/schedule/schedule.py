@@ -436,10 +436,18 @@ class Schedule:
         arguments = {"block": block, "buffer": buffer, "index_map": str(made)}
         self._record("transform_layout", arguments, None)
 
-    def cache_read(self, block: BlockRef, index: int, scope: str) -> BlockRef:
-        """The block's read number `index` goes through a copy in memory `scope`."""
-        made = self._apply("cache_read", cache_read, _name(block), index, scope)
-        arguments = {"block": block, "index": index, "scope": scope}
+    def cache_read(
+        self, block: BlockRef, index: int, scope: str, also: Sequence[BlockRef] = ()
+    ) -> BlockRef:
+        """The block's read number `index` goes through a copy in memory `scope`.
+
+        Blocks after it, `also`, read the same copy.
+        """
+        others = [_name(each) for each in also]
+        made = self._apply("cache_read", cache_read, _name(block), index, scope, others)
+        arguments: dict[str, Any] = {"block": block, "index": index, "scope": scope}
+        if also:
+            arguments["also"] = also
         return self._record("cache_read", arguments, BlockRef(made))
 
     def reindex_read(self, block: BlockRef, index: int, scope: str) -> BlockRef:
