@@ -7,9 +7,10 @@
 Streams: the reference in Python (one in twenty), functional simulator, cycle model and, with --rtl,
 the RTL leave the same memory; cycle model and RTL agree on begin and end of every task. Operators:
 layers of random shapes compile to verified streams that give the interpreter's bits, and run alike.
-Faults: flipped bits, streams that are cut off and memory that answers no more end in the same error
-or memory in functional simulator and RTL. Counts are divided over geometries; all of them are run
-by so many processes, until the seconds are over; the counts that are printed did run. Seeds begin
+Faults: flipped bits, streams that are cut off and memory that answers no more, or an error, end in
+the same error or memory in functional simulator and RTL. Counts are divided over geometries; all of
+them are run by so many processes, until the seconds are over; the counts that are printed did run.
+Seeds begin
 at --first. --sources DIR, without anything else, writes what Verilator makes of the RTL; a machine
 that has no Verilator runs with --libraries DIR.
 """
@@ -44,7 +45,7 @@ from tilewright.base.errors import TilewrightError
 from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
 from tilewright.graph import interpret
-from tilewright.runtime.accel import NO_STALLS
+from tilewright.runtime.accel import BACK_PRESSURE, BUS_ERROR, NO_STALLS
 
 ENTRIES = {"inp": 128, "wgt": 128, "acc": 256, "uop": 64}
 
@@ -67,7 +68,7 @@ TIMEOUT_CYCLES = 20_000
 LARGE_TIMEOUT_CYCLES = 1 << 20  # of operators
 FAULTS_EACH = 10  # made of one stream
 RACE, UNWRITTEN = "TW7010", "TW7013"
-STALLED = 7  # of as many faults, one has memory that answers no more
+STALLED = 7  # of as many faults, one has memory that answers no more, one that answers an error
 
 
 def models(library: str | None) -> list[str]:
@@ -75,13 +76,18 @@ def models(library: str | None) -> list[str]:
     return ["cycle", "functional", *([library] if library else [])]
 
 
+def stalls_of(seed: int) -> int | None:
+    """Memory as fast as it can be, random latency, or handshakes that wait as well."""
+    return (None, seed, BACK_PRESSURE + seed)[seed % 3]
+
+
 def fuzz_stream(name: str, library: str | None, seed: int) -> list[str]:
     stream = random_stream(GEOMETRIES[name], seed)
-    inputs, stalls = random_inputs(stream, seed), None if seed % 2 else seed
+    inputs, stalls = random_inputs(stream, seed), stalls_of(seed)
     told = differences(stream, inputs, models(library), stalls, TIMEOUT_CYCLES)
     if seed % 20 == 0:
         verify(stream)
-        want, timed = cycles(stream, inputs, stalls), run_on("cycle", stream, inputs, stalls)
+        want, timed = cycles(stream, inputs, seed), run_on("cycle", stream, inputs, seed)
         if (want.begin, want.end) != (timed.begin, timed.end):
             told.append("reference: other times")
         if not np.array_equal(want.outputs["y"], timed.outputs["y"]):
@@ -99,9 +105,10 @@ def fuzz_operator(name: str, library: str | None, seed: int) -> list[str]:
     told = []
     if not np.array_equal(part.run(*found.inputs)[0], want):
         told.append("functional: not what the interpreter gives")
-    stalls = None if seed % 2 else seed
     given = part.packed(*found.inputs)
-    return told + differences(part.stream, given, models(library), stalls, LARGE_TIMEOUT_CYCLES)
+    return told + differences(
+        part.stream, given, models(library), stalls_of(seed), LARGE_TIMEOUT_CYCLES
+    )
 
 
 @cache
@@ -125,6 +132,9 @@ def fuzz_fault(name: str, library: str | None, seed: int) -> list[str]:
         got = outcome(library, stream, inputs, words, TIMEOUT_CYCLES, answers)
         want = outcome("cycle", stream, inputs, words, TIMEOUT_CYCLES, answers)
         return [] if got.error == want.error == "TW7031" else [f"stalled: {got.error or 'memory'}"]
+    if seed % STALLED == 1:
+        got = outcome(library, stream, inputs, words, TIMEOUT_CYCLES, BUS_ERROR + seed % 6)
+        return [] if got.error == "TW7032" else [f"bus error: {got.error or 'memory'}"]
     damaged = damage(words, stream, random)
     want = outcome("functional", stream, inputs, damaged, TIMEOUT_CYCLES, NO_STALLS)
     got = outcome(library, stream, inputs, damaged, TIMEOUT_CYCLES, NO_STALLS)
