@@ -30,7 +30,7 @@ from accel_models import MODELS
 from tilewright.accel.compiler import compile_function
 from tilewright.accel.device import time_on
 from tilewright.accel.operators import Operator, function_of
-from tilewright.accel.part import kernels_of, with_sums
+from tilewright.accel.part import fuse_sums, kernels_of
 from tilewright.accel.rules import problems_of, schedule
 from tilewright.accel.rules.tiles import SLOTS
 from tilewright.base.errors import TilewrightError
@@ -73,7 +73,7 @@ def operators(names: list[str]) -> list[Operator]:
     found: dict[Operator, int] = {}
     for name in names:
         graph, constants = MODELS[name][0]()
-        for kernel in with_sums(graph, kernels_of(graph, constants, geometry), TARGET):
+        for kernel in fuse_sums(graph, kernels_of(graph, constants, geometry), TARGET):
             found.setdefault(kernel.operator, kernel.macs)
     return sorted(found, key=lambda one: found[one])
 

@@ -69,8 +69,8 @@ def times(name: str) -> tuple[Counter[str], Counter[str]]:
     there, host = Counter[str](), Counter[str]()
     for row in part.report():
         # A sum that a convolution ends in counts as that convolution.
-        within = [kinds[one] for one in row["within"]]
-        there[within[0] if within else kinds[row["name"]]] += row["cycles"]
+        fused = [kinds[one] for one in row["fused"]]
+        there[fused[0] if fused else kinds[row["name"]]] += row["cycles"]
     for node, kernel in kernels_of(graph, constants, GEOMETRY).items():
         elements = math.prod(node.output.tensor.static_shape or ())
         host[kind_of(node)] += (kernel.macs + elements) // HOST_MACS_PER_CYCLE

@@ -26,7 +26,7 @@ from tilewright.accel.compare import random_inputs
 from tilewright.accel.compiler import compile_function
 from tilewright.accel.device import run_on
 from tilewright.accel.isa import Instruction, Stream
-from tilewright.accel.isa.table import PLACES
+from tilewright.accel.isa.table import FIELD_INDEX
 from tilewright.accel.operators import Axis, Conv, conv
 from tilewright.accel.rules import RULES, schedule
 from tilewright.accel.verify import is_accepted
@@ -123,7 +123,7 @@ def without(stream: Stream, end: End) -> Stream:
     number, field, queue = end
     task = stream.instructions[number]
     values = list(task.values)
-    values[PLACES[task.op][field]] &= ~(1 << queue)
+    values[FIELD_INDEX[task.op][field]] &= ~(1 << queue)
     tasks = list(stream.instructions)
     tasks[number] = Instruction(task.op, tuple(values))
     return replace(stream, instructions=tuple(tasks))

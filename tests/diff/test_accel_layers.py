@@ -112,7 +112,7 @@ def test_a_residual_sum_joins_the_layer_before_it():
     for seed in range(5, 70, 7):
         layers = random_layers(seed)
         part = compile_part(layers.graph, layers.constants, Target.parse("vta-sim"))
-        joined += [one for one in part.layers if one.within]
+        joined += [one for one in part.layers if one.fused]
     assert joined
     assert all(one.op == "quantized_add" for one in joined)
 
@@ -136,6 +136,6 @@ def test_a_layer_has_one_sum_at_most():
     part = compile_part(
         Graph("part", (x, z, *weights), layers, (y,)), weights, Target.parse("vta-sim")
     )
-    assert [len(one.within) for one in part.layers] == [1, 0]
+    assert [len(one.fused) for one in part.layers] == [1, 0]
     inputs = [random.integers(-128, 128, (1, 16, 8, 8)).astype(np.int8) for _ in "xz"]
     np.testing.assert_array_equal(part.run(*inputs)[0], interpret(module, *inputs)[0])

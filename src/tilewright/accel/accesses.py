@@ -52,7 +52,7 @@ def _distinct(values: Indices) -> Indices:
     return found
 
 
-def _first_places(values: Indices) -> tuple[Indices, Indices]:
+def _first_uses(values: Indices) -> tuple[Indices, Indices]:
     """Each value once, in order, and where it is met first."""
     distinct = _distinct(values)
     if not len(distinct) or distinct[-1] - distinct[0] > 1 << 24:
@@ -88,11 +88,11 @@ def _transfer(task: Instruction, stream: Stream) -> list[Access]:
 
 
 def _gemm(found: Steps) -> list[Access]:
-    written, place = _first_places(found.dst)
+    written, first_write = _first_uses(found.dst)
     return [
         Access("inp", _distinct(found.src), False),
         Access("wgt", _distinct(found.aux), False),
-        Access("acc", written[~found.first[place]], False),
+        Access("acc", written[~found.first[first_write]], False),
         Access("acc", written, True),
     ]
 
@@ -106,7 +106,7 @@ def _alu(task: Instruction, found: Steps) -> list[Access]:
         reads.append(found.aux)
     if function == "mac":
         reads.append(found.dst)
-    written, first_write = _first_places(found.dst)
+    written, first_write = _first_uses(found.dst)
     if function == "requant":
         return [
             Access("acc", _distinct(np.concatenate(reads)), False),
@@ -116,7 +116,7 @@ def _alu(task: Instruction, found: Steps) -> list[Access]:
     seen = np.concatenate(reads)
     when = np.tile(np.arange(len(found.dst), dtype=np.int64), len(reads))
     order = np.argsort(when, kind="stable")
-    entries, place = _first_places(seen[order])
+    entries, place = _first_uses(seen[order])
     first_read = when[order][place]
     at = np.searchsorted(written, entries).clip(max=max(0, len(written) - 1))
     own = (written[at] == entries) & (first_write[at] < first_read) if len(written) else at > 0
@@ -150,7 +150,7 @@ def check_late_reads(number: int, task: Instruction, microcode: Indices) -> None
     if task.op != "alu" or ALU_FUNCTIONS[task["fn"]] != "rescale":
         return
     found = steps(task, microcode)
-    written, first_write = _first_places(found.dst)
+    written, first_write = _first_uses(found.dst)
     reads = [found.src, *(found.aux + extra for extra in range(REQUANT_ENTRIES))]
     for entries in reads if len(written) else []:
         at = np.searchsorted(written, entries).clip(max=len(written) - 1)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tilewright.accel.accesses import acc_banks, accesses, check_range
 from tilewright.accel.isa.stream import Instruction, Stream
-from tilewright.accel.isa.table import ACC_BANKS, PLACES
+from tilewright.accel.isa.table import ACC_BANKS, FIELD_INDEX
 from tilewright.accel.microcode import Microcode
 from tilewright.base.errors import ExecutionError
 
@@ -52,5 +52,5 @@ def assign_banks(stream: Stream) -> Stream:
 
 def _with_banks(task: Instruction, mask: int) -> Instruction:
     values = list(task.values)
-    values[PLACES[task.op]["banks"]] = mask
+    values[FIELD_INDEX[task.op]["banks"]] = mask
     return Instruction(task.op, tuple(values))

@@ -142,7 +142,7 @@ class _Unit:
     flying: deque[int] = field(default_factory=deque)  # when requests are answered
     setups: deque[int] = field(default_factory=deque)  # when the writer took up its tasks
     writer: int = 0  # when the writer can take the next word
-    place: int = 0  # the entry that it writes
+    entry: int = 0  # the entry that it writes
     words: int = 0  # of that entry
 
 
@@ -283,7 +283,7 @@ class _Model:
         unit.requests = deque(requests(task, self.stream.geometry))
         setup = max(self._now + 1, unit.writer)
         unit.setups.append(setup)
-        unit.writer, unit.place, unit.words = setup + 1, task["sram"], 0
+        unit.writer, unit.entry, unit.words = setup + 1, task["sram"], 0
         if unit.requests:
             self._pad(unit, unit.requests[0].pads)
         else:
@@ -307,7 +307,7 @@ class _Model:
         if unit.requests:
             self._pad(unit, unit.requests[0].pads)
             return
-        done = unit.place - task["sram"]
+        done = unit.entry - task["sram"]
         self._pad(unit, count_entries(task) - done)
         unit.free_at = self._now + 1
         self._end_transfer(unit)
@@ -321,9 +321,9 @@ class _Model:
         """Note an entry that the writer completes; one of `acc` is written a cycle later."""
         task = self.stream.instructions[unit.running]
         if task.format.memory == "acc":
-            heapq.heappush(self._steals, (time + 1, bank_of(unit.place, self.stream.geometry)))
+            heapq.heappush(self._steals, (time + 1, bank_of(unit.entry, self.stream.geometry)))
             self._wake(time + 1)
-        unit.place += 1
+        unit.entry += 1
         unit.words = 0
 
     def _end_transfer(self, unit: _Unit) -> None:

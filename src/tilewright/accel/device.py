@@ -82,13 +82,13 @@ def describe(geometry: Geometry) -> bytes:
     numbers += [0 if one is None else _ELEMENT_BITS[one.element] for row in rows for one in row]
     numbers += [0 if one is None else int(one.has_neighbours) for row in rows for one in row]
     for opcode in opcodes:
-        places = {} if opcode is None else _places(opcode.fields, OPCODE_BITS, bits)
-        numbers += [number for name in FIELDS_IN_C for number in places.get(name, (0, 0, 0, 0))]
-    numbers += [number for place in _places(MICRO_OP, 0, bits).values() for number in place]
+        bit_fields = {} if opcode is None else _bit_fields(opcode.fields, OPCODE_BITS, bits)
+        numbers += [number for name in FIELDS_IN_C for number in bit_fields.get(name, (0, 0, 0, 0))]
+    numbers += [number for one in _bit_fields(MICRO_OP, 0, bits).values() for number in one]
     return np.array(numbers, np.int32).tobytes()
 
 
-def _places(
+def _bit_fields(
     fields: tuple[Field, ...], at: int, bits: dict[str, int]
 ) -> dict[str, tuple[int, int, int, int]]:
     """Offset, width, sign and number of choices of every field."""

@@ -139,7 +139,7 @@ def _constants(g: Geometry) -> dict[str, int]:
     for opcode in OPCODES:
         name = opcode.name.upper()
         found[f"OP_{name}"] = opcode.number
-        found |= _places(name, opcode.fields, OPCODE_BITS, bits)
+        found |= _offsets(name, opcode.fields, OPCODE_BITS, bits)
         found[f"{name}_BITS"] = OPCODE_BITS + sum(bits[one.width] for one in opcode.fields)
         if opcode.formats:
             found[f"{name}_FORMATS"] = len(opcode.formats)
@@ -161,6 +161,6 @@ def _bits(fields: tuple[Field, ...], at: int, bits: dict[str, int]) -> dict[str,
     return found
 
 
-def _places(name: str, fields: tuple[Field, ...], at: int, bits: dict[str, int]) -> dict[str, int]:
-    places = _bits(fields, at, bits)
-    return {f"{name}_{field.upper()}_AT": place for field, (place, _) in places.items()}
+def _offsets(name: str, fields: tuple[Field, ...], at: int, bits: dict[str, int]) -> dict[str, int]:
+    found = _bits(fields, at, bits)
+    return {f"{name}_{field.upper()}_AT": at for field, (at, _) in found.items()}

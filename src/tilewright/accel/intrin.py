@@ -25,7 +25,7 @@ from tilewright.tensor.parameters import Parameter
 from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 from tilewright.tensor.visit import replace_buffers
 
-# How many places a buffer has that take turns, so that a unit fills one while another is read.
+# How many slots a buffer has that take turns, so that a unit fills one while another is read.
 SLOTS = Parameter("slots", 1, 8, default=1, is_layout=True)
 # The bank of `acc` that the first slot is in, counted from 1, the next one in the next bank.
 BANK = Parameter("bank", 0, ACC_BANKS, default=0, is_layout=True)

@@ -5,7 +5,7 @@
 
 A declared step (`declared.py`) speaks of its operands; its kernel finds them in memories, by tables
 whose rows are the entries of dst, src and aux. GEMM sums over chains: steps into one entry of acc,
-whose operands lie at the same places from where each chain begins. Sizes of memories come with the
+whose operands lie at the same offsets from where each chain begins. Sizes of memories come with the
 call, so that kernels belong to the shape of the array and its taps alone.
 """
 
@@ -33,7 +33,7 @@ from tilewright.tensor.visit import rewrite
 
 DST, SRC, AUX = range(3)  # columns of a table
 # Where a step finds its operands: the column, and entries from there.
-PLACES = {
+COLUMNS = {
     "src": (SRC, 0),
     "aux": (AUX, 0),
     "bias": (AUX, 0),
@@ -83,8 +83,8 @@ def _in_turn(step: Function) -> Function:
     memories: dict[str, Buffer] = {}
     entries: dict[Buffer, Entry] = {}
     for operand in step.buffers:
-        if operand.name in PLACES:
-            column, more = PLACES[operand.name]
+        if operand.name in COLUMNS:
+            column, more = COLUMNS[operand.name]
             name = "acc" if operand.dtype.bits == 32 else "out"
             memory = memories.setdefault(name, _memory(operand, name))
             entries[operand] = memory, sym.cast(rows.number(column) + more, INDEX)
@@ -101,8 +101,8 @@ def _chains(step: Function, adds: Function) -> Function:
     chains = Rows(Buffer("chains", (count, const(3)), I64), ir.SPATIAL)
     steps = Rows(Buffer("steps", (size("m"), const(2)), I64), ir.REDUCE)
     total = Buffer("sum", (count, *product.shape), product.dtype)
-    places = [chains.number(at) + steps.number(at - SRC) for at in (SRC, AUX)]
-    src, aux = (sym.cast(one, INDEX) for one in places)
+    offsets = [chains.number(at) + steps.number(at - SRC) for at in (SRC, AUX)]
+    src, aux = (sym.cast(one, INDEX) for one in offsets)
     entries = {inp: (near, src), wgt: (far, aux), product: (total, chains.own)}
     summed = chains.around(steps.around(_over(step.body, entries, chains, steps, name="sum")))
     made, first, old, result = adds.buffers

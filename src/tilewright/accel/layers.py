@@ -168,14 +168,14 @@ class Kernel:
     stored: dict[str, Array]  # weights and parameters, packed
     output: Result
     macs: int  # multiply-accumulates that the layer asks for, filling aside
-    within: tuple[Node, ...] = ()  # layers before it that are computed along
+    fused: tuple[Node, ...] = ()  # layers before it that are computed along
     others: tuple[Kernel, ...] = ()  # that write the rest of the result
 
     @property
     def all(self) -> tuple[Kernel, ...]:
         return (self, *self.others)
 
-    def with_sum(self, add: Kernel) -> Kernel:
+    def fuse_sum(self, add: Kernel) -> Kernel:
         """The same convolution or matrix product, ending in the residual sum of its result."""
         assert isinstance(self.operator, Conv)
         assert isinstance(add.operator, Blend)
@@ -470,10 +470,10 @@ def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
     parts = [Layout(_shape(value)) for value in values]
     if any(part.shape[axis] % size for part in parts[:-1]):
         raise refused(f"sizes along axis {axis} are no multiples of {size}")
-    order, place = out.order[:4], out.order.index(axis)
+    order, axis_at = out.order[:4], out.order.index(axis)
     rows, *widths = (
         math.prod(part.packed_shape(g)[at] for at in some)
-        for part, some in [(out, order[:place]), *((p, order[place:]) for p in (out, *parts))]
+        for part, some in [(out, order[:axis_at]), *((p, order[axis_at:]) for p in (out, *parts))]
     )
     kernels, at = list[Kernel](), 0
     for number, (value, part) in enumerate(zip(values, parts, strict=True)):

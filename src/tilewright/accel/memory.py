@@ -29,7 +29,7 @@ class Memory:
     """The buffers of a stream. Microcode is there from the beginning."""
 
     def __init__(self, stream: Stream) -> None:
-        self._places = {buffer.name: at for at, buffer in enumerate(stream.buffers)}
+        self._numbers = {buffer.name: at for at, buffer in enumerate(stream.buffers)}
         sizes = [buffer.size_bytes for buffer in stream.buffers]
         self.host: list[Bytes] = [np.zeros(size, np.uint8) for size in sizes]
         self.device: list[Bytes] = [np.zeros(size, np.uint8) for size in sizes]
@@ -42,7 +42,7 @@ class Memory:
 
     def write(self, name: str, values: np.ndarray[Any, Any]) -> None:
         """Fill the host's copy of a buffer."""
-        at = self._place(name)
+        at = self._number(name)
         data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
         if len(data) != len(self.host[at]):
             raise UserError(
@@ -54,7 +54,7 @@ class Memory:
 
     def read(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """The host's copy of a buffer."""
-        data = self.host[self._place(name)]
+        data = self.host[self._number(name)]
         if dtype not in DTYPES:
             known = ", ".join(DTYPES)
             raise UserError("TW7020", f"buffers are not read as {dtype!r}", help=f"as: {known}")
@@ -69,17 +69,17 @@ class Memory:
 
     def flush(self, name: str) -> None:
         """Make the host's copy visible to the device."""
-        at = self._place(name)
+        at = self._number(name)
         self.device[at][:] = self.host[at]
         self.written[at][:] = True
 
     def invalidate(self, name: str) -> None:
         """Make the device's copy visible to the host."""
-        at = self._place(name)
+        at = self._number(name)
         self.host[at][:] = self.device[at]
 
-    def _place(self, name: str) -> int:
-        if name not in self._places:
-            known = ", ".join(self._places)
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            known = ", ".join(self._numbers)
             raise UserError("TW7020", f"there is no buffer {name!r}", help=f"there are: {known}")
-        return self._places[name]
+        return self._numbers[name]

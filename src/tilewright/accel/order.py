@@ -3,7 +3,7 @@
 Which token a task takes does not depend on timing: the k-th pop from a queue meets its k-th push.
 So a stream has one happens-before relation, and one answer to whether it ends. `order` computes
 both with vector clocks: task `b` begins after task `a` has ended if and only if
-`clocks[b][queue of a] > place of a in its queue`.
+`clocks[b][queue of a] > position of a in its queue`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NUMBER_OF_QUEUES = len(QUEUES)
 class Order:
     sequence: tuple[int, ...]  # tasks in an order that queues and tokens allow
     queues: Numbers  # of every task
-    places: Numbers  # of every task in its queue
+    positions: Numbers  # of every task in its queue
     clocks: Numbers  # tasks of each queue that have ended when a task begins
     left: dict[tuple[int, int], tuple[int, ...]]  # pushes that nobody takes, by (from, to)
 
     def before(self, first: int, second: int) -> bool:
         """Whether one task has ended whenever the other begins."""
-        return bool(self.clocks[second, self.queues[first]] > self.places[first])
+        return bool(self.clocks[second, self.queues[first]] > self.positions[first])
 
 
 def order(stream: Stream, seed: int | None = None) -> Order:
@@ -41,7 +41,7 @@ def order(stream: Stream, seed: int | None = None) -> Order:
     tasks = stream.instructions
     random = None if seed is None else np.random.default_rng(seed)
     queues = np.array([task.queue for task in tasks], np.int64)
-    places = np.zeros(len(tasks), np.int64)
+    positions = np.zeros(len(tasks), np.int64)
     clocks = np.zeros((len(tasks), NUMBER_OF_QUEUES), np.int64)
     waiting: list[deque[int]] = [deque() for _ in QUEUES]
     tokens: dict[tuple[int, int], deque[int]] = {}
@@ -63,19 +63,19 @@ def order(stream: Stream, seed: int | None = None) -> Order:
         task = min(ready) if random is None else int(random.choice(ready))
         own = int(queues[task])
         waiting[own].popleft()
-        places[task], counts[own] = counts[own], counts[own] + 1
+        positions[task], counts[own] = counts[own], counts[own] + 1
         for earlier in (ended[own], *(tokens[q, own].popleft() for q in tasks[task].pops())):
             if earlier is not None:
                 np.maximum(clocks[task], clocks[earlier], out=clocks[task])
                 clocks[task, queues[earlier]] = max(
-                    clocks[task, queues[earlier]], places[earlier] + 1
+                    clocks[task, queues[earlier]], positions[earlier] + 1
                 )
         for other in tasks[task].pushes():
             tokens.setdefault((own, other), deque()).append(task)
         ended[own] = task
         sequence.append(task)
     left = {pair: tuple(pushed) for pair, pushed in tokens.items() if pushed}
-    return Order(tuple(sequence), queues, places, clocks, left)
+    return Order(tuple(sequence), queues, positions, clocks, left)
 
 
 def _deadlock(

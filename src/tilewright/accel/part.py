@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accel.compiler import finish, lower
-from tilewright.accel.compiler.fold import Folder, Place
+from tilewright.accel.compiler.fold import Address, Folder
 from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.cycle import Timing
 from tilewright.accel.device import Runner, time_on
@@ -82,7 +82,7 @@ class Layer:
 
     name: str
     op: str
-    within: tuple[str, ...]  # nodes that are computed along
+    fused: tuple[str, ...]  # nodes that are computed along
     plan: str
     macs: int
     tasks: tuple[int, int]
@@ -94,8 +94,8 @@ class Layer:
 class Part:
     target: Target
     stream: Stream
-    inputs: list[tuple[int, Source, int, int]]  # parameter, layout, place in INPUTS, filling
-    outputs: list[tuple[Result, int]]  # layout, place in OUTPUTS
+    inputs: list[tuple[int, Source, int, int]]  # parameter, layout, offset in INPUTS, filling
+    outputs: list[tuple[Result, int]]  # layout, offset in OUTPUTS
     stored: dict[str, Array]
     layers: list[Layer]
     shapes: list[tuple[int, ...]]  # of the graph's parameters
@@ -119,12 +119,12 @@ class Part:
         if found is None:
             if len(self.runners) >= KEPT_RUNNERS:
                 self.runners.pop(next(iter(self.runners)), None)  # another thread may have done so
-            stream = insert_tokens(self.stream, rounds, self.moving) if self.round else self.stream
-            found = self.runners[rounds] = Runner(self.target.text, stream, self.stored)
+            made = insert_tokens(self.stream, rounds, self.per_round) if self.round else self.stream
+            found = self.runners[rounds] = Runner(self.target.text, made, self.stored)
         return found
 
     @property
-    def moving(self) -> frozenset[str]:
+    def per_round(self) -> frozenset[str]:
         """Buffers of which every round has its own."""
         return frozenset((INPUTS, OUTPUTS) if self.round else ())
 
@@ -174,7 +174,7 @@ class Part:
                 cycles[at] += max(0, end - done)
                 done = max(done, end)
         return [
-            {name: getattr(layer, name) for name in ("name", "op", "within", "plan")}
+            {name: getattr(layer, name) for name in ("name", "op", "fused", "plan")}
             | {"cycles": max(1, took), "bytes": layer.bytes_moved * rounds}
             | {"share": layer.macs * rounds / max(1, took) / peak}
             for layer, took in zip(self.layers, cycles, strict=True)
@@ -188,7 +188,7 @@ def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target)
 
 def predict_part(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> float:
     """Cycles of such a graph by its layers' plans, without compiling it."""
-    layers = with_sums(graph, kernels, target)
+    layers = fuse_sums(graph, kernels, target)
     found = [predicted(one.operator, target) for layer in layers for one in layer.all]
     if math.inf in found:
         raise ScheduleError("TW7043", "a layer does not fit the accelerator", help="see `inspect`")
@@ -207,7 +207,7 @@ def kernels_of(
     }
 
 
-def with_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> list[Kernel]:
+def fuse_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> list[Kernel]:
     """Layers in order; a residual sum joins the layer before it where that is faster."""
     uses = Counter([*(v for node in kernels for v in node.inputs), *graph.results])
     makers = {node.output: node for node in kernels}
@@ -220,7 +220,7 @@ def with_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> l
             operator = found[before].operator
             if not isinstance(operator, Conv) or operator.residual is not None:
                 continue  # it has a sum already
-            joined = found[before].with_sum(kernel)
+            joined = found[before].fuse_sum(kernel)
             apart = predicted(operator, target) + predicted(kernel.operator, target)
             if predicted(joined.operator, target) < apart:
                 found[node] = joined
@@ -236,21 +236,21 @@ class _Compiler:
         self.constants, self.target = constants, target
         self.folder = Folder(self.geometry)
         self.sizes = [0] * len(ROLES)
-        self.places: dict[tuple[Value, Source | Result], Place] = {}
+        self.addresses: dict[tuple[Value, Source | Result], Address] = {}
         self.inputs: list[tuple[int, Source, int, int]] = []
         self.weights: list[tuple[int, Array]] = []  # and where each begins
         self.layers: list[Layer] = []
 
-    def _room(self, base: int, size: int) -> Place:
+    def _room(self, base: int, size: int) -> Address:
         """So many bytes behind a base register."""
         at = -(-self.sizes[base] // ALIGNMENT) * ALIGNMENT
         self.sizes[base] = at + size
-        return Place(base, at)
+        return Address(base, at)
 
     def compiled(self) -> Part:
         counts = []
         kernels = kernels_of(self.graph, self.constants, self.geometry)
-        for kernel in with_sums(self.graph, kernels, self.target):
+        for kernel in fuse_sums(self.graph, kernels, self.target):
             first = len(self.folder.tasks)
             made = self._kernel(kernel)
             counts.append((kernel, made, first, len(self.folder.tasks)))
@@ -269,7 +269,7 @@ class _Compiler:
             stored[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
         layouts = {kernel.node.output: kernel.output for kernel, _, _, _ in counts}
         outputs = [
-            (layouts[value], self.places[value, layouts[value]].offset)
+            (layouts[value], self.addresses[value, layouts[value]].offset)
             for value in self.graph.results
         ]
         shapes = [value.tensor.static_shape or () for value in self.graph.params]
@@ -281,33 +281,33 @@ class _Compiler:
     def _kernel(self, kernel: Kernel) -> list[Scheduled]:
         value = kernel.node.output
         size = kernel.output.size_bytes(self.geometry)
-        place = self._room(RESULTS if value in self.graph.results else TEMP, size)
-        self.places[value, kernel.output] = place
-        return [self._operator(one, place) for one in kernel.all]
+        address = self._room(RESULTS if value in self.graph.results else TEMP, size)
+        self.addresses[value, kernel.output] = address
+        return [self._operator(one, address) for one in kernel.all]
 
-    def _operator(self, kernel: Kernel, result: Place) -> Scheduled:
+    def _operator(self, kernel: Kernel, result: Address) -> Scheduled:
         made = scheduled(kernel.operator, self.target)
         by_name = {buffer.name: buffer for buffer in made.fn.buffers}
-        places = {}
+        addresses = {}
         for name, (value, layout) in kernel.inputs.items():
             if name in by_name:
-                places[by_name[name]] = self._input(kernel, value, layout)
+                addresses[by_name[name]] = self._input(kernel, value, layout)
         for name, array in kernel.stored.items():
             if name in by_name:
-                place = places[by_name[name]] = self._room(STORE, array.nbytes)
-                self.weights.append((place.offset, array))
-        places[by_name["y"]] = result
-        self.folder.add(made.fn, places)
+                address = addresses[by_name[name]] = self._room(STORE, array.nbytes)
+                self.weights.append((address.offset, array))
+        addresses[by_name["y"]] = result
+        self.folder.add(made.fn, addresses)
         return made
 
-    def _input(self, kernel: Kernel, value: Value, layout: Source) -> Place:
-        found = self.places.get((value, layout))
+    def _input(self, kernel: Kernel, value: Value, layout: Source) -> Address:
+        found = self.addresses.get((value, layout))
         if found is None:  # a parameter of the graph, in this layout
             found = self._room(GIVEN, layout.size_bytes(self.geometry))
             fill = kernel.operator.pad if isinstance(kernel.operator, Conv) else 0
             at = self.graph.params.index(value)
             self.inputs.append((at, layout, found.offset, fill))
-            self.places[value, layout] = found
+            self.addresses[value, layout] = found
         return found
 
     def _layer(
@@ -318,7 +318,7 @@ class _Compiler:
             if task.opcode.formats:
                 entries = task["x"] * task["y"] * task["z"]
                 moved += entries * dram_bytes(task.format, self.geometry)
-        name, *within = [node.output.name for node in (kernel.node, *kernel.within)]
+        name, *fused = [node.output.name for node in (kernel.node, *kernel.fused)]
         plan = "; ".join(dict.fromkeys(f"{one.rule} {one.plan}" for one in made))
         cost, op = sum(one.predicted for one in made), kernel.node.op
-        return Layer(name, op, tuple(within), plan, kernel.macs, (first, last), moved, cost)
+        return Layer(name, op, tuple(fused), plan, kernel.macs, (first, last), moved, cost)

@@ -48,9 +48,9 @@ def saved_arrays(parts: Sequence[Part]) -> list[Array]:
         found.append(np.frombuffer(encode_all(stream.instructions, g), np.uint8))
         found += [array for one in stream.buffers if (array := _held(part, one)) is not None]
         for at, layout, _, fill in part.inputs:
-            found.append(places_of(partial(layout.pack, fill=fill, g=g), part.shapes[at]))
+            found.append(gather_indices(partial(layout.pack, fill=fill, g=g), part.shapes[at]))
         for form, _ in part.outputs:
-            found.append(places_of(partial(form.unpack, g=g), (form.size_bytes(g),)))
+            found.append(gather_indices(partial(form.unpack, g=g), (form.size_bytes(g),)))
     return found
 
 
@@ -65,13 +65,13 @@ def saved_numbers(parts: Sequence[Part], arrays: Iterable[tuple[int, Array]]) ->
         names = [buffer.name for buffer in stream.buffers]
         numbers += [names.index(INPUTS), names.index(OUTPUTS)]
         for buffer in stream.buffers:
-            place = -1 if _held(part, buffer) is None else next(kept)[0]
-            roles = (buffer.role in ("out", "temp"), buffer.name in part.moving)
-            numbers += [buffer.size_bytes, place, *roles, buffer.role == "uop"]
+            data = -1 if _held(part, buffer) is None else next(kept)[0]
+            roles = (buffer.role in ("out", "temp"), buffer.name in part.per_round)
+            numbers += [buffer.size_bytes, data, *roles, buffer.role == "uop"]
         moved = [(at, offset) for at, _, offset, _ in part.inputs]
         for at, offset in [*moved, *[(-1, offset) for _, offset in part.outputs]]:
-            place, places = next(kept)
-            numbers += [at, offset, place, len(places)]
+            data, indices = next(kept)
+            numbers += [at, offset, data, len(indices)]
     return tuple(map(int, numbers))
 
 
@@ -83,14 +83,14 @@ def _held(part: Part, buffer: Buffer) -> Array | None:
     return part.stored.get(buffer.name)
 
 
-def places_of(move: Callable[[Array], Array], shape: tuple[int, ...]) -> Array:
+def gather_indices(move: Callable[[Array], Array], shape: tuple[int, ...]) -> Array:
     """What moves bytes about, as data: of every byte that it gives the place that it comes from, or
     the complement of a number that it always is."""
-    places = np.arange(math.prod(shape), dtype=np.uint32)
+    indices = np.arange(math.prod(shape), dtype=np.uint32)
     zeros, ones = (_moved(move, np.full(shape, value)) for value in (0, 255))
     found = np.zeros(len(zeros), np.int32)
     for shift in (0, 8, 16, 24):
-        found |= _moved(move, (places >> shift & 255).reshape(shape)) << shift
+        found |= _moved(move, (indices >> shift & 255).reshape(shape)) << shift
     return np.where(zeros == ones, ~zeros, found)
 
 

@@ -31,7 +31,7 @@ from tilewright.accel.order import Order, order
 from tilewright.base.errors import ExecutionError
 from tilewright.runtime.accel import Accelerator
 
-NOBODY = -1  # wrote or read an entry
+NO_TASK = -1  # wrote or read an entry
 MICRO_OP_BYTES = MICRO_OP_BITS // 8
 
 
@@ -45,8 +45,8 @@ class _Memory:
     @staticmethod
     def of(size: int) -> _Memory:
         return _Memory(
-            np.full(size, NOBODY, np.int64),
-            np.full((len(QUEUES), size), NOBODY, np.int64),
+            np.full(size, NO_TASK, np.int64),
+            np.full((len(QUEUES), size), NO_TASK, np.int64),
         )
 
 
@@ -86,7 +86,7 @@ def explain(stream: Stream) -> Order:
     found = order(stream)
     _check_counters(stream, found)
     memories = {name: _Memory.of(depth(name, stream.geometry)) for name in MEMORIES}
-    buffers = {  # inputs, which no task writes, need no book
+    buffers = {  # inputs, which no task writes, need no shadow
         at: _Memory.of(buffer.size_bytes)
         for at, buffer in enumerate(stream.buffers)
         if buffer.role in ("out", "temp")
@@ -117,11 +117,11 @@ def _check(stream: Stream, found: Order, number: int, access: Access, memory: _M
     writers = memory.writer[cells]
     _check_ordered(stream, found, number, access, cells, writers, clock)
     if not access.is_write:
-        if (writers == NOBODY).any():
-            cell = int(cells[writers == NOBODY][0])
+        if (writers == NO_TASK).any():
+            cell = int(cells[writers == NO_TASK][0])
             raise _error(
                 "TW7013",
-                f"{_task(stream, number)} reads {_place(stream, access, cell)}, which nothing "
+                f"{_task(stream, number)} reads {_cell(stream, access, cell)}, which nothing "
                 "has written",
                 "load it first, or start the sum with init=1",
             )
@@ -130,7 +130,7 @@ def _check(stream: Stream, found: Order, number: int, access: Access, memory: _M
     for readers in memory.readers[:, cells]:
         _check_ordered(stream, found, number, access, cells, readers, clock)
     memory.writer[cells] = number
-    memory.readers[:, cells] = NOBODY
+    memory.readers[:, cells] = NO_TASK
 
 
 def _check_ordered(
@@ -144,12 +144,12 @@ def _check_ordered(
 ) -> None:
     tasks = others >= 0
     theirs = others[tasks]
-    racing = (clock[found.queues[theirs]] <= found.places[theirs]) & (theirs != number)
+    racing = (clock[found.queues[theirs]] <= found.positions[theirs]) & (theirs != number)
     if not racing.any():
         return
     other = int(theirs[racing][0])
     touched = cells[tasks][racing & (theirs == other)]
-    span = _place(stream, access, int(touched[0]))
+    span = _cell(stream, access, int(touched[0]))
     if len(touched) > 1:
         span += f" to {int(touched[-1])}"
     ours, its = QUEUES[found.queues[number]], QUEUES[found.queues[other]]
@@ -179,11 +179,11 @@ def _check_counters(stream: Stream, found: Order) -> None:
                 f"finish does not wait for the end of the {name} queue",
                 "let its last task push a token that store pops, or one that leads there",
             )
-    pops: dict[tuple[int, int], list[int]] = {}  # places in their queue, in order
+    pops: dict[tuple[int, int], list[int]] = {}  # positions in their queue, in order
     for number in found.sequence:
         for source in stream.instructions[number].pops():
             pair = (source, int(found.queues[number]))
-            pops.setdefault(pair, []).append(int(found.places[number]))
+            pops.setdefault(pair, []).append(int(found.positions[number]))
     pushes: Counter[tuple[int, int]] = Counter()
     for number in found.sequence:
         for target in stream.instructions[number].pushes():
@@ -204,7 +204,7 @@ def _task(stream: Stream, number: int) -> str:
     return f"`{number}: {print_instruction(stream.instructions[number], names)}`"
 
 
-def _place(stream: Stream, access: Access, cell: int) -> str:
+def _cell(stream: Stream, access: Access, cell: int) -> str:
     if access.memory == DRAM:
         return f"byte {cell} of {stream.buffers[access.base].name}"
     return f"{access.memory}[{cell}]"

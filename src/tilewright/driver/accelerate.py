@@ -243,7 +243,7 @@ class AcceleratedModule(HybridModule):
                     f"{row['cycles']:,} cycles, {row['bytes']:,} bytes, "
                     f"{row['share']:.1%} of peak, {row['plan']}"
                 )
-                told |= dict.fromkeys(row["within"], f"computed with %{row['name']}")
+                told |= dict.fromkeys(row["fused"], f"computed with %{row['name']}")
             for node in layers:
                 reasons[by_name[node.output.name]] = told[node.output.name]
         return replace(self.placed, reasons=reasons)

@@ -40,7 +40,7 @@ class Counters(NamedTuple):
     tasks: int
 
 
-Region = tuple[int, bool, bool, bytes | None]  # bytes, is writable, moves, microcode in it
+Region = tuple[int, bool, bool, bytes | None]  # bytes, is writable, is per round, microcode in it
 
 
 def make_stream(
@@ -48,7 +48,7 @@ def make_stream(
 ) -> bytes:
     """So many rounds of the tasks of a stream, ordered by tokens: its words.
 
-    A region per buffer: one that moves has its bytes for every round.
+    A region per buffer: each round has those bytes of one that is per round.
     """
     return _native.accel_make(description, words, tasks, rounds, tuple(regions))
 

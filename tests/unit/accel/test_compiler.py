@@ -7,13 +7,13 @@ import pytest
 
 import tilewright as tw
 from tilewright.accel.compiler import LOWER_ACCEL, compile_function, finish, lower
-from tilewright.accel.compiler.fold import Folder, Place
+from tilewright.accel.compiler.fold import Address, Folder
 from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.cycle import cycles
 from tilewright.accel.device import run_on
 from tilewright.accel.intrin import FACTOR_MAX, blend_passes
 from tilewright.accel.isa.stream import Buffer, Instruction
-from tilewright.accel.isa.table import PLACES, QUEUES
+from tilewright.accel.isa.table import FIELD_INDEX, QUEUES
 from tilewright.accel.isa.text import parse
 from tilewright.accel.operators import (
     Axis,
@@ -312,7 +312,7 @@ def _holding(stream, field, own, other):
 
 def _without(task, field, queue):
     values = list(task.values)
-    values[PLACES[task.op][field]] &= ~(1 << queue)
+    values[FIELD_INDEX[task.op][field]] &= ~(1 << queue)
     return Instruction(task.op, tuple(values))
 
 
@@ -326,7 +326,7 @@ def test_microcode_that_does_not_fit_is_loaded_again():
         fn = conv(Conv(1, 1, 2, 2, rows, columns), target.geometry)
         plan = f"rows={rows.out} columns={columns.out} outs=2 ins=2 hold=none slots=2"
         made = lower(schedule(fn, target, Choice("vta_conv", plan))[0].function, target)
-        folder.add(made, {buffer: Place(at) for at, buffer in enumerate(made.buffers)})
+        folder.add(made, {buffer: Address(at) for at, buffer in enumerate(made.buffers)})
         for at, buffer in enumerate(made.buffers):
             size = int(np.prod(shape_of(buffer))) * buffer.dtype.size_bytes
             sizes[at] = max(sizes[at], size)

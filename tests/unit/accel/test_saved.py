@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.accel.layers import Factor, Layout, Products
-from tilewright.accel.saved import places_of, saved_backend
+from tilewright.accel.saved import gather_indices, saved_backend
 from tilewright.base.geometry import Geometry
 from tilewright.base.target import Target
 
@@ -20,30 +20,30 @@ PACKED = [
 ]
 
 
-def moved(places, given):
+def moved(indices, given):
     """What parts.c does."""
     flat = given.reshape(-1)
-    return np.where(places >= 0, flat[np.maximum(places, 0)], (~places).astype(np.int8))
+    return np.where(indices >= 0, flat[np.maximum(indices, 0)], (~indices).astype(np.int8))
 
 
 @pytest.mark.parametrize("g", GEOMETRIES, ids=lambda g: g.options)
 @pytest.mark.parametrize(("layout", "shape"), PACKED)
-def test_packing_is_places_and_numbers(layout, shape, g):
+def test_packing_is_indices_and_numbers(layout, shape, g):
     move = partial(layout.pack, fill=-77, g=g)
     x = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
     want = move(x).reshape(-1).view(np.int8)
-    np.testing.assert_array_equal(moved(places_of(move, shape), x), want)
+    np.testing.assert_array_equal(moved(gather_indices(move, shape), x), want)
 
 
 @pytest.mark.parametrize("g", GEOMETRIES, ids=lambda g: g.options)
 @pytest.mark.parametrize("layout", [Layout((3, 20, 5, 7)), Layout((9, 37)), Products((2, 5, 19))])
-def test_unpacking_is_places(layout, g):
+def test_unpacking_is_indices(layout, g):
     shape = (layout.size_bytes(g),)
     packed = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
-    places = places_of(partial(layout.unpack, g=g), shape)
+    indices = gather_indices(partial(layout.unpack, g=g), shape)
     want = layout.unpack(packed, g)
-    np.testing.assert_array_equal(moved(places, packed), want.reshape(-1))
-    assert places.min() >= 0
+    np.testing.assert_array_equal(moved(indices, packed), want.reshape(-1))
+    assert indices.min() >= 0
 
 
 def test_hardware_is_named_by_the_environment_of_who_calls():

@@ -47,7 +47,7 @@ class Kernel(Protocol):
 
 def emit(builder: Builder, kernel: Kernel, params: int, slots: int) -> None:
     """Append the tasks of a kernel; `params` is the base register of the parameters."""
-    places = _places(kernel, builder.geometry, slots)
+    bases = _bases(kernel, builder.geometry, slots)
     begin, end = builder.microcode(kernel.microcode())
     builder.load_microcode(push=("gemm", "alu"))
     tiles, parts = kernel.tiles(), kernel.reductions()
@@ -55,13 +55,13 @@ def emit(builder: Builder, kernel: Kernel, params: int, slots: int) -> None:
     for number, tile in enumerate(tiles):
         slot, again = number % slots, number >= slots
         later = number + slots < len(tiles)
-        _load_parameters(builder, kernel, tile, params, places["params"][slot], again)
+        _load_parameters(builder, kernel, tile, params, bases["params"][slot], again)
         for part in range(parts):
             half = loaded % slots
             for at, fields in enumerate(found := kernel.loads(tile, part)):
                 pop = ("gemm",) if at == 0 and loaded >= slots else ()
                 push = ("gemm",) if at == len(found) - 1 else ()
-                sram = places[str(fields["fmt"])][half]
+                sram = bases[str(fields["fmt"])][half]
                 builder.task("load", **fields, sram=sram, pop=pop, push=push)
             pops = ["load"]
             if part == 0 and again:
@@ -76,15 +76,15 @@ def emit(builder: Builder, kernel: Kernel, params: int, slots: int) -> None:
                 **kernel.gemm(tile, part),
                 ubegin=begin,
                 uend=end,
-                dst0=places["acc"][slot],
-                src0=places["inp"][half],
-                aux0=places["wgt"][half],
+                dst0=bases["acc"][slot],
+                src0=bases["inp"][half],
+                aux0=bases["wgt"][half],
                 init=int(part == 0),
                 pop=pops,
                 push=pushes,
             )
             loaded += 1
-        _finish_tile(builder, kernel, tile, places, slot, (begin, again, later, number == 0))
+        _finish_tile(builder, kernel, tile, bases, slot, (begin, again, later, number == 0))
 
 
 def _load_parameters(
@@ -108,7 +108,7 @@ def _finish_tile(
     builder: Builder,
     kernel: Kernel,
     tile: tuple[int, ...],
-    places: dict[str, list[int]],
+    bases: dict[str, list[int]],
     slot: int,
     state: tuple[int, bool, bool, bool],
 ) -> None:
@@ -122,9 +122,9 @@ def _finish_tile(
         fn="requant",
         ubegin=begin,
         uend=begin + 1,
-        dst0=places["acc"][slot],
-        src0=places["acc"][slot],
-        aux0=places["params"][slot],
+        dst0=bases["acc"][slot],
+        src0=bases["acc"][slot],
+        aux0=bases["params"][slot],
         pop=("gemm", "aux", "store") if again else ("gemm", "aux"),
         push=("store", "gemm", "aux") if later else ("store",),
     )
@@ -133,13 +133,13 @@ def _finish_tile(
         builder.task(
             "store",
             fmt="out",
-            **{**fields, "sram": places["acc"][slot] + int(str(fields["sram"]))},
+            **{**fields, "sram": bases["acc"][slot] + int(str(fields["sram"]))},
             pop=("alu",) if at == 0 else (),
             push=("alu",) if later and at == len(stores) - 1 else (),
         )
 
 
-def _places(kernel: Kernel, geometry: Geometry, slots: int) -> dict[str, list[int]]:
+def _bases(kernel: Kernel, geometry: Geometry, slots: int) -> dict[str, list[int]]:
     """First entries of every slot. Sums and parameters of a slot share its half of `acc`, so that
     the ALU works in other banks than GEMM."""
     needed = kernel.entries()
@@ -155,6 +155,6 @@ def _places(kernel: Kernel, geometry: Geometry, slots: int) -> dict[str, list[in
                 f"slot has",
                 help="make tiles smaller, or the memory larger",
             )
-    places = {name: [slot * size for slot in range(slots)] for name, size in room.items()}
-    places["params"] = [(slot + 1) * room["acc"] - params for slot in range(slots)]
-    return places
+    bases = {name: [slot * size for slot in range(slots)] for name, size in room.items()}
+    bases["params"] = [(slot + 1) * room["acc"] - params for slot in range(slots)]
+    return bases

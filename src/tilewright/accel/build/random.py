@@ -20,10 +20,10 @@ from tilewright.accel.isa.stream import Buffer, Instruction, MicroOp, Stream, Va
 from tilewright.accel.isa.table import (
     ALU_FUNCTIONS,
     AUX_FORMATS,
+    FIELD_INDEX,
     LOAD_FORMATS,
     LOOPS,
     MICRO_OP_BITS,
-    PLACES,
     QUEUES,
     REQUANT_ENTRIES,
     REQUANTIZING,
@@ -107,8 +107,8 @@ class _Maker:
         task = _Task(made, {}, {})
         for access in accesses(made, stream, self._rows[first:last]):
             name = f"{DRAM}{access.base}" if access.memory == DRAM else access.memory
-            book = task.writes if access.is_write else task.reads
-            book.setdefault(name, set()).update(access.cells().tolist())
+            touched = task.writes if access.is_write else task.reads
+            touched.setdefault(name, set()).update(access.cells().tolist())
         own = made.queue
         for other in range(len(QUEUES)):
             if other != own:
@@ -122,7 +122,7 @@ class _Maker:
     @staticmethod
     def _set(task: _Task, name: str, queue: int) -> None:
         values = list(task.instruction.values)
-        values[PLACES[task.instruction.op][name]] |= 1 << queue
+        values[FIELD_INDEX[task.instruction.op][name]] |= 1 << queue
         task.instruction = Instruction(task.instruction.op, tuple(values))
 
     def _latest_conflict(self, task: _Task, queue: int) -> int:

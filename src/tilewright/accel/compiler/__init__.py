@@ -11,7 +11,7 @@ interpreter after every pass, streams in the simulators.
 from __future__ import annotations
 
 from tilewright.accel.compiler.assign_scratchpads import assign_scratchpads
-from tilewright.accel.compiler.fold import Folder, Place
+from tilewright.accel.compiler.fold import Address, Folder
 from tilewright.accel.compiler.tokens import insert_tokens
 from tilewright.accel.isa.stream import Buffer, Stream, check_stream
 from tilewright.base.passes import PassContext, run_passes
@@ -56,16 +56,16 @@ def compile_function(fn: Function, target: Target) -> Stream:
     """The stream of one function: a buffer per parameter, by its name."""
     lowered = lower(fn, target)
     written = output_buffers(fn)
-    buffers, places = [], {}
+    buffers, addresses = [], {}
     for number, param in enumerate(lowered.buffers):
         bits = param.dtype.bits
         for dim in param.shape:
             bits *= int(dim.value) if isinstance(dim, Const) else 0
         role = "out" if fn.buffers[number] in written else "in"
         buffers.append(Buffer(param.name, role, bits // 8))
-        places[param] = Place(number)
+        addresses[param] = Address(number)
     folder = Folder(geometry_of(target))
-    folder.add(lowered, places)
+    folder.add(lowered, addresses)
     return finish(folder, buffers)
 
 

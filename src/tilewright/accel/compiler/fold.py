@@ -45,8 +45,8 @@ REDUCTIONS: dict[str, tuple[Fields, Fields]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a parameter lies: its base register, and bytes from there."""
+class Address:
+    """Where a parameter lies in DRAM: its base register, and bytes from there."""
 
     base: int
     offset: int = 0
@@ -73,12 +73,12 @@ class Folder:
         self._nests: dict[int, tuple[Stmt, Nest | None]] = {}
         self._forms: dict[int, tuple[Linear, ...]] = {}
         self._reset = np.zeros(depth("acc", geometry), np.bool_)
-        self._places: Mapping[Buffer, Place] = {}
+        self._dram: Mapping[Buffer, Address] = {}
         self._fn: Function | None = None
 
-    def add(self, fn: Function, places: Mapping[Buffer, Place]) -> None:
-        """Append the tasks of a function whose parameters lie at these places."""
-        self._places, self._fn = places, fn
+    def add(self, fn: Function, addresses: Mapping[Buffer, Address]) -> None:
+        """Append the tasks of a function whose parameters lie at these addresses."""
+        self._dram, self._fn = addresses, fn
         self._nests.clear()
         self._forms.clear()
         self._run(fn.body, {})
@@ -174,12 +174,12 @@ class Folder:
     def _transfer_of(self, call: TensorCall) -> Fields:
         """The fields of a transfer that its intrinsic tells."""
         dram = call.regions[1 if call.intrin.startswith("vta_store_") else 0].buffer
-        place = self._places.get(dram)
-        if place is None:
-            raise self._refused(f"%{dram.name} has no place in memory")
+        address = self._dram.get(dram)
+        if address is None:
+            raise self._refused(f"%{dram.name} has no address in memory")
         _, kind, name = call.intrin.split("_")
         op = "store" if kind == "store" else "aux" if name in AUX else "load"
-        return {"op": op, "fmt": name, "base": place.base, "offset": place.offset}
+        return {"op": op, "fmt": name, "base": address.base, "offset": address.offset}
 
     # ----------------------------------------------------------------------- steps
 
@@ -246,9 +246,9 @@ class Folder:
         reducing = [at for at, dim in enumerate(dims) if dim.steps[0] == 0]
         kept = [dim for at, dim in enumerate(dims) if at not in reducing]
         done = self._alu(first, bases, kept)
-        for place, at in enumerate(reducing):  # all steps but the first, as boxes
+        for number, at in enumerate(reducing):  # all steps but the first, as boxes
             rest = [_Dim(dims[at].extent - 1, dims[at].steps)] if dims[at].extent > 2 else []
-            rest += [dims[other] for other in reducing[place + 1 :]]
+            rest += [dims[other] for other in reducing[number + 1 :]]
             moved = [base + by for base, by in zip(bases, dims[at].steps, strict=True)]
             done = self._alu(step, moved, [*rest, *kept]) and done
         if not done:
@@ -276,11 +276,11 @@ class Folder:
             [
                 MicroOp(
                     *[
-                        sum(at * dim.steps[k] for at, dim in zip(place, code, strict=True))
+                        sum(at * dim.steps[k] for at, dim in zip(index, code, strict=True))
                         for k in range(len(OPERANDS))
                     ]
                 )
-                for place in product(*(range(dim.extent) for dim in code))
+                for index in product(*(range(dim.extent) for dim in code))
             ]
         )
         begin = self._uops(steps)

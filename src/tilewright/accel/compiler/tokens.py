@@ -2,7 +2,7 @@
 
 Native code does so (runtime/native/accel/make.c, which tells how): while compiling for streams of
 known sizes, and in the call for others. Those are rounds of the same tasks, each with its part of
-the buffers that move; tokens order one round after the other only where they must be.
+the buffers that are `per_round`; tokens order one round after the other only where they must be.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tilewright.runtime.accel import make_stream
 NOTHING: frozenset[str] = frozenset()
 
 
-def insert_tokens(stream: Stream, rounds: int = 1, moving: Collection[str] = NOTHING) -> Stream:
+def insert_tokens(stream: Stream, rounds: int = 1, per_round: Collection[str] = NOTHING) -> Stream:
     """The same tasks, ordered where they must be; tokens and banks that they had are dropped."""
     g = stream.geometry
     code = encode_microcode(stream.microcode, g)
     regions = [
-        (one.size_bytes, one.role in ("out", "temp"), one.name in moving,
+        (one.size_bytes, one.role in ("out", "temp"), one.name in per_round,
          code if one.role == "uop" else None)
         for one in stream.buffers
     ]  # fmt: skip
     words = encode_all(stream.instructions, g)
     made = make_stream(describe(g), words, len(stream.instructions), rounds, regions)
     buffers = [
-        replace(one, size_bytes=one.size_bytes * rounds) if one.name in moving else one
+        replace(one, size_bytes=one.size_bytes * rounds) if one.name in per_round else one
         for one in stream.buffers
     ]
     return replace(stream, buffers=tuple(buffers), instructions=decode_all(made, g))

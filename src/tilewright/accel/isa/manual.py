@@ -84,8 +84,8 @@ def c_header(geometry: Geometry) -> str:
         constants[f"{opcode.name.upper()}_LATENCY"] = opcode.latency_cycles
         for at, kind in enumerate(opcode.formats):
             constants[f"{opcode.name.upper()}_FMT_{kind.name.upper()}"] = at
-        constants |= _places(opcode.name.upper(), opcode.fields, OPCODE_BITS, bits)
-    constants |= _places("UOP", MICRO_OP, 0, bits)
+        constants |= _bit_fields(opcode.name.upper(), opcode.fields, OPCODE_BITS, bits)
+    constants |= _bit_fields("UOP", MICRO_OP, 0, bits)
     constants |= {f"ALU_{name.upper()}": at for at, name in enumerate(ALU_FUNCTIONS)}
     lines = [
         f"/* Made from the instruction table for {geometry.options}. */",
@@ -97,7 +97,7 @@ def c_header(geometry: Geometry) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _places(
+def _bit_fields(
     prefix: str, fields: tuple[Field, ...], at: int, bits: dict[str, int]
 ) -> dict[str, int]:
     found = {}

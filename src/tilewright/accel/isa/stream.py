@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tilewright.accel.isa.table import (
     BASES,
     BY_NAME,
-    PLACES,
+    FIELD_INDEX,
     QUEUES,
     Field,
     Format,
@@ -39,7 +39,7 @@ class Instruction:
                 "TW7002", f"there is no instruction {op!r}", help=f"there are: {', '.join(BY_NAME)}"
             )
         opcode = BY_NAME[op]
-        unknown = [name for name in given if name not in PLACES[op]]
+        unknown = [name for name in given if name not in FIELD_INDEX[op]]
         if unknown:
             known = ", ".join(field.name for field in opcode.fields)
             raise UserError(
@@ -75,7 +75,7 @@ class Instruction:
         return self.opcode.formats[self["fmt"]]
 
     def __getitem__(self, name: str) -> int:
-        return self.values[PLACES[self.op][name]]
+        return self.values[FIELD_INDEX[self.op][name]]
 
     def pops(self) -> list[int]:
         return members(self["pop"])

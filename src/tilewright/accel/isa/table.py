@@ -245,7 +245,7 @@ OPCODES = (
     Opcode("finish", 6, "store", _TOKENS, 2, "the end of the stream: tells the host"),
 )
 BY_NAME = {opcode.name: opcode for opcode in OPCODES}
-PLACES = {  # of each field among an instruction's values
+FIELD_INDEX = {  # of each field among an instruction's values
     opcode.name: {field.name: at for at, field in enumerate(opcode.fields)} for opcode in OPCODES
 }
 BY_NUMBER = {opcode.number: opcode for opcode in OPCODES}

@@ -171,8 +171,8 @@ PyObject *accel_error(PyObject *module, PyObject *capsule) {
   return Py_BuildValue("iLs", (int)code, (long long)task, message);
 }
 
-/* accel_make(description, words, tasks, rounds, regions): a tuple (bytes, is_writable, moves, code)
- * per buffer, where code is None or bytes. */
+/* accel_make(description, words, tasks, rounds, regions): a tuple (bytes, is_writable, per_round,
+ * code) per buffer, where code is None or bytes. */
 PyObject *accel_make(PyObject *module, PyObject *args) {
   (void)module;
   Py_buffer config, words;
@@ -190,11 +190,12 @@ PyObject *accel_make(PyObject *module, PyObject *args) {
   if (!ok) PyErr_SetString(PyExc_ValueError, "a description, tasks and at most 16 regions");
   for (Py_ssize_t i = 0; ok && i < count; ++i) {
     long long bytes;
-    int is_writable, moves;
+    int is_writable, per_round;
     PyObject *code;
-    ok = PyArg_ParseTuple(PyTuple_GetItem(list, i), "LppO", &bytes, &is_writable, &moves, &code);
+    ok =
+        PyArg_ParseTuple(PyTuple_GetItem(list, i), "LppO", &bytes, &is_writable, &per_round, &code);
     if (!ok) break;
-    regions[i] = (tw_accel_region){bytes, is_writable, moves, NULL};
+    regions[i] = (tw_accel_region){bytes, is_writable, per_round, NULL};
     if (code != Py_None) regions[i].code = (const uint8_t *)PyBytes_AsString(code);
     ok = bytes >= 0 && (code == Py_None || (regions[i].code && PyBytes_Size(code) >= bytes));
   }

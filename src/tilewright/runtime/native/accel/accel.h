@@ -105,7 +105,7 @@ enum tw_accel_field {
 
 typedef struct {
   int32_t at, bits, is_signed, choices; /* bits 0: no such field; choices 0: any value */
-} tw_accel_place;
+} tw_accel_bit_field;
 
 /* The description: 32-bit numbers in this order. */
 typedef struct {
@@ -119,8 +119,8 @@ typedef struct {
   int32_t format_memory[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS];
   int32_t format_bits[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS]; /* of an element in DRAM */
   int32_t format_has_neighbours[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS];
-  tw_accel_place fields[TW_ACCEL_OPCODES][F_COUNT];
-  tw_accel_place uop[3];
+  tw_accel_bit_field fields[TW_ACCEL_OPCODES][F_COUNT];
+  tw_accel_bit_field uop[3];
 } tw_accel_config;
 enum { TW_ACCEL_VERSION = 3 };
 
@@ -214,11 +214,11 @@ TW_API int32_t tw_accel_error(const tw_accel *device, int64_t *task, const char 
 
 /* ---- streams ------------------------------------------------------------------------------ */
 
-/* A buffer of a stream that is to be made. One that `moves` has so many bytes for every round, and
- * each round its own; `code`: what it holds if that is microcode. */
+/* A buffer of a stream that is to be made. Each round has as many bytes of its own of one that is
+ * `per_round`; `code`: what it holds if that is microcode. */
 typedef struct {
   int64_t bytes;
-  int32_t is_writable, moves;
+  int32_t is_writable, per_round;
   const uint8_t *code;
 } tw_accel_region;
 

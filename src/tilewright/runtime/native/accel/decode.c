@@ -27,9 +27,9 @@ static uint64_t bits_at(const uint8_t *word, int32_t at, int32_t bits) {
   return value;
 }
 
-static int64_t field(const uint8_t *word, const tw_accel_place *place) {
-  uint64_t value = bits_at(word, place->at, place->bits);
-  if (place->is_signed && value >> (place->bits - 1)) value |= ~UINT64_C(0) << place->bits;
+static int64_t field(const uint8_t *word, const tw_accel_bit_field *bits) {
+  uint64_t value = bits_at(word, bits->at, bits->bits);
+  if (bits->is_signed && value >> (bits->bits - 1)) value |= ~UINT64_C(0) << bits->bits;
   return (int64_t)value;
 }
 
@@ -50,9 +50,9 @@ int32_t tw_task_decode(const tw_accel_config *config, tw_accel_job *job, int64_t
   task->op = op;
   task->queue = config->queue[op];
   for (int32_t i = 0; i < F_COUNT; ++i) {
-    const tw_accel_place *place = &config->fields[op][i];
-    task->f[i] = place->bits ? field(word, place) : 0;
-    if (place->choices && task->f[i] >= place->choices) {
+    const tw_accel_bit_field *bits = &config->fields[op][i];
+    task->f[i] = bits->bits ? field(word, bits) : 0;
+    if (bits->choices && task->f[i] >= bits->choices) {
       return tw_job_error(job, TW_ACCEL_ILLEGAL, number, "%lld: choice %lld of a field has no name",
                           at, (long long)task->f[i]);
     }

@@ -103,50 +103,49 @@ static int32_t check_transfer(const tw_machine *m, tw_accel_job *job, int64_t nu
 }
 
 /* Entries that lie one behind the other in DRAM, into their scratchpad. */
-static void load_entries(tw_machine *m, int32_t memory, int32_t bits, int64_t place, int64_t count,
+static void load_entries(tw_machine *m, int32_t memory, int32_t bits, int64_t sram, int64_t count,
                          const uint8_t *from, int64_t width) {
   const tw_accel_config *c = &m->config;
   int64_t lanes = (int64_t)c->batch * c->block_out, wide = (int64_t)c->block_out * c->block_in;
   size_t bytes = (size_t)(count * width);
-  memset(m->written[memory] + place, 1, (size_t)count);
+  memset(m->written[memory] + sram, 1, (size_t)count);
   if (memory == TW_INP) {
-    memcpy(m->inp + place * width, from, bytes);
+    memcpy(m->inp + sram * width, from, bytes);
   } else if (memory == TW_UOP) {
-    memcpy(&m->uop[place], from, bytes);
+    memcpy(&m->uop[sram], from, bytes);
   } else if (memory == TW_WGT) {
-    int8_t *to = m->wgt + place * wide;
+    int8_t *to = m->wgt + sram * wide;
     if (bits == 8) memcpy(to, from, bytes);
     for (int64_t i = 0; bits == 4 && i < count * width; ++i) {
       to[2 * i] = (int8_t)(((from[i] & 15) ^ 8) - 8);
       to[2 * i + 1] = (int8_t)(((from[i] >> 4) ^ 8) - 8);
     }
   } else if (bits == 8) {
-    for (int64_t i = 0; i < count * lanes; ++i) m->acc[place * lanes + i] = (int8_t)from[i];
+    for (int64_t i = 0; i < count * lanes; ++i) m->acc[sram * lanes + i] = (int8_t)from[i];
   } else {
-    memcpy(m->acc + place * lanes, from, bytes);
+    memcpy(m->acc + sram * lanes, from, bytes);
   }
 }
 
-static void pad_entries(tw_machine *m, int32_t memory, int64_t place, int64_t count,
-                        int64_t value) {
+static void pad_entries(tw_machine *m, int32_t memory, int64_t sram, int64_t count, int64_t value) {
   const tw_accel_config *c = &m->config;
   int64_t lanes = (int64_t)c->batch * c->block_out, in = (int64_t)c->batch * c->block_in;
   int64_t wide = (int64_t)c->block_out * c->block_in;
-  memset(m->written[memory] + place, 1, (size_t)count);
+  memset(m->written[memory] + sram, 1, (size_t)count);
   switch (memory) {
-    case TW_INP: memset(m->inp + place * in, (uint8_t)value, (size_t)(count * in)); break;
-    case TW_WGT: memset(m->wgt + place * wide, (uint8_t)value, (size_t)(count * wide)); break;
-    case TW_UOP: memset(&m->uop[place], 0, (size_t)count * sizeof *m->uop); break;
+    case TW_INP: memset(m->inp + sram * in, (uint8_t)value, (size_t)(count * in)); break;
+    case TW_WGT: memset(m->wgt + sram * wide, (uint8_t)value, (size_t)(count * wide)); break;
+    case TW_UOP: memset(&m->uop[sram], 0, (size_t)count * sizeof *m->uop); break;
     default:
-      for (int64_t i = 0; i < count * lanes; ++i) m->acc[place * lanes + i] = (int32_t)value;
+      for (int64_t i = 0; i < count * lanes; ++i) m->acc[sram * lanes + i] = (int32_t)value;
   }
 }
 
 /* Entries of bytes become the last bytes of what they share with those before them in their row. */
-static void join_neighbours(tw_machine *m, int64_t place, int64_t columns) {
+static void join_neighbours(tw_machine *m, int64_t sram, int64_t columns) {
   const tw_accel_config *c = &m->config;
   int64_t lanes = (int64_t)c->batch * c->block_out;
-  uint32_t *row = (uint32_t *)m->acc + place * lanes;
+  uint32_t *row = (uint32_t *)m->acc + sram * lanes;
   for (int64_t i = 0; i < columns * lanes; ++i) {
     uint32_t before = i < lanes ? 0 : row[i - lanes] >> 8;
     row[i] = before | (row[i] & 255) << 8 * (c->taps - 1);
@@ -155,7 +154,7 @@ static void join_neighbours(tw_machine *m, int64_t place, int64_t columns) {
 
 /* Entries that lie one behind the other in DRAM, either way. */
 static int32_t run_row(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
-                       int64_t place, int64_t count, int64_t entry) {
+                       int64_t sram, int64_t count, int64_t entry) {
   const tw_accel_config *c = &m->config;
   int32_t memory = c->format_memory[t->op][t->f[F_FMT]], bits = c->format_bits[t->op][t->f[F_FMT]];
   int64_t width = tw_format_bytes(c, t), at = t->f[F_OFFSET] + entry * width;
@@ -163,13 +162,13 @@ static int32_t run_row(tw_machine *m, tw_accel_job *job, int64_t number, const t
   size_t bytes = (size_t)(count * width);
   if (t->op == TW_ACCEL_STORE) {
     const uint8_t *source = memory == TW_OUT ? (const uint8_t *)m->out : (const uint8_t *)m->acc;
-    const uint8_t *missing = memchr(m->written[memory] + place, 0, (size_t)count);
+    const uint8_t *missing = memchr(m->written[memory] + sram, 0, (size_t)count);
     if (missing) {
       return tw_job_error(
           job, TW_ACCEL_UNWRITTEN, number, "%lld: store reads %s[%lld], which nothing has written",
           (long long)number, memories[memory], (long long)(missing - m->written[memory]));
     }
-    memcpy(buffer->device + at, source + place * width, bytes);
+    memcpy(buffer->device + at, source + sram * width, bytes);
     memset(buffer->written + at, 1, bytes);
     return TW_OK;
   }
@@ -179,7 +178,7 @@ static int32_t run_row(tw_machine *m, tw_accel_job *job, int64_t number, const t
                         "%lld: a load reads byte %lld of a buffer, which nothing has written",
                         (long long)number, (long long)(missing - buffer->written));
   }
-  load_entries(m, memory, bits, place, count, buffer->device + at, width);
+  load_entries(m, memory, bits, sram, count, buffer->device + at, width);
   return TW_OK;
 }
 
@@ -187,12 +186,12 @@ static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
                             const tw_task_word *t) {
   const tw_accel_config *c = &m->config;
   int32_t memory = c->format_memory[t->op][t->f[F_FMT]];
-  int64_t place = t->f[F_SRAM];
+  int64_t sram = t->f[F_SRAM];
   int32_t code = check_transfer(m, job, number, t, tw_format_bytes(c, t));
   if (code != TW_OK) return code;
   if (t->op == TW_ACCEL_STORE && memory == TW_ACC) {
     for (int64_t i = 0; i < tw_task_entries(t); ++i) {
-      if (!(t->f[F_BANKS] >> m->bank[place + i] & 1)) {
+      if (!(t->f[F_BANKS] >> m->bank[sram + i] & 1)) {
         return tw_job_error(job, TW_ACCEL_ADDRESS, number,
                             "%lld: store touches a bank that it does not name", (long long)number);
       }
@@ -202,18 +201,18 @@ static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
   int64_t rows = y0 + t->f[F_Y] + t->f[F_Y1], columns = x0 + x + x1;
   int64_t run = t->f[F_XSTRIDE] == 1 ? x : 1;
   for (int64_t z = 0; z < t->f[F_Z]; ++z) {
-    for (int64_t row = 0; row < rows; ++row, place += columns) {
+    for (int64_t row = 0; row < rows; ++row, sram += columns) {
       bool is_pad = row < y0 || row >= y0 + t->f[F_Y];
-      if (is_pad) pad_entries(m, memory, place, columns, pad);
-      if (!is_pad && x0) pad_entries(m, memory, place, x0, pad);
-      if (!is_pad && x1) pad_entries(m, memory, place + x0 + x, x1, pad);
+      if (is_pad) pad_entries(m, memory, sram, columns, pad);
+      if (!is_pad && x0) pad_entries(m, memory, sram, x0, pad);
+      if (!is_pad && x1) pad_entries(m, memory, sram + x0 + x, x1, pad);
       for (int64_t column = 0; !is_pad && column < x && code == TW_OK; column += run) {
         int64_t entry = z * t->f[F_ZSTRIDE] + (row - y0) * t->f[F_YSTRIDE];
         entry += column * t->f[F_XSTRIDE];
-        code = run_row(m, job, number, t, place + x0 + column, run, entry);
+        code = run_row(m, job, number, t, sram + x0 + column, run, entry);
       }
       if (code != TW_OK) return code;
-      if (c->format_has_neighbours[t->op][t->f[F_FMT]]) join_neighbours(m, place, columns);
+      if (c->format_has_neighbours[t->op][t->f[F_FMT]]) join_neighbours(m, sram, columns);
     }
   }
   return TW_OK;
@@ -222,8 +221,8 @@ static int32_t run_transfer(tw_machine *m, tw_accel_job *job, int64_t number,
 /* ---- steps -------------------------------------------------------------------------------- */
 
 static int64_t uop_field(const tw_machine *m, int64_t at, int32_t which) {
-  const tw_accel_place *place = &m->config.uop[which];
-  return (int64_t)(m->uop[at] >> place->at & ((UINT64_C(1) << place->bits) - 1));
+  const tw_accel_bit_field *bits = &m->config.uop[which];
+  return (int64_t)(m->uop[at] >> bits->at & ((UINT64_C(1) << bits->bits) - 1));
 }
 
 /* A walk over the steps of a task. */
@@ -378,7 +377,7 @@ enum { MOST_CHAIN = 256 };
 typedef struct {
   int32_t outer; /* loops around a chain */
   int64_t count;
-  int64_t places[2 * MOST_CHAIN]; /* src, aux of every step, from those of the first loop rounds */
+  int64_t offsets[2 * MOST_CHAIN]; /* src, aux of every step, from those of the first loop rounds */
 } chain;
 
 static bool find_chain(const walk *w, chain *found) {
@@ -406,8 +405,8 @@ static bool find_chain(const walk *w, chain *found) {
   walk inner = *w;
   inner.sum[1] = inner.sum[2] = 0;
   for (int64_t at = 0; at < count; ++at, walk_next(&inner)) {
-    found->places[2 * at] = inner.sum[1] + inner.code[3 * inner.at + 1];
-    found->places[2 * at + 1] = inner.sum[2] + inner.code[3 * inner.at + 2];
+    found->offsets[2 * at] = inner.sum[1] + inner.code[3 * inner.at + 1];
+    found->offsets[2 * at + 1] = inner.sum[2] + inner.code[3 * inner.at + 2];
   }
   return true;
 }
@@ -442,12 +441,12 @@ static bool is_sound(const tw_machine *m, const walk *w) {
   return true;
 }
 
-/* Chains of so many steps, whose places are `steps`. */
+/* Chains of so many steps, whose offsets are `steps`. */
 static int32_t multiply(tw_machine *m, tw_accel_job *job, int64_t number, table *rows,
                         const chain *found) {
   int64_t chains[] = {rows->count, 3}, firsts[] = {rows->count, 1}, steps[] = {found->count, 2};
   DLTensor row = tensor_of(rows->row, 64, 2, chains), first = tensor_of(rows->first, 64, 2, firsts);
-  DLTensor step = tensor_of((void *)found->places, 64, 2, steps);
+  DLTensor step = tensor_of((void *)found->offsets, 64, 2, steps);
   const DLTensor *args[] = {&m->tensor[TW_INP], &m->tensor[TW_WGT], &row, &first, &step,
                             &m->tensor[TW_ACC]};
   rows->count = 0;
@@ -459,7 +458,7 @@ static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const 
   int64_t left = tw_task_steps(t);
   chain found;
   bool is_chain = left && is_sound(m, w) && find_chain(w, &found);
-  if (!is_chain) found.count = 1, found.places[0] = found.places[1] = 0;
+  if (!is_chain) found.count = 1, found.offsets[0] = found.offsets[1] = 0;
   uint8_t *has_acc = m->written[TW_ACC];
   table rows;
   rows.count = 0;
@@ -473,7 +472,7 @@ static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const 
     bool first = t->f[F_INIT] && walk_is_first(w);
     if (!first && !has_acc[s.dst]) return unwritten(job, number, TW_ACC, s.dst);
     has_acc[s.dst] = 1;
-    if (is_chain) { /* whose places begin with those of microcode */
+    if (is_chain) { /* whose offsets begin with those of microcode */
       add_row(&rows, s.dst, w->sum[1], w->sum[2], first);
       walk_outer(w, found.outer);
     } else {

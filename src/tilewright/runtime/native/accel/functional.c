@@ -30,15 +30,15 @@ static int32_t step(const tw_accel_config *config, tw_accel_job *job, state *s, 
                     tw_task_visit visit, void *context) {
   tw_task_queue *queue = &s->queues[own];
   const tw_task_word *task = &queue->task[queue->head];
-  int64_t number = queue->number[queue->head], met[TW_ACCEL_QUEUES];
+  int64_t number = queue->number[queue->head], pushers[TW_ACCEL_QUEUES];
   for (int32_t other = 0; other < TW_ACCEL_QUEUES; ++other) {
-    met[other] = -1;
+    pushers[other] = -1;
     if (!(task->f[F_POP] >> other & 1)) continue;
-    met[other] = *ring(s, other, own, 0);
+    pushers[other] = *ring(s, other, own, 0);
     s->first[other][own] = (s->first[other][own] + 1) % s->room;
     --s->tokens[other][own];
   }
-  int32_t code = visit(context, number, task, met);
+  int32_t code = visit(context, number, task, pushers);
   if (code != TW_OK) return code;
   for (int32_t other = 0; other < TW_ACCEL_QUEUES; ++other) {
     if (!(task->f[F_PUSH] >> other & 1)) continue;
@@ -104,8 +104,8 @@ typedef struct {
 } execution;
 
 static int32_t execute(void *context, int64_t number, const tw_task_word *task,
-                       const int64_t *met) {
-  (void)met;
+                       const int64_t *pushers) {
+  (void)pushers;
   execution *e = context;
   int32_t code = tw_task_execute(e->machine, e->job, number, task, false);
   bool computes = task->op == TW_ACCEL_GEMM || task->op == TW_ACCEL_ALU;

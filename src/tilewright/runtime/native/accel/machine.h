@@ -54,9 +54,10 @@ int32_t tw_task_execute(tw_machine *machine, tw_accel_job *job, int64_t number,
 typedef int32_t (*tw_step_visit)(void *context, const tw_task_word *task, const tw_step *step);
 int32_t tw_task_walk(const tw_machine *machine, tw_accel_job *job, int64_t number,
                      const tw_task_word *task, tw_step_visit visit, void *context);
-/* Every task in the order that accel/order.py takes; `met`: who pushed the tokens that it pops. */
+/* Every task in the order that accel/order.py takes; `pushers`: who pushed the tokens that it pops.
+ */
 typedef int32_t (*tw_task_visit)(void *context, int64_t number, const tw_task_word *task,
-                                 const int64_t *met);
+                                 const int64_t *pushers);
 void tw_stream_walk(const tw_accel_config *config, tw_accel_job *job, tw_task_visit visit,
                     void *context);
 int64_t tw_task_steps(const tw_task_word *task);

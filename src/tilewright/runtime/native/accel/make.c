@@ -10,55 +10,55 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "books.h"
+#include "hazards.h"
 
 typedef struct {
-  tw_books books;
+  tw_hazards hazards;
   uint8_t *words;
-  int64_t
-      latest[TW_ACCEL_QUEUES]; /* of every queue, the last task that the present one must meet */
-  int64_t banks;               /* of acc that it touches */
-  int32_t alu[TW_ACCEL_BANKS]; /* of every bank, the last task of the ALU that touches it */
+  int64_t latest[TW_ACCEL_QUEUES]; /* of every queue, the last task that the present one must wait
+                                      for */
+  int64_t banks;                   /* of acc that it touches */
+  int32_t alu[TW_ACCEL_BANKS];     /* of every bank, the last task of the ALU that touches it */
   int64_t tokens[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES]; /* from, to */
-  int32_t *pops; /* by queues and token: place of the task that pops it; rings of `token_max` */
+  int32_t *pops; /* by queues and token: position of the task that pops it; rings of `token_max` */
 } maker;
 
-static void put(const maker *m, int64_t number, const tw_accel_place *place, uint64_t value) {
-  uint8_t *word = m->words + number * m->books.machine->config.word_bytes;
-  for (int32_t i = 0; i < place->bits; ++i) {
-    int32_t bit = place->at + i;
+static void put(const maker *m, int64_t number, const tw_accel_bit_field *field, uint64_t value) {
+  uint8_t *word = m->words + number * m->hazards.machine->config.word_bytes;
+  for (int32_t i = 0; i < field->bits; ++i) {
+    int32_t bit = field->at + i;
     word[bit / 8] = (uint8_t)((word[bit / 8] & ~(1 << bit % 8)) | (value >> i & 1) << bit % 8);
   }
 }
 
 /* ---- accesses ----------------------------------------------------------------------------- */
 
-static void meet(maker *m, int32_t other) {
-  if (other == TW_NOBODY || other == m->books.number) return;
-  int64_t *latest = &m->latest[m->books.queue[other]];
+static void wait_for(maker *m, int32_t other) {
+  if (other == TW_NO_TASK || other == m->hazards.number) return;
+  int64_t *latest = &m->latest[m->hazards.queue[other]];
   *latest = tw_max64(*latest, other);
 }
 
-static void read_cell(maker *m, tw_book *b, int64_t cell) {
-  int32_t number = m->books.number;
-  int32_t *reader = &b->readers[m->books.queue[number] * b->size + cell];
+static void read_cell(maker *m, tw_shadow *b, int64_t cell) {
+  int32_t number = m->hazards.number;
+  int32_t *reader = &b->readers[m->hazards.queue[number] * b->size + cell];
   if (*reader == number) return;
-  meet(m, b->writer[cell]);
+  wait_for(m, b->writer[cell]);
   *reader = number;
 }
 
-static void write_cell(maker *m, tw_book *b, int64_t cell) {
-  if (b->writer[cell] == m->books.number) return;
-  meet(m, b->writer[cell]);
+static void write_cell(maker *m, tw_shadow *b, int64_t cell) {
+  if (b->writer[cell] == m->hazards.number) return;
+  wait_for(m, b->writer[cell]);
   for (int32_t queue = 0; queue < TW_ACCEL_QUEUES; ++queue) {
-    meet(m, b->readers[queue * b->size + cell]);
-    b->readers[queue * b->size + cell] = TW_NOBODY;
+    wait_for(m, b->readers[queue * b->size + cell]);
+    b->readers[queue * b->size + cell] = TW_NO_TASK;
   }
-  b->writer[cell] = m->books.number;
+  b->writer[cell] = m->hazards.number;
 }
 
-static void touch(maker *m, tw_book *b, int64_t cell, bool is_write) {
-  if (b == &m->books.memory[TW_ACC]) m->banks |= 1 << m->books.machine->bank[cell];
+static void touch(maker *m, tw_shadow *b, int64_t cell, bool is_write) {
+  if (b == &m->hazards.memory[TW_ACC]) m->banks |= 1 << m->hazards.machine->bank[cell];
   if (is_write) {
     write_cell(m, b, cell);
   } else {
@@ -67,13 +67,13 @@ static void touch(maker *m, tw_book *b, int64_t cell, bool is_write) {
 }
 
 static void visit_transfer(maker *m, const tw_task_word *t) {
-  const tw_accel_config *c = &m->books.machine->config;
+  const tw_accel_config *c = &m->hazards.machine->config;
   bool is_store = t->op == TW_ACCEL_STORE;
-  tw_book *memory = &m->books.memory[c->format_memory[t->op][t->f[F_FMT]]];
-  tw_book *b = &m->books.buffer[t->f[F_BASE]];
+  tw_shadow *memory = &m->hazards.memory[c->format_memory[t->op][t->f[F_FMT]]];
+  tw_shadow *b = &m->hazards.buffer[t->f[F_BASE]];
   int64_t entries = tw_task_entries(t), width = tw_format_bytes(c, t);
   for (int64_t i = 0; i < entries; ++i) touch(m, memory, t->f[F_SRAM] + i, !is_store);
-  if (!b->size) return; /* what no task writes needs no book */
+  if (!b->size) return; /* what no task writes needs no shadow */
   for (int64_t z = 0; z < t->f[F_Z]; ++z) {
     for (int64_t y = 0; y < t->f[F_Y]; ++y) {
       for (int64_t x = 0; x < t->f[F_X]; ++x) {
@@ -87,7 +87,7 @@ static void visit_transfer(maker *m, const tw_task_word *t) {
 
 static int32_t visit_step(void *context, const tw_task_word *t, const tw_step *s) {
   maker *m = context;
-  tw_book *memory = m->books.memory;
+  tw_shadow *memory = m->hazards.memory;
   bool is_gemm = t->op == TW_ACCEL_GEMM, to_out = !is_gemm && t->f[F_FN] == TW_REQUANT;
   touch(m, &memory[is_gemm ? TW_INP : TW_ACC], s->src, false);
   int64_t more = is_gemm ? 1 : tw_requantizes(t) ? 3 : !t->f[F_IMM];
@@ -103,7 +103,7 @@ static int32_t visit_step(void *context, const tw_task_word *t, const tw_step *s
 /* A token from an earlier task to the present one. The earlier one must not begin before a token is
  * popped that leaves room for its own in the counter. */
 static int32_t add_token(maker *m, int64_t earlier, int32_t to) {
-  tw_books *b = &m->books;
+  tw_hazards *b = &m->hazards;
   int32_t from = b->queue[earlier], most = b->machine->config.token_max;
   int64_t number = m->tokens[from][to]++;
   int32_t *popped = &m->pops[(from * TW_ACCEL_QUEUES + to) * most + number % most];
@@ -113,25 +113,26 @@ static int32_t add_token(maker *m, int64_t earlier, int32_t to) {
                         "for them, more than a counter holds",
                         (long long)earlier, most + 1);
   }
-  *popped = b->place[b->number];
-  tw_books_follow(b, earlier);
+  *popped = b->position[b->number];
+  tw_hazards_follow(b, earlier);
   return TW_OK;
 }
 
-/* Tokens from all tasks that the present one must meet, the latest first: they may bring others. */
+/* Tokens from all tasks that the present one must wait for, the latest first: they may bring
+ * others. */
 static int32_t order(maker *m, const tw_task_word *t) {
-  tw_books *b = &m->books;
-  const tw_accel_place(*fields)[F_COUNT] = b->machine->config.fields;
+  tw_hazards *b = &m->hazards;
+  const tw_accel_bit_field(*fields)[F_COUNT] = b->machine->config.fields;
   uint64_t pops = 0;
   for (;;) {
-    int64_t other = TW_NOBODY;
+    int64_t other = TW_NO_TASK;
     for (int32_t queue = 0; queue < TW_ACCEL_QUEUES; ++queue) {
       if (queue != t->queue) other = tw_max64(other, m->latest[queue]);
     }
-    if (other == TW_NOBODY) break;
+    if (other == TW_NO_TASK) break;
     int32_t queue = b->queue[other];
-    m->latest[queue] = TW_NOBODY;
-    if (tw_books_is_ordered(b, (int32_t)other)) continue;
+    m->latest[queue] = TW_NO_TASK;
+    if (tw_hazards_is_ordered(b, (int32_t)other)) continue;
     int32_t code = add_token(m, other, t->queue);
     if (code != TW_OK) return code;
     pops |= UINT64_C(1) << queue;
@@ -144,24 +145,24 @@ static int32_t order(maker *m, const tw_task_word *t) {
 }
 
 /* Between two tasks of the ALU, GEMM would take a bank that both need, and keep it for long. */
-static void meet_banks(maker *m, int32_t op) {
+static void wait_for_banks(maker *m, int32_t op) {
   for (int32_t bank = 0; bank < TW_ACCEL_BANKS; ++bank) {
     if (!(m->banks >> bank & 1)) continue;
-    if (op == TW_ACCEL_GEMM) meet(m, m->alu[bank]);
-    if (op == TW_ACCEL_ALU) m->alu[bank] = m->books.number;
+    if (op == TW_ACCEL_GEMM) wait_for(m, m->alu[bank]);
+    if (op == TW_ACCEL_ALU) m->alu[bank] = m->hazards.number;
   }
 }
 
 static int32_t visit(maker *m, int64_t number) {
-  tw_books *b = &m->books;
+  tw_hazards *b = &m->hazards;
   const tw_accel_config *c = &b->machine->config;
   tw_task_word t;
   int32_t code = tw_task_decode(c, b->job, number, &t);
   if (code == TW_OK) code = tw_task_execute(b->machine, b->job, number, &t, true);
   if (code != TW_OK) return code;
-  tw_books_begin(b, number, t.queue);
+  tw_hazards_begin(b, number, t.queue);
   for (int32_t queue = 0; queue < TW_ACCEL_QUEUES; ++queue) {
-    m->latest[queue] = t.op == TW_ACCEL_FINISH ? b->last[queue] : TW_NOBODY;
+    m->latest[queue] = t.op == TW_ACCEL_FINISH ? b->last[queue] : TW_NO_TASK;
   }
   m->banks = 0;
   if (t.op == TW_ACCEL_GEMM || t.op == TW_ACCEL_ALU) {
@@ -170,7 +171,7 @@ static int32_t visit(maker *m, int64_t number) {
   } else if (t.op != TW_ACCEL_FINISH) {
     visit_transfer(m, &t);
   }
-  meet_banks(m, t.op);
+  wait_for_banks(m, t.op);
   if (code == TW_OK) code = order(m, &t);
   put(m, number, &c->fields[t.op][F_BANKS], (uint64_t)m->banks);
   return code;
@@ -181,8 +182,8 @@ static int32_t visit(maker *m, int64_t number) {
 /* Rounds of tasks without tokens, then the finish. */
 static void repeat(maker *m, const uint8_t *words, int64_t tasks, int64_t rounds,
                    const tw_accel_region *regions) {
-  const tw_accel_config *c = &m->books.machine->config;
-  tw_accel_job *job = m->books.job;
+  const tw_accel_config *c = &m->hazards.machine->config;
+  tw_accel_job *job = m->hazards.job;
   int64_t size = c->word_bytes, body = tasks - 1;
   for (int64_t round = 0; round < rounds; ++round) {
     memcpy(m->words + round * body * size, words, (size_t)(body * size));
@@ -190,11 +191,11 @@ static void repeat(maker *m, const uint8_t *words, int64_t tasks, int64_t rounds
   memcpy(m->words + rounds * body * size, words + body * size, (size_t)size);
   tw_task_word t;
   for (int64_t at = 0; at < job->tasks && tw_task_decode(c, job, at, &t) == TW_OK; ++at) {
-    const tw_accel_place *fields = c->fields[t.op];
+    const tw_accel_bit_field *fields = c->fields[t.op];
     put(m, at, &fields[F_POP], 0);
     put(m, at, &fields[F_PUSH], 0);
     put(m, at, &fields[F_BANKS], ~UINT64_C(0));
-    if (!fields[F_BASE].bits || !regions[t.f[F_BASE]].moves) continue;
+    if (!fields[F_BASE].bits || !regions[t.f[F_BASE]].per_round) continue;
     int64_t offset = t.f[F_OFFSET] + at / body * regions[t.f[F_BASE]].bytes;
     if (offset >> fields[F_OFFSET].bits) {
       tw_job_error(job, TW_ACCEL_ADDRESS, at, "%lld: byte %lld of a buffer is out of reach",
@@ -216,7 +217,7 @@ int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64
   bool ok = true;
   for (int32_t i = 0; i < count; ++i) {
     const tw_accel_region *r = &regions[i];
-    job.buffer[i] = (tw_accel_buffer){.bytes = r->bytes * (r->moves ? rounds : 1),
+    job.buffer[i] = (tw_accel_buffer){.bytes = r->bytes * (r->per_round ? rounds : 1),
                                       .is_writable = r->is_writable};
     if (!r->code) continue;
     written[i] = malloc((size_t)r->bytes + 1);
@@ -226,18 +227,18 @@ int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64
     job.buffer[i].written = written[i];
   }
   maker m = {.words = made};
-  for (int32_t bank = 0; bank < TW_ACCEL_BANKS; ++bank) m.alu[bank] = TW_NOBODY;
+  for (int32_t bank = 0; bank < TW_ACCEL_BANKS; ++bank) m.alu[bank] = TW_NO_TASK;
   tw_machine *machine = tw_machine_open(config);
   ok = ok && machine;
   m.pops = malloc(sizeof *m.pops * TW_ACCEL_QUEUES * TW_ACCEL_QUEUES * (size_t)config->token_max);
   ok = ok && m.pops;
-  m.books.machine = machine;
-  m.books.job = &job;
+  m.hazards.machine = machine;
+  m.hazards.job = &job;
   if (ok) repeat(&m, words, tasks, rounds, regions);
-  ok = ok && (job.code != TW_OK || tw_books_init(&m.books, machine, &job));
+  ok = ok && (job.code != TW_OK || tw_hazards_init(&m.hazards, machine, &job));
   if (!ok) tw_job_error(&job, TW_ERROR_NO_MEMORY, -1, "not enough memory for a stream");
   for (int64_t at = 0; at < job.tasks && job.code == TW_OK; ++at) visit(&m, at);
-  tw_books_free(&m.books);
+  tw_hazards_free(&m.hazards);
   free(m.pops);
   if (machine) tw_machine_close(machine);
   for (int32_t i = 0; i < count; ++i) free(written[i]);

@@ -19,14 +19,14 @@ typedef struct {
 
 typedef struct {
   int64_t bytes, data; /* data: what it holds, in the weights; -1: nothing yet */
-  int64_t is_writable, moves, is_code;
+  int64_t is_writable, per_round, is_code;
 } memory;
 
-/* Where each byte of a packed input comes from, or each byte of an output: a place on the other
+/* Where each byte of a packed input comes from, or each byte of an output: an index on the other
  * side, or the complement of a number. */
 typedef struct {
   int64_t argument, offset; /* offset: in every round of the buffer */
-  int64_t places, count;    /* 32-bit numbers in the weights */
+  int64_t indices, count;   /* 32-bit numbers in the weights */
 } tensor;
 
 typedef struct device {
@@ -131,9 +131,9 @@ static int32_t set_rounds(device *d, int64_t rounds) {
   int32_t code = TW_OK;
   for (int64_t i = 0; i < part->buffers && code == TW_OK; ++i) {
     const char *held = d->program->weights + m[i].data;
-    regions[i] = (tw_accel_region){m[i].bytes, (int32_t)m[i].is_writable, (int32_t)m[i].moves,
+    regions[i] = (tw_accel_region){m[i].bytes, (int32_t)m[i].is_writable, (int32_t)m[i].per_round,
                                    m[i].is_code ? (const uint8_t *)held : NULL};
-    if (!m[i].moves) continue;
+    if (!m[i].per_round) continue;
     code = tw_accel_free(d->accel, d->buffer[i]);
     if (code == TW_OK) {
       code = tw_accel_alloc(d->accel, m[i].bytes * rounds, &d->buffer[i], &d->host[i]);
@@ -162,7 +162,7 @@ static int64_t bytes_of(const DLTensor *given) {
 
 /* Round by round; what fills up the last one is 0. */
 static void pack(const device *d, const tensor *t, const DLTensor *given) {
-  const int32_t *places = (const int32_t *)(d->program->weights + t->places);
+  const int32_t *indices = (const int32_t *)(d->program->weights + t->indices);
   int64_t left = bytes_of(given), rows = given->ndim ? given->shape[0] : 1;
   int64_t step = d->part->round && rows ? left / rows * d->part->round : left;
   const int8_t *from = data_of(given);
@@ -170,18 +170,18 @@ static void pack(const device *d, const tensor *t, const DLTensor *given) {
   int64_t size = memories_of(d->part)[d->part->from].bytes;
   for (int64_t round = 0; round < d->rounds; ++round, from += step, left -= step, to += size) {
     for (int64_t i = 0; i < t->count; ++i) {
-      to[i] = places[i] < 0 ? (int8_t)~places[i] : places[i] < left ? from[places[i]] : 0;
+      to[i] = indices[i] < 0 ? (int8_t)~indices[i] : indices[i] < left ? from[indices[i]] : 0;
     }
   }
 }
 
 static void unpack(const device *d, const tensor *t, const DLTensor *given) {
-  const int32_t *places = (const int32_t *)(d->program->weights + t->places);
+  const int32_t *indices = (const int32_t *)(d->program->weights + t->indices);
   int64_t left = bytes_of(given), size = memories_of(d->part)[d->part->to].bytes;
   const int8_t *from = (int8_t *)d->host[d->part->to] + t->offset;
   int8_t *to = data_of(given);
   for (int64_t round = 0; round < d->rounds; ++round, from += size, to += t->count) {
-    for (int64_t i = 0; i < t->count && round * t->count + i < left; ++i) to[i] = from[places[i]];
+    for (int64_t i = 0; i < t->count && round * t->count + i < left; ++i) to[i] = from[indices[i]];
   }
 }
 

@@ -5,53 +5,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "books.h"
+#include "hazards.h"
 
-/* Places in their queue of the tasks that pop from another, and how many are surely over. */
+/* Positions in their queue of the tasks that pop from another, and how many are surely over. */
 typedef struct {
-  int64_t *place;
+  int64_t *position;
   int64_t count, over, pushes;
 } counter;
 
 typedef struct {
-  tw_books books;
+  tw_hazards hazards;
   counter counters[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES]; /* from, to */
 } verifier;
 
 /* ---- accesses ----------------------------------------------------------------------------- */
 
-static int32_t refuse(tw_books *v, int32_t code, const char *what) {
+static int32_t refuse(tw_hazards *v, int32_t code, const char *what) {
   return tw_job_error(v->job, code, v->number, "%d: %s", v->number, what);
 }
 
-static int32_t read_cell(tw_books *v, tw_book *b, int64_t cell) {
+static int32_t read_cell(tw_hazards *v, tw_shadow *b, int64_t cell) {
   int32_t *reader = &b->readers[v->queue[v->number] * b->size + cell], writer = b->writer[cell];
   if (*reader == v->number) return TW_OK;
-  if (writer == TW_NOBODY)
+  if (writer == TW_NO_TASK)
     return refuse(v, TW_ACCEL_UNWRITTEN, "it reads what nothing has written");
-  if (!tw_books_is_ordered(v, writer))
+  if (!tw_hazards_is_ordered(v, writer))
     return refuse(v, TW_ACCEL_TOKENS, "a race with what was written");
   *reader = v->number;
   return TW_OK;
 }
 
-static int32_t write_cell(tw_books *v, tw_book *b, int64_t cell) {
+static int32_t write_cell(tw_hazards *v, tw_shadow *b, int64_t cell) {
   if (b->writer[cell] == v->number) return TW_OK;
-  bool ordered = tw_books_is_ordered(v, b->writer[cell]);
+  bool ordered = tw_hazards_is_ordered(v, b->writer[cell]);
   for (int32_t queue = 0; queue < TW_ACCEL_QUEUES; ++queue) {
     int32_t *reader = &b->readers[queue * b->size + cell];
-    ordered = ordered && tw_books_is_ordered(v, *reader);
-    *reader = TW_NOBODY;
+    ordered = ordered && tw_hazards_is_ordered(v, *reader);
+    *reader = TW_NO_TASK;
   }
   b->writer[cell] = v->number;
   return ordered ? TW_OK : refuse(v, TW_ACCEL_TOKENS, "a race with what it overwrites");
 }
 
-static int32_t touch(tw_books *v, tw_book *b, int64_t cell, bool is_write) {
+static int32_t touch(tw_hazards *v, tw_shadow *b, int64_t cell, bool is_write) {
   return is_write ? write_cell(v, b, cell) : read_cell(v, b, cell);
 }
 
-static int32_t visit_transfer(tw_books *v, const tw_task_word *t) {
+static int32_t visit_transfer(tw_hazards *v, const tw_task_word *t) {
   const tw_accel_config *c = &v->machine->config;
   bool is_store = t->op == TW_ACCEL_STORE;
   int32_t memory = c->format_memory[t->op][t->f[F_FMT]], code = TW_OK;
@@ -63,8 +63,8 @@ static int32_t visit_transfer(tw_books *v, const tw_task_word *t) {
     }
     code = touch(v, &v->memory[memory], place, !is_store);
   }
-  tw_book *b = &v->buffer[t->f[F_BASE]];
-  if (!b->size) return code; /* what no task writes needs no book */
+  tw_shadow *b = &v->buffer[t->f[F_BASE]];
+  if (!b->size) return code; /* what no task writes needs no shadow */
   for (int64_t z = 0; z < t->f[F_Z]; ++z) {
     for (int64_t y = 0; y < t->f[F_Y]; ++y) {
       for (int64_t x = 0; x < t->f[F_X]; ++x) {
@@ -80,10 +80,10 @@ static int32_t visit_transfer(tw_books *v, const tw_task_word *t) {
 }
 
 static int32_t visit_step(void *context, const tw_task_word *t, const tw_step *s) {
-  tw_books *v = context;
+  tw_hazards *v = context;
   int32_t code = TW_OK;
   if (t->op == TW_ACCEL_GEMM) {
-    tw_book *acc = &v->memory[TW_ACC];
+    tw_shadow *acc = &v->memory[TW_ACC];
     code = read_cell(v, &v->memory[TW_INP], s->src);
     if (code == TW_OK) code = read_cell(v, &v->memory[TW_WGT], s->aux);
     if (code != TW_OK || acc->writer[s->dst] == v->number) return code;
@@ -97,7 +97,7 @@ static int32_t visit_step(void *context, const tw_task_word *t, const tw_step *s
   int64_t reads[5] = {s->src}, count = 1;
   for (int64_t i = 0; i < (requant ? 3 : !t->f[F_IMM]); ++i) reads[count++] = s->aux + i;
   if (t->f[F_FN] == TW_MAC) reads[count++] = s->dst;
-  tw_book *acc = &v->memory[TW_ACC], *to = t->f[F_FN] == TW_REQUANT ? &v->memory[TW_OUT] : acc;
+  tw_shadow *acc = &v->memory[TW_ACC], *to = t->f[F_FN] == TW_REQUANT ? &v->memory[TW_OUT] : acc;
   for (int64_t i = 0; i < count && code == TW_OK; ++i) {
     if (!(t->f[F_BANKS] >> v->machine->bank[reads[i]] & 1)) {
       return refuse(v, TW_ACCEL_ADDRESS, "a bank that it does not name");
@@ -116,17 +116,17 @@ static int32_t visit_step(void *context, const tw_task_word *t, const tw_step *s
 /* ---- order -------------------------------------------------------------------------------- */
 
 static int32_t count_tokens(verifier *v, const tw_task_word *t) {
-  tw_books *b = &v->books;
+  tw_hazards *b = &v->hazards;
   int32_t own = t->queue;
   for (int32_t other = 0; other < TW_ACCEL_QUEUES; ++other) {
     if (t->f[F_POP] >> other & 1) {
       counter *c = &v->counters[other][own];
-      c->place[c->count++] = b->place[b->number];
+      c->position[c->count++] = b->position[b->number];
     }
     if (t->f[F_PUSH] >> other & 1) {
       counter *c = &v->counters[own][other];
       int32_t ended = b->clock[b->number][other];
-      while (c->over < c->count && c->place[c->over] < ended) ++c->over;
+      while (c->over < c->count && c->position[c->over] < ended) ++c->over;
       if (++c->pushes - c->over > b->machine->config.token_max) {
         return refuse(b, TW_ACCEL_TOKENS, "a counter may exceed what it holds");
       }
@@ -135,12 +135,12 @@ static int32_t count_tokens(verifier *v, const tw_task_word *t) {
   return TW_OK;
 }
 
-static int32_t visit(void *context, int64_t number, const tw_task_word *t, const int64_t *met) {
+static int32_t visit(void *context, int64_t number, const tw_task_word *t, const int64_t *pushers) {
   verifier *v = context;
-  tw_books *b = &v->books;
-  tw_books_begin(b, number, t->queue);
+  tw_hazards *b = &v->hazards;
+  tw_hazards_begin(b, number, t->queue);
   for (int32_t other = 0; other < TW_ACCEL_QUEUES; ++other) {
-    if (met[other] != TW_NOBODY) tw_books_follow(b, met[other]);
+    if (pushers[other] != TW_NO_TASK) tw_hazards_follow(b, pushers[other]);
   }
   int32_t code = count_tokens(v, t);
   if (code == TW_OK && (t->op == TW_ACCEL_GEMM || t->op == TW_ACCEL_ALU)) {
@@ -160,7 +160,7 @@ static int32_t visit(void *context, int64_t number, const tw_task_word *t, const
 
 /* Nothing left over, and `finish` behind everything. */
 static void check_end(verifier *v) {
-  tw_books *b = &v->books;
+  tw_hazards *b = &v->hazards;
   b->number = (int32_t)(b->job->tasks - 1);
   const int32_t *clock = b->clock[b->number];
   for (int32_t from = 0; from < TW_ACCEL_QUEUES; ++from) {
@@ -178,20 +178,20 @@ static void check_end(verifier *v) {
 static void run(void *opened, tw_accel_job *job) {
   verifier v = {0};
   tw_machine_clear(opened);
-  bool ok = tw_books_init(&v.books, opened, job);
+  bool ok = tw_hazards_init(&v.hazards, opened, job);
   counter *every = &v.counters[0][0];
   for (int32_t i = 0; i < TW_ACCEL_QUEUES * TW_ACCEL_QUEUES; ++i) {
-    every[i].place = malloc((size_t)job->tasks * sizeof(int64_t));
-    ok = ok && every[i].place;
+    every[i].position = malloc((size_t)job->tasks * sizeof(int64_t));
+    ok = ok && every[i].position;
   }
   if (!ok) {
     tw_job_error(job, TW_ERROR_NO_MEMORY, -1, "not enough memory for the verifier");
   } else if (job->code == TW_OK) {
-    tw_stream_walk(&v.books.machine->config, job, visit, &v);
+    tw_stream_walk(&v.hazards.machine->config, job, visit, &v);
   }
   if (job->code == TW_OK) check_end(&v);
-  for (int32_t i = 0; i < TW_ACCEL_QUEUES * TW_ACCEL_QUEUES; ++i) free(every[i].place);
-  tw_books_free(&v.books);
+  for (int32_t i = 0; i < TW_ACCEL_QUEUES * TW_ACCEL_QUEUES; ++i) free(every[i].position);
+  tw_hazards_free(&v.hazards);
 }
 
 const tw_accel_backend_api tw_accel_verify = {TW_ACCEL_VERSION, tw_machine_open, run,
