@@ -135,11 +135,9 @@ class Part:
         for at, layout, offset, fill in self.inputs:
             array = np.asarray(given[at])
             if self.round:
-                whole = np.zeros((rounds * self.round, *array.shape[1:]), np.int8)
-                whole[: len(array)] = array
-            for row, part in zip(
-                memory, np.split(whole, rounds) if self.round else [array], strict=True
-            ):
+                fills = rounds * self.round - len(array)
+                array = np.pad(array, [(0, fills), *[(0, 0)] * (array.ndim - 1)])
+            for row, part in zip(memory, np.split(array, rounds), strict=True):
                 packed = layout.pack(part, fill, g).reshape(-1)
                 row[offset : offset + packed.size] = packed
         return {**self.stored, INPUTS: memory}
@@ -150,8 +148,7 @@ class Part:
         results = []
         for layout, at in self.outputs:
             found = memory[:, at : at + layout.size_bytes(g)]
-            whole = [layout.unpack(row, g) for row in found]
-            results.append(np.concatenate(whole) if self.round else whole[0])
+            results.append(np.concatenate([layout.unpack(row, g) for row in found]))
         return results
 
     def timing(self) -> Timing:
