@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
@@ -151,9 +150,9 @@ class _Lanes:
             raise _NoVectorForm
         anyway = self._read_anyway(stmt.value)
         if anyway:
-            names = {load: var(load.buffer.name, load.dtype) for load in anyway}
-            body: Stmt = replace(stmt, value=sym.replaced(stmt.value, dict(names)))
-            for load, name in names.items():
+            names = [(load, var(load.buffer.name, load.dtype)) for load in anyway]
+            body: Stmt = replace(stmt, value=sym.replaced(stmt.value, dict[Expr, Expr](names)))
+            for load, name in names:
                 body = Let(name, load, body, stmt.loc)
             return self._vector_form(body)
         (index,) = (self.expr(at) for at in stmt.index)
@@ -297,7 +296,9 @@ class _Lanes:
         (at,) = load.index
         if _loads_any(at) or any(name in self.named for name in sym.free_vars(at)):
             return False
-        size = reduce(sym.mul, load.buffer.shape, ONE)
+        size: Expr = ONE
+        for extent in load.buffer.shape:
+            size = sym.mul(size, extent)
         ctx = self.ctx.bind(self.var, self.start, sym.add(self.start, self.lanes))
         return sym.prove(sym.le(0, at), ctx) and sym.prove(sym.lt(at, size), ctx)
 
