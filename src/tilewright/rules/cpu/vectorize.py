@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from tilewright.rules.match.nest import (
     fused,
     groups,
     inner_nest,
+    loop_extents,
     total,
 )
 from tilewright.rules.space import Column, doublings
@@ -58,8 +60,19 @@ def vectorize_stage(
     if not nest.reduce:
         attempt(sch, _lanes_of_map, sch, nest, lanes, context.target.machine)
         return
-    args = (sch, reference, nest, depth, lanes, accumulators, lanes_along)
+    args = (sch, reference, _within_rows(sch, nest), depth, lanes, accumulators, lanes_along)
     attempt(sch, _lanes_of_reduction, *args)
+
+
+def _within_rows(sch: Schedule, nest: Nest) -> Nest:
+    """A reduction without the rows that it shares with others: of each it has one iteration, along
+    which lanes would be empty but for the first."""
+    around = sch.get_loops(BlockRef(nest.name))
+    extents = dict(zip(around, loop_extents(sch, BlockRef(nest.name)), strict=True))
+    kept = {
+        at: loop for at, loop in nest.loops.items() if at in nest.reduce or extents[loop] is not ONE
+    }
+    return replace(nest, loops=kept)
 
 
 def accumulator_counts(machine: Machine) -> tuple[int, ...]:
