@@ -411,3 +411,11 @@ def test_values_used_twice_again_and_again_stay_small():
     made = np.zeros(64, np.float32)
     tw.build(scheduled)(x, made)
     assert (made == 2.0**40).all()
+
+
+def test_a_long_sum_of_equal_numbers_does_not_round_in_one_direction():
+    text = "graph @main(%x: f32[2, 65536]) { %y = reduce_sum(%x) {axes = (1,)} return %y }"
+    x = np.full((2, 65536), 0.7, np.float32)
+    want = x.sum(1, keepdims=True, dtype=np.float64)
+    (made,) = run_scheduled(graph.parse(text).main, [x], [want.astype(np.float32)])
+    np.testing.assert_allclose(made, want, rtol=2e-6)

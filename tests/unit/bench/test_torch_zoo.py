@@ -48,6 +48,12 @@ def test_of_several_inputs_the_greatest_errors_count(zoo):
     assert zoo.ratio(worst) == pytest.approx(3.0)
 
 
+def test_the_mean_of_many_inputs_is_told_beside_the_ratio_that_counts(zoo):
+    assert zoo.told(4.0, [4.0, 1.0]) == "4.00"
+    assert zoo.told(4.0, [4.0, 1.0, 0.25]) == "4.00 (1.00 in the mean of 3)"
+    assert zoo.told(math.inf, [1.0, 1.0, math.inf]) == "inf"
+
+
 def test_zeros_become_noise(zoo):
     model = torch.nn.Linear(4, 4)
     kept = model.weight.detach().clone()

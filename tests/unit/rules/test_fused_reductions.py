@@ -40,3 +40,17 @@ def test_rows_side_by_side_are_done_together():
         for shape, axis in (((12, 128, 128), 2), ((1, 21, 4096), 1), ((64, 30, 7), 1))
     ]
     assert [plan.split()[0] for plan in plans] == ["tile=1", "tile=64", "tile=7"]
+
+
+def test_rows_of_gathered_values_have_lanes_along_themselves():
+    a, where = te.placeholder((4096,), name="a"), te.placeholder((64, 1040), "i64", name="where")
+    r = te.reduce_axis((0, 1040), name="r")
+
+    def value(i, j):
+        return a[te.max(te.min(te.cast(where[i, j], "index"), 4095), 0)]
+
+    total = te.compute((64,), lambda i: te.sum(value(i, r), axis=r), name="total")
+    y = te.compute((64, 1040), lambda i, j: value(i, j) - total[i], name="y")
+    made = schedule(te.function([a, where, y], name="centred"), SERVER)
+    assert made.decisions[0].rule == FUSED_REDUCTIONS.name
+    assert "block @total_rf" in str(made.schedule.function)

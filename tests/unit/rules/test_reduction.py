@@ -19,7 +19,8 @@ def summed(shape, axis):
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((6, 70), 1), ((70, 37), 0), ((3, 33, 5), 1), ((5, 4, 1, 8), 0)]
+    ("shape", "axis"),
+    [((6, 70), 1), ((70, 37), 0), ((3, 33, 5), 1), ((5, 4, 1, 8), 0), ((2, 4233), 1)],
 )
 def test_every_plan_keeps_the_answer(check_plans, shape, axis):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
@@ -51,3 +52,9 @@ def test_few_long_rows_are_cut_for_threads():
 def test_parts_of_a_row_are_combined_where_they_are_made():
     made = schedule(summed((1000, 768), 1), SERVER, threads=2).schedule.function
     assert str(made).count("in parallel") == 1
+
+
+def test_long_sums_are_made_of_short_ones():
+    short, long = (str(schedule(summed((8, n), 1), SERVER).schedule.function) for n in (768, 9216))
+    assert "@b_rf_rf" not in short
+    assert "@b_rf_rf" in long

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,12 @@ from tilewright.rules.match.nest import (
     fused,
     groups,
     inner_nest,
+    loop_extents,
     total,
 )
 from tilewright.rules.space import Column, doublings
 from tilewright.sym import ONE, Const
+from tilewright.tensor.ir import Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 SPATIAL_LANES, REDUCTION_LANES = "spatial", "reduction"
@@ -58,8 +61,19 @@ def vectorize_stage(
     if not nest.reduce:
         attempt(sch, _lanes_of_map, sch, nest, lanes, context.target.machine)
         return
-    args = (sch, reference, nest, depth, lanes, accumulators, lanes_along)
+    args = (sch, reference, _within_rows(sch, nest), depth, lanes, accumulators, lanes_along)
     attempt(sch, _lanes_of_reduction, *args)
+
+
+def _within_rows(sch: Schedule, nest: Nest) -> Nest:
+    """A reduction without the rows that it shares with others: of each it has one iteration, along
+    which lanes would be empty but for the first."""
+    around = sch.get_loops(BlockRef(nest.name))
+    extents = dict(zip(around, loop_extents(sch, BlockRef(nest.name)), strict=True))
+    kept = {
+        at: loop for at, loop in nest.loops.items() if at in nest.reduce or extents[loop] is not ONE
+    }
+    return replace(nest, loops=kept)
 
 
 def accumulator_counts(machine: Machine) -> tuple[int, ...]:
@@ -182,13 +196,35 @@ def _vectorize_reduction(
         count *= 2
     while run % lanes == 0 and run % (count * lanes):  # rather fewer than one that is not whole
         count //= 2
-    _, inner = sch.split(reduce[-1], [None, count * lanes])
-    *_, lane = _factor(sch, reference, inner, depth)
-    step, lane = sch.split(lane, [count, lanes]) if count > 1 else (None, lane)
-    sch.vectorize(lane)
-    if step is not None:
-        sch.unroll(step)
+    chain = _chain_steps(nest, run // (count * lanes), count * lanes)
+    if chain:
+        far, _, inner = sch.split(reduce[-1], [None, chain, count * lanes])
+        lanes_of_parts = _factor_twice(sch, reference, inner, far, depth)
+    else:
+        _, inner = sch.split(reduce[-1], [None, count * lanes])
+        *_, last = _factor(sch, reference, inner, depth)
+        lanes_of_parts = [last]
+    for part in lanes_of_parts:
+        step, lane = sch.split(part, [count, lanes]) if count > 1 else (None, part)
+        sch.vectorize(lane)
+        if step is not None:
+            sch.unroll(step)
     fold_lanes(sch, reference, count * lanes, lanes, depth)
+
+
+def _chain_steps(nest: Nest, steps: int, chains: int) -> int:
+    """Steps that are summed apart where a sum of floats is long; 0 where it is short, or open.
+
+    Every step of a chain rounds, and where many addends are alike, as behind an activation that
+    made zeros, all of them in the same direction. Two sums of the root of the steps each keep that
+    as small as the rounding of a few.
+    """
+    body = nest.block.body
+    is_sum = isinstance(body, Update) and body.reducer.name == "sum"
+    is_float = nest.writes[0].buffer.dtype.is_float
+    if not (is_sum and is_float) or nest.is_dynamic(nest.reduce) or steps <= chains:
+        return 0
+    return 1 << (math.isqrt(steps).bit_length() - 1)
 
 
 def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int, depth: int = 0) -> None:
@@ -206,13 +242,33 @@ def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int, depth:
 
 def _factor(sch: Schedule, reference: BlockRef, loop: LoopRef, depth: int) -> list[LoopRef]:
     """Reduce in parts along a loop, under the same `depth` loops; the parts' loops, lanes last."""
-    rank = len(block_of(sch.function, reference.name).writes[0].ranges)
+    partial = sch.rfactor(loop, _rank(sch, reference))
+    return _moved(sch, reference, partial, depth, 0)
+
+
+def _factor_twice(
+    sch: Schedule, reference: BlockRef, loop: LoopRef, far: LoopRef, depth: int
+) -> list[LoopRef]:
+    """The same, and what is reduced for a part again in parts, along `far`; the lanes of both."""
+    rank = _rank(sch, reference)
     partial = sch.rfactor(loop, rank)
+    near = sch.rfactor(far, rank)
+    return [_moved(sch, reference, each, depth, at)[-1] for at, each in enumerate((partial, near))]
+
+
+def _rank(sch: Schedule, reference: BlockRef) -> int:
+    return len(block_of(sch.function, reference.name).writes[0].ranges)
+
+
+def _moved(
+    sch: Schedule, reference: BlockRef, partial: BlockRef, depth: int, at: int
+) -> list[LoopRef]:
+    """The loops of parts under those around what combines them; lanes, iterator `at`, last."""
     loops, around = sch.get_loops(partial), sch.get_loops(reference)[:depth]
     is_shared = not around or loops[0].var is around[0].var
     if is_shared or not attempt(sch, sch.compute_at, partial, around[-1]):
-        lane = next(each for each in loops if each.var is loop.var)
-        return [*(each for each in loops if each is not lane), lane]
-    lane, *others = sch.get_loops(partial)[depth:]
-    sch.reorder(*others, lane)
-    return [*others, lane]
+        return loops
+    own = sch.get_loops(partial)[depth:]
+    order = [*own[:at], *own[at + 1 :], own[at]]
+    sch.reorder(*order)
+    return order

@@ -25,13 +25,20 @@ from tilewright.rules.gpu.threads import (
     units_first,
 )
 from tilewright.rules.match.followers import followers
-from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, is_expression, total
+from tilewright.rules.match.nest import (
+    Nest,
+    block_of,
+    fused,
+    inner_nest,
+    is_expression,
+    loop_extents,
+    total,
+)
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
-from tilewright.sym import ONE, Const, Expr, Select
-from tilewright.tensor.ir import SCAN, For, Store
+from tilewright.sym import ONE, Const, Select
+from tilewright.tensor.ir import SCAN, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import output_buffers
 
 
@@ -296,13 +303,6 @@ def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> No
         share(sch, sch.get_loops(reference)[depth:], threads)
     else:
         by_one_thread(sch, reference, threads)
-
-
-def loop_extents(sch: Schedule, reference: BlockRef) -> list[Expr]:
-    """The extents of the loops around a block, outermost first."""
-    path = find_block(sch.function, reference.name)
-    assert path is not None
-    return [stmt.extent for stmt in path if isinstance(stmt, For)]
 
 
 def depth_of(sch: Schedule, reference: BlockRef, row: LoopRef) -> int:

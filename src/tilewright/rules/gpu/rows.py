@@ -28,11 +28,10 @@ from tilewright.rules.gpu.reduction import (
     depth_of,
     factored,
     finish,
-    loop_extents,
     share_parts,
 )
 from tilewright.rules.gpu.threads import MOST_TURNS, by_one_thread
-from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, total
+from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, loop_extents, total
 from tilewright.rules.match.rows import Stages, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit

@@ -217,6 +217,13 @@ def inner_nest(sch: Schedule, reference: BlockRef, depth: int) -> Nest | None:
     return Nest(block, loops, likely_sizes(sch.function))
 
 
+def loop_extents(sch: Schedule, reference: BlockRef) -> list[Expr]:
+    """The extents of the loops around a block, outermost first."""
+    path = find_block(sch.function, reference.name)
+    assert path is not None
+    return [stmt.extent for stmt in path if isinstance(stmt, For)]
+
+
 def is_expression(block: Block) -> bool:
     """Whether the body stores expressions, without loops or conditions of its own."""
     return all(

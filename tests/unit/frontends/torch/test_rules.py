@@ -65,6 +65,23 @@ def test_a_global_pool_of_channels_last_gathers_nothing():
     assert "gather" not in ops
 
 
+class Raised(torch.nn.Module):
+    """Writes to a part of every image: PyTorch's program replaces all of the batch by it."""
+
+    def forward(self, x):
+        made = x.clone()
+        made[:, :2].add_(1)
+        return made * x
+
+
+def test_a_batch_that_is_replaced_to_its_end_keeps_its_size():
+    made = import_program(Raised(), (torch.randn(2, 4),), dynamic={"x": {0: "batch"}})
+    nodes = made.module.main.nodes
+    assert [node["axes"] for node in nodes if node.op == "slice"] == [(1,), (1,)]
+    shapes = [value.tensor.shape for node in nodes for value in node.outputs]
+    assert len({shape[0] for shape in shapes if len(shape) == 2}) == 1
+
+
 class Dropped(torch.nn.Module):
     def forward(self, q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.25)

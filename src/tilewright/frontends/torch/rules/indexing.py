@@ -8,7 +8,7 @@ from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.reduction import row_norms
-from tilewright.frontends.torch.rules.shape import position, slice_axis, transpose
+from tilewright.frontends.torch.rules.shape import END, position, slice_axis, transpose
 from tilewright.graph import Value
 from tilewright.graph.ops.rules import broadcast_dims
 from tilewright.graph.ops.shape import product
@@ -298,6 +298,8 @@ def _slice_scatter(node: Context) -> Value:
 
 def _bound(bound: Expr | int, dim: Expr) -> Expr:
     """A bound of a slice, counted from the front and kept within the dimension."""
+    if bound == END:
+        return dim
     at = sym.as_expr(bound)
     if not sym.prove(sym.le(0, at), sym.EMPTY):
         at = sym.select(sym.lt(at, 0), sym.add(at, dim), at)
