@@ -37,9 +37,10 @@ from tilewright.tune.cost.model import Array, CostModel
 from tilewright.tune.cost.trees import is_installed as has_trees
 from tilewright.tune.fleet import Fleet
 from tilewright.tune.functions import FunctionSpace, local_fleet
+from tilewright.tune.plans import RuleSpace, parse_choice
 from tilewright.tune.search import View, mixed
 from tilewright.tune.sketch import SketchSpace
-from tilewright.tune.space import Points, RuleSpace, parse_choice
+from tilewright.tune.space import Points
 from tilewright.tune.treegru import is_installed as has_torch
 
 BUDGET, BATCH = 40, 8

@@ -154,6 +154,7 @@ def compared(name: str, shape: tuple[int, ...], options: argparse.Namespace) -> 
         with served_by_tvm(folder, shape, options.threads) as theirs:
             if theirs is None:
                 print(f"{name}: TVM found no schedule in {options.minutes:g} minutes", flush=True)
+                print((folder / "tune.log").read_text()[-2000:], flush=True)
                 return None
             ours()
             allowed = tolerances.relative("float32", channels * kernel * kernel)

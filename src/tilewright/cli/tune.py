@@ -224,9 +224,11 @@ def _summary(outcome: Outcome, database: Path | None) -> None:
     out = common.output()
     tried = f"{outcome.trials} candidates ({outcome.failed} failed) in {outcome.seconds:.0f} s"
     out.print(f"{tried}, cost model: {outcome.model or 'none'}; {outcome.stopped}")
-    if outcome.winners:
+    if outcome.winners or outcome.graph_gain > 1.0:
         sure = f"at least {outcome.least_gain:.2f}x with 95% confidence"
         out.print(f"the whole model runs {outcome.gain:.2f}x as fast ({sure})")
+        if outcome.graph_gain > 1.0:
+            out.print(f"choices of the graph alone make it {outcome.graph_gain:.2f}x as fast")
         out.print(f"{len(outcome.winners)} kernels are kept in {database or 'memory alone'}")
     else:
         out.print("nothing faster than the default was found")
@@ -239,6 +241,7 @@ def describe(outcome: Outcome) -> dict[str, Any]:
     return {
         "gain": outcome.gain,
         "least_gain": outcome.least_gain,
+        "graph_gain": outcome.graph_gain,
         "seconds": outcome.seconds,
         "trials": outcome.trials,
         "failed": outcome.failed,

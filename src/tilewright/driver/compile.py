@@ -199,8 +199,10 @@ def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list
     host = chosen
     reasons: Mapping[str, str] = {}
     is_here = chosen.kind == CPU and can_run(chosen) and settings.fleet is None
+    choices = None
     if settings.tune is not None and is_here:
-        ctx, settings = choices_tuned(graph, chosen, settings, settings.tune)
+        choices = choices_tuned(graph, chosen, settings, settings.tune)
+        ctx, settings = choices.ctx, choices.settings
     else:
         ctx = pass_context(host, settings)
     if chosen.kind == ACCEL:
@@ -218,6 +220,8 @@ def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list
         module = build_accelerated(graph, chosen, host, settings, reasons)
     else:
         module = build_module(graph, chosen, settings)
+    if choices is not None and isinstance(module, CompiledModule):
+        module.inside = replace(module.inside, tuning=choices.told(module.tuning))
     laps.append(time.perf_counter())
     spent = [after - before for before, after in itertools.pairwise(laps)]
     stages = dict(zip(("import", "passes", "code"), spent, strict=True))
@@ -295,9 +299,32 @@ def kernel_costs(target: Target, settings: Options) -> KernelCosts:
     return KernelCosts(setting, times, settings.cache, missed=expect_jobs)
 
 
+@dataclass(frozen=True)
+class ChoicesTuned:
+    """What measuring the choices of graph passes came to, before kernels are tuned."""
+
+    ctx: PassContext  # that tells passes the times which are kept
+    settings: Options  # with what is left of the budget
+    seconds: float
+    gain: float = 1.0  # of the whole model
+    least_gain: float = 1.0
+
+    def told(self, outcome: Outcome | None) -> Outcome | None:
+        """What tuning came to in all."""
+        if outcome is None:
+            return None
+        return replace(
+            outcome,
+            gain=self.gain * outcome.gain,
+            least_gain=self.least_gain * outcome.least_gain,
+            graph_gain=self.gain,
+            seconds=self.seconds + outcome.seconds,
+        )
+
+
 def choices_tuned(
     module: ir.Module, target: Target, settings: Options, budget: Budget
-) -> tuple[PassContext, Options]:
+) -> ChoicesTuned:
     """Measure what passes choose between; who tells them, and what is left of the budget.
 
     Times are kept only where the model that comes of them is faster, or the same: all of them, or
@@ -317,11 +344,13 @@ def choices_tuned(
     found = measure_choices(costs, build, CHOICES_SHARE * budget.seconds)
     others = [each for each in found if not each.is_fused]
     kept: list[TimedJob] = []
+    gain = Paired((), ())
     for timed in (found, others) if len(others) < len(found) else (found,):
         measured = kernel_costs(target, settings)
         measured.times = with_times(timed, measured.times)
-        if timed and choices_help(module, target, settings, measured):
-            kept = timed
+        helps = choices_gain(module, target, settings, measured) if timed else None
+        if helps is not None:
+            kept, gain = timed, helps
             break
     if kept:
         records = open_records(settings)
@@ -330,8 +359,21 @@ def choices_tuned(
         records.close(keep=isinstance(settings.database, Database))
     costs = kernel_costs(target, settings)
     costs.times = with_times(kept, costs.times)
-    left = max(budget.seconds - (time.monotonic() - begin), 1.0)
-    return PassContext(target=target, costs=costs), replace(settings, tune=Budget(left / 60.0))
+    spent = time.monotonic() - begin
+    left = Budget(max(budget.seconds - spent, 1.0) / 60.0)
+
+    def listen(snapshot: Snapshot) -> None:
+        """Kernels are tuned after this, within the same budget."""
+        seconds = spent + snapshot.seconds
+        settings.tuning(replace(snapshot, seconds=seconds, budget_s=budget.seconds))
+
+    return ChoicesTuned(
+        PassContext(target=target, costs=costs),
+        replace(settings, tune=left, tuning=listen),
+        spent,
+        gain.gain,
+        gain.least_gain or 1.0,
+    )
 
 
 def with_times(timed: Sequence[TimedJob], recorded: Measured | None) -> Measured | None:
@@ -342,15 +384,18 @@ def with_times(timed: Sequence[TimedJob], recorded: Measured | None) -> Measured
     return lambda job: found.get(job.key) or (recorded and recorded(job))
 
 
-def choices_help(module: ir.Module, target: Target, settings: Options, costs: KernelCosts) -> bool:
-    """Whether the model that measured costs lead to is faster, in turns, and slower at no size."""
+def choices_gain(
+    module: ir.Module, target: Target, settings: Options, costs: KernelCosts
+) -> Paired | None:
+    """The model without and with measured costs, in turns; nothing where that is the same model,
+    None where it is not surely faster, or slower at any size."""
     params = module.main.params
     if not all(is_tensor(param.type) for param in params):
-        return False
+        return None
     before = optimize(module, target, settings, pass_context(target, settings))
     after = optimize(module, target, settings, PassContext(target=target, costs=costs))
     if before == after:
-        return True
+        return Paired((), ())
     plain = replace(settings, tune=None, database="")
     first, second = (
         build_module(replace(each, states=()), target, plain) for each in (before, after)
@@ -361,7 +406,8 @@ def choices_help(module: ir.Module, target: Target, settings: Options, costs: Ke
         for sizes in size_sets(params, settings.sizes, 1)
         for placed in placements(random_arrays(params, sizes, random))
     ]
-    return all(pair.gain >= 1.0 for pair in pairs) and sum(pairs, Paired((), ())).is_win
+    whole = sum(pairs, Paired((), ()))
+    return whole if whole.is_win and all(pair.gain >= 1.0 for pair in pairs) else None
 
 
 def in_turns(first: Module, second: Module, inputs: Sequence[Any]) -> Paired:

@@ -56,6 +56,7 @@ def tuning_page(name: str, runs: Mapping[str, Outcome], target: Target, threads:
     facts = [
         ("the whole model runs", f"{outcome.gain:.2f}x as fast"),
         ("with 95% confidence at least", f"{outcome.least_gain:.2f}x"),
+        ("of this, choices of the graph", f"{outcome.graph_gain:.2f}x"),
         ("kernels kept", str(len(outcome.winners))),
         ("candidates", f"{outcome.trials} ({outcome.failed} failed)"),
         ("seconds", f"{outcome.seconds:.0f}"),

@@ -219,12 +219,17 @@ class _Tuning:
         )
 
     def _affordable(self, seconds: float, trials: int) -> int:
-        """How many candidates there is time for, by what those of the last round took."""
+        """How many candidates there is time for, by what those of the last round took.
+
+        The first round has one for each worker: plain loops may take long, and all others are timed
+        in turns with what wins there.
+        """
         left = trials - len(self._trials) if trials else sys.maxsize
         spare = seconds - self._seconds
         if math.isfinite(spare):
             left = min(left, int(spare / self._each_s))
-        return min(BATCH * len(self._fleet.workers), left)
+        batch = BATCH if len(self._trials) > 1 else 1
+        return min(batch * len(self._fleet.workers), left)
 
     def _measure_default(self) -> None:
         (result,) = self._fleet.submit([self._message(self._default, "", PAIRS)])

@@ -4,10 +4,11 @@
     space = GridSpace("C", (grid,))
     space.choice(space.default(), 0)        "tile i=1 j=8"
 
-Sketches and templates are such spaces: one grid for every structure a program can take, each with
-fields of its own. A row holds the number of its grid, then the index of each field's candidate,
-then zeros. Nothing is made before somebody asks for it: a grid is a few tuples, however many points
-it has. The first legal point of the first grid is the default, unless something better is known.
+Plans of rules, sketches and templates are such spaces: one grid for every rule, or for every
+structure that a program can take, each with fields of its own. A row holds the number of its grid,
+then the index of each field's candidate, then zeros. Nothing is made before somebody asks for it: a
+grid is a few tuples, however many points it has. The first legal point of the first grid is the
+default, unless something better is known.
 """
 
 from __future__ import annotations
@@ -165,12 +166,31 @@ class GridSpace:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        return ("log_ns", *(name for at in range(len(self.grids)) for name in self._own_names(at)))
+        return ("log_ns", *(name for names in self._names for name in names))
 
     # ------------------------------------------------------------------ what a kind of space knows
 
+    def predict(self, at: int, columns: Columns) -> Column:
+        """Predicted nanoseconds of rows of a grid; 0: nothing is known."""
+        return self.describe(at, columns)[0]
+
     def describe(self, at: int, columns: Columns) -> tuple[Column, Column]:
-        """Predicted nanoseconds (0: nothing is known), and a row of features, of rows of a grid."""
+        """What is predicted, and a row of features, of rows of a grid."""
+        own = self.field_features(at, columns)
+        return np.zeros(len(own)), self.placed(at, own)
+
+    def own_names(self, at: int) -> tuple[str, ...]:
+        """What the features of a grid are."""
+        grid, names = self.grids[at], []
+        for name, values in zip(grid.fields, grid.values, strict=True):
+            if values.dtype.kind in "US":
+                names += [f"{grid.name}.{name}={value}" for value in values]
+            else:
+                names.append(f"{grid.name}.{name}")
+        return tuple(names)
+
+    def field_features(self, at: int, columns: Columns) -> Column:
+        """Numbers as logarithms, words as one column each."""
         rows = len(next(iter(columns.values()), np.zeros(1)))
         made: list[Column] = []
         for name, values in zip(self.grids[at].fields, self.grids[at].values, strict=True):
@@ -178,20 +198,18 @@ class GridSpace:
                 made += [columns[name] == value for value in values]
             else:
                 made.append(np.log2(1.0 + np.abs(columns[name].astype(np.float64))))
-        stacked = np.stack(made, axis=1) if made else np.zeros((rows, 0))
-        whole = np.zeros((rows, len(self.feature_names) - 1), np.float32)
-        start = sum(len(self._own_names(each)) for each in range(at))
-        whole[:, start : start + stacked.shape[1]] = stacked
-        return np.zeros(rows), whole
+        return np.stack(made, axis=1) if made else np.zeros((rows, 0))
 
-    def _own_names(self, at: int) -> list[str]:
-        grid, names = self.grids[at], []
-        for name, values in zip(grid.fields, grid.values, strict=True):
-            if values.dtype.kind in "US":
-                names += [f"{grid.name}.{name}={value}" for value in values]
-            else:
-                names.append(f"{grid.name}.{name}")
-        return names
+    def placed(self, at: int, own: Column) -> Column:
+        """Features of a grid in the columns of all grids; those of others are 0."""
+        starts = np.cumsum([0, *map(len, self._names)])
+        whole = np.zeros((len(own), int(starts[-1])), np.float32)
+        whole[:, starts[at] : starts[at + 1]] = own
+        return whole
+
+    @cached_property
+    def _names(self) -> list[tuple[str, ...]]:
+        return [self.own_names(at) for at in range(len(self.grids))]
 
     # ------------------------------------------------------------------ points
 
@@ -212,7 +230,7 @@ class GridSpace:
         found = np.zeros(len(points))
         for at, _, rows in self._rows.by_member(points):
             for some in chunks(rows, CHUNK_ROWS):
-                found[some], _ = self.describe(at, self.columns(points[some], at))
+                found[some] = self.predict(at, self.columns(points[some], at))
         return found
 
     def features(self, points: Points) -> Column:

@@ -85,6 +85,7 @@ class Outcome:
     stopped: str  # why it ended
     notes: Sequence[str] = ()
     curve: Sequence[tuple[float, float]] = ()  # seconds, and the gain of all kernels by then
+    graph_gain: float = 1.0  # the part of the gain that choices of the graph have
 
 
 class _Open:

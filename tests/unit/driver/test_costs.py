@@ -33,6 +33,7 @@ from tilewright.tune.budget import Budget
 from tilewright.tune.database import Database
 from tilewright.tune.record import Time
 from tilewright.tune.stats import Paired
+from tilewright.tune.tuner import Outcome
 
 SERVER = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
 HOST = Target.parse("cpu")
@@ -246,15 +247,22 @@ def test_measured_costs_are_kept_where_the_model_is_no_slower(monkeypatch, helps
     timed = [TimedJob(direct, 1.0, is_fused=False), TimedJob(tiled, 2.0, is_fused=True)]
     answers = iter(helps)
     monkeypatch.setattr(driver, "measure_choices", lambda *given: timed)
-    monkeypatch.setattr(driver, "choices_help", lambda *given: next(answers))
+    faster = Paired((2.0,) * 7, (1.0,) * 7)
+    monkeypatch.setattr(driver, "choices_gain", lambda *given: faster if next(answers) else None)
     program = parse("graph @main(%x: f32[4]) { %y = relu(%x) return %y }")
     with Database() as database:
         settings = driver.Options(threads=2, database=database)
-        ctx, _ = driver.choices_tuned(program, HOST, settings, Budget(minutes=1))
+        tuned = driver.choices_tuned(program, HOST, settings, Budget(minutes=1))
+        ctx = tuned.ctx
         known = [database.measured(task_key(job)) for job in (direct, tiled)]
         assert [seconds * 1e9 for seconds in known if seconds is not None] == pytest.approx(kept)
         told = [ctx.costs.times and ctx.costs.times(job) for job in (direct, tiled)]
         assert [ns for ns in told if ns] == pytest.approx(kept)
+        assert tuned.gain == (2.0 if kept else 1.0)
+        outcome = Outcome(1.5, 1.25, {}, (), 10.0, 0, 0, "trees", "the time is up")
+        whole = tuned.told(outcome)
+        assert (whole.gain, whole.graph_gain) == (1.5 * tuned.gain, tuned.gain)
+        assert whole.seconds > outcome.seconds
 
 
 @pytest.mark.parametrize(("after_ns", "helps"), [(0.9, True), (1.0, False), (1.5, False)])
@@ -262,10 +270,10 @@ def test_a_model_that_comes_out_no_faster_does_not_help(monkeypatch, after_ns, h
     settings = driver.Options(threads=1, database="")
     costs = driver.kernel_costs(HOST, settings)
     same = parse("graph @main(%x: f32[64]) { %y = relu(%x) return %y }")
-    assert driver.choices_help(same, HOST, settings, costs)
+    assert driver.choices_gain(same, HOST, settings, costs) == Paired((), ())
     other = parse("graph @main(%x: f32[64]) { %z = neg(%x) %y = relu(%z) return %y }")
     made = iter([driver.optimize(each, HOST, settings) for each in (same, other)])
     monkeypatch.setattr(driver, "optimize", lambda *given: next(made))
     pair = Paired((1.0,) * 7, (after_ns,) * 7)
     monkeypatch.setattr(driver, "in_turns", lambda *given: pair)
-    assert driver.choices_help(same, HOST, settings, costs) is helps
+    assert (driver.choices_gain(same, HOST, settings, costs) is not None) is helps

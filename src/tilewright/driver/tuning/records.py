@@ -11,9 +11,9 @@ from tilewright.driver.kernels import Job
 from tilewright.driver.lowering import Choices, Limit, Recorded
 from tilewright.rules.rule import Choice
 from tilewright.tune.database import Database, default_path
+from tilewright.tune.plans import parse_choice
 from tilewright.tune.reader import Reader
 from tilewright.tune.record import TaskKey, Winner
-from tilewright.tune.space import parse_choice
 
 Winners = Callable[[Sequence[TaskKey]], Mapping[TaskKey, Winner]]  # of those tasks that have one
 

@@ -54,9 +54,10 @@ from tilewright.tune.database import Records
 from tilewright.tune.fleet import Fleet
 from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate, Lab, Task
+from tilewright.tune.plans import RuleSpace
 from tilewright.tune.process import Limits
 from tilewright.tune.sketch import SKETCH, SketchSpace
-from tilewright.tune.space import RuleSpace, TuneSpace
+from tilewright.tune.space import TuneSpace
 from tilewright.tune.tuner import Outcome, Snapshot, Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone

@@ -282,13 +282,7 @@ def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
         piece, inner = sch.split(inner, [None, plan.chunk * lanes])
         outer = [piece]
     if plan.beside:
-        group, near = sch.split(inner, [None, plan.beside])
-        sch.reorder(*outer, group, step, near)
-        sch.unroll(near)
-        names = [f"i{at}" for at in range(len(nest.block.writes[0].ranges) - 1)]
-        order = f"({', '.join(['t', *names])}) -> ({', '.join([*names, 't'])})"
-        sch.transform_layout(BlockRef(nest.name), ("write", 0), order)
-        outer = outer or [group]
+        outer = _side_by_side(sch, found, plan, outer, inner)
     elif plan.chains:
         sch.reorder(*outer, step)
     if not plan.beside and lanes > 1 and total(nest, parts[-1]) > 1:
@@ -299,6 +293,22 @@ def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
     if plan.parallel != NONE:
         chunk = plan.chunk if plan.parallel == ROWS else 1
         attempt(sch, _share, sch, outer, chunk)
+
+
+def _side_by_side(
+    sch: Schedule, found: Recurrent, plan: RecurrentPlan, outer: list[LoopRef], inner: LoopRef
+) -> list[LoopRef]:
+    """Some chains at a time, step by step, and what they write in the order of steps; the loops
+    around them."""
+    block = BlockRef(found.nest.name)
+    step = sch.get_loops(block)[0]
+    group, near = sch.split(inner, [None, plan.beside])
+    sch.reorder(*outer, group, step, near)
+    sch.unroll(near)
+    names = [f"i{at}" for at in range(len(found.nest.block.writes[0].ranges) - 1)]
+    order = f"({', '.join(['t', *names])}) -> ({', '.join([*names, 't'])})"
+    sch.transform_layout(block, ("write", 0), order)
+    return outer or [group]
 
 
 def _share(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:

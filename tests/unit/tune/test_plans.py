@@ -8,7 +8,8 @@ import pytest
 from tilewright.graph.parser import parse
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import alternatives, schedule
-from tilewright.tune.space import RuleSpace, parse_choice, unique_rows
+from tilewright.tune.plans import RuleSpace, parse_choice
+from tilewright.tune.space import unique_rows
 
 X86 = "x86_64-linux-gnu -mcpu=cascadelake"
 GEMM = """graph @main(%x: f32[96, 64], %w: f32[64, 48]) -> (f32[96, 48]) {
