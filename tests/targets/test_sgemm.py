@@ -58,7 +58,7 @@ def gemm(m, n, k, left="mk", right="nk", batch=0, epilogue=False):
 
 
 def sizes_of(form):
-    return (64, 16) if FORMS[form][-1] is WIDE else (32, 32)
+    return (64, 8) if FORMS[form][-1] is WIDE else (32, 32)
 
 
 @cache
