@@ -163,6 +163,15 @@ def test_sizes_that_no_tile_divides_are_left_to_others(sizes):
     assert schedule(gemm(*sizes), TARGET).decisions[0].rule == "gemm"
 
 
+def test_operands_that_are_made_on_the_way_are_left_to_others():
+    A, B = te.placeholder((128, 128), name="A"), te.placeholder((128, 128), name="B")
+    P = te.compute((128, 128), lambda i, k: A[i, k] * 2.0, name="P")
+    r = te.reduce_axis((0, 128), name="r")
+    C = te.compute((128, 128), lambda i, j: te.sum(P[i, r] * B[j, r], axis=r), name="C")
+    made = schedule(te.function([A, B, C], name="scaled"), TARGET)
+    assert made.decisions[0].rule == "gemm"
+
+
 def test_older_gpus_have_other_rules():
     assert schedule(gemm(256, 256, 256), "cuda -arch=sm_75").decisions[0].rule == "gemm"
 

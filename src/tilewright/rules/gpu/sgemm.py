@@ -10,7 +10,8 @@ What the threads of a warp, 4 x 8 of them, load at once lies side by side in a t
 is met twice: first accesses of all threads before their second ones, first rows of all before their
 second. Where tiles are too few for the GPU, `split_k` parts of the sum are computed apart.
 
-Sizes that no tile divides, dynamic ones and windows are left to the rule `gemm`.
+Sizes that no tile divides, dynamic ones, windows, and operands that are made on the way into their
+tiles are left to the rule `gemm`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tilewright.rules.gpu.parts import (
     parts_along,
 )
 from tilewright.rules.gpu.reduction import through
-from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
+from tilewright.rules.match.contraction import contraction, multiplies_tf32
 from tilewright.rules.match.nest import fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
@@ -77,6 +78,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     """C[m, n] = sum of A B, each read by m or n and k as they are, all sizes known."""
     nest = nest_of(sch, reference)
     if not context.target.has(FEATURE) or nest is None or not is_expression(nest.block):
+        return None
+    if sch.get_producers(reference):
         return None
     found = contraction(nest)
     if found is None or len(nest.reduce) != 1 or nest.is_dynamic(list(nest.loops)):
@@ -215,7 +218,7 @@ def _tiled(
 ) -> tuple[BlockRef, ...]:
     found = contraction_of(sch, reference)
     nest = found.nest
-    m = next(at for at in found.m if nest.extent(at) is not ONE and at in _sides(found))
+    m = next(at for at in found.m if nest.extent(at) is not ONE)
     n, k, words = found.n[-1], found.k[0], sm.access_words
     lanes_m, lanes_n = _lanes(sm)
     a, b = (copied_by(sch, reference, load) for load in (found.a, found.b))
@@ -249,11 +252,6 @@ def _tiled(
     ahead = plan.stages - 1
     sch.software_pipeline(ko, [0, 0, ahead], [0, 1, 2])
     return (start, reference, a, b, *followed)
-
-
-def _sides(found: Contraction) -> set[int]:
-    """The iterators of a contraction that are not of a batch."""
-    return {*found.m, *found.n}
 
 
 def _lay_out(sch: Schedule, copy: BlockRef, load: Load, k: Var, thread: int, words: int) -> None:
