@@ -1,6 +1,6 @@
 """Running sums by pieces, where threads are many and each is slow.
 
-    cumsum(%x, %axis)  becomes  cumsum(%x, %axis) {piece = 32}
+    cumsum(%x) {axis = 0}  becomes  cumsum(%x) {axis = 0, piece = 32}
 
 All pieces run side by side; what they come to runs in pieces again, until one is left. Each level
 takes as many steps as a piece has elements. Where lines are enough to keep all threads busy, or
@@ -31,10 +31,10 @@ def split_scans(module: Module, ctx: PassContext) -> Module:
 
 def in_pieces(target: Target, node: Node, scope: Scope) -> Replacement:
     """What runs along an axis of known length, longer than a piece, of few lines."""
-    x, axis = node.inputs[0], node.get("axis")
-    if node.op not in RUNNING or node.get("piece") or x is None or axis is None:
+    axis = node.get("axis")
+    if node.op not in RUNNING or node.get("piece") or axis is None or node.inputs[0] is None:
         return None
-    shape = shape_of(x) or ()
+    shape = shape_of(node.inputs[0]) or ()
     sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
     if len(sizes) != len(shape) or not all(sizes):
         return None
