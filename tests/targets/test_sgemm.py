@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import assembled
 
 TARGET = "cuda -arch=sm_90a"
-SMALL = "block_m=32 block_n=32 block_k=8 thread_m=4 thread_n=4 stages=3 split_k=1"
-WIDE = "block_m=32 block_n=64 block_k=4 thread_m=8 thread_n=8 stages=2 split_k=1"
+SMALL = "block_m=32 block_n=32 block_k=8 thread_m=4 thread_n=4 stages=3 split_k=1 along_k=0"
+WIDE = "block_m=32 block_n=64 block_k=4 thread_m=8 thread_n=8 stages=2 split_k=1 along_k=1"
 # The orders of both operands' axes, the batch, whether something follows, the plan.
 FORMS = {
     "rows by rows": ("mk", "nk", 0, False, SMALL),
@@ -30,6 +30,8 @@ FORMS = {
     "a batch": ("mk", "kn", 2, False, SMALL),
     "an epilogue": ("mk", "nk", 0, True, SMALL.replace("stages=3", "stages=4")),
     "parts of the sum": ("mk", "nk", 0, True, SMALL.replace("3 split_k=1", "2 split_k=2")),
+    "rows by rows, along k": ("mk", "nk", 0, False, SMALL.replace("along_k=0", "along_k=1")),
+    "rows by columns, along k": ("mk", "kn", 2, True, SMALL.replace("along_k=0", "along_k=1")),
     "more of each thread": ("mk", "nk", 0, False, WIDE),
 }  # fmt: skip
 
@@ -58,7 +60,7 @@ def gemm(m, n, k, left="mk", right="nk", batch=0, epilogue=False):
 
 
 def sizes_of(form):
-    return (64, 16) if FORMS[form][-1] is WIDE else (32, 32)
+    return (64, 8) if FORMS[form][-1] is WIDE else (32, 32)
 
 
 @cache
@@ -137,11 +139,17 @@ def test_a_fault_of_copies_is_found(fault):
         check(parse(FAULTS[fault](text)), form)
 
 
+def test_words_are_turned_one_at_a_time():
+    ptx = tw.build(scheduled("rows by rows"), TARGET).ptx
+    assert set(re.findall(r"cp\.async\.(c\w)\.shared\.global .*, (\d+);", ptx)) == {("ca", "4")}
+
+
 def test_large_sizes_take_it_and_spill_nothing():
     made = schedule(gemm(4096, 4096, 4096), TARGET)
     assert made.decisions[0].rule == "sgemm"
     ptx = tw.build(made.schedule.function, TARGET).ptx
-    assert re.search(r"cp\.async\.ca\.shared\.global .*, 4;", ptx)
+    assert "along_k=1" in made.decisions[0].plan
+    assert set(re.findall(r"cp\.async\.c\w\.shared\.global .*, (\d+);", ptx)) == {"16"}
     assert "ld.shared.v4" in ptx
     assert re.findall(r"st\.global\S*", ptx) == ["st.global.v4.b32"] * 16
     assert not re.search(r"^\s*call", ptx, re.MULTILINE)
@@ -153,6 +161,15 @@ def test_large_sizes_take_it_and_spill_nothing():
 @pytest.mark.parametrize("sizes", [(1000, 1000, 1000), (4096, 4096, 98)], ids=str)
 def test_sizes_that_no_tile_divides_are_left_to_others(sizes):
     assert schedule(gemm(*sizes), TARGET).decisions[0].rule == "gemm"
+
+
+def test_operands_that_are_made_on_the_way_are_left_to_others():
+    A, B = te.placeholder((128, 128), name="A"), te.placeholder((128, 128), name="B")
+    P = te.compute((128, 128), lambda i, k: A[i, k] * 2.0, name="P")
+    r = te.reduce_axis((0, 128), name="r")
+    C = te.compute((128, 128), lambda i, j: te.sum(P[i, r] * B[j, r], axis=r), name="C")
+    made = schedule(te.function([A, B, C], name="scaled"), TARGET)
+    assert made.decisions[0].rule == "gemm"
 
 
 def test_older_gpus_have_other_rules():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright import sym, te
@@ -160,8 +161,68 @@ def _arg(*, greatest: bool) -> Lowering:
 # ------------------------------------------------------------------------------------ running
 
 
+Prefix = Callable[..., Expr]  # of a position along the axis, and an index of the others
+
+
+@dataclass(frozen=True)
+class _Running:
+    """What runs along an axis: sums, or products."""
+
+    combine: Callable[[Expr, Expr], Expr]
+    start: int
+    of: DType
+    rest: tuple[Expr, ...]  # the other dimensions
+    piece: int  # elements that are taken one after the other; 0: all
+
+    def prefixes(self, element: Prefix, length: Expr, name: str) -> tuple[Prefix, Prefix]:
+        """What the elements before each position come to, without and with its own."""
+        count = static(length)
+        if not self.piece or count is None or count <= self.piece:
+            sums = self._scan(element, length, self.rest, name)
+            return (
+                lambda at, *index: sums[(at, *index)],
+                lambda at, *index: sums[(sym.add(at, 1), *index)],
+            )
+        pieces = sym.as_expr(-(-count // self.piece))
+
+        def inside(t: Expr, p: Expr, *index: Expr) -> Expr:
+            place = sym.add(sym.mul(p, self.piece), t)
+            if count % self.piece == 0:
+                return element(place, *index)
+            filled = element(sym.minimum(place, count - 1), *index)
+            return te.select(sym.lt(place, count), filled, te.const(self.start, self.of))
+
+        own = self._scan(inside, sym.as_expr(self.piece), (pieces, *self.rest), name)
+        before, _ = self.prefixes(
+            lambda p, *index: own[(sym.as_expr(self.piece), p, *index)], pieces, f"{name}_pieces"
+        )
+
+        def prefix(further: int) -> Prefix:
+            def found(at: Expr, *index: Expr) -> Expr:
+                p, t = sym.floordiv(at, self.piece), sym.floormod(at, self.piece)
+                return self.combine(before(p, *index), own[(sym.add(t, further), p, *index)])
+
+            return found
+
+        return prefix(0), prefix(1)
+
+    def _scan(self, element: Prefix, length: Expr, rest: tuple[Expr, ...], name: str) -> Tensor:
+        """Its step t holds what the first t elements come to."""
+        steps = sym.simplify(sym.add(length, 1))
+        state = te.placeholder((steps, *rest), self.of, name=f"{name}_state")
+
+        def step(t: Expr, *index: Expr) -> Expr:
+            return self.combine(state[(t - 1, *index)], element(sym.sub(t, 1), *index))
+
+        begin = te.compute(
+            (1, *rest), lambda *_: te.const(self.start, self.of), name=f"{name}_start"
+        )
+        update = te.compute((steps, *rest), step, name=f"{name}_step")
+        return te.scan(begin, update, state, name=f"{name}_sums")
+
+
 def _running(combine: Callable[[Expr, Expr], Expr], start: int) -> Lowering:
-    """A scan whose step t holds the first t elements: sums with and without the last of them."""
+    """A scan along the axis; or of its pieces, and of what those come to."""
 
     def rule(use: Use, x: Tensor, axis: Tensor | None) -> Tensor:
         known = use.call.ints(1)
@@ -171,25 +232,23 @@ def _running(combine: Callable[[Expr, Expr], Expr], start: int) -> Lowering:
             return running_at_run_time(use, x, axis, combine, start, of)
         at = front_axis(known[0], x.ndim)
         length = x.shape[at]
-        rest = [dim for other, dim in enumerate(x.shape) if other != at]
-        steps = sym.simplify(sym.add(length, 1))
-        state = te.placeholder((steps, *rest), of, name=f"{use.name}_state")
+        rest = tuple([dim for other, dim in enumerate(x.shape) if other != at])
 
-        def step(t: Expr, *index: Expr) -> Expr:
-            place = sym.sub(length, t) if use["reverse"] else sym.sub(t, 1)
-            element = x[(*index[:at], place, *index[at:])]
-            return combine(state[(t - 1, *index)], te.cast(element, of))
+        def place(t: Expr) -> Expr:
+            return sym.sub(sym.sub(length, 1), t) if use["reverse"] else t
 
-        begin = te.compute((1, *rest), lambda *_: te.const(start, of), name=f"{use.name}_start")
-        update = te.compute((steps, *rest), step, name=f"{use.name}_step")
-        sums = te.scan(begin, update, state, name=f"{use.name}_sums")
+        def element(t: Expr, *index: Expr) -> Expr:
+            return te.cast(x[(*index[:at], place(t), *index[at:])], of)
 
-        def element(*index: Expr) -> Expr:
-            t = sym.sub(sym.sub(length, 1), index[at]) if use["reverse"] else index[at]
-            t = t if use["exclusive"] else sym.add(t, 1)
-            return te.cast(sums[(t, *index[:at], *index[at + 1 :])], use.dtype)
+        running = _Running(combine, start, of, rest, use["piece"])
+        without, with_own = running.prefixes(element, length, use.name)
+        found = without if use["exclusive"] else with_own
 
-        return te.compute(use.shape, element, name=use.name)
+        def result(*index: Expr) -> Expr:
+            others = (*index[:at], *index[at + 1 :])
+            return te.cast(found(place(index[at]), *others), use.dtype)
+
+        return te.compute(use.shape, result, name=use.name)
 
     return rule
 

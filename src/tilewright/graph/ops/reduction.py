@@ -191,6 +191,9 @@ def _running(fn: Callable[..., Any], start: int) -> Callable[..., Array]:
     return run
 
 
+_PIECES = "With `piece`, code runs along pieces of so many elements side by side."
+
+
 def _running_op(name: str, doc: str, fn: Callable[..., Any], start: int) -> Op:
     return Op(
         name,
@@ -199,7 +202,7 @@ def _running_op(name: str, doc: str, fn: Callable[..., Any], start: int) -> Op:
         same_type,
         _running(fn, start),
         OPAQUE,
-        (Attr("exclusive", bool, False), Attr("reverse", bool, False)),
+        (Attr("exclusive", bool, False), Attr("reverse", bool, False), Attr("piece", int, 0)),
     )
 
 
@@ -213,6 +216,6 @@ OPS = (
     _reduction("reduce_min", "The least along axes; NaN wins.", _min, ANY),
     _arg_op("arg_max", "greatest", np.argmax),
     _arg_op("arg_min", "least", np.argmin),
-    _running_op("cumsum", "Running sums along an axis.", np.cumsum, 0),
-    _running_op("cumprod", "Running products along an axis.", np.cumprod, 1),
+    _running_op("cumsum", f"Running sums along an axis. {_PIECES}", np.cumsum, 0),
+    _running_op("cumprod", f"Running products along an axis. {_PIECES}", np.cumprod, 1),
 )

@@ -40,6 +40,7 @@ from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+from tilewright.graph.passes.split_scans import split_scans
 from tilewright.graph.passes.stream_attention import stream_attention
 from tilewright.graph.passes.tabulate_bytes import tabulate_bytes
 from tilewright.graph.passes.trim_kernels import trim_kernels
@@ -110,6 +111,7 @@ LAYOUT = (
 UNROLLED = (
     nest_switches,
     count_ranks,
+    split_scans,
     gather_updates,
     unroll_single_steps,
     cancel_reshapes,

@@ -13,6 +13,7 @@ from tilewright.rules.gpu.gemm_hopper import GEMM_HOPPER
 from tilewright.rules.gpu.gemv import GEMV
 from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.rows import ROWS
+from tilewright.rules.gpu.scan import SCAN_RULE
 from tilewright.rules.gpu.sgemm import SGEMM
 from tilewright.rules.gpu.transpose import TRANSPOSE
 from tilewright.rules.gpu.winograd import WINOGRAD
@@ -28,6 +29,7 @@ RULES: RuleSet = (
     (ROWS,),
     (GEMV,),
     (DEPTHWISE, REDUCTION),
+    (SCAN_RULE,),
     (TRANSPOSE,),
     (ELEMENTWISE,),
     (FALLBACK,),

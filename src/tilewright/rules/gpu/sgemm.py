@@ -4,13 +4,14 @@
       for ko [software_pipeline] { copy A, B; for ki { registers += A[ki, :] B[ki, :] } } } }
 
 Copies of the tiles `stages - 1` steps ahead are under way while a block multiplies, and take no
-registers. Tiles in shared memory have neighbours along m and n; what lies along k in memory is
-turned by copies of single words. A thread has `thread_m x thread_n` sums; of its numbers in a tile,
-the first 16 bytes of all threads lie before the second of all, so that a load of a warp of 4 x 8
-threads meets no bank twice. Where tiles are too few for the GPU, `split_k` parts of the sum are
-computed apart.
+registers. An operand that lies along k in memory is copied 16 bytes at a time and loaded by fours
+of k (`along_k`), or turned by copies of single words; other tiles have neighbours along m or n.
+What the threads of a warp, 4 x 8 of them, load at once lies side by side in a tile, so that no bank
+is met twice: first accesses of all threads before their second ones, first rows of all before their
+second. Where tiles are too few for the GPU, `split_k` parts of the sum are computed apart.
 
-Sizes that no tile divides, dynamic ones and windows are left to the rule `gemm`.
+Sizes that no tile divides, dynamic ones, windows, and operands that are made on the way into their
+tiles are left to the rule `gemm`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tilewright.rules.gpu.parts import (
     parts_along,
 )
 from tilewright.rules.gpu.reduction import through
-from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
+from tilewright.rules.match.contraction import contraction, multiplies_tf32
 from tilewright.rules.match.nest import fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
@@ -54,6 +55,7 @@ class Plan:
     thread_n: int
     stages: int  # tiles of each operand in shared memory
     split_k: int = 1
+    along_k: int = 0  # whether operands that lie along k stay so in shared memory
 
     @property
     def threads(self) -> int:
@@ -69,12 +71,15 @@ class Found:
     m: int
     n: int
     k: int
+    along_k: int  # operands that lie so in memory
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """C[m, n] = sum of A B, each read by m or n and k as they are, all sizes known."""
     nest = nest_of(sch, reference)
     if not context.target.has(FEATURE) or nest is None or not is_expression(nest.block):
+        return None
+    if sch.get_producers(reference):
         return None
     found = contraction(nest)
     if found is None or len(nest.reduce) != 1 or nest.is_dynamic(list(nest.loops)):
@@ -89,9 +94,10 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     sides = ((found.a, nest.var(m)), (found.b, nest.var(n)))
     if not all(_is_matrix(load, {side, nest.var(k)}) for load, side in sides):
         return None
-    sizes = [nest.guess(at) for at in (m, n, k)]
+    sizes = nest.guess(m), nest.guess(n), nest.guess(k)
     whole = found.guess(tuple(nest.spatial))
-    return Found(reference, whole // (sizes[0] * sizes[1]), *sizes)
+    along_k = sum(load.index[-1] is nest.var(k) for load, _ in sides)
+    return Found(reference, whole // (sizes[0] * sizes[1]), *sizes, along_k)
 
 
 def _is_matrix(load: Load, inner: set[Var]) -> bool:
@@ -134,6 +140,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "thread_n": (2 * words, words),
             "stages": (4, 3, 2),
             "split_k": splits(sm),
+            "along_k": (0, 1) if found.along_k else (0,),
         },
         legal,
     )
@@ -150,8 +157,10 @@ def _threads(c: Columns) -> Column:
 
 
 def _shared_bytes(c: Columns, words: int) -> Column:
-    """Of f32, rows padded by an access."""
-    found: Column = 4 * c["stages"] * c["block_k"] * (c["block_m"] + c["block_n"] + 2 * words)
+    """Of f32, rows padded by an access: those of k, or those along it."""
+    sides = c["block_m"] + c["block_n"]
+    turned = c["block_k"] * (sides + 2 * words)
+    found: Column = 4 * c["stages"] * np.where(c["along_k"], sides * (c["block_k"] + words), turned)
     return found
 
 
@@ -173,7 +182,10 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     loads = (c["thread_m"] + c["thread_n"]) / words  # of a thread for one of k
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words of a step
     warps = threads / sm.warp
-    issued = warps * (c["block_k"] * (sums + loads) + moved / threads) / sm.warps_issued_per_cycle
+    # A copy takes its place in both memories.
+    wide = np.where(c["along_k"] | (found.along_k == 0), words, 1)
+    copies = 2 * moved / threads / wide
+    issued = warps * (c["block_k"] * (sums + loads) + copies) / sm.warps_issued_per_cycle
     read = warps * c["block_k"] * loads  # in turns of all banks
     busy = np.maximum(np.maximum(issued, read), 4 * moved / sm.l2_bytes_per_cycle)
     # Threads meet once in a step; what the others of a multiprocessor do then is done.
@@ -206,7 +218,7 @@ def _tiled(
 ) -> tuple[BlockRef, ...]:
     found = contraction_of(sch, reference)
     nest = found.nest
-    m = next(at for at in found.m if nest.extent(at) is not ONE and at in _sides(found))
+    m = next(at for at in found.m if nest.extent(at) is not ONE)
     n, k, words = found.n[-1], found.k[0], sm.access_words
     lanes_m, lanes_n = _lanes(sm)
     a, b = (copied_by(sch, reference, load) for load in (found.a, found.b))
@@ -216,15 +228,21 @@ def _tiled(
     ko, ki, kk = sch.split(nest.loops[k], [None, plan.block_k // words, words])
     outer = [nest.loops[at] for at in nest.spatial if at not in (m, n)]
     grid, threads = [*outer, far, column], [warp_m, warp_n, lane_m, lane_n]
-    sch.reorder(*grid, *threads, ko, ki, kk, ii, jj)
+    keeps = [bool(plan.along_k) and load.index[-1] is nest.var(k) for load in (found.a, found.b)]
+    inner = (jj, ii, kk) if all(keeps) else (kk, ii, jj)  # so that few operands are in registers
+    sch.reorder(*grid, *threads, ko, ki, *inner)
     followed = through(sch, reference, threads[-1])
     sch.bind(fused(sch, grid), "blockIdx.x")
     sch.bind(fused(sch, threads), "threadIdx.x")
     sides = ((a, found.a, m, plan.thread_m), (b, found.b, n, plan.thread_n))
-    for copy, load, side, thread in sides:
+    for (copy, load, side, thread), keep in zip(sides, keeps, strict=True):
         sch.compute_at(copy, ko)
-        lanes = copy_lanes(sch, copy, 4 * words) if load.index[-1] is nest.var(side) else 1
-        _lay_out(sch, copy, load, nest.var(k), thread, words)
+        runs = keep or load.index[-1] is nest.var(side)
+        lanes = copy_lanes(sch, copy, 4 * words) if runs else 1
+        if keep:
+            _spread_rows(sch, copy, load, thread, words)
+        else:
+            _lay_out(sch, copy, load, nest.var(k), thread, words)
         _copy(sch, copy, ko, plan.threads, lanes)
     start = sch.decompose_reduction(reference, ko)
     for loop in (kk, ii, jj):
@@ -236,11 +254,6 @@ def _tiled(
     return (start, reference, a, b, *followed)
 
 
-def _sides(found: Contraction) -> set[int]:
-    """The iterators of a contraction that are not of a batch."""
-    return {*found.m, *found.n}
-
-
 def _lay_out(sch: Schedule, copy: BlockRef, load: Load, k: Var, thread: int, words: int) -> None:
     """A tile by k, then the accesses of a thread, then threads; rows of k are padded, so that
     threads which fill them hit different banks."""
@@ -250,6 +263,14 @@ def _lay_out(sch: Schedule, copy: BlockRef, load: Load, k: Var, thread: int, wor
     order = ", ".join((*outer, order))
     sch.transform_layout(copy, ("write", 0), f"({', '.join((*outer, first, last))}) -> ({order})")
     sch.storage_align(copy, 0, -4, 2 * words, words)
+
+
+def _spread_rows(sch: Schedule, copy: BlockRef, load: Load, thread: int, words: int) -> None:
+    """A tile that stays along k: the first rows of all threads, then their second ones."""
+    *outer, side, k = [f"d{at}" for at in range(len(load.index))]
+    order = ", ".join((*outer, f"{side} % {thread}", f"{side} // {thread}", k))
+    sch.transform_layout(copy, ("write", 0), f"({', '.join((*outer, side, k))}) -> ({order})")
+    sch.storage_align(copy, 0, -2, 2 * words, words)
 
 
 def _store(sch: Schedule, store: BlockRef, words: int) -> None:
