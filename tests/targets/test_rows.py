@@ -114,9 +114,11 @@ def test_what_threads_keep_is_what_they_read_themselves(width, row, shift, is_ke
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_prologue_that_rows_have_no_registers_for_is_a_kernel_of_its_own():
-    made = schedule(lower_graph(model("tanh_layer_norm", 8, 1 << 17).main, "f"), TARGET)
-    assert "t" in [decision.block for decision in made.decisions]
+@pytest.mark.parametrize("columns", [1 << 17, "n"])
+def test_a_prologue_that_rows_have_no_registers_for_is_a_kernel_of_its_own(columns):
+    fn = lower_graph(model("tanh_layer_norm", 8, columns, "bf16").main, "f")
+    made = {decision.block: decision.rule for decision in schedule(fn, TARGET).decisions}
+    assert made == {"t": "elementwise", "y": "rows"}
 
 
 def test_the_tuner_may_search_rows():

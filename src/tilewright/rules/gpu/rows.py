@@ -76,7 +76,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         stages = stages_of(sch, reference, with_prologue=with_prologue)
         found = None if stages is None else _found(sch, stages)
         # A prologue joins where the rows that it makes stay in registers.
-        if found is None or not with_prologue or _is_held(found, sm.block_threads, sm):
+        if found is not None and (not with_prologue or _is_held(found, sm.block_threads, sm)):
             return found
     return None
 
