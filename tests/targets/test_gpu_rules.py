@@ -391,3 +391,16 @@ def test_weights_are_loaded_before_a_kernel_waits():
     assert before.count("ld.global.") > 4
     assert "ld.global.nc" not in before
     assert "ld.global." in after
+
+
+@pytest.mark.parametrize(("dtype", "vectors"), [("f32", 8), ("bf16", 4)])
+def test_threads_that_share_a_result_read_by_sixteen_bytes(dtype, vectors):
+    x = te.placeholder((64, 8192), dtype, name="x")
+    k = te.reduce_axis((0, 8192), name="k")
+    y = te.compute((64,), lambda i: te.max(te.cast(x[i, k], "f32"), axis=k), name="y")
+    made = schedule(te.function([x, y], name="f"), TARGET)
+    assert [each.rule for each in made.decisions] == ["reduction"]
+    device = lower(made.schedule.function, "gpu")
+    reads = re.findall(r"ld\.global\S*", device_code(device, TARGET).ptx)
+    assert len(reads) == vectors
+    assert all(read.endswith(".v4.b32") for read in reads)

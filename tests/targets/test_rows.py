@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import graph
+from tilewright import graph, te
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
@@ -84,9 +84,41 @@ def test_rows_that_registers_have_no_room_for_go_through_shared_memory():
     assert {buffer.name: buffer.scope for buffer in fn.allocs}["y_exp"] != "local"
 
 
-def test_a_prologue_that_rows_have_no_registers_for_is_a_kernel_of_its_own():
-    made = schedule(lower_graph(model("tanh_layer_norm", 8, 1 << 17).main, "f"), TARGET)
-    assert "t" in [decision.block for decision in made.decisions]
+def of_two_stages(width, row, shift):
+    """Rows of a matrix times their sums; the second stage reads them some elements on."""
+    x = te.placeholder((3, width), "f32", name="x")
+    at = te.placeholder((3,), "i64", name="at")
+    k = te.reduce_axis((0, 512), name="k")
+    sums = te.compute((3,), lambda i: te.sum(x[row(at, i), k], axis=k), name="sums")
+    y = te.compute((3, 512), lambda i, j: x[row(at, i), j + shift] * sums[i], name="y")
+    return te.function([x, at, y], name="f")
+
+
+@pytest.mark.parametrize(
+    ("width", "row", "shift", "is_kept"),
+    [
+        (512, lambda at, i: i, 0, True),
+        (1024, lambda at, i: i, 0, False),  # a part of each row
+        (1024, lambda at, i: i, 1, False),  # elements of other threads
+        (512, lambda at, i: te.min(te.max(te.cast(at[i], "index"), 0), 2), 0, False),  # any row
+    ],
+)
+def test_what_threads_keep_is_what_they_read_themselves(width, row, shift, is_kept):
+    made = schedule(of_two_stages(width, row, shift), TARGET)
+    assert [decision.rule for decision in made.decisions] == ["rows"]
+    assert is_kept == any(buffer.name == "x_local" for buffer in made.schedule.function.allocs)
+    x = np.random.default_rng(0).standard_normal((3, width)).astype(np.float32)
+    out = np.zeros((3, 512), np.float32)
+    tw.interpret(lower(made.schedule.function, "gpu"), x, np.arange(3), out)
+    want = x[:, shift : shift + 512] * x[:, :512].sum(1, keepdims=True)
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [1 << 17, "n"])
+def test_a_prologue_that_rows_have_no_registers_for_is_a_kernel_of_its_own(columns):
+    fn = lower_graph(model("tanh_layer_norm", 8, columns, "bf16").main, "f")
+    made = {decision.block: decision.rule for decision in schedule(fn, TARGET).decisions}
+    assert made == {"t": "elementwise", "y": "rows"}
 
 
 def test_the_tuner_may_search_rows():

@@ -47,10 +47,9 @@ def exp(x: Real) -> Real:
 
 
 def exp_nonpositive(x: Real) -> Real:
-    """What vanishes is chosen: beside an infinite power the rest is no number. The rest is normal,
-    so that the instruction that flushes is as good."""
-    power = _finite_exp(x.at_most(0.0), FLUSHED_POWER)
-    return (x < limits(x).least_normal).choose(0.0, power)
+    """What vanishes may be flushed. Both limits are one instruction each, which passes NaN on."""
+    within = sym.Max(sym.Min(x.expr, x.same(0.0)), x.same(limits(x).least))
+    return _finite_exp(Real(within), FLUSHED_POWER)
 
 
 def _finite_exp(x: Real, op: str = POWER) -> Real:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.dtype import I64
 from tilewright.base.multiprocessor import (
     LINE_BYTES,
@@ -31,7 +32,15 @@ from tilewright.rules.gpu.reduction import (
     share_parts,
 )
 from tilewright.rules.gpu.threads import MOST_TURNS, by_one_thread
-from tilewright.rules.match.nest import Nest, block_of, fused, inner_nest, loop_extents, total
+from tilewright.rules.match.nest import (
+    Access,
+    Nest,
+    block_of,
+    fused,
+    inner_nest,
+    loop_extents,
+    total,
+)
 from tilewright.rules.match.rows import Stages, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit
@@ -74,7 +83,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         stages = stages_of(sch, reference, with_prologue=with_prologue)
         found = None if stages is None else _found(sch, stages)
         # A prologue joins where the rows that it makes stay in registers.
-        if found is None or not with_prologue or _is_held(found, sm.block_threads, sm):
+        if found is not None and (not with_prologue or _is_held(found, sm.block_threads, sm)):
             return found
     return None
 
@@ -140,16 +149,25 @@ def _readers(found: Stages, buffer: Buffer) -> list[str]:
 
 
 def _has_rows(found: Stages, buffer: Buffer) -> bool:
-    """Whether every row has elements of its own, and as many as a stage takes."""
+    """Whether all stages that read a buffer read all of it, each element where it is."""
     for name, nest in _named(found):
         rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
+        axes = [*rows, *_own_axes(found, name, nest)]
+        moved = [nest.var(at) for at in axes if nest.extent(at) is not ONE]
         for read in nest.reads:
-            if read.buffer is buffer:
-                inner = [nest.var(at) for at in _own_axes(found, name, nest)]
-                across = [nest.var(at) for at in rows if nest.extent(at) is not ONE]
-                if any(read.stride(var) is ZERO for var in (*inner, *across)) or not inner:
-                    return False
+            if read.buffer is buffer and (
+                total(nest, axes) != _elements(buffer.shape)
+                or any(read.stride(var) in (None, ZERO) for var in moved)
+                or not _is_in_place(nest, read)
+            ):
+                return False
     return True
+
+
+def _is_in_place(nest: Nest, access: Access) -> bool:
+    """Whether an access is at the element that the iterators tell, not at a neighbour of it."""
+    first = {nest.var(at): ZERO for at in nest.loops}
+    return sym.simplify(sym.substitute(access.offset, first)) is ZERO
 
 
 def _named(found: Stages) -> list[tuple[str, Nest]]:
@@ -175,7 +193,11 @@ def _is_last_axis(nest: Nest, found: Stages, name: str) -> bool:
         return False
     var = nest.var(own[0])
     strides = [access.stride(var) for access in nest.accesses]
-    return all(isinstance(stride, Const) and stride.value in (0, 1) for stride in strides)
+    made = {each.block.writes[0].buffer for each in found.members.values()}
+    in_place = all(_is_in_place(nest, read) for read in nest.reads if read.buffer in made)
+    return in_place and all(
+        isinstance(stride, Const) and stride.value in (0, 1) for stride in strides
+    )
 
 
 def _elements(shape: tuple[object, ...]) -> int:
