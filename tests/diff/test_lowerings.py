@@ -878,6 +878,22 @@ for _reverse in (False, True):
         clip=1.5,
         note=_note,
     )
+case(
+    "quantized_lstm",
+    rand(4, 3, 20),
+    rand(20, 5, low=-128, high=128, of=np.int8),
+    np.full(20, 0.01, np.float32),
+    rand(20, low=-500, high=500, of=np.int32),
+    rand(20, low=-3, high=4, of=np.int8),
+    _LENGTHS,
+    rand(3, 5),
+    rand(3, 5, seed=1),
+    activations=_THREE,
+    outputs=3,
+    reverse=True,
+    fixed=(1, 2, 3, 4),
+    reduction=20,
+)
 case("rnn", rand(4, 3, 5), rand(5, 5), activations=_ONE, reduction=20)
 case(
     "gru",

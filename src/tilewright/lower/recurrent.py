@@ -263,8 +263,8 @@ def _state_range(layer: Layer, h: Tensor) -> tuple[Tensor, Tensor]:
         step = te.select(width > 0, width / steps, te.const(1, of))
         return step, te.round(-least / step) - offset
 
-    made: tuple[Tensor, Tensor] = te.compute((layer.times, 1), element, name=f"{use.name}_range")
-    return made
+    step, point = te.compute((layer.times, 1), element, name=f"{use.name}_range")
+    return step, point
 
 
 def _lstm_steps(

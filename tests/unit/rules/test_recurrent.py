@@ -32,6 +32,46 @@ def test_every_plan_keeps_the_answer(check_plans, batch, hidden):
     check_plans(fn, RECURRENT, SERVER, inputs, outputs, constants=["r"])
 
 
+ARM = "aarch64-linux-gnu -mcpu=neoverse-n1"
+DESKTOP = "x86_64-linux-gnu -mcpu=haswell"
+
+
+def quantized_lstm(steps, batch, hidden, states, weights):
+    gates = 4 * hidden
+    module = graph.parse(
+        f"graph @main(%g: f32[{steps}, {batch}, {gates}], %r: {weights}[{gates}, {hidden}], "
+        f"%s: f32[{gates}], %t: i32[{gates}]) -> (f32[{steps}, {batch}, {hidden}]) {{"
+        '%y = quantized_lstm(%g, %r, %s, %t) {activations = (("sigmoid", 0.0, 0.0), '
+        f'("tanh", 0.0, 0.0), ("tanh", 0.0, 0.0)), states = dtype {states}}} return %y }}'
+    )
+    return lower_graph(module.main, "lstm")
+
+
+DOTS = [
+    (SERVER, "u8", "i8", "vnni_u8_dot"),
+    (ARM, "i8", "i8", "neon_sdot_by_element"),
+    (DESKTOP, "i16", "i16", "madd_i16_dot_256"),
+]
+
+
+@pytest.mark.parametrize(("target", "states", "weights", "dot"), DOTS)
+def test_states_in_bytes_are_multiplied_by_dot_products(target, states, weights, dot):
+    made = schedule(quantized_lstm(3, 1, 64, states, weights), target, constants=["r"])
+    assert dot in str(made.schedule.function)
+
+
+@pytest.mark.parametrize(("target", "states", "weights"), [each[:3] for each in DOTS])
+def test_every_plan_of_bytes_keeps_the_answer(check_plans, target, states, weights):
+    rng = np.random.default_rng(0)
+    batch, hidden = 2, 16
+    gates = rng.standard_normal((2, batch, 4 * hidden)).astype(np.float32)
+    r = rng.integers(-128, 128, (4 * hidden, hidden)).astype(weights.replace("i", "int"))
+    scale, totals = np.full(4 * hidden, 0.01, np.float32), r.sum(axis=1, dtype=np.int32)
+    fn = quantized_lstm(2, batch, hidden, states, weights)
+    outputs = [((2, batch, hidden), np.float32)]
+    check_plans(fn, RECURRENT, target, [gates, r, scale, totals], outputs, constants=["r"])
+
+
 def test_weights_beyond_l2_are_walked_over_in_alternating_direction():
     large = schedule(lstm(35, 1, 650), SERVER, constants=["r"]).decisions[0].plan
     small = schedule(lstm(35, 1, 64), SERVER, constants=["r"]).decisions[0].plan

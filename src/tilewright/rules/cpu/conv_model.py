@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.base.machine import Machine
 from tilewright.base.target import Target
 from tilewright.rules.cost import TIE_SHARE
-from tilewright.rules.cpu.gemm_model import fits_registers, step_cycles
+from tilewright.rules.cpu.gemm_model import MOST_TAILS, fits_registers, step_cycles
 from tilewright.rules.space import Column
 
 
@@ -102,14 +102,12 @@ def is_register_tile(problem: Problem, nr: Any, positions: Any, target: Target) 
 def shapes(problem: Problem, most: int) -> Iterator[tuple[int, ...]]:
     """Boxes of up to `most` positions: along the last axis, and along others once it is full.
 
-    A dynamic axis may leave much over; then the one before serves as well.
+    What a dynamic axis leaves over is a tile of its own, for each number of positions.
     """
     dims = problem.extents
     if problem.is_dynamic[-1]:
-        tall = dims[-2] if len(dims) > 2 and not problem.is_dynamic[-2] else 1
-        for size in range(1, most + 1):
-            for rows in range(1, min(tall, most // size) + 1):
-                yield ((1,) * (len(dims) - 2)) + (rows, size)
+        for size in range(1, min(most, MOST_TAILS) + 1):
+            yield ((1,) * (len(dims) - 1)) + (size,)
         return
     full: tuple[int, ...] = ()
     for axis in reversed(range(len(dims))):

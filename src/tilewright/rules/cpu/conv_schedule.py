@@ -11,6 +11,7 @@ from tilewright.rules.match.windows import Convolution
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SPATIAL
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 
@@ -76,6 +77,8 @@ def apply(
         attempt(sch, sch.prefetch, sums, image, tiles[-1], 1, inner, True)
     if plan.parallel:
         sch.parallel(sch.fuse(*shared))
+    if found.size(found.out_spatial[-1]) is None:
+        sch.annotate(tiles[-1], TAILS, True)
     return tuple(done)
 
 

@@ -243,7 +243,7 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
     else:
         each = dot_tile_cycles(weights.dot, machine, c["sequences"], width, k, near=True)
         compute = panels * groups * each
-        calls = k / weights.dot.steps
+        calls = k // weights.dot.steps
     turns = panels * groups * calls / machine.fma_per_cycle  # a slot for the end of each turn
     # Weights beyond L2: what was used last is still there if the next step begins with it.
     size_bytes = gates * weights.units * k * weights.element_bytes

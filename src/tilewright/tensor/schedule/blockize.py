@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.sym import ONE, ZERO, Context, Expr, Var
-from tilewright.tensor.ir import REDUCE, SCAN, Block, For, Function, Iter, Region, Stmt
+from tilewright.tensor.ir import REDUCE, Block, For, Function, Iter, Region, Stmt
 from tilewright.tensor.regions import access_regions, region_over, substitute_region
 from tilewright.tensor.schedule.analysis.nests import copy_nest, is_unit, perfect_chain, roles_of
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_loop, refuse
@@ -233,6 +233,8 @@ def _check_chain(fn: Function, chain: Sequence[For], block: Block) -> None:
             reason = f"it drives no iterator of @{block.name}"
         elif block.init is not None and roles.is_mixed(loop.var):
             reason = "it drives both spatial and reduce iterators"
+        elif loop.var in roles.scan:
+            reason = f"it drives a scan of @{block.name}"
         if reason:
             raise refuse(
                 fn,
@@ -241,10 +243,3 @@ def _check_chain(fn: Function, chain: Sequence[For], block: Block) -> None:
                 f"a block, {reason}",
                 loop.var,
             )
-    if any(it.kind == SCAN for it in block.iters):
-        raise refuse(
-            fn,
-            "TW2160",
-            f"cannot blockize loop %{chain[0].var.name}: @{block.name} scans",
-            block.name,
-        )

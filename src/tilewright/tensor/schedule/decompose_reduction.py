@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.sym import Expr, Size, Var
-from tilewright.tensor.ir import REDUCE, SCAN, SPATIAL, Block, For, Function, seq
+from tilewright.tensor.ir import REDUCE, Block, For, Function, seq
 from tilewright.tensor.regions import access_regions
 from tilewright.tensor.schedule.analysis.nests import (
     Roles,
@@ -78,7 +78,7 @@ def _init_block(block: Block, name: str, mapping: dict[Var, Expr]) -> Block:
     kept = [
         (it, binding)
         for it, binding in zip(block.iters, block.bindings, strict=True)
-        if it.kind == SPATIAL
+        if it.kind != REDUCE
     ]
     iters = tuple([it for it, _ in kept])
     reads, writes = access_regions(block.init, None, iters)
@@ -129,13 +129,6 @@ def _check_block(fn: Function, block: Block) -> None:
             block.name,
             help="only a reduction that has not been decomposed yet has one",
         )
-    if any(it.kind == SCAN for it in block.iters):
-        raise refuse(
-            fn,
-            "TW2151",
-            f"cannot decompose @{block.name}: it scans, and every step starts from the one before",
-            block.name,
-        )
 
 
 def _check_loops(
@@ -152,6 +145,15 @@ def _check_loops(
                 help=f"decompose at %{loop.var.name} or a loop around it",
             )
     for loop in inner:
+        if loop.var in roles.scan:
+            raise refuse(
+                fn,
+                "TW2151",
+                f"cannot decompose @{block.name} at loop %{inner[0].var.name}: %{loop.var.name} "
+                "scans, and every step starts from the one before",
+                loop.var,
+                help=f"decompose at a loop inside %{loop.var.name}",
+            )
         if roles.is_mixed(loop.var):
             raise refuse(
                 fn,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tilewright.base.dtype import I8, I16, U8
 from tilewright.base.errors import UserError
 
 TANH, SIGMOID = ("tanh", 0.0, 0.0), ("sigmoid", 0.0, 0.0)
@@ -79,6 +80,29 @@ def test_short_sequences_keep_their_state(run_op, layer):
         np.testing.assert_allclose(made[:length, one], alone[0])
         np.testing.assert_allclose(last[one], alone[1])
         assert (made[length:, at] == 0).all()
+
+
+@pytest.mark.parametrize("states", [U8, I8, I16])
+def test_bytes_are_as_near_as_their_steps(run_op, layer, rng, states):
+    """The same sums whatever type holds the states; a state is wrong by half a step at most."""
+    x, _, h = layer(4)
+    hidden = h.shape[1]
+    r, zero = rng.integers(-128, 128, (4 * hidden, hidden), np.int8), np.int8([3] * 4 * hidden)
+    scale, totals = np.full(4 * hidden, 0.01), (r - 3.0).sum(axis=1).astype(np.int32)
+    kinds = {"activations": (SIGMOID, TANH, TANH), "outputs": 3}
+    made = run_op("quantized_lstm", x, r, scale, totals, zero, None, h, states=states, **kinds)
+    same = run_op("quantized_lstm", x, r, scale, totals, zero, None, h, **kinds)
+    real = run_op("lstm", x, (r - 3.0) * scale[:, None], None, h, **kinds)
+    for have, again, want in zip(made, same, real, strict=True):
+        assert (have == again).all()
+        np.testing.assert_allclose(have, want, atol=0.05)
+
+
+def test_states_without_a_range_are_zero(run_op):
+    x, r = np.zeros((1, 1, 4)), np.int8([[5]] * 4)
+    kinds = {"activations": (SIGMOID, TANH, TANH)}
+    made = run_op("quantized_lstm", x, r, np.ones(4), np.int32([5] * 4), **kinds)
+    assert made.item() == 0
 
 
 def test_reverse_runs_from_the_end(run_op, layer):

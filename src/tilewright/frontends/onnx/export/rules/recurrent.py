@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import I32
+from tilewright.base.dtype import I32, DType
 from tilewright.frontends.onnx.export.emitter import Emitter, Rule, Unwritable
 from tilewright.frontends.onnx.export.rules.elementwise import of_input
 from tilewright.graph.ir import Node
@@ -18,16 +18,19 @@ _TAKES_BETA = {"affine", "scaled_tanh", "hard_sigmoid"}
 
 
 def _layer(e: Emitter, node: Node) -> list[str]:
-    kind, of = node.op, of_input(node)
+    kind, of = node.op.removeprefix("quantized_"), of_input(node)
     r = node.inputs[1]
     assert r is not None
     hidden = None if r.tensor.shape is None else r.tensor.shape[1]
     if not isinstance(hidden, Const):
         raise Unwritable("a recurrent layer of unknown width")
     width = int(hidden.value)
-    given = [*e.inputs(node), *[""] * 6]
-    gates, weights = given[:2]
-    bias, rest = ("", given[2:]) if kind != "gru" else (given[2], given[3:])
+    given = [*e.inputs(node), *[""] * 9]
+    gates, weights, *rest = given
+    if kind != node.op:
+        scale, _, zero, *rest = rest
+        weights = _real(e, of, weights, scale, zero)
+    bias = rest.pop(0) if kind == "gru" else ""
     lengths, h0, *more = rest
     rows = GATES[kind] * width
     one = e.constant(np.eye(rows, dtype=of.numpy)[None])
@@ -63,6 +66,14 @@ def _layer(e: Emitter, node: Node) -> list[str]:
     return made[: len(node.outputs)]
 
 
+def _real(e: Emitter, of: DType, weights: str, scale: str, zero: str) -> str:
+    """Weights in bytes as real numbers; ONNX has no layer that quantizes its states on the way."""
+    real, behind = e.cast(weights, of), e.ints(1)
+    if zero:
+        real = e.emit("Sub", real, e.emit("Unsqueeze", e.cast(zero, of), behind))
+    return str(e.emit("Mul", real, e.emit("Unsqueeze", scale, behind)))
+
+
 def _activations(node: Node) -> dict[str, Any]:
     names, alphas, betas = [], [], []
     for name, alpha, beta in node["activations"]:
@@ -79,5 +90,5 @@ def _activations(node: Node) -> dict[str, Any]:
     return made
 
 
-RULES: dict[str, Rule] = {"rnn": _layer, "gru": _layer, "lstm": _layer}
-COMPOSITES = ("rnn", "gru", "lstm")
+COMPOSITES = ("rnn", "gru", "lstm", "quantized_lstm")
+RULES: dict[str, Rule] = dict.fromkeys(COMPOSITES, _layer)

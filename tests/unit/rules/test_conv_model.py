@@ -1,0 +1,24 @@
+"""Register tiles of convolutions."""
+
+from tilewright import graph
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.rules.cpu.conv_model import Problem, shapes
+from tilewright.rules.cpu.gemm_model import MOST_TAILS
+
+
+def test_tiles_lie_along_a_dynamic_axis():
+    """One tail each for what such an axis leaves over, not rows of which each has an address."""
+    problem = Problem(1, (128, 56), 3, 84, 1, (False, True), False)
+    tiles = list(shapes(problem, 32))
+    assert tiles == [(1, 1, size) for size in range(1, MOST_TAILS + 1)]
+
+
+def test_tails_of_a_dynamic_axis_are_code_of_their_own():
+    module = graph.parse(
+        "graph @main(%x: f32[1, 128, w, 12], %f: f32[12, 12, 3, 3]) -> (f32[1, 128, w, 12]) {"
+        "%y = conv(%x, %f) {strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1), "
+        'layout = "channels_last"} return %y }'
+    )
+    made = schedule(lower_graph(module.main, "conv"), "aarch64-linux-gnu -mcpu=neoverse-n1")
+    assert "tails" in str(made.schedule.function)
