@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.accel.part import Part
 from tilewright.base.errors import UserError, UserTypeError
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import ACCEL, CPU, CUDA, Target
@@ -72,6 +71,9 @@ from tilewright.tune.reader import Reader
 from tilewright.tune.record import Time
 from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome, Snapshot
+
+if TYPE_CHECKING:
+    from tilewright.accel.part import Part
 
 _log = logging.getLogger("tilewright")
 NAME = "model"

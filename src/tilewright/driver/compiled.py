@@ -14,12 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.accel.part import Part
-from tilewright.accel.saved import saved_arrays, saved_backend, saved_kernels, saved_numbers
 from tilewright.base.errors import UserError
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.target import Target
@@ -52,6 +50,9 @@ from tilewright.runtime.signature import Param, Signature
 from tilewright.runtime.sources import accelerator_sources
 from tilewright.sym import Const, Size
 from tilewright.tune.tuner import Outcome
+
+if TYPE_CHECKING:
+    from tilewright.accel.part import Part
 
 SUFFIXES = (".so", ".o", ".h")
 PRODUCTS = {  # operators by what they multiply
@@ -154,8 +155,13 @@ class _Export:
         self.threads = threads
         self.weights = [np.asarray(w) for w in inside.program.module.constants.values()]
         self.constants = len(self.weights)
-        self.weights += saved_arrays(inside.streams)
-        self.simulated = saved_kernels(inside.streams, inside.target)
+        self.simulated: Mapping[str, bytes] = {}
+        if inside.streams:
+            # Most models are for no accelerator: then this process needs nothing of one.
+            from tilewright.accel.saved import saved_arrays, saved_kernels
+
+            self.weights += saved_arrays(inside.streams)
+            self.simulated = saved_kernels(inside.streams, inside.target)
         self.signature = full_signature(inside.program.module, outputs, name)
 
     def write(self, path: Path) -> None:
@@ -204,6 +210,8 @@ class _Export:
         streams = self.inside.streams
         if not streams:
             return None
+        from tilewright.accel.saved import saved_backend, saved_numbers
+
         placed = zip(places_of(self.weights), self.weights, strict=True)
         numbers = saved_numbers(streams, list(placed)[self.constants :])
         backend = saved_backend(streams[0].target)
