@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
+from functools import lru_cache
 
 from tilewright.base.dtype import INDEX
 from tilewright.sym import (
@@ -59,6 +60,7 @@ def is_non_negative(expr: Expr, known: Mapping[Var, object]) -> bool:
     return expr.dtype.kind == "uint" or fold(expr, fact)
 
 
+@lru_cache(maxsize=1 << 12)  # an unrolled body has the same indices many times
 def divisor(expr: Expr) -> int:
     """A number that divides the integer, the larger the better; 0 for the constant 0."""
 
