@@ -1,6 +1,7 @@
 """Workers on Ray: with a stand-in everywhere, with a cluster where Ray is installed."""
 
 import importlib
+import importlib.util
 import os
 import signal
 import threading
@@ -132,7 +133,8 @@ def test_another_version_on_the_cluster_is_refused(monkeypatch):
 @pytest.mark.slow
 def test_two_of_three_actors_die_and_every_task_is_recorded_once(monkeypatch):
     """On a cluster of its own, with a token."""
-    pytest.importorskip("ray")
+    if importlib.util.find_spec("ray") is None:  # not imported: it reads its token as it is
+        pytest.skip("Ray is not installed")
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED"):
         monkeypatch.setenv(name, "")  # what the cluster sets ends with this test
     monkeypatch.syspath_prepend(str(BENCH))
