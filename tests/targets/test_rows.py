@@ -79,6 +79,13 @@ def test_rows_are_read_once_by_sixteen_bytes_and_stay_in_registers(name, dtype, 
     assert not re.search(r"\.local|st\.shared\.v|ld\.shared\.v", ptx)
 
 
+def test_a_row_that_takes_all_room_for_rows_is_one_kernel():
+    """A maximum and a sum, of which every thread has the same, take no part of it."""
+    fn = scheduled(model("softmax", 4096, 16384)).schedule.function
+    scopes = {buffer.name: buffer.scope for buffer in fn.allocs}
+    assert {scopes["x_local"], scopes["y_exp"]} == {"local"}
+
+
 def test_rows_that_registers_have_no_room_for_go_through_shared_memory():
     fn = scheduled(model("softmax", 4, 8192), "threads=128 vector=4").schedule.function
     assert {buffer.name: buffer.scope for buffer in fn.allocs}["y_exp"] != "local"

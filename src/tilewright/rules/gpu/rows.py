@@ -68,7 +68,7 @@ class Found:
     length: int  # of the longest stage of a row
     moved_bytes: int  # of memory, by all rows
     shared_bytes: int  # that stages hand on, of a row
-    held_bytes: int  # of these and of what several stages read, where threads keep their own
+    held_bytes: int  # of rows that stages hand on or read again, where threads keep their own
     reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
@@ -115,15 +115,16 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
     known = not any(nest.is_dynamic(list(nest.loops)) for nest in found.nests)
     last = all(_is_last_axis(nest, found, name) for name, nest in _named(found))
     handed_on = _handed_on(found)
-    again = [access.dtype for access in _read_again(sch, found)]
+    kept = [size for elements, size in handed_on if elements > 1]  # numbers of a row aside
+    kept += [length * buffer.dtype.size_bytes for buffer in _read_again(sch, found)]
     return Found(
         sink.name,
         found,
         rows,
         length,
         moved,
-        handed_on,
-        handed_on + sum(length * dtype.size_bytes for dtype in again),
+        sum(size for _, size in handed_on),
+        sum(kept),
         _reduced(found),
         max(sizes, default=4),
         known and last and len(set(own)) == 1,
@@ -207,13 +208,14 @@ def _elements(shape: tuple[object, ...]) -> int:
     return count
 
 
-def _handed_on(found: Stages) -> int:
-    """Bytes that stages of a row hand on through shared memory, at most."""
-    size = 0
+def _handed_on(found: Stages) -> list[tuple[int, int]]:
+    """Elements, and their bytes, that each stage of a row hands on."""
+    made = []
     for name, nest in found.members.items():
         own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
-        size += total(nest, own) * nest.block.writes[0].buffer.dtype.size_bytes
-    return size
+        elements = total(nest, own)
+        made.append((elements, elements * nest.block.writes[0].buffer.dtype.size_bytes))
+    return made
 
 
 def _reduced(found: Stages) -> int:
