@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
@@ -122,7 +123,7 @@ class _Driver:
             raise CudaError(
                 "TW4023",
                 f"the GPU's context is lost: {self._lost}",
-                help="start a new process; a kernel or the hardware failed",
+                help="start a new process, not a forked one; a kernel or the hardware failed",
             )
         if not getattr(self._entered, "done", False):
             self._entered.done = True
@@ -160,6 +161,21 @@ def start_driver() -> None:
     lock. Where there is none, nothing happens; whoever needs it is told then."""
     if _Driver._instance is None:
         threading.Thread(target=is_available, name="tilewright-cuda").start()
+
+
+def _forked() -> None:
+    """In a child the driver of the process before it does not work, nor starts anew."""
+    if _Driver._instance is not None:
+        _Driver._instance._lost = "the process was forked after the driver had started"
+    _Driver._making.release()
+
+
+# Nobody forks while the driver starts: a child would wait for a thread that it does not have.
+os.register_at_fork(
+    before=_Driver._making.acquire,
+    after_in_parent=_Driver._making.release,
+    after_in_child=_forked,
+)
 
 
 def is_lost() -> bool:

@@ -1,6 +1,8 @@
 """What is said where a GPU cannot be used: a driver that refuses stands in for NVIDIA's."""
 
 import enum
+import os
+import signal
 import sys
 import threading
 import types
@@ -264,3 +266,50 @@ def test_a_driver_that_does_not_start_is_told_of_where_it_is_needed(driver):
     cuda.start_driver()
     with pytest.raises(TilewrightError, match="CUDA_ERROR_NO_DEVICE"):
         cuda.empty((4,))
+
+
+def told_in_a_child():
+    """What a forked process is told that uses the GPU; a signal ends it if it waits for ever."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        try:
+            cuda.synchronize()
+        except TilewrightError as error:
+            os.write(writing, f"{error.code} {error.message}".encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        found = told.read()
+    return found, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+LOST = "TW4023 the GPU's context is lost: the process was forked after the driver had started"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_is_told_that_the_driver_had_started(driver):
+    driver(Driver())
+    cuda.empty((4,))
+    assert told_in_a_child() == (LOST, 0)
+    assert cuda.empty((4,)).address == 4096  # the process itself goes on
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_nobody_forks_while_the_driver_starts(driver):
+    begun, go_on = threading.Event(), threading.Event()
+    made = driver(Driver())
+
+    def initialize(flags):
+        begun.set()
+        assert go_on.wait(10)
+        return (CUresult.CUDA_SUCCESS,)
+
+    made.cuInit = initialize
+    cuda.start_driver()
+    assert begun.wait(10)
+    later = threading.Timer(0.05, go_on.set)
+    later.start()
+    assert told_in_a_child() == (LOST, 0)
+    later.join()
