@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import weakref
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -329,6 +330,17 @@ def test_a_device_stays_open_until_its_model_is_released(monkeypatch):
     del made
     gc.collect()
     assert all(one() is None for one in released)
+
+
+def test_a_call_that_is_interrupted_does_not_stop_the_next_ones(monkeypatch):
+    made = tw.compile(residual_net(), target="vta-sim")
+    x = inputs_of(residual_net())
+    first = np.asarray(made(x)[0])
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(OPEN, "wait", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            made(x)
+    np.testing.assert_array_equal(np.asarray(made(x)[0]), first)
 
 
 def dense_net(rows=None, wide=48):

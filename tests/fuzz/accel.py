@@ -10,9 +10,8 @@ layers of random shapes compile to verified streams that give the interpreter's 
 Faults: flipped bits, streams that are cut off and memory that answers no more, or an error, end in
 the same error or memory in functional simulator and RTL. Counts are divided over geometries; all of
 them are run by so many processes, until the seconds are over; the counts that are printed did run.
-Seeds begin
-at --first. --sources DIR, without anything else, writes what Verilator makes of the RTL; a machine
-that has no Verilator runs with --libraries DIR.
+Seeds begin at --first. --sources DIR, without anything else, writes what Verilator makes of the
+RTL; a machine that has no Verilator runs with --libraries DIR.
 """
 
 from __future__ import annotations

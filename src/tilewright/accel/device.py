@@ -230,6 +230,7 @@ class Runner:
             device = open_device(self.stream.geometry, backend_of(self.target))
             loaded = load(device, self.stream, self.weights)
         try:
+            loaded.device.reset()  # of a stream that a call left behind when it was interrupted
             loaded.write(inputs)
             return loaded.run()
         finally:  # a device works after a trap
