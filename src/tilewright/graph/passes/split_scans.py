@@ -3,8 +3,10 @@
     cumsum(%x) {axis = 0}  becomes  cumsum(%x) {axis = 0, piece = 32}
 
 All pieces run side by side; what they come to runs in pieces again, until one is left. Each level
-takes as many steps as a piece has elements. Where lines are enough to keep all threads busy, or
-sizes are known to a run alone, they stay as they are.
+takes as many steps as a piece has elements. A piece that comes to more than floats hold is
+infinite, also where the elements before it would have made that small again: a product with a zero
+before it is NaN then. Where lines are enough to keep all threads busy, or sizes are known to a run
+alone, they stay as they are.
 """
 
 from __future__ import annotations
