@@ -281,8 +281,11 @@ class DeviceArray(Array):
 
 def follow(stream: int, before: int) -> None:
     """What is queued on a stream from now on waits for what is queued on another already. Neither
-    waits where either records: what is recorded runs when the caller says so."""
+    waits where either records: what is recorded runs when the caller says so. The work of a stream
+    that is gone comes before all that the legacy stream is given later."""
     stream, before = stream or LEGACY, before or LEGACY
+    if before in Stream.gone:
+        before = LEGACY
     if stream == before or is_capturing(stream) or is_capturing(before):
         return
     driver = _Driver.get()
@@ -469,9 +472,12 @@ class TensorMap:
 class Stream:
     """A queue of work."""
 
+    gone: ClassVar[set[int]] = set()  # handles that arrays may know yet, and the driver does not
+
     def __init__(self) -> None:
         self.driver = _Driver.get()
         (self._handle,) = self.driver.call("cuStreamCreate", 0)
+        self.gone.discard(self.handle)
 
     @property
     def handle(self) -> int:
@@ -482,6 +488,7 @@ class Stream:
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
+            self.gone.add(self.handle)
             self.driver.drop("cuStreamDestroy", self._handle)
 
 

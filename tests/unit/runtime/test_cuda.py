@@ -201,6 +201,21 @@ def test_an_array_of_ours_is_ordered_between_streams_too(driver):
     assert waits(made) == [(9, 7)]
 
 
+def test_an_array_may_outlive_the_stream_that_computes_it(driver, monkeypatch):
+    made = driver(with_streams())
+    monkeypatch.setattr(cuda.Stream, "gone", set())
+    stream = cuda.Stream()
+    x = cuda.empty((4,), stream=stream.handle)
+    handle = stream.handle
+    del stream
+    cuda.from_dlpack(x, stream=9)
+    assert waits(made) == [(9, 1)]  # what is gone is not asked for
+    assert cuda.Stream().handle == handle  # the driver gives a handle again
+    kept = cuda.Stream()
+    cuda.from_dlpack(cuda.empty((4,), stream=kept.handle), stream=9)
+    assert waits(made)[1:] == [(9, handle)]
+
+
 class Foreign:
     """An array as CuPy has it: DLPack before its version 1, and CUDA's array interface."""
 
