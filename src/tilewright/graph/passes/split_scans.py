@@ -4,9 +4,9 @@
 
 All pieces run side by side; what they come to runs in pieces again, until one is left. Each level
 takes as many steps as a piece has elements. A piece that comes to more than floats hold is
-infinite, also where the elements before it would have made that small again: a product with a zero
-before it is NaN then. Where lines are enough to keep all threads busy, or sizes are known to a run
-alone, they stay as they are.
+infinite, also where the elements before it would have made that small again. Products stay whole:
+a zero before such a piece would end in NaN. Where lines are enough to keep all threads busy, or
+sizes are known to a run alone, sums stay as they are, too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from tilewright.graph.ir import Module, Node, attributes
 from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
 from tilewright.sym import Const
 
-RUNNING = ("cumsum", "cumprod")
-
 
 def split_scans(module: Module, ctx: PassContext) -> Module:
     if ctx.target is None:
@@ -34,7 +32,7 @@ def split_scans(module: Module, ctx: PassContext) -> Module:
 def in_pieces(target: Target, node: Node, scope: Scope) -> Replacement:
     """What runs along an axis of known length, longer than a piece, of few lines."""
     axis = node.get("axis")
-    if node.op not in RUNNING or node.get("piece") or axis is None or node.inputs[0] is None:
+    if node.op != "cumsum" or node.get("piece") or axis is None or node.inputs[0] is None:
         return None
     shape = shape_of(node.inputs[0]) or ()
     sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
