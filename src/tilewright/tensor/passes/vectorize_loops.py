@@ -148,6 +148,10 @@ class _Lanes:
     def _store(self, stmt: Store) -> Stmt:
         if stmt.mask is not None:
             raise _NoVectorForm
+        (index,) = (self.expr(at) for at in stmt.index)
+        accumulates = any(load.buffer is stmt.buffer for load in loads(stmt.value))
+        if accumulates and not _is_injective(index):
+            raise _NoVectorForm  # each lane reads what those before it have stored
         anyway = self._read_anyway(stmt.value)
         if anyway:
             names = [(load, var(load.buffer.name, load.dtype)) for load in anyway]
@@ -155,15 +159,11 @@ class _Lanes:
             for load, name in names:
                 body = Let(name, load, body, stmt.loc)
             return self._vector_form(body)
-        (index,) = (self.expr(at) for at in stmt.index)
-        accumulates = any(load.buffer is stmt.buffer for load in loads(stmt.value))
         if not index.dtype.is_vector:
             value = self.expr(stmt.value)
-            if accumulates or value.dtype.is_vector or self.mask is not None:
+            if value.dtype.is_vector or self.mask is not None:
                 raise _NoVectorForm
             return Store(stmt.buffer, (index,), value, None, stmt.loc)
-        if accumulates and not _is_injective(index):
-            raise _NoVectorForm
         value = self.widened(self.expr(stmt.value))
         return Store(stmt.buffer, (index,), value, self.mask, stmt.loc)
 
@@ -294,7 +294,9 @@ class _Lanes:
     def _is_inside(self, load: Load) -> bool:
         """Whether every lane addresses an element of the buffer, whatever it chooses."""
         (at,) = load.index
-        if _loads_any(at) or any(name in self.named for name in sym.free_vars(at)):
+        if _loads_any(at) or _divides(at):  # by a size, which may be 0 where no lane reads
+            return False
+        if any(name in self.named for name in sym.free_vars(at)):
             return False
         size: Expr = ONE
         for extent in load.buffer.shape:
