@@ -58,3 +58,11 @@ def test_long_sums_are_made_of_short_ones():
     short, long = (str(schedule(summed((8, n), 1), SERVER).schedule.function) for n in (768, 9216))
     assert "@b_rf_rf" not in short
     assert "@b_rf_rf" in long
+
+
+def test_parts_of_long_sums_leave_no_rest_and_are_added_where_they_are_made():
+    made = schedule(summed((8, 6400), 1), SERVER).schedule
+    assert "where" not in str(made.function)
+    near, partial = (made.get_loops(made.get_block(name)) for name in ("b_rf_rf", "b_rf"))
+    assert [loop.var for loop in near[: len(partial) - 2]] == [loop.var for loop in partial[:-2]]
+    assert len(partial) > 2  # around the lanes: rows, and parts of them

@@ -61,7 +61,8 @@ def vectorize_stage(
     if not nest.reduce:
         attempt(sch, _lanes_of_map, sch, nest, lanes, context.target.machine)
         return
-    args = (sch, reference, _within_rows(sch, nest), depth, lanes, accumulators, lanes_along)
+    within, machine = _within_rows(sch, nest), context.target.machine
+    args = (sch, reference, within, depth, lanes, accumulators, lanes_along, machine)
     attempt(sch, _lanes_of_reduction, *args)
 
 
@@ -121,9 +122,10 @@ def _lanes_of_reduction(
     lanes: int,
     accumulators: int,
     lanes_along: str | None,
+    machine: Machine,
 ) -> None:
     if (lanes_along or preferred_lanes(nest, lanes)) == REDUCTION_LANES:
-        _vectorize_reduction(sch, reference, nest, depth, lanes, accumulators)
+        _vectorize_reduction(sch, reference, nest, depth, lanes, accumulators, machine)
     else:
         _vectorize_spatial(sch, nest, spatial_axis(nest), lanes, accumulators)
 
@@ -183,7 +185,13 @@ def _vectorize_spatial(
 
 
 def _vectorize_reduction(
-    sch: Schedule, reference: BlockRef, nest: Nest, depth: int, lanes: int, accumulators: int
+    sch: Schedule,
+    reference: BlockRef,
+    nest: Nest,
+    depth: int,
+    lanes: int,
+    accumulators: int,
+    machine: Machine,
 ) -> None:
     """Lanes along what is reduced."""
     parts = groups(nest, nest.reduce)
@@ -196,14 +204,17 @@ def _vectorize_reduction(
         count *= 2
     while run % lanes == 0 and run % (count * lanes):  # rather fewer than one that is not whole
         count //= 2
-    chain = _chain_steps(nest, run // (count * lanes), count * lanes)
-    if chain:
-        far, _, inner = sch.split(reduce[-1], [None, chain, count * lanes])
-        lanes_of_parts = _factor_twice(sch, reference, inner, far, depth)
-    else:
+    steps = run // (count * lanes)
+    if not _is_long(nest, steps, machine):
         _, inner = sch.split(reduce[-1], [None, count * lanes])
         *_, last = _factor(sch, reference, inner, depth)
         lanes_of_parts = [last]
+    elif len(reduce) > 1:  # each of them is a part, read to its end
+        _, inner = sch.split(reduce[-1], [None, count * lanes])
+        lanes_of_parts = _factor_twice(sch, reference, inner, reduce[0], depth)
+    else:
+        far, _, inner = sch.split(reduce[-1], [None, _chain_steps(steps), count * lanes])
+        lanes_of_parts = _factor_twice(sch, reference, inner, far, depth)
     for part in lanes_of_parts:
         step, lane = sch.split(part, [count, lanes]) if count > 1 else (None, part)
         sch.vectorize(lane)
@@ -212,19 +223,26 @@ def _vectorize_reduction(
     fold_lanes(sch, reference, count * lanes, lanes, depth)
 
 
-def _chain_steps(nest: Nest, steps: int, chains: int) -> int:
-    """Steps that are summed apart where a sum of floats is long; 0 where it is short, or open.
+def _is_long(nest: Nest, steps: int, machine: Machine) -> bool:
+    """Whether chains of so many steps add up floats that had better be summed in parts.
 
     Every step of a chain rounds, and where many addends are alike, as behind an activation that
-    made zeros, all of them in the same direction. Two sums of the root of the steps each keep that
-    as small as the rounding of a few.
+    made zeros, all of them in the same direction. A chain whose loads and additions would fit the
+    body of a loop is short.
     """
     body = nest.block.body
     is_sum = isinstance(body, Update) and body.reducer.name == "sum"
     is_float = nest.writes[0].buffer.dtype.is_float
-    if not (is_sum and is_float) or nest.is_dynamic(nest.reduce) or steps <= chains:
-        return 0
-    return 1 << (math.isqrt(steps).bit_length() - 1)
+    is_short = nest.is_dynamic(nest.reduce) or 2 * steps <= machine.loop_body_instructions
+    return is_sum and is_float and not is_short
+
+
+def _chain_steps(steps: int) -> int:
+    """Of a part of a long sum: about the root of all, so that neither parts nor their sum are long,
+    and such that none is left over if it can be, which takes no condition."""
+    root = math.isqrt(steps)
+    near = range(2 * root, root // 2, -1)
+    return next((each for each in near if steps % each == 0), root)
 
 
 def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int, depth: int = 0) -> None:
@@ -242,8 +260,7 @@ def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int, depth:
 
 def _factor(sch: Schedule, reference: BlockRef, loop: LoopRef, depth: int) -> list[LoopRef]:
     """Reduce in parts along a loop, under the same `depth` loops; the parts' loops, lanes last."""
-    partial = sch.rfactor(loop, _rank(sch, reference))
-    return _moved(sch, reference, partial, depth, 0)
+    return _moved(sch, reference, sch.rfactor(loop, _rank(sch, reference)), depth)
 
 
 def _factor_twice(
@@ -251,24 +268,24 @@ def _factor_twice(
 ) -> list[LoopRef]:
     """The same, and what is reduced for a part again in parts, along `far`; the lanes of both."""
     rank = _rank(sch, reference)
-    partial = sch.rfactor(loop, rank)
-    near = sch.rfactor(far, rank)
-    return [_moved(sch, reference, each, depth, at)[-1] for at, each in enumerate((partial, near))]
+    partial, near = sch.rfactor(loop, rank), sch.rfactor(far, rank)
+    *outer, lane = _moved(sch, reference, partial, depth)
+    sch.compute_at(near, outer[-1])  # where both sums stay in registers
+    part, near_lane, *others = sch.get_loops(near)[len(sch.get_loops(partial)) - 1 :]
+    sch.reorder(part, *others, near_lane)
+    return [lane, near_lane]
 
 
 def _rank(sch: Schedule, reference: BlockRef) -> int:
     return len(block_of(sch.function, reference.name).writes[0].ranges)
 
 
-def _moved(
-    sch: Schedule, reference: BlockRef, partial: BlockRef, depth: int, at: int
-) -> list[LoopRef]:
-    """The loops of parts under those around what combines them; lanes, iterator `at`, last."""
+def _moved(sch: Schedule, reference: BlockRef, partial: BlockRef, depth: int) -> list[LoopRef]:
+    """The loops of parts under those around what combines them; lanes last."""
     loops, around = sch.get_loops(partial), sch.get_loops(reference)[:depth]
     is_shared = not around or loops[0].var is around[0].var
     if is_shared or not attempt(sch, sch.compute_at, partial, around[-1]):
         return loops
-    own = sch.get_loops(partial)[depth:]
-    order = [*own[:at], *own[at + 1 :], own[at]]
-    sch.reorder(*order)
-    return order
+    lane, *others = sch.get_loops(partial)[depth:]
+    sch.reorder(*others, lane)
+    return [*others, lane]
