@@ -66,6 +66,12 @@ def test_loops_count_and_stack(count):
     check(COUNTED, np.array(count), np.array([1, 2], F), np.array([1, 0.5], F))
 
 
+def test_a_list_of_one_number_counts_loops():
+    text = COUNTED.replace("%n: i64[], ", "").replace("loop(%n,", "loop(none,")
+    text = text.replace("carried = 1", "carried = 1, trip = (3,)").replace("f32[k, 2]", "f32[3, 2]")
+    check(text, np.array([1, 2], F), np.array([1, 0.5], F))
+
+
 SWAPPED = """
 graph @main(%n: i64[], %a: f32[2], %b: f32[2]) {
   %f: f32[2], %g: f32[2] = loop(%n, none, %a, %b) {carried = 2} do {

@@ -79,19 +79,17 @@ def _windows_of(tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> TileMap:
     return TileMap(buffer, known_number(pixels), columns, height, width, True, many, corners)
 
 
-def _map_of(
-    tile: Expr, source: Expr, rows: Expr, width: Expr, barrier: Expr | None = None, *rest: Expr
-) -> TileMap:
+def _map_of(tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> TileMap:
     """Rows of the matrix are as far apart as those of the box, whatever lies between."""
     assert isinstance(source, Address)
-    if barrier is None:
+    if len(rest) == 1:  # the policy of the cache alone
         raise Unsupported(
             "TW3055",
             f"the copy of %{source.buffer.name} has no barrier to arrive at",
             help="specialize the loop around it: sch.specialize(loop, slots)",
         )
     columns = ROW_BYTES // source.buffer.dtype.size_bytes
-    height, *_ = rest
+    _, height, *_ = rest
     whole: Expr = sym.ONE
     for dim in source.buffer.shape:
         whole = sym.mul(whole, dim)

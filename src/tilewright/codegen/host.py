@@ -43,6 +43,7 @@ from tilewright.codegen.targets import handlers_of
 from tilewright.graph import ir as graph_ir
 from tilewright.graph.ir import Graph, Module, Node
 from tilewright.graph.memory import MemoryPlan, size_bytes, spans
+from tilewright.graph.ops.control import trip_of
 from tilewright.graph.types import TensorType
 from tilewright.runtime.signature import Param, Signature
 from tilewright.sym import Expr, Size, Var
@@ -514,10 +515,9 @@ class _Host:
             row.publish()
 
     def _trip_limit(self, node: Node) -> Value:
-        known = node.get("trip")
+        known, trip = trip_of(node), node.inputs[0]
         if known is not None:
-            return self.size(sym.as_expr(known))
-        trip = node.inputs[0]
+            return self.size(known)
         return i64((1 << 63) - 1) if trip is None else self.element(trip)
 
     def _scan(self, node: Node) -> None:

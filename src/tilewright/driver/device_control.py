@@ -22,6 +22,7 @@ from tilewright.driver.device_launch import Gpu, Span, in_order, start_all
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.memory import given_sizes
+from tilewright.graph.ops.control import trip_of
 from tilewright.sym import Var, free_vars
 
 Enter = Callable[[int], None]  # runs a body by its number
@@ -218,9 +219,7 @@ def turns_of(node: Node) -> sym.Expr | None:
     """How often the body of a loop runs, where sizes tell it."""
     (body,) = node.bodies
     goes_on = body.results[0] is body.params[1] and node.inputs[1] is None
-    if not goes_on or node.get("trip") is None:
-        return None
-    return sym.as_expr(node["trip"])
+    return trip_of(node) if goes_on else None
 
 
 def _alike(some: Sequence[Value], others: Sequence[Value]) -> bool:

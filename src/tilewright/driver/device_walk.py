@@ -32,6 +32,7 @@ from tilewright.driver.kernels import Kernel
 from tilewright.driver.lowering import Program
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.memory import MemoryPlan, size_bytes, spans
+from tilewright.graph.ops.control import trip_of
 from tilewright.graph.visit import walk
 from tilewright.runtime import _native
 from tilewright.sym import Size, Var
@@ -349,9 +350,9 @@ class Walk:
         for param, value in zip(states, node.inputs[2 : 2 + carried], strict=True):
             assert value is not None
             self._give(param, value)
-        limit = MAX_SIZE
-        if node.get("trip") is not None:
-            limit, trip = number(sym.as_expr(node["trip"]), self.sizes), None
+        known, limit = trip_of(node), MAX_SIZE
+        if known is not None:
+            limit, trip = number(known, self.sizes), None
         if not self.starts and turns_of(node) is None:
             turn = self._aside(self._turn, body, states, control := self._allocate(CONTROL_BYTES))
             turns, first = (0 if value is None else self.address(value) for value in (trip, begins))

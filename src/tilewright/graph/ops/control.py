@@ -24,7 +24,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.errors import UserTypeError
-from tilewright.graph.ir import Graph, Value
+from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.op import ANY, BOOLEAN, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.rules import same_dim
 from tilewright.graph.ops.sequences import joined
@@ -129,6 +129,12 @@ def _loop_type(call: Call) -> list[Type]:
     count = _loop_count(call, body)
     types += [_stacked(call, value, count, outer) for value in results[1 + carried :]]
     return types
+
+
+def trip_of(node: Node) -> Expr | None:
+    """How often a loop runs at most, where sizes tell it; ONNX also has lists of one number."""
+    known = node.get("trip")
+    return None if known is None else sym.as_expr(known[0] if isinstance(known, tuple) else known)
 
 
 def _loop_count(call: Call, body: Graph) -> Expr:
