@@ -9,7 +9,7 @@ TARGETS = [
     pytest.param("aarch64-linux-gnu -mcpu=cortex-a76", marks=pytest.mark.arm),
     pytest.param("arm-linux-gnueabihf", marks=pytest.mark.arm),
     pytest.param("riscv64-linux-gnu", marks=pytest.mark.riscv),
-    pytest.param("x86_64-linux-gnu -mcpu=haswell", marks=pytest.mark.x86),
+    pytest.param("x86_64-linux-gnu -mcpu=haswell", marks=[pytest.mark.x86, pytest.mark.fuzz]),
     pytest.param("wasm32", marks=pytest.mark.wasm),
 ]
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("target", TARGETS)]

@@ -13,7 +13,7 @@ from tilewright.graph.interp import interpret
 TARGETS = [
     pytest.param("aarch64-linux-gnu -mcpu=cortex-a76", marks=pytest.mark.arm),
     pytest.param("riscv64-linux-gnu", marks=pytest.mark.riscv),
-    pytest.param("x86_64-linux-gnu -mcpu=haswell", marks=pytest.mark.x86),
+    pytest.param("x86_64-linux-gnu -mcpu=haswell", marks=[pytest.mark.x86, pytest.mark.fuzz]),
 ]
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[n, 3, 8, 8] x) => (float[n, 5] y) {
