@@ -43,10 +43,15 @@ def test_a_model_answers_as_on_a_cpu(name):
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
-def test_tensors_of_torch_are_used_where_they_are():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
+@pytest.fixture
+def torch():
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
         pytest.skip("torch has no CUDA")
+    return found
+
+
+def test_tensors_of_torch_are_used_where_they_are(torch):
     module = tw.compile(MODELS["gemv"], target="cuda")
     (x,) = inputs_of(module)
     want = reference("gemv", [x])[0]
@@ -59,10 +64,7 @@ def test_tensors_of_torch_are_used_where_they_are():
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
 
 
-def test_an_output_is_waited_for_on_the_stream_that_takes_it():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch has no CUDA")
+def test_an_output_is_waited_for_on_the_stream_that_takes_it(torch):
     module = tw.compile(MODELS["gemv"], target="cuda")
     (x,) = inputs_of(module)
     want = reference("gemv", [x])[0]
@@ -90,10 +92,7 @@ def test_arrays_of_cupy_are_used_where_they_are():
             np.testing.assert_allclose(got, reference("gemv", [x])[0], rtol=2e-4, atol=2e-5)
 
 
-def test_a_graph_of_the_caller_takes_a_call_whose_arrays_are_known():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch has no CUDA")
+def test_a_graph_of_the_caller_takes_a_call_whose_arrays_are_known(torch):
     module = tw.compile(MODELS["conv_split"], target="cuda")
     x = torch.from_numpy(inputs_of(module)[0]).cuda()
     side, recorded = torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -209,10 +208,7 @@ def test_saved_control_flow(name, args, tmp_path):
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5)
 
 
-def test_a_graph_of_the_caller_takes_control_flow():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch has no CUDA")
+def test_a_graph_of_the_caller_takes_control_flow(torch):
     module = tw.compile(graph.parse(CONTROL["if"]), target="cuda")
     cond, x = torch.tensor(True).cuda(), torch.from_numpy(random(4)).cuda()
     side, recorded = torch.cuda.Stream(), torch.cuda.CUDAGraph()

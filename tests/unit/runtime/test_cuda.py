@@ -258,7 +258,8 @@ def test_an_array_without_dlpack_tells_of_itself_by_the_array_interface(driver):
     assert cuda.from_dlpack(given).device.index == 1
 
 
-def test_the_driver_starts_beside_what_the_caller_does(driver):
+def start_waiting(driver):
+    """A driver that has begun to start, with the event that lets it go on."""
     begun, go_on = threading.Event(), threading.Event()
     made = driver(Driver())
 
@@ -269,7 +270,12 @@ def test_the_driver_starts_beside_what_the_caller_does(driver):
 
     made.cuInit = initialize
     cuda.start_driver()
-    assert begun.wait(10)  # and the caller is here
+    assert begun.wait(10)
+    return made, go_on
+
+
+def test_the_driver_starts_beside_what_the_caller_does(driver):
+    made, go_on = start_waiting(driver)  # and the caller is here
     go_on.set()
     assert cuda.empty((4,)).address == 4096
     cuda.start_driver()  # there is nothing left to do
@@ -313,17 +319,7 @@ def test_a_forked_process_is_told_that_the_driver_had_started(driver):
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_nobody_forks_while_the_driver_starts(driver):
-    begun, go_on = threading.Event(), threading.Event()
-    made = driver(Driver())
-
-    def initialize(flags):
-        begun.set()
-        assert go_on.wait(10)
-        return (CUresult.CUDA_SUCCESS,)
-
-    made.cuInit = initialize
-    cuda.start_driver()
-    assert begun.wait(10)
+    _, go_on = start_waiting(driver)
     later = threading.Timer(0.05, go_on.set)
     later.start()
     assert told_in_a_child() == (LOST, 0)
