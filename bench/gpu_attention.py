@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import report
 import torch
-from gpu_turns import Run, captured, cheapest, copies_of, recorded, seconds, seconds_of
+from gpu_turns import Run, captured, cheapest, copies_of, print_plans, recorded, seconds_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tilewright as tw
 from tilewright import graph
-from tilewright.base.errors import UserError
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
+from tilewright.rules.rule import Choice
 from tilewright.runtime import cuda
 from tilewright.tensor.ir import Function
 
@@ -133,20 +133,16 @@ def figures_of(name: str, case: Case, search: int) -> list[report.Figure]:
         if rival in others:
             ratio = others[rival] / median["ours"]
             shown.append(report.at_least(f"{name}: against {rival}", ratio, "x", want))
-    for choice in cheapest(made, search):
+
+    def other(choice: Choice) -> tuple[Run, float]:
         keys = int(dict(part.split("=") for part in choice.plan.split())["keys"])
-        block = made.decisions[0].block
-        try:
-            tried = ours_of(
-                schedule(attention(case, max(keys, 128)), TARGET, choices={block: choice}),
-                operands,
-            )
-        except UserError as problem:
-            print(name, choice.plan, problem.message)
-            continue
-        wrong = relative_error(case, operands)
-        best = min(seconds(tried) for _ in range(3))
-        print(f"{name} {choice.plan}: {best * 1e6:.1f} us, error {wrong:.1e}")
+        fn, block = attention(case, max(keys, 128)), made.decisions[0].block
+        return (
+            ours_of(schedule(fn, TARGET, choices={block: choice}), operands),
+            relative_error(case, operands),
+        )
+
+    print_plans(name, cheapest(made, search), other)
     return shown
 
 

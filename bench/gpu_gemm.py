@@ -17,17 +17,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-import numpy as np
 import report
 import torch
-from gpu_turns import Run, captured, copies_of, recorded, seconds, seconds_of
+from gpu_turns import Run, captured, cheapest, copies_of, print_plans, recorded, seconds_of
 
 import tilewright as tw
 from tilewright import te
-from tilewright.base.errors import UserError
 from tilewright.rules import Scheduled, schedule
-from tilewright.rules.rule import Choice
-from tilewright.rules.space import plan_text
 from tilewright.runtime import cuda
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.ir import Function, annotated
@@ -187,14 +183,11 @@ def figures_of(
     name, rival = f"{case} {m}x{n}x{k}", "torch.compile" if case == "epilogue" else "cuBLAS"
     for decision in made.decisions:
         print(name, decision.rule, decision.plan, f"predicted {decision.predicted_ns / 1e3:.1f} us")
-    for choice in cheapest(made, search):
-        try:
-            tried, wrong = ours_of(schedule(fn, TARGET, choices={"C": choice}), operands)
-        except UserError as error_:
-            print(name, choice.plan, error_.message)
-            continue
-        best = min(seconds(tried) for _ in range(3))
-        print(f"{name} {choice.plan}: {best * 1e6:.1f} us, error {wrong:.1e}")
+    print_plans(
+        name,
+        cheapest(made, search, alike=("slots", "span")),
+        lambda choice: ours_of(schedule(fn, TARGET, choices={"C": choice}), operands),
+    )
     return [
         report.at_most(f"{name}: error", error, "", ERRORS[dtype]),
         report.Figure(f"{name}: ours", 1e6 * mine, "us"),
@@ -202,23 +195,6 @@ def figures_of(
         report.Figure(f"{name}: ours", 2 * m * n * k / mine / 1e12, "TFLOP/s"),
         report.at_least(f"{name}: against {rival}", other / mine, "x", want),
     ]
-
-
-def cheapest(made: Scheduled, count: int) -> list[Choice]:
-    """The plans of the GEMM that are priced lowest, one of each tile and split."""
-    if not count or not made.offers[0].is_open:
-        return []
-    offer = made.offers[0]
-    columns = offer.space.columns()
-    order = np.argsort(offer.cost(columns).cycles, kind="stable")
-    found: dict[tuple[object, ...], Choice] = {}
-    for row in order:
-        plan = offer.space.plan_at(columns, int(row))
-        key = tuple(value for name, value in vars(plan).items() if name not in ("slots", "span"))
-        found.setdefault(key, Choice(offer.rule.name, plan_text(plan)))
-        if len(found) == count:
-            break
-    return list(found.values())
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:

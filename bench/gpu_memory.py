@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import report
 import torch
-from gpu_turns import Run, captured, cheapest, copies_of, recorded, seconds, seconds_of
+from gpu_turns import Run, captured, cheapest, copies_of, print_plans, recorded, seconds_of
 
 import tilewright as tw
 from tilewright import graph
-from tilewright.base.errors import UserError
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
 from tilewright.runtime import cuda
@@ -128,14 +127,14 @@ def figures_of(
     cuda.synchronize()
     error = error_of(case, operands)
     taken = seconds_of({"ours": ours, "copy": captured(operands.copy)})
-    for choice in cheapest(made, options.search):
-        try:
-            tried = ours_of(schedule(fn, TARGET, choices={"y": choice}), operands)
-        except UserError as problem:
-            print(title, choice.plan, problem.message)
-            continue
-        best = min(seconds(tried) for _ in range(3))
-        print(f"{title} {choice.plan}: {best * 1e6:.1f} us, error {error_of(case, operands):.1e}")
+    print_plans(
+        title,
+        cheapest(made, options.search),
+        lambda choice: (
+            ours_of(schedule(fn, TARGET, choices={"y": choice}), operands),
+            error_of(case, operands),
+        ),
+    )
     return [
         report.at_most(f"{title}: error", error, "", ERRORS[dtype]),
         report.Figure(f"{title}: copy", operands.moved_bytes / taken["copy"] / 1e12, "TB/s"),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
+from tilewright.base.errors import UserError
 from tilewright.rules import Scheduled
 from tilewright.rules.rule import Choice
 from tilewright.rules.space import plan_text
@@ -75,13 +76,32 @@ def seconds_of(runs: Mapping[str, Run], rounds: int = ROUNDS) -> dict[str, float
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def cheapest(made: Scheduled, count: int) -> list[Choice]:
-    """The plans of the first block that are priced lowest."""
+def cheapest(made: Scheduled, count: int, alike: tuple[str, ...] = ()) -> list[Choice]:
+    """The plans of the first block that are priced lowest; of those that differ in the fields
+    `alike` alone, one."""
     offer = made.offers[0]
     if not count or not offer.is_open:
         return []
     columns = offer.space.columns()
-    order = np.argsort(offer.cost(columns).cycles, kind="stable")[:count]
-    return [
-        Choice(offer.rule.name, plan_text(offer.space.plan_at(columns, int(row)))) for row in order
-    ]
+    found: dict[tuple[object, ...], Choice] = {}
+    for row in np.argsort(offer.cost(columns).cycles, kind="stable"):
+        plan = offer.space.plan_at(columns, int(row))
+        key = tuple(value for name, value in vars(plan).items() if name not in alike)
+        found.setdefault(key, Choice(offer.rule.name, plan_text(plan)))
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def print_plans(
+    title: str, choices: list[Choice], build: Callable[[Choice], tuple[Run, float]]
+) -> None:
+    """What other plans of a kernel take, and their errors; a plan that is refused says why."""
+    for choice in choices:
+        try:
+            run, error = build(choice)
+        except UserError as problem:
+            print(title, choice.plan, problem.message)
+            continue
+        best = min(seconds(run) for _ in range(3))
+        print(f"{title} {choice.plan}: {best * 1e6:.1f} us, error {error:.1e}")
