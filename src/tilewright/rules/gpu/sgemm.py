@@ -169,8 +169,9 @@ def _shared_bytes(c: Columns, words: int) -> Column:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of blocks: arithmetic, loads out of shared memory or tiles out of L2, whichever takes
-    longest; copies that no other block hides; sums of parts."""
+    """Waves of blocks: arithmetic, loads out of shared memory, tiles out of L2 or all of the
+    operands from memory, whichever takes longest; copies that no other block hides; sums of parts.
+    """
     sm = multiprocessor_of(context.target)
     words, split, threads = sm.access_words, c["split_k"], _threads(c)
     tiles = found.batch * ceildiv(found.m, c["block_m"]) * ceildiv(found.n, c["block_n"])
@@ -195,9 +196,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Threads meet once in a step; what the others of a multiprocessor do then is done.
     meets = sm.warp * np.where(resident > 1, 1, 2)
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
+    through_tiles = waves * steps * np.maximum(resident * busy + meets, waiting)
+    operands = 4.0 * found.batch * (found.m + found.n) * found.k
     parts = 8.0 * found.batch * found.m * found.n * split
     return Cost.of(
-        arithmetic=waves * steps * np.maximum(resident * busy + meets, waiting),
+        arithmetic=np.maximum(through_tiles, operands / sm.memory_bytes_per_cycle),
         start=waves * sm.global_latency_cycles,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0),
     )
