@@ -120,8 +120,24 @@ def transposed():
     return model(nodes, {"x": (F, [1, 16, 5, 5])}, ["y"], {"w": random(16, 3, 4, 4)})
 
 
+def windows(product):
+    """Rows of windows are multiplied, then lie as an image again; or the other way round."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Reshape", ["m", "before"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["t"], perm=[0, 1, 3, 2, 4, 5]),
+        helper.make_node("Reshape", ["t", "after"], ["y"]),
+    ]
+    shape, before, after = [1, 6, 6, 24], [1, 2, 3, 2, 3, 24], [4, 9, 24]
+    if product == "of windows":
+        shape, before, after = [4, 9, 24], [1, 2, 2, 3, 3, 24], [1, 6, 6, 24]
+    weights = {"w": random(24, 24), "before": np.array(before), "after": np.array(after)}
+    return model(nodes, {"x": (F, shape)}, ["y"], weights)
+
+
 MODELS = {
     "conv": convolution(),
+    "conv_of_a_pixel": convolution(size=1, channels=16),
     "conv_strided": convolution(stride=2, size=11),
     "conv_pointwise": convolution(kernel=1, pads=0, channels=96, outputs=40, size=7),
     "conv_split": convolution(channels=256, outputs=16, size=5),
@@ -147,6 +163,8 @@ MODELS = {
     "gru_step": recurrent_step("GRU", 3, 1, linear_before_reset=1),
     "rnn_step": recurrent_step("RNN", 1, 1),
     "conv_transposed": transposed(),
+    "windows_of_a_product": windows("of an image"),
+    "product_of_windows": windows("of windows"),
 }
 
 
@@ -168,6 +186,15 @@ def test_a_model_computes_on_threads_what_it_computes_on_a_cpu(name):
     want = tw.compile(MODELS[name], target="cpu", threads=1)(*inputs)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, np.asarray(b), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["windows_of_a_product", "product_of_windows"])
+def test_what_cannot_follow_a_product_is_a_kernel_of_its_own(name):
+    """Threads that have a tile of a product do not store it elsewhere, but rules still tile it."""
+    module = tw.compile(MODELS[name], target="cuda", cache=False)
+    (kernel,) = module.program.kernels.values()
+    assert [each.rule for each in kernel.decisions] == ["gemm", "elementwise"]
+    assert not kernel.fell_back
 
 
 def test_tensor_cores_multiply_where_less_precision_is_asked_for():
