@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.dtype import dtype as dtype_of
 from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
@@ -272,30 +273,47 @@ def test_quantized_models_multiply_their_integers(name):
 
 
 TOP = """
-graph @main(%x: f32[{shape}]) {{
+graph @main(%x: {dtype}[{shape}]) {{
   %k = constant() {{data = "k"}}
-  %y, %at = top_k(%x, %k) {{axis = 1, largest = {largest}}}
+  %y, %at = top_k(%x, %k) {{axis = 1, {told}}}
   return %y, %at
 }}
 """
 
 
 @pytest.mark.parametrize(
-    ("shape", "count", "largest"),
-    [((2, 20), 3, True), ((1, 9, 2), 2, False), ((2, 9), 9, True)],
+    ("shape", "count", "largest", "pieces", "dtype"),
+    [
+        ((2, 20), 3, True, (1,), "f32"),
+        ((2, 37), 3, False, (3, 2), "f32"),
+        ((1, 9, 2), 2, False, (2,), "f16"),
+        ((2, 9), 9, True, (4,), "f32"),
+        ((2, 20), 3, True, (4,), "f64"),
+        ((2, 20), 3, False, (4,), "i64"),
+        ((2, 20), 3, True, (4,), "u64"),
+        ((2, 20), 3, False, (4,), "u8"),
+        (("n", "m"), 3, True, (4,), "f32"),
+    ],
 )
-def test_the_best_of_lines_are_found_by_all_threads(shape, count, largest):
+def test_the_best_of_lines_are_found_by_all_threads(shape, count, largest, pieces, dtype):
     """In pieces, and all of them; of equals the first, NaN the greatest."""
-    text = TOP.format(shape=", ".join(map(str, shape)), largest=str(largest).lower())
-    net = graph.parse(text, {"k": np.array([count])})
-    x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
-    x.flat[:4], x.flat[-1] = (np.nan, np.inf, -np.inf, -0.0), np.nan
-    module = on_host(tw.compile(net, target="cuda -arch=sm_90a"))
+    told = f"largest = {str(largest).lower()}"
+    text = TOP.format(dtype=dtype, shape=", ".join(map(str, shape)), told=told)
+    k = {"k": np.array([count])}
+    dims = [dim if isinstance(dim, int) else 11 for dim in shape]
+    low = 0 if dtype.startswith("u") else -9
+    x = np.random.default_rng(0).integers(low, 9, dims).astype(dtype_of(dtype).numpy)
+    if dtype.startswith("f"):
+        x.flat[:4], x.flat[-1] = (np.nan, np.inf, -np.inf, -0.0), np.nan
+    elif dtype == "u64":
+        x.flat[0] = np.iinfo(np.uint64).max
+    cut = graph.parse(text.replace(told, f"{told}, pieces = {pieces}"), k)
+    module = on_host(tw.compile(cut, target="cuda -arch=sm_90a"))
     got = fetched(module, module(x))
-    for mine, want in zip(got, tw.compile(net, target="cpu")(x), strict=True):
+    for mine, want in zip(got, tw.compile(graph.parse(text, k), target="cpu")(x), strict=True):
         np.testing.assert_array_equal(mine, np.asarray(want))
     rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
-    assert rules <= {"reduction", "elementwise"}
+    assert rules <= {"reduction", "elementwise", "rows"}
 
 
 SCATTERED = {
