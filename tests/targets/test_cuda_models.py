@@ -198,6 +198,19 @@ def test_what_cannot_follow_a_product_is_a_kernel_of_its_own(name):
     assert not kernel.fell_back
 
 
+def test_sums_of_open_sizes_are_a_threads_own():
+    """An index that is divided by a size, then by a number, is the same divided by both."""
+    weights = {"w": random(12, 8, 5), "b": random(12)}
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[2, 2], strides=[2])
+    net = model([node], {"x": (F, ["batch", 8, "frames"])}, ["y"], weights)
+    module = tw.compile(net, target="cuda -arch=sm_90a", cache=False)
+    assert not any("tw_workspace" in code.ptx for code in module.codes.values())
+    x = random(3, 8, 11)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    (want,) = tw.compile(net, target="cpu", threads=1)(x)
+    np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
+
+
 def test_tensor_cores_multiply_where_less_precision_is_asked_for():
     net = dense(128, 256, 192)
     module = tw.compile(net, target="cuda -arch=sm_90a", precision="bf16", cache=False)
