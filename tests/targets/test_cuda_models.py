@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.dtype import dtype as dtype_of
 from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
@@ -120,8 +121,24 @@ def transposed():
     return model(nodes, {"x": (F, [1, 16, 5, 5])}, ["y"], {"w": random(16, 3, 4, 4)})
 
 
+def windows(product):
+    """Rows of windows are multiplied, then lie as an image again; or the other way round."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Reshape", ["m", "before"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["t"], perm=[0, 1, 3, 2, 4, 5]),
+        helper.make_node("Reshape", ["t", "after"], ["y"]),
+    ]
+    shape, before, after = [1, 6, 6, 24], [1, 2, 3, 2, 3, 24], [4, 9, 24]
+    if product == "of windows":
+        shape, before, after = [4, 9, 24], [1, 2, 2, 3, 3, 24], [1, 6, 6, 24]
+    weights = {"w": random(24, 24), "before": np.array(before), "after": np.array(after)}
+    return model(nodes, {"x": (F, shape)}, ["y"], weights)
+
+
 MODELS = {
     "conv": convolution(),
+    "conv_of_a_pixel": convolution(size=1, channels=16),
     "conv_strided": convolution(stride=2, size=11),
     "conv_pointwise": convolution(kernel=1, pads=0, channels=96, outputs=40, size=7),
     "conv_split": convolution(channels=256, outputs=16, size=5),
@@ -147,6 +164,8 @@ MODELS = {
     "gru_step": recurrent_step("GRU", 3, 1, linear_before_reset=1),
     "rnn_step": recurrent_step("RNN", 1, 1),
     "conv_transposed": transposed(),
+    "windows_of_a_product": windows("of an image"),
+    "product_of_windows": windows("of windows"),
 }
 
 
@@ -168,6 +187,28 @@ def test_a_model_computes_on_threads_what_it_computes_on_a_cpu(name):
     want = tw.compile(MODELS[name], target="cpu", threads=1)(*inputs)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, np.asarray(b), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["windows_of_a_product", "product_of_windows"])
+def test_what_cannot_follow_a_product_is_a_kernel_of_its_own(name):
+    """Threads that have a tile of a product do not store it elsewhere, but rules still tile it."""
+    module = tw.compile(MODELS[name], target="cuda", cache=False)
+    (kernel,) = module.program.kernels.values()
+    assert [each.rule for each in kernel.decisions] == ["gemm", "elementwise"]
+    assert not kernel.fell_back
+
+
+def test_sums_of_open_sizes_are_a_threads_own():
+    """An index that is divided by a size, then by a number, is the same divided by both."""
+    weights = {"w": random(12, 8, 5), "b": random(12)}
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[2, 2], strides=[2])
+    net = model([node], {"x": (F, ["batch", 8, "frames"])}, ["y"], weights)
+    module = tw.compile(net, target="cuda -arch=sm_90a", cache=False)
+    assert not any("tw_workspace" in code.ptx for code in module.codes.values())
+    x = random(3, 8, 11)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    (want,) = tw.compile(net, target="cpu", threads=1)(x)
+    np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
 
 
 def test_tensor_cores_multiply_where_less_precision_is_asked_for():
@@ -245,30 +286,47 @@ def test_quantized_models_multiply_their_integers(name):
 
 
 TOP = """
-graph @main(%x: f32[{shape}]) {{
+graph @main(%x: {dtype}[{shape}]) {{
   %k = constant() {{data = "k"}}
-  %y, %at = top_k(%x, %k) {{axis = 1, largest = {largest}}}
+  %y, %at = top_k(%x, %k) {{axis = 1, {told}}}
   return %y, %at
 }}
 """
 
 
 @pytest.mark.parametrize(
-    ("shape", "count", "largest"),
-    [((2, 20), 3, True), ((1, 9, 2), 2, False), ((2, 9), 9, True)],
+    ("shape", "count", "largest", "pieces", "dtype"),
+    [
+        ((2, 20), 3, True, (1,), "f32"),
+        ((2, 37), 3, False, (3, 2), "f32"),
+        ((1, 9, 2), 2, False, (2,), "f16"),
+        ((2, 9), 9, True, (4,), "f32"),
+        ((2, 20), 3, True, (4,), "f64"),
+        ((2, 20), 3, False, (4,), "i64"),
+        ((2, 20), 3, True, (4,), "u64"),
+        ((2, 20), 3, False, (4,), "u8"),
+        (("n", "m"), 3, True, (4,), "f32"),
+    ],
 )
-def test_the_best_of_lines_are_found_by_all_threads(shape, count, largest):
+def test_the_best_of_lines_are_found_by_all_threads(shape, count, largest, pieces, dtype):
     """In pieces, and all of them; of equals the first, NaN the greatest."""
-    text = TOP.format(shape=", ".join(map(str, shape)), largest=str(largest).lower())
-    net = graph.parse(text, {"k": np.array([count])})
-    x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
-    x.flat[:4], x.flat[-1] = (np.nan, np.inf, -np.inf, -0.0), np.nan
-    module = on_host(tw.compile(net, target="cuda -arch=sm_90a"))
+    told = f"largest = {str(largest).lower()}"
+    text = TOP.format(dtype=dtype, shape=", ".join(map(str, shape)), told=told)
+    k = {"k": np.array([count])}
+    dims = [dim if isinstance(dim, int) else 11 for dim in shape]
+    low = 0 if dtype.startswith("u") else -9
+    x = np.random.default_rng(0).integers(low, 9, dims).astype(dtype_of(dtype).numpy)
+    if dtype.startswith("f"):
+        x.flat[:4], x.flat[-1] = (np.nan, np.inf, -np.inf, -0.0), np.nan
+    elif dtype == "u64":
+        x.flat[0] = np.iinfo(np.uint64).max
+    cut = graph.parse(text.replace(told, f"{told}, pieces = {pieces}"), k)
+    module = on_host(tw.compile(cut, target="cuda -arch=sm_90a"))
     got = fetched(module, module(x))
-    for mine, want in zip(got, tw.compile(net, target="cpu")(x), strict=True):
+    for mine, want in zip(got, tw.compile(graph.parse(text, k), target="cpu")(x), strict=True):
         np.testing.assert_array_equal(mine, np.asarray(want))
     rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
-    assert rules <= {"reduction", "elementwise"}
+    assert rules <= {"reduction", "elementwise", "rows"}
 
 
 SCATTERED = {

@@ -2,16 +2,17 @@
 
 Some are found by insertion: an element that is no better than the last of the k costs one
 comparison. Many, or as many as only the run tells, are the first of all in order. Where threads are
-many, ranks are counted instead (`piece`): how many elements come before each one.
+many, ranks are counted instead (`pieces`): how many elements come before each one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tilewright import sym, te
 from tilewright.base.dtype import I32, I64, INDEX
-from tilewright.lower.base import Lowering, Use, front_axis, placed, static, wide
+from tilewright.lower.base import Lowering, Use, front_axis, placed, read_at, static, wide
 from tilewright.lower.merge import load, merge_sort
 from tilewright.lower.statements import Body, loops, procedure, seq, store, when
 from tilewright.sym import ONE, Expr
@@ -19,13 +20,15 @@ from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import For, If, Stmt
 
 FEW = 512
+STORED = {"stage": "keys"}  # so that rules store what each comparison would compute again
+LAST = te.const(0xFFFFFFFF, I64)  # of the places that a key has bits for
 Place = Callable[[Sequence[Expr], Expr], Expr]  # of a candidate in its line
 
 
 def _top_k(use: Use, x: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
     axis = front_axis(use["axis"], x.ndim)
     count = static(use.shape[axis])
-    if use["piece"]:
+    if use["pieces"]:
         return _by_counting(use, x, axis)
     shape = placed(x.shape, axis, use.shape[axis])
     shapes, types = [shape, shape], [x.dtype, I64]
@@ -144,52 +147,40 @@ def _by_sorting(use: Use, x: Tensor, axis: int) -> Body:
 
 
 def _by_counting(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
-    """The best of every piece of a line, then the best among those. Elements behind the end of the
-    last piece come after all others."""
+    """Some pieces of a line hold its best: those whose own best are. So the best of pieces are
+    found, of pieces of those, and so on; then, from the few of the last ones back, the best among
+    the elements of the pieces that were chosen. Elements behind an end come after all others."""
     length, count = x.shape[axis], use.shape[axis]
-    rest, piece = [dim for at, dim in enumerate(x.shape) if at != axis], sym.const(use["piece"])
-    pieces, kept = sym.ceildiv(length, piece), sym.minimum(count, piece)
+    lines = [dim for at, dim in enumerate(x.shape) if at != axis]
 
     def element(line: Sequence[Expr], place: Expr) -> Expr:
         inside = sym.maximum(sym.minimum(place, length - 1), 0)
-        return x[(*line[:axis], inside, *line[axis : len(rest)])]
+        return read_at(x, (*line[:axis], inside, *line[axis:]), axis)
 
-    def best(lines: Sequence[Expr], many: Expr, few: Expr, place: Place, name: str) -> Tensor:
-        """Where the best `few` of `many` lie that are told by `place`, in every line."""
-        i, j = (te.reduce_axis((0, many), name=n) for n in "ij")
+    levels = [_Level(length, lambda line, place: _key(use, element(line, place)))]
+    pieces = [piece for piece in use["pieces"] if piece > 1]
+    for number, piece in enumerate(pieces):
+        levels.append(levels[-1].best_of_pieces(lines, piece, f"{use.name}_best{number}"))
+    *lower, top = levels
 
-        def is_before(line: Sequence[Expr], a: Expr, b: Expr) -> Expr:
-            first, second = place(line, a), place(line, b)
-            left, right = (element(line, each) for each in (first, second))
-            as_good = te.all(te.logical_not(_better(use, right, left)), a < b)
-            wins = te.any(second >= length, _better(use, left, right), as_good)
-            return te.all(first < length, wins)
+    def kept(level: _Level) -> Expr:
+        return count if level is levels[0] else sym.minimum(count, level.extent)
 
-        def rank(*at: Expr) -> Expr:
-            return te.sum(te.cast(is_before(at[:-1], i, at[-1]), I32), axis=i)
+    places = _best(top, lines, top.extent, kept(top), lambda _, each: each, f"{use.name}_top")
+    for number, (level, piece) in enumerate(zip(lower[::-1], pieces[::-1], strict=True)):
+        chosen = places
 
-        ranks = te.compute((*lines, many), rank, name=f"{name}_rank")
+        def candidate(
+            line: Sequence[Expr], each: Expr, chosen: Tensor = chosen, piece: int = piece
+        ) -> Expr:
+            before = te.cast(chosen[(*line, sym.floordiv(each, piece))], INDEX)
+            return before * piece + sym.floormod(each, piece)
 
-        def chosen(*at: Expr) -> Expr:
-            is_it = te.eq(ranks[(*at[:-1], j)], te.cast(at[-1], I32))
-            found = te.cast(place(at[:-1], j), I32)
-            return te.min(te.if_then_else(is_it, found, te.cast(length, I32)), axis=j)
-
-        return te.compute((*lines, few), chosen, name=f"{name}_place")
-
-    places = best(
-        (*rest, pieces), piece, kept, lambda line, j: line[-1] * piece + j, f"{use.name}_piece"
-    )
-
-    def candidate(line: Sequence[Expr], j: Expr) -> Expr:
-        return te.cast(places[(*line, sym.floordiv(j, kept), sym.floormod(j, kept))], INDEX)
-
-    if static(pieces) != 1:
-        places = best(rest, pieces * kept, count, candidate, use.name)
+        many = chosen.shape[-1] * piece
+        places = _best(level, lines, many, kept(level), candidate, f"{use.name}_among{number}")
 
     def place_at(*at: Expr) -> Expr:
-        line, q = (*at[:axis], *at[axis + 1 :]), at[axis]
-        return places[(*line, q)] if static(pieces) != 1 else places[(*line, sym.const(0), q)]
+        return places[(*at[:axis], *at[axis + 1 :], at[axis])]
 
     def value_at(*at: Expr) -> Expr:
         return element((*at[:axis], *at[axis + 1 :]), te.cast(place_at(*at), INDEX))
@@ -197,6 +188,97 @@ def _by_counting(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
     values = te.compute(use.shape, value_at, name=use.name)
     indices = te.compute(use.shape, lambda *at: te.cast(place_at(*at), I64), name=f"{use.name}_at")
     return values, indices
+
+
+def _key(use: Use, value: Expr) -> Expr:
+    """An integer for each element, greater for better ones and equal for equals."""
+    x = wide(value)
+    if x.dtype.is_float:
+        of = I32 if x.dtype.bits == I32.bits else I64
+        bits, sign = te.bits_of(x), te.const(of.bits - 1, of)
+        # Those of numbers below zero run the other way; both zeros are one number.
+        low = te.bitwise_and(te.shift_right(bits, sign), te.max_value(of))
+        key = te.select(te.eq(x, te.const(0, x.dtype)), te.const(0, of), te.bitwise_xor(bits, low))
+        key = te.select(te.isnan(x), te.max_value(of), key)
+    elif x.dtype.kind == "uint" and x.dtype.bits == I64.bits:
+        key = te.bitwise_xor(te.cast(x, I64), te.min_value(I64))
+    else:
+        narrow = x.dtype.bits < I32.bits or x.dtype is I32
+        key = te.cast(x, I32 if narrow else I64)
+    return key if use["largest"] else te.bitwise_not(key)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Keys in every line: of all elements, or of the best of pieces."""
+
+    extent: Expr
+    at: Callable[[Sequence[Expr], Expr], Expr]
+
+    def key(self, line: Sequence[Expr], place: Expr) -> Expr:
+        """The least there is behind the end."""
+        found = self.at(line, place)
+        return te.if_then_else(place < self.extent, found, te.min_value(found.dtype))
+
+    def best_of_pieces(self, lines: Sequence[Expr], piece: int, name: str) -> _Level:
+        extent = sym.ceildiv(self.extent, piece)
+        j = te.reduce_axis((0, piece), name="j")
+
+        def best(*at: Expr) -> Expr:
+            return te.max(self.key(at[:-1], at[-1] * piece + j), axis=j)
+
+        made = te.compute((*lines, extent), best, name=name)
+
+        def inside(line: Sequence[Expr], place: Expr) -> Expr:
+            at = sym.maximum(sym.minimum(place, extent - 1), 0)
+            return read_at(made, (*line, at), len(line))
+
+        return _Level(extent, inside)
+
+
+def _best(
+    level: _Level, lines: Sequence[Expr], many: Expr, kept: Expr, place: Place, name: str
+) -> Tensor:
+    """Where the best `kept` of `many` candidates lie, whose places are told, in every line. Of
+    equals the first comes first; a key and a place are one number where that has the bits."""
+    i, j = (te.reduce_axis((0, many), name=n) for n in "ij")
+
+    def place_of(*at: Expr) -> Expr:
+        return te.cast(place(at[:-1], at[-1]), I64)
+
+    def key_of(*at: Expr) -> Expr:
+        key = level.key(at[:-1], place(at[:-1], at[-1]))
+        if key.dtype is I64:
+            return key
+        high = te.shift_left(te.cast(key, I64), te.const(I32.bits, I64))
+        return high + (LAST - place_of(*at))
+
+    keys = te.compute((*lines, many), key_of, name=f"{name}_key", attrs=STORED)
+    packed = level.key([sym.const(0)] * len(lines), sym.const(0)).dtype is not I64
+    places = None
+    if not packed:
+        places = te.compute((*lines, many), place_of, name=f"{name}_of", attrs=STORED)
+
+    def rank(*at: Expr) -> Expr:
+        other = (*at[:-1], i)
+        before = keys[other] > keys[at]
+        if places is not None:
+            first = te.all(te.eq(keys[other], keys[at]), places[other] < places[at])
+            before = te.any(before, first)
+        return te.sum(te.cast(before, I32), axis=i)
+
+    ranks = te.compute((*lines, many), rank, name=f"{name}_rank")
+
+    def chosen(*at: Expr) -> Expr:
+        each = (*at[:-1], j)
+        if places is None:
+            found = LAST - te.bitwise_and(keys[each], LAST)
+        else:
+            found = places[each]
+        is_it = te.eq(ranks[each], te.cast(at[-1], I32))
+        return te.min(te.if_then_else(is_it, found, te.max_value(I64)), axis=j)
+
+    return te.compute((*lines, kept), chosen, name=f"{name}_place")
 
 
 # ------------------------------------------------------------------------------------ cumulative

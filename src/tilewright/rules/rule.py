@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tilewright.base.errors import ScheduleError, UserError
 from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import block_of
 from tilewright.rules.space import Columns, Cost, Priced, Space, parse_plan, plan_text
 from tilewright.tensor.schedule import BlockRef, Schedule
 
@@ -175,13 +176,19 @@ def _apply(
 ) -> tuple[str, ...]:
     text = plan_text(priced.plan)
     point = sch.checkpoint()
-    sch.decide(rule.name, sch.get_block(block), text)
     try:
-        done = tuple(ref.name for ref in rule.apply(sch, problem, priced.plan, context))
+        done = _scheduled(rule, sch, block, problem, priced.plan, context)
     except ScheduleError as error:
         sch.restore(point)
         log.refusals.append(Refusal(block, rule.name, f"{text}: {error.message}"))
-        return ()
+        try:
+            problem = _by_itself(rule, sch, block, context)
+            done = problem and _scheduled(rule, sch, block, problem, priced.plan, context)
+        except ScheduleError:
+            done = ()
+        if not done:
+            sch.restore(point)
+            return ()
     if not done:
         sch.restore(point)
         log.refusals.append(Refusal(block, rule.name, f"{text}: it leaves the block alone"))
@@ -191,6 +198,29 @@ def _apply(
     log.decisions.append(Decision(block, rule.name, text, ns, priced.terms))
     log.offers.append(Offer(block, rule, problem, context, text))
     return done
+
+
+def _scheduled(
+    rule: Rule[Any, Any],
+    sch: Schedule,
+    block: str,
+    problem: Any,
+    plan: Any,
+    context: RuleContext,
+) -> tuple[str, ...]:
+    sch.decide(rule.name, sch.get_block(block), plan_text(plan))
+    return tuple(ref.name for ref in rule.apply(sch, problem, plan, context))
+
+
+def _by_itself(rule: Rule[Any, Any], sch: Schedule, block: str, context: RuleContext) -> Any:
+    """What a rule finds when those who go on with the results of a block read a copy of them: what
+    cannot be done as results are made is then work of its own. None, where nobody goes on."""
+    reference = sch.get_block(block)
+    if not sch.get_consumers(reference):
+        return None
+    for number in range(len(block_of(sch.function, block).writes)):
+        sch.cache_write(reference, number, "global")
+    return rule.match(sch, reference, context)
 
 
 RuleSet = tuple[tuple[Rule[Any, Any], ...], ...]  # in the order they are tried; entries compete

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright import sym
-from tilewright.sym import ZERO, Const, Context, Expr, FloorDiv
+from tilewright.sym import ZERO, Const, Context, Expr, FloorDiv, Mul
 
 
 def is_total(root: Expr, ctx: Context) -> bool:
@@ -16,6 +16,11 @@ def _is_not_zero(by: Expr, ctx: Context) -> bool:
     """Positive, or a factor of what the extent of a loop around is: that runs, so it is not 0."""
     if sym.prove(sym.lt(0, by), ctx):
         return True
+    if isinstance(by, Mul):
+        return all(
+            each.value != 0 if isinstance(each, Const) else _is_not_zero(each, ctx)
+            for each in (by.a, by.b)
+        )
     if isinstance(by, FloorDiv) and isinstance(by.b, Const) and sym.prove(sym.le(by.b, by.a), ctx):
         return True
     extents = [stop for start, stop in ctx.ranges.values() if start is ZERO]

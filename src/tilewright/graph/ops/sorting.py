@@ -159,12 +159,13 @@ OPS = (
     Op(
         "top_k",
         "The k greatest (or least) elements along an axis, best first, and their indices; of "
-        "equals the first. With `piece`, code counts ranks in pieces of so many elements.",
+        "equals the first. With `pieces`, code counts ranks: of the best of pieces of so many "
+        "elements, of pieces of those, and so on, then of the elements in the best ones.",
         (Input("x", NUMBER), Input("k", INTEGER, folds=True)),
         _top_k_type,
         _top_k,
         OPAQUE,
-        (Attr("axis", int, required=True), Attr("largest", bool, True), Attr("piece", int, 0)),
+        (Attr("axis", int, required=True), Attr("largest", bool, True), Attr("pieces", tuple, ())),
     ),
     Op(
         "search_sorted",

@@ -1,25 +1,29 @@
 """The best of a line by counting, where threads are many and each is slow.
 
-    top_k(%x, %k)  becomes  top_k(%x, %k) {piece = 1024}
+    top_k(%x, %k)  becomes  top_k(%x, %k) {pieces = (16, 16)}
 
-How many elements of its piece come before an element is its rank there: all ranks are counted at
-once. The best of all pieces are ranked once more. Pieces are as long as makes the comparisons
-fewest. Sorting a line takes one thread fewer comparisons: where lines are enough to keep all
-threads busy, or sizes are known to a run alone, they stay as they are.
+How many elements come before an element is its rank: all ranks are counted at once. What is no best
+of its piece is not among the best of a line before that is: so of the pieces as many are looked
+into as are asked for, those that have the best elements, which are found in the same way. Pieces
+are as long, and taken as often, as makes kernels and comparisons fewest; where nobody knows how
+many are asked for, all elements are compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.ir import Module, Node, attributes
 from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
-from tilewright.sym import Const
+from tilewright.sym import Const, Expr
+
+WHOLE = (1,)  # pieces of one element: no pieces
 
 
 def count_ranks(module: Module, ctx: PassContext) -> Module:
@@ -29,33 +33,50 @@ def count_ranks(module: Module, ctx: PassContext) -> Module:
 
 
 def counted(target: Target, node: Node, scope: Scope) -> Replacement:
-    """A selection among elements whose number is known, if it takes less time to count."""
-    if node.op != "top_k" or node.get("piece") or node.inputs[0] is None:
+    """A selection, told in which pieces."""
+    if node.op != "top_k" or node.get("pieces") or node.inputs[0] is None:
         return None
-    shape, best = (shape_of(value) or () for value in (node.inputs[0], node.outputs[0]))
-    sizes = [int(dim.value) for dim in (*shape, best[node["axis"]]) if isinstance(dim, Const)]
-    if len(sizes) <= len(shape) or not all(sizes):
+    shape, best = (shape_of(value) for value in (node.inputs[0], node.outputs[0]))
+    if not shape or not best or any(_known(dim) == 0 for dim in (*shape, *best)):
         return None
-    length, count = sizes[node["axis"]], sizes[-1]
-    lines, piece = prod(sizes[:-1]) // length, piece_of(length, count)
-    sm = multiprocessor_of(target)
-    threads = sm.count * sm.warp * sm.warps_issued_per_cycle
-    sorting = lines * length * length.bit_length() / min(lines, threads)
-    if lines * comparisons(length, count, piece) > threads * sorting:
-        return None
-    chosen = {**dict(node.attributes), "piece": piece}
+    axis, sm = node["axis"], multiprocessor_of(target)
+    count, pieces = _known(best[axis]), WHOLE
+    if count is not None:
+        # A line of any length is one that is worth pieces, more rather than less.
+        length = _known(shape[axis]) or count * sm.warp**2
+        lines = prod(_known(dim) or 1 for at, dim in enumerate(shape) if at != axis % len(shape))
+        pieces = pieces_of(lines, length, count, sm)
+    chosen = {**dict(node.attributes), "pieces": pieces}
     return [replace(node, attributes=attributes(**chosen))]
 
 
-def piece_of(length: int, count: int) -> int:
-    """The elements of a piece, a power of two or all: those of a piece are compared with each
-    other, then the best of all pieces."""
-    powers = [1 << bits for bits in range(length.bit_length())]
-    pieces = [piece for piece in powers if piece >= count] + [length]
-    return min(pieces, key=partial(comparisons, length, count))
+def _known(dim: Expr) -> int | None:
+    return int(dim.value) if isinstance(dim, Const) else None
 
 
-def comparisons(length: int, count: int, piece: int) -> int:
-    """Of one line, in pieces and of their best."""
-    pieces = -(-length // piece)
-    return pieces * piece**2 + ((pieces * count) ** 2 if pieces > 1 else 0)
+def pieces_of(lines: int, length: int, count: int, sm: Multiprocessor) -> tuple[int, ...]:
+    """The elements of a piece, a power of two, once or several times."""
+    choices = [WHOLE]
+    for bits in range(1, length.bit_length()):
+        pieces, left = (1 << bits,), -(-length >> bits)
+        while left > count:
+            choices.append(pieces)
+            pieces, left = (*pieces, 1 << bits), -(-left >> bits)
+    return min(choices, key=lambda pieces: cycles(lines, length, count, pieces, sm))
+
+
+def cycles(lines: int, length: int, count: int, pieces: Sequence[int], sm: Multiprocessor) -> float:
+    """What a selection takes: a kernel for the best of pieces, of keys, ranks and places each,
+    and comparisons of all candidates with each other and with the places of the best."""
+    cut = [piece for piece in pieces if piece > 1]
+    extents = [length]
+    for piece in cut:
+        extents.append(-(-extents[-1] // piece))
+    many, steps = extents[-1], sum(extents[:-1])
+    for extent, piece in zip(extents[::-1], (*cut[::-1], 0), strict=True):
+        kept = min(count, extent)
+        steps += many * (many + kept)
+        many = kept * piece
+    kernels = len(cut) + len(extents) * len(("keys", "ranks", "places"))
+    lanes = sm.count * sm.warp  # each issues some instructions for a step
+    return kernels * sm.launch_cycles + lines * steps / lanes

@@ -96,12 +96,17 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
     found = contraction(nest)
-    if found is None or not found.m or _is_open(found) or _tiled(found)[0] is None:
+    if found is None or not has_rows(found) or _is_open(found):
         return None
     problem = problem_of(found)
     if problem.m < 4 or problem.m * problem.y * problem.x < 128:
         return None
     return Found(reference, problem)
+
+
+def has_rows(found: Contraction) -> bool:
+    """Whether there are rows to tile: a sum of products of one row has none."""
+    return bool(found.m) and _tiled(found)[0] is not None
 
 
 def _is_open(found: Contraction) -> bool:

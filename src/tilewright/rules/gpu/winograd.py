@@ -55,7 +55,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if not all(is_constant(sch, each, parts, context) for each in parts.weights):
         return None
     found, columns = contraction(parts.product), nest_of(sch, parts.columns)
-    if found is None or columns is None:
+    if found is None or columns is None or not gemm.has_rows(found):
         return None
     *tiles, _, _ = columns.spatial
     products = gemm.Found(reference, gemm.problem_of(found))
