@@ -85,6 +85,7 @@ OPTIMIZED = (
     recognize_attention,
     decompose,
     canonicalize,
+    remove_dead_nodes,
     merge_parallel_matmuls,
     widen_products,
     cancel_reshapes,
