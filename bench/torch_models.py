@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import re
 import sys
 import zlib
@@ -35,6 +36,7 @@ WANT = {"torchvision": 109, "timm": 93, "transformers": 250}
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # PyTorch that has seen a GPU cannot be forked
     figures: list[Figure] = []
     kept, first = Journal.of(options), re.compile(options.first)
     sources = options.sources.split(",")
