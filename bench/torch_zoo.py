@@ -105,7 +105,7 @@ def torchvision_names() -> list[str]:
     return sorted({*models.list_models()} - {*models.list_models(module=models.quantization)})
 
 
-def build_torchvision(name: str) -> Built:
+def build_torchvision(name: str, is_small: bool = True) -> Built:
     prepare()
     from torchvision import models
 
@@ -122,27 +122,29 @@ def build_torchvision(name: str) -> Built:
         return model, lambda n: {"image1": torch.randn(n, 3, 128, 128),
                                  "image2": torch.randn(n, 3, 128, 128)}  # fmt: skip
     first = next(iter(inspect.signature(model.forward).parameters))
-    return model, _images(model, first, (3, 16) if video else (3,), LARGE)
+    own = VIDEO if video else LARGE
+    sides = (SMALL, LARGE) if is_small else (own,)
+    return model, _images(model, first, (3, 16) if video else (3,), sides)
 
 
 def _images(
-    model: nn.Module, name: str, shape: tuple[int, ...], side: int
+    model: nn.Module, name: str, shape: tuple[int, ...], sides: tuple[int, ...]
 ) -> Callable[[int], dict[str, Any]]:
-    """Inputs no larger than the model allows: most take images of any size."""
+    """Images of the first of some sizes that a model takes."""
     model.eval()
-    for each in (SMALL, side):
+    for each in sides:
         try:
             model(**{name: torch.randn(1, *shape, each, each)})
         except (RuntimeError, ValueError, AssertionError):  # its own complaint, of this size
             continue
         return lambda n: {name: torch.randn(n, *shape, each, each)}
-    raise ValueError(f"takes no images of {SMALL} or {side}")
+    raise ValueError(f"takes no images of {' or '.join(map(str, sides))}")
 
 
 SIDE = 160  # of the images of detectors
 # How many boxes are looked at; of very many, some have scores that differ by less than rounding.
 BOXES, FEW = {"topk_candidates", "detections_per_img"}, 20
-SMALL, LARGE = 96, 224  # of those of all others
+SMALL, LARGE, VIDEO = 96, 224, 112  # of those of all others
 
 
 def _detector(name: str) -> Built:
@@ -186,13 +188,13 @@ def _size_in_name(name: str) -> float:
     return 100.0 + (min(numbers) if numbers else 1000)
 
 
-def build_timm(name: str) -> Built:
+def build_timm(name: str, is_small: bool = True) -> Built:
     prepare()
     import timm
 
     model = timm.create_model(name, pretrained=False)
     channels, side, _ = model.default_cfg.get("input_size", (3, LARGE, LARGE))
-    return model, _images(model, "x", (channels,), side)
+    return model, _images(model, "x", (channels,), (SMALL, side) if is_small else (side,))
 
 
 def transformers_names() -> list[str]:
