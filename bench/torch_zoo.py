@@ -330,7 +330,8 @@ def _judged(
         if ratio(worst) <= MOST or ratio(worst) == math.inf:
             break
     status = RIGHT if ratio(worst) <= MOST else WRONG
-    return Outcome(status, told(ratio(worst), ratios), ratio(worst), seconds)
+    alone = " (PyTorch has no f64 for it)" if exact is eager else ""
+    return Outcome(status, told(ratio(worst), ratios) + alone, ratio(worst), seconds)
 
 
 def _decided(
