@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch_shrunk
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 import tilewright as tw
@@ -329,7 +330,8 @@ def _judged(
         if ratio(worst) <= MOST or ratio(worst) == math.inf:
             break
     status = RIGHT if ratio(worst) <= MOST else WRONG
-    return Outcome(status, told(ratio(worst), ratios), ratio(worst), seconds)
+    alone = " (PyTorch has no f64 for it)" if exact is eager else ""
+    return Outcome(status, told(ratio(worst), ratios) + alone, ratio(worst), seconds)
 
 
 def _decided(
@@ -340,16 +342,43 @@ def _decided(
         given = inputs(count)
         with torch.compiler.set_stance("force_eager"):  # torchvision compiles some of its own
             eager = model(**given)
-            try:
-                exact = wide(**pytree.tree_map(_wide, given))
-            except RuntimeError:  # an operator that PyTorch does not have in f64
-                exact = eager
+            exact = _exact(wide, pytree.tree_map(_wide, given), eager)
         pairs = zip(_leaves(eager), _leaves(exact), strict=True)
         if all(
             a.shape == b.shape and (a.is_floating_point() or torch.equal(a, b)) for a, b in pairs
         ):
             break
     return given, eager, exact
+
+
+def _exact(wide: nn.Module, given: dict[str, Any], eager: Any) -> Any:
+    """What a model makes in f64; that of eager where PyTorch has an operator in f32 alone."""
+    try:
+        return wide(**given)
+    except RuntimeError:  # f32 of the model's own making met f64
+        pass
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Widened():
+            return wide(**given)
+    except RuntimeError:
+        return eager
+    finally:
+        torch.set_default_dtype(kept)
+
+
+class _Widened(TorchFunctionMode):
+    """f64 wherever a model asks for f32 by name."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        called = torch.Tensor.double if func is torch.Tensor.float else func
+        args, kwargs = pytree.tree_map(
+            lambda value: torch.float64 if value is torch.float32 else value, (args, kwargs or {})
+        )
+        return called(*args, **kwargs)
 
 
 def _wide(value: Any) -> Any:

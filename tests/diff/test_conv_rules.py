@@ -112,19 +112,24 @@ def run_kernel(run, split, arrays, outs, sizes):
     run(split.kernel)(*args)
 
 
-def check(conf, seed, run, loose=1):
-    module = module_of(conf)
-    arrays, env = arrays_of(module, conf, seed)
+def made_by(conf, run, module, arrays, env):
+    """What the kernel of a model makes of its arrays."""
     fn = lower_graph(module.main, "kernel")
     constants = ("w", "b") if conf["constant"] else ()
     scheduled = default_schedule(fn, "cpu", threads=conf["threads"], constants=constants)
-    want = graph.interpret(module, *arrays)
-    outs = [np.full(y.shape, np.nan, np.float32) for y in want]
-    buffers = len(arrays) + len(outs)
-    sizes = [env[size.name] for size in fn.params[buffers:]]
-    run_kernel(run, split_constant_blocks(scheduled.function), arrays, outs, sizes)
+    known = {size: env[size.name] for size in fn.params[len(arrays) + len(module.main.results) :]}
+    shapes = [[int(sym.evaluate(d, known)) for d in y.type.shape] for y in module.main.results]
+    outs = [np.full(shape, np.nan, np.float32) for shape in shapes]
+    run_kernel(run, split_constant_blocks(scheduled.function), arrays, outs, [*known.values()])
+    return outs
+
+
+def check(conf, seed, run, loose=1):
+    module = module_of(conf)
+    arrays, env = arrays_of(module, conf, seed)
+    outs = made_by(conf, run, module, arrays, env)
     terms = np.prod(conf["kernel"]) * conf["channels"]
-    for found, wanted in zip(outs, want, strict=True):
+    for found, wanted in zip(outs, graph.interpret(module, *arrays), strict=True):
         np.testing.assert_allclose(
             found, wanted, rtol=2e-5 * loose, atol=2e-6 * terms + 1e-5 * loose
         )
@@ -158,6 +163,33 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
         "threads": pick.choice([1, 2]),
     }
     check(conf, seed, tw.build, loose=10)
+
+
+@pytest.mark.parametrize("channels", [64, 192])
+def test_tiles_of_winograds_method_round_little_more_than_plain_sums(channels):
+    conf = {
+        "batch": 1,
+        "size": [16, 16],
+        "channels": channels,
+        "out": 32,
+        "kernel": [3, 3],
+        "attributes": {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)},
+        "epilogue": "nothing",
+        "bias": False,
+        "dynamic": "",
+        "constant": True,
+        "threads": 1,
+    }
+    off = {}
+    for tile in (0, 4):
+        conf["attributes"]["winograd"] = tile
+        module = module_of(conf)
+        arrays, env = arrays_of(module, conf, 0)
+        (made,) = made_by(conf, tw.build, module, arrays, env)
+        windows = np.lib.stride_tricks.sliding_window_view(arrays[0][0], (3, 3), axis=(0, 1))
+        exact = np.tensordot(windows.astype(float), arrays[1].astype(float), ([2, 3, 4], [1, 2, 3]))
+        off[tile] = np.abs(made[0] - exact).max()
+    assert off[4] < 3 * off[0], off
 
 
 @pytest.mark.parametrize("threads", [1, 2])
