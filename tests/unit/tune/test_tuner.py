@@ -12,7 +12,7 @@ from tilewright.tune.budget import Budget
 from tilewright.tune.cost.gaussian import GaussianProcess
 from tilewright.tune.database import Database, Records
 from tilewright.tune.joined import JoinedSpace
-from tilewright.tune.lab import Candidate
+from tilewright.tune.lab import Candidate, Task
 from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.search import View
 from tilewright.tune.stats import Paired
@@ -112,7 +112,9 @@ def test_what_one_block_saves_is_known_of_others():
 
 def test_a_choice_for_the_whole_kernel_leaves_other_blocks_alone():
     joined = JoinedSpace("y", {"": GridSpace("y"), "sketch": GridSpace("s")})
-    state = _State(one := task(spaces=(joined, GridSpace("z", scale=9.0))), _progress(one))
+    spaces = (joined, GridSpace("z", scale=9.0))
+    one = Task("k", "k", TaskKey("graph @k", "cpu", 2), lambda: spaces, 1000.0, 500.0)
+    state = _State(one, _progress(one))
     random = np.random.default_rng(0)
     views = [View(each, GaussianProcess(), random) for each in one.spaces]
     state.spaces = [_Open(one, at, view, "ranked") for at, view in enumerate(views)]
