@@ -1,13 +1,13 @@
 """How fast candidates are scored, and how well: features and trees together.
 
     python bench/tune_speed.py [--json FILE] [--points N] [--trials 200] [--only X] [--workers N]
-                               [--save FILE] [--load FILE]
+                               [--save FILE] [--load FILE --target "cpu -mcpu=..."]
 
 A score is what search ranks by: the estimate, corrected by the cost model from the features, for
 points of sketches that nobody has built. Two threads score halves, as a tuner on two cores does.
 Rank correlations are Spearman's, over points that were not learned from: of the estimate alone, and
 after some trials. Points are timed on one thread, one at a time; what was timed and saved is read
-instead.
+instead, with the target that it is of.
 """
 
 from __future__ import annotations
@@ -84,7 +84,12 @@ def timed(options: argparse.Namespace) -> Iterator[tuple[str, Array, Array]]:
     if options.load:
         for line in options.load.read_text().splitlines():
             told = json.loads(line)
-            yield told["name"], np.array(told["features"], np.float32), np.array(told["ns"])
+            name = told["name"]
+            space = SketchSpace(tune_cases.CASES[name](), options.target, threads=1)
+            rows = [space.point(choice) for choice in told["choices"]]
+            known = [(row, ns) for row, ns in zip(rows, told["ns"], strict=True) if row is not None]
+            points = np.concatenate([row for row, _ in known])
+            yield name, space.features(points), np.array([ns for _, ns in known])
         return
     with local_fleet(options.workers) as fleet:
         for name in RANKED:
@@ -96,7 +101,8 @@ def timed(options: argparse.Namespace) -> Iterator[tuple[str, Array, Array]]:
             rows = np.array(list(found))
             ns, features = np.array(list(found.values())), space.features(points[rows])
             if options.save:
-                told = {"name": name, "features": features.tolist(), "ns": ns.tolist()}
+                choices = [space.choice(points, int(row)) for row in rows]
+                told = {"name": name, "choices": choices, "ns": ns.tolist()}
                 with options.save.open("a") as file:
                     file.write(json.dumps(told) + "\n")
             yield name, features, ns
@@ -147,6 +153,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--save", type=Path, help="append what was timed to this file")
     parser.add_argument("--load", type=Path, help="read what was timed from this file")
+    parser.add_argument("--target", default="cpu", help="of what is loaded")
     parser.add_argument("--model", default="")
 
 
