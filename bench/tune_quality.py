@@ -219,9 +219,12 @@ def genetic(pool: Pool, random: np.random.Generator) -> list[int]:
     return order
 
 
-def by_model(make: Callable[[], CostModel], pool: Pool, random: np.random.Generator) -> list[int]:
+Make = Callable[[Pool], CostModel]
+
+
+def by_model(make: Make, pool: Pool, random: np.random.Generator) -> list[int]:
     """The tuner's batches: what a model expects to be best, what it doubts, what is unlike."""
-    view = View(pool.space, make(), random)
+    view = View(pool.space, make(pool), random)
     order: list[int] = []
     left = np.ones(len(pool.ns), bool)
     places = {point.tobytes(): at for at, point in enumerate(np.ascontiguousarray(pool.points))}
@@ -234,13 +237,26 @@ def by_model(make: Callable[[], CostModel], pool: Pool, random: np.random.Genera
     return order
 
 
-def with_transfer(others: Sequence[Pool], model: str) -> Callable[[], CostModel]:
-    """A model that has learned from other kernels, and one that learns what is left."""
-    overall = choose(model)
-    rows = np.concatenate([each.features for each in others])
-    middles = [each.log_ratio - np.median(each.log_ratio) for each in others]
-    overall.fit(rows, np.concatenate(middles))
-    return lambda: Layered(overall, choose(model))
+def with_transfer(others: Sequence[Pool], model: str) -> Make:
+    """A model that has learned from other kernels what it may of features they share, and one that
+    learns what is left."""
+
+    def make(pool: Pool) -> CostModel:
+        names = pool.space.feature_names
+        places = {name: at for at, name in enumerate(names)}
+        overall = choose(model, names)
+        rows = []
+        for each in others:
+            told = each.space.feature_names
+            shared = [at for at, name in enumerate(told) if name in places]
+            row = np.zeros((len(each.ns), len(names)), np.float32)
+            row[:, [places[told[at]] for at in shared]] = each.features[:, shared]
+            rows.append(row)
+        middles = [each.log_ratio - np.median(each.log_ratio) for each in others]
+        overall.fit(np.concatenate(rows), np.concatenate(middles))
+        return Layered(overall, choose(model, names))
+
+    return make
 
 
 # --------------------------------------------------------------------------- figures
@@ -268,8 +284,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     share: dict[str, list[float]] = {}
     count: dict[str, list[int]] = {}
     for pool in pools:
-        others = [each for each in pools if each.features.shape[1] == pool.features.shape[1]]
-        others = [each for each in others if each is not pool]
+        others = [each for each in pools if each is not pool]
         for name, search in searches(learner, others).items():
             orders = [search(pool, np.random.default_rng(seed)) for seed in range(options.seeds)]
             curves.setdefault(name, []).append(
@@ -294,10 +309,12 @@ def searches(learner: str, others: Sequence[Pool]) -> Mapping[str, Search]:
         "random": at_random,
         "GA": genetic,
         "estimate": by_estimate,
-        learner: partial(by_model, lambda: choose(learner)),
+        learner: partial(by_model, lambda pool: choose(learner, pool.space.feature_names)),
     }
     if has_torch():
-        found["treegru"] = partial(by_model, lambda: choose("treegru"))
+        found["treegru"] = partial(
+            by_model, lambda pool: choose("treegru", pool.space.feature_names)
+        )
     if others:
         found["transfer"] = partial(by_model, with_transfer(others, learner))
     return found

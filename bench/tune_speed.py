@@ -58,7 +58,7 @@ def speed(options: argparse.Namespace) -> list[report.Figure]:
     points = space.sample(min(options.points, 40_000), random)
     repeats = -(-options.points // len(points))
     known = space.features(points[:200])
-    model = choose(options.model)
+    model = choose(options.model, space.feature_names)
     model.fit(known, random.standard_normal(200) * 0.3)
     score(space, model, points[:CHUNK])
     halves = np.array_split(np.tile(points, (repeats, 1))[: options.points], CORES)
@@ -79,8 +79,8 @@ def speed(options: argparse.Namespace) -> list[report.Figure]:
     ]
 
 
-def timed(options: argparse.Namespace) -> Iterator[tuple[str, Array, Array]]:
-    """Kernels, with features and nanoseconds of points of each."""
+def timed(options: argparse.Namespace) -> Iterator[tuple[SketchSpace, Points, Array]]:
+    """Spaces of kernels, points of each, and their nanoseconds."""
     if options.load:
         for line in options.load.read_text().splitlines():
             told = json.loads(line)
@@ -89,7 +89,7 @@ def timed(options: argparse.Namespace) -> Iterator[tuple[str, Array, Array]]:
             rows = [space.point(choice) for choice in told["choices"]]
             known = [(row, ns) for row, ns in zip(rows, told["ns"], strict=True) if row is not None]
             points = np.concatenate([row for row, _ in known])
-            yield name, space.features(points), np.array([ns for _, ns in known])
+            yield space, points, np.array([ns for _, ns in known])
         return
     with local_fleet(options.workers) as fleet:
         for name in RANKED:
@@ -99,27 +99,28 @@ def timed(options: argparse.Namespace) -> Iterator[tuple[str, Array, Array]]:
             points = space.sample(options.trials + HELD_OUT, np.random.default_rng(1))
             found = tune_cases.measured(space, points, fleet)
             rows = np.array(list(found))
-            ns, features = np.array(list(found.values())), space.features(points[rows])
+            ns = np.array(list(found.values()))
             if options.save:
                 choices = [space.choice(points, int(row)) for row in rows]
                 told = {"name": name, "choices": choices, "ns": ns.tolist()}
                 with options.save.open("a") as file:
                     file.write(json.dumps(told) + "\n")
-            yield name, features, ns
+            yield space, points[rows], ns
 
 
 def quality(options: argparse.Namespace) -> list[report.Figure]:
     figures, alone, learned = [], [], []
-    for name, features, ns in timed(options):
+    for space, points, ns in timed(options):
+        features = space.features(points)
         trials = min(options.trials, len(ns) - 20)
         logs = np.log(ns) - features[:, 0]
         rest = slice(trials, None)
         before = ranks(features[rest, 0], ns[rest])
-        model = choose(options.model)
+        model = choose(options.model, space.feature_names)
         model.fit(features[:trials], logs[:trials])
         after = ranks(features[rest, 0] + model.predict(features[rest]).mean, ns[rest])
         print(
-            f"{name}: {len(ns)} points timed, rank correlation "
+            f"{space.function.name}: {len(ns)} points timed, rank correlation "
             f"{before:.2f} by the estimate, {after:.2f} after {trials} by {model.name}",
             flush=True,
         )
