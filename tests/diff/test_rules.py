@@ -360,6 +360,18 @@ def test_weights_of_recurrent_layers_are_laid_out_as_they_are_stored():
 # ------------------------------------------------------------------------------------ what is made
 
 
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_what_is_padded_by_itself_is_copied_inside(mode):
+    module = graph.parse(
+        f'graph @main(%x: f32[3, 90]) {{ %y = pad(%x) {{pads = (1, 20, 2, 7), mode = "{mode}"}} '
+        "return %y }"
+    )
+    assert "%x[%vindex0 - 1, %vindex1 - 20]" in str(lower_graph(module.main, "k"))
+    x = np.arange(270, dtype=np.float32).reshape(3, 90)
+    (got,) = tw.compile(module, threads=1)(x)
+    np.testing.assert_array_equal(np.asarray(got), np.pad(x, ((1, 2), (20, 7)), mode=mode))
+
+
 SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"
 
 
