@@ -16,7 +16,7 @@ from dataclasses import replace
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.ops.control import BRANCHES
-from tilewright.graph.visit import Edit, Instead, Rule, first_capture, map_graphs, rewrite_by
+from tilewright.graph.visit import Edit, Instead, first_capture, map_graphs, rewrite_by
 
 LOOP = "loop"
 CONTROL = (*BRANCHES, LOOP, "scan")
