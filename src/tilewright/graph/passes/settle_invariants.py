@@ -32,13 +32,10 @@ def settle_invariants(module: Module, ctx: PassContext) -> Module:
             known[node.output] = node
         return None
 
-    def make_rule(graph: Graph) -> Rule:
-        return learn
+    def sunk(graph: Graph) -> Graph:
+        return rewrite_by(graph, lambda _: learn, lambda node: _with_constants(node, known))
 
-    return map_graphs(
-        module,
-        lambda graph: rewrite_by(graph, make_rule, lambda node: _with_constants(node, known)),
-    )
+    return map_graphs(module, sunk)
 
 
 def _settled(node: Node) -> Instead | None:
