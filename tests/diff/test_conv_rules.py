@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright import graph, sym
 from tilewright.lower.graph import lower_graph
-from tilewright.rules import default_schedule
+from tilewright.rules import default_schedule, schedule
 from tilewright.tensor.constants import Given, split_constant_blocks
 
 EPILOGUES = {
@@ -364,3 +364,30 @@ def test_windows_that_share_much_are_cut_as_depthwise_ones(pool, is_cut):
     fn = lower_graph(pool_of(*pool, 64).main, "kernel")
     made = default_schedule(fn, SERVER)
     assert ("_init(" in str(made.function)) == is_cut
+
+
+def frames_of(batch, stride, lead=()):
+    """Windows along lines of one channel, whose taps lie side by side."""
+    ones = (1,) * len(lead)
+    strides, pads = (*ones, stride), (0,) * (2 * len(ones) + 2)
+    x, y = f"{[batch, *lead, 203, 1]}", f"{[batch, *lead, (203 - 24) // stride + 1, 37]}"
+    return graph.parse(
+        f"graph @main(%x: f32{x}, %w: f32{[37, 1, *ones, 24]}) -> (f32{y}) {{"
+        f"%y = conv(%x, %w) {{strides = ({', '.join(map(str, strides))},), pads = {pads}, "
+        f'dilations = ({"1, " * len(strides)}), groups = 1, layout = "channels_last"}} return %y }}'
+    )
+
+
+@pytest.mark.parametrize(("batch", "lead"), [(1, ()), (3, ()), (2, (4,))])
+@pytest.mark.parametrize("stride", [1, 10, 30])
+def test_windows_along_lines_of_one_channel_are_rows_of_a_product(batch, stride, lead):
+    module = frames_of(batch, stride, lead)
+    fn = lower_graph(module.main, "frames")
+    made = schedule(fn, "cpu", threads=1, constants=["w"])
+    assert "conv" not in [each.rule for each in made.decisions]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, *lead, 203, 1)).astype(np.float32)
+    w = rng.standard_normal((37, 1, *(1,) * len(lead), 24)).astype(np.float32)
+    (want,) = graph.interpret(module, x, w)
+    got = tw.compile(module, threads=1)(x, w)[0]
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-4)
