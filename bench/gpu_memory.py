@@ -27,7 +27,7 @@ from tilewright.tensor.ir import Function
 TARGET = "cuda -arch=sm_90a"
 WANT = 0.9  # of the copy's bandwidth
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
-ERRORS = {"bf16": 2**-7, "f32": 1e-5}  # of results, and of 1 for those that are less
+ERRORS = {"bf16": 2**-6, "f32": 1e-5}  # of results, and of 1 for those that are less
 # GELU as torch has it: computed in f32, rounded once.
 GELU = """
   %half = constant() {data = f32[](0.5)}
