@@ -273,8 +273,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     issued = stages * turns * (4.0 * c["vector"] + 6.0)
     issued = issued + 2.0 * found.reduced * np.exp2(np.log2(c["threads"]) // 2)  # parts of sums
     issued = warps * issued / sm.warps_issued_per_cycle
-    shared = 2.0 * found.shared_bytes / (4 * sm.shared_words_per_cycle)
-    shared = np.where(held, 0.0, shared + found.again_bytes / sm.l2_bytes_per_cycle)
+    handed = 2.0 * found.shared_bytes / (4 * sm.shared_words_per_cycle)
+    shared = np.where(held, 0.0, handed + found.again_bytes / sm.l2_bytes_per_cycle)
     steps = np.log2(c["threads"]) * 20.0 * stages  # of threads that wait for each other
     alone = sm.global_latency_cycles + steps + stages * turns * 8.0
     per_wave = np.maximum(resident * (issued + shared), alone)
