@@ -27,7 +27,7 @@ from tilewright.tensor.ir import Function
 TARGET = "cuda -arch=sm_90a"
 WANT = 0.9  # of the copy's bandwidth
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
-ERRORS = {"bf16": 2**-6, "f32": 1e-4}  # results lie below 8
+ERRORS = {"bf16": 2**-6, "f32": 1e-5}  # of results, and of 1 for those that are less
 # GELU as torch has it: computed in f32, rounded once.
 GELU = """
   %half = constant() {data = f32[](0.5)}
@@ -53,11 +53,11 @@ class Case:
 
 
 def normalized(x: torch.Tensor, s: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.layer_norm(x, x.shape[1:], s, b)
+    return torch.nn.functional.layer_norm(x.float(), x.shape[1:], s, b)
 
 
 CASES = {
-    "softmax": Case("%y = softmax(%x) {axes = (1,)}", lambda x, s, b: x.softmax(1)),
+    "softmax": Case("%y = softmax(%x) {axes = (1,)}", lambda x, s, b: x.float().softmax(1)),
     "layer_norm": Case("%y = layer_norm(%x, %s, %b) {axis = 1}", normalized),
     "gelu_layer_norm": Case(
         GELU + "%y = layer_norm(%gelu, %s, %b) {axis = 1}",
@@ -107,10 +107,10 @@ def ours_of(made: Scheduled, operands: Operands) -> Run:
 
 
 def error_of(case: Case, operands: Operands) -> float:
-    """Of the first result, against torch in f32."""
+    """Of the first result, against torch in f32; a GELU before it is rounded as ours is."""
     x, s, b, y = operands.at(0)
-    exact = case.reference(*(value.float() for value in (x, s, b)))
-    return float((y.float() - exact).abs().max())
+    exact = case.reference(x, s.float(), b.float()).float()
+    return float(((y.float() - exact).abs() / exact.abs().clamp(min=1)).max())
 
 
 def figures_of(

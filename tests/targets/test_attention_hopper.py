@@ -290,3 +290,22 @@ def test_what_does_not_fit_stays_as_it_is(case):
     module = tw.compile(graph.parse(model), target=target)
     rules = [d.rule for k in module.program.kernels.values() for d in k.decisions]
     assert "attention_hopper" not in rules
+
+
+@pytest.mark.parametrize(("length", "resident"), [(128, 2), (4096, 1)])
+def test_short_sequences_have_blocks_beside_each_other(length, resident):
+    """What one of them does without memory, the other one needs it."""
+    text = f"""graph @main(%q: bf16[32, 12, {length}, 64], %k: bf16[32, 12, {length}, 64],
+                           %v: bf16[32, 12, {length}, 64]) {{
+      %y = attention(%q, %k, %v) {{keys = 128}}
+      return %y
+    }}"""
+    made = schedule(lower_graph(graph.parse(text).main, "attention"), TARGET)
+    assert made.decisions[0].rule == "attention_hopper"
+    assert f"resident={resident}" in made.decisions[0].plan
+
+
+def test_maps_of_tiles_are_asked_for_before_a_kernel_waits():
+    ptx = tw.build(planned(BOTH, **CASES["plain"]), TARGET).ptx
+    before, _ = ptx.split("griddepcontrol.wait")
+    assert len(set(re.findall(r"prefetch\.tensormap (\S+);", before))) == 3

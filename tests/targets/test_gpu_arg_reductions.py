@@ -5,6 +5,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.passes import PassContext
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.tensor.passes import lower
@@ -57,3 +58,12 @@ def test_what_follows_is_done_at_once(shape):
 def test_many_threads_share_a_long_row():
     made = schedule(lower_graph(model("8, 50257", "arg_max", "axis = 1").main, "arg"), TARGET)
     assert "per_result=256" in made.decisions[0].plan
+
+
+@pytest.mark.parametrize(("shape", "turns"), [("8, 50257", "0..24 "), ("2, 2048", None)])
+def test_a_thread_asks_for_several_elements_before_it_waits(shape, turns):
+    fn = lower_graph(model(shape, "arg_max", "axis = 1").main, "arg")
+    made = str(lower(schedule(fn, TARGET).schedule.function, "gpu", PassContext()))
+    first, _ = made.split("barrier.shared", 1)
+    assert (turns in first) if turns else ("for %ax" not in first.split("threadIdx.x")[1])
+    assert first.count("i64 = ") >= 8

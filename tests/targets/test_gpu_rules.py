@@ -396,6 +396,33 @@ def test_tiles_of_sizes_that_none_divides_are_no_larger(sizes):
     device_code(lower(made.schedule.function, "gpu", PassContext(target=target)), target)
 
 
+@pytest.mark.parametrize(("op", "threads"), [
+    ("softmax(%x) {axes = (1,)}", 256),  # two numbers of each element
+    ("layer_norm(%x, %s, %b) {axis = 1}", 128),
+])  # fmt: skip
+def test_rows_of_halves_stay_in_registers(op, threads):
+    row, target = "bf16[8192]", Target.parse(TARGET)
+    text = f"graph @main(%x: bf16[8192, 8192], %s: {row}, %b: {row}) {{ %y = {op} return %y }}"
+    made = schedule(lower_graph(graph.parse(text).main, "f"), target)
+    assert made.decisions[0].plan == f"threads={threads} vector=8"
+    lowered = lower(made.schedule.function, "gpu", PassContext(target=target))
+    told = assembled(device_code(lowered, target).ptx, "sm_90a")
+    assert not re.search(r"[1-9]\d* bytes (spill|stack frame)", told), told
+    assert int(re.search(r"Used (\d+) registers", told).group(1)) <= 96
+
+
+def test_few_rows_have_as_many_slots_as_there_is_room_for():
+    a, b = te.placeholder((128, 4096), "bf16", name="a"), te.placeholder((4096, 4096), "bf16")
+    r = te.reduce_axis((0, 4096), name="r")
+
+    def term(i, j):
+        return te.sum(te.cast(a[i, r], "f32") * te.cast(b[j, r], "f32"), axis=r)
+
+    c = te.compute((128, 4096), term, name="c")
+    made = schedule(te.function([a, b, c], name="f"), TARGET)
+    assert "block_n=64 slots=6 span=2 split_k=1 boxes=2" in made.decisions[0].plan
+
+
 @pytest.mark.parametrize("name", ["C5", "C10"])
 def test_legal_plans_fit_shared_memory(name):
     """Those that take most of it, buffers in whole lines."""

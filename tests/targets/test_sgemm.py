@@ -20,9 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import assembled
 
 TARGET = "cuda -arch=sm_90a"
-SMALL = "block_m=32 block_n=32 block_k=8 thread_m=4 thread_n=4 stages=3 split_k=1 along_k=0"
+SMALL = "block_m=32 block_n=32 block_k=8 thread_m=4 thread_n=4 stages=3 split_k=1 run_k=4"
+DEEP = "block_m=32 block_n=32 block_k=16 thread_m=4 thread_n=4 stages=2 split_k=1 run_k=8"
 PARTS = SMALL.replace("stages=3 split_k=1", "stages=2 split_k=2")
-WIDE = "block_m=32 block_n=64 block_k=4 thread_m=8 thread_n=8 stages=2 split_k=1 along_k=1"
+WIDE = "block_m=32 block_n=64 block_k=4 thread_m=8 thread_n=8 stages=2 split_k=1 run_k=4"
 # The orders of both operands' axes, the batch, whether something follows, the plan.
 FORMS = {
     "rows by rows": ("mk", "nk", 0, False, SMALL),
@@ -32,9 +33,8 @@ FORMS = {
     "an epilogue": ("mk", "nk", 0, True, SMALL.replace("stages=3", "stages=4")),
     "parts of the sum": ("mk", "nk", 0, True, PARTS),
     "parts of rows by columns": ("mk", "kn", 0, False, PARTS),
-    "parts along k": ("mk", "nk", 0, True, PARTS.replace("along_k=0", "along_k=1")),
-    "rows by rows, along k": ("mk", "nk", 0, False, SMALL.replace("along_k=0", "along_k=1")),
-    "rows by columns, along k": ("mk", "kn", 2, True, SMALL.replace("along_k=0", "along_k=1")),
+    "more in a row": ("mk", "nk", 0, False, SMALL.replace("run_k=4", "run_k=8")),
+    "many of k": ("mk", "nk", 0, False, DEEP),
     "more of each thread": ("mk", "nk", 0, False, WIDE),
 }  # fmt: skip
 
@@ -102,12 +102,12 @@ def test_results_are_those_of_numpy(form):
     check(lower(scheduled(form), "gpu"), form)
 
 
-@pytest.mark.parametrize("form", ["rows by rows, along k", "parts along k"])
-def test_operands_along_k_are_copied_sixteen_bytes_at_a_time(form):
+@pytest.mark.parametrize("form", ["columns by columns", "parts of rows by columns"])
+def test_operands_along_m_or_n_are_copied_sixteen_bytes_at_a_time(form):
     text = str(lower(scheduled(form), "gpu"))
-    copies = re.findall(r"cp\.async\.run:bool\([^\n]*, (\d)\)", text)
-    assert copies
-    assert set(copies) == {"4"}
+    copies = re.findall(r"cp\.async\.run:bool\(address\(%([AB])_[^\n]*, (\d)\)", text)
+    widths = {("A", "4" if FORMS[form][0] == "km" else "1"), ("B", "4")}
+    assert set(copies) == widths
 
 
 def without(pattern, which=0):
@@ -159,8 +159,7 @@ def test_large_sizes_take_it_and_spill_nothing():
     made = schedule(gemm(4096, 4096, 4096), TARGET)
     assert made.decisions[0].rule == "sgemm"
     ptx = tw.build(made.schedule.function, TARGET).ptx
-    assert "along_k=1" in made.decisions[0].plan
-    assert set(re.findall(r"cp\.async\.c\w\.shared\.global .*, (\d+);", ptx)) == {"16"}
+    assert set(re.findall(r"cp\.async\.c\w\.shared\.global .*, (\d+);", ptx)) == {"4"}
     assert "ld.shared.v4" in ptx
     assert re.findall(r"st\.global\S*", ptx) == ["st.global.v4.b32"] * 16
     assert not re.search(r"^\s*call", ptx, re.MULTILINE)

@@ -138,7 +138,7 @@ def attend_of(dtype: str, keys: int, features: int) -> TensorIntrin:
 
 def attend_registers(keys: Any, features: int) -> Any:
     """That a thread needs for a step of attention: scores, powers in pairs, sums, and the rest."""
-    return (keys + keys // PAIR + features) * M // THREADS + 24
+    return (keys + keys // PAIR + features) * M // THREADS + 32
 
 
 @dataclass(frozen=True)

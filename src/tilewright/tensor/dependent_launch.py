@@ -56,9 +56,9 @@ def is_early(stmt: Stmt, weights: set[Buffer]) -> bool:
     return not _reads_others(exprs(stmt), weights)
 
 
-def is_early_value(let: Let, weights: set[Buffer]) -> bool:
+def is_early_value(let: Stmt, weights: set[Buffer]) -> bool:
     """Whether the value of a name, whatever is done under it, may be computed before the wait."""
-    return not _reads_others(sym.walk(let.value), weights)
+    return not _reads_others(sym.walk(*let.exprs()), weights)
 
 
 def _reads_others(nodes: Iterable[Expr], weights: set[Buffer]) -> bool:
@@ -84,8 +84,9 @@ def fault_of(fn: Function) -> tuple[Stmt, str] | None:
         if found is None or len(waits) > 1:
             return waits[-1], "stands where not every thread comes by once"
         for stmt in before:
-            named = isinstance(stmt, Let)  # its body goes on to the wait
-            if not (is_early_value(stmt, weights) if named else is_early(stmt, weights)):
+            # The body of a name goes on to the wait.
+            check = is_early_value if isinstance(stmt, Let) else is_early
+            if not check(stmt, weights):
                 return stmt, "uses memory, other than weights, that kernels before may still use"
     return None
 

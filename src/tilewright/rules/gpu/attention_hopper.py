@@ -141,9 +141,10 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of tiles of queries: products of both kinds, powers of scores beside them."""
+    """Waves of tiles of queries: products of both kinds and powers of scores beside them, keys and
+    values out of L2, or all operands from memory; what no other tile is beside."""
     sm = multiprocessor_of(context.target)
-    queries = hopper.M * c["groups"]
+    queries, width = hopper.M * c["groups"], found.features * hopper.OPERANDS[found.dtype].bytes
     blocks = found.batch * (found.rows // queries)
     waves = -(-blocks // sm.count)
     steps = found.keys / c["keys"]
@@ -151,15 +152,22 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # A score takes some six instructions, of which a multiprocessor issues a warp's worth each.
     lanes = sm.warp * sm.warps_issued_per_cycle
     powers = (6.0 * queries * c["keys"] + 1.0 * queries * found.features) / lanes
-    waiting = sm.global_latency_cycles / c["slots"]
+    waiting = sm.global_latency_cycles / c["slots"] / c["resident"]
     # With slots enough, products of one step run under the powers of the next.
-    apart = products + powers / c["groups"]
+    beside = np.minimum(c["resident"], 2)  # more gain nothing
+    apart = products + powers / np.minimum(c["groups"] * beside, 2)
     together = np.maximum(products, powers) + sm.wgmma_latency_cycles
     each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
+    each = np.maximum(each, 2.0 * c["keys"] * width / sm.l2_bytes_per_cycle)
+    moved = 2.0 * found.batch * (found.rows + found.keys) * width
+    busy = waves * steps * np.maximum(each, waiting)
+    latency = sm.global_latency_cycles
     return Cost.of(
-        steps=waves * steps * np.maximum(each, waiting),
+        steps=np.maximum(busy, moved / sm.memory_bytes_per_cycle),
         # Who stays begins once; with two tiles of queries, the next one's keys are on their way.
-        start=(1 + (waves - 1) * (2 - c["stays"]) * (c["queries"] == 1)) * sm.global_latency_cycles,
+        start=(1 + (waves - 1) * (2 - c["stays"]) * (c["queries"] == 1)) * latency,
+        # From its last scores on a tile needs nothing of memory: others beside it do.
+        ends=waves * latency / beside + steps * each,
         late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
     )
 

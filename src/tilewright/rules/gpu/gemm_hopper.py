@@ -367,6 +367,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Written, a quarter of a line at a time, and read again.
     parts = 12.0 * found.batch * found.m * found.n * split
     through_tiles = waves * steps * (np.maximum(np.maximum(per_step, narrow), waiting) + meets)
+    brought = waves * steps * (narrow + meets)
     kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
     # Sums of a tile go to memory and come back, behind a signal: of as many others as share it.
     others = np.minimum(np.ceil(sm.count / tiles), steps)
@@ -377,10 +378,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # one has just asked for.
     alone = np.where(shares, waves, waves / c["span"])
     follows = 1.0 * rows * c["block_n"] * found.epilogue / sm.fma_per_cycle
-    # Where memory sets the pace, products wait now and then: less with more slots of more boxes.
+    # Where memory or L2 sets the pace, products wait now and then: less with more slots of more
+    # boxes.
     late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
     return Cost.of(
-        products=np.maximum(through_tiles, operands / rate + late),
+        products=np.maximum(through_tiles, np.maximum(brought, operands / rate) + late),
         start=sm.global_latency_cycles,
         store=1.0 * rows * c["block_n"] / 64 / cluster,
         exchange=np.where(cluster > 1, waves * (sm.cluster_latency_cycles + kept), 0.0)

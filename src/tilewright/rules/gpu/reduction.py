@@ -221,9 +221,7 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
         sch.compute_at(part, row)
     for each in consumers:
         sch.reverse_compute_at(each, row)
-    stored = share_parts(
-        sch, reference, parts, row, plan.threads, plan.vector, for_all=bool(consumers)
-    )
+    stored = share_parts(sch, reference, parts, row, plan.threads, for_all=bool(consumers))
     for each in consumers:
         finish(sch, each, row, plan.threads)
     sch.bind(row, "blockIdx.x")
@@ -259,18 +257,17 @@ def share_parts(
     parts: Sequence[BlockRef],
     row: LoopRef,
     threads: int,
-    vector: int = 1,
     *,
     for_all: bool = False,
 ) -> list[BlockRef]:
     """The steps of a reduction on the threads of a block, all of them under one loop. The last one
     each thread does for itself; the first one stores it, unless it is for all of them."""
-    if vector > 1:
-        _unroll_vectors(sch, parts[0])
     stored = []
     for at, part in enumerate(parts):
         nest = inner_nest(sch, part, depth_of(sch, part, row))
         assert nest is not None
+        if at == 0:
+            _unroll_turns(sch, nest)
         own = nest.loops[0]
         sch.reorder(own, *[loop for loop in sch.get_loops(part)[depth_of(sch, part, row) :]
                            if loop.var is not own.var])  # fmt: skip
@@ -288,12 +285,17 @@ def share_parts(
     return [*stored, *results]
 
 
-def _unroll_vectors(sch: Schedule, part: BlockRef) -> None:
-    """The loops over vectors and their lanes, so that each vector is one access."""
-    (*_, turn, lane), (*_, turns, _) = sch.get_loops(part), loop_extents(sch, part)
-    sch.unroll(lane)
+def _unroll_turns(sch: Schedule, nest: Nest) -> None:
+    """The turns of a thread, of vectors or single elements: several ask memory before the first
+    one waits."""
+    turn, *lanes = [nest.loops[at] for at in nest.reduce]
+    for lane in lanes:
+        sch.unroll(lane)  # each vector is one access
+    turns = nest.extent(nest.reduce[0])
     if isinstance(turns, Const) and turns.value <= MOST_TURNS:
-        sch.unroll(turn)  # all of them ask memory before the first one waits
+        sch.unroll(turn)
+    else:
+        sch.annotate(turn, "unroll", MOST_TURNS // 2)
 
 
 def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> None:

@@ -69,6 +69,7 @@ class Found:
     moved_bytes: int  # of memory, by all rows
     shared_bytes: int  # that stages hand on, of a row
     held_bytes: int  # of rows that stages hand on or read again, where threads keep their own
+    again_bytes: int  # of a row, that stages read again, where they do not
     reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
@@ -99,24 +100,18 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
     rows = total(sink, found.rows)
     lengths = [_length(found, name, nest) for name, nest in found.members.items()]
     length = max([*lengths, total(sink, inner)])
-    moved = sum(
-        _elements(access.buffer.shape) * access.buffer.dtype.size_bytes
-        for nest in found.nests
-        for access in nest.accesses
-        if access.buffer in sch.function.buffers
-    )
-    sizes = [
-        access.buffer.dtype.size_bytes
-        for nest in found.nests
-        for access in nest.accesses
-        if access.buffer in sch.function.buffers
-    ]
+    used = {access.buffer for nest in found.nests for access in nest.accesses}
+    params = [buffer for buffer in sch.function.buffers if buffer in used]
+    moved = sum(_elements(buffer.shape) * buffer.dtype.size_bytes for buffer in params)
+    sizes = [buffer.dtype.size_bytes for buffer in params]
     own = [size for size in (*lengths, total(sink, inner)) if size != 1]
     known = not any(nest.is_dynamic(list(nest.loops)) for nest in found.nests)
     last = all(_is_last_axis(nest, found, name) for name, nest in _named(found))
     handed_on = _handed_on(found)
-    kept = [size for elements, size in handed_on if elements > 1]  # numbers of a row aside
-    kept += [length * buffer.dtype.size_bytes for buffer in _read_again(sch, found)]
+    # Numbers of a row aside; a register holds a word, or less once it is computed with.
+    kept = [max(size / elements, 4) * elements for elements, size in handed_on if elements > 1]
+    again = _read_again(sch, found)
+    kept += [length * max(buffer.dtype.size_bytes, 4) for buffer in again]
     return Found(
         sink.name,
         found,
@@ -124,7 +119,8 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         length,
         moved,
         sum(size for _, size in handed_on),
-        sum(kept),
+        int(sum(kept)),
+        sum(length * b.dtype.size_bytes * (len(_readers(found, b)) - 1) for b in again),
         _reduced(found),
         max(sizes, default=4),
         known and last and len(set(own)) == 1,
@@ -262,24 +258,28 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Rows in waves of blocks: bytes of memory, or what threads issue; barriers of stages."""
+    """Rows in waves of blocks: bytes of memory, or what threads issue, and some of the lesser one;
+    barriers of stages."""
     sm = multiprocessor_of(context.target)
     stages = len(found.stages.members) + 1
-    resident = np.clip(sm.threads // c["threads"], 1, 32)
+    held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
+    own = np.where(held, found.held_bytes / 4 / c["threads"], 0) + sm.warp  # registers
+    resident = np.minimum(sm.threads, sm.registers // own) // c["threads"]
+    resident = np.clip(resident, 1, sm.warp)
     waves = -(-found.rows // (sm.count * resident))
     turns = -(-found.length // (c["threads"] * c["vector"]))
     # A few instructions for each element, and those that ask memory once for each vector.
     warps = c["threads"] / sm.warp
-    issued = stages * warps * turns * (4.0 * c["vector"] + 6.0) / sm.warps_issued_per_cycle
-    held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
-    shared = np.where(held, 0.0, 2.0 * found.shared_bytes / (4 * sm.shared_words_per_cycle))
+    issued = stages * turns * (4.0 * c["vector"] + 6.0)
+    issued = issued + 2.0 * found.reduced * np.exp2(np.log2(c["threads"]) // 2)  # parts of sums
+    issued = warps * issued / sm.warps_issued_per_cycle
+    handed = 2.0 * found.shared_bytes / (4 * sm.shared_words_per_cycle)
+    shared = np.where(held, 0.0, handed + found.again_bytes / sm.l2_bytes_per_cycle)
     steps = np.log2(c["threads"]) * 20.0 * stages  # of threads that wait for each other
     alone = sm.global_latency_cycles + steps + stages * turns * 8.0
     per_wave = np.maximum(resident * (issued + shared), alone)
-    return Cost.of(
-        memory=np.full(c["threads"].shape, found.moved_bytes / sm.memory_bytes_per_cycle),
-        work=waves * per_wave,
-    )
+    memory, work = found.moved_bytes / sm.memory_bytes_per_cycle, waves * per_wave
+    return Cost.of(memory=memory, work=np.maximum(work - 0.75 * memory, 0.25 * work))
 
 
 # ------------------------------------------------------------------------------------ schedule
@@ -334,7 +334,7 @@ def _stage(
     sch.reorder(*[loop for loop in own if loop not in reduce], *reduce)
     parts = factored(sch, reference, reduce, plan.threads, plan.vector)
     own_result = _is_between(sch, reference)
-    stored = share_parts(sch, reference, parts, row, plan.threads, plan.vector, for_all=own_result)
+    stored = share_parts(sch, reference, parts, row, plan.threads, for_all=own_result)
     return [*parts, *stored, reference]
 
 

@@ -4,11 +4,10 @@
       for ko [software_pipeline] { copy A, B; for ki { registers += A[ki, :] B[ki, :] } } } }
 
 Copies of the tiles `stages - 1` steps ahead are under way while a block multiplies, and take no
-registers. An operand that lies along k in memory is copied 16 bytes at a time and loaded by fours
-of k (`along_k`), or turned by copies of single words; other tiles have neighbours along m or n.
-What the threads of a warp, 4 x 8 of them, load at once lies side by side in a tile, so that no bank
-is met twice: first accesses of all threads before their second ones, first rows of all before their
-second. Where tiles are too few for the GPU, `split_k` parts of the sum are computed apart.
+registers. Tiles have neighbours along m or n: an operand that lies along k in memory is turned by
+copies of single words. What the threads of a warp, 4 x 8 of them, load at once lies side by side in
+a tile, so that no bank is met twice: first accesses of all threads before their second ones. Where
+tiles are too few for the GPU, `split_k` parts of the sum are computed apart.
 
 Sizes that no tile divides, dynamic ones, windows, and operands that are made on the way into their
 tiles are left to the rule `gemm`.
@@ -43,6 +42,7 @@ from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 FEATURE = "cp.async"
+BLOCKS = ("block_m", "block_n")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Plan:
     thread_n: int
     stages: int  # tiles of each operand in shared memory
     split_k: int = 1
-    along_k: int = 0  # whether operands that lie along k stay so in shared memory
+    run_k: int = 4  # values of k whose instructions follow each other without a branch
 
     @property
     def threads(self) -> int:
@@ -118,7 +118,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
     def legal(c: Columns) -> Column:
         threads = _threads(c)
         whole = (found.m % c["block_m"] == 0) & (found.n % c["block_n"] == 0)
-        whole &= found.k % (c["block_k"] * c["split_k"]) == 0
+        whole &= (found.k % (c["block_k"] * c["split_k"]) == 0) & (c["run_k"] <= c["block_k"])
         whole &= c["block_m"] % (c["thread_m"] * lanes_m) == 0
         whole &= c["block_n"] % (c["thread_n"] * lanes_n) == 0
         # Every thread copies as much of a tile as any other.
@@ -141,7 +141,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
             "thread_n": (2 * words, words),
             "stages": (4, 3, 2),
             "split_k": splits(sm),
-            "along_k": (0, 1) if found.along_k else (0,),
+            "run_k": (4 * words, 2 * words, words),
         },
         legal,
     )
@@ -158,14 +158,10 @@ def _threads(c: Columns) -> Column:
 
 
 def _shared_bytes(c: Columns, words: int) -> Column:
-    """Of f32, rows padded by an access: those of k, or those along it."""
-
-    def tile(side: Column) -> Column:
-        turned, kept = c["block_k"] * (side + words), side * (c["block_k"] + words)
-        found: Column = stored_bytes(4 * c["stages"] * np.where(c["along_k"], kept, turned))
-        return found
-
-    return tile(c["block_m"]) + tile(c["block_n"])
+    """Of f32, rows of k padded by an access."""
+    sides = [stored_bytes(4 * c["stages"] * c["block_k"] * (c[side] + words)) for side in BLOCKS]
+    found: Column = sides[0] + sides[1]
+    return found
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -188,15 +184,18 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words of a step
     warps = threads / sm.warp
     # A copy takes its place in both memories.
-    wide = np.where(c["along_k"] | (found.along_k == 0), words, 1)
-    copies = 2 * moved / threads / wide
-    issued = warps * (c["block_k"] * (sums + loads) + copies) / sm.warps_issued_per_cycle
-    read = warps * c["block_k"] * loads  # in turns of all banks
-    busy = np.maximum(np.maximum(issued, read), 4 * moved / sm.l2_bytes_per_cycle)
+    copies = 2 * moved / threads / (1 if found.along_k else words)
+    own = c["block_k"] * (sums + loads) + copies  # instructions of a warp
+    among = np.maximum(resident * warps / sm.warps_issued_per_cycle, 1)
+    read = resident * warps * (c["block_k"] * loads + sm.copy_cycles * copies / 2)
+    busy = np.maximum(np.maximum(among * own, read), resident * 4 * moved / sm.l2_bytes_per_cycle)
     # Threads meet once in a step; what the others of a multiprocessor do then is done.
     meets = sm.warp * np.where(resident > 1, 1, 2)
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
-    through_tiles = waves * steps * np.maximum(resident * busy + meets, waiting)
+    # A warp that has nobody beside it waits for its operands.
+    alone = c["block_k"] * (sums + sums / 4 + sm.shared_latency_cycles)
+    busy = np.maximum(busy + meets, np.maximum(alone, waiting))
+    through_tiles = waves * steps * busy
     operands = 4.0 * found.batch * (found.m + found.n) * found.k
     parts = 8.0 * found.batch * found.m * found.n * split
     return Cost.of(
@@ -232,25 +231,19 @@ def _tiled(
     warps = plan.block_m // plan.thread_m // lanes_m, plan.block_n // plan.thread_n // lanes_n
     far, warp_m, lane_m, ii = sch.split(nest.loops[m], [None, warps[0], lanes_m, plan.thread_m])
     column, warp_n, lane_n, jj = sch.split(nest.loops[n], [None, warps[1], lanes_n, plan.thread_n])
-    ko, ki, kk = sch.split(nest.loops[k], [None, plan.block_k // words, words])
+    ko, ki, kk = sch.split(nest.loops[k], [None, plan.block_k // plan.run_k, plan.run_k])
     outer = [nest.loops[at] for at in nest.spatial if at not in (m, n)]
     grid, threads = [*outer, far, column], [warp_m, warp_n, lane_m, lane_n]
-    runs_k = [uses_var(load.index[-1], {nest.var(k)}) for load in (found.a, found.b)]
-    keeps = [bool(plan.along_k) and runs for runs in runs_k]
-    inner = (jj, ii, kk) if all(keeps) else (kk, ii, jj)  # so that few operands are in registers
-    sch.reorder(*grid, *threads, ko, ki, *inner)
+    sch.reorder(*grid, *threads, ko, ki, kk, ii, jj)
     followed = through(sch, reference, threads[-1])
     sch.bind(fused(sch, grid), "blockIdx.x")
     sch.bind(fused(sch, threads), "threadIdx.x")
-    sides = ((a, found.a, plan.thread_m), (b, found.b, plan.thread_n))
-    for (copy, load, thread), along, keep in zip(sides, runs_k, keeps, strict=True):
+    for copy, load, thread in ((a, found.a, plan.thread_m), (b, found.b, plan.thread_n)):
         sch.compute_at(copy, ko)
-        lanes = copy_lanes(sch, copy, 4 * words) if keep or not along else 1
-        if keep:
-            _spread_rows(sch, copy, load, thread, words)
-        else:
-            _lay_out(sch, copy, load, along, thread, words)
-        _copy(sch, copy, ko, plan.threads, lanes)
+        along_k = uses_var(load.index[-1], {nest.var(k)})
+        lanes = 1 if along_k else copy_lanes(sch, copy, 4 * words)
+        _lay_out(sch, copy, load, along_k, thread, words)
+        _copy(sch, copy, ko, plan.threads, lanes, sm.warp // words if along_k else 0)
     start = sch.decompose_reduction(reference, ko)
     for loop in (kk, ii, jj):
         sch.unroll(loop)
@@ -274,14 +267,6 @@ def _lay_out(
     sch.storage_align(copy, 0, -4, 2 * words, words)
 
 
-def _spread_rows(sch: Schedule, copy: BlockRef, load: Load, thread: int, words: int) -> None:
-    """A tile that stays along k: the first rows of all threads, then their second ones."""
-    *outer, side, k = [f"d{at}" for at in range(len(load.index))]
-    order = ", ".join((*outer, f"{side} % {thread}", f"{side} // {thread}", k))
-    sch.transform_layout(copy, ("write", 0), f"({', '.join((*outer, side, k))}) -> ({order})")
-    sch.storage_align(copy, 0, -2, 2 * words, words)
-
-
 def _store(sch: Schedule, store: BlockRef, words: int) -> None:
     """Results of a thread leave 16 bytes at a time."""
     row, column = sch.get_loops(store)[-2:]
@@ -291,11 +276,20 @@ def _store(sch: Schedule, store: BlockRef, words: int) -> None:
             sch.unroll(loop)
 
 
-def _copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int) -> None:
-    """Asynchronous copies of a tile, so many neighbours at a time."""
+def _copy(
+    sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int, turned: int
+) -> None:
+    """Asynchronous copies of a tile, so many neighbours at a time. Where words are turned, a warp
+    has that many of k, a sector of memory, of as many rows as a thread accesses at once: these lie
+    in different banks."""
     loops = sch.get_loops(copy)
     depth = [loop.var for loop in loops].index(ko.var) + 1
-    turn, thread, run = sch.split(fused(sch, loops[depth:]), [None, threads, lanes])
+    own = loops[depth:]
+    if turned and extent_of(sch, own[-1]) > turned:
+        far, k = sch.split(own[-1], [None, turned])
+        sch.reorder(far, *own[:-1], k)
+        own = [far, *own[:-1], k]
+    turn, thread, run = sch.split(fused(sch, own), [None, threads, lanes])
     sch.bind(thread, "threadIdx.x")
     sch.tensorize(run, ampere.run_of("f32", lanes))
     if extent_of(sch, turn) > 1:
