@@ -12,8 +12,9 @@ import tilewright as tw
 from tilewright import graph
 from tilewright.base.dtype import dtype as dtype_of
 from tilewright.base.dtype import from_numpy
-from tilewright.base.errors import TilewrightError
+from tilewright.base.errors import TilewrightError, Unsupported
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
+from tilewright.driver import kernel_code
 from tilewright.driver.compile import chains_help
 from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
@@ -196,6 +197,58 @@ def test_what_cannot_follow_a_product_is_a_kernel_of_its_own(name):
     (kernel,) = module.program.kernels.values()
     assert [each.rule for each in kernel.decisions] == ["gemm", "elementwise"]
     assert not kernel.fell_back
+
+
+def open_dense():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    weights = {"w": random(40, 65), "b": random(65)}
+    return model(nodes, {"x": (F, ["n", "length", 40])}, ["y"], weights)
+
+
+def open_convolution(shape, outputs, kernel, stride=1):
+    pads = [kernel // 2] * 4
+    node = helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=pads, strides=[stride] * 2)
+    weights = {"w": random(outputs, shape[1], kernel, kernel), "b": random(outputs)}
+    nodes = [node, helper.make_node("Relu", ["c"], ["y"])]
+    return model(nodes, {"x": (F, shape)}, ["y"], weights)
+
+
+OPEN = {
+    "matmul": (open_dense(), (2, 17, 40), "gemm"),
+    "batch": (open_convolution(["n", 16, 9, 9], 32, 3, 2), (3, 16, 9, 9), "convolution"),
+    "image": (open_convolution(["n", 8, "h", "w"], 12, 3), (2, 8, 11, 13), "convolution"),
+    "pixels": (open_convolution(["n", 32, "h", "w"], 48, 1), (2, 32, 5, 7), "convolution"),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_products_of_open_sizes_are_tiled(name):
+    net, shape, rule = OPEN[name]
+    module = tw.compile(net, target="cuda -arch=sm_90a", cache=False)
+    assert rule in {each.rule for k in module.program.kernels.values() for each in k.decisions}
+    x = random(*shape)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    (want,) = tw.compile(net, target="cpu", threads=1)(x)
+    np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
+
+
+def test_a_schedule_that_a_gpu_has_no_room_for_gives_way_to_a_modest_one(monkeypatch):
+    made = kernel_code._kernel
+
+    def refusing(job, fn, scheduled):
+        if "shared" in str(scheduled):
+            raise Unsupported("TW2219", "tiles take more than there is")
+        return made(job, fn, scheduled)
+
+    monkeypatch.setattr(kernel_code, "_kernel", refusing)
+    module = tw.compile(dense(33, 40, 65), target="cuda -arch=sm_90a", cache=False)
+    (kernel,) = module.program.kernels.values()
+    assert [each.rule for each in kernel.decisions] == ["reduction"]
+    assert "tiles take more" in kernel.fell_back
 
 
 def test_sums_of_open_sizes_are_a_threads_own():

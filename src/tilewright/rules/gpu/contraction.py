@@ -109,7 +109,8 @@ def has_rows(found: Contraction) -> bool:
 
 
 def _is_open(found: Contraction) -> bool:
-    return found.nest.is_dynamic(list(found.nest.loops))
+    """Whether the sum is of any length: its parts, and tiles along it, are planned beforehand."""
+    return found.nest.is_dynamic(found.k)
 
 
 def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:

@@ -114,7 +114,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
-    if nest.is_dynamic(list(nest.loops)):
+    if nest.is_dynamic(nest.reduce):
         return None
     found = contraction(nest)
     axes = None if found is None else axes_of(found)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
@@ -139,13 +140,20 @@ def _limited(
             running[each] = (ZERO, limit)
     if not given:
         return access
-    ranges = tuple(
-        [
-            replace(r, start=sym.rewrite(r.start, lambda node: given.get(node, node)))
-            for r in access.ranges
-        ]
-    )
+    # The largest first: one may be a part of another.
+    order = sorted(given, key=lambda expr: -sum(1 for _ in sym.walk(expr)))
+
+    def limited(start: Expr) -> Expr:
+        for expr in order:
+            start = sym.rewrite(start, partial(_instead, expr, given[expr]))
+        return start
+
+    ranges = tuple([replace(r, start=limited(r.start)) for r in access.ranges])
     return replace(access, ranges=ranges)
+
+
+def _instead(expr: Expr, new: Expr, node: Expr) -> Expr:
+    return new if node is expr else node
 
 
 def _surroundings(home: Place, memory: MemoryScope) -> tuple[Context, dict[Var, tuple[Expr, Expr]]]:
