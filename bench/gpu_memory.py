@@ -71,7 +71,8 @@ def function_of(case: Case, dtype: str, rows: int, columns: int) -> Function:
     shape, row = f"{dtype}[{rows}, {columns}]", f"{dtype}[{columns}]"
     body = case.body.replace("DTYPE", dtype)
     text = f"graph @main(%x: {shape}, %s: {row}, %b: {row}) {{ {body} return %y }}"
-    return lower_graph(graph.parse(text).main, "f")
+    module = graph.parse(text)
+    return lower_graph(module.main, "f", module.constants)
 
 
 class Operands:

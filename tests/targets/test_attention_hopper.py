@@ -134,10 +134,11 @@ STAYING = {
 
 
 @pytest.mark.parametrize("name", STAYING)
-@pytest.mark.parametrize("plan", ["groups=1 keys=64 slots=2", "groups=1 keys=64 slots=3"])
+@pytest.mark.parametrize("plan", ["slots=2 stays=1 queries=1", "slots=3 stays=1 queries=1",
+                                  "slots=4 stays=1 queries=3"])  # fmt: skip
 def test_blocks_stay_for_all_tiles(name, plan):
     case = STAYING[name]
-    made = lower(planned(f"{plan} stays=1 queries=1 resident=1", SMALL, **case), "gpu")
+    made = lower(planned(f"groups=1 keys=64 {plan} resident=1", SMALL, **case), "gpu")
     assert "thread(blockIdx.x) 0..2 " in str(made)
     check(made, case)
 

@@ -14,8 +14,10 @@ from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.nvptx import device_code
 from tilewright.lower.graph import lower_graph
+from tilewright.rules import gpu as rules
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
+from tilewright.rules.space import plan_text
 from tilewright.tensor import interpret
 from tilewright.tensor.constants import Given, split_constant_blocks
 from tilewright.tensor.passes import lower
@@ -380,6 +382,34 @@ def test_hot_kernels_stay_in_registers(name, arch):
     code = device_code(lower(kernel, "gpu", PassContext(target=target)), target)
     told = assembled(code.ptx, arch)
     assert not re.search(r"[1-9]\d* bytes (spill|stack frame)", told), told
+
+
+@pytest.mark.parametrize("sizes", [(417, 1243, 392), (137, 51, 1299), (474, 1304, 640)])
+def test_tiles_of_sizes_that_none_divides_are_no_larger(sizes):
+    m, n, k = sizes
+    a, b = te.placeholder((m, k), name="a"), te.placeholder((n, k), name="b")
+    r = te.reduce_axis((0, k), name="r")
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[j, r], axis=r), name="c")
+    made, target = schedule(te.function([a, b, c], name="f"), TARGET), Target.parse(TARGET)
+    assert made.decisions[0].rule == "gemm"
+    # Its code would be refused if they took more than a block has.
+    device_code(lower(made.schedule.function, "gpu", PassContext(target=target)), target)
+
+
+@pytest.mark.parametrize("name", ["C5", "C10"])
+def test_legal_plans_fit_shared_memory(name):
+    """Those that take most of it, buffers in whole lines."""
+    target = Target.parse("cuda -arch=sm_80")
+    made = schedule(HOT[name], target, constants=("w", "b"))
+    (offer,) = [each for each in made.offers if each.rule.name == "convolution"]
+    columns = offer.space.columns()
+    taken = rules.convolution._stored_bytes(offer.problem.problem, columns)
+    assert max(taken) <= 48 << 10
+    for row in np.argsort(-taken, kind="stable")[:3]:
+        choice = Choice("convolution", plan_text(offer.space.plan_at(columns, int(row))))
+        fn = schedule(HOT[name], target, constants=("w", "b"), choices={offer.block: choice})
+        kernel = split_constant_blocks(fn.schedule.function).kernel
+        device_code(lower(kernel, "gpu", PassContext(target=target)), target)
 
 
 def test_weights_are_loaded_before_a_kernel_waits():

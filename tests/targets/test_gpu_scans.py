@@ -17,6 +17,7 @@ FORMS = {  # shape, axis, attributes
     "exclusive": ("3, 50", 1, "piece = 8, exclusive = true"),
     "from the end": ("3, 50", 1, "piece = 8, reverse = true"),
     "both, along the first axis": ("40, 3", 0, "piece = 8, reverse = true, exclusive = true"),
+    "lines of several blocks": ("96, 24", 1, "piece = 8"),
     "one line": ("50", 0, "piece = 8"),
     "no pieces": ("3, 20", 1, "piece = 0"),
 }

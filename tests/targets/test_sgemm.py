@@ -21,6 +21,7 @@ from host_gpu import assembled
 
 TARGET = "cuda -arch=sm_90a"
 SMALL = "block_m=32 block_n=32 block_k=8 thread_m=4 thread_n=4 stages=3 split_k=1 along_k=0"
+PARTS = SMALL.replace("stages=3 split_k=1", "stages=2 split_k=2")
 WIDE = "block_m=32 block_n=64 block_k=4 thread_m=8 thread_n=8 stages=2 split_k=1 along_k=1"
 # The orders of both operands' axes, the batch, whether something follows, the plan.
 FORMS = {
@@ -29,7 +30,9 @@ FORMS = {
     "columns by columns": ("km", "kn", 0, True, SMALL),
     "a batch": ("mk", "kn", 2, False, SMALL),
     "an epilogue": ("mk", "nk", 0, True, SMALL.replace("stages=3", "stages=4")),
-    "parts of the sum": ("mk", "nk", 0, True, SMALL.replace("3 split_k=1", "2 split_k=2")),
+    "parts of the sum": ("mk", "nk", 0, True, PARTS),
+    "parts of rows by columns": ("mk", "kn", 0, False, PARTS),
+    "parts along k": ("mk", "nk", 0, True, PARTS.replace("along_k=0", "along_k=1")),
     "rows by rows, along k": ("mk", "nk", 0, False, SMALL.replace("along_k=0", "along_k=1")),
     "rows by columns, along k": ("mk", "kn", 2, True, SMALL.replace("along_k=0", "along_k=1")),
     "more of each thread": ("mk", "nk", 0, False, WIDE),
@@ -97,6 +100,14 @@ def check(fn, form):
 def test_results_are_those_of_numpy(form):
     check(scheduled(form), form)
     check(lower(scheduled(form), "gpu"), form)
+
+
+@pytest.mark.parametrize("form", ["rows by rows, along k", "parts along k"])
+def test_operands_along_k_are_copied_sixteen_bytes_at_a_time(form):
+    text = str(lower(scheduled(form), "gpu"))
+    copies = re.findall(r"cp\.async\.run:bool\([^\n]*, (\d)\)", text)
+    assert copies
+    assert set(copies) == {"4"}
 
 
 def without(pattern, which=0):

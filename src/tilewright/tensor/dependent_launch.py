@@ -13,7 +13,11 @@ without it may end before those it depends on, and what waits for it would not w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tilewright import sym
 from tilewright.base.dtype import BOOL
+from tilewright.sym import Expr
 from tilewright.tensor.ir import (
     THREAD,
     Address,
@@ -49,8 +53,17 @@ def is_early(stmt: Stmt, weights: set[Buffer]) -> bool:
     """Whether a statement may run before the wait."""
     if any(_is_global(buffer) for buffer in written_buffers(stmt)):
         return False
-    used = (node.buffer for node in exprs(stmt) if isinstance(node, (Load, MaskedLoad, Address)))
-    return not any(_is_global(buffer) and buffer not in weights for buffer in used)
+    return not _reads_others(exprs(stmt), weights)
+
+
+def is_early_value(let: Let, weights: set[Buffer]) -> bool:
+    """Whether the value of a name, whatever is done under it, may be computed before the wait."""
+    return not _reads_others(sym.walk(let.value), weights)
+
+
+def _reads_others(nodes: Iterable[Expr], weights: set[Buffer]) -> bool:
+    used = (node.buffer for node in nodes if isinstance(node, (Load, MaskedLoad, Address)))
+    return any(_is_global(buffer) and buffer not in weights for buffer in used)
 
 
 def _is_global(buffer: Buffer) -> bool:
@@ -71,15 +84,18 @@ def fault_of(fn: Function) -> tuple[Stmt, str] | None:
         if found is None or len(waits) > 1:
             return waits[-1], "stands where not every thread comes by once"
         for stmt in before:
-            if not is_early(stmt, weights):
+            named = isinstance(stmt, Let)  # its body goes on to the wait
+            if not (is_early_value(stmt, weights) if named else is_early(stmt, weights)):
                 return stmt, "uses memory, other than weights, that kernels before may still use"
     return None
 
 
 def _before(stmt: Stmt) -> tuple[list[Stmt], Stmt | None]:
-    """The statements that all threads run before the wait, and the wait."""
+    """The statements that all threads run before the wait, names around it too, and the wait."""
     before: list[Stmt] = []
     while True:
+        if isinstance(stmt, Let):
+            before.append(stmt)
         if isinstance(stmt, (Alloc, Let)) or (isinstance(stmt, For) and stmt.kind == THREAD):
             stmt = stmt.body
         elif isinstance(stmt, Seq):

@@ -466,6 +466,7 @@ USE = "%Y[%t] = %X[%t] * %W[%t]"
         ([LAUNCH, USE, WAIT], "kernels before may still use"),
         (["alloc %s: f32[1] in local", "%s[0] = %X[%t]", WAIT, "%Y[%t] = %s[0]"], "may still use"),
         (["%Y[%t] = 0.0", WAIT], "may still use"),
+        (["let %x: f32 = %X[%t]", WAIT, "%Y[%t] = %x"], "may still use"),
         ([LAUNCH, "if %t < 16 {", WAIT, USE, "}"], "not every thread comes by"),
         ([LAUNCH, "for %k in 0..2 {", WAIT, USE, "}"], "not every thread comes by"),
         ([LAUNCH, WAIT, USE, WAIT], "not every thread comes by once"),
@@ -481,5 +482,6 @@ def test_a_kernel_uses_nothing_but_weights_before_its_wait(body, what):
 def test_weights_may_be_read_before_the_wait():
     read = ("alloc %s: f32[1] in local", "%s[0] = %W[%t]", WAIT, "%Y[%t] = %X[%t] * %s[0]")
     verify(parse(early(LAUNCH, *read)))
+    verify(parse(early(LAUNCH, "let %w: f32 = %W[%t]", WAIT, "%Y[%t] = %X[%t] * %w")))
     with pytest.raises(VerifyError):
         verify(parse(early(LAUNCH, *read, weights="()")))

@@ -45,7 +45,7 @@ class Plan:
     keys: int
     slots: int
     stays: int = 0  # whether a block takes tile after tile, as many as multiprocessors
-    queries: int = 1  # tiles of queries in shared memory: the next comes while one is in use
+    queries: int = 1  # tiles of queries in shared memory: others come while one is in use
     resident: int = 1  # blocks that a multiprocessor has at once
 
 
@@ -132,11 +132,11 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         fits = rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes // c["resident"]
         needed = hopper.attend_registers(c["keys"], found.features)
         fits &= needed <= consumer_registers(c["groups"], c["resident"])
-        result: Column = whole & fits & (c["queries"] <= 1 + c["stays"])
+        result: Column = whole & fits & ((c["queries"] == 1) | (c["stays"] == 1))
         return result
 
     candidates = {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": (1, 0),
-                  "queries": (2, 1), "resident": (1, 2, 3)}  # fmt: skip
+                  "queries": (2, 3, 1), "resident": (1, 2, 3)}  # fmt: skip
     return Space(Plan, candidates, legal)
 
 
@@ -159,7 +159,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(
         steps=waves * steps * np.maximum(each, waiting),
         # Who stays begins once; with two tiles of queries, the next one's keys are on their way.
-        start=(1 + (waves - 1) * (2 - c["stays"]) * (2 - c["queries"])) * sm.global_latency_cycles,
+        start=(1 + (waves - 1) * (2 - c["stays"]) * (c["queries"] == 1)) * sm.global_latency_cycles,
         late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
     )
 

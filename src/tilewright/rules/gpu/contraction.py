@@ -28,6 +28,7 @@ from tilewright.rules.gpu.parts import (
     extent_of,
     filled_by,
     parts_along,
+    stored_bytes,
 )
 from tilewright.rules.gpu.reduction import through
 from tilewright.rules.gpu.threads import attempt_all, share
@@ -195,7 +196,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
         whole &= c["block_x"] % c["thread_x"] == 0
         few = c["thread_m"] * c["thread_y"] * c["thread_x"] <= sm.accumulators
-        fits = _shared_bytes(problem, c) <= sm.static_shared_bytes
+        fits = _stored_bytes(problem, c, sm.access_words) <= sm.static_shared_bytes
         fits &= (threads >= sm.warp) & (threads <= sm.block_threads) & (threads % sm.warp == 0)
         deep = (c["split_k"] == 1) | (problem.k >= 2 * c["split_k"] * c["block_k"])
         deep &= problem.k % c["split_k"] == 0
@@ -230,14 +231,26 @@ def _threads(c: Columns) -> Column:
 
 def _tile_elements(problem: Problem, c: Columns) -> Column:
     """Of both operands, for one value of the summed iterator that is cut."""
-    tile_y = (c["block_y"] - 1) * problem.stride_y + problem.halo_y
     tile_x = (c["block_x"] - 1) * problem.stride_x + problem.halo_x
-    found: Column = c["block_m"] * problem.inner + tile_y * tile_x
+    found: Column = c["block_m"] * problem.inner + _tile_rows(problem, c) * tile_x
+    return found
+
+
+def _tile_rows(problem: Problem, c: Columns) -> Column:
+    found: Column = (c["block_y"] - 1) * problem.stride_y + problem.halo_y
     return found
 
 
 def _shared_bytes(problem: Problem, c: Columns) -> Column:
     found: Column = problem.element_bytes * c["block_k"] * _tile_elements(problem, c)
+    return found
+
+
+def _stored_bytes(problem: Problem, c: Columns, words: int) -> Column:
+    """At most, in whole lines, with rows that are padded."""
+    rows = c["block_k"] * (problem.inner + _tile_rows(problem, c))
+    padded = 2 * words * problem.element_bytes * rows
+    found: Column = stored_bytes(_shared_bytes(problem, c) + padded) + stored_bytes(1)
     return found
 
 

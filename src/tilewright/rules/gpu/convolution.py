@@ -31,6 +31,7 @@ from tilewright.rules.gpu.parts import (
     extent_of,
     filled_by,
     parts_along,
+    stored_bytes,
 )
 from tilewright.rules.gpu.reduction import depth_of, through
 from tilewright.rules.gpu.threads import MOST_TURNS, attempt_all, share
@@ -212,7 +213,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         threads = _threads(c)
         whole = (c["block_m"] % c["thread_m"] == 0) & (c["block_y"] % c["thread_y"] == 0)
         few = c["thread_m"] * c["thread_y"] <= sm.registers // sm.block_threads * 3 // 8
-        fits = _shared_bytes(problem, c) <= sm.static_shared_bytes
+        fits = _stored_bytes(problem, c) <= sm.static_shared_bytes
         fits &= (threads >= sm.warp) & (threads <= sm.block_threads)
         wide = c["block_x"] < 2 * problem.x
         tall = (c["block_y"] < 2 * problem.y) & (c["block_m"] < 2 * problem.m)
@@ -252,15 +253,34 @@ def _threads(c: Columns) -> Column:
 
 def _tile_elements(problem: Problem, c: Columns) -> Column:
     """Of both operands, for one channel that is summed."""
-    tile_y = (c["block_y"] - 1) * problem.stride_y + problem.reach_y
-    tile_x = (c["block_x"] - 1) * problem.stride_x + problem.reach_x
-    found: Column = c["block_m"] * problem.positions + tile_y * tile_x
+    found: Column = c["block_m"] * problem.positions + _image_elements(problem, c)
     return found
 
 
+def _image_elements(problem: Problem, c: Columns) -> Column:
+    tile_y = (c["block_y"] - 1) * problem.stride_y + problem.reach_y
+    tile_x = (c["block_x"] - 1) * problem.stride_x + problem.reach_x
+    found: Column = tile_y * tile_x
+    return found
+
+
+def _parts_bytes(c: Columns) -> Column:
+    """Of sums that groups of threads share."""
+    return np.where(c["slices"] > 1, 4 * _threads(c) * c["thread_m"] * c["thread_y"], 0)
+
+
 def _shared_bytes(problem: Problem, c: Columns) -> Column:
-    parts = np.where(c["slices"] > 1, _threads(c) * c["thread_m"] * c["thread_y"], 0)
-    found: Column = problem.element_bytes * c["block_k"] * _tile_elements(problem, c) + 4 * parts
+    tiles = problem.element_bytes * c["block_k"] * _tile_elements(problem, c)
+    found: Column = tiles + _parts_bytes(c)
+    return found
+
+
+def _stored_bytes(problem: Problem, c: Columns) -> Column:
+    """The same, each buffer in whole lines."""
+    each = problem.element_bytes * c["block_k"]
+    weights = stored_bytes(each * c["block_m"] * problem.positions)
+    image = stored_bytes(each * _image_elements(problem, c))
+    found: Column = weights + image + stored_bytes(_parts_bytes(c))
     return found
 
 

@@ -6,6 +6,7 @@ from math import gcd
 from typing import Any
 
 from tilewright.base.errors import ScheduleError
+from tilewright.base.multiprocessor import LINE_BYTES
 from tilewright.intrin import hopper
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
@@ -19,6 +20,11 @@ from tilewright.tensor.visit import output_buffers
 def ceildiv(a: Any, b: Any) -> Any:
     """Of numbers, or of columns of them."""
     return -(-a // b)
+
+
+def stored_bytes(size_bytes: Any) -> Any:
+    """What buffers of such sizes take in shared memory."""
+    return ceildiv(size_bytes, LINE_BYTES) * LINE_BYTES
 
 
 def extent_of(sch: Schedule, loop: LoopRef) -> int:

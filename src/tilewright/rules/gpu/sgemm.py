@@ -31,13 +31,14 @@ from tilewright.rules.gpu.parts import (
     copy_lanes,
     extent_of,
     parts_along,
+    stored_bytes,
 )
 from tilewright.rules.gpu.reduction import through
 from tilewright.rules.match.contraction import contraction, multiplies_tf32
 from tilewright.rules.match.nest import fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
-from tilewright.sym import ONE, Var
+from tilewright.sym import ONE, Var, uses_var
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -158,15 +159,19 @@ def _threads(c: Columns) -> Column:
 
 def _shared_bytes(c: Columns, words: int) -> Column:
     """Of f32, rows padded by an access: those of k, or those along it."""
-    sides = c["block_m"] + c["block_n"]
-    turned = c["block_k"] * (sides + 2 * words)
-    found: Column = 4 * c["stages"] * np.where(c["along_k"], sides * (c["block_k"] + words), turned)
-    return found
+
+    def tile(side: Column) -> Column:
+        turned, kept = c["block_k"] * (side + words), side * (c["block_k"] + words)
+        found: Column = stored_bytes(4 * c["stages"] * np.where(c["along_k"], kept, turned))
+        return found
+
+    return tile(c["block_m"]) + tile(c["block_n"])
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of blocks: arithmetic, loads out of shared memory or tiles out of L2, whichever takes
-    longest; copies that no other block hides; sums of parts."""
+    """Waves of blocks: arithmetic, loads out of shared memory, tiles out of L2 or all of the
+    operands from memory, whichever takes longest; copies that no other block hides; sums of parts.
+    """
     sm = multiprocessor_of(context.target)
     words, split, threads = sm.access_words, c["split_k"], _threads(c)
     tiles = found.batch * ceildiv(found.m, c["block_m"]) * ceildiv(found.n, c["block_n"])
@@ -191,9 +196,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Threads meet once in a step; what the others of a multiprocessor do then is done.
     meets = sm.warp * np.where(resident > 1, 1, 2)
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
+    through_tiles = waves * steps * np.maximum(resident * busy + meets, waiting)
+    operands = 4.0 * found.batch * (found.m + found.n) * found.k
     parts = 8.0 * found.batch * found.m * found.n * split
     return Cost.of(
-        arithmetic=waves * steps * np.maximum(resident * busy + meets, waiting),
+        arithmetic=np.maximum(through_tiles, operands / sm.memory_bytes_per_cycle),
         start=waves * sm.global_latency_cycles,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0),
     )
@@ -228,21 +235,21 @@ def _tiled(
     ko, ki, kk = sch.split(nest.loops[k], [None, plan.block_k // words, words])
     outer = [nest.loops[at] for at in nest.spatial if at not in (m, n)]
     grid, threads = [*outer, far, column], [warp_m, warp_n, lane_m, lane_n]
-    keeps = [bool(plan.along_k) and load.index[-1] is nest.var(k) for load in (found.a, found.b)]
+    runs_k = [uses_var(load.index[-1], {nest.var(k)}) for load in (found.a, found.b)]
+    keeps = [bool(plan.along_k) and runs for runs in runs_k]
     inner = (jj, ii, kk) if all(keeps) else (kk, ii, jj)  # so that few operands are in registers
     sch.reorder(*grid, *threads, ko, ki, *inner)
     followed = through(sch, reference, threads[-1])
     sch.bind(fused(sch, grid), "blockIdx.x")
     sch.bind(fused(sch, threads), "threadIdx.x")
-    sides = ((a, found.a, m, plan.thread_m), (b, found.b, n, plan.thread_n))
-    for (copy, load, side, thread), keep in zip(sides, keeps, strict=True):
+    sides = ((a, found.a, plan.thread_m), (b, found.b, plan.thread_n))
+    for (copy, load, thread), along, keep in zip(sides, runs_k, keeps, strict=True):
         sch.compute_at(copy, ko)
-        runs = keep or load.index[-1] is nest.var(side)
-        lanes = copy_lanes(sch, copy, 4 * words) if runs else 1
+        lanes = copy_lanes(sch, copy, 4 * words) if keep or not along else 1
         if keep:
             _spread_rows(sch, copy, load, thread, words)
         else:
-            _lay_out(sch, copy, load, nest.var(k), thread, words)
+            _lay_out(sch, copy, load, along, thread, words)
         _copy(sch, copy, ko, plan.threads, lanes)
     start = sch.decompose_reduction(reference, ko)
     for loop in (kk, ii, jj):
@@ -254,11 +261,13 @@ def _tiled(
     return (start, reference, a, b, *followed)
 
 
-def _lay_out(sch: Schedule, copy: BlockRef, load: Load, k: Var, thread: int, words: int) -> None:
+def _lay_out(
+    sch: Schedule, copy: BlockRef, load: Load, along_k: bool, thread: int, words: int
+) -> None:
     """A tile by k, then the accesses of a thread, then threads; rows of k are padded, so that
     threads which fill them hit different banks."""
     *outer, first, last = [f"d{at}" for at in range(len(load.index))]
-    along, side = (first, last) if load.index[-2] is k else (last, first)
+    along, side = (last, first) if along_k else (first, last)
     order = f"{along}, {side} // {words} % {thread // words}, {side} // {thread}, {side} % {words}"
     order = ", ".join((*outer, order))
     sch.transform_layout(copy, ("write", 0), f"({', '.join((*outer, first, last))}) -> ({order})")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.base.passes import PassContext
-from tilewright.tensor.dependent_launch import LAUNCH, WAIT, is_early, weights_of
+from tilewright.tensor.dependent_launch import LAUNCH, WAIT, is_early, is_early_value, weights_of
 from tilewright.tensor.ir import THREAD, Alloc, Buffer, Eval, For, Function, Let, Seq, Stmt, seq
 from tilewright.tensor.passes.rewriter import Rewriter
 
@@ -42,6 +42,8 @@ class _Kernels(Rewriter):
 
     def _waiting(self, stmt: Stmt, *first: Stmt) -> Stmt:
         """The statement with its wait, after what comes first."""
+        if isinstance(stmt, Let) and not is_early_value(stmt, self.weights):
+            return seq(*first, Eval(WAIT), stmt)
         if isinstance(stmt, (Alloc, Let)) or (isinstance(stmt, For) and stmt.kind == THREAD):
             return replace(stmt, body=self._waiting(stmt.body, *first))
         steps = list(stmt.stmts) if isinstance(stmt, Seq) else [stmt]

@@ -148,6 +148,14 @@ def _covers(write: Access, read: Access, writes: list[Access]) -> bool:
     conditions = [
         sym.substitute(c, renamed) for step in steps for c in conditions_between(list(step))
     ]
+    # Where the element is written, its index has the value that is read, in conditions too.
+    points = [
+        (start, r.start)
+        for start, w, r in zip(starts, write.ranges, read.ranges, strict=True)
+        if w.extent is ONE and r.extent is ONE
+    ]
+    known = dict(points)
+    conditions = [sym.rewrite(cond, lambda node: known.get(node, node)) for cond in conditions]
     # Simplified, an index may be a digit of one variable; as written, one of several together.
     for indices in ([sym.simplify(start, inside) for start in starts], starts):
         equation = _Equation({loop.var: loop for loop in own}, ctx)

@@ -241,7 +241,9 @@ def _box(user: _Access, loop: For, thread: Var, fixed: Sequence[For] = ()) -> Re
 
 
 def _is_owned(boxes: list[Region], thread: Var) -> bool:
-    """Whether a dimension tells the thread, the same for all boxes."""
+    """Whether dimensions tell the thread, one of them or all together, the same for all boxes."""
+    ranges: dict[Var, tuple[Expr, Expr]] = {thread: (sym.ZERO, sym.var("threads"))}
+    known: list[Expr] = []
     for axis, r in enumerate(boxes[0].ranges):
         if not sym.uses_var(r.start, {thread}):
             continue
@@ -252,12 +254,11 @@ def _is_owned(boxes: list[Region], thread: Var) -> bool:
         )
         if not same:
             continue
-        ranges: dict[Var, tuple[Expr, Expr]] = {thread: (sym.ZERO, sym.var("threads"))}
-        known = r.start
+        index = r.start
         if r.extent is not ONE:
             offset = sym.var("offset")
             ranges[offset] = (sym.ZERO, r.extent)
-            known = sym.add(r.start, offset)
-        if thread in told((known,), ranges, sym.EMPTY):
-            return True
-    return False
+            index = sym.add(r.start, offset)
+        known.append(index)
+    alone = [[index] for index in known]
+    return any(thread in told(some, ranges, sym.EMPTY) for some in (*alone, known))
