@@ -183,7 +183,8 @@ def build(name: str) -> Made:
     elif source == "transformers":
         made = transformer(rest)
     else:
-        module, inputs = torch_zoo.BUILDERS[source][1](rest)
+        makers = {"timm": torch_zoo.build_timm, "torchvision": torch_zoo.build_torchvision}
+        module, inputs = makers[source](rest, is_small=False)
         made = Made(module, {"base": inputs(1)})
     made.module.eval()
     for each in made.module.modules():

@@ -1,8 +1,8 @@
 """How many models of torchvision, timm and transformers are right.
 
     python bench/torch_models.py [--sources torchvision,timm,transformers] [--filter REGEX]
-                                 [--jobs 1] [--threads 1] [--failures] [--journal FILE]
-                                 [--stop-after SECONDS]
+                                 [--first REGEX] [--jobs 1] [--threads 1] [--failures]
+                                 [--journal FILE] [--stop-after SECONDS]
 
 Every float builder of torchvision, the smallest model of each file of timm, the base model of every
 type that transformers knows, from shrunk configs; weights made up. Each is exported with its batch
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import re
 import sys
 import zlib
@@ -35,14 +36,16 @@ WANT = {"torchvision": 109, "timm": 93, "transformers": 250}
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # PyTorch that has seen a GPU cannot be forked
     figures: list[Figure] = []
-    kept = Journal.of(options)
+    kept, first = Journal.of(options), re.compile(options.first)
     sources = options.sources.split(",")
     loaded = [module for source in sources for module in LOADED[source]]
     for source in sources:
         chosen = [name for name in names_of(source) if re.search(options.filter, name)]
         left = [name for name in chosen if f"{source}/{name}" not in kept.found]
-        left.sort(key=lambda name: zlib.crc32(name.encode()))  # in part, a sample of all families
+        # In part, a sample of all families.
+        left.sort(key=lambda name: (not first.search(name), zlib.crc32(name.encode())))
         jobs = [(source, name, options.threads) for name in left]
         ends = run_jobs(
             *("torch_zoo", "run_model", jobs),
@@ -78,6 +81,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", default=",".join(BUILDERS), help="which libraries")
     parser.add_argument("--filter", default="", help="a regular expression on names of models")
+    parser.add_argument("--first", default="", help="of these, the ones to run before all others")
     parser.add_argument("--jobs", type=int, default=1, help="models run at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads of each")
     journal.arguments(parser)

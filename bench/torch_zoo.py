@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch_shrunk
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 import tilewright as tw
@@ -104,7 +105,7 @@ def torchvision_names() -> list[str]:
     return sorted({*models.list_models()} - {*models.list_models(module=models.quantization)})
 
 
-def build_torchvision(name: str) -> Built:
+def build_torchvision(name: str, is_small: bool = True) -> Built:
     prepare()
     from torchvision import models
 
@@ -121,27 +122,29 @@ def build_torchvision(name: str) -> Built:
         return model, lambda n: {"image1": torch.randn(n, 3, 128, 128),
                                  "image2": torch.randn(n, 3, 128, 128)}  # fmt: skip
     first = next(iter(inspect.signature(model.forward).parameters))
-    return model, _images(model, first, (3, 16) if video else (3,), LARGE)
+    own = VIDEO if video else LARGE
+    sides = (SMALL, LARGE) if is_small else (own,)
+    return model, _images(model, first, (3, 16) if video else (3,), sides)
 
 
 def _images(
-    model: nn.Module, name: str, shape: tuple[int, ...], side: int
+    model: nn.Module, name: str, shape: tuple[int, ...], sides: tuple[int, ...]
 ) -> Callable[[int], dict[str, Any]]:
-    """Inputs no larger than the model allows: most take images of any size."""
+    """Images of the first of some sizes that a model takes."""
     model.eval()
-    for each in (SMALL, side):
+    for each in sides:
         try:
             model(**{name: torch.randn(1, *shape, each, each)})
         except (RuntimeError, ValueError, AssertionError):  # its own complaint, of this size
             continue
         return lambda n: {name: torch.randn(n, *shape, each, each)}
-    raise ValueError(f"takes no images of {SMALL} or {side}")
+    raise ValueError(f"takes no images of {' or '.join(map(str, sides))}")
 
 
 SIDE = 160  # of the images of detectors
 # How many boxes are looked at; of very many, some have scores that differ by less than rounding.
 BOXES, FEW = {"topk_candidates", "detections_per_img"}, 20
-SMALL, LARGE = 96, 224  # of those of all others
+SMALL, LARGE, VIDEO = 96, 224, 112  # of those of all others
 
 
 def _detector(name: str) -> Built:
@@ -185,13 +188,13 @@ def _size_in_name(name: str) -> float:
     return 100.0 + (min(numbers) if numbers else 1000)
 
 
-def build_timm(name: str) -> Built:
+def build_timm(name: str, is_small: bool = True) -> Built:
     prepare()
     import timm
 
     model = timm.create_model(name, pretrained=False)
     channels, side, _ = model.default_cfg.get("input_size", (3, LARGE, LARGE))
-    return model, _images(model, "x", (channels,), side)
+    return model, _images(model, "x", (channels,), (SMALL, side) if is_small else (side,))
 
 
 def transformers_names() -> list[str]:
@@ -327,7 +330,8 @@ def _judged(
         if ratio(worst) <= MOST or ratio(worst) == math.inf:
             break
     status = RIGHT if ratio(worst) <= MOST else WRONG
-    return Outcome(status, told(ratio(worst), ratios), ratio(worst), seconds)
+    alone = " (PyTorch has no f64 for it)" if exact is eager else ""
+    return Outcome(status, told(ratio(worst), ratios) + alone, ratio(worst), seconds)
 
 
 def _decided(
@@ -338,16 +342,43 @@ def _decided(
         given = inputs(count)
         with torch.compiler.set_stance("force_eager"):  # torchvision compiles some of its own
             eager = model(**given)
-            try:
-                exact = wide(**pytree.tree_map(_wide, given))
-            except RuntimeError:  # an operator that PyTorch does not have in f64
-                exact = eager
+            exact = _exact(wide, pytree.tree_map(_wide, given), eager)
         pairs = zip(_leaves(eager), _leaves(exact), strict=True)
         if all(
             a.shape == b.shape and (a.is_floating_point() or torch.equal(a, b)) for a, b in pairs
         ):
             break
     return given, eager, exact
+
+
+def _exact(wide: nn.Module, given: dict[str, Any], eager: Any) -> Any:
+    """What a model makes in f64; that of eager where PyTorch has an operator in f32 alone."""
+    try:
+        return wide(**given)
+    except RuntimeError:  # f32 of the model's own making met f64
+        pass
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Widened():
+            return wide(**given)
+    except RuntimeError:
+        return eager
+    finally:
+        torch.set_default_dtype(kept)
+
+
+class _Widened(TorchFunctionMode):
+    """f64 wherever a model asks for f32 by name."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        called = torch.Tensor.double if func is torch.Tensor.float else func
+        args, kwargs = pytree.tree_map(
+            lambda value: torch.float64 if value is torch.float32 else value, (args, kwargs or {})
+        )
+        return called(*args, **kwargs)
 
 
 def _wide(value: Any) -> Any:

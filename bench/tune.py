@@ -366,7 +366,9 @@ def sketches(options: argparse.Namespace) -> list[Figure]:
     if importlib.util.find_spec("tvm") is None:
         print("TVM is not installed: nothing to compare convolutions with")
         return figures
-    return figures + tune_tvm.measure(argparse.Namespace(only=options.only, **alike))
+    return figures + tune_tvm.measure(
+        argparse.Namespace(only=options.only, clock=tune_tvm.WALL, **alike)
+    )
 
 
 # --------------------------------------------------------------------------- the script

@@ -2,6 +2,7 @@
 
     python bench/tune_quality.py [--json FILE] [--space rules|sketches] [--points 1500] [--only X]
                                  [--save FILE] [--load FILE] [--seeds 3] [--workers N] [--threads 1]
+                                 [--target "cpu -mcpu=..."]
 
 For every kernel (12 convolutions of ResNet-18, 9 depthwise ones, 8 GEMMs of BERT) a pool of points
 is built, checked and timed once: half at random, half those that the estimate likes, each in turns
@@ -10,7 +11,7 @@ with the default plan, since a machine has phases. The fastest are timed once mo
 pool, eight at a time, knowing only the first times of what it has picked before; `trees` picks as
 the tuner does (`tune.search.mixed`). Told is the share of the pool's best speed that it has reached
 after 40 measurements, by the second times, and how many it needs for the best that 2/3 of the pool
-at random holds. A pool that was saved is read instead of measured.
+at random holds. A pool that was saved is read instead of measured, with the target that it is of.
 """
 
 from __future__ import annotations
@@ -54,13 +55,14 @@ TOGETHER = 100  # points that are asked for at a time
 class RulePlans(RuleSpace):
     """The plans of the rule that takes a function's last block, as schedules."""
 
-    def __init__(self, fn: Function, threads: int) -> None:
-        self.function, self._threads = fn, threads
-        super().__init__([schedule(fn, "cpu", threads=threads).offers[-1]])
+    def __init__(self, fn: Function, target: str, threads: int) -> None:
+        self.function, self._target, self._threads = fn, target, threads
+        super().__init__([schedule(fn, target, threads=threads).offers[-1]])
 
     def schedule(self, choice: str) -> Schedule:
         chosen = {self.name: parse_choice(choice)}
-        return schedule(self.function, "cpu", threads=self._threads, choices=chosen).schedule
+        made = schedule(self.function, self._target, threads=self._threads, choices=chosen)
+        return made.schedule
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,9 @@ class Pool:
         return np.log(self.ns) - self.features[:, 0]
 
 
-def space_of(kind: str, fn: Function, threads: int) -> FunctionSpace:
-    return RulePlans(fn, threads) if kind == "rules" else SketchSpace(fn, threads=threads)
+def space_of(kind: str, fn: Function, target: str, threads: int) -> FunctionSpace:
+    made: type[RulePlans | SketchSpace] = RulePlans if kind == "rules" else SketchSpace
+    return made(fn, target, threads=threads)
 
 
 @dataclass(frozen=True)
@@ -113,23 +116,25 @@ def pool_of(name: str, space: FunctionSpace, times: Times) -> Pool | None:
     return Pool(name, choices, points, space.features(points), ns, true_ns, space)
 
 
-def timed(space: FunctionSpace, count: int, threads: int, fleet: Fleet, seconds: float) -> Times:
+def timed(space: FunctionSpace, options: argparse.Namespace, fleet: Fleet) -> Times:
     """Time points: half at random, half those that the estimate likes; the fastest once more."""
+    count: int = options.points
+    race = partial(raced, space, target=options.target, threads=options.threads, fleet=fleet)
     random = np.random.default_rng(7)
     drawn = space.sample(max(4 * count, 64), random)
     order = np.argsort(space.estimate(drawn), kind="stable")
     rows = np.concatenate([order[: count // 2], random.permutation(order[count // 2 :])])[:count]
     choices = [space.choice(drawn, int(row)) for row in random.permutation(rows)]
-    latest = time.monotonic() + seconds
+    latest = time.monotonic() + options.seconds
     first: dict[str, Raced] = {}
     for at in range(0, len(choices), TOGETHER):
         if time.monotonic() > latest:
             break
-        first |= raced(space, choices[at : at + TOGETHER], threads, fleet, PAIRS)
+        first |= race(choices[at : at + TOGETHER], pairs=PAIRS)
     default_ns = median(each.default_ns for each in first.values())
     ns = {choice: each.ratio * default_ns for choice, each in first.items()}
     fastest = sorted(ns, key=lambda choice: ns[choice])[:AGAIN]
-    again = raced(space, fastest, threads, fleet, AGAIN_PAIRS)
+    again = race(fastest, pairs=AGAIN_PAIRS)
     again_ns = {choice: each.ratio * default_ns for choice, each in again.items()}
     return Times(list(ns), list(ns.values()), again_ns)
 
@@ -143,7 +148,13 @@ class Raced:
 
 
 def raced(
-    space: FunctionSpace, choices: Sequence[str], threads: int, fleet: Fleet, pairs: int
+    space: FunctionSpace,
+    choices: Sequence[str],
+    *,
+    target: str,
+    threads: int,
+    fleet: Fleet,
+    pairs: int,
 ) -> dict[str, Raced]:
     """Choices in turns with the default plan; those that fail are left out."""
     default = str(space.schedule(space.choice(space.default(), 0)).trace)
@@ -158,7 +169,7 @@ def raced(
             {
                 "kind": "measure",
                 "function": str(space.function),
-                "target": "cpu",
+                "target": target,
                 "threads": threads,
                 "trace": trace,
                 "against": default,
@@ -208,9 +219,12 @@ def genetic(pool: Pool, random: np.random.Generator) -> list[int]:
     return order
 
 
-def by_model(make: Callable[[], CostModel], pool: Pool, random: np.random.Generator) -> list[int]:
+Make = Callable[[Pool], CostModel]
+
+
+def by_model(make: Make, pool: Pool, random: np.random.Generator) -> list[int]:
     """The tuner's batches: what a model expects to be best, what it doubts, what is unlike."""
-    view = View(pool.space, make(), random)
+    view = View(pool.space, make(pool), random)
     order: list[int] = []
     left = np.ones(len(pool.ns), bool)
     places = {point.tobytes(): at for at, point in enumerate(np.ascontiguousarray(pool.points))}
@@ -223,13 +237,26 @@ def by_model(make: Callable[[], CostModel], pool: Pool, random: np.random.Genera
     return order
 
 
-def with_transfer(others: Sequence[Pool], model: str) -> Callable[[], CostModel]:
-    """A model that has learned from other kernels, and one that learns what is left."""
-    overall = choose(model)
-    rows = np.concatenate([each.features for each in others])
-    middles = [each.log_ratio - np.median(each.log_ratio) for each in others]
-    overall.fit(rows, np.concatenate(middles))
-    return lambda: Layered(overall, choose(model))
+def with_transfer(others: Sequence[Pool], model: str) -> Make:
+    """A model that has learned from other kernels what it may of features they share, and one that
+    learns what is left."""
+
+    def make(pool: Pool) -> CostModel:
+        names = pool.space.feature_names
+        places = {name: at for at, name in enumerate(names)}
+        overall = choose(model, names)
+        rows = []
+        for each in others:
+            told = each.space.feature_names
+            shared = [at for at, name in enumerate(told) if name in places]
+            row = np.zeros((len(each.ns), len(names)), np.float32)
+            row[:, [places[told[at]] for at in shared]] = each.features[:, shared]
+            rows.append(row)
+        middles = [each.log_ratio - np.median(each.log_ratio) for each in others]
+        overall.fit(np.concatenate(rows), np.concatenate(middles))
+        return Layered(overall, choose(model, names))
+
+    return make
 
 
 # --------------------------------------------------------------------------- figures
@@ -257,8 +284,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
     share: dict[str, list[float]] = {}
     count: dict[str, list[int]] = {}
     for pool in pools:
-        others = [each for each in pools if each.features.shape[1] == pool.features.shape[1]]
-        others = [each for each in others if each is not pool]
+        others = [each for each in pools if each is not pool]
         for name, search in searches(learner, others).items():
             orders = [search(pool, np.random.default_rng(seed)) for seed in range(options.seeds)]
             curves.setdefault(name, []).append(
@@ -283,10 +309,12 @@ def searches(learner: str, others: Sequence[Pool]) -> Mapping[str, Search]:
         "random": at_random,
         "GA": genetic,
         "estimate": by_estimate,
-        learner: partial(by_model, lambda: choose(learner)),
+        learner: partial(by_model, lambda pool: choose(learner, pool.space.feature_names)),
     }
     if has_torch():
-        found["treegru"] = partial(by_model, lambda: choose("treegru"))
+        found["treegru"] = partial(
+            by_model, lambda pool: choose("treegru", pool.space.feature_names)
+        )
     if others:
         found["transfer"] = partial(by_model, with_transfer(others, learner))
     return found
@@ -343,8 +371,8 @@ def measured(options: argparse.Namespace) -> list[Pool]:
             if not is_chosen(name, options.only):
                 continue
             begin = time.perf_counter()
-            space = space_of(options.space, make(), options.threads)
-            times = timed(space, options.points, options.threads, fleet, options.seconds)
+            space = space_of(options.space, make(), options.target, options.threads)
+            times = timed(space, options, fleet)
             pool = pool_of(name, space, times)
             spent = time.perf_counter() - begin
             print(f"{name}: {len(times.ns)} points in {spent:.0f} s", flush=True)
@@ -365,7 +393,8 @@ def loaded(options: argparse.Namespace) -> list[Pool]:
             continue
         if not is_chosen(told["name"], options.only):
             continue
-        space = space_of(options.space, tune_cases.CASES[told["name"]](), told["threads"])
+        fn = tune_cases.CASES[told["name"]]()
+        space = space_of(options.space, fn, options.target, told["threads"])
         times = Times(told["choices"], told["ns"], told["again_ns"])
         pool = pool_of(told["name"], space, times)
         if pool is not None:
@@ -383,6 +412,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--target", default="cpu")
     parser.add_argument("--model", default="", help="the learner: trees, gaussian, rank")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+WALL, PROCESSOR = "wall", "processor"
+CLOCKS = {WALL: time.perf_counter, PROCESSOR: time.thread_time}  # seconds
 # channels, outputs, size of the result, kernel, step
 RESNET18 = (
     (3, 64, 112, 7, 2),

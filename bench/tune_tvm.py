@@ -1,12 +1,14 @@
 """ResNet-18's convolutions by sketches alone against TVM MetaSchedule, given the same minutes.
 
     python bench/tune_tvm.py [--json FILE] [--minutes 3] [--only "resnet18 5" ...] [--threads 2]
+                             [--processor-time]
 
 TVM (`apache-tvm`, no dependency of ours) tunes each convolution in a process of its own, which is
 ended when the minutes are over; what it has measured by then it keeps, and its best schedule is
 compiled. Our sketches, which have no rule to start from, get as many minutes. Then both kernels run
 in turns on the same inputs, TVM's in its process, and are compared with each other. A convolution
-that TVM finds no schedule for in time is told, and not counted.
+that TVM finds no schedule for in time is told, and not counted. On a machine with other work, one
+thread each can be compared by the processor's time instead of the clock's.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import numpy as np
 import report
 import tune_cases
 from report import Figure
-from tune_shapes import RESNET18
+from tune_shapes import CLOCKS, PROCESSOR, RESNET18, WALL
 
 from tilewright.base import tolerances
 from tilewright.base.host import host_processor
@@ -48,9 +50,12 @@ Seconds = Callable[[], float]  # of one run
 
 
 @contextmanager
-def tvm_process(what: str, folder: Path, shape: tuple[int, ...], threads: int) -> Iterator[Any]:
+def tvm_process(
+    what: str, folder: Path, shape: tuple[int, ...], threads: int, clock: str = WALL
+) -> Iterator[Any]:
     """TVM in a process group of its own, which is gone at the end with all that it started."""
-    arguments = [what, str(folder), "x".join(map(str, shape)), str(threads), host_processor()]
+    sizes = "x".join(map(str, shape))
+    arguments = [what, str(folder), sizes, str(threads), host_processor(), clock]
     with (folder / f"{what}.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, str(SIDE), *arguments],
@@ -84,9 +89,11 @@ def tuned_by_tvm(folder: Path, shape: tuple[int, ...], minutes: float, threads: 
 
 
 @contextmanager
-def served_by_tvm(folder: Path, shape: tuple[int, ...], threads: int) -> Iterator[Seconds | None]:
+def served_by_tvm(
+    folder: Path, shape: tuple[int, ...], threads: int, clock: str
+) -> Iterator[Seconds | None]:
     """TVM's best kernel: how long a run takes, each time it is asked; None where there is none."""
-    with tvm_process("serve", folder, shape, threads) as process:
+    with tvm_process("serve", folder, shape, threads, clock) as process:
         overdue = _ended_after(process, SERVE_S)
         trials = process.stdout.readline()
         if not trials:
@@ -112,8 +119,11 @@ def _ended_after(process: Any, seconds: float) -> threading.Timer:
     return timer
 
 
-def by_sketches(shape: tuple[int, ...], arrays: list[Any], minutes: float, threads: int) -> Seconds:
+def by_sketches(
+    shape: tuple[int, ...], arrays: list[Any], minutes: float, threads: int, clock: str
+) -> Seconds:
     """The best sketch of the same convolution."""
+    now = CLOCKS[clock]
     fn = tune_cases.convolution(*shape)
     space = SketchSpace(fn, threads=threads, with_rules=False)
     found = tune_function(space, threads=threads, budget=Budget(minutes))
@@ -122,9 +132,9 @@ def by_sketches(shape: tuple[int, ...], arrays: list[Any], minutes: float, threa
 
     def seconds() -> float:
         run(*arrays, threads=threads)  # caches and threads are as the kernel itself leaves them
-        begin = time.perf_counter()
+        begin = now()
         run(*arrays, threads=threads)
-        return time.perf_counter() - begin
+        return now() - begin
 
     return seconds
 
@@ -150,8 +160,8 @@ def compared(name: str, shape: tuple[int, ...], options: argparse.Namespace) -> 
         folder = Path(temporary)
         np.savez(folder / "inputs.npz", x=x, k=k, y=y)
         tuned_by_tvm(folder, shape, options.minutes, options.threads)
-        ours = by_sketches(shape, [x, k, y], options.minutes, options.threads)
-        with served_by_tvm(folder, shape, options.threads) as theirs:
+        ours = by_sketches(shape, [x, k, y], options.minutes, options.threads, options.clock)
+        with served_by_tvm(folder, shape, options.threads, options.clock) as theirs:
             if theirs is None:
                 print(f"{name}: TVM found no schedule in {options.minutes:g} minutes", flush=True)
                 print((folder / "tune.log").read_text()[-2000:], flush=True)
@@ -167,6 +177,8 @@ def compared(name: str, shape: tuple[int, ...], options: argparse.Namespace) -> 
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
+    if options.clock == PROCESSOR and options.threads > 1:
+        raise SystemExit("the processor's time is that of one thread: --threads 1")
     gains: dict[str, float] = {}
     for at, shape in enumerate(RESNET18):
         name = f"resnet18 {at}"
@@ -188,6 +200,9 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=3.0, help="of either, per convolution")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="*", help='"resnet18 5" ...')
+    parser.add_argument(
+        "--processor-time", dest="clock", action="store_const", const=PROCESSOR, default=WALL
+    )
 
 
 if __name__ == "__main__":

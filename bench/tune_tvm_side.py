@@ -1,7 +1,7 @@
 """TVM's side of `tune_tvm.py`, in a process of its own: it may hang, crash, or be ended.
 
-    python bench/tune_tvm_side.py tune FOLDER SHAPE THREADS CPU   search until somebody ends it
-    python bench/tune_tvm_side.py serve FOLDER SHAPE THREADS CPU  the best so far, run when asked to
+    python bench/tune_tvm_side.py tune FOLDER SHAPE THREADS CPU CLOCK   search until ended
+    python bench/tune_tvm_side.py serve FOLDER SHAPE THREADS CPU CLOCK  run the best when asked to
 
 What was searched is in the folder, candidate by candidate, so that ending a search loses nothing.
 While serving, every line that comes in is answered by the seconds of one run.
@@ -10,13 +10,12 @@ While serving, every line that comes in is answered by the seconds of one run.
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
-from tune_shapes import convolution_by
+from tune_shapes import CLOCKS, convolution_by
 from tvm import te
 from tvm.s_tir import meta_schedule
 
@@ -35,7 +34,7 @@ def tune(program: Any, target: Any, folder: Path, threads: int) -> None:
     )
 
 
-def serve(program: Any, target: Any, folder: Path) -> None:
+def serve(program: Any, target: Any, folder: Path, clock: str) -> None:
     known = meta_schedule.database.JSONDatabase(work_dir=str(folder))
     best = meta_schedule.tir_integration.compile_tir(known, program, target)
     if best is None:
@@ -46,15 +45,16 @@ def serve(program: Any, target: Any, folder: Path) -> None:
     run(*given)
     np.save(folder / "result.npy", given[-1].numpy())
     print(len(known), flush=True)
+    now = CLOCKS[clock]
     for _ in sys.stdin:
         run(*given)  # caches and threads are as the kernel itself leaves them
-        begin = time.perf_counter()
+        begin = now()
         run(*given)
-        print(time.perf_counter() - begin, flush=True)
+        print(now() - begin, flush=True)
 
 
 def main() -> None:
-    what, folder, shape, threads, processor = sys.argv[1:]
+    what, folder, shape, threads, processor, clock = sys.argv[1:]
     program = te.create_prim_func(convolution_by(te, *map(int, shape.split("x"))))
     cores = {"num-cores": int(threads)}
     target = tvm.target.Target({"kind": "llvm", "mcpu": processor, **cores})
@@ -62,7 +62,7 @@ def main() -> None:
     if what == "tune":
         tune(program, target, Path(folder), int(threads))
     else:
-        serve(program, target, Path(folder))
+        serve(program, target, Path(folder), clock)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright import graph, sym
 from tilewright.lower.graph import lower_graph
-from tilewright.rules import default_schedule
+from tilewright.rules import default_schedule, schedule
 from tilewright.tensor.constants import Given, split_constant_blocks
 
 EPILOGUES = {
@@ -112,19 +112,24 @@ def run_kernel(run, split, arrays, outs, sizes):
     run(split.kernel)(*args)
 
 
-def check(conf, seed, run, loose=1):
-    module = module_of(conf)
-    arrays, env = arrays_of(module, conf, seed)
+def made_by(conf, run, module, arrays, env):
+    """What the kernel of a model makes of its arrays."""
     fn = lower_graph(module.main, "kernel")
     constants = ("w", "b") if conf["constant"] else ()
     scheduled = default_schedule(fn, "cpu", threads=conf["threads"], constants=constants)
-    want = graph.interpret(module, *arrays)
-    outs = [np.full(y.shape, np.nan, np.float32) for y in want]
-    buffers = len(arrays) + len(outs)
-    sizes = [env[size.name] for size in fn.params[buffers:]]
-    run_kernel(run, split_constant_blocks(scheduled.function), arrays, outs, sizes)
+    known = {size: env[size.name] for size in fn.params[len(arrays) + len(module.main.results) :]}
+    shapes = [[int(sym.evaluate(d, known)) for d in y.type.shape] for y in module.main.results]
+    outs = [np.full(shape, np.nan, np.float32) for shape in shapes]
+    run_kernel(run, split_constant_blocks(scheduled.function), arrays, outs, [*known.values()])
+    return outs
+
+
+def check(conf, seed, run, loose=1):
+    module = module_of(conf)
+    arrays, env = arrays_of(module, conf, seed)
+    outs = made_by(conf, run, module, arrays, env)
     terms = np.prod(conf["kernel"]) * conf["channels"]
-    for found, wanted in zip(outs, want, strict=True):
+    for found, wanted in zip(outs, graph.interpret(module, *arrays), strict=True):
         np.testing.assert_allclose(
             found, wanted, rtol=2e-5 * loose, atol=2e-6 * terms + 1e-5 * loose
         )
@@ -158,6 +163,33 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
         "threads": pick.choice([1, 2]),
     }
     check(conf, seed, tw.build, loose=10)
+
+
+@pytest.mark.parametrize("channels", [64, 192])
+def test_tiles_of_winograds_method_round_little_more_than_plain_sums(channels):
+    conf = {
+        "batch": 1,
+        "size": [16, 16],
+        "channels": channels,
+        "out": 32,
+        "kernel": [3, 3],
+        "attributes": {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)},
+        "epilogue": "nothing",
+        "bias": False,
+        "dynamic": "",
+        "constant": True,
+        "threads": 1,
+    }
+    off = {}
+    for tile in (0, 4):
+        conf["attributes"]["winograd"] = tile
+        module = module_of(conf)
+        arrays, env = arrays_of(module, conf, 0)
+        (made,) = made_by(conf, tw.build, module, arrays, env)
+        windows = np.lib.stride_tricks.sliding_window_view(arrays[0][0], (3, 3), axis=(0, 1))
+        exact = np.tensordot(windows.astype(float), arrays[1].astype(float), ([2, 3, 4], [1, 2, 3]))
+        off[tile] = np.abs(made[0] - exact).max()
+    assert off[4] < 3 * off[0], off
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -332,3 +364,30 @@ def test_windows_that_share_much_are_cut_as_depthwise_ones(pool, is_cut):
     fn = lower_graph(pool_of(*pool, 64).main, "kernel")
     made = default_schedule(fn, SERVER)
     assert ("_init(" in str(made.function)) == is_cut
+
+
+def frames_of(batch, stride, lead=()):
+    """Windows along lines of one channel, whose taps lie side by side."""
+    ones = (1,) * len(lead)
+    strides, pads = (*ones, stride), (0,) * (2 * len(ones) + 2)
+    x, y = f"{[batch, *lead, 203, 1]}", f"{[batch, *lead, (203 - 24) // stride + 1, 37]}"
+    return graph.parse(
+        f"graph @main(%x: f32{x}, %w: f32{[37, 1, *ones, 24]}) -> (f32{y}) {{"
+        f"%y = conv(%x, %w) {{strides = ({', '.join(map(str, strides))},), pads = {pads}, "
+        f'dilations = ({"1, " * len(strides)}), groups = 1, layout = "channels_last"}} return %y }}'
+    )
+
+
+@pytest.mark.parametrize(("batch", "lead"), [(1, ()), (3, ()), (2, (4,))])
+@pytest.mark.parametrize("stride", [1, 10, 30])
+def test_windows_along_lines_of_one_channel_are_rows_of_a_product(batch, stride, lead):
+    module = frames_of(batch, stride, lead)
+    fn = lower_graph(module.main, "frames")
+    made = schedule(fn, "cpu", threads=1, constants=["w"])
+    assert "conv" not in [each.rule for each in made.decisions]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, *lead, 203, 1)).astype(np.float32)
+    w = rng.standard_normal((37, 1, *(1,) * len(lead), 24)).astype(np.float32)
+    (want,) = graph.interpret(module, x, w)
+    got = tw.compile(module, threads=1)(x, w)[0]
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-4)

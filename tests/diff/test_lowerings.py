@@ -640,6 +640,22 @@ case(
     "max_pool", np.array([[[1, np.nan, 2, 3]]], np.float32), kernel=(2,), **window((2,)), note="nan"
 )
 case("max_pool", rand(2, 3, 7, 8), kernel=(3, 2), **window((3, 2), 2, 1), outputs=2)
+case(  # the first of equals, be they NaN or as small as what surrounds the image
+    "max_pool",
+    np.array([[[1, np.nan, np.nan, 3, 3, -np.inf, -np.inf, -np.inf]]], np.float32),
+    kernel=(3,),
+    **window((3,), 2, 1),
+    outputs=2,
+    note="equals",
+)
+case(
+    "max_pool",
+    np.full((1, 2, 4, 5), -128, np.int8),
+    kernel=(3, 3),
+    **window((3, 3), 2, 1),
+    outputs=2,
+    note="least",
+)
 case(
     "max_pool",
     rand(2, 3, 7, 8, of=np.int8),

@@ -333,6 +333,22 @@ def test_recurrent_layers_keep_the_answer(steps, batch, hidden, constants, of, c
         close(got, expected, hidden * steps)
 
 
+def test_recurrent_layers_of_any_batch_keep_the_answer(close):
+    module = graph.parse(
+        "graph @main(%g: f32[3, n, 64], %r: f32[64, 16]) -> (f32[3, n, 16], f32[n, 16], f32[n, 16])"
+        ' { %y, %p, %q = lstm(%g, %r) {activations = (("sigmoid", 0.0, 0.0), ("tanh", 0.0, 0.0), '
+        '("tanh", 0.0, 0.0)), reverse = false} return %y, %p, %q }'
+    )
+    compiled = tw.compile(module, threads=1)
+    rng = np.random.default_rng(3)
+    weights = (rng.standard_normal((64, 16)) * 0.3).astype(np.float32)
+    for batch in range(1, 8):
+        gates = rng.standard_normal((3, batch, 64)).astype(np.float32)
+        want = graph.interpret(module, gates, weights)
+        for got, expected in zip(compiled(gates, weights), want, strict=True):
+            close(np.asarray(got), expected, 48)
+
+
 def test_weights_of_recurrent_layers_are_laid_out_as_they_are_stored():
     text = scheduled_text(
         "graph @main(%g: f32[9, 1, 256], %r: bf16[256, 256]) -> (f32[9, 1, 256], f32[1, 256]) {"
@@ -342,6 +358,18 @@ def test_weights_of_recurrent_layers_are_laid_out_as_they_are_stored():
 
 
 # ------------------------------------------------------------------------------------ what is made
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_what_is_padded_by_itself_is_copied_inside(mode):
+    module = graph.parse(
+        f'graph @main(%x: f32[3, 90]) {{ %y = pad(%x) {{pads = (1, 20, 2, 7), mode = "{mode}"}} '
+        "return %y }"
+    )
+    assert "%x[%vindex0 - 1, %vindex1 - 20]" in str(lower_graph(module.main, "k"))
+    x = np.arange(270, dtype=np.float32).reshape(3, 90)
+    (got,) = tw.compile(module, threads=1)(x)
+    np.testing.assert_array_equal(np.asarray(got), np.pad(x, ((1, 2), (20, 7)), mode=mode))
 
 
 SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"

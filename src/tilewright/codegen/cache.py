@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
+import random
 import struct
 import tempfile
 from functools import cache
@@ -24,7 +24,8 @@ from tilewright.base.host import cache_root
 _MAGIC = b"TILEWRIGHT OBJECT 1\n"
 _LENGTHS = struct.Struct("<QQ")  # of the key, of the payload
 _CHECKSUM_BYTES = 32
-_writes = itertools.count(1)
+_PRUNINGS = 64  # while as much is written as the cache may hold
+_chance = random.SystemRandom()  # that of users stays as it is; processes differ
 
 
 def cache_folder() -> Path | None:
@@ -57,11 +58,20 @@ def write(key: str, payload: bytes) -> None:
     path = _path(key)
     if path is None:
         return
+    data = _pack(payload, key.encode())
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(path, _pack(payload, key.encode()))
-    if next(_writes) % 64 == 0:
+        write_atomically(path, data)
+    if is_pruning_due(len(data)):
         prune()
+
+
+def is_pruning_due(written: int) -> bool:
+    """Whether it is time to look at all entries: by chance, in proportion to what was written.
+
+    So no process needs to know what others write, and many short ones prune as often as a long one.
+    """
+    return _chance.random() * allowed_bytes() <= written * _PRUNINGS
 
 
 def allowed_bytes() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright import sym, te
-from tilewright.base.dtype import I64, INDEX
+from tilewright.base.dtype import I32, I64, INDEX
 from tilewright.lower.base import (
     Lowering,
     Use,
@@ -16,7 +16,6 @@ from tilewright.lower.base import (
     wide_type,
 )
 from tilewright.lower.images import compute_image, image
-from tilewright.lower.reduction import best
 from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.lower.windows import Window
 from tilewright.sym import Expr
@@ -27,8 +26,6 @@ from tilewright.tensor.ir import Stmt
 def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     window = Window(use, image(use, x), use["kernel"])
     least = te.const(x.dtype.min, x.dtype)
-    if use.call.outputs > 1:
-        return _max_pool_with_indices(use, x, window, least)
 
     def element(n: Expr, c: Expr, *places: Expr) -> Expr:
         greatest = window.combined(
@@ -37,34 +34,42 @@ def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         return te.cast(greatest, use.dtype)
 
     made: Tensor = compute_image(use, element)
-    return made
+    return (made, _greatest_at(use, window, made)) if use.call.outputs > 1 else made
 
 
-def _max_pool_with_indices(
-    use: Use, x: Tensor, window: Window, least: Expr
-) -> tuple[Tensor, Tensor]:
-    """First which tap is the greatest, then where it lies in the whole tensor."""
-    choose = best(greatest=True, last=False)
+def _greatest_at(use: Use, window: Window, made: Tensor) -> Tensor:
+    """Where the greatest lie in the whole tensor: the first tap that has what was found, then its
+    place. Unlike a running pair of tap and value this compares by lanes."""
+    none = te.const(I32.max, I32)
+    found = image(use, made)
 
-    def pair(n: Expr, c: Expr, *places: Expr) -> tuple[Expr, ...]:
-        taps = window.taps()
-        tap = te.cast(flat_index(taps, window.kernel), I64)
-        made = choose((tap, window.read((n, c), places, taps, least)), axis=taps)
-        return tuple(made)
+    def first(n: Expr, c: Expr, *places: Expr) -> Expr:
+        greatest = found[(n, c, *places)]
 
-    tap, value = compute_image(use, pair)
-    chosen_tap, seen = image(use, tap), window.x
-    spatial = seen.shape[2:]
+        def tap(*taps: Expr) -> Expr:
+            at = te.cast(flat_index(taps, window.kernel), I32)
+
+            def here(value: Expr) -> Expr:
+                same = te.eq(value, greatest)
+                same = te.any(same, te.isnan(value)) if value.dtype.is_float else same
+                return te.select(same, at, none)
+
+            return window.read((n, c), places, taps, none, here)
+
+        return window.combined(tap, te.min)
+
+    first_tap = image(use, compute_image(use, first, name=f"{use.name}_tap"))
+    spatial = window.x.shape[2:]
 
     def position(n: Expr, c: Expr, *places: Expr) -> Expr:
-        chosen = split_index(te.cast(chosen_tap[(n, c, *places)], "index"), window.kernel)
+        chosen = split_index(te.cast(first_tap[(n, c, *places)], "index"), window.kernel)
         where = [window.place(axis, places[axis], chosen[axis]) for axis in range(window.rank)]
         order = list(reversed(range(window.rank))) if use["column_major"] else range(window.rank)
         flat = flat_index([where[axis] for axis in order], [spatial[axis] for axis in order])
-        image = sym.add(sym.mul(n, seen.shape[1]), c)
+        image = sym.add(sym.mul(n, window.x.shape[1]), c)
         return te.cast(sym.add(flat, sym.mul(image, product(spatial))), I64)
 
-    return value, compute_image(use, position, name=f"{use.name}_indices")
+    return compute_image(use, position, name=f"{use.name}_indices")
 
 
 def _avg_pool(use: Use, x: Tensor) -> Tensor:

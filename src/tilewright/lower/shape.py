@@ -243,9 +243,7 @@ def _pad(
         return _framed(use, x, {axis: amount[axis][0] for axis in touched}, value)
     places = {axis: _repeated(use["mode"], x.shape[axis], *amount[axis]) for axis in touched}
     if pads is None and axes is None:
-        return _move(
-            use, x, lambda *index: [places[a](i) if a in places else i for a, i in enumerate(index)]
-        )
+        return _surrounded(use, x, {axis: amount[axis][0] for axis in touched}, places)
     # Places that depend on memory are computed once per axis.
     tables = {
         axis: te.compute(
@@ -277,6 +275,24 @@ def _framed(use: Use, x: Tensor, before: dict[int, Expr], value: Tensor | None) 
             return x[index]
         fill = te.const(0, x.dtype) if value is None else value[(0,) * value.ndim]
         return te.if_then_else(te.all(*tests), x[tuple(found)], fill)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _surrounded(
+    use: Use, x: Tensor, before: dict[int, Expr], places: dict[int, Callable[[Expr], Expr]]
+) -> Tensor:
+    """x with elements of its own around it; what lies inside is told apart, to be copied as is."""
+
+    def element(*index: Expr) -> Expr:
+        inside, tests = list(index), []
+        for axis, amount in before.items():
+            inside[axis] = sym.simplify(sym.sub(index[axis], amount))
+            tests += [sym.le(0, inside[axis]), sym.lt(inside[axis], x.shape[axis])]
+        if not tests:
+            return x[index]
+        found = [places[axis](at) if axis in places else at for axis, at in enumerate(index)]
+        return te.if_then_else(te.all(*tests), x[tuple(inside)], x[tuple(found)])
 
     return te.compute(use.shape, element, name=use.name)
 

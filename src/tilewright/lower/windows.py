@@ -34,11 +34,17 @@ class Window:
         return moved if self.begins[axis] is ZERO else sym.sub(moved, self.begins[axis])
 
     def read(
-        self, lead: Sequence[Expr], windows: Sequence[Expr], taps: Sequence[Expr], outside: Expr
+        self,
+        lead: Sequence[Expr],
+        windows: Sequence[Expr],
+        taps: Sequence[Expr],
+        outside: Expr,
+        seen: Callable[[Expr], Expr] = lambda value: value,
     ) -> Expr:
-        """The element a window sees at a tap; `outside` where that is not in the image."""
+        """The element a window sees at a tap, or what is `seen` of it; `outside` where that is not
+        in the image."""
         places = [self.place(axis, windows[axis], taps[axis]) for axis in range(self.rank)]
-        value = self.x[(*lead, *places)]
+        value = seen(self.x[(*lead, *places)])
         tests = []
         for axis, place in enumerate(places):
             if self.is_padded(axis):

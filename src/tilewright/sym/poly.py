@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
+from hashlib import blake2b
 from math import gcd
 
 from tilewright.sym.expr import ZERO, Add, Const, Expr, Mul, Size, Sub, Var, const
-from tilewright.sym.visit import walk
+from tilewright.sym.visit import fold, walk
 
 Product = tuple[Expr, ...]  # two or more factors, in the order of `rank`
 Monomial = Expr | Product
 NO_TERMS: Mapping[Monomial, int] = {}
 _KEEP = 1 << 16
+_MOST_WRITTEN = 64  # nodes of an expression that is ranked by its text
 
 _ranks: dict[Expr, tuple[object, ...]] = {}
 
@@ -40,9 +42,33 @@ def rank(expr: Expr) -> tuple[object, ...]:
             inside = [v for v in walk(expr) if isinstance(v, Var)]
             order = 2 if type(expr) in _SUMS and all(isinstance(v, Size) for v in inside) else 0
             oldest = min((v.uid for v in inside), default=0)
-            found = (order, 2 if type(expr) in _SUMS else 1, oldest, str(expr))
+            found = (order, 2 if type(expr) in _SUMS else 1, oldest, _text(expr))
         _ranks[expr] = found
     return found
+
+
+def _text(expr: Expr) -> str:
+    """What tells an expression from others, alike in all runs: its text, or a digest of a long one.
+
+    Shared parts are written once for each use, so that the text may be exponentially long.
+    """
+    if fold(expr, lambda _, sizes: 1 + sum(sizes)) <= _MOST_WRITTEN:
+        return str(expr)
+    return fold(expr, _digest)
+
+
+def _digest(expr: Expr, below: tuple[str, ...]) -> str:
+    """Of one node, given those of its children, in whose place variables of these names stand."""
+    children = expr.children()
+    if not children:
+        return str(expr)
+    names = zip(children, below, strict=True)
+    shallow = expr.with_children(tuple([_stand_in(child, name) for child, name in names]))
+    return blake2b(str(shallow).encode(), digest_size=16).hexdigest()
+
+
+def _stand_in(child: Expr, name: str) -> Expr:
+    return child if isinstance(child, (Const, Var)) else Var(name, child.dtype, 0)
 
 
 def factors(monomial: Monomial) -> tuple[Expr, ...]:

@@ -123,10 +123,18 @@ class JoinedSpace:
         return f"{list(self.members)[at]} {self._spaces[at].choice(own, 0)}".strip()
 
     def point(self, choice: str) -> Points | None:
-        word, _, rest = choice.partition(" ")
-        at = list(self.members).index(word) if word and word in self.members else 0
-        found = self._spaces[at].point(rest if at else choice)
+        at = self._member(choice)
+        found = self._spaces[at].point(choice.partition(" ")[2] if at else choice)
         return None if found is None else self.rows(at, found)
+
+    def _member(self, choice: str) -> int:
+        word = choice.partition(" ")[0]
+        return list(self.members).index(word) if word and word in self.members else 0
+
+    def is_whole(self, choice: str) -> bool:
+        """Whether a choice leaves nothing to decide about other blocks of the kernel: those of all
+        members but the first do."""
+        return self._member(choice) > 0
 
     def default(self) -> Points:
         return self.rows(0, self._spaces[0].default())

@@ -51,7 +51,12 @@ class Progress:
 
     def tried(self, count: int, won: bool) -> None:
         """A batch is through."""
-        self.hope = min(1.0, self.hope * 1.5) if won else self.hope * PATIENCE ** min(count, 4)
+        self.hope = hope_after(self.hope, count, won)
+
+
+def hope_after(hope: float, count: int, won: bool) -> float:
+    """What hope a batch of trials leaves of what there was before it."""
+    return min(1.0, hope * 1.5) if won else hope * PATIENCE ** min(count, 4)
 
 
 def left(tasks: Sequence[Progress], whole_ns: float) -> float:

@@ -1,6 +1,6 @@
 """TreeGRU: a recurrent network over the levels of a nest, from the innermost outwards (PyTorch).
 
-    model = TreeGRU()
+    model = TreeGRU(space.feature_names)
     model.fit(features, log_ratio)
     model.predict(features).mean
 
@@ -14,13 +14,14 @@ Features without levels are one node.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.tune.cost.model import Array, Guess
-from tilewright.tune.sketch.model import FEATURE_NAMES, LEVEL_COLUMNS
+from tilewright.tune.sketch.model import LEVEL_FEATURES
 
 WIDTH = 24  # of a node's state
 NETWORKS = 2
@@ -39,7 +40,8 @@ class TreeGRU:
 
     name = "TreeGRU"
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, names: Sequence[str] = (), seed: int = 0) -> None:
+        """`names` are those of the features: levels are found by them."""
         if not is_installed():
             raise UserError(
                 "TW5105",
@@ -49,7 +51,7 @@ class TreeGRU:
         import torch
 
         self._torch = torch
-        self.seed = seed
+        self.seed, self._levels = seed, _levels(names)
         self._networks: list[Any] = []
         self._centre = self._scale = np.zeros(0)
         self._mean = 0.0
@@ -78,7 +80,7 @@ class TreeGRU:
         draw = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            network = _network(torch, known.shape[1])
+            network = _network(torch, known.shape[1], self._levels)
         steps = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
         count = len(wanted)
         for _ in range(EPOCHS):
@@ -111,10 +113,15 @@ class TreeGRU:
         return Guess(self._mean + told.mean(axis=0), told.std(axis=0))
 
 
-def _network(torch: Any, columns: int) -> Any:
+def _levels(names: Sequence[str]) -> list[list[int]]:
+    """The columns of each level of a nest, innermost first; none where features have no levels."""
+    if not {each for level in LEVEL_FEATURES for each in level} <= set(names):
+        return []
+    return [[list(names).index(each) for each in level] for level in LEVEL_FEATURES]
+
+
+def _network(torch: Any, columns: int, levels: Sequence[Sequence[int]]) -> Any:
     """A GRU cell along the levels, and a small network at the root."""
-    is_nest = columns == 1 + len(FEATURE_NAMES)
-    levels = [[1 + at for at in level] for level in LEVEL_COLUMNS] if is_nest else []
     inside = {at for level in levels for at in level}
     whole = [at for at in range(columns) if at not in inside]
 

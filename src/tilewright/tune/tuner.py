@@ -22,12 +22,13 @@ import numpy as np
 from tilewright.tune.budget import Budget
 from tilewright.tune.cost.choose import choose, with_transfer
 from tilewright.tune.database import Records
+from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate, Lab, Task
 from tilewright.tune.record import Trial, Winner
 from tilewright.tune.search import View, strategy
 from tilewright.tune.space import Points
 from tilewright.tune.stats import Paired, geometric_mean
-from tilewright.tune.tasks import Progress, allot, is_enough, left
+from tilewright.tune.tasks import Progress, allot, hope_after, is_enough, left
 from tilewright.tune.variants import partition
 
 FINAL_SHARE = 0.14  # of the budget, for comparisons of the whole model
@@ -94,27 +95,43 @@ class _Open:
     def __init__(self, task: Task, at: int, view: View, search: str) -> None:
         self.task, self.space, self.view = task, task.spaces[at], view
         self.search = strategy(search)
-        self.default = self.space.choice(self.space.default(), 0)
-        self.points: dict[str, tuple[Points, float]] = {}  # choice: point, log ns
+        default = self.space.default()
+        self.default = self.space.choice(default, 0)
+        self.default_ns = float(self.space.estimate(default)[0])  # of its block alone; 0: unknown
+        self.points: dict[str, tuple[Points, float]] = {}  # choice: point, ns of the kernel
+        self.hope = 1.0
         self.exhausted = self.stale = False
-        view.mark(self.space.default())
+        view.mark(default)
 
     def estimate_ns(self, choice: str) -> float:
         point = self.space.point(choice)
         return 0.0 if point is None else float(self.space.estimate(point)[0])
 
+    def is_whole(self, chosen: Mapping[str, str]) -> bool:
+        """Whether what is chosen here leaves nothing to decide elsewhere."""
+        choice = chosen.get(self.space.name, "")
+        return isinstance(self.space, JoinedSpace) and self.space.is_whole(choice)
+
     def learn(self, choice: str, ns: float) -> None:
         point = self.space.point(choice)
         if point is not None and ns > 0:
-            self.points[choice] = (point, math.log(ns))
+            self.points[choice] = (point, ns)
             self.stale = True
+
+    def saved_elsewhere(self, ns: float) -> None:
+        """Another block of the kernel takes so much less: with these choices, too."""
+        self.points = {
+            choice: (point, max(known - ns, TINY * known))
+            for choice, (point, known) in self.points.items()
+        }
+        self.stale = bool(self.points)
 
     def refit(self) -> None:
         """Learn from what was measured since."""
         if self.stale:
             self.stale = False
             rows = np.concatenate([point for point, _ in self.points.values()])
-            self.view.fit(rows, np.array([log_ns for _, log_ns in self.points.values()]))
+            self.view.fit(rows, np.log([ns for _, ns in self.points.values()]))
 
     def propose(self, count: int) -> list[str]:
         points = self.search.propose(self.view, count)
@@ -131,11 +148,10 @@ class _State:
     progress: Progress
     spaces: list[_Open] | None = None  # None: not opened yet
     chosen: dict[str, str] = field(default_factory=dict)  # the incumbent: what is not the default
-    turn: int = 0
     hints: list[tuple[str, str]] = field(default_factory=list)  # what won at other sizes
 
     def candidates(self, count: int) -> list[tuple[_Open, str]]:
-        """Choices to try: what won at other sizes, else of the space whose turn it is."""
+        """Choices to try: what won at other sizes, else of the space with the most to hope for."""
         spaces = self.spaces or []
         hints, self.hints = self.hints, []
         hinted = [
@@ -146,16 +162,24 @@ class _State:
         ]
         if hinted:
             return hinted
-        for _ in range(len(spaces)):
-            space = spaces[self.turn % len(spaces)]
-            if not space.exhausted:
-                found = space.propose(count)
-                self.turn += 1
-                if found:
-                    return [(space, each) for each in found]
-            self.turn += 1
+        for space in self._by_room(spaces):
+            found = space.propose(count)
+            if found:
+                return [(space, each) for each in found]
         self.progress.exhausted = True
         return []
+
+    def _by_room(self, spaces: Sequence[_Open]) -> list[_Open]:
+        """Those that are not exhausted, by their block's part of the time and what hope is left.
+
+        A block that nothing is expected of counts as one of middle size. Where the incumbent is one
+        choice for the whole kernel, those of other blocks change nothing.
+        """
+        spaces = [space for space in spaces if space.is_whole(self.chosen)] or spaces
+        known = [space.default_ns for space in spaces if space.default_ns > 0]
+        middle = sum(known) / len(known) if known else 1.0
+        is_open = [space for space in spaces if not space.exhausted]
+        return sorted(is_open, key=lambda each: -each.hope * (each.default_ns or middle))
 
     def candidate(self, space: _Open, choice: str) -> Candidate:
         """The incumbent with one choice replaced."""
@@ -300,8 +324,12 @@ class Tuner:
         """A candidate is its task's incumbent from now on."""
         state = self._state(candidate.task)
         self.lab.adopt(candidate)
-        state.chosen = dict(candidate.choices)
-        state.progress.best_ns /= pair.gain
+        before, state.chosen = state.chosen, dict(candidate.choices)
+        saved = state.progress.best_ns * (1.0 - 1.0 / pair.gain)
+        state.progress.best_ns -= saved
+        for space in state.spaces or ():
+            if before.get(space.space.name) == state.chosen.get(space.space.name):
+                space.saved_elsewhere(saved)
         state.progress.wins += 1
         state.progress.history.append((self._seconds, state.progress.best_ns))
         for other in self._group(state):
@@ -326,9 +354,11 @@ class Tuner:
         self._tell("timing in place")
         promising = self._screened(good)
         won = self._confirm(promising) if promising and self._time_left() > 0 else set()
-        for name, count in _counted(proposed).items():
+        for name, spaces in _by_task(proposed).items():
             state = self._state(name)
-            state.progress.tried(count, name in won)
+            state.progress.tried(len(spaces), name in won)
+            for space in dict.fromkeys(spaces):
+                space.hope = hope_after(space.hope, spaces.count(space), name in won)
             for space in state.spaces or ():
                 space.refit()
         self._tell("learning")
@@ -604,12 +634,12 @@ def _known_ns(state: _State, choices: Mapping[str, str]) -> float:
     return math.inf if choices else state.progress.baseline_ns
 
 
-def _counted(candidates: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, int]:
-    """How many candidates each task has."""
-    counts: dict[str, int] = {}
-    for candidate in candidates:
-        counts[candidate.task] = counts.get(candidate.task, 0) + 1
-    return counts
+def _by_task(candidates: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, list[_Open]]:
+    """The space of every candidate, by task."""
+    found: dict[str, list[_Open]] = {}
+    for candidate, (space, _) in candidates.items():
+        found.setdefault(candidate.task, []).append(space)
+    return found
 
 
 def _helps(unit: _Unit, by_task: Mapping[str, Paired]) -> bool:

@@ -102,3 +102,22 @@ def test_rounding_of_eager_that_a_further_input_shows_counts(zoo, monkeypatch):
         made = zoo._judged(compiled, compiled.model, lambda n: {"input": torch.randn(n, 4)}, 0.0)
     assert (made.status, made.ratio) == ("right", pytest.approx(2.0))
     assert compiled.calls == 2 * (1 + zoo.MORE)
+
+
+class Grid(torch.nn.Module):
+    """Samples at places that it makes itself, in f32."""
+
+    def forward(self, image):
+        places = torch.linspace(-1, 1, 3, dtype=torch.float32)
+        rows, columns = torch.meshgrid(places, places + torch.arange(1).float() / 3, indexing="ij")
+        grid = torch.stack((columns, rows), -1).expand(len(image), -1, -1, -1)
+        return torch.nn.functional.grid_sample(image, grid, align_corners=True)
+
+
+def test_f32_of_a_models_own_making_is_f64_in_what_it_is_held_against(zoo):
+    image = torch.randn(1, 2, 4, 4, dtype=torch.float64)
+    eager = Grid()(image.float())
+    exact = zoo._exact(Grid(), {"image": image}, eager)
+    assert exact.dtype is torch.float64
+    torch.testing.assert_close(exact.float(), eager)
+    assert torch.get_default_dtype() is torch.float32

@@ -1,6 +1,7 @@
 """The object cache: exact keys, damage noticed, shared by processes."""
 
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -88,6 +89,22 @@ def test_pruning_keeps_what_was_used_last():
     assert cache.try_read("old") is None
     assert cache.try_read("used") is not None
     assert cache.try_read("new") is not None
+
+
+def test_pruning_is_due_as_often_as_a_part_of_the_limit_is_written(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MB", "64")
+    monkeypatch.setattr(cache, "_chance", random.Random(0))
+    small = sum(cache.is_pruning_due(1 << 14) for _ in range(1 << 14))  # 256 MB in small pieces
+    large = sum(cache.is_pruning_due(1 << 18) for _ in range(1 << 10))  # the same in large ones
+    whole = 4 * cache._PRUNINGS
+    assert 0.8 * whole < small < 1.2 * whole
+    assert 0.8 * whole < large < 1.2 * whole
+
+
+def test_a_full_cache_is_pruned_while_it_is_written(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MB", "0")
+    cache.write("key", b"payload")
+    assert entries() == []
 
 
 def test_nothing_half_written_is_left_behind(monkeypatch):

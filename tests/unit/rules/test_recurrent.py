@@ -32,6 +32,13 @@ def test_every_plan_keeps_the_answer(check_plans, batch, hidden):
     check_plans(fn, RECURRENT, SERVER, inputs, outputs, constants=["r"])
 
 
+def test_fewer_sequences_than_a_register_tile_has_are_tiles_of_their_own():
+    made = str(schedule(lstm(4, "n", 64), ARM, constants=["r"]).schedule.function)
+    assert "tails" in made
+    made = str(schedule(lstm(4, 3, 64), ARM, constants=["r"]).schedule.function)
+    assert "tails" not in made
+
+
 ARM = "aarch64-linux-gnu -mcpu=neoverse-n1"
 DESKTOP = "x86_64-linux-gnu -mcpu=haswell"
 

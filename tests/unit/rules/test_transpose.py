@@ -23,10 +23,62 @@ def test_every_plan_keeps_the_answer(check_plans, target):
     check_plans(turned(2, 19, 70), TRANSPOSE, target, [x], outputs)
 
 
+def shifted(rows, columns):
+    a = te.placeholder((rows, columns), name="a")
+    b = te.compute((columns - 2, rows), lambda i, j: a[j, i + 2], name="b")
+    return te.function([a, b], name="shifted")
+
+
 def test_tiles_are_as_wide_as_lines_are_worth():
-    plans = [schedule(turned(1, 512, 512), target).decisions[0].plan for target in (SERVER, SMALL)]
-    assert plans[0].startswith("row_vectors=2 ")  # two lines of 64 bytes
-    assert plans[1].startswith("row_vectors=8 ")  # of 16 bytes each
+    plans = [schedule(shifted(512, 514), target).decisions[0].plan for target in (SERVER, SMALL)]
+    assert plans[0].startswith("row_vectors=2 square=1 ")  # two lines of 64 bytes
+    assert plans[1].startswith("row_vectors=8 square=1 ")  # of 16 bytes each
+
+
+@pytest.mark.parametrize("target", [SERVER, SMALL])
+def test_squares_are_turned_in_registers(target):
+    made = schedule(turned(1, 64, 28), target, threads=2)
+    assert "square=4" in made.decisions[0].plan
+    assert "% 4" in str(made.schedule.function)
+    rows = [loop for loop in str(made.schedule.function).splitlines() if " in vector 0..16" in loop]
+    assert rows  # a square is one vector
+
+
+def test_strips_of_squares_are_even():
+    a = te.placeholder((1, 64, 28, 28), name="a")
+    b = te.compute((1, 28, 28, 64), lambda n, i, j, c: a[n, c, i, j], name="b")
+    made = schedule(te.function([a, b], name="image"), SERVER)
+    assert made.decisions[0].plan.startswith("row_vectors=2 square=4")  # 28 elements, not 32
+    assert " < 28" not in str(made.schedule.function)
+
+
+@pytest.mark.parametrize("target", [SERVER, SMALL])
+def test_a_row_with_padding_is_turned_whole(check_plans, target):
+    a = te.placeholder((2, 19, 28), name="a")
+    b = te.compute(
+        (2, 32, 19),
+        lambda n, i, j: te.if_then_else(te.all(i >= 2, i < 30), a[n, j, i - 2], 0.0),
+        name="b",
+    )
+    fn = te.function([a, b], name="padded")
+    x = np.random.default_rng(0).standard_normal((2, 19, 28)).astype(np.float32)
+    check_plans(fn, TRANSPOSE, target, [x], [((2, 32, 19), np.float32)])
+    found = schedule(fn, target, threads=2).offers[-1]
+    turned_whole = [p for p in plans_of(found) if p.square > 1]
+    assert turned_whole
+    assert all(found.problem.strips(plan.row_vectors) == 1 for plan in turned_whole)
+
+
+def plans_of(offer):
+    columns = offer.space.columns()
+    return [offer.space.plan_at(columns, row) for row in range(len(columns["square"]))]
+
+
+def test_long_vectors_have_no_squares():
+    a = te.placeholder((64, 128), "u8", name="a")
+    b = te.compute((128, 64), lambda i, j: a[j, i], name="b")
+    made = schedule(te.function([a, b], name="bytes"), SERVER)
+    assert "square=4" not in made.decisions[0].plan
 
 
 def test_a_source_that_is_read_at_several_places_is_no_transpose():

@@ -112,8 +112,13 @@ def test_features_and_estimates_of_every_structure(program):
     space = SketchSpace(programs.PROGRAMS[program](), threads=2)
     points = space.sample(300, np.random.default_rng(0))
     features = space.features(points)
-    assert features.shape == (len(points), 1 + len(FEATURE_NAMES))
-    assert space.feature_names == ("log_ns", *FEATURE_NAMES)
+    assert features.shape == (len(points), len(space.feature_names))
+    assert space.feature_names[: 1 + len(FEATURE_NAMES)] == ("log_ns", *FEATURE_NAMES)
+    decided = dict(zip(space.feature_names, features.T, strict=True))
+    for row in range(len(points)):
+        for name, value in space.values(points, row)[1].items():
+            told = decided[name][row] if isinstance(value, int) else decided[f"{name}={value}"][row]
+            assert told == pytest.approx(np.log2(1 + abs(value)) if isinstance(value, int) else 1)
     assert np.isfinite(features).all()
     assert (space.estimate(points) > 0).all()
 

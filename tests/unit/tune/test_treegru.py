@@ -31,7 +31,7 @@ def test_it_learns_an_order_it_has_not_seen():
     points = space.sample(400, np.random.default_rng(0))
     features = space.features(points)
     wanted = learned(features)
-    model = TreeGRU()
+    model = TreeGRU(space.feature_names)
     model.fit(features[:200], wanted[:200])
     guess = model.predict(features[200:])
     assert ranks(guess.mean, wanted[200:]) > 0.8

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tune_fakes import Clock, FakeLab, GridSpace, task
 
 from tilewright.tune.budget import Budget
+from tilewright.tune.cost.gaussian import GaussianProcess
 from tilewright.tune.database import Database, Records
+from tilewright.tune.joined import JoinedSpace
+from tilewright.tune.lab import Candidate, Task
 from tilewright.tune.record import TaskKey, Winner
-from tilewright.tune.tuner import Tuner
+from tilewright.tune.search import View
+from tilewright.tune.stats import Paired
+from tilewright.tune.tuner import Tuner, _Open, _progress, _State
 
 
 def tuned(tasks, lab, records=None, minutes=1.0, **more):
@@ -79,6 +85,42 @@ def test_a_task_of_several_blocks_is_tuned_in_turn():
     outcome = tuned([one], lab, minutes=3.0)
     assert set(outcome.winners["matmul"].choices) == {"y", "z"}
     assert outcome.gain > 1.3
+
+
+def test_blocks_that_take_most_of_the_time_are_tried_first():
+    one = task(spaces=(GridSpace("y", scale=0.01), GridSpace("z")))
+    lab = FakeLab([one])
+    tuned([one], lab, minutes=0.2)
+    assert all({name for name, _ in each.choices} == {"z"} for each in lab.checked[:24])
+
+
+def test_what_one_block_saves_is_known_of_others():
+    one = task(spaces=(GridSpace("y"), GridSpace("z", best=(1, 1, 1))))
+    tuner = Tuner([one], FakeLab([one]), Records.open(None), Budget(minutes=1), model="gaussian")
+    state = tuner._states[0]
+    y, z = tuner._opened(state)
+    y.learn("grid 1 1 1", 1500.0)
+    z.learn("grid 2 2 2", 1800.0)
+    before = state.progress.best_ns
+    pair = Paired((110.0,) * 9, (100.0,) * 9)
+    tuner._adopt(Candidate.of("matmul", {"z": "grid 2 2 2"}), pair)
+    saved = before - state.progress.best_ns
+    assert saved == pytest.approx(before / 11)
+    assert y.points["grid 1 1 1"][1] == pytest.approx(1500.0 - saved)
+    assert z.points["grid 2 2 2"][1] == 1800.0
+
+
+def test_a_choice_for_the_whole_kernel_leaves_other_blocks_alone():
+    joined = JoinedSpace("y", {"": GridSpace("y"), "sketch": GridSpace("s")})
+    spaces = (joined, GridSpace("z", scale=9.0))
+    one = Task("k", "k", TaskKey("graph @k", "cpu", 2), lambda: spaces, 1000.0, 500.0)
+    state = _State(one, _progress(one))
+    random = np.random.default_rng(0)
+    views = [View(each, GaussianProcess(), random) for each in one.spaces]
+    state.spaces = [_Open(one, at, view, "ranked") for at, view in enumerate(views)]
+    assert state.candidates(1)[0][0].space.name == "z"
+    state.chosen = {"y": "sketch grid 1 1 1"}
+    assert state.candidates(1)[0][0].space.name == "y"
 
 
 def test_what_was_tried_before_is_not_tried_again(tmp_path):

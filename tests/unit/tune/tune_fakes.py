@@ -17,12 +17,14 @@ class GridSpace:
 
     feature_names = ("log_ns", "grid.a", "grid.b", "grid.c")
 
-    def __init__(self, name="y", best=(6, 2, 4)):
-        self.name, self.best = name, np.array(best)
+    def __init__(self, name="y", best=(6, 2, 4), scale=1.0):
+        self.name, self.best, self.scale = name, np.array(best), scale
         self.size = int(np.prod(SIDES))
 
     def true_ns(self, points):
-        return 1000.0 * np.exp(0.12 * np.abs(np.asarray(points) - self.best).sum(axis=1))
+        return (
+            self.scale * 1000.0 * np.exp(0.12 * np.abs(np.asarray(points) - self.best).sum(axis=1))
+        )
 
     def sample(self, count, random):
         whole = self.enumerate(self.size)
@@ -33,7 +35,8 @@ class GridSpace:
         return whole if len(whole) <= limit else None
 
     def estimate(self, points):
-        return 900.0 * np.exp(0.12 * np.abs(np.asarray(points)[:, 0] - self.best[0]))
+        off = np.abs(np.asarray(points)[:, 0] - self.best[0])
+        return self.scale * 900.0 * np.exp(0.12 * off)
 
     def features(self, points):
         logs = np.log(np.maximum(self.estimate(points), 1.0))[:, None]

@@ -92,15 +92,16 @@ def _max_pool(call: Call, x: Array) -> tuple[Array, ...]:
     """The greatest element of each window; the first, where several are."""
     least = call.tensor(0).dtype.min
     padded, counts = _covered(call, x, least)
+    inside, _ = _covered(call, np.ones(x.shape, np.bool_), False)
     out = np.full((*x.shape[:2], *counts), least, x.dtype)
-    chosen = np.zeros(out.shape, np.int64)
+    chosen, begun = np.zeros(out.shape, np.int64), np.zeros(out.shape, np.bool_)
     if not out.size:
         return (out, chosen)[: call.outputs]
     places = np.meshgrid(*map(np.arange, counts), indexing="ij")
     for tap, where in _windows(call, counts):
-        seen = padded[where]
-        better = (seen > out) | (np.isnan(seen) & ~np.isnan(out))
-        out = np.where(better, seen, out)
+        seen, is_there = padded[where], inside[where]
+        better = (seen > out) | (np.isnan(seen) & ~np.isnan(out)) | (is_there & ~begun)
+        out, begun = np.where(better, seen, out), begun | is_there
         if call.outputs > 1:
             chosen = np.where(better, _flat_index(call, x.shape[2:], places, tap), chosen)
     if call.outputs == 1:

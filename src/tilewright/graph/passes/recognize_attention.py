@@ -1,9 +1,10 @@
 """recognize_attention: softmax(q @ k' * scale + mask) @ v becomes one operator.
 
 The scores of all queries and keys then need not pass through memory. Scales by a number, of the
-scores or of either operand, become the operator's; what is added is its mask, and a mask known to
-hide exactly the keys after each query is `causal`. A choice between scores and a number so low
-that it counts for nothing is the sum with a mask. Heads that are copies of fewer heads share them.
+scores or of either operand before it was moved, become the operator's; what is added is its mask,
+and a mask known to hide exactly the keys after each query is `causal`. A choice between scores and
+a number so low that it counts for nothing is the sum with a mask. Heads that are copies of fewer
+heads share them.
 
 Where a mask hides every key from a query with minus infinity, softmax gives NaN and attention 0.
 """
@@ -42,7 +43,7 @@ def recognize_attention(module: Module, ctx: PassContext) -> Module:
 
     After: %y = attention(%q, %k, %v).
     """
-    return rewrite_matches(module, (attention, shared_heads))
+    return rewrite_matches(module, (attention, shared_heads, scaled_operands))
 
 
 @dataclass
@@ -261,6 +262,43 @@ def _causal(mask: Array, scores: _Scores) -> int | None:
     if bool((matrix[seen] == 0).all()) and bool((matrix[~seen] <= HIDDEN).all()):
         return past
     return None
+
+
+# ------------------------------------------------------------------------------ scaled operands
+
+
+def scaled_operands(node: Node, scope: Scope) -> Replacement:
+    """Queries or keys that were multiplied by a number, then moved at most, are not multiplied."""
+    scale = node.get("scale") if node.op == "attention" else None
+    if scale is None:
+        return None
+    nodes: list[Node] = []
+    inputs = list(node.inputs)
+    for at, operand in enumerate(inputs[:2]):
+        moved, moves = _before_moves(operand, scope)
+        value, factor = _without_scale(moved, scope)
+        if value is moved:
+            continue
+        for each in reversed(moves):
+            rest = (value, *each.inputs[1:])
+            nodes.append(make_node(each.op, rest, dict(each.attributes), each.loc))
+            value = nodes[-1].output
+        inputs[at], scale = value, scale * factor
+    if inputs == list(node.inputs):
+        return None
+    return *nodes, remade(node, "attention", *inputs, **{**dict(node.attributes), "scale": scale})
+
+
+def _before_moves(value: Value | None, scope: Scope) -> tuple[Value | None, list[Node]]:
+    """A value before nodes that only move it, and these, if nothing else uses what they give."""
+    moves: list[Node] = []
+    while value is not None and scope.uses.get(value, 0) <= 1:  # 0: it has just been made
+        node = scope.producer(value, "reshape", "transpose", "slice")
+        if node is None:
+            break
+        moves.append(node)
+        value = node.inputs[0]
+    return value, moves
 
 
 # ------------------------------------------------------------------------------------ shared heads

@@ -6,6 +6,8 @@ memory. Only whole patterns count, of which nothing else uses a part.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import (
@@ -64,6 +66,10 @@ RMS_NORMS = (
     Apply("mul", Apply("div", X, _root(SQUARES)), Any("scale")),
     Apply("mul", Apply("mul", X, _inverse(SQUARES)), Any("scale")),
     Apply("mul", X, Apply("mul", _inverse(SQUARES), Any("scale"))),
+)
+UNSCALED_RMS_NORMS = (
+    Apply("div", X, _root(SQUARES)),
+    Apply("mul", X, _inverse(SQUARES)),
 )
 SHIFTED = Apply("sub", X, Apply("reduce_max", X, name="max"))
 SOFTMAX = Apply(
@@ -134,6 +140,24 @@ def rms_norm(node: Node, scope: Scope) -> Replacement:
     return None
 
 
+def unscaled_rms_norm(node: Node, scope: Scope) -> Replacement:
+    """The same without a scale: one of ones was left out. A product behind it may be by its scale,
+    and is looked at first."""
+    if scope.is_used_by(node.output, "mul"):
+        return None
+    for pattern in UNSCALED_RMS_NORMS:
+        found = scope.match_node(pattern, node)
+        if found is None or not scope.is_private(found, node):
+            continue
+        x: Value = found["x"]
+        axis = _from_axis(x, _axes(found, "spread"))
+        if axis is not None and node.output.type == x.type:
+            one = scope.new_constant(np.ones((), x.tensor.dtype.numpy), "one", node)
+            how = {"axis": axis, "epsilon": found["epsilon"]}
+            return one, remade(node, "rms_norm", x, one.output, **how)
+    return None
+
+
 def scale_of_norm(node: Node, scope: Scope) -> Replacement:
     """The scale and the bias behind a layer norm are its own."""
     if node.op not in ("mul", "add") or len(node.inputs) != 2:
@@ -174,4 +198,4 @@ def log_of_softmax(node: Node, scope: Scope) -> Replacement:
     return (remade(node, "log_softmax", found["x"], axes=found["softmax"]["axes"]),)
 
 
-RULES = (layer_norm, rms_norm, scale_of_norm, softmax, log_of_softmax)
+RULES = (layer_norm, rms_norm, unscaled_rms_norm, scale_of_norm, softmax, log_of_softmax)

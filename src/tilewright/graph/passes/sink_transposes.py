@@ -6,6 +6,9 @@ channels-last layout around convolutions in channels-first), or read by products
 
 A region whose operands are reshaped alike works in the shape before: the reshape behind it costs
 nothing, while one in front of it would stand in the middle of a kernel.
+
+Parts of what is transposed, queries, keys and values say, are parts of it before, if products read
+all of them: then these read each part in place, and nothing is transposed in memory.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from tilewright.base.passes import PassContext
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type, make_node
 from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, items_of
@@ -44,9 +48,55 @@ class _Move:
 
 def sink_transposes(module: Module, ctx: PassContext) -> Module:
     """Before: relu(transpose(%x)).   After: transpose(relu(%x)), if that transpose goes away."""
+    module = rewrite_matches(module, (sliced_before,))
     constants = dict(module.constants)
     changed = map_bodies(module, lambda graph: _sunk(graph, constants))
     return module if changed is module else replace(changed, constants=constants)
+
+
+def sliced_before(node: Node, scope: Scope) -> Replacement:
+    """slice(transpose(%x)) as transpose(slice(%x)), of all slices alike."""
+    whole = scope.producer(node.inputs[0], "transpose") if _is_part(node) else None
+    if whole is None or whole.inputs[0] is None:
+        return None
+    parts = scope.users.get(whole.output, [])
+    if len(parts) < scope.uses[whole.output] or not all(
+        _is_part(part) and _is_multiplied(part.output, scope) for part in parts
+    ):
+        return None
+    axes = tuple(whole["perm"][axis] for axis in node["axes"])
+    how = {**dict(node.attributes), "axes": axes}
+    part = make_node("slice", (whole.inputs[0],), how, node.loc)
+    return part, remade(node, "transpose", part.output, perm=whole["perm"])
+
+
+def _is_part(node: Node) -> bool:
+    """Whether a node is a slice whose bounds are numbers."""
+    return node.op == "slice" and len(node.inputs) == 1 and is_view(node)
+
+
+def _is_multiplied(value: Value, scope: Scope) -> bool:
+    """Whether products alone read a value, moved and scaled at most."""
+    stack = [value]
+    while stack:
+        users = scope.users.get(value := stack.pop(), [])
+        if not users or len(users) < scope.uses[value]:
+            return False
+        for user in users:
+            if reads_views(user):
+                continue
+            others = [other for other in user.inputs if other is not value and other is not None]
+            is_scaled = user.op in ("mul", "div") and all(_is_number(other) for other in others)
+            if not is_view(user) and not is_scaled:
+                return False
+            stack += user.outputs
+    return True
+
+
+def _is_number(value: Value) -> bool:
+    """Whether a tensor has one element."""
+    shape = value.tensor.shape
+    return shape is not None and all(dim is ONE for dim in shape)
 
 
 def _sunk(graph: Graph, constants: dict[str, Array]) -> Graph:

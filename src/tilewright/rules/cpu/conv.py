@@ -47,7 +47,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
     found = None if nest is None else convolution(nest)
     if found is None or found.is_depthwise:
         return None
-    return replace(found, is_padded=padding_of(sch, found) is not None)
+    is_padded = padding_of(sch, found) is not None
+    return None if found.is_of_lines and not is_padded else replace(found, is_padded=is_padded)
 
 
 # --------------------------------------------------------------------------- the space

@@ -54,6 +54,7 @@ from tilewright.rules.space import Column, Columns, Cost, Space, Value, doubling
 from tilewright.sym import ONE, Cast, Const, Expr, Mul, Var, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import ALTERNATING, SCAN, Load, Range, Update
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
@@ -431,6 +432,8 @@ def _order(sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPla
         sch.reorder(*loops, *gates, panel)
         some, each = sch.split(fused(sch, loops), [None, plan.sequences])
         outer, inner = [some], [each]
+        if nest.is_dynamic(found.others):  # a call may bring fewer than a register tile has
+            sch.annotate(some, TAILS, True)
     k, dot = nest.loops[nest.reduce[0]], weights.dot
     if dot is None:
         sch.reorder(panel, *outer, k, *inner, *gates, step, lane)

@@ -3,15 +3,18 @@
     for tile { part[16, 32] = x[rows of the tile], by lanes;  y = part, by lanes across it }
 
 Every line of memory is read once and written once while it is in L1, whichever way the lines of
-source and result run.
+source and result run. Lanes across the part are gathered one by one; where it holds squares of 4 x
+4 elements that are turned already, they come four at a time, and so do those of the source.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import ceil_div
@@ -27,11 +30,12 @@ from tilewright.rules.sharing import (
     forms_legal,
     forms_terms,
 )
-from tilewright.rules.space import Columns, Cost, Space, Value, doublings, unit
-from tilewright.sym import ONE, Const, uses_var
+from tilewright.rules.space import Column, Columns, Cost, Space, Value, doublings, unit
+from tilewright.sym import ONE, ZERO, Const, Expr, uses_var
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 ROWS = "rows"  # of tiles
+SQUARE = 4  # elements of a side: as many short loads as one shuffle takes
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class TransposePlan:
     """What is decided about a transpose."""
 
     row_vectors: int = unit("vectors", "that a tile takes from each row of the source")
+    square: int = unit("elements", "of a side of squares that are turned in registers; 1: none")
     parallel: str = unit("axis", "that threads share out")
     chunk: int = unit("rows of tiles", "that a thread takes at a time")
 
@@ -66,8 +71,39 @@ class Transpose:
     def strips(self, row_vectors: int) -> int:
         return int(ceil_div(self.nest.guess(self.along), row_vectors * self.lanes))
 
+    @cached_property
+    def has_squares(self) -> bool:
+        """Whether squares of all sources can be turned."""
+        return self.lanes <= SQUARE * SQUARE and all(map(self._has_squares, self.reads))
+
+    def _has_squares(self, access: Access) -> bool:
+        sides = [_dims(self.nest, access, at) for at in (self.across, self.along)]
+        if [len(side) for side in sides] != [1, 1] or sides[0] == sides[1]:
+            return False
+        shape = [access.buffer.shape[side[0]] for side in sides]
+        is_known = all(isinstance(size, Const) for size in shape)
+        return is_known and self._offset(access, self.across) is ZERO
+
+    def _offset(self, access: Access, at: int) -> Expr:
+        """How far a source is read from where an iterator is."""
+        region = next(r for r in self.nest.block.reads if r.buffer is access.buffer)
+        start = region.ranges[_dims(self.nest, access, at)[0]].start
+        return sym.sub(start, self.nest.var(at))
+
+    @cached_property
+    def is_aligned(self) -> bool:
+        """Whether tiles begin where squares do, not only those of whole rows."""
+        return all(self._offset(access, self.along) is ZERO for access in self.reads)
+
+    def width(self, row_vectors: int, square: int) -> int:
+        """Elements of a tile along the source: whole vectors, or strips of whole squares that leave
+        no rest."""
+        extent, strips = self.nest.guess(self.along), self.strips(row_vectors)
+        is_even = square > 1 and extent % (strips * square) == 0
+        return extent // strips if is_even else row_vectors * self.lanes
+
     def forms(self, context: RuleContext) -> Forms:
-        most = self.nest.guess(self.along) // self.lanes
+        most = int(ceil_div(self.nest.guess(self.along), self.lanes))
         most = min(most, context.target.machine.lines_ahead)
         values = sorted(doublings(most), key=lambda count: abs(count - 2))  # between equals
         found: dict[Value, Axes] = {count: self.axes(count, context) for count in values}
@@ -118,48 +154,103 @@ def plans(found: Transpose, context: RuleContext) -> Space[TransposePlan]:
     forms = found.forms(context)
     return Space(
         TransposePlan,
-        {"row_vectors": tuple(int(v) for v in forms), **forms_candidates(forms, context)},
-        lambda c: forms_legal(c, "row_vectors", forms, context),
+        {
+            "row_vectors": tuple(int(v) for v in forms),
+            "square": (1, SQUARE) if found.has_squares else (1,),
+            **forms_candidates(forms, context),
+        },
+        lambda c: (
+            forms_legal(c, "row_vectors", forms, context)
+            & _is_even(found, c)
+            & _fits_squares(found, c)
+        ),
     )
+
+
+def _fits_squares(found: Transpose, c: Columns) -> Column:
+    """Whether tiles begin where squares do: a row from its first element to its last does."""
+    if not found.has_squares or found.is_aligned:
+        return np.ones(len(c["square"]), bool)
+    strips = np.array([found.strips(count) for count in c["row_vectors"].tolist()])
+    fits: Column = (c["square"] == 1) | (strips == 1)
+    return fits
+
+
+def _is_even(found: Transpose, c: Columns) -> Column:
+    """Whether chunks leave no rest: else nothing tells whose tiles are whose, where they are parts
+    of rows of several matrices."""
+    strips = np.array([found.strips(count) for count in c["row_vectors"].tolist()])
+    others = total(found.nest, found.others)
+    plain = (strips == 1) | (others == 1)
+    even: Column = plain | ((others * strips) % c["chunk"] == 0)
+    return even
 
 
 def cost(found: Transpose, c: Columns, context: RuleContext) -> Cost:
     """A tile reads parts of lines of as many rows as a vector has lanes, and writes as many rows
     as it is wide: more of them than L1 holds of one set may come and go twice."""
     l1d, item = context.target.machine.l1d, costs.widest(found.nest.block).size_bytes
-    width = c["row_vectors"] * found.lanes
+    pairs = zip(c["row_vectors"].tolist(), c["square"].tolist(), strict=True)
+    width = np.array([found.width(*pair) for pair in pairs])
     row_bytes = width * item
     read = (row_bytes + l1d.line_bytes - item) / row_bytes
     written = 1 + np.maximum(0, width - 2 * l1d.ways) / width
-    padded = ceil_div(found.nest.guess(found.along), width) * width
-    serial = costs.nest_cycles(found.nest, context.target) * (read + written)
-    serial = serial * padded / max(1, found.nest.guess(found.along))
+    extent = max(1, found.nest.guess(found.along))
+    strips = ceil_div(extent, width)
+    padded = strips * width / extent
+    serial = costs.nest_cycles(found.nest, context.target) * (read + written) * padded
+    turned = _turning_cycles(found, width, context)
     forms = found.forms(context)
+    serial = np.where(c["square"] == 1, serial, turned)
     return Cost.of(**forms_terms(c, "row_vectors", forms, serial, context))
+
+
+def _turning_cycles(found: Transpose, width: Column, context: RuleContext) -> Column:
+    """Of tiles of squares: a load and a shuffle for every row of one, on either side, if that takes
+    longer than to move the bytes. Lines of which strips take parts are still in L1 for the next
+    one, where half of L1 holds one of every row. Of a strip that is not whole, lanes are taken one
+    by one, too.
+    """
+    machine, nest = context.target.machine, found.nest
+    moved = costs.nest_cycles(nest, context.target)
+    lines = nest.guess(found.across) * machine.l1d.line_bytes
+    parts = machine.l1d.line_bytes / (width * costs.widest(nest.block).size_bytes)
+    moved = moved * np.where(2 * lines <= machine.l1d.size_bytes, 1.0, np.maximum(parts, 1.0))
+    extent = max(1, nest.guess(found.along))
+    partial = np.where(extent % width == 0, 0.0, 1.0 / ceil_div(extent, width))
+    whole = 2 * (1 + 1 / machine.loads_per_cycle) / SQUARE
+    gathered = partial * machine.gather_lane_cycles
+    cycles: Column = np.maximum(moved, nest.instances * whole) + nest.instances * gathered
+    return cycles
 
 
 def apply(
     sch: Schedule, found: Transpose, plan: TransposePlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    nest, lanes, width = found.nest, found.lanes, plan.row_vectors * found.lanes
+    nest, lanes, width = found.nest, found.lanes, found.width(plan.row_vectors, plan.square)
     others = [nest.loops[at] for at in found.others]
     outer_row, row = sch.split(nest.loops[found.along], [None, width])
     outer_column, column = sch.split(nest.loops[found.across], [None, lanes])
     sch.reorder(*others, outer_row, outer_column, row, column)
     reference = sch.get_block(nest.name)
+    copies: list[tuple[BlockRef, Access]] = []
     for access in found.reads:
         index = next(
             at for at, region in enumerate(nest.block.reads) if region.buffer is access.buffer
         )
         copy = sch.cache_read(reference, index, "local")
         sch.compute_at(copy, outer_column)
-        _copy(sch, copy, found, access, width)
+        copies.append((copy, access))
+        if plan.square == 1:
+            _copy(sch, copy, found, access, width)
     sch.vectorize(column)
     if plan.parallel != NONE:
         loop = fused(sch, [*others, outer_row])
         if plan.chunk > 1:
             loop, _ = sch.split(loop, [None, plan.chunk])
         sch.parallel(loop)
+    for copy, access in copies if plan.square > 1 else ():  # whose part is whose is plain by then
+        _turn(sch, copy, found, access, plan.square)
     return (reference,)
 
 
@@ -172,6 +263,23 @@ def _copy(sch: Schedule, copy: BlockRef, found: Transpose, access: Access, width
     if width > found.lanes:
         _, loop = sch.split(loop, [None, found.lanes])
     sch.vectorize(loop)
+
+
+def _turn(sch: Schedule, copy: BlockRef, found: Transpose, access: Access, side: int) -> None:
+    """Squares of a tile, each turned and in one piece: a vector of the copy is one of them."""
+    (across,), (along,) = (_dims(found.nest, access, at) for at in (found.across, found.along))
+
+    def squares(*index: Expr) -> list[Expr]:
+        outer = [each // side if at in (across, along) else each for at, each in enumerate(index)]
+        return [*outer, index[along] % side, index[across] % side]
+
+    loops = sch.get_loops(copy)[-access.buffer.rank :]
+    sch.transform_layout(copy, ("write", 0), squares)
+    others = [loop for at, loop in enumerate(loops) if at not in (across, along)]
+    rows, row = sch.split(loops[across], [None, side])
+    columns, column = sch.split(loops[along], [None, side])
+    sch.reorder(*others, rows, columns, column, row)
+    sch.vectorize(sch.fuse(column, row))
 
 
 TRANSPOSE = Rule("transpose", TransposePlan, match, plans, cost, apply)

@@ -74,6 +74,15 @@ class Convolution(Windows):
         """Windows of one pixel."""
         return all(self.nest.extent(at) is ONE for at in self.kernel_spatial)
 
+    @property
+    def is_of_lines(self) -> bool:
+        """Windows along lines of one channel, whose taps lie side by side: rows of a GEMM that
+        overlap."""
+        *outer, last = self.kernel_spatial
+        alone = all(self.nest.extent(at) is ONE for at in (self.in_channels, *outer))
+        plain = self.out_channels_per_group == 0 and self.dilations[-1] == 1
+        return alone and plain and self.nest.extent(last) is not ONE
+
     def read_index(self, load: Load) -> int:
         """Which of the block's reads an operand is."""
         return next(i for i, r in enumerate(self.nest.block.reads) if r.buffer is load.buffer)

@@ -1,11 +1,11 @@
 """Which cost model is used, and what it knows before the first trial.
 
-model = choose("", known)      boosted trees where xgboost is installed, else a Gaussian process
+model = choose("", names)      boosted trees where xgboost is installed, else a Gaussian process
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,25 +16,25 @@ from tilewright.tune.cost.trees import RANK, Trees, is_installed
 from tilewright.tune.record import Line, Trial
 from tilewright.tune.treegru import TreeGRU
 
-MODELS: Mapping[str, Callable[[], CostModel]] = {
-    "trees": Trees,
-    "rank": lambda: Trees(RANK),
-    "gaussian": GaussianProcess,
+MODELS: Mapping[str, Callable[[Sequence[str]], CostModel]] = {  # by the names of the features
+    "trees": lambda names: Trees(),
+    "rank": lambda names: Trees(RANK),
+    "gaussian": lambda names: GaussianProcess(),
     "treegru": TreeGRU,
-    "estimate": EstimateAlone,
+    "estimate": lambda names: EstimateAlone(),
 }
 LEAST_TRANSFER = 16  # trials of other tasks that are worth learning from
 MOST_TRANSFER = 4000
 
 
-def choose(name: str = "") -> CostModel:
-    """A model by name; without one the best that is installed."""
+def choose(name: str = "", feature_names: Sequence[str] = ()) -> CostModel:
+    """A model by name, for some features; without a name the best that is installed."""
     name = name or ("trees" if is_installed() else "gaussian")
     if name not in MODELS:
         raise UserError(
             "TW5007", f"there is no cost model {name!r}", help=f"use {', '.join(MODELS)}"
         )
-    return MODELS[name]()
+    return MODELS[name](feature_names)
 
 
 class Layered:
@@ -58,10 +58,10 @@ def with_transfer(name: str, feature_names: tuple[str, ...], others: Iterable[Li
     """A model that begins with what other tasks taught about the same features."""
     rows, ratios = transferred(feature_names, others)
     if len(ratios) < LEAST_TRANSFER:
-        return choose(name)
-    overall = choose(name)
+        return choose(name, feature_names)
+    overall = choose(name, feature_names)
     overall.fit(rows, ratios)
-    return Layered(overall, choose(name))
+    return Layered(overall, choose(name, feature_names))
 
 
 def transferred(feature_names: tuple[str, ...], others: Iterable[Line]) -> tuple[Array, Array]:

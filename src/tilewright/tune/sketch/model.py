@@ -81,11 +81,9 @@ FEATURE_NAMES = (
     *(f"stages {kind}" for kind in KINDS),
 )
 
-# Where the features of each level stand, innermost first: what a model of nests reads them by.
-LEVEL_COLUMNS = tuple(
-    tuple(
-        FEATURE_NAMES.index(f"{kind} {name}") for kind in ("bytes of a", "reuse in a", "trips of a")
-    )
+# The features of each level, innermost first: what a model of nests reads them by.
+LEVEL_FEATURES = tuple(
+    tuple(f"{kind} {name}" for kind in ("bytes of a", "reuse in a", "trips of a"))
     for name in LEVEL_NAMES
 )
 

@@ -71,9 +71,23 @@ class SketchSpace(GridSpace):
         super().__init__(SKETCH, grids)
         self._models: dict[str, StructureModel] = {}
 
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return ("log_ns", *FEATURE_NAMES)
+    @cached_property
+    def feature_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What transfers between structures and shapes, then the decisions themselves: what they
+        do beyond the model's formulas is learned of one function. Those of a name are one column,
+        whatever the structure."""
+        own = (self._field_names(at) for at in range(len(self.grids)))
+        return ("log_ns", *FEATURE_NAMES, *dict.fromkeys(name for names in own for name in names))
+
+    def _field_names(self, at: int) -> list[str]:
+        """The names of a grid's decisions, without the grid's own."""
+        return [name.removeprefix(f"{self.grids[at].name}.") for name in super().own_names(at)]
+
+    @cached_property
+    def _field_places(self) -> list[list[int]]:
+        """Where the decisions of each grid stand among all features."""
+        places = {name: at for at, name in enumerate(self.feature_names)}
+        return [[places[name] for name in self._field_names(at)] for at in range(len(self.grids))]
 
     @property
     def structures(self) -> tuple[Structure, ...]:
@@ -87,7 +101,18 @@ class SketchSpace(GridSpace):
             self._models[name] = found
         return found
 
+    def predict(self, at: int, columns: Columns) -> Column:
+        return self._described(at, columns)[0]
+
     def describe(self, at: int, columns: Columns) -> tuple[Column, Column]:
+        ns, known = self._described(at, columns)
+        made = np.zeros((len(known), len(self.feature_names) - 1), np.float32)
+        made[:, : len(FEATURE_NAMES)] = known
+        made[:, np.array(self._field_places[at], int) - 1] = self.field_features(at, columns)
+        return ns, made
+
+    def _described(self, at: int, columns: Columns) -> tuple[Column, Column]:
+        """What the model says of points of a structure."""
         name = self.grids[at].name
         if name == RULES:
             rows = 1
