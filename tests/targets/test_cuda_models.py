@@ -388,16 +388,23 @@ SCATTERED = {
     "along lines": ("scatter_elements", "axis = 1, ", (4, 5), [[3, 0], [1, 4]], (2, 2)),
     "across lines": (
         "scatter_elements", "axis = 0, ", (5, 3), [[1, 0, 2], [1, 4, 2], [-1, 0, 1]], (3, 3)),
+    "more than results": ("scatter_nd", "", (2, 3), [[1], [0], [1], [1]], (4, 3)),
+    "any rows": ("scatter_nd", "", (4, 6), [[1], [-1], [1]], (3, 6), (4, 6), ("n", 1), ("n", 6)),
+    "any lines": (
+        "scatter_elements", "axis = 1, ", (4, 5), [[3, 0], [1, 4]], (2, 2), ("m", 5), ("n", 2),
+        ("n", 2)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max"])
 @pytest.mark.parametrize("form", SCATTERED)
 def test_updates_are_looked_for_by_all_results(form, reduction):
     """Of several at one place the last stays, or all are joined."""
     op, axis, *shapes = SCATTERED[form]
     shape, at, updated = shapes[0], np.array(shapes[1]), shapes[2]
-    params = [("x", "f32", shape), ("at", "i64", at.shape), ("u", "f32", updated)]
+    known = shapes[3:] or [shape, at.shape, updated]
+    params = [(*each, dims) for each, dims in zip([("x", "f32"), ("at", "i64"), ("u", "f32")],
+                                                  known, strict=True)]  # fmt: skip
     told = ", ".join(f"%{n}: {of}[{', '.join(map(str, dims))}]" for n, of, dims in params)
     call = f'{op}(%x, %at, %u) {{{axis}reduction = "{reduction}"}}'
     net = graph.parse(f"graph @main({told}) {{ %y = {call} return %y }}")
