@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright import sym
@@ -156,19 +156,18 @@ def _compiled(job: Job) -> Kernel:
             for each in made.decisions
         ]
         if job.setting.target.kind == CUDA:
-            made = _modest(job, fn, {each.rule for each in made.decisions})
+            made = _modest(job, fn)
             kernel = _kernel(job, fn, made.schedule.function)
             return replace(kernel, decisions=made.decisions, refusals=(*made.refusals, *lost))
         # Plain loops ask for nothing.
         return replace(_kernel(job, fn, fn), refusals=(*made.refusals, *lost))
 
 
-def _modest(job: Job, fn: Function, rules: Collection[str]) -> Scheduled:
-    """The function scheduled without some rules, but for those that serve any block."""
+def _modest(job: Job, fn: Function) -> Scheduled:
+    """The function scheduled by the rules that serve any block."""
     setting = job.setting
     weights = tuple(fn.params[at].name for at in sorted(job.constants))
-    without = frozenset(rules) - MODEST
-    return schedule(fn, setting.target, threads=setting.threads, constants=weights, without=without)
+    return schedule(fn, setting.target, threads=setting.threads, constants=weights, only=MODEST)
 
 
 def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:

@@ -62,16 +62,16 @@ def schedule(
     threads: int = 1,
     constants: Iterable[str] = (),
     choices: Mapping[str, Choice] | None = None,
-    without: Collection[str] = (),
+    only: Collection[str] | None = None,
 ) -> Scheduled:
     """Schedule a function. `constants` names parameters known before any call, `choices` blocks
     whose rule and plan are given; all others get the cheapest plan of the first rule that serves.
-    Rules that are named by `without` are not asked.
+    With `only`, other rules than those named are not asked.
     """
     context = RuleContext(Target.parse(target), threads, frozenset(constants))
     rules, given = RULES.get(context.target.kind, ()), dict(choices or {})
-    if without:
-        rules = tuple([tuple([r for r in entry if r.name not in without]) for entry in rules])
+    if only is not None:
+        rules = tuple([tuple([r for r in entry if r.name in only]) for entry in rules])
     known = {rule.name for entry in rules for rule in entry}
     for name, choice in given.items():
         if choice.rule not in known:
