@@ -98,6 +98,7 @@ class Found:
     reference: BlockRef
     axes: Axes
     problem: Problem
+    is_open: bool  # what stands outside of the sum is told by calls
 
 
 CANDIDATES = {
@@ -111,7 +112,7 @@ CANDIDATES = {
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A sum of products over channels and windows of an image, all sizes known."""
+    """A sum of products over channels and windows of an image, whose sizes are known."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
@@ -124,7 +125,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     problem = problem_of(found, axes, found.a.buffer.name in context.constants)
     if problem is None or problem.m * problem.y * problem.x < 128:
         return None
-    return Found(reference, axes, problem)
+    return Found(reference, axes, problem, nest.is_dynamic(nest.spatial))
 
 
 def axes_of(found: Contraction) -> Axes | None:
@@ -218,7 +219,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         wide = c["block_x"] < 2 * problem.x
         tall = (c["block_y"] < 2 * problem.y) & (c["block_m"] < 2 * problem.m)
         shared = c["block_k"] % c["slices"] == 0
-        shared &= (c["split_k"] == 1) | (problem.k % (c["split_k"] * c["block_k"]) == 0)
+        deep = (problem.k % (c["split_k"] * c["block_k"]) == 0) & (not found.is_open)
+        shared &= (c["split_k"] == 1) | deep
         result: Column = whole & few & fits & wide & tall & shared
         return result
 
