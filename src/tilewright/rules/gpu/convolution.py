@@ -262,7 +262,8 @@ def _tile_elements(problem: Problem, c: Columns) -> Column:
 def _image_elements(problem: Problem, c: Columns) -> Column:
     tile_y = (c["block_y"] - 1) * problem.stride_y + problem.reach_y
     tile_x = (c["block_x"] - 1) * problem.stride_x + problem.reach_x
-    found: Column = tile_y * tile_x
+    planes = problem.positions // (problem.kernel_y * problem.kernel_x)  # of further axes
+    found: Column = planes * tile_y * tile_x
     return found
 
 
