@@ -115,5 +115,6 @@ def cycles(lines: int, length: int, count: int, pieces: Sequence[int], sm: Multi
         steps += many * (many + kept)
         many = kept * piece
     kernels = len(cut) + len(extents) * len(("keys", "ranks", "places"))
-    lanes = sm.count * sm.warp  # each issues some instructions for a step
-    return kernels * sm.launch_cycles + lines * steps / lanes
+    work = 3 * lines * steps  # a load, a comparison, a sum
+    # Each kernel waits for the one before it, then for memory.
+    return 2 * kernels * sm.launch_cycles + work / (sm.count * sm.warp)
