@@ -95,10 +95,10 @@ def pieces_of(lines: int, length: int, count: int, sm: Multiprocessor) -> tuple[
     """The elements of a piece, a power of two, once or several times."""
     choices = [whole()]
     for bits in range(1, length.bit_length()):
-        pieces, left = (1 << bits,), -(-length >> bits)
+        left, times = -(-length >> bits), 1
         while left > count:
-            choices.append(pieces)
-            pieces, left = (*pieces, 1 << bits), -(-left >> bits)
+            choices.append((1 << bits,) * times)
+            left, times = -(-left >> bits), times + 1
     return min(choices, key=lambda pieces: cycles(lines, length, count, pieces, sm))
 
 

@@ -218,10 +218,11 @@ def _by_one_divisor(start: Expr) -> Expr:
     """With a // n // 8 as a // (n * 8): the same, also where nobody knows that n is not 0."""
 
     def joined(node: Expr) -> Expr:
-        again = isinstance(node, FloorDiv) and isinstance(node.a, FloorDiv)
-        if again and isinstance(node.b, Const) and node.b.value > 0:
-            return FloorDiv(node.a.a, sym.mul(node.a.b, node.b))
-        return node
+        if not isinstance(node, FloorDiv) or not isinstance(node.a, FloorDiv):
+            return node
+        if not isinstance(node.b, Const) or node.b.value <= 0:
+            return node
+        return FloorDiv(node.a.a, sym.mul(node.a.b, node.b))
 
     return sym.rewrite(start, joined)
 
