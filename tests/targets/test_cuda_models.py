@@ -12,8 +12,9 @@ import tilewright as tw
 from tilewright import graph
 from tilewright.base.dtype import dtype as dtype_of
 from tilewright.base.dtype import from_numpy
-from tilewright.base.errors import TilewrightError
+from tilewright.base.errors import TilewrightError, Unsupported
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
+from tilewright.driver import kernel_code
 from tilewright.driver.compile import chains_help
 from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
@@ -198,6 +199,58 @@ def test_what_cannot_follow_a_product_is_a_kernel_of_its_own(name):
     assert not kernel.fell_back
 
 
+def open_dense():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    weights = {"w": random(40, 65), "b": random(65)}
+    return model(nodes, {"x": (F, ["n", "length", 40])}, ["y"], weights)
+
+
+def open_convolution(shape, outputs, kernel, stride=1):
+    pads = [kernel // 2] * 4
+    node = helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=pads, strides=[stride] * 2)
+    weights = {"w": random(outputs, shape[1], kernel, kernel), "b": random(outputs)}
+    nodes = [node, helper.make_node("Relu", ["c"], ["y"])]
+    return model(nodes, {"x": (F, shape)}, ["y"], weights)
+
+
+OPEN = {
+    "matmul": (open_dense(), (2, 17, 40), "gemm"),
+    "batch": (open_convolution(["n", 16, 9, 9], 32, 3, 2), (3, 16, 9, 9), "convolution"),
+    "image": (open_convolution(["n", 8, "h", "w"], 12, 3), (2, 8, 11, 13), "convolution"),
+    "pixels": (open_convolution(["n", 32, "h", "w"], 48, 1), (2, 32, 5, 7), "convolution"),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_products_of_open_sizes_are_tiled(name):
+    net, shape, rule = OPEN[name]
+    module = tw.compile(net, target="cuda -arch=sm_90a", cache=False)
+    assert rule in {each.rule for k in module.program.kernels.values() for each in k.decisions}
+    x = random(*shape)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    (want,) = tw.compile(net, target="cpu", threads=1)(x)
+    np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
+
+
+def test_a_schedule_that_a_gpu_has_no_room_for_gives_way_to_a_modest_one(monkeypatch):
+    made = kernel_code._kernel
+
+    def refusing(job, fn, scheduled):
+        if "shared" in str(scheduled):
+            raise Unsupported("TW2219", "tiles take more than there is")
+        return made(job, fn, scheduled)
+
+    monkeypatch.setattr(kernel_code, "_kernel", refusing)
+    module = tw.compile(dense(33, 40, 65), target="cuda -arch=sm_90a", cache=False)
+    (kernel,) = module.program.kernels.values()
+    assert [each.rule for each in kernel.decisions] == ["reduction"]
+    assert "tiles take more" in kernel.fell_back
+
+
 def test_sums_of_open_sizes_are_a_threads_own():
     """An index that is divided by a size, then by a number, is the same divided by both."""
     weights = {"w": random(12, 8, 5), "b": random(12)}
@@ -335,16 +388,23 @@ SCATTERED = {
     "along lines": ("scatter_elements", "axis = 1, ", (4, 5), [[3, 0], [1, 4]], (2, 2)),
     "across lines": (
         "scatter_elements", "axis = 0, ", (5, 3), [[1, 0, 2], [1, 4, 2], [-1, 0, 1]], (3, 3)),
+    "more than results": ("scatter_nd", "", (2, 3), [[1], [0], [1], [1]], (4, 3)),
+    "any rows": ("scatter_nd", "", (4, 6), [[1], [-1], [1]], (3, 6), (4, 6), ("n", 1), ("n", 6)),
+    "any lines": (
+        "scatter_elements", "axis = 1, ", (4, 5), [[3, 0], [1, 4]], (2, 2), ("m", 5), ("n", 2),
+        ("n", 2)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max"])
 @pytest.mark.parametrize("form", SCATTERED)
 def test_updates_are_looked_for_by_all_results(form, reduction):
     """Of several at one place the last stays, or all are joined."""
     op, axis, *shapes = SCATTERED[form]
     shape, at, updated = shapes[0], np.array(shapes[1]), shapes[2]
-    params = [("x", "f32", shape), ("at", "i64", at.shape), ("u", "f32", updated)]
+    known = shapes[3:] or [shape, at.shape, updated]
+    params = [(*each, dims) for each, dims in zip([("x", "f32"), ("at", "i64"), ("u", "f32")],
+                                                  known, strict=True)]  # fmt: skip
     told = ", ".join(f"%{n}: {of}[{', '.join(map(str, dims))}]" for n, of, dims in params)
     call = f'{op}(%x, %at, %u) {{{axis}reduction = "{reduction}"}}'
     net = graph.parse(f"graph @main({told}) {{ %y = {call} return %y }}")

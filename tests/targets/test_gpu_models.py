@@ -92,6 +92,16 @@ def test_arrays_of_cupy_are_used_where_they_are():
             np.testing.assert_allclose(got, reference("gemv", [x])[0], rtol=2e-4, atol=2e-5)
 
 
+def test_cupy_takes_outputs_by_the_array_interface():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    module = tw.compile(MODELS["gemv"], target="cuda")
+    (x,) = inputs_of(module)
+    side = cupy.cuda.Stream(non_blocking=True)
+    (y,) = module(cupy.asarray(x), stream=side.ptr)
+    got = cupy.asnumpy(cupy.asarray(y))
+    np.testing.assert_allclose(got, reference("gemv", [x])[0], rtol=2e-4, atol=2e-5)
+
+
 def test_a_graph_of_the_caller_takes_a_call_whose_arrays_are_known(torch):
     module = tw.compile(MODELS["conv_split"], target="cuda")
     x = torch.from_numpy(inputs_of(module)[0]).cuda()

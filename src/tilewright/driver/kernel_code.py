@@ -36,6 +36,7 @@ from tilewright.driver.libraries import LIBRARY, is_library
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
+from tilewright.rules.gpu import MODEST
 from tilewright.rules.library import with_library
 from tilewright.rules.rule import Choice, Decision, Refusal
 from tilewright.sym import Expr, Var
@@ -149,14 +150,24 @@ def _compiled(job: Job) -> Kernel:
         kernel = _kernel(job, fn, made.schedule.function)
         tuned = bool(job.choices) and not any(each.rule == RECORDED for each in made.refusals)
         return replace(kernel, decisions=made.decisions, refusals=made.refusals, tuned=tuned)
-    except (
-        Unsupported
-    ) as error:  # what the schedule asks of the target; plain loops ask for nothing
+    except Unsupported as error:  # what the schedule asks of the target
         lost = [
             Refusal(each.block, PLAIN, f"instead of {each.rule}: {error.message}")
             for each in made.decisions
         ]
+        if job.setting.target.kind == CUDA:
+            made = _modest(job, fn)
+            kernel = _kernel(job, fn, made.schedule.function)
+            return replace(kernel, decisions=made.decisions, refusals=(*made.refusals, *lost))
+        # Plain loops ask for nothing.
         return replace(_kernel(job, fn, fn), refusals=(*made.refusals, *lost))
+
+
+def _modest(job: Job, fn: Function) -> Scheduled:
+    """The function scheduled by the rules that serve any block."""
+    setting = job.setting
+    weights = tuple(fn.params[at].name for at in sorted(job.constants))
+    return schedule(fn, setting.target, threads=setting.threads, constants=weights, only=MODEST)
 
 
 def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:

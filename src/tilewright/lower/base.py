@@ -126,6 +126,8 @@ def number(value: Expr | int | float, of: DType) -> Expr:
     return te.cast(value, of) if isinstance(value, Expr) else te.const(value, of)
 
 
+STORED = {"stage": "stored"}  # of a tensor that rules must not compute again wherever it is read
+
 # ------------------------------------------------------------------------------------ indices
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym, te
-from tilewright.base.dtype import I64, INDEX
+from tilewright.base.dtype import I32, I64, INDEX, DType
 from tilewright.graph.ops.indexing import neutral
 from tilewright.lower.base import (
+    STORED,
     Lowering,
     Use,
     counted,
@@ -115,6 +116,16 @@ class _Owned:
     among: tuple[Expr, ...]  # extents of the updates that may be its own
     is_own: Callable[[Sequence[Expr], Sequence[Expr]], Expr]  # of the indices, and of an update's
     element: Callable[[Sequence[Expr], Sequence[Expr]], tuple[Expr, ...]]  # of the updates
+    places: Tensor | None = None  # of updates that are whole rows
+
+
+def _places(
+    shape: Sequence[Expr], dims: Sequence[Expr], place: Callable[..., Expr], name: str
+) -> Tensor:
+    """Where updates go, stored as numbers: each is compared with many results."""
+    count = static(product(dims))
+    of = I32 if count is not None and count < 1 << (I32.bits - 1) else I64
+    return te.compute(shape, lambda *at: te.cast(place(*at), of), name=name, attrs=STORED)
 
 
 _REDUCE = {"add": te.sum, "mul": te.prod, "max": te.max, "min": te.min}
@@ -122,31 +133,63 @@ _REDUCE = {"add": te.sum, "mul": te.prod, "max": te.max, "min": te.min}
 
 def _by_results(use: Use, x: Tensor, updates: Tensor, owned: _Owned) -> Tensor:
     """Every result with what its own updates make of it."""
-    axes = [te.reduce_axis((0, dim), name=f"u{at}") for at, dim in enumerate(owned.among)]
     reduction = use["reduction"]
-    if reduction == "none":
+    if reduction != "none" and owned.places is None:
+        return _of_updates(use, x, updates, owned)
+    axes = _axes(owned)
 
-        def last(*key: Expr) -> Expr:
-            number = te.cast(flat_index(axes, owned.among), I64)
-            own = te.if_then_else(owned.is_own(key, axes), number, te.const(-1, I64))
-            return te.max(own, axis=axes)
+    def last(*key: Expr) -> Expr:
+        number = te.cast(flat_index(axes, owned.among), I64)
+        own = te.if_then_else(owned.is_own(key, axes), number, te.const(-1, I64))
+        return te.max(own, axis=axes)
 
-        chosen = te.compute(x.shape[: owned.key], last, name=f"{use.name}_last")
+    chosen = te.compute(x.shape[: owned.key], last, name=f"{use.name}_last")
+    added = updates if reduction == "none" else _row_totals(use, updates, owned)
 
-        def element(*at: Expr) -> Expr:
-            found = te.cast(chosen[at[: owned.key]], INDEX)
-            inside = sym.maximum(sym.minimum(found, sym.sub(product(owned.among), 1)), 0)
-            which = split_index(inside, owned.among)
-            return te.if_then_else(found >= 0, updates[owned.element(at, which)], x[at])
+    def element(*at: Expr) -> Expr:
+        found = te.cast(chosen[at[: owned.key]], INDEX)
+        inside = sym.maximum(sym.minimum(found, sym.sub(product(owned.among), 1)), 0)
+        which = owned.element(at, split_index(inside, owned.among))
+        new = read_at(added, which, *range(added.ndim))
+        if reduction != "none":
+            new = te.cast(_combined(reduction, te.cast(x[at], added.dtype), new), x.dtype)
+        return te.if_then_else(found >= 0, new, x[at])
 
-        return te.compute(x.shape, element, name=use.name)
-    of = wide_type(x.dtype)
+    return te.compute(x.shape, element, name=use.name)
+
+
+def _axes(owned: _Owned) -> list[te.IterVar]:
+    return [te.reduce_axis((0, dim), name=f"u{at}") for at, dim in enumerate(owned.among)]
+
+
+def _nothing(reduction: str, of: DType) -> Expr:
+    """What changes no result; to add 0.0 would make 0.0 of -0.0."""
+    is_sum = reduction == "add" and of.is_float
+    return te.const(-0.0 if is_sum else neutral(reduction, of), of)
+
+
+def _row_totals(use: Use, updates: Tensor, owned: _Owned) -> Tensor:
+    """For each row of updates, all that go where it goes as one: they are fewer than results."""
+    axes, places, reduction = _axes(owned), owned.places, use["reduction"]
+    assert places is not None
+    of, none = wide_type(updates.dtype), _nothing(reduction, wide_type(updates.dtype))
+
+    def total(*at: Expr) -> Expr:
+        row, inner = at[: places.ndim], at[places.ndim :]
+        new = te.cast(updates[(*axes, *inner)], of)
+        own = te.eq(places[row], places[tuple(axes)])
+        return _REDUCE[reduction](te.if_then_else(own, new, none), axis=axes, init=none)
+
+    return te.compute(updates.shape, total, name=f"{use.name}_totals")
+
+
+def _of_updates(use: Use, x: Tensor, updates: Tensor, owned: _Owned) -> Tensor:
+    """Every result goes through all updates that may be its own."""
+    of, axes, reduction = wide_type(x.dtype), _axes(owned), use["reduction"]
 
     def joined(*at: Expr) -> Expr:
         new = te.cast(updates[owned.element(at, axes)], of)
-        # To add 0.0 would make 0.0 of -0.0; to add -0.0 changes nothing.
-        is_sum = reduction == "add" and of.is_float
-        none = te.const(-0.0 if is_sum else neutral(reduction, x.dtype), of)
+        none = _nothing(reduction, of)
         own = te.if_then_else(owned.is_own(at[: owned.key], axes), new, none)
         return _REDUCE[reduction](own, axis=axes, init=te.cast(x[at], of))
 
@@ -163,12 +206,18 @@ def _scatter_elements(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> 
         ends = [sym.sub(dim, 1) for dim in updates.shape]
         return placed([sym.minimum(*each) for each in zip(at, ends, strict=True)], axis, update[0])
 
-    def is_own(at: Sequence[Expr], update: Sequence[Expr]) -> Expr:
-        inside = [at[d] < dim for d, dim in enumerate(updates.shape) if d != axis]
-        here = counted(indices[of_result(at, update)], x.shape[axis])
-        return te.all(*inside, te.eq(here, at[axis]))
-
     if use["by_results"]:
+
+        def place_of(*at: Expr) -> Expr:
+            return counted(indices[at], x.shape[axis])
+
+        places = _places(indices.shape, [x.shape[axis]], place_of, f"{use.name}_at")
+
+        def is_own(at: Sequence[Expr], update: Sequence[Expr]) -> Expr:
+            inside = [at[d] < dim for d, dim in enumerate(updates.shape) if d != axis]
+            here = places[of_result(at, update)]
+            return te.all(*inside, te.eq(here, te.cast(at[axis], here.dtype)))
+
         owned = _Owned(x.ndim, (updates.shape[axis],), is_own, of_result)
         return _by_results(use, x, updates, owned)
 
@@ -182,13 +231,28 @@ def _scatter_nd(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor
     depth, lead = static(indices.shape[-1]), indices.ndim - 1
     assert depth is not None
 
-    def is_own(key: Sequence[Expr], update: Sequence[Expr]) -> Expr:
-        where = [counted(indices[(*update, at)], x.shape[at]) for at in range(depth)]
-        return te.all(*(te.eq(*each) for each in zip(where, key, strict=True)))
-
     if use["by_results"]:
-        among = tuple(updates.shape[:lead])
-        owned = _Owned(depth, among, is_own, lambda at, update: (*update, *at[depth:]))
+        among, keys = tuple(updates.shape[:lead]), x.shape[:depth]
+
+        def place_of(*update: Expr) -> Expr:
+            where = [counted(indices[(*update, at)], x.shape[at]) for at in range(depth)]
+            return flat_index(where, keys)
+
+        places = _places(among, keys, place_of, f"{use.name}_at")
+
+        def is_own(key: Sequence[Expr], update: Sequence[Expr]) -> Expr:
+            here = places[tuple(update)]
+            return te.eq(here, te.cast(flat_index(key, keys), here.dtype))
+
+        few, many = static(product(among)), static(product(keys))
+        has_totals = few is None or many is None or few <= many
+        owned = _Owned(
+            depth,
+            among,
+            is_own,
+            lambda at, update: (*update, *at[depth:]),
+            places if has_totals else None,
+        )
         return _by_results(use, x, updates, owned)
 
     def place(where: te.BufferView, index: tuple[Expr, ...]) -> Sequence[Expr]:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from tilewright import sym, te
 from tilewright.base.dtype import I32, I64, INDEX
-from tilewright.lower.base import Lowering, Use, front_axis, placed, read_at, static, wide
+from tilewright.lower.base import (
+    STORED,
+    Lowering,
+    Use,
+    front_axis,
+    placed,
+    read_at,
+    static,
+    wide,
+)
 from tilewright.lower.merge import load, merge_sort
 from tilewright.lower.statements import Body, loops, procedure, seq, store, when
 from tilewright.sym import ONE, Expr
@@ -20,7 +29,6 @@ from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import For, If, Stmt
 
 FEW = 512
-STORED = {"stage": "keys"}  # so that rules store what each comparison would compute again
 LAST = te.const(0xFFFFFFFF, I64)  # of the places that a key has bits for
 Place = Callable[[Sequence[Expr], Expr], Expr]  # of a candidate in its line
 

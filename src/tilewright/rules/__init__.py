@@ -11,7 +11,7 @@ holds several rules they compete, and the cheapest plan takes the block. The las
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,12 +62,16 @@ def schedule(
     threads: int = 1,
     constants: Iterable[str] = (),
     choices: Mapping[str, Choice] | None = None,
+    only: Collection[str] | None = None,
 ) -> Scheduled:
     """Schedule a function. `constants` names parameters known before any call, `choices` blocks
     whose rule and plan are given; all others get the cheapest plan of the first rule that serves.
+    With `only`, other rules than those named are not asked.
     """
     context = RuleContext(Target.parse(target), threads, frozenset(constants))
     rules, given = RULES.get(context.target.kind, ()), dict(choices or {})
+    if only is not None:
+        rules = tuple([tuple([r for r in entry if r.name in only]) for entry in rules])
     known = {rule.name for entry in rules for rule in entry}
     for name, choice in given.items():
         if choice.rule not in known:

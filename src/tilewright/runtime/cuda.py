@@ -278,6 +278,24 @@ class DeviceArray(Array):
             follow(LEGACY if stream is None else stream, self.stream)
         return super().__dlpack__(stream=stream, **options)
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """For what does not take arrays by DLPack. Who reads this may look at no stream: elements
+        are there before it is told, unless the stream records."""
+        kind = self.dtype.numpy
+        if kind.kind == "V":  # a type that NumPy has no text for
+            raise AttributeError(f"{INTERFACE} does not know {self.dtype}")
+        if not is_capturing(self.stream):
+            wait(self.stream)
+        return {
+            "version": 3,
+            "shape": tuple(self.shape),
+            "typestr": kind.str,
+            "data": (self.address, self.read_only),
+            "strides": None,
+            "stream": None,
+        }
+
 
 def follow(stream: int, before: int) -> None:
     """What is queued on a stream from now on waits for what is queued on another already. Neither

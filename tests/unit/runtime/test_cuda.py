@@ -258,6 +258,17 @@ def test_an_array_without_dlpack_tells_of_itself_by_the_array_interface(driver):
     assert cuda.from_dlpack(given).device.index == 1
 
 
+def test_an_array_of_ours_tells_of_itself_by_the_array_interface_when_it_is_computed(driver):
+    made = driver(with_streams(captured=(5,)))
+    told = cuda.empty((2, 4), "f16", stream=7).__cuda_array_interface__
+    assert (told["shape"], told["typestr"], told["data"]) == ((2, 4), "<f2", (4096, False))
+    assert told["strides"] is told["stream"] is None  # nobody has to wait
+    assert ("cuStreamSynchronize", 7) in [call[:2] for call in made.calls]
+    assert cuda.empty((2,), stream=5).__cuda_array_interface__["version"] == 3
+    assert ("cuStreamSynchronize", 5) not in [call[:2] for call in made.calls]
+    assert not hasattr(cuda.empty((2,), "bf16"), "__cuda_array_interface__")
+
+
 def start_waiting(driver):
     """A driver that has begun to start, with the event that lets it go on."""
     begun, go_on = threading.Event(), threading.Event()

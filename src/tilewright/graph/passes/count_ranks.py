@@ -16,20 +16,52 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
+import numpy as np
+
+from tilewright.base.dtype import I64
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
+from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, attributes
 from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
-from tilewright.sym import Const, Expr
-
-WHOLE = (1,)  # pieces of one element: no pieces
+from tilewright.graph.types import TensorType
+from tilewright.sym import ONE, Const, Expr
 
 
 def count_ranks(module: Module, ctx: PassContext) -> Module:
     if ctx.target is None:
         return module
-    return rewrite_matches(module, (partial(counted, ctx.target),))
+    return rewrite_matches(module, (partial(first, ctx.target), partial(counted, ctx.target)))
+
+
+def first(target: Target, node: Node, scope: Scope) -> Replacement:
+    """The place of the best element of a few long lines is that of a selection of one: blocks of
+    threads, one for each line, would leave most multiprocessors idle."""
+    (x,) = node.inputs[:1] if node.op == "arg_max" else (None,)
+    if x is None or node.get("last"):
+        return None
+    shape, axis = shape_of(x), node["axis"]
+    sizes = [_known(dim) for dim in shape or ()]
+    if not shape or not all(sizes) or x.tensor.dtype.is_bool:
+        return None
+    axis %= len(shape)
+    sm, length = multiprocessor_of(target), sizes[axis] or 0
+    lines = prod(size or 1 for size in sizes) // length
+    if lines > sm.count // 2 or length < sm.block_threads * sm.warp:
+        return None
+    count = scope.new_constant(np.ones(1, np.int64), "one", node)
+    dims = (*shape[:axis], ONE, *shape[axis + 1 :])
+    made = make_node(
+        "top_k",
+        (x, count.output),
+        {"axis": axis, "pieces": pieces_of(lines, length, 1, sm)},
+        node.loc,
+        hints=("best", node.output.name),
+        types=(TensorType(x.tensor.dtype, dims), TensorType(I64, dims)),
+    )
+    shaped = scope.new("reshape", made.outputs[1], like=node, shape=node.output.tensor.shape)
+    return [count, made, replace(shaped, outputs=node.outputs)]
 
 
 def counted(target: Target, node: Node, scope: Scope) -> Replacement:
@@ -40,7 +72,7 @@ def counted(target: Target, node: Node, scope: Scope) -> Replacement:
     if not shape or not best or any(_known(dim) == 0 for dim in (*shape, *best)):
         return None
     axis, sm = node["axis"], multiprocessor_of(target)
-    count, pieces = _known(best[axis]), WHOLE
+    count, pieces = _known(best[axis]), whole()
     if count is not None:
         # A line of any length is one that is worth pieces, more rather than less.
         length = _known(shape[axis]) or count * sm.warp**2
@@ -50,18 +82,23 @@ def counted(target: Target, node: Node, scope: Scope) -> Replacement:
     return [replace(node, attributes=attributes(**chosen))]
 
 
+def whole() -> tuple[int, ...]:
+    """Pieces of one element: no pieces."""
+    return (1,)
+
+
 def _known(dim: Expr) -> int | None:
     return int(dim.value) if isinstance(dim, Const) else None
 
 
 def pieces_of(lines: int, length: int, count: int, sm: Multiprocessor) -> tuple[int, ...]:
     """The elements of a piece, a power of two, once or several times."""
-    choices = [WHOLE]
+    choices = [whole()]
     for bits in range(1, length.bit_length()):
-        pieces, left = (1 << bits,), -(-length >> bits)
+        left, times = -(-length >> bits), 1
         while left > count:
-            choices.append(pieces)
-            pieces, left = (*pieces, 1 << bits), -(-left >> bits)
+            choices.append((1 << bits,) * times)
+            left, times = -(-left >> bits), times + 1
     return min(choices, key=lambda pieces: cycles(lines, length, count, pieces, sm))
 
 
@@ -78,5 +115,6 @@ def cycles(lines: int, length: int, count: int, pieces: Sequence[int], sm: Multi
         steps += many * (many + kept)
         many = kept * piece
     kernels = len(cut) + len(extents) * len(("keys", "ranks", "places"))
-    lanes = sm.count * sm.warp  # each issues some instructions for a step
-    return kernels * sm.launch_cycles + lines * steps / lanes
+    work = 3 * lines * steps  # a load, a comparison, a sum
+    # Each kernel waits for the one before it, then for memory.
+    return 2 * kernels * sm.launch_cycles + work / (sm.count * sm.warp)

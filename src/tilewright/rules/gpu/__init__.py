@@ -34,3 +34,6 @@ RULES: RuleSet = (
     (ELEMENTWISE,),
     (FALLBACK,),
 )
+
+# What serves any block, and asks for no more registers or memory than a target has.
+MODEST = frozenset(rule.name for rule in (REDUCTION, SCAN_RULE, ELEMENTWISE, FALLBACK))

@@ -88,6 +88,7 @@ class Found:
 
     reference: BlockRef
     problem: Problem
+    is_open: bool = False  # what stands outside of the sum is told by calls
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -101,7 +102,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     problem = problem_of(found)
     if problem.m < 4 or problem.m * problem.y * problem.x < 128:
         return None
-    return Found(reference, problem)
+    return Found(reference, problem, nest.is_dynamic(nest.spatial))
 
 
 def has_rows(found: Contraction) -> bool:
@@ -110,7 +111,8 @@ def has_rows(found: Contraction) -> bool:
 
 
 def _is_open(found: Contraction) -> bool:
-    return found.nest.is_dynamic(list(found.nest.loops))
+    """Whether the sum is of any length: its parts, and tiles along it, are planned beforehand."""
+    return found.nest.is_dynamic(found.k)
 
 
 def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:
@@ -198,7 +200,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         fits = _stored_bytes(problem, c, sm.access_words) <= sm.static_shared_bytes
         fits &= (threads >= sm.warp) & (threads <= sm.block_threads) & (threads % sm.warp == 0)
         deep = (c["split_k"] == 1) | (problem.k >= 2 * c["split_k"] * c["block_k"])
-        deep &= problem.k % c["split_k"] == 0
+        deep &= (problem.k % c["split_k"] == 0) & ((c["split_k"] == 1) | (not found.is_open))
         result: Column = whole & few & fits & deep
         return result
 

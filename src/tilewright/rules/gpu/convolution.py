@@ -98,6 +98,7 @@ class Found:
     reference: BlockRef
     axes: Axes
     problem: Problem
+    is_open: bool  # what stands outside of the sum is told by calls
 
 
 CANDIDATES = {
@@ -111,11 +112,11 @@ CANDIDATES = {
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A sum of products over channels and windows of an image, all sizes known."""
+    """A sum of products over channels and windows of an image, whose sizes are known."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
-    if nest.is_dynamic(list(nest.loops)):
+    if nest.is_dynamic(nest.reduce):
         return None
     found = contraction(nest)
     axes = None if found is None else axes_of(found)
@@ -124,7 +125,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     problem = problem_of(found, axes, found.a.buffer.name in context.constants)
     if problem is None or problem.m * problem.y * problem.x < 128:
         return None
-    return Found(reference, axes, problem)
+    return Found(reference, axes, problem, nest.is_dynamic(nest.spatial))
 
 
 def axes_of(found: Contraction) -> Axes | None:
@@ -218,7 +219,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         wide = c["block_x"] < 2 * problem.x
         tall = (c["block_y"] < 2 * problem.y) & (c["block_m"] < 2 * problem.m)
         shared = c["block_k"] % c["slices"] == 0
-        shared &= (c["split_k"] == 1) | (problem.k % (c["split_k"] * c["block_k"]) == 0)
+        deep = (problem.k % (c["split_k"] * c["block_k"]) == 0) & (not found.is_open)
+        shared &= (c["split_k"] == 1) | deep
         result: Column = whole & few & fits & wide & tall & shared
         return result
 
@@ -260,7 +262,8 @@ def _tile_elements(problem: Problem, c: Columns) -> Column:
 def _image_elements(problem: Problem, c: Columns) -> Column:
     tile_y = (c["block_y"] - 1) * problem.stride_y + problem.reach_y
     tile_x = (c["block_x"] - 1) * problem.stride_x + problem.reach_x
-    found: Column = tile_y * tile_x
+    planes = problem.positions // (problem.kernel_y * problem.kernel_x)  # of further axes
+    found: Column = planes * tile_y * tile_x
     return found
 
 

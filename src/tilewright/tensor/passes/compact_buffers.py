@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
@@ -139,13 +140,20 @@ def _limited(
             running[each] = (ZERO, limit)
     if not given:
         return access
-    ranges = tuple(
-        [
-            replace(r, start=sym.rewrite(r.start, lambda node: given.get(node, node)))
-            for r in access.ranges
-        ]
-    )
+    # The largest first: one may be a part of another.
+    order = sorted(given, key=lambda expr: -sum(1 for _ in sym.walk(expr)))
+
+    def limited(start: Expr) -> Expr:
+        for expr in order:
+            start = sym.rewrite(start, partial(_instead, expr, given[expr]))
+        return start
+
+    ranges = tuple([replace(r, start=limited(r.start)) for r in access.ranges])
     return replace(access, ranges=ranges)
+
+
+def _instead(expr: Expr, new: Expr, node: Expr) -> Expr:
+    return new if node is expr else node
 
 
 def _surroundings(home: Place, memory: MemoryScope) -> tuple[Context, dict[Var, tuple[Expr, Expr]]]:
@@ -210,10 +218,11 @@ def _by_one_divisor(start: Expr) -> Expr:
     """With a // n // 8 as a // (n * 8): the same, also where nobody knows that n is not 0."""
 
     def joined(node: Expr) -> Expr:
-        again = isinstance(node, FloorDiv) and isinstance(node.a, FloorDiv)
-        if again and isinstance(node.b, Const) and node.b.value > 0:
-            return FloorDiv(node.a.a, sym.mul(node.a.b, node.b))
-        return node
+        if not isinstance(node, FloorDiv) or not isinstance(node.a, FloorDiv):
+            return node
+        if not isinstance(node.b, Const) or node.b.value <= 0:
+            return node
+        return FloorDiv(node.a.a, sym.mul(node.a.b, node.b))
 
     return sym.rewrite(start, joined)
 
