@@ -143,7 +143,7 @@ def rms_norm(node: Node, scope: Scope) -> Replacement:
 def unscaled_rms_norm(node: Node, scope: Scope) -> Replacement:
     """The same without a scale: one of ones was left out. A product behind it may be by its scale,
     and is looked at first."""
-    if scope.is_used_by(node.output, "mul"):
+    if node.op not in ("div", "mul") or scope.is_used_by(node.output, "mul"):
         return None
     for pattern in UNSCALED_RMS_NORMS:
         found = scope.match_node(pattern, node)
