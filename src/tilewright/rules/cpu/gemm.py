@@ -318,8 +318,10 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     rows_bytes = np.where(mr * kc * size.item_bytes > l1.kept_bytes, mr, 0)
     step_bytes = nr * size.vector_bytes + rows_bytes * size.item_bytes
     from_l2 = fma * step_bytes / step_cycles(mr, nr, machine) / machine.l2.bytes_per_cycle
-    # Each line of a panel that leaves L1 before the next tile is waited for a little.
-    is_streamed = panel_bytes > l1.same_set_lines * l1.period_bytes
+    # Each line of a panel that leaves L1 before the next tile is waited for a little. Parts of a
+    # long sum are as long as L2 wants them: partial sums come from there, too.
+    whole_bytes = size.k * nr * size.vector_bytes
+    is_streamed = whole_bytes > l1.same_set_lines * l1.period_bytes
     from_l2 += is_streamed * fma * size.vector_bytes / l1.line_bytes
     a_bytes = m * kc * size.item_bytes
     is_packed = (c["pack_b"] == PANEL) | (c["pack_b"] == BEFORE)
