@@ -133,6 +133,9 @@ def _legal(found: Convolution, size: Sizes, context: RuleContext, c: Columns) ->
     panels = ceil_div(_vectors(size, c), c["nr"])
     if found.out_channels_per_group:
         legal &= panels % np.minimum(c["oc_panels"], panels) == 0
+    # Sums apart of a last panel of fewer vectors are no code of its own in the loop over chunks.
+    is_whole = (_vectors(size, c) % c["nr"] == 0) | (c["oc_panels"] >= panels)
+    legal &= (c["k_interleave"] == 1) | is_whole
     steps = (found.size(found.in_channels) or 1) // c["k_interleave"]
     legal &= is_unrollable(steps, c["nr"] * positions, c["k_unroll"], context.target.machine)
     return legal
