@@ -29,6 +29,7 @@ from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_convolutions import merge_parallel_convolutions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
+from tilewright.graph.passes.merge_window_axes import merge_window_axes
 from tilewright.graph.passes.nest_switches import nest_switches
 from tilewright.graph.passes.prefer_integers import prefer_integers
 from tilewright.graph.passes.quantize_by_reciprocals import quantize_by_reciprocals
@@ -105,6 +106,7 @@ LAYOUT = (
     canonicalize,
     merge_common_subexpressions,
     remove_dead_nodes,
+    merge_window_axes,
     choose_winograd,
     hoist_padding,
 )

@@ -71,7 +71,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
     return Space(
         ConvPlan,
         {
-            "nr": tuple(range(1, min(most, most_vectors(context.target)) + 1)),
+            "nr": _widths(size, most_vectors(context.target)),
             "tile": tuple("x".join(map(str, tile)) for tile in tiles),
             "k_interleave": tuple(size.problems),
             "oc_panels": _sizes(most),
@@ -89,6 +89,17 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
             ("panel_outermost", "k_unroll", "prefetch_weights"),
         ),
     )
+
+
+def _widths(size: Sizes, most: int) -> tuple[int, ...]:
+    """Vectors that a register tile may have. Beside tiles of every number of positions, as a
+    dynamic axis has them, there is no code of its own for a last panel of fewer vectors: each of
+    its multiply-adds would be a branch."""
+    problems = size.problems.values()
+    found = range(1, min(most, max(problem.vectors for problem in problems)) + 1)
+    whole = [nr for nr in found if all(problem.vectors % nr == 0 for problem in problems)]
+    is_open = any(problem.is_dynamic[-1] for problem in problems) and max(whole) > 1
+    return tuple(whole if is_open else found)
 
 
 def _sizes(total: int) -> tuple[int, ...]:
@@ -123,6 +134,9 @@ def _legal(found: Convolution, size: Sizes, context: RuleContext, c: Columns) ->
     panels = ceil_div(_vectors(size, c), c["nr"])
     if found.out_channels_per_group:
         legal &= panels % np.minimum(c["oc_panels"], panels) == 0
+    # Sums apart of a last panel of fewer vectors are no code of its own in the loop over chunks.
+    is_whole = (_vectors(size, c) % c["nr"] == 0) | (c["oc_panels"] >= panels)
+    legal &= (c["k_interleave"] == 1) | is_whole
     steps = (found.size(found.in_channels) or 1) // c["k_interleave"]
     legal &= is_unrollable(steps, c["nr"] * positions, c["k_unroll"], context.target.machine)
     return legal

@@ -310,23 +310,19 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     )
     batch = np.where(is_batch, ceil_div(size.batch, threads), size.batch)
     fma = batch * size.k * tiles_cycles(m, n, mr, nr, machine)
+    # Vectors of B, and rows of A that L1 does not keep, come from L2 beside the multiply-adds.
+    rows_bytes = np.where(mr * kc * size.item_bytes > machine.l1d.kept_bytes, mr, 0)
+    step_bytes = nr * size.vector_bytes + rows_bytes * size.item_bytes
+    from_l2 = machine.exposed_share / 2 * fma * step_bytes / step_cycles(mr, nr, machine)
     passes = ceil_div(m, mr)
     b_bytes = batch * size.k * n * size.vector_bytes
     panel_bytes = np.maximum(kc, 1) * nr * size.vector_bytes
-    # Vectors of B, and rows of A that L1 does not keep, come from L2 beside the multiply-adds.
-    l1 = machine.l1d
-    rows_bytes = np.where(mr * kc * size.item_bytes > l1.kept_bytes, mr, 0)
-    step_bytes = nr * size.vector_bytes + rows_bytes * size.item_bytes
-    from_l2 = fma * step_bytes / step_cycles(mr, nr, machine) / machine.l2.bytes_per_cycle
-    # Each line of a panel that leaves L1 before the next tile is waited for a little.
-    is_streamed = panel_bytes > l1.same_set_lines * l1.period_bytes
-    from_l2 += is_streamed * fma * size.vector_bytes / l1.line_bytes
     a_bytes = m * kc * size.item_bytes
     is_packed = (c["pack_b"] == PANEL) | (c["pack_b"] == BEFORE)
     exceeds_l1 = panel_bytes > machine.l1d.kept_bytes
     return Cost.of(
         fma=fma,
-        from_l2=machine.exposed_share / 2 * from_l2,
+        from_l2=from_l2 / machine.l2.bytes_per_cycle,
         loads=fma * load_share(mr, nr, machine),
         tails=fma * TIE_SHARE * as_flags(size.m % mr > 0, size.n % nr > 0)
         + batch * size.k * ceil_div(n, nr) * _starved(size, m % mr, nr, machine),
