@@ -176,8 +176,12 @@ class Importer:
         if isinstance(meta, (tuple, list)):
             if not isinstance(made, (tuple, list)):
                 made = (made,)
-            for value, fake in zip(made, meta, strict=False):
-                self._check(node, value, fake)
+            for at, (value, fake) in enumerate(zip(made, meta, strict=False)):
+                try:
+                    self._check(node, value, fake)
+                except Skip:
+                    if _is_read(node, at):
+                        raise
             return tuple(made)
         self._check(node, made, meta)
         return made
@@ -321,6 +325,11 @@ def rule_name(target: Any) -> str:
 def location(model: str, node: fx.Node) -> Loc:
     """The line of the user's program a node comes from, and the node."""
     return fuse(*_file(node), ModelNode(model, node.name))
+
+
+def _is_read(node: fx.Node, at: int) -> bool:
+    """Whether anybody looks at one of the results of a node."""
+    return any(user.target is not operator.getitem or user.args[1] == at for user in node.users)
 
 
 def _file(node: fx.Node) -> list[File]:

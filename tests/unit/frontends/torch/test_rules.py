@@ -1,13 +1,17 @@
 """Every rule gives what PyTorch gives, by the references of the operators it makes."""
 
 import warnings
+from operator import getitem
 
 import numpy as np
 import pytest
 import torch
 from cases import FAMILIES, Family, Recurrent, differences
+from torch import fx
 from torch.utils import _pytree as pytree
 
+from tilewright.base.dtype import F32
+from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch import import_program
 from tilewright.frontends.torch.decompositions import (
     KEPT,
@@ -16,11 +20,13 @@ from tilewright.frontends.torch.decompositions import (
     operator,
     under_autograd,
 )
+from tilewright.frontends.torch.importer import Importer
 from tilewright.frontends.torch.rules import RULES
 from tilewright.frontends.torch.rules.pairs import PAIR_RULES
 from tilewright.frontends.torch.tensors import array_of
-from tilewright.graph import interpret
+from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.verify import verify
+from tilewright.sym import const
 
 
 def interpreted(model, inputs):
@@ -162,3 +168,19 @@ def test_core_aten_has_rules_or_is_taken_apart():
     names = {name.removeprefix("aten.") for name in (*RULES, *PAIR_RULES)} | set(TAKEN_APART)
     assert core_names() - names == set()
     assert all(operator(name) in under_autograd() for name in TAKEN_APART)
+
+
+@pytest.mark.parametrize(("read", "refused"), [((0,), False), ((0, 1), True), ((), False)])
+def test_what_pytorch_says_of_results_that_nobody_reads_is_not_held_against(read, refused):
+    graph = fx.Graph()
+    layer = graph.call_function(torch.ops.aten.lstm.input)
+    graph.output([graph.call_function(getitem, (layer, at)) for at in read])
+    layer.meta["val"] = (torch.empty(2, 3), torch.empty(1, 2, 3))  # one dimension too many
+    builder = Builder()
+    made = [builder.param(name, TensorType(F32, (const(2), const(3)))) for name in "ab"]
+    importer = Importer.__new__(Importer)
+    if refused:
+        with pytest.raises(Skip, match="where PyTorch has"):
+            importer.checked(layer, made)
+    else:
+        assert importer.checked(layer, made) == tuple(made)

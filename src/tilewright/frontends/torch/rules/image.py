@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dtype import I64
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.pool import mixed
@@ -116,6 +117,22 @@ def _grid_sample(node: Context) -> Value:
     )
 
 
+def _roi_align(node: Context) -> Value:
+    """Of torchvision: a region is the number of its image and its four edges."""
+    regions = node["rois"]
+    first = slice_axis(node, regions, 1, 0, 1)
+    return node.emit(
+        "roi_align",
+        node["input"],
+        slice_axis(node, regions, 1, 1, 5),
+        node.cast(node.reshape(first, node.shape(first)[:1]), I64),
+        size=(int(node.args["pooled_height"]), int(node.args["pooled_width"])),
+        scale=float(node.args["spatial_scale"]),
+        sampling_ratio=max(int(node.args["sampling_ratio"]), 0),
+        half_pixel=bool(node.args["aligned"]),
+    )
+
+
 _FORMS = ("", ".vec")
 
 RULES: dict[str, Rule] = {
@@ -136,4 +153,5 @@ RULES: dict[str, Rule] = {
     "aten.grid_sampler_2d": _grid_sample,
     "aten.grid_sampler_3d": _grid_sample,
     "aten.grid_sampler": _grid_sample,
+    "torchvision.roi_align": _roi_align,
 }
