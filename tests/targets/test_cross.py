@@ -4,6 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tilewright import te
+from tilewright.rules import schedule
+
 TARGETS = [
     pytest.param("aarch64-linux-gnu", marks=pytest.mark.arm),
     pytest.param("aarch64-linux-gnu -mcpu=cortex-a76", marks=pytest.mark.arm),
@@ -87,3 +90,13 @@ def test_kernels_run_on_the_other_machine(run_elsewhere, target):
         else:
             np.testing.assert_array_equal(got, expected)
     np.testing.assert_allclose(results[-1], a @ b, rtol=1e-5, atol=1e-6)
+
+
+def test_transposes_run_on_the_other_machine(run_elsewhere, target):
+    a = te.placeholder((2, 20, 28), name="a")
+    b = te.compute((2, 28, 20), lambda n, i, j: a[n, j, i], name="b")
+    made = schedule(te.function([a, b], name="kernels"), target, threads=2)
+    x = np.random.default_rng(0).standard_normal((2, 20, 28)).astype(np.float32)
+    out = np.zeros((2, 28, 20), np.float32)
+    results = run_elsewhere(str(made.schedule.function), target, x, out)
+    np.testing.assert_array_equal(results[-1], x.transpose(0, 2, 1))

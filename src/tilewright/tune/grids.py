@@ -242,6 +242,9 @@ class GridSpace:
                 found[some, 1:] = made
         return found
 
+    def kinds(self, points: Points) -> Column:
+        return points[:, 0]
+
     def mutate(self, points: Points, random: Random) -> Points:
         return self._rows.mutate(points, random)
 

@@ -100,6 +100,12 @@ class JoinedSpace:
             found[rows, self._starts[at] : self._starts[at + 1]] = made[:, 1:]
         return found
 
+    def kinds(self, points: Points) -> Column:
+        found = np.zeros(len(points), np.int64)
+        for at, space, rows, own in self._by_member(points):
+            found[rows] = space.kinds(own) * len(self._spaces) + at
+        return found
+
     def mutate(self, points: Points, random: Random) -> Points:
         made = points.copy()
         for at, space, rows, own in self._by_member(points):
@@ -147,7 +153,7 @@ class Part:
         self._whole, self._at = whole, at
         self._own = tuple(whole.members.values())[at]
         self.name, self.feature_names = whole.name, whole.feature_names
-        self.estimate, self.features = whole.estimate, whole.features
+        self.estimate, self.features, self.kinds = whole.estimate, whole.features, whole.kinds
         self.mutate, self.crossover = whole.mutate, whole.crossover
         self.choice, self.point = whole.choice, whole.point
 

@@ -4,8 +4,9 @@
 
 A view is a space with a cost model and what was tried: it scores points and leaves out known ones.
 `Ranked` weighs whole spaces where they are small enough, and what evolution finds where they are
-not; a batch of its mixes what is expected to be best, what the model knows least about, and what is
-unlike the rest. The others are there for spaces without a model, and to compare with.
+not; a batch of its mixes what is expected to be best, the best of kinds that were never tried, what
+the model knows least about, and what is unlike the rest. The others are there for spaces without a
+model, and to compare with.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class View:
     def __init__(self, space: TuneSpace, model: CostModel, random: Random) -> None:
         self.space, self.model, self.random = space, model, random
         self._tried: set[bytes] = set()
+        self._kinds: set[int] = set()
         first = space.estimate(space.default())[0]
         self._unknown = (float(np.log(first)) if first > 0 else 0.0) + UNKNOWN
 
@@ -66,10 +68,19 @@ class View:
     def mark(self, points: Points) -> None:
         """These need not be proposed again."""
         self._tried.update(row.tobytes() for row in np.ascontiguousarray(points))
+        self._kinds.update(self.space.kinds(points).tolist())
 
     @property
     def tried(self) -> int:
         return len(self._tried)
+
+    def new_kinds(self, points: Points, order: Array) -> list[int]:
+        """The first of each kind that was never tried, in an order of the points."""
+        kinds, first = np.unique(self.space.kinds(points[order]), return_index=True)
+        new = [
+            at for kind, at in zip(kinds.tolist(), first, strict=True) if kind not in self._kinds
+        ]
+        return [int(order[at]) for at in sorted(new)]
 
     def fresh(self, points: Points) -> Points:
         """Those that were not tried, each once."""
@@ -211,12 +222,15 @@ class Draft:
 
 
 def mixed(view: View, pool: Points, count: int) -> Points:
-    """Of a pool: what is expected to be best, what is least known, what is unlike the rest."""
+    """Of a pool: what is expected to be best, one of each new kind, what is least known, what is
+    unlike the rest."""
     if len(pool) <= count:
         return pool
     score, doubt = view.score(pool)
     order = np.argsort(score, kind="stable")
     chosen = list(order[: max(1, round(BEST * count))])
+    kinds = [at for at in view.new_kinds(pool, order) if at not in chosen]
+    chosen += kinds[: (count - len(chosen)) // 2]
     hopeful = np.argsort(score - DOUBT * doubt, kind="stable")
     taken = set(chosen)
     for at in hopeful:

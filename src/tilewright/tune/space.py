@@ -48,6 +48,10 @@ class TuneSpace(Protocol):
     def features(self, points: Points) -> Column:
         """What cost models learn from: one row of float32 per point, the log estimate first."""
 
+    def kinds(self, points: Points) -> Column:
+        """A number for each point: equal ones are of one kind, of which measuring one tells how far
+        off the estimate is for all."""
+
     def mutate(self, points: Points, random: Random) -> Points:
         """A legal neighbour of each point; the point itself where none was found."""
 

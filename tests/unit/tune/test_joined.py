@@ -77,3 +77,10 @@ def test_search_ranks_what_was_drafted_of_all_members_together(space):
     view = View(dear, choose("estimate"), np.random.default_rng(2))
     best = strategy("ranked").propose(view, 10)
     assert space.estimate(found).min() == pytest.approx(dear.estimate(best).min(), rel=0.5)
+
+
+def test_kinds_of_members_are_apart(space):
+    points = space.sample(40, np.random.default_rng(0))
+    kinds = space.kinds(points)
+    for at in range(len(space.members)):
+        assert not set(kinds[points[:, 0] == at]) & set(kinds[points[:, 0] != at])

@@ -80,3 +80,19 @@ def test_what_nothing_is_known_of_is_tried_late():
     of = View(space, EstimateAlone(), np.random.default_rng(0))
     points = strategy("ranked").propose(of, 8)
     assert (points[:4, 2] != 5).all()
+
+
+def test_every_kind_is_tried_once_however_dear_it_seems():
+    space = GridSpace()
+    estimate = space.estimate
+    space.kinds = lambda points: np.asarray(points)[:, 2]
+    space.estimate = lambda points: estimate(points) * np.where(points[:, 2] == 0, 1.0, 3.0)
+    of, search = View(space, EstimateAlone(), np.random.default_rng(0)), strategy("ranked")
+    of.mark(space.default())
+    tried = set()
+    for _ in range(5):
+        points = search.propose(of, 8)
+        assert (points[:5, 2] == 0).all()  # most of a batch is what seems best
+        of.mark(points)
+        tried.update(points[:, 2].tolist())
+    assert tried == set(range(6))

@@ -42,6 +42,9 @@ class GridSpace:
         logs = np.log(np.maximum(self.estimate(points), 1.0))[:, None]
         return np.concatenate([logs, points], axis=1).astype(np.float32)
 
+    def kinds(self, points):
+        return np.zeros(len(points), int)
+
     def mutate(self, points, random):
         made = points.copy()
         axis = random.integers(0, 3, len(points))

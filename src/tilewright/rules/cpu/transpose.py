@@ -212,10 +212,10 @@ def _turning_cycles(found: Transpose, width: Column, context: RuleContext) -> Co
     by one, too.
     """
     machine, nest = context.target.machine, found.nest
-    moved = costs.nest_cycles(nest, context.target)
     lines = nest.guess(found.across) * machine.l1d.line_bytes
     parts = machine.l1d.line_bytes / (width * costs.widest(nest.block).size_bytes)
-    moved = moved * np.where(2 * lines <= machine.l1d.size_bytes, 1.0, np.maximum(parts, 1.0))
+    again = np.where(2 * lines <= machine.l1d.size_bytes, 1.0, np.maximum(parts, 1.0))
+    moved = costs.nest_cycles(nest, context.target) * again
     extent = max(1, nest.guess(found.along))
     partial = np.where(extent % width == 0, 0.0, 1.0 / ceil_div(extent, width))
     whole = 2 * (1 + 1 / machine.loads_per_cycle) / SQUARE

@@ -72,7 +72,7 @@ class SketchSpace(GridSpace):
         self._models: dict[str, StructureModel] = {}
 
     @cached_property
-    def feature_names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def feature_names(self) -> tuple[str, ...]:
         """What transfers between structures and shapes, then the decisions themselves: what they
         do beyond the model's formulas is learned of one function. Those of a name are one column,
         whatever the structure."""
