@@ -392,8 +392,10 @@ def _pack_a(
 def _steps_a(
     found: Contraction, size: Sizes, c: Columns, machine: Machine, tiles: Column
 ) -> Column:
-    """Reading A by columns in place: each step of k is a line of its own, in L1 while all fit; lines
-    that lie a large power of two apart compete for few of its sets."""
+    """Reading A by columns in place: each step of k is a line of its own, in L1 while all fit.
+
+    Lines that lie a large power of two apart compete for few of its sets.
+    """
     line, l1d = machine.l1d.line_bytes, machine.l1d
     if not has_columns(found):
         return np.zeros(len(c["pack_a"]))
