@@ -69,7 +69,8 @@ def _greatest_at(use: Use, window: Window, made: Tensor) -> Tensor:
         image = sym.add(sym.mul(n, window.x.shape[1]), c)
         return te.cast(sym.add(flat, sym.mul(image, product(spatial))), I64)
 
-    return compute_image(use, position, name=f"{use.name}_indices")
+    at: Tensor = compute_image(use, position, name=f"{use.name}_indices")
+    return at
 
 
 def _avg_pool(use: Use, x: Tensor) -> Tensor:

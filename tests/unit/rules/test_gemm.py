@@ -76,6 +76,14 @@ def test_columns_of_a_are_packed_where_steps_of_k_are_many_lines() -> None:
     assert "%A_global" in str(many)
 
 
+def test_columns_of_a_are_packed_where_their_lines_compete_for_few_sets() -> None:
+    arm = "aarch64-linux-gnu -mcpu=neoverse-n1"
+    for m, is_packed in ((256, True), (240, False)):
+        made = schedule(transposed(m, 2304, 392), arm)
+        (plan,) = [each.plan for each in made.decisions if each.rule == GEMM.name]
+        assert ("pack_a=1" in plan) is is_packed
+
+
 def test_every_plan_of_a_transposed_operand_keeps_the_answer(check_plans) -> None:
     random = np.random.default_rng(0)
     a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((19, 27), (19, 40)))

@@ -38,6 +38,7 @@ from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.settle_invariants import settle_invariants
+from tilewright.graph.passes.settle_sizes import settle_sizes
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
@@ -59,6 +60,7 @@ QUANTIZED = (recognize_quantized, quantize_by_reciprocals)
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (
+    settle_sizes,
     infer_shapes,
     simplify_shapes,
     settle_invariants,

@@ -7,6 +7,7 @@ of 2n x 2n. Of more values n = a b, in two steps, with t = b t1 + t2 and k = k1 
     X[k1 + a k2] = sum over t2 of y[t2, k1] w(n, t2 k1) w(b, t2 k2)      one matrix for every k1
 
 Transforms of frames of a signal, seen through a window, are a convolution with the frame's stride.
+Of long real frames, values are added and subtracted first that meet the same cosines and sines.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def decomposed_stft(node: Node, steps: Steps) -> list[Node] | None:
     one_sided = bool(node.get("onesided", True))
     signal, channels = _real(steps, x) if one_sided else (x, int(parts.value))
     bins = count // 2 + 1 if one_sided else count
+    if one_sided and not _is_kept(count * bins):
+        return _folded_frames(node, steps, signal, seen, count, step)
     if count * channels * bins * 2 > LARGEST:
         return None
     table = _table(count, bins, channels).reshape(count, channels, 2 * bins)
@@ -77,6 +80,37 @@ def decomposed_stft(node: Node, steps: Steps) -> list[Node] | None:
     spectra = steps.add("conv", signal, weights, strides=(step,), pads=(0, 0), dilations=(1,))
     spectra = steps.add("transpose", spectra, perm=(0, 2, 1))
     steps.add("reshape", spectra, shape=_items(node.output))
+    return steps.done()
+
+
+def _folded_frames(
+    node: Node, steps: Steps, x: Value, seen: Array | None, count: int, step: int
+) -> list[Node] | None:
+    """Transforms of real frames by half the products: cosines are the same, and sines opposite,
+    for values as far from the begin of a frame as others from its end."""
+    bins, half = count // 2 + 1, (count - 1) // 2
+    if (half + 2) * bins > LARGEST:
+        return None
+    add = steps.add
+    frames = add("patches", x, kernel=(count,), strides=(step,), dilations=(1,))
+    frames = add("reshape", frames, shape=(*_items(node.output)[:2], count))
+    if seen is not None:
+        frames = add("mul", frames, steps.constant(seen, x.tensor, "window"))
+
+    def cut(start: int, end: int, by: int = 1) -> Value:
+        return add("slice", frames, starts=(start,), ends=(end,), axes=(2,), steps=(by,))
+
+    near, far = cut(1, 1 + half), cut(count - 1, count - 1 - half, -1)
+    angles = _roots(np.arange(bins)[:, None] * np.arange(bins), count, inverse=False)
+    even = [cut(0, 1), add("add", near, far), *([] if count % 2 else [cut(half + 1, half + 2)])]
+    cosines = steps.constant(angles.real, x.tensor, "cosines")
+    sines = steps.constant(angles.imag[1 : 1 + half], x.tensor, "sines")
+    parts = [
+        add("matmul", add("concat", *even, axis=2), cosines),
+        add("matmul", add("sub", near, far), sines),
+    ]
+    shape = (*_items(node.output)[:-1], 1)
+    add("concat", *[add("reshape", part, shape=shape) for part in parts], axis=3)
     return steps.done()
 
 
@@ -96,8 +130,8 @@ class _Transform:
     def _is_small(self) -> bool:
         """Whether a cache keeps the matrix: two steps take less work, but pass over all numbers
         more often."""
-        numbers = self.count * (self.count // 2 + 1) if self.one_sided else 2 * self.count**2
-        return 2 * numbers * F32.size_bytes <= NOMINAL_RATES.kept_bytes
+        bins = self.count // 2 + 1 if self.one_sided else 2 * self.count
+        return _is_kept(self.count * bins)
 
     def of(self, x: Value) -> Value | None:
         """The transform of x, as its kind has it."""
@@ -182,6 +216,11 @@ class _Transform:
 
     def _constant(self, table: Array, x: Value) -> Value:
         return self.steps.constant(table, x.tensor, "roots")
+
+
+def _is_kept(numbers: int) -> bool:
+    """Whether a cache keeps a matrix of so many complex numbers."""
+    return 2 * numbers * F32.size_bytes <= NOMINAL_RATES.kept_bytes
 
 
 def _real(steps: Steps, x: Value) -> tuple[Value, int]:

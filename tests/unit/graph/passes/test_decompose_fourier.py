@@ -87,3 +87,18 @@ def test_frames_are_a_convolution(size, onesided, parts):
     }}"""
     ops = agree(text, signal(2, 90, parts), op="stft")
     assert "conv" in ops
+
+
+@pytest.mark.parametrize("size", ["900", "n"])
+@pytest.mark.parametrize(("count", "window"), [(512, True), (401, True), (400, False)])
+def test_long_real_frames_take_half_the_products(size, count, window):
+    numbers = ", ".join(str(1 + at % 7) for at in range(count))
+    seen = f"%w = constant() {{data = f32[{count}]({numbers})}}" if window else ""
+    text = f"""graph @main(%x: f32[2, {size}, 1]) {{
+      {seen}
+      %y = stft(%x, none, {"%w" if window else "none"}) {{step = 100, length = {count}}}
+      return %y
+    }}"""
+    ops = agree(text, signal(2, 900, 1), op="stft")
+    assert "conv" not in ops
+    assert ops.count("matmul") == 2
