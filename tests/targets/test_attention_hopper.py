@@ -303,9 +303,3 @@ def test_short_sequences_have_blocks_beside_each_other(length, resident):
     made = schedule(lower_graph(graph.parse(text).main, "attention"), TARGET)
     assert made.decisions[0].rule == "attention_hopper"
     assert f"resident={resident}" in made.decisions[0].plan
-
-
-def test_maps_of_tiles_are_asked_for_before_a_kernel_waits():
-    ptx = tw.build(planned(BOTH, **CASES["plain"]), TARGET).ptx
-    before, _ = ptx.split("griddepcontrol.wait")
-    assert len(set(re.findall(r"prefetch\.tensormap (\S+);", before))) == 3

@@ -28,7 +28,6 @@ class Multiprocessor:
     shared_bytes: int  # of one block at most
     static_shared_bytes: int  # without asking the driver for more
     shared_latency_cycles: int  # of a warp alone, from asking for operands to having them
-    copy_cycles: int  # of a warp's asynchronous copies of single words, from memory to shared
     global_latency_cycles: int  # from asking memory to having a tile
     launch_cycles: int  # of one more kernel in a graph, with the round trip of its operands
     meeting_cycles: int  # of all blocks of a kernel, until each knows that all have arrived
@@ -92,7 +91,6 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         shared_bytes=target.shared_bytes,
         static_shared_bytes=48 * 1024,
         shared_latency_cycles=22,
-        copy_cycles=8,
         global_latency_cycles=700,
         launch_cycles=2500,
         meeting_cycles=1700,

@@ -159,16 +159,6 @@ def _init(e: Emitting, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
         e.b.line('call void asm sideeffect "fence.mbarrier_init.release.cluster;", "~{memory}"()')
 
 
-def fetch_maps(e: Emitting) -> None:
-    """The first thread of a block asks for the maps of its tiles: the first copies find them, and
-    while a kernel waits for others nothing else would."""
-    first = _is_first_lane(e, THREADS - 1)
-    row = e.b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
-    with e.b.when(e.b.op("and", first, e.b.compare("icmp eq", row, i32(0)))):
-        for made in e.tile_maps.values():
-            e.b.line(f'call void asm sideeffect "prefetch.tensormap [$0];", "l"({made})')
-
-
 def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
     wait_for(e, barrier, phase, "cta")
 

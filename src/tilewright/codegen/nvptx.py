@@ -157,8 +157,6 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
             emitter.variables[var] = value
         handed = values[len(values) - len(maps) :]
         emitter.tile_maps = dict(zip(maps, handed, strict=True))
-        if maps:
-            hopper.fetch_maps(emitter)
         emitter.stmt(loop)
         b.ret()
     _check_shared(emitter, loop, target)

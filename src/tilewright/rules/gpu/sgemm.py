@@ -187,7 +187,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     copies = 2 * moved / threads / (1 if found.along_k else words)
     own = c["block_k"] * (sums + loads) + copies  # instructions of a warp
     among = np.maximum(resident * warps / sm.warps_issued_per_cycle, 1)
-    read = resident * warps * (c["block_k"] * loads + sm.copy_cycles * copies / 2)
+    # Of 16 bytes, a warp's loads take a turn of all banks for a quarter of its threads.
+    read = resident * warps * (words * c["block_k"] * loads + copies)
     busy = np.maximum(np.maximum(among * own, read), resident * 4 * moved / sm.l2_bytes_per_cycle)
     # Threads meet once in a step; what the others of a multiprocessor do then is done.
     meets = sm.warp * np.where(resident > 1, 1, 2)
@@ -243,7 +244,7 @@ def _tiled(
         along_k = uses_var(load.index[-1], {nest.var(k)})
         lanes = 1 if along_k else copy_lanes(sch, copy, 4 * words)
         _lay_out(sch, copy, load, along_k, thread, words)
-        _copy(sch, copy, ko, plan.threads, lanes, sm.warp // words if along_k else 0)
+        _copy(sch, copy, ko, plan.threads, lanes)
     start = sch.decompose_reduction(reference, ko)
     for loop in (kk, ii, jj):
         sch.unroll(loop)
@@ -276,20 +277,11 @@ def _store(sch: Schedule, store: BlockRef, words: int) -> None:
             sch.unroll(loop)
 
 
-def _copy(
-    sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int, turned: int
-) -> None:
-    """Asynchronous copies of a tile, so many neighbours at a time. Where words are turned, a warp
-    has that many of k, a sector of memory, of as many rows as a thread accesses at once: these lie
-    in different banks."""
+def _copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int) -> None:
+    """Asynchronous copies of a tile, so many neighbours at a time."""
     loops = sch.get_loops(copy)
     depth = [loop.var for loop in loops].index(ko.var) + 1
-    own = loops[depth:]
-    if turned and extent_of(sch, own[-1]) > turned:
-        far, k = sch.split(own[-1], [None, turned])
-        sch.reorder(far, *own[:-1], k)
-        own = [far, *own[:-1], k]
-    turn, thread, run = sch.split(fused(sch, own), [None, threads, lanes])
+    turn, thread, run = sch.split(fused(sch, loops[depth:]), [None, threads, lanes])
     sch.bind(thread, "threadIdx.x")
     sch.tensorize(run, ampere.run_of("f32", lanes))
     if extent_of(sch, turn) > 1:
