@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.codegen.build import build
 from tilewright.graph import interpret, parse
 from tilewright.graph.ops.layout import channels_first, channels_last
@@ -96,3 +97,31 @@ def test_indices_of_pooling_count_channels_first_in_both_layouts():
     )
     np.testing.assert_array_equal(seen[1].transpose(0, 3, 1, 2), want[1])
     np.testing.assert_array_equal(outs[1].transpose(0, 3, 1, 2), want[1])
+
+
+@pytest.mark.parametrize("frames", ["4", "t"])
+@pytest.mark.parametrize(
+    ("taps", "pads"),
+    [
+        ((1, 3, 3), (0, 1, 1)),
+        ((3, 1, 1), (1, 0, 0)),
+        ((1, 1, 1), (0, 0, 0)),
+        ((3, 1, 3), (1, 0, 1)),
+    ],
+)
+def test_windows_that_leave_axes_alone(taps, pads, frames):
+    rng = np.random.default_rng(5)
+    weights = rng.standard_normal((24, 16, *taps)).astype(np.float32)
+    given = parse(
+        f"""graph @main(%x: f32[n, 16, {frames}, 6, 5]) {{
+          %w = constant() {{data = "w"}}
+          %y = conv(%x, %w) {{strides = (1, 1, 1), pads = {pads * 2}, dilations = (1, 1, 1)}}
+          %z = relu(%y)
+          return %z
+        }}""",
+        {"w": weights},
+    )
+    x = rng.standard_normal((2, 16, 4, 6, 5)).astype(np.float32)
+    (expected,) = interpret(given, x)
+    (got,) = tw.compile(given, threads=1)(x)
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-4, atol=1e-4)
