@@ -347,8 +347,9 @@ def _judged(
         if ratio(worst) <= MOST or ratio(worst) == math.inf:
             break
     status = RIGHT if ratio(worst) <= MOST else WRONG
-    alone = " (PyTorch has no f64 for it)" if exact is eager else ""
-    return Outcome(status, told(ratio(worst), ratios) + alone, ratio(worst), seconds)
+    message = told(ratio(worst), ratios) + (where(worst) if status == WRONG else "")
+    message += " (PyTorch has no f64 for it)" if exact is eager else ""
+    return Outcome(status, message, ratio(worst), seconds)
 
 
 def _decided(
@@ -441,6 +442,12 @@ def told(worst: float, ratios: Sequence[float]) -> str:
     if len(ratios) <= 2 or not all(0.0 < each < math.inf for each in ratios):
         return f"{worst:.2f}"
     return f"{worst:.2f} ({statistics.geometric_mean(ratios):.2f} in the mean of {len(ratios)})"
+
+
+def where(worst: Errors) -> str:
+    """The result whose ratio it is, with both errors."""
+    at = max(worst, key=lambda at: worst[at][0] / worst[at][1])
+    return f", result {at}: {worst[at][0]:.1e}, eager's {worst[at][1]:.1e}"
 
 
 def _distance(made: torch.Tensor, right: torch.Tensor) -> float:

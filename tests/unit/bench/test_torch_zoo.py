@@ -54,6 +54,11 @@ def test_the_mean_of_many_inputs_is_told_beside_the_ratio_that_counts(zoo):
     assert zoo.told(math.inf, [1.0, 1.0, math.inf]) == "inf"
 
 
+def test_the_result_that_is_off_most_is_told(zoo):
+    worst = {0: (2e-4, 1e-4), 1: (4e-5, 1e-5)}
+    assert zoo.where(worst) == ", result 1: 4.0e-05, eager's 1.0e-05"
+
+
 def test_zeros_become_noise(zoo):
     model = torch.nn.Linear(4, 4)
     kept = model.weight.detach().clone()
