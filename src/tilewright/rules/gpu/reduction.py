@@ -276,8 +276,6 @@ def share_parts(
             _, thread = sch.split(own, [1, threads])
         sch.bind(thread, "threadIdx.x")
         stored += stored_at(sch, part, thread)
-    if vector == 1:
-        sch.attempt(_unroll_some, sch, parts[0])
     if for_all:
         _own(sch, reference)
         return stored
@@ -298,13 +296,6 @@ def _unroll_turns(sch: Schedule, nest: Nest) -> None:
         sch.unroll(turn)
     else:
         sch.annotate(turn, "unroll", MOST_TURNS // 2)
-
-
-def _unroll_some(sch: Schedule, part: BlockRef) -> None:
-    """Of many turns some at a time, so that as many loads are under way."""
-    (*_, turn), (*_, turns) = sch.get_loops(part), loop_extents(sch, part)
-    if isinstance(turns, Const) and turns.value > MOST_TURNS:
-        sch.unroll(sch.split(turn, [None, MOST_TURNS // 2])[1])
 
 
 def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> None:
