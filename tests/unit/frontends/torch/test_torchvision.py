@@ -84,3 +84,16 @@ def test_regions_of_images_are_pooled_as_torchvision_does(roi_align, ratio, alig
     model = Regions(roi_align, 0.5, 3, 2, ratio, aligned)
     (made,) = interpret(import_program(model, (x, rois)).module, x.numpy(), rois.numpy())
     torch.testing.assert_close(torch.from_numpy(made), model(x, rois))
+
+
+def test_regions_pooled_to_a_size_that_calls_give(roi_align):
+    """Networks that pool to two sizes in one place: PyTorch makes a symbol of the second."""
+    x = torch.randn(2, 3, 9, 8)
+    rois = torch.tensor([[0, 1.0, 2.0, 9.0, 11.5], [1, 5.0, 5.0, 5.2, 5.1]])
+
+    def pooled(x, rois, bins):
+        return roi_align(x, rois, 0.5, bins, bins, 2, False) * 2
+
+    compiled = torch.compile(pooled, backend="tilewright", options={"fallback": "error"})
+    for bins in (3, 4, 5):
+        torch.testing.assert_close(compiled(x, rois, bins), pooled(x, rois, bins))

@@ -70,6 +70,10 @@ class Context(Emitter):
         found = self.args.get(name)
         return default if found is None else found
 
+    def settled(self, name: str) -> int:
+        """A number that code is made for; one that PyTorch has a symbol for stays as it was."""
+        return int(self.raw[name])
+
     # ------------------------------------------------------------------ results
 
     @property

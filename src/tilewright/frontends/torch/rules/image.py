@@ -126,9 +126,9 @@ def _roi_align(node: Context) -> Value:
         node["input"],
         slice_axis(node, regions, 1, 1, 5),
         node.cast(node.reshape(first, node.shape(first)[:1]), I64),
-        size=(int(node.args["pooled_height"]), int(node.args["pooled_width"])),
+        size=(node.settled("pooled_height"), node.settled("pooled_width")),
         scale=float(node.args["spatial_scale"]),
-        sampling_ratio=max(int(node.args["sampling_ratio"]), 0),
+        sampling_ratio=max(node.settled("sampling_ratio"), 0),
         half_pixel=bool(node.args["aligned"]),
     )
 
