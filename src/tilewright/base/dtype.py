@@ -99,6 +99,11 @@ class DType:
         return self.lanes > 1
 
     @property
+    def significand_bits(self) -> int:
+        """Of a float's digits, with the one that is not stored."""
+        return int(_finfo(self.numpy).nmant) + 1
+
+    @property
     def size_bytes(self) -> int:
         """Storage of one value. Types of less than a byte take a byte each in memory."""
         return self.lanes * max(1, self.bits // 8)

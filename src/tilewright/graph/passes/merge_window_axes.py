@@ -25,8 +25,6 @@ from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.types import items_of
 
-PLANE = 2  # axes of an image, which are left alone
-
 
 def merge_window_axes(module: Module, ctx: PassContext) -> Module:
     """Before: conv(%x) of 1 x 3 x 3.   After: reshape(conv(reshape(%x))) of 3 x 3."""
@@ -40,9 +38,12 @@ def merged(node: Node, scope: Scope) -> Replacement:
         return None
     x, weights, before = node.inputs[0], scope.constant(node.inputs[1]), node.output.tensor.shape
     shape = None if x is None else x.tensor.shape
-    if shape is None or before is None or weights is None or weights.ndim - 2 <= PLANE:
+    if shape is None or before is None or weights is None:
         return None
-    axis = _free_axis(node, weights.shape[2:])
+    _, _, *taps = weights.shape
+    if not taps[2:]:
+        return None  # images are left alone
+    axis = _free_axis(node, taps)
     if axis is None:
         return None
     near = sym.simplify(sym.mul(shape[axis], shape[axis + 1]))

@@ -10,11 +10,13 @@ this kind. `gemm_schedule` has the steps; `gemv` takes GEMMs of few rows, whose 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 
+from tilewright.base.dtype import DType
 from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
@@ -138,7 +140,7 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
         "m_chunks": (1,) if context.threads == 1 else chunk_counts(found, mr_max, context),
         "pack_a": (0, 1) if may_pack else (0,),
         "pack_b": packings(found, context),
-        "kc": (0, *parts_of_k(found, size, machine)),
+        "kc": parts_of_k(found, size, machine),
         "kc_outermost": (0, 1),
         "nc_panels": (1,) if is_dynamic_n or streaming else panel_counts(size, context),
         "pad_n": (1,) if is_dynamic_n else (0, 1),
@@ -213,17 +215,31 @@ def packings(found: Contraction, context: RuleContext) -> tuple[str, ...]:
 
 
 def parts_of_k(found: Contraction, size: Sizes, machine: Machine) -> tuple[int, ...]:
-    """Into what a long k may be cut: divisors, so that all parts are alike.
+    """Into what k may be cut: divisors, so that all parts are alike; 0 is all of it.
 
     A vector of B takes a share of L1 at least, so that partial sums are seldom in memory, and so
-    much that two panels of two vectors stay in L2 while the next ones come.
+    much that two panels of two vectors stay in L2 while the next ones come. A sum of very many
+    floats is always cut, where there are rows for it: in one chain it would lose digits.
     """
     steps = found.extent(found.k[0]) if len(found.k) == 1 else None
     least = machine.l1d.block_bytes // size.vector_bytes
     most = machine.l2.passing_bytes // (2 * 2 * size.vector_bytes)
-    if steps is None or steps <= most + most // 2:
-        return ()
-    return tuple(d for d in range(least, min(most, steps - 1) + 1) if steps % d == 0)
+    longest = longest_chain(found.block.writes[0].buffer.dtype)
+    if steps is None or steps <= min(most + most // 2, longest):
+        return (0,)
+    divisors = [d for d in range(1, min(most, steps - 1) + 1) if steps % d == 0]
+    parts = [d for d in divisors if d >= least]
+    if steps > longest and size.m > machine.address_registers:
+        short = [d for d in parts or divisors if least // 2 <= d <= longest]
+        if short:
+            return tuple(short)
+    return (0, *parts) if steps > most + most // 2 else (0,)
+
+
+def longest_chain(dtype: DType) -> int:
+    """Terms of a sum whose roundings, which grow as the root of their number, take no more than a
+    quarter of the digits."""
+    return 1 << dtype.significand_bits // 2 if dtype.is_float else sys.maxsize
 
 
 def panel_counts(size: Sizes, context: RuleContext) -> tuple[int, ...]:
