@@ -393,6 +393,13 @@ SCATTERED = {
     "any lines": (
         "scatter_elements", "axis = 1, ", (4, 5), [[3, 0], [1, 4]], (2, 2), ("m", 5), ("n", 2),
         ("n", 2)),
+    "one row": ("scatter_nd", "", (4, 6), [2], (6,)),
+    "one element": ("scatter_nd", "", (4, 6), [2, -1], ()),
+    "no rows": (
+        "scatter_nd", "", (4, 6), np.zeros((0, 1), np.int64), (0, 6), (4, 6), ("n", 1), ("n", 6)),
+    "no lines": (
+        "scatter_elements", "axis = 1, ", (4, 5), np.zeros((0, 2), np.int64), (0, 2), ("m", 5),
+        ("n", 2), ("n", 2)),
 }  # fmt: skip
 
 
