@@ -424,6 +424,20 @@ def test_updates_are_looked_for_by_all_results(form, reduction):
     assert "fallback" not in rules
 
 
+@pytest.mark.parametrize("shape", ["2, 2, 3, 4", "n, 2, h, 4"])
+@pytest.mark.parametrize("pad", [0, 1, 2])
+def test_where_the_greatest_of_windows_lie(shape, pad):
+    """Several results of one kernel; with a padding of 2 some windows see nothing else."""
+    window = f"kernel = (2, 2), strides = (2, 2), pads = {(pad,) * 4}, dilations = (1, 1)"
+    call = f"%y, %at = max_pool(%x) {{{window}}}"
+    net = graph.parse(f"graph @main(%x: f32[{shape}]) {{ {call} return %y, %at }}")
+    x = random(2, 2, 3, 4)
+    module = on_host(tw.compile(net, target="cuda -arch=sm_90a"))
+    wanted = graph.interpret(net, x)
+    for got, want in zip(fetched(module, module(x)), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_kernels_of_the_gpu_are_told_from_those_of_the_host():
     module = tw.compile(MODELS["gemv"], target="cuda", cache=False)
     assert module.codes.keys() == module.program.kernels.keys()
