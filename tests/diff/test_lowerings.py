@@ -656,6 +656,14 @@ case(
     outputs=2,
     note="least",
 )
+case(  # some windows see nothing of the image
+    "max_pool",
+    rand(2, 3, 3, 4),
+    kernel=(2, 2),
+    **window((2, 2), 2, 2),
+    outputs=2,
+    note="padding",
+)
 case(
     "max_pool",
     rand(2, 3, 7, 8, of=np.int8),

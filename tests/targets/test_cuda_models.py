@@ -393,6 +393,13 @@ SCATTERED = {
     "any lines": (
         "scatter_elements", "axis = 1, ", (4, 5), [[3, 0], [1, 4]], (2, 2), ("m", 5), ("n", 2),
         ("n", 2)),
+    "one row": ("scatter_nd", "", (4, 6), [2], (6,)),
+    "one element": ("scatter_nd", "", (4, 6), [2, -1], ()),
+    "no rows": (
+        "scatter_nd", "", (4, 6), np.zeros((0, 1), np.int64), (0, 6), (4, 6), ("n", 1), ("n", 6)),
+    "no lines": (
+        "scatter_elements", "axis = 1, ", (4, 5), np.zeros((0, 2), np.int64), (0, 2), ("m", 5),
+        ("n", 2), ("n", 2)),
 }  # fmt: skip
 
 
@@ -415,6 +422,20 @@ def test_updates_are_looked_for_by_all_results(form, reduction):
     np.testing.assert_allclose(got, np.asarray(want), rtol=1e-6)
     rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
     assert "fallback" not in rules
+
+
+@pytest.mark.parametrize("shape", ["2, 2, 3, 4", "n, 2, h, 4"])
+@pytest.mark.parametrize("pad", [0, 1, 2])
+def test_where_the_greatest_of_windows_lie(shape, pad):
+    """Several results of one kernel; with a padding of 2 some windows see nothing else."""
+    window = f"kernel = (2, 2), strides = (2, 2), pads = {(pad,) * 4}, dilations = (1, 1)"
+    call = f"%y, %at = max_pool(%x) {{{window}}}"
+    net = graph.parse(f"graph @main(%x: f32[{shape}]) {{ {call} return %y, %at }}")
+    x = random(2, 2, 3, 4)
+    module = on_host(tw.compile(net, target="cuda -arch=sm_90a"))
+    wanted = graph.interpret(net, x)
+    for got, want in zip(fetched(module, module(x)), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_kernels_of_the_gpu_are_told_from_those_of_the_host():

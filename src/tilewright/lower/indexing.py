@@ -23,7 +23,7 @@ from tilewright.lower.base import (
     wide_type,
 )
 from tilewright.lower.statements import loops, procedure, seq, store, when
-from tilewright.sym import Expr
+from tilewright.sym import ONE, Expr
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Stmt
 
@@ -188,7 +188,7 @@ def _of_updates(use: Use, x: Tensor, updates: Tensor, owned: _Owned) -> Tensor:
     of, axes, reduction = wide_type(x.dtype), _axes(owned), use["reduction"]
 
     def joined(*at: Expr) -> Expr:
-        new = te.cast(updates[owned.element(at, axes)], of)
+        new = te.cast(read_at(updates, owned.element(at, axes), *range(updates.ndim)), of)
         none = _nothing(reduction, of)
         own = te.if_then_else(owned.is_own(at[: owned.key], axes), new, none)
         return _REDUCE[reduction](own, axis=axes, init=te.cast(x[at], of))
@@ -215,7 +215,7 @@ def _scatter_elements(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> 
 
         def is_own(at: Sequence[Expr], update: Sequence[Expr]) -> Expr:
             inside = [at[d] < dim for d, dim in enumerate(updates.shape) if d != axis]
-            here = places[of_result(at, update)]
+            here = read_at(places, of_result(at, update), *range(x.ndim))
             return te.all(*inside, te.eq(here, te.cast(at[axis], here.dtype)))
 
         owned = _Owned(x.ndim, (updates.shape[axis],), is_own, of_result)
@@ -232,10 +232,10 @@ def _scatter_nd(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor
     assert depth is not None
 
     if use["by_results"]:
-        among, keys = tuple(updates.shape[:lead]), x.shape[:depth]
+        among, keys = tuple(updates.shape[:lead]) or (ONE,), x.shape[:depth]
 
         def place_of(*update: Expr) -> Expr:
-            where = [counted(indices[(*update, at)], x.shape[at]) for at in range(depth)]
+            where = [counted(indices[(*update[:lead], at)], x.shape[at]) for at in range(depth)]
             return flat_index(where, keys)
 
         places = _places(among, keys, place_of, f"{use.name}_at")
@@ -245,12 +245,12 @@ def _scatter_nd(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor
             return te.eq(here, te.cast(flat_index(key, keys), here.dtype))
 
         few, many = static(product(among)), static(product(keys))
-        has_totals = few is None or many is None or few <= many
+        has_totals = lead > 0 and (few is None or many is None or few <= many)
         owned = _Owned(
             depth,
             among,
             is_own,
-            lambda at, update: (*update, *at[depth:]),
+            lambda at, update: (*update[:lead], *at[depth:]),
             places if has_totals else None,
         )
         return _by_results(use, x, updates, owned)

@@ -39,7 +39,8 @@ def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
 
 def _greatest_at(use: Use, window: Window, made: Tensor) -> Tensor:
     """Where the greatest lie in the whole tensor: the first tap that has what was found, then its
-    place. Unlike a running pair of tap and value this compares by lanes."""
+    place; the first of its image for a window that sees padding alone. Unlike a running pair of tap
+    and value this compares by lanes."""
     none = te.const(I32.max, I32)
     found = image(use, made)
 
@@ -62,12 +63,14 @@ def _greatest_at(use: Use, window: Window, made: Tensor) -> Tensor:
     spatial = window.x.shape[2:]
 
     def position(n: Expr, c: Expr, *places: Expr) -> Expr:
-        chosen = split_index(te.cast(first_tap[(n, c, *places)], "index"), window.kernel)
+        tap = first_tap[(n, c, *places)]
+        chosen = split_index(te.cast(tap, INDEX), window.kernel)
         where = [window.place(axis, places[axis], chosen[axis]) for axis in range(window.rank)]
         order = list(reversed(range(window.rank))) if use["column_major"] else range(window.rank)
         flat = flat_index([where[axis] for axis in order], [spatial[axis] for axis in order])
         image = sym.add(sym.mul(n, window.x.shape[1]), c)
-        return te.cast(sym.add(flat, sym.mul(image, product(spatial))), I64)
+        inside = te.select(te.eq(tap, none), te.const(0, I64), te.cast(flat, I64))
+        return inside + te.cast(sym.mul(image, product(spatial)), I64)
 
     at: Tensor = compute_image(use, position, name=f"{use.name}_indices")
     return at

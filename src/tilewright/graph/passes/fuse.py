@@ -191,6 +191,8 @@ class _Fusion:
     def _is_of_windows(self, node: Node) -> bool:
         """Whether a node is a step from an image to the rows that its windows see, which copies
         into tiles of a product take."""
+        if len(node.outputs) != 1:
+            return False
         users = [self.nodes[user] for user in self.users.get(node.output, ())]
         if node.op == "pad":
             return pads_windows(node) and all(can_copy_windows(user) for user in users)
