@@ -396,6 +396,18 @@ def test_tiles_of_sizes_that_none_divides_are_no_larger(sizes):
     device_code(lower(made.schedule.function, "gpu", PassContext(target=target)), target)
 
 
+@pytest.mark.parametrize("sizes", [(16, 4096, 64, 24), (16, 512, 512, 16)])
+def test_tiles_of_sums_over_several_iterators_fit(sizes):
+    m, n, k, inner = sizes
+    a, b = te.placeholder((m, k, inner), name="a"), te.placeholder((k, inner, n), name="b")
+    r, s = te.reduce_axis((0, k), name="r"), te.reduce_axis((0, inner), name="s")
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, r, s] * b[r, s, j], axis=[r, s]), name="c")
+    target = Target.parse("cuda -arch=sm_80")
+    made = schedule(te.function([a, b, c], name="f"), target)
+    assert made.decisions[0].rule == "gemm"
+    device_code(lower(made.schedule.function, "gpu", PassContext(target=target)), target)
+
+
 @pytest.mark.parametrize(("op", "threads"), [
     ("softmax(%x) {axes = (1,)}", 256),  # two numbers of each element
     ("layer_norm(%x, %s, %b) {axis = 1}", 128),

@@ -182,7 +182,7 @@ def _apply(
         sch.restore(point)
         log.refusals.append(Refusal(block, rule.name, f"{text}: {error.message}"))
         try:
-            problem = _by_itself(rule, sch, block, context)
+            problem = _by_itself(rule, sch, block, priced.plan, context)
             done = problem and _scheduled(rule, sch, block, problem, priced.plan, context)
         except ScheduleError:
             done = ()
@@ -212,15 +212,20 @@ def _scheduled(
     return tuple(ref.name for ref in rule.apply(sch, problem, plan, context))
 
 
-def _by_itself(rule: Rule[Any, Any], sch: Schedule, block: str, context: RuleContext) -> Any:
+def _by_itself(
+    rule: Rule[Any, Any], sch: Schedule, block: str, plan: Any, context: RuleContext
+) -> Any:
     """What a rule finds when those who go on with the results of a block read a copy of them: what
-    cannot be done as results are made is then work of its own. None, where nobody goes on."""
+    cannot be done as results are made is then work of its own. None, where nobody goes on, or the
+    plan is not one for that."""
     reference = sch.get_block(block)
     if not sch.get_consumers(reference):
         return None
     for number in range(len(block_of(sch.function, block).writes)):
         sch.cache_write(reference, number, "global")
-    return rule.match(sch, reference, context)
+    problem = rule.match(sch, reference, context)
+    space = None if problem is None else rule.plans(problem, context)
+    return problem if space is not None and space.is_legal(plan) else None
 
 
 RuleSet = tuple[tuple[Rule[Any, Any], ...], ...]  # in the order they are tried; entries compete

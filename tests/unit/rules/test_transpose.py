@@ -6,6 +6,8 @@ import pytest
 from tilewright import te
 from tilewright.rules import schedule
 from tilewright.rules.cpu.transpose import TRANSPOSE
+from tilewright.rules.rule import Choice
+from tilewright.rules.space import plan_text
 
 SERVER, SMALL = "x86_64-linux-gnu -mcpu=emeraldrapids", "aarch64-linux-gnu -mcpu=neoverse-n1"
 
@@ -67,6 +69,23 @@ def test_a_row_with_padding_is_turned_whole(check_plans, target):
     turned_whole = [p for p in plans_of(found) if p.square > 1]
     assert turned_whole
     assert all(found.problem.strips(plan.row_vectors) == 1 for plan in turned_whole)
+
+
+@pytest.mark.parametrize("target", [SERVER, SMALL])
+@pytest.mark.parametrize("sizes", [(1, 130, 1, 200), (1, 64, 5, 28), (7, 64, 9, 28)])
+def test_every_plan_can_be_applied(sizes, target):
+    """Also those whose chunks leave a rest."""
+    batch, channels, height, width = sizes
+    a = te.placeholder(sizes, name="a")
+    shape = (batch, height, width, channels)
+    b = te.compute(shape, lambda n, i, j, c: a[n, c, i, j], name="b")
+    fn = te.function([a, b], name="image")
+    made = schedule(fn, target, threads=4)
+    assert not made.refusals
+    (offer,) = made.offers
+    for plan in plans_of(offer):
+        choices = {offer.block: Choice(TRANSPOSE.name, plan_text(plan))}
+        assert not schedule(fn, target, threads=4, choices=choices).refusals
 
 
 def plans_of(offer):

@@ -44,6 +44,33 @@ def test_matmul_takes_its_sizes_from_the_arguments(n: int, m: int, k: int) -> No
     np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)
 
 
+def test_sums_in_lanes_go_on_with_what_they_held() -> None:
+    """Loops over a reduction lie around the intermediate that it fills, used elsewhere or not."""
+    text = """
+func @f(%x: f32[5, 8], %y: f32[8]) stage scheduled {
+  reducer both(%a0: f32, %a1: f32, %b0: f32, %b1: f32) = (
+    %a0 + %b0, max(%a1, %b1)) identity (f32(0.0), f32(-inf))
+  alloc %most: f32[8]
+  for %k in 0..5 {
+    for %i in vector 0..8 {
+      block @b(%vi: spatial 8 = %i, %vk: reduce 5 = %k) {
+        reads %x[%vk, %vi]
+        writes %y[%vi], %most[%vi]
+        init {
+          %y[%vi] = 0.0
+          %most[%vi] = -inf
+        }
+        (%y[%vi], %most[%vi]) both= (%x[%vk, %vi], %x[%vk, %vi])
+      }
+    }
+  }
+}
+"""
+    x, y = random(5, 8), np.empty(8, np.float32)
+    run(text, x, y)
+    np.testing.assert_allclose(y, x.sum(0), rtol=1e-5, atol=1e-5)
+
+
 def test_a_matmul_of_64() -> None:
     a, b, c = random(64, 64), random(64, 64), np.empty((64, 64), np.float32)
     run(MATMUL, a, b, c)

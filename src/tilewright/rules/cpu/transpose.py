@@ -177,12 +177,12 @@ def _fits_squares(found: Transpose, c: Columns) -> Column:
 
 
 def _is_even(found: Transpose, c: Columns) -> Column:
-    """Whether chunks leave no rest: else nothing tells whose tiles are whose, where they are parts
-    of rows of several matrices."""
+    """Whether chunks leave no rest: else nothing tells whose tiles are whose, where threads share
+    out several loops as one."""
     strips = np.array([found.strips(count) for count in c["row_vectors"].tolist()])
-    others = total(found.nest, found.others)
-    plain = (strips == 1) | (others == 1)
-    even: Column = plain | ((others * strips) % c["chunk"] == 0)
+    loops = sum(found.nest.extent(at) is not ONE for at in found.others)
+    plain = loops + (strips > 1) <= 1
+    even: Column = plain | ((total(found.nest, found.others) * strips) % c["chunk"] == 0)
     return even
 
 
@@ -228,10 +228,11 @@ def apply(
     sch: Schedule, found: Transpose, plan: TransposePlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     nest, lanes, width = found.nest, found.lanes, found.width(plan.row_vectors, plan.square)
-    others = [nest.loops[at] for at in found.others]
+    units = [nest.loops[at] for at in found.others if nest.extent(at) is ONE]
+    others = [nest.loops[at] for at in found.others if nest.extent(at) is not ONE]
     outer_row, row = sch.split(nest.loops[found.along], [None, width])
     outer_column, column = sch.split(nest.loops[found.across], [None, lanes])
-    sch.reorder(*others, outer_row, outer_column, row, column)
+    sch.reorder(*units, *others, outer_row, outer_column, row, column)
     reference = sch.get_block(nest.name)
     copies: list[tuple[BlockRef, Access]] = []
     for access in found.reads:

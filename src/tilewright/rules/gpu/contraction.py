@@ -72,6 +72,7 @@ class Problem:
     x: int
     k: int  # of the summed iterator that is cut
     inner: int  # of the other summed iterators, together
+    planes: int  # of those of them that are no windows along y or x
     halo_y: int  # rows that a tile of one row reads
     halo_x: int
     stride_y: int
@@ -92,7 +93,7 @@ class Found:
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A sum of products with rows and columns enough for tiles, all sizes known."""
+    """A sum of products with rows and columns enough for tiles, its length known."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
@@ -135,19 +136,17 @@ def problem_of(found: Contraction) -> Problem:
         if at not in tiled:
             batch *= nest.guess(at)
     inner = [at for at in found.k if at != k]
-    count = 1
-    for at in inner:
-        count *= nest.guess(at)
     windows = {at: _window(found, at, inner) for at in (y, x) if at is not None}
-    halo_x, stride_x = windows[x]
-    halo_y, stride_y = windows[y] if y is not None else (1, 1)
+    halo_x, stride_x, taps_x = windows[x]
+    halo_y, stride_y, taps_y = windows[y] if y is not None else (1, 1, None)
     return Problem(
         batch,
         nest.guess(m),
         1 if y is None else nest.guess(y),
         nest.guess(x),
         nest.guess(k),
-        count,
+        prod(nest.guess(at) for at in inner),
+        prod(nest.guess(at) for at in inner if at not in (taps_x, taps_y)),
         halo_y,
         halo_x,
         stride_y,
@@ -156,12 +155,13 @@ def problem_of(found: Contraction) -> Problem:
     )
 
 
-def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int]:
-    """Of the second operand along a column: how many it reads for one result, and the stride."""
+def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int, int | None]:
+    """Of the second operand along a column: how many it reads for one result, the stride, and the
+    iterator of those."""
     nest, stride = found.nest, found.stride(found.b, at)
     if not isinstance(stride, Const) or not stride.value:
-        return 1, 1
-    reach, step = 1, None
+        return 1, 1, None
+    reach, step, taps = 1, None, None
     for other in inner:
         apart = found.stride(found.b, other)
         if not isinstance(apart, Const) or not apart.value:
@@ -170,8 +170,8 @@ def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int
             if apart.value * scale == stride.value or apart.value == stride.value * scale:
                 far, near = int(stride.value), int(apart.value)
                 reach = 1 + (nest.guess(other) - 1) * max(1, near // far)
-                step = max(1, far // near)
-    return reach, step or 1
+                step, taps = max(1, far // near), other
+    return reach, step or 1, taps
 
 
 # ------------------------------------------------------------------------------------ choosing
@@ -238,7 +238,9 @@ def _tile_elements(problem: Problem, c: Columns) -> Column:
 
 
 def _tile_rows(problem: Problem, c: Columns) -> Column:
-    found: Column = (c["block_y"] - 1) * problem.stride_y + problem.halo_y
+    """Of the second operand, of all planes."""
+    tile_y = (c["block_y"] - 1) * problem.stride_y + problem.halo_y
+    found: Column = problem.planes * tile_y
     return found
 
 

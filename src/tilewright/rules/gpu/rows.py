@@ -108,7 +108,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
     known = not any(nest.is_dynamic(list(nest.loops)) for nest in found.nests)
     last = all(_is_last_axis(nest, found, name) for name, nest in _named(found))
     handed_on = _handed_on(found)
-    # Numbers of a row aside; a register holds a word, or less once it is computed with.
+    # Numbers of a row aside; an element of less than a word takes a register of its own, too.
     kept = [max(size / elements, 4) * elements for elements, size in handed_on if elements > 1]
     again = _read_again(sch, found)
     kept += [length * max(buffer.dtype.size_bytes, 4) for buffer in again]

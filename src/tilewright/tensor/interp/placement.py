@@ -2,7 +2,8 @@
 
 A scheduled function lists its intermediates at the top, and says nothing of who shares them. The
 rule, which lowering follows too: an intermediate whose accesses all lie inside a parallel, vector,
-thread or virtual-thread loop is private to each iteration of it; else there is one for all.
+thread or virtual-thread loop is private to each iteration of it; else there is one for all. A
+reduction goes on with what its last iteration left: loops over it are around what it fills.
 In a kernel the memory scope has the last word, see `lanes.py`.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from tilewright import sym
 from tilewright.tensor.ir import (
+    REDUCE,
     SERIAL,
     UNROLL,
     Address,
@@ -48,7 +50,24 @@ class _Path:
             if mine != theirs:
                 break
             shared += 1
-        return _Path(self.stmts[: shared + 1], self.steps[:shared])
+        return self.until(shared)
+
+    def until(self, depth: int) -> _Path:
+        """The first so many steps."""
+        return _Path(self.stmts[: depth + 1], self.steps[:depth])
+
+    def outside_of_reduction(self) -> _Path:
+        """The way to the outermost loop that a reduction around the last statement runs over."""
+        summed = {
+            var
+            for block in self.stmts
+            if isinstance(block, Block)
+            for it, at in zip(block.iters, block.bindings, strict=True)
+            if it.kind == REDUCE
+            for var in sym.free_vars(at)
+        }
+        loops = (at for at, s in enumerate(self.stmts) if isinstance(s, For) and s.var in summed)
+        return self.until(next(loops, len(self.steps)))
 
     def home(self) -> Stmt:
         """The body of the innermost concurrent loop on the way, or of the function."""
@@ -63,8 +82,11 @@ def homes(fn: Function) -> dict[Stmt, list[Buffer]]:
     """The statements around which the function's intermediates come into being."""
     found: dict[Buffer, _Path] = {}
     for path in _paths(fn.body):
-        for buffer in accessed(path.stmts[-1]):
-            found[buffer] = found[buffer].common(path) if buffer in found else path
+        stmt = path.stmts[-1]
+        for buffer in accessed(stmt):
+            fills = isinstance(stmt, Update) and buffer in stmt.buffers
+            used = path.outside_of_reduction() if fills else path
+            found[buffer] = found[buffer].common(used) if buffer in found else used
     result: dict[Stmt, list[Buffer]] = {}
     for buffer in fn.allocs:
         home = found[buffer].home() if buffer in found else fn.body
