@@ -55,11 +55,9 @@ def figure(name: str, fn: Function, a: np.ndarray, b: np.ndarray) -> list[report
     ]
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
     figures: list[report.Figure] = []
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return figures
     random = np.random.default_rng(0)
     for n in SIZES:
         a = random.standard_normal((n, n), dtype=np.float32)

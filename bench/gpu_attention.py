@@ -22,7 +22,6 @@ from tilewright import graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
 from tilewright.rules.rule import Choice
-from tilewright.runtime import cuda
 from tilewright.tensor.ir import Function
 
 TARGET = "cuda -arch=sm_90a"
@@ -146,10 +145,8 @@ def figures_of(name: str, case: Case, search: int) -> list[report.Figure]:
     return shown
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
     figures: list[report.Figure] = []
     for name in options.only or CASES:
         figures += figures_of(name, CASES[name], options.search)

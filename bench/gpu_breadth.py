@@ -133,10 +133,8 @@ def figures_of(name: str, told: dict[str, Any], options: argparse.Namespace) -> 
     return found
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
     kept = journal.Journal.of(options)
     found = sorted(path.stem for path in options.models.glob("*.onnx"))
     names = [name for name in options.only or found if name in found]

@@ -25,7 +25,6 @@ import gpu_zoo
 import numpy as np
 import report
 
-from tilewright.runtime import cuda
 from tilewright.runtime.sources import FOLDER
 
 WANT_COLD_S, WANT_CACHED_S = 12.0, 1.5
@@ -124,10 +123,8 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
         ]
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
     return [figure for name in options.only for figure in figures_of(name, options)]
 
 

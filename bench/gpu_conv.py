@@ -313,10 +313,8 @@ def compare_plans(cases: list[conv.Case], options: argparse.Namespace) -> list[r
     return figures
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     cases = [

@@ -24,7 +24,6 @@ from gpu_turns import Run, captured, cheapest, copies_of, print_plans, recorded,
 import tilewright as tw
 from tilewright import te
 from tilewright.rules import Scheduled, schedule
-from tilewright.runtime import cuda
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.ir import Function, annotated
 
@@ -197,10 +196,8 @@ def figures_of(
     ]
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
     figures: list[report.Figure] = []
     for case in options.only or CASES:
         torch.backends.cuda.matmul.allow_tf32 = case == "tf32"

@@ -169,10 +169,8 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     ]
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
     figures: list[report.Figure] = []
     for name in options.only or CASES:
         try:

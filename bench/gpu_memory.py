@@ -144,10 +144,8 @@ def figures_of(
     ]
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
     figures: list[report.Figure] = []
     for dtype in TYPES:
         operands = Operands(dtype, options.rows, options.columns)

@@ -223,10 +223,8 @@ def timeline(name: str, kernels: list[Ran]) -> list[report.Figure]:
     ]
 
 
+@report.on_gpu
 def measure(options: argparse.Namespace) -> list[report.Figure]:
-    if not cuda.is_available():
-        print("skipped: no NVIDIA GPU can be used here")
-        return []
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     figures: list[report.Figure] = []

@@ -19,12 +19,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilewright.base.host import described_machine
+from tilewright.runtime import cuda
 
 try:
     from rich.console import Console
@@ -48,12 +50,28 @@ class Figure:
     ok: bool | None = None
 
 
+Measure = Callable[[argparse.Namespace], list[Figure]]
+
+
 def at_most(name: str, value: float, unit: str, limit: float) -> Figure:
     return Figure(name, value, unit, f"<= {limit:g}", bool(value <= limit))
 
 
 def at_least(name: str, value: float, unit: str, limit: float) -> Figure:
     return Figure(name, value, unit, f">= {limit:g}", bool(value >= limit))
+
+
+def on_gpu(measure: Measure) -> Measure:
+    """A benchmark that says so, and has no figures, where no NVIDIA GPU can be used."""
+
+    @wraps(measure)
+    def measured(options: argparse.Namespace) -> list[Figure]:
+        if cuda.is_available():
+            return measure(options)
+        print("skipped: no NVIDIA GPU can be used here")
+        return []
+
+    return measured
 
 
 def tracked(ends: Iterable[Any], what: str, total: int) -> Iterable[Any]:
