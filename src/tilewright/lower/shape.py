@@ -239,11 +239,17 @@ def _pad(
         if may_be(named, axis)
     }
     touched = [axis for axis, (before, after) in amount.items() if (before, after) != (ZERO, ZERO)]
+    before = {axis: amount[axis][0] for axis in touched}
     if use["mode"] == "constant":
-        return _framed(use, x, {axis: amount[axis][0] for axis in touched}, value)
+        fill = te.const(0, x.dtype) if value is None else value[(0,) * value.ndim]
+        return _framed(use, x, before, lambda _: fill)
     places = {axis: _repeated(use["mode"], x.shape[axis], *amount[axis]) for axis in touched}
     if pads is None and axes is None:
-        return _surrounded(use, x, {axis: amount[axis][0] for axis in touched}, places)
+
+        def repeated(index: Sequence[Expr]) -> Expr:
+            return x[tuple([places[a](at) if a in places else at for a, at in enumerate(index)])]
+
+        return _framed(use, x, before, repeated)
     # Places that depend on memory are computed once per axis.
     tables = {
         axis: te.compute(
@@ -263,26 +269,10 @@ def _pad(
     return te.compute(use.shape, element, name=use.name)
 
 
-def _framed(use: Use, x: Tensor, before: dict[int, Expr], value: Tensor | None) -> Tensor:
-    """x with one value around it."""
-
-    def element(*index: Expr) -> Expr:
-        found, tests = list(index), []
-        for axis, amount in before.items():
-            found[axis] = sym.simplify(sym.sub(index[axis], amount))
-            tests += [sym.le(0, found[axis]), sym.lt(found[axis], x.shape[axis])]
-        if not tests:
-            return x[index]
-        fill = te.const(0, x.dtype) if value is None else value[(0,) * value.ndim]
-        return te.if_then_else(te.all(*tests), x[tuple(found)], fill)
-
-    return te.compute(use.shape, element, name=use.name)
-
-
-def _surrounded(
-    use: Use, x: Tensor, before: dict[int, Expr], places: dict[int, Callable[[Expr], Expr]]
+def _framed(
+    use: Use, x: Tensor, before: dict[int, Expr], outside: Callable[[Sequence[Expr]], Expr]
 ) -> Tensor:
-    """x with elements of its own around it; what lies inside is told apart, to be copied as is."""
+    """x and what is `outside` of it, told apart, so that x is copied as it lies."""
 
     def element(*index: Expr) -> Expr:
         inside, tests = list(index), []
@@ -291,8 +281,7 @@ def _surrounded(
             tests += [sym.le(0, inside[axis]), sym.lt(inside[axis], x.shape[axis])]
         if not tests:
             return x[index]
-        found = [places[axis](at) if axis in places else at for axis, at in enumerate(index)]
-        return te.if_then_else(te.all(*tests), x[tuple(inside)], x[tuple(found)])
+        return te.if_then_else(te.all(*tests), x[tuple(inside)], outside(index))
 
     return te.compute(use.shape, element, name=use.name)
 
