@@ -35,8 +35,7 @@ from tilewright.driver.kernels import (
 from tilewright.driver.libraries import LIBRARY, is_library
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
-from tilewright.rules import Scheduled, schedule
-from tilewright.rules.gpu import MODEST
+from tilewright.rules import MODEST, Scheduled, schedule
 from tilewright.rules.library import with_library
 from tilewright.rules.rule import Choice, Decision, Refusal
 from tilewright.sym import Expr, Var
@@ -84,10 +83,14 @@ def _ranges(job: Job, fn: Function) -> list[Expr]:
     return [cond for size, low, high in found for cond in (sym.le(low, size), sym.le(size, high))]
 
 
+def _weights(job: Job, fn: Function) -> tuple[str, ...]:
+    """The parameters that are known before any call."""
+    return tuple(fn.params[at].name for at in sorted(job.constants))
+
+
 def schedule_job(job: Job, fn: Function) -> Scheduled:
     """The function of a job scheduled by rules, with all that was decided."""
-    setting = job.setting
-    weights = tuple(fn.params[at].name for at in sorted(job.constants))
+    setting, weights = job.setting, _weights(job, fn)
 
     def scheduled(choices: Mapping[str, Choice]) -> Scheduled:
         for block, choice in choices.items():
@@ -155,7 +158,7 @@ def _compiled(job: Job) -> Kernel:
             Refusal(each.block, PLAIN, f"instead of {each.rule}: {error.message}")
             for each in made.decisions
         ]
-        if job.setting.target.kind == CUDA:
+        if job.setting.target.kind in MODEST:
             made = _modest(job, fn)
             kernel = _kernel(job, fn, made.schedule.function)
             return replace(kernel, decisions=made.decisions, refusals=(*made.refusals, *lost))
@@ -165,9 +168,9 @@ def _compiled(job: Job) -> Kernel:
 
 def _modest(job: Job, fn: Function) -> Scheduled:
     """The function scheduled by the rules that serve any block."""
-    setting = job.setting
-    weights = tuple(fn.params[at].name for at in sorted(job.constants))
-    return schedule(fn, setting.target, threads=setting.threads, constants=weights, only=MODEST)
+    setting, only = job.setting, MODEST[job.setting.target.kind]
+    known = _weights(job, fn)
+    return schedule(fn, setting.target, threads=setting.threads, constants=known, only=only)
 
 
 def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:

@@ -19,6 +19,7 @@ from tilewright.base.errors import UserError
 from tilewright.base.target import CPU, CUDA, WASM, Target
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu import RULES as CPU_RULES
+from tilewright.rules.gpu import MODEST as GPU_MODEST
 from tilewright.rules.gpu import RULES as GPU_RULES
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.rule import (
@@ -40,6 +41,7 @@ from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks
 
 RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES, CUDA: GPU_RULES}
+MODEST: Mapping[str, frozenset[str]] = {CUDA: GPU_MODEST}  # rules that ask for nothing scarce
 
 
 RIVAL_TIMES = 4.0  # the default's cost: what takes longer by another rule is no alternative
