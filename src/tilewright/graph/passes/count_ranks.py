@@ -72,7 +72,8 @@ def counted(target: Target, node: Node, scope: Scope) -> Replacement:
     if not shape or not best or any(_known(dim) == 0 for dim in (*shape, *best)):
         return None
     axis, sm = node["axis"], multiprocessor_of(target)
-    count, pieces = _known(best[axis]), whole()
+    count = _known(best[axis])
+    pieces: tuple[int, ...] = (1,)  # of one element: all are compared
     if count is not None:
         # A line of any length is one that is worth pieces, more rather than less.
         length = _known(shape[axis]) or count * sm.warp**2
@@ -82,18 +83,13 @@ def counted(target: Target, node: Node, scope: Scope) -> Replacement:
     return [replace(node, attributes=attributes(**chosen))]
 
 
-def whole() -> tuple[int, ...]:
-    """Pieces of one element: no pieces."""
-    return (1,)
-
-
 def _known(dim: Expr) -> int | None:
     return int(dim.value) if isinstance(dim, Const) else None
 
 
 def pieces_of(lines: int, length: int, count: int, sm: Multiprocessor) -> tuple[int, ...]:
     """The elements of a piece, a power of two, once or several times."""
-    choices = [whole()]
+    choices: list[tuple[int, ...]] = [(1,)]
     for bits in range(1, length.bit_length()):
         left, times = -(-length >> bits), 1
         while left > count:
@@ -114,7 +110,7 @@ def cycles(lines: int, length: int, count: int, pieces: Sequence[int], sm: Multi
         kept = min(count, extent)
         steps += many * (many + kept)
         many = kept * piece
-    kernels = len(cut) + len(extents) * len(("keys", "ranks", "places"))
+    kernels = len(cut) + 3 * len(extents)
     work = 3 * lines * steps  # a load, a comparison, a sum
     # Each kernel waits for the one before it, then for memory.
     return 2 * kernels * sm.launch_cycles + work / (sm.count * sm.warp)
