@@ -137,7 +137,8 @@ def attend_of(dtype: str, keys: int, features: int) -> TensorIntrin:
 
 
 def attend_registers(keys: Any, features: int) -> Any:
-    """That a thread needs for a step of attention: scores, powers in pairs, sums, and the rest."""
+    """That a thread needs for a step of attention: scores, powers in pairs, sums, and as many as
+    the assembler takes for addresses and greatest scores; with fewer it serializes products."""
     return (keys + keys // PAIR + features) * M // THREADS + 32
 
 

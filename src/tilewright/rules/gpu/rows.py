@@ -279,6 +279,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     alone = sm.global_latency_cycles + steps + stages * turns * 8.0
     per_wave = np.maximum(resident * (issued + shared), alone)
     memory, work = found.moved_bytes / sm.memory_bytes_per_cycle, waves * per_wave
+    # Both run beside each other but for a quarter of the shorter one: begins and ends of rows.
     return Cost.of(memory=memory, work=np.maximum(work - 0.75 * memory, 0.25 * work))
 
 

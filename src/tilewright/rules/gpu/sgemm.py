@@ -193,7 +193,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Threads meet once in a step; what the others of a multiprocessor do then is done.
     meets = sm.warp * np.where(resident > 1, 1, 2)
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
-    # A warp that has nobody beside it waits for its operands.
+    # A warp that has nobody beside it waits for its operands, and issues less in a row.
     alone = c["block_k"] * (sums + sums / 4 + sm.shared_latency_cycles)
     busy = np.maximum(busy + meets, np.maximum(alone, waiting))
     through_tiles = waves * steps * busy
