@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import weakref
+from _weakref import _remove_dead_weakref as remove_dead  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -35,8 +36,7 @@ _live: dict[tuple[Any, ...], _Entry] = {}
 
 
 def _forget(entry: _Entry) -> None:
-    if _live.get(entry.key) is entry:
-        del _live[entry.key]
+    remove_dead(_live, entry.key)  # in one step: another thread may make the node again
 
 
 class Interned(type):
@@ -52,12 +52,12 @@ class Interned(type):
                 node = super().__call__(*args)
                 entry = _Entry(node, _forget)
                 entry.key = key
-                other = _live.setdefault(key, entry)
-                if other is not entry:  # of another thread, or of a node that died just now
+                # Another is of another thread, or of a node that died just now.
+                while (other := _live.setdefault(key, entry)) is not entry:
                     first = other()
                     if first is not None:
                         return first
-                    _live[key] = entry
+                    remove_dead(_live, key)
             return node
 
 

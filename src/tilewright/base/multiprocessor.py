@@ -29,6 +29,7 @@ class Multiprocessor:
     static_shared_bytes: int  # without asking the driver for more
     shared_latency_cycles: int  # of a warp alone, from asking for operands to having them
     global_latency_cycles: int  # from asking memory to having a tile
+    dispatch_cycles: int  # from one block that it is given to the next
     launch_cycles: int  # of one more kernel in a graph, with the round trip of its operands
     meeting_cycles: int  # of all blocks of a kernel, until each knows that all have arrived
     memory_bytes_per_cycle: float  # of the whole GPU
@@ -56,6 +57,7 @@ class Multiprocessor:
 
 WARP = 32  # threads that run in step: of the programming model, not of one processor
 USUAL_THREADS = 256  # of a block where nothing asks for more or fewer
+STATIC_SHARED_BYTES = 48 * 1024  # of a block, without asking the driver for more
 LINE_BYTES = 128  # of its caches, and what buffers in shared memory are aligned to
 BULK_ROW_BYTES = 16  # that rows of tensors are a multiple of, where bulk copies take parts of them
 
@@ -66,6 +68,13 @@ EARLY_FLOPS_PER_BYTE = 4
 
 # Steps of an epilogue, of 16 bytes each, whose loads are under way: they cover a latency.
 LOADS_AHEAD = 4
+
+# Numbers of 16 bits that a thread keeps as f32 where it uses them again: half of its registers.
+WIDE_NUMBERS = 64
+
+# Of weights, beyond its slots, that a block has brought to L2 before it may read what others make:
+# what memory hands it meanwhile.
+NEAR_BYTES = 64 << 10
 
 # What every block of a kernel may compute for itself, in a third of its shared memory.
 PROLOGUE_ELEMENTS = 4096
@@ -89,9 +98,10 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         division_instructions=6,
         shared_words_per_cycle=32,
         shared_bytes=target.shared_bytes,
-        static_shared_bytes=48 * 1024,
+        static_shared_bytes=STATIC_SHARED_BYTES,
         shared_latency_cycles=22,
         global_latency_cycles=700,
+        dispatch_cycles=141,
         launch_cycles=2500,
         meeting_cycles=1700,
         memory_bytes_per_cycle=2400.0 if number >= 90 else 1400.0,

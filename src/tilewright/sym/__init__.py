@@ -59,6 +59,7 @@ from tilewright.sym.ops import (
     mul,
     ne,
     rebuild,
+    rebuilt,
     select,
     sub,
 )
@@ -67,6 +68,7 @@ from tilewright.sym.region import symbolic_bounds
 from tilewright.sym.simplify import simplify
 from tilewright.sym.text import format_expr
 from tilewright.sym.visit import (
+    above,
     conjuncts,
     fold,
     free_vars,

@@ -6,7 +6,7 @@ changed, so `new is old` tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from tilewright.sym.expr import TRUE, And, Expr, Var
@@ -46,8 +46,7 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr], done: dict[Expr, Expr] | N
             continue
         if old:
             new = tuple([done[child] for child in old])
-            same = all(a is b for a, b in zip(old, new, strict=True))
-            done[expr] = rule(expr if same else expr.with_children(new))
+            done[expr] = rule(expr if new == old else expr.with_children(new))
         else:
             done[expr] = rule(expr)
     return done[root]
@@ -89,6 +88,9 @@ def replaced(root: Expr, done: dict[Expr, Expr]) -> Expr:
             stack.pop()
             continue
         old = expr.children()
+        if not old:
+            done[stack.pop()] = expr
+            continue
         missing = [child for child in old if child not in done]
         if missing:
             stack += missing
@@ -97,6 +99,27 @@ def replaced(root: Expr, done: dict[Expr, Expr]) -> Expr:
         new = tuple([done[child] for child in old])
         done[expr] = expr if new == old else rebuilt(expr, new)
     return done[root]
+
+
+def above(leaf: Expr, roots: Iterable[Expr]) -> list[Expr]:
+    """The distinct nodes of the roots that a leaf is below of, children first."""
+    found: dict[Expr, bool] = {leaf: True}
+    order: list[Expr] = []
+    stack = list(roots)
+    while stack:
+        expr = stack[-1]
+        if expr in found:
+            stack.pop()
+            continue
+        children = expr.children()
+        missing = [child for child in children if child not in found]
+        if missing:
+            stack += missing
+            continue
+        found[stack.pop()] = is_above = any(found[child] for child in children)
+        if is_above:
+            order.append(expr)
+    return order
 
 
 _KEEP = 1 << 16

@@ -58,6 +58,7 @@ from tilewright.te.math import (
     round,
     round_tf32,
     rsqrt,
+    saturating_div,
     shift_left,
     shift_right,
     sigmoid,

@@ -21,7 +21,7 @@ from tilewright.te.operation import ExternOp, Shape, Tensor, shape_of
 from tilewright.te.scalar import DTypeLike
 from tilewright.te.source import clean_name, type_error, user_loc, value_error
 from tilewright.tensor import externs
-from tilewright.tensor.ir import Address, Buffer, ExternCall, Load, Stmt, Value
+from tilewright.tensor.ir import INDEPENDENT, Address, Buffer, ExternCall, Load, Stmt, Value
 from tilewright.tensor.regions import whole
 from tilewright.tensor.visit import written_buffers
 
@@ -130,17 +130,22 @@ def call_packed(symbol: str, *buffers: Any, outputs: int = 1) -> Stmt:
 def extern(
     shape: Any,
     inputs: Sequence[Tensor],
-    fcompute: str | Callable[[list[BufferView], list[BufferView]], Stmt],
+    fcompute: str | Callable[..., Stmt],
     name: str = "extern",
     dtype: DTypeLike | Sequence[DTypeLike] | None = None,
     tag: str = "",
     attrs: Mapping[str, Value] | None = None,
     behavior: Callable[..., Any] | None = None,
+    over: Sequence[Any] = (),
+    then: Sequence[tuple[Sequence[Any], Callable[..., Stmt]]] = (),
 ) -> Any:
     """One tensor, or with several shapes a tuple of tensors, from a kernel over whole tensors.
 
     `fcompute` is the kernel's symbol, or a function (ins, outs) that returns the statement.
     `behavior` says, over NumPy arrays, what the symbol does: inputs first, then outputs to fill.
+    With extents `over` the function is (ins, outs, *at), and its statement does one of as many
+    pieces of work: each writes elements of its own, and reads of outputs only those. `then` has
+    more extents and functions, whose work follows.
 
     Examples:
         >>> import numpy as np
@@ -166,7 +171,11 @@ def extern(
     suffix = [f"{name}.v{k}" for k in range(len(shapes))] if several else [name]
     types = _dtypes(dtype, sources, len(shapes), name)
     outs = [Buffer(n, s, of) for n, s, of in zip(suffix, shapes, types, strict=True)]
+    pieces = shape_of(over, name)
+    at = [sym.var(f"vi{k}") for k in range(len(pieces))]
     if isinstance(fcompute, str):
+        if pieces:
+            raise type_error("TW2418", f"{name} is a symbol: it computes whole tensors")
         body: Any = call_packed(
             fcompute, *(BufferView(b) for b in (*ins, *outs)), outputs=len(outs)
         )
@@ -175,9 +184,24 @@ def extern(
     else:
         if behavior is not None:
             raise type_error("TW2418", f"{name} has a behavior but names no symbol")
-        body = fcompute([BufferView(b) for b in ins], [BufferView(b) for b in outs])
-    _check_body(name, body, ins, outs)
-    op = ExternOp(name, sources, tuple(ins), tuple(outs), body, annotations_of(tag, attrs), loc)
+        body = fcompute([BufferView(b) for b in ins], [BufferView(b) for b in outs], *at)
+    more = []
+    for extents, function in _following(then, name):
+        each = [sym.var(f"vi{k}") for k in range(len(extents))]
+        made = function([BufferView(b) for b in ins], [BufferView(b) for b in outs], *each)
+        more.append((tuple(zip(each, extents, strict=True)), made))
+    _check_body(name, [body, *(made for _, made in more)], ins, outs)
+    op = ExternOp(
+        name,
+        sources,
+        tuple(ins),
+        tuple(outs),
+        body,
+        annotations_of(tag, {**(attrs or {}), **({INDEPENDENT: 1} if pieces else {})}),
+        loc,
+        tuple(zip(at, pieces, strict=True)),
+        tuple(more),
+    )
     return op.outputs if several else op.output(0)
 
 
@@ -206,19 +230,34 @@ def _dtypes(given: Any, inputs: tuple[Tensor, ...], count: int, name: str) -> li
     return [_dtype(one) for one in given]
 
 
+def _following(then: Any, name: str) -> list[tuple[Shape, Callable[..., Stmt]]]:
+    """What follows the pieces of work, checked."""
+    found = []
+    for one in then if isinstance(then, (tuple, list)) else (then,):
+        if not isinstance(one, (tuple, list)) or len(one) != 2 or not callable(one[1]):
+            raise type_error(
+                "TW2418",
+                f"what follows in {name} is {one!r}, not extents and a function",
+                help="pass then=[(extents, function)]",
+            )
+        found.append((shape_of(one[0], name), one[1]))
+    return found
+
+
 def _check_symbol(symbol: Any) -> None:
     if not isinstance(symbol, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", symbol):
         raise type_error("TW2418", f"{symbol!r} is not the name of a kernel")
 
 
-def _check_body(name: str, body: Any, ins: list[Buffer], outs: list[Buffer]) -> None:
-    if not isinstance(body, Stmt):
-        raise type_error(
-            "TW2418",
-            f"the function of {name} returns {type(body).__name__}, not a statement",
-            help="return te.call_packed(symbol, *ins, *outs)",
-        )
-    written = written_buffers(body)
+def _check_body(name: str, bodies: list[Any], ins: list[Buffer], outs: list[Buffer]) -> None:
+    for body in bodies:
+        if not isinstance(body, Stmt):
+            raise type_error(
+                "TW2418",
+                f"the function of {name} returns {type(body).__name__}, not a statement",
+                help="return te.call_packed(symbol, *ins, *outs)",
+            )
+    written = {buffer for body in bodies for buffer in written_buffers(body)}
     for buffer in outs:
         if buffer not in written:
             raise value_error("TW2418", f"the statement of {name} does not write {buffer.name}")

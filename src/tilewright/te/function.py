@@ -255,10 +255,16 @@ class _Lowering:
     def _extern(self, op: ExternOp) -> Stmt:
         mapping = {b: self.buffers[t] for b, t in zip(op.ins, op.inputs, strict=True)}
         mapping |= {b: self._target(t) for b, t in zip(op.outs, op.outputs, strict=True)}
-        body = replace_buffers(op.body, mapping)
-        if isinstance(body, ExternCall):
-            body = replace(body, loc=op.loc)
-        return self._block(op, _Nest(op.loc), body, None)
+        blocks = []
+        for over, stmt in ((op.over, op.body), *op.then):
+            body = replace_buffers(stmt, mapping)
+            if isinstance(body, ExternCall):
+                body = replace(body, loc=op.loc)
+            nest = _Nest(op.loc)
+            for var, extent in over:
+                nest.add_plain(var, extent)
+            blocks.append(self._block(op, nest, body, None))
+        return seq(*blocks)
 
     # ------------------------------------------------------------------ scans
 
@@ -285,12 +291,8 @@ class _Lowering:
 
     def _copied_init(self, scan: ScanOp, init: Tensor, state: Buffer) -> Stmt:
         nest = _Nest(scan.loc)
-        names = [f"i{k}" for k in range(init.ndim)]
-        loops = [sym.var(name) for name in names]
-        for loop, name, extent in zip(loops, names, init.shape, strict=True):
-            nest.iters.append(Iter(sym.var(f"v{name}"), extent))
-            nest.bindings.append(loop)
-            nest.loops.append((loop, extent))
+        for k, extent in enumerate(init.shape):
+            nest.add_plain(sym.var(f"vi{k}"), extent)
         index = tuple([it.var for it in nest.iters])
         body = Store(state, index, Load(self.buffers[init], index), loc=scan.loc)
         named = PlaceholderOp(f"{scan.name}_init", init.shape, init.dtype, scan.loc)
@@ -325,6 +327,13 @@ class _Nest:
         self.values[axis] = sym.add(inner, start)
         self.axes[inner] = sym.sub(axis, start)
         self.shifted |= start is not ZERO
+
+    def add_plain(self, var: Var, extent: Expr) -> None:
+        """An iterator that is known already, with a loop of its own."""
+        loop = sym.var(var.name.removeprefix("v"))
+        self.iters.append(Iter(var, extent))
+        self.bindings.append(loop)
+        self.loops.append((loop, extent))
 
     def around(self, stmt: Stmt) -> Stmt:
         for loop, extent in reversed(self.loops):

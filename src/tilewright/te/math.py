@@ -382,6 +382,17 @@ def fma(a: Any, b: Any, c: Any) -> Expr:
     return call("fma", value_of(a), b, c)
 
 
+def saturating_div(a: Any, b: Any) -> Expr:
+    """a / b, of which only that it is beyond what a byte holds matters where it is.
+
+    Examples:
+        >>> from tilewright import te
+        >>> print(te.saturating_div(te.var("x", "f32"), te.var("y", "f32")))
+        saturating_div(%x, %y)
+    """
+    return binary("saturating_div", a, b)
+
+
 def floor(x: Any) -> Expr:
     """The greatest integer that is not above.
 

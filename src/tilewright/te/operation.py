@@ -17,7 +17,7 @@ from tilewright import sym
 from tilewright.base.dtype import INDEX, DType
 from tilewright.base.intern import Interned, interned, node, set_once
 from tilewright.base.loc import UNKNOWN, Loc
-from tilewright.sym import Const, Expr
+from tilewright.sym import Const, Expr, Var
 from tilewright.sym.text import FORMATTERS, ExprPrinter
 from tilewright.te.axis import IterVar, bound
 from tilewright.te.source import type_error, value_error
@@ -336,7 +336,8 @@ class ScanOp(Operation):
 
 @node
 class ExternOp(Operation):
-    """Outputs written by one opaque statement over whole tensors.
+    """Outputs written by one opaque statement over whole tensors, or by one for each value of some
+    independent variables, `over`, with their extents.
 
     `body` speaks of stand-in buffers, `ins` for the inputs and `outs` for the outputs.
 
@@ -354,6 +355,8 @@ class ExternOp(Operation):
     body: Stmt
     annotations: Annotations = ()
     loc: Loc = UNKNOWN
+    over: tuple[tuple[Var, Expr], ...] = ()
+    then: tuple[tuple[tuple[tuple[Var, Expr], ...], Stmt], ...] = ()  # more of these, in order
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

@@ -18,7 +18,7 @@ from tilewright.base.dtype import U64, DType
 from tilewright.base.html import program
 from tilewright.base.intern import interned, node, set_once
 from tilewright.base.loc import UNKNOWN, Loc
-from tilewright.sym import TRUE, ZERO, Expr, Size, Var, sub
+from tilewright.sym import TRUE, ZERO, Const, Expr, Size, Var, sub
 from tilewright.tensor.scopes import MemoryScope, memory_of
 
 # --------------------------------------------------------------------------- buffers
@@ -44,6 +44,16 @@ class Buffer:
     dtype: DType
     scope: str = "global"
     align: tuple[tuple[int, int, int], ...] = ()  # (axis, factor, offset) of storage_align
+
+    @property
+    def constant_bytes(self) -> int | None:
+        """Its size; None where a dimension is dynamic."""
+        size = self.dtype.size_bytes
+        for dim in self.shape:
+            if not isinstance(dim, Const):
+                return None
+            size *= int(dim.value)
+        return size
 
     @property
     def rank(self) -> int:
@@ -600,6 +610,11 @@ class Function:
 
     def __hash__(self) -> int:
         return hash((self.name, len(self.params), self.stage))
+
+
+# Of a block: no instance writes what another one reads or writes. What places its data tells cannot
+# be proved; the interpreter finds races.
+INDEPENDENT = "independent"
 
 
 def annotation(holder: For | Block, key: str, default: Any = None) -> Any:

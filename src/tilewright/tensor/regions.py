@@ -210,8 +210,10 @@ def access_regions(body: Stmt, init: Stmt | None, iters: Iterable[Iter]) -> tupl
     return _merged(accesses.reads, variables, ctx), _merged(accesses.writes, variables, ctx)
 
 
-def _merged(found: Mapping[Buffer, list[Region]], iters: set[Var], ctx: Context) -> Regions:
-    return tuple([_joined_all(regions, iters, ctx) for regions in found.values()])
+def _merged(
+    found: Mapping[Buffer, Mapping[_Box, Region]], iters: set[Var], ctx: Context
+) -> Regions:
+    return tuple([_joined_all([*regions.values()], iters, ctx) for regions in found.values()])
 
 
 def _joined_all(regions: list[Region], iters: set[Var], ctx: Context) -> Region:
@@ -227,17 +229,20 @@ def _joined_all(regions: list[Region], iters: set[Var], ctx: Context) -> Region:
     return Region(result.buffer, ranges)
 
 
+_Box = tuple[tuple[Expr, Expr], ...]  # start and extent, by dimension
+
+
 class _Accesses:
     """Boxes per buffer, as they are met."""
 
     def __init__(self) -> None:
-        self.reads: dict[Buffer, list[Region]] = {}
-        self.writes: dict[Buffer, list[Region]] = {}
+        self.reads: dict[Buffer, dict[_Box, Region]] = {}
+        self.writes: dict[Buffer, dict[_Box, Region]] = {}
 
     def add(self, other: _Accesses) -> None:
         for mine, theirs in ((self.reads, other.reads), (self.writes, other.writes)):
             for buffer, regions in theirs.items():
-                mine.setdefault(buffer, []).extend(regions)
+                mine[buffer] = {**mine.get(buffer, {}), **regions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +283,10 @@ def _inside(stmt: Stmt, scope: _Scope) -> _Scope:
 
 
 def _collect_one(stmt: Stmt, scope: _Scope, found: _Accesses, own_reads: bool) -> None:
-    def note(into: dict[Buffer, list[Region]], region: Region) -> None:
+    def note(into: dict[Buffer, dict[_Box, Region]], region: Region) -> None:
         region = region_over(substitute_region(region, scope.values), scope.loops, scope.ctx)
-        boxes = into.setdefault(region.buffer, [])
-        if not any(_same(region, box) for box in boxes):
-            boxes.append(region)
+        box = tuple([(r.start, r.extent) for r in region.ranges])
+        into.setdefault(region.buffer, {}).setdefault(box, region)
 
     if isinstance(stmt, Block):
         bound = {it.var: at for it, at in zip(stmt.iters, stmt.bindings, strict=True)}
@@ -322,9 +326,3 @@ def called_regions(stmt: TensorCall | ExternCall) -> tuple[Regions, Regions]:
     if isinstance(stmt, TensorCall) and stmt.phase == RESET:
         inputs = ()
     return inputs, outputs
-
-
-def _same(a: Region, b: Region) -> bool:
-    return all(
-        x.start is y.start and x.extent is y.extent for x, y in zip(a.ranges, b.ranges, strict=True)
-    )

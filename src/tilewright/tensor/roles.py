@@ -18,6 +18,7 @@ from tilewright.tensor.visit import walk
 # Annotation of a loop: the slots of its ring, blocks that stay, tiles of those copied beside it.
 SPECIALIZE = "specialize"
 COPY, MULTICAST = "tma.load", "tma.multicast"
+PREFETCH = "tma.prefetch"  # a copy to L2 alone
 LAG = "role.lag"
 TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4

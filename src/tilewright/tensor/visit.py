@@ -5,12 +5,14 @@ exprs(stmt)                        every expression node below it, each distinct
 rewrite(stmt, rule, expr_rule)     a new program, children first; the same object if unchanged
 substitute, replace_buffers        the two common rewrites
 fresh_copy(stmt, mapping)          the same code once more
+copies(stmt, variable, values)     the same code for each value
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from tilewright import sym
 from tilewright.sym import Expr, Var
@@ -75,7 +77,7 @@ def rewrite(root: Stmt, rule: StmtRule | None = None, expr_rule: ExprRule | None
         children = stmt.children()
         if children and not children_done:
             stack.append((stmt, True))
-            stack.extend((child, False) for child in reversed(children))
+            stack += [(child, False) for child in reversed(children)]
             continue
         if children:
             count = len(children)
@@ -96,7 +98,7 @@ def rewrite(root: Stmt, rule: StmtRule | None = None, expr_rule: ExprRule | None
 
 
 def _with_children(stmt: Stmt, old: tuple[Stmt, ...], new: tuple[Stmt, ...], empty: Seq) -> Stmt:
-    if all(a is b for a, b in zip(old, new, strict=True)):
+    if new == old:  # nodes are equal where they are the same
         return stmt
     if isinstance(stmt, Seq):
         kept = [child for child in new if child is not empty]
@@ -125,9 +127,7 @@ def map_exprs(stmt: Stmt, rule: ExprRule, memo: dict[Expr, Expr] | None = None) 
         return stmt
     memo = {} if memo is None else memo
     new = tuple([sym.rewrite(expr, rule, memo) for expr in old])
-    if all(a is b for a, b in zip(old, new, strict=True)):
-        return stmt
-    return stmt.with_exprs(new)
+    return stmt if new == old else stmt.with_exprs(new)
 
 
 def substitute(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
@@ -142,6 +142,26 @@ def substitute(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
         return stmt if new == old else stmt.with_exprs(new)
 
     return rewrite(root, rule)
+
+
+def copies(root: Stmt, variable: Var, values: Iterable[Expr]) -> list[Stmt]:
+    """A copy for each value of a variable, folding constants."""
+    if any(isinstance(inner, (For, Let, Alloc, Block)) for inner in walk(root)):
+        return [fresh_copy(root, {variable: at}) for at in values]
+    changing = sym.above(variable, [expr for stmt in walk(root) for expr in stmt.exprs()])
+    made: list[Stmt] = []
+    for at in values:
+        memo: dict[Expr, Expr] = {variable: at}
+        for expr in changing:
+            memo[expr] = sym.rebuilt(expr, tuple([memo.get(x, x) for x in expr.children()]))
+        made.append(rewrite(root, partial(_put, memo)))
+    return made
+
+
+def _put(memo: Mapping[Expr, Expr], stmt: Stmt) -> Stmt:
+    old = stmt.exprs()
+    new = tuple([memo.get(expr, expr) for expr in old])
+    return stmt if new == old else stmt.with_exprs(new)
 
 
 def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from tilewright import te, tensor
+from tilewright.base.errors import ExecutionError
+from tilewright.rules import schedule
 from tilewright.tensor import externs
 from tilewright.tensor.intrin import intrinsic
 from tilewright.tensor.ir import Call, Eval, ExternCall
@@ -147,3 +149,76 @@ def test_an_instruction_inside_an_expression():
 def test_the_first_element_is_addressed(mask):
     buffer = tensor.Buffer("a", te.placeholder((4, 2)).shape, te.placeholder((1,)).dtype)
     assert str(te.BufferView(buffer).access_ptr(mask)) == "address(%a[0, 0])"
+
+
+def test_pieces_of_work_that_follow_others():
+    """Each instance writes elements of its own; what follows finds all that was written."""
+    A, at = te.placeholder((4,), name="A"), te.placeholder((3,), "int64", name="at")
+
+    def copied(ins, outs, i):
+        return tensor.ir.Store(outs[0].buffer, (i,), ins[0][i])
+
+    def doubled(ins, outs, i):
+        place = te.cast(ins[1][i], "index")
+        return tensor.ir.Store(outs[0].buffer, (place,), ins[0][place] * 2.0)
+
+    B = te.extern((4,), [A, at], copied, name="B", dtype="f32", over=(4,), then=[((3,), doubled)])
+    fn = te.function([A, at, B])
+    assert tensor.parse(str(fn)) == fn
+    assert str(fn).count("independent = 1") == 2
+    result = np.zeros(4, np.float32)
+    tensor.interpret(fn, np.arange(4, dtype=np.float32), np.array([3, 0, 2]), result)
+    np.testing.assert_array_equal(result, [0, 1, 4, 6])
+
+
+def test_a_symbol_has_no_pieces():
+    A = te.placeholder((4,), name="A")
+    with pytest.raises(TypeError, match="whole tensors"):
+        te.extern((4,), [A], "my_kernel", over=(4,))
+
+
+def _copied(ins, outs, i):
+    return tensor.ir.Store(outs[0].buffer, (i,), ins[0][i])
+
+
+@pytest.mark.parametrize(
+    ("then", "match"),
+    [
+        (None, "not extents and a function"),
+        ([_copied], "not extents and a function"),
+        ([((4,),)], "not extents and a function"),
+        ([((4,), "my_kernel")], "not extents and a function"),
+        (((4,), _copied), "not extents and a function"),
+        ([("n", _copied)], "TW2402"),
+        ([((4,), lambda *_: None)], "not a statement"),
+    ],
+)
+def test_what_follows_is_extents_and_functions(then, match):
+    A = te.placeholder((4,), name="A")
+    with pytest.raises(TypeError, match=match):
+        te.extern((4,), [A], _copied, name="B", over=(4,), then=then)
+
+
+@pytest.mark.parametrize("over", [None, "n", (2.5,)])
+def test_pieces_are_counted_by_extents(over):
+    with pytest.raises(TypeError, match="TW2402"):
+        te.extern((4,), [te.placeholder((4,), name="A")], _copied, name="B", over=over)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_pieces_that_meet_are_found(target):
+    """Nothing proves that places of data differ: a run of the interpreter tells."""
+    A, at = te.placeholder((600,), name="A"), te.placeholder((600,), "int64", name="at")
+
+    def moved(ins, outs, i):
+        return tensor.ir.Store(outs[0].buffer, (te.cast(ins[1][i], "index"),), ins[0][i])
+
+    B = te.extern((600,), [A, at], moved, name="B", dtype="f32", over=600)
+    fn = schedule(te.function([A, at, B]), target, threads=4).schedule.function
+    values, places = np.arange(600, dtype=np.float32), np.arange(600)[::-1].copy()
+    result = np.zeros(600, np.float32)
+    tensor.interpret(fn, values, places, result)
+    np.testing.assert_array_equal(result, values[::-1])
+    places[1] = places[0]
+    with pytest.raises(ExecutionError, match="race"):
+        tensor.interpret(fn, values, places, result)

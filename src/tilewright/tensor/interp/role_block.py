@@ -61,7 +61,7 @@ from tilewright.tensor.ir import (
     Store,
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.roles import GROUP_THREADS, GROUP_WARPS, LAG, TILE_SCOPE
+from tilewright.tensor.roles import GROUP_THREADS, GROUP_WARPS, LAG, PREFETCH, TILE_SCOPE
 from tilewright.tensor.scopes import GLOBAL
 from tilewright.tensor.visit import exprs, replace_buffers, walk
 
@@ -341,7 +341,11 @@ class Block:
                 pack_powers(args, agent)
             case "wgmma.weigh":
                 weigh(args, agent, loc, self._operand)
-            case op if not op.startswith("registers.") and op not in (LAG, *EFFECTLESS):
+            case op if not op.startswith("registers.") and op not in (
+                LAG,
+                PREFETCH,
+                *EFFECTLESS,
+            ):
                 raise ExecutionError("TW2430", f"a role cannot run {op}", loc)
         agent.is_starting = call.op == "wgmma.start"
         yield None

@@ -50,8 +50,19 @@ def convert(value: Any, source: DType, target: DType) -> Any:
         return _convert_array(value, source, target)
     if target.is_bool:
         return np.bool_(value != 0)
+    if source.is_float and target.is_int:
+        whole = _truncated(float(value), target)
+        return whole if target.scalar is INDEX else target.numpy.type(whole)
     result = _convert_array(np.asarray(value), source, target)[()]
     return int(result) if target.scalar is INDEX else result
+
+
+def _truncated(value: float, target: DType) -> int:
+    if value != value:
+        return 0
+    if not target.min < value < target.max:
+        return int(target.max if value > 0 else target.min)
+    return int(value)
 
 
 def _convert_array(value: Any, source: DType, target: DType) -> Any:

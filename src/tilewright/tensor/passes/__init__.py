@@ -12,6 +12,7 @@ from tilewright.tensor.passes.assign_memory import assign_memory
 from tilewright.tensor.passes.bind_threads import bind_threads
 from tilewright.tensor.passes.check_capacity import check_capacity
 from tilewright.tensor.passes.compact_buffers import compact_buffers
+from tilewright.tensor.passes.cut_sums import cut_sums
 from tilewright.tensor.passes.depend_early import depend_early
 from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
@@ -41,6 +42,7 @@ from tilewright.tensor.passes.trim_loops import trim_loops
 from tilewright.tensor.passes.unmask_locals import unmask_locals
 from tilewright.tensor.passes.unroll_loops import unroll_loops
 from tilewright.tensor.passes.vectorize_loops import vectorize_loops
+from tilewright.tensor.passes.widen_locals import widen_locals
 
 TensorPass = Pass[Function]
 
@@ -64,6 +66,7 @@ LOWER_CPU: tuple[TensorPass, ...] = (
     vectorize_loops,
     unroll_loops,
     unmask_locals,
+    cut_sums,
     hoist_invariants,
     remove_no_ops,
     check_capacity,
@@ -94,6 +97,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     vectorize_loops,
     unroll_loops,
     unmask_locals,
+    widen_locals,
     hoist_invariants,
     remove_no_ops,
     check_capacity,

@@ -178,6 +178,17 @@ def writes_of(stmt: Stmt) -> Iterator[tuple[Buffer, tuple[Range, ...]]]:
             yield region.buffer, region.ranges
 
 
+def touched_buffers(stmt: Stmt) -> list[Buffer]:
+    """The buffers of all that a statement itself reads and writes."""
+    found = [buffer for buffer, _ in writes_of(stmt)]
+    if isinstance(stmt, (TensorCall, ExternCall)):
+        found += [read[0] for read in reads_of(stmt)]
+    elif prefetched(stmt) is None:
+        nodes = sym.walk(*stmt.exprs())
+        found += [x.buffer for x in nodes if isinstance(x, (Load, MaskedLoad, Address))]
+    return found
+
+
 def conditions_between(path: list[Place]) -> list[Expr]:
     """The conditions under which control gets from the first place of a path to its last."""
     found = []

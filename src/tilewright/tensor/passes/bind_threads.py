@@ -7,22 +7,29 @@ A kernel is an outermost thread loop. Loops bound to the same axis are the same 
 each becomes the index of the one loop for its axis; a statement runs on all threads of the axes
 that it is not bound to. An intermediate in global memory that is used inside one kernel only
 belongs to the thread, or the block of threads, whose loop holds all its uses: it moves to local or
-shared memory.
+shared memory. Of a kernel of one thread what shared memory has no room for stays where it is; so
+does what is as long as only a run tells, where threads have parts of their own.
 """
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
+from tilewright.base.multiprocessor import STATIC_SHARED_BYTES
 from tilewright.base.passes import PassContext
-from tilewright.sym import Context, Expr, Var, var
-from tilewright.tensor.ir import THREAD, THREAD_AXES, Buffer, For, Function, Stmt, annotation
+from tilewright.sym import ONE, Const, Context, Expr, Var, var
+from tilewright.tensor.inverse import told
+from tilewright.tensor.ir import THREAD, THREAD_AXES, Buffer, For, Function, Let, Stmt, annotation
 from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.passes.accesses import Access, collect, common
 from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
 from tilewright.tensor.passes.rewriter import Rewriter, as_list, with_body
+from tilewright.tensor.regions import is_data_dependent
+from tilewright.tensor.scopes import LOCAL, SHARED
 from tilewright.tensor.visit import replace_buffers, walk
 
 
@@ -39,12 +46,71 @@ def bind_threads(fn: Function, ctx: PassContext) -> Function:
 def _moved(fn: Function) -> dict[Buffer, Buffer]:
     """The intermediates in global memory that belong to a thread or to a block of threads."""
     found: dict[Buffer, Buffer] = {}
+    single: dict[For, list[Buffer]] = defaultdict(list)  # of blocks of one thread, by the kernel
     for buffer, accesses in collect(fn.body, fn.allocs).items():
-        if accesses:
-            memory = owning_memory(buffer.memory, _common_loops(accesses))
-            if memory != buffer.memory:
-                found[buffer] = replace(buffer, scope=memory.reference)
+        if not accesses:
+            continue
+        loops = _common_loops(accesses)
+        memory = owning_memory(buffer.memory, loops)
+        if memory == buffer.memory:
+            continue
+        kernel = next(loop for loop in loops if loop.kind == THREAD)
+        if memory == SHARED and _is_one_thread(kernel):
+            single[kernel].append(buffer)
+        elif memory != LOCAL or not _is_apart(buffer, accesses, loops):
+            found[buffer] = replace(buffer, scope=memory.reference)
+    for buffers in single.values():
+        found.update((each, replace(each, scope=SHARED.reference)) for each in _that_fit(buffers))
     return found
+
+
+def _is_apart(buffer: Buffer, accesses: list[Access], loops: list[For]) -> bool:
+    """Whether each thread has a part of the buffer that is its own by the indices, and as long as
+    only a run tells: then it can stay in global memory."""
+    known: list[Expr] = []
+    rest: list[Expr] = []
+    threads = [loop for loop in loops if loop.kind == THREAD]
+    inner = {
+        p.stmt.var
+        for access in accesses
+        for p in access.place.ancestors()
+        if isinstance(p.stmt, (For, Let)) and p.stmt not in threads
+    }
+    for axis, dim in enumerate(buffer.shape):
+        first, *others = (access.ranges[axis] for access in accesses)
+        is_one = first.extent is ONE and all(
+            other.start is first.start and other.extent is ONE for other in others
+        )
+        if is_one and not sym.uses_var(first.start, inner) and not is_data_dependent(first.start):
+            known.append(first.start)
+        else:
+            rest.append(dim)
+    if all(isinstance(dim, Const) for dim in rest):
+        return False
+    ranges = {loop.var: (loop.start, loop.stop) for loop in threads}
+    found = told(known, ranges, Context())
+    return all(loop.var in found or sym.simplify(loop.extent) is ONE for loop in threads)
+
+
+def _is_one_thread(kernel: For) -> bool:
+    threads = [s for s in walk(kernel) if isinstance(s, For) and s.kind == THREAD]
+    return all(sym.simplify(loop.extent) is ONE for loop in threads)
+
+
+def _that_fit(buffers: list[Buffer]) -> list[Buffer]:
+    """As many as shared memory has room for, the smallest first."""
+    known = [
+        (math.prod(int(dim.value) for dim in dims), buffer)
+        for buffer in buffers
+        if len(dims := [dim for dim in buffer.shape if isinstance(dim, Const)]) == len(buffer.shape)
+    ]
+    room, kept = STATIC_SHARED_BYTES, []
+    for count, buffer in sorted(known, key=lambda each: each[0]):
+        align = SHARED.alignment_bytes
+        room -= -(-count * buffer.dtype.size_bytes // align) * align
+        if room >= 0:
+            kept.append(buffer)
+    return kept
 
 
 def _common_loops(accesses: list[Access]) -> list[For]:

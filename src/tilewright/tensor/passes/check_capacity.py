@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
-from tilewright.sym import Const
-from tilewright.tensor.ir import Alloc, Buffer, Function, Stmt
+from tilewright.tensor.ir import Alloc, Function, Stmt
 
 
 def check_capacity(fn: Function, ctx: PassContext) -> Function:
@@ -29,7 +28,7 @@ def check_capacity(fn: Function, ctx: PassContext) -> Function:
 def _with(stmt: Alloc, taken: int) -> int:
     """The bytes taken of a memory once the buffer is there too."""
     buffer, memory = stmt.buffer, stmt.buffer.memory
-    size = _size_bytes(buffer)
+    size = buffer.constant_bytes
     if size is None:
         raise Unsupported(
             "TW2219",
@@ -48,12 +47,3 @@ def _with(stmt: Alloc, taken: int) -> int:
             help="keep smaller tiles, or fewer at a time",
         )
     return together
-
-
-def _size_bytes(buffer: Buffer) -> int | None:
-    size = buffer.dtype.size_bytes
-    for dim in buffer.shape:
-        if not isinstance(dim, Const):
-            return None
-        size *= int(dim.value)
-    return size

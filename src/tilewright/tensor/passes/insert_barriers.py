@@ -20,6 +20,7 @@ from tilewright.base.dtype import BOOL
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import Const, Context, Expr, FloorMod, Var
+from tilewright.tensor.inverse import told
 from tilewright.tensor.ir import (
     THREAD,
     THREAD_LEVEL,
@@ -38,6 +39,7 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.regions import is_data_dependent
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
 
@@ -271,10 +273,30 @@ class _Sync:
         if any(self._apart(a, b) for a, b in pairs):
             return False
         own = {thread for a, b in pairs for thread in self._told_apart(a, b)}
+        own |= self._told_together(pairs)
         return any(
             thread not in own and not (isinstance(extent, Const) and extent.value == 1)
             for thread, extent in self.threads.items()
         )
+
+    def _told_together(self, pairs: list[tuple[Range, Range]]) -> set[Var]:
+        """Threads that all indices which are the same in both tell: as digits of one number."""
+        same = [
+            a.start
+            for a, b in pairs
+            if a.extent is sym.ONE and b.extent is sym.ONE and a.start is b.start
+        ]
+        # A value that has a name may undo what the thread adds.
+        unknown = self.moving | (self.varying - set(self.threads))
+        known = [
+            start
+            for start in same
+            if not sym.uses_var(start, unknown) and not is_data_dependent(start)
+        ]
+        if not known or not self.differs(*known):
+            return set()
+        ranges = {thread: (sym.ZERO, extent) for thread, extent in self.threads.items()}
+        return told(known, ranges, Context())
 
     def _told_apart(self, a: Range, b: Range) -> list[Var]:
         """Threads that this dimension tells apart: equal indices mean equal threads.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tilewright.base.passes import PassContext
 from tilewright.sym import Const, const
 from tilewright.tensor.ir import Alloc, Buffer, ExternCall, For, Function, Stmt, seq
-from tilewright.tensor.passes.accesses import reads_of, writes_of
+from tilewright.tensor.passes.accesses import touched_buffers
 from tilewright.tensor.passes.pipeline_loops import spread
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import replace_buffers, rewrite, walk
@@ -97,8 +97,7 @@ def _lifetimes(steps: list[Stmt], buffers: list[Buffer]) -> dict[Buffer, tuple[i
         for stmt in walk(step):
             if isinstance(stmt, ExternCall):
                 wanted -= {region.buffer for region in stmt.regions}
-            used = [read[0] for read in reads_of(stmt)] + [write[0] for write in writes_of(stmt)]
-            for buffer in used:
+            for buffer in touched_buffers(stmt):
                 if buffer in wanted:
                     found[buffer] = (found.get(buffer, (at, at))[0], at)
     return {buffer: found[buffer] for buffer in buffers if buffer in found and buffer in wanted}

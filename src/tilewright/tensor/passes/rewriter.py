@@ -53,8 +53,8 @@ class Rewriter:
         return stmt
 
     def visit_seq(self, stmt: Seq) -> Stmt | None:
-        done = [self(child) for child in stmt.stmts]
-        if all(a is b for a, b in zip(stmt.stmts, done, strict=True)):
+        done = tuple([self(child) for child in stmt.stmts])
+        if done == stmt.stmts:
             return stmt
         kept = [child for child in done if child is not None]
         return seq(*kept) if kept else None

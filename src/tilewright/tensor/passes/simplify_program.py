@@ -36,9 +36,7 @@ class _Simplify(Rewriter):
         if not old:
             return stmt
         new = tuple([sym.simplify(expr, self.ctx) for expr in old])
-        if all(a is b for a, b in zip(old, new, strict=True)):
-            return stmt
-        return stmt.with_exprs(new)
+        return stmt if new == old else stmt.with_exprs(new)
 
     def visit_leaf(self, stmt: Stmt) -> Stmt | None:
         return self._exprs(stmt)

@@ -20,7 +20,7 @@ operand of a product needs not even those: what lies behind gives rows of sums t
 so that such a tile is as low as the matrix.
 
 Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
-even for kernels that this one depends on.
+even for kernels that this one depends on. Some of the next round's are brought as far as L2.
 
 Where blocks of a cluster share the sum of a tile, consumers meet those of the other blocks: at
 `kept` when every part is where all can read it, and at `read` when nobody reads it any more.
@@ -44,6 +44,7 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.dtype import INDEX, U64
 from tilewright.base.errors import Unsupported
+from tilewright.base.multiprocessor import NEAR_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, ZERO, Const, Expr, Var
 from tilewright.tensor.bulk_copies import called, copied_bytes, heights, is_copy, target_of
@@ -84,6 +85,7 @@ from tilewright.tensor.roles import (
     GROUP_WARPS,
     LAG,
     MULTICAST,
+    PREFETCH,
     SWIZZLED,
     TILE_SCOPE,
     consumer_registers,
@@ -296,6 +298,7 @@ class _Roles:
             *(() if self.multicasts else meet),
             *self._clears(),
             Eval(BARRIER, self.ring.loc),
+            *self._weights_near(among, lane),
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
             *meet,  # others arrive here, or read, as long as they have work
         )
@@ -495,6 +498,25 @@ class _Roles:
         alone = sym.all_of(sym.lt(among, 1), sym.lt(lane, 1), *some)
         return [If(alone, loop, None, self.ring.loc)]
 
+    def _weights_near(self, among: Var, lane: Var) -> list[Stmt]:
+        """Some weights of the next round on their way to L2, by a thread that has nothing to do."""
+        steps = sym.simplify(self.ring.extent)
+        if not self.ahead or self.shares is not None or not isinstance(steps, Const):
+            return []
+        weights = self._copied(self.ring.body, weights=True)
+        last = min(int(steps.value), self.ahead + NEAR_BYTES // copied_bytes(weights))
+        if last == self.ahead:
+            return []
+        later, brought = sym.var("later"), rewrite(weights, _to_l2)
+        body = fresh_copy(substitute(brought, self._places(later)))
+        begin, end = sym.const(self.ahead), sym.const(last)
+        loop = For(later, begin, end, body, SERIAL, "", (), self.ring.loc)
+        some = [sym.lt(ZERO, extent) for extent in self.maybe]
+        idle = sym.all_of(
+            sym.le(self.groups, among), sym.eq(lane, GROUP_THREADS // GROUP_WARPS), *some
+        )
+        return [If(idle, loop, None, self.ring.loc)]
+
     def _places(self, step: Expr) -> dict[Var, Expr]:
         """Where a block's first steps are."""
         if self.shares is None:
@@ -634,6 +656,16 @@ class _Roles:
         if target.buffer not in self.low:
             self.short[self.tiles[target.buffer]] = filled, rows
         return sym.const(filled)
+
+
+def _to_l2(stmt: Stmt) -> Stmt:
+    """A copy that ends there."""
+    if not is_copy(stmt):
+        return stmt
+    assert isinstance(stmt, Eval)
+    call = stmt.value
+    assert isinstance(call, Call)
+    return Eval(Call(PREFETCH, call.args, call.dtype), stmt.loc)
 
 
 def _below(tile: Expr, rows: Expr) -> Expr:

@@ -13,20 +13,18 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import ZERO, Const, Expr, Var, const, var
+from tilewright.sym import ZERO, Const, const, var
 from tilewright.tensor.ir import (
     SERIAL,
     UNROLL,
-    Alloc,
     For,
     Function,
-    Let,
     Stmt,
     annotated,
     annotation,
     seq,
 )
-from tilewright.tensor.visit import fresh_copy, rewrite, substitute, walk
+from tilewright.tensor.visit import copies, fresh_copy, rewrite, walk
 
 
 def unroll_loops(fn: Function, ctx: PassContext) -> Function:
@@ -53,7 +51,7 @@ def _unrolled(loop: For, limit: int) -> Stmt | None:
     if not isinstance(extent, Const) or extent.value * size > limit:
         return replace(loop, kind=SERIAL)
     steps = [sym.add(loop.start, const(k)) for k in range(int(extent.value))]
-    return seq(*_copies(loop.body, loop.var, steps)) if steps else None
+    return seq(*copies(loop.body, loop.var, steps)) if steps else None
 
 
 def _by_factor(loop: For, factor: int, limit: int) -> Stmt | None:
@@ -66,16 +64,10 @@ def _by_factor(loop: For, factor: int, limit: int) -> Stmt | None:
     done = sym.mul(rounds, factor)
     outer = var(loop.var.name)
     base = sym.add(loop.start, sym.mul(outer, factor))
-    copies = _copies(loop.body, loop.var, [sym.add(base, const(k)) for k in range(factor)])
-    main = replace(loop, var=outer, start=ZERO, stop=rounds, body=seq(*copies))
+    steps = [sym.add(base, const(k)) for k in range(factor)]
+    made = copies(loop.body, loop.var, steps)
+    main = replace(loop, var=outer, start=ZERO, stop=rounds, body=seq(*made))
     if sym.prove(sym.eq(done, extent)):
         return main
     rest = fresh_copy(replace(loop, start=sym.simplify(sym.add(loop.start, done))))
     return seq(main, rest)
-
-
-def _copies(body: Stmt, variable: Var, steps: list[Expr]) -> list[Stmt]:
-    """The body with each value of the variable."""
-    binds = any(isinstance(inner, (For, Let, Alloc)) for inner in walk(body))
-    copy = fresh_copy if binds else substitute
-    return [copy(body, {variable: at}) for at in steps]

@@ -69,6 +69,19 @@ def vectorize_loops(fn: Function, ctx: PassContext) -> Function:
 
 
 class _FindLoops(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored: _Stored = {}
+
+    def visit_leaf(self, stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Store) and stmt.buffer in self.stored:
+            self.stored[stmt.buffer].append((stmt.index[0], self.ctx))
+        return stmt
+
+    def visit_alloc(self, stmt: Alloc) -> Stmt | None:
+        self.stored[stmt.buffer] = []
+        return super().visit_alloc(stmt)
+
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != VECTOR:
             return super().visit_for(loop)
@@ -80,7 +93,11 @@ class _FindLoops(Rewriter):
         lanes = int(extent.value)
         if lanes == 1:
             return fresh_copy(inner.body, {inner.var: inner.start})
-        return _Lanes(inner, lanes, self.ctx).loop()
+        return _Lanes(inner, lanes, self.ctx, self.stored).loop()
+
+
+# Where buffers allocated here are stored to so far: the place, and what holds there.
+_Stored = dict[Buffer, list[tuple[Expr, Context]]]
 
 
 def _has_vectors(root: Stmt) -> bool:
@@ -103,8 +120,9 @@ class _NoVectorForm(Exception):
 class _Lanes:
     """One vector loop on its way to vectors."""
 
-    def __init__(self, loop: For, lanes: int, ctx: Context) -> None:
+    def __init__(self, loop: For, lanes: int, ctx: Context, stored: _Stored) -> None:
         self.source = loop
+        self.stored = stored
         self.var = loop.var
         self.start = loop.start
         self.lanes = lanes
@@ -298,11 +316,23 @@ class _Lanes:
             return False
         if any(name in self.named for name in sym.free_vars(at)):
             return False
-        size: Expr = ONE
-        for extent in load.buffer.shape:
-            size = sym.mul(size, extent)
+        size = self._readable(load.buffer)
         ctx = self.ctx.bind(self.var, self.start, sym.add(self.start, self.lanes))
         return sym.prove(sym.le(0, at), ctx) and sym.prove(sym.lt(at, size), ctx)
+
+    def _readable(self, buffer: Buffer) -> Expr:
+        """The size of a buffer; of memory that several share, what this one has stored to."""
+        size: Expr = ONE
+        for extent in buffer.shape:
+            size = sym.mul(size, extent)
+        stored = self.stored.get(buffer)
+        if not stored or not isinstance(size, Const):
+            return size
+        ends = [sym.bounds(at, ctx).upper for at, ctx in stored]
+        known = [end for end in ends if end is not None]
+        if len(known) < len(ends):
+            return size
+        return const(min(int(size.value), 1 + max(known)))  # guards may keep stores nearer
 
     # ------------------------------------------------------------------ expressions
 

@@ -20,7 +20,6 @@ from tilewright.tensor.ir import (
     Range,
     Region,
     Seq,
-    Stmt,
 )
 from tilewright.tensor.regions import region_over, union
 from tilewright.tensor.schedule.analysis.boxes import bound_region
@@ -38,12 +37,12 @@ from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_l
 from tilewright.tensor.schedule.analysis.sites import (
     Scope,
     Site,
-    child_holding,
     inside_scope,
     is_under,
     known_variables,
     loops_below,
     put,
+    put_beside,
     region_of,
     same_scope,
     scope_context,
@@ -52,7 +51,6 @@ from tilewright.tensor.schedule.analysis.sites import (
 )
 from tilewright.tensor.schedule.analysis.tree import (
     Path,
-    find_loop,
     insert_before,
     reads_of,
     with_body,
@@ -102,7 +100,9 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
     check_inputs_there(fn, scope, moved, cover.loops, loop_path, path, what)
     body = put(path, None)
     assert body is not None
-    return _placed(with_body(fn, body), var, readers[0].block, cover.around_stmt(moved))
+    return put_beside(
+        with_body(fn, body), var, readers[0].block, cover.around_stmt(moved), insert_before
+    )
 
 
 def check_same_scope(fn: Function, block: Block, path: Path, loop: For, loop_path: Path) -> None:
@@ -267,12 +267,3 @@ def _moved(
     check_total(fn, cover, block.name, f"compute @{block.name} at %{around[-1].var.name}")
     bindings = tuple([values[it.var] for it in block.iters])
     return replace(block, bindings=bindings, predicate=cover.predicate), cover
-
-
-def _placed(fn: Function, var: Var, reader: Block, nest: Stmt) -> Function:
-    path = find_loop(fn, var)
-    assert path is not None
-    loop = path[-1]
-    assert isinstance(loop, For)
-    body = insert_before(loop.body, child_holding(loop.body, reader), nest)
-    return with_body(fn, put(path, replace(loop, body=body)))

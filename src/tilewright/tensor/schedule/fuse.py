@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright import sym
+from tilewright.base.errors import ScheduleError
 from tilewright.sym import ZERO, Expr, Var
-from tilewright.tensor.ir import SERIAL, For, Function
+from tilewright.tensor.ir import REDUCE, SERIAL, Block, For, Function
 from tilewright.tensor.schedule.analysis.nests import roles_of
 from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
 from tilewright.tensor.schedule.analysis.tree import (
@@ -79,20 +80,32 @@ def _check_empty(fn: Function, path: Path, loops: Sequence[For]) -> None:
     One loop over both would not run at all then.
     """
     ctx = loop_context(fn, loops_on(path[:-1]))  # inside of a loop, it would not be empty
+    around = {loop.var for loop in loops_on(path[:-1])}
     for block in scope_blocks(loops[-1].body):
         roles = roles_of(block)
         others = [loop for loop in loops if loop.var in roles.spatial or loop.var in roles.scan]
-        if block.init is None or not others:
+        reducing = [loop for loop in loops if loop.var in roles.reduce]
+        if block.init is None or not others or not reducing:
             continue
-        for loop in loops:
-            if loop.var in roles.reduce and not sym.prove(sym.le(1, loop.extent), ctx):
-                raise refuse(
-                    fn,
-                    "TW2116",
-                    f"cannot fuse loop %{loop.var.name} with %{others[0].var.name}: @{block.name} "
-                    f"reduces over it, and its extent {loop.extent} may be 0, when only the init "
-                    "is to run",
-                    loop.var,
-                    help="call decompose_reduction first, or fuse spatial with spatial and reduce "
-                    "with reduce loops only",
-                )
+        for loop in reducing:
+            if not sym.prove(sym.le(1, loop.extent), ctx):
+                raise _skips_init(fn, loop, others[0], block, f"it, and its extent {loop.extent}")
+        for it, binding in zip(block.iters, block.bindings, strict=True):
+            # Inside of a loop that is empty it would not run either.
+            if it.kind != REDUCE or not sym.uses_var(binding, around):
+                continue
+            if not sym.prove(sym.le(1, it.extent), loop_context(fn, ())):
+                told = f"%{it.var.name} too, and its extent {it.extent}"
+                raise _skips_init(fn, reducing[0], others[0], block, told)
+
+
+def _skips_init(fn: Function, loop: For, other: For, block: Block, reduced: str) -> ScheduleError:
+    return refuse(
+        fn,
+        "TW2116",
+        f"cannot fuse loop %{loop.var.name} with %{other.var.name}: @{block.name} reduces over "
+        f"{reduced} may be 0, when only the init is to run",
+        loop.var,
+        help="call decompose_reduction first, or fuse spatial with spatial and reduce with reduce "
+        "loops only",
+    )

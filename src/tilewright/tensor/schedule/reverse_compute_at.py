@@ -16,7 +16,6 @@ from tilewright.tensor.ir import (
     Function,
     Range,
     Region,
-    Stmt,
 )
 from tilewright.tensor.regions import clipped, region_over
 from tilewright.tensor.schedule.analysis.boxes import (
@@ -36,17 +35,16 @@ from tilewright.tensor.schedule.analysis.refusal import path_to_block, path_to_l
 from tilewright.tensor.schedule.analysis.sites import (
     Scope,
     Site,
-    child_holding,
     inside_scope,
     is_under,
     loops_below,
     put,
+    put_beside,
     region_of,
     scope_context,
     scope_of,
 )
 from tilewright.tensor.schedule.analysis.tree import (
-    find_loop,
     insert_after,
     reads_of,
     with_body,
@@ -86,7 +84,9 @@ def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
     check_outputs_there(fn, scope, moved, cover.loops, loop_path, what)
     body = put(path, None)
     assert body is not None
-    return _placed(with_body(fn, body), var, near[-1].block, cover.around_stmt(moved))
+    return put_beside(
+        with_body(fn, body), var, near[-1].block, cover.around_stmt(moved), insert_after
+    )
 
 
 # --------------------------------------------------------------------------- order
@@ -311,12 +311,3 @@ def _moved(
     check_total(fn, cover, block.name, f"compute @{block.name} at %{around[-1].var.name}")
     bindings = tuple([values[it.var] for it in block.iters])
     return replace(block, bindings=bindings, predicate=cover.predicate), cover
-
-
-def _placed(fn: Function, var: Var, producer: Block, nest: Stmt) -> Function:
-    path = find_loop(fn, var)
-    assert path is not None
-    loop = path[-1]
-    assert isinstance(loop, For)
-    body = insert_after(loop.body, child_holding(loop.body, producer), nest)
-    return with_body(fn, put(path, replace(loop, body=body)))

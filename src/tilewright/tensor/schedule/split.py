@@ -40,13 +40,13 @@ def split(fn: Function, var: Var, factors: Sequence[int | None]) -> tuple[Functi
     body = substitute(loop.body, {var: index})
     within = sym.lt(index, loop.stop)
     if not sym.prove(within, inner):
-        body = _guarded(body, within)
+        body = guarded(body, within)
     for new, extent in zip(reversed(variables), reversed(sizes), strict=True):
         body = For(new, ZERO, extent, body, SERIAL, "", (), loop.loc)
     return with_body(fn, replace_at(path, body)), variables
 
 
-def _guarded(body: Stmt, condition: Expr) -> Stmt:
+def guarded(body: Stmt, condition: Expr) -> Stmt:
     """The body with the blocks of this scope run only where the condition holds."""
     here = set(scope_blocks(body))  # not the blocks inside them, which speak of no loop
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.sym import ONE, ZERO, Context, Expr, Var
+from tilewright.tensor.inverse import is_injective
 from tilewright.tensor.ir import (
     Address,
     Block,
@@ -25,7 +26,6 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.regions import stop_of
 from tilewright.tensor.schedule.analysis.index_map import IndexMap
-from tilewright.tensor.schedule.analysis.inverse import is_injective
 from tilewright.tensor.schedule.analysis.refusal import path_to_block, refuse
 from tilewright.tensor.schedule.analysis.tree import with_body
 from tilewright.tensor.visit import rewrite, walk

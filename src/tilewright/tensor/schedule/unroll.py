@@ -4,19 +4,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.sym import Var
-from tilewright.tensor.ir import UNROLL, Function
+from tilewright import sym
+from tilewright.sym import Const, Var
+from tilewright.tensor.ir import UNROLL, For, Function
 from tilewright.tensor.schedule.analysis.concurrency import check_constant_extent, check_serial
 from tilewright.tensor.schedule.analysis.refusal import path_to_loop
-from tilewright.tensor.schedule.analysis.tree import replace_at, with_body
+from tilewright.tensor.schedule.analysis.tree import loop_context, loops_on, replace_at, with_body
+from tilewright.tensor.schedule.split import guarded
+
+MOST_COPIES = 16  # of a body each of which is under a condition
 
 
 def unroll(fn: Function, var: Var) -> Function:
     """
-    Before: for i in 0..4
-    After:  for i in unroll 0..4
+    Before: for i in 0..4                 for i in 0..n, where n is at most 4
+    After:  for i in unroll 0..4          for i in unroll 0..4 where i < n
     """
     path, loop = path_to_loop(fn, var, "unroll")
     check_serial(fn, loop, "unroll")
+    around = [each for each in loops_on(path) if each is not loop]  # it may run not at all
+    loop = _bounded(loop, loop_context(fn, around))
     check_constant_extent(fn, loop, "unroll")
     return with_body(fn, replace_at(path, replace(loop, kind=UNROLL)))
+
+
+def _bounded(loop: For, ctx: sym.Context) -> For:
+    """The loop over as many iterations as its range allows, if these are few."""
+    if isinstance(loop.extent, Const):
+        return loop
+    most = sym.bounds(loop.extent, ctx)
+    if most.upper is None or not 0 < most.upper <= MOST_COPIES:
+        return loop
+    body = loop.body
+    if most.lower != most.upper:
+        body = guarded(body, sym.lt(loop.var, loop.stop))
+    return replace(loop, stop=loop.start + most.upper, body=body)

@@ -31,6 +31,7 @@ from tilewright.sym import (
 )
 from tilewright.sym.affine import is_bijective, linear, split_terms
 from tilewright.sym.poly import Monomial, Poly, poly_of
+from tilewright.tensor.inverse import is_injective
 from tilewright.tensor.ir import (
     REDUCE,
     Block,
@@ -53,7 +54,6 @@ from tilewright.tensor.regions import (
     stop_of,
     substitute_region,
 )
-from tilewright.tensor.schedule.analysis.inverse import is_injective
 
 Ranges = dict[Var, tuple[Expr, Expr]]
 

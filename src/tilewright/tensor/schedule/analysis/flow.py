@@ -2,7 +2,8 @@
 
 Iterations are independent of each other where every element of a buffer that they write is either
 
-- owned: written and read by one iteration alone, as its place in the buffer tells; or
+- owned: written and read by one iteration alone, as its place in the buffer tells, or as its
+  block declares of its instances (`independent`), where places are known to the run alone; or
 - made anew: whatever an iteration reads it has written itself before.
 
 What is made anew may still be written by several iterations. That does no harm one after another;
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 
 from tilewright import sym
 from tilewright.sym import ONE, Context, Expr, Var
+from tilewright.tensor.inverse import told
 from tilewright.tensor.ir import (
+    INDEPENDENT,
     REDUCE,
     Block,
     Buffer,
@@ -26,10 +29,10 @@ from tilewright.tensor.ir import (
     Region,
     Stmt,
     Update,
+    annotation,
 )
 from tilewright.tensor.regions import range_over, stop_of, substitute_region
 from tilewright.tensor.schedule.analysis.boxes import holds, read_box, written_box
-from tilewright.tensor.schedule.analysis.inverse import told
 from tilewright.tensor.schedule.analysis.tree import Path, loop_ranges, scope_blocks
 from tilewright.tensor.visit import walk
 
@@ -101,6 +104,8 @@ def conflict(
             continue
         alone = len({access.block for access in (*read, *written)}) == 1
         if private is None and alone and _only_adds(written[0].block, buffer):
+            continue
+        if alone and _is_instance_own(written[0], loops, ctx):
             continue
         alone = alone and not _reads_elsewhere(written, read)
         if shared and alone and _tells(written[0], loops, ctx):
@@ -213,6 +218,15 @@ def _within(access: _Access, hull: _Access, axes: Sequence[int], ctx: Context) -
         if not sym.prove(sym.le(stop_of(mine), stop_of(theirs)), ctx):
             return False
     return True
+
+
+def _is_instance_own(access: _Access, loops: Sequence[For], ctx: Context) -> bool:
+    """Whether a block whose instances are declared independent has another in each iteration."""
+    block = access.block
+    if annotation(block, INDEPENDENT) is None:
+        return False
+    ranges = {**loop_ranges(loops), **loop_ranges(access.loops)}
+    return _all_told(loops, told(tuple(block.bindings), ranges, ctx), ctx)
 
 
 def _tells(access: _Access, loops: Sequence[For], ctx: Context) -> bool:

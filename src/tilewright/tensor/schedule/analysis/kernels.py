@@ -20,8 +20,10 @@ from dataclasses import dataclass
 
 from tilewright import sym
 from tilewright.sym import ONE, TRUE, Const, Expr, Var
+from tilewright.tensor.inverse import told
 from tilewright.tensor.ir import (
     BLOCK_LEVEL,
+    INDEPENDENT,
     THREAD,
     THREAD_LEVEL,
     Block,
@@ -31,13 +33,13 @@ from tilewright.tensor.ir import (
     Region,
     Stmt,
     TensorCall,
+    annotation,
     level_of,
 )
 from tilewright.tensor.ownership import is_apart_along, owning_memory
 from tilewright.tensor.regions import contains, region_over, stop_of, substitute_region
 from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
 from tilewright.tensor.schedule.analysis.flow import private_buffers
-from tilewright.tensor.schedule.analysis.inverse import told
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import loop_ranges
 from tilewright.tensor.scopes import MemoryScope, Owner
@@ -89,6 +91,9 @@ def check_kernels(fn: Function, made: Function) -> None:
         for buffer, users in touched.items():
             if not any(user.writes for user in users):
                 continue
+            one = {user.block for user in users}
+            if len(one) == 1 and annotation(users[0].block, INDEPENDENT) is not None:
+                continue  # no instance of the block meets another there
             memory = buffer.memory
             if buffer in own:
                 memory = owning_memory(memory, _common_loops(users))

@@ -13,6 +13,7 @@ from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.sym import Context, Var
 from tilewright.tensor.intrin import UPDATE
+from tilewright.tensor.inverse import is_injective
 from tilewright.tensor.ir import (
     BLOCK_LEVEL,
     REDUCE,
@@ -31,7 +32,6 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.regions import is_data_dependent, whole
 from tilewright.tensor.schedule.analysis.boxes import are_apart, covers, holds, loose_box, read_box
-from tilewright.tensor.schedule.analysis.inverse import is_injective
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.sites import (
     Scope,

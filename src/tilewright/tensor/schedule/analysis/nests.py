@@ -7,8 +7,19 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.sym import Const, Expr, Var
-from tilewright.tensor.ir import REDUCE, SCAN, SPATIAL, THREAD, Block, For, Function, Stmt
-from tilewright.tensor.schedule.analysis.inverse import is_injective, told
+from tilewright.tensor.inverse import is_injective, told
+from tilewright.tensor.ir import (
+    INDEPENDENT,
+    REDUCE,
+    SCAN,
+    SPATIAL,
+    THREAD,
+    Block,
+    For,
+    Function,
+    Stmt,
+    annotation,
+)
 from tilewright.tensor.schedule.analysis.tree import (
     Path,
     loop_context,
@@ -84,6 +95,8 @@ def is_kernel_edge(path: Path, at: int) -> bool:
 
 def writes_apart(block: Block) -> bool:
     """Whether instances that differ in a spatial iterator certainly write different elements."""
+    if annotation(block, INDEPENDENT) is not None:
+        return True
     spatial = {it.var: (sym.ZERO, it.extent) for it in block.iters if it.kind == SPATIAL}
     ctx = sym.EMPTY.bind_all(
         {it.var: (sym.ZERO, it.extent) for it in block.iters if it.kind != SPATIAL}

@@ -6,7 +6,7 @@ inside one scope; what an enclosing block declares to read and write follows its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -14,7 +14,7 @@ from tilewright import sym
 from tilewright.sym import Context, Expr, Var
 from tilewright.tensor.ir import Block, Buffer, For, Function, If, Region, Seq, Stmt, seq
 from tilewright.tensor.regions import access_regions, union
-from tilewright.tensor.schedule.analysis.tree import Path, reads_of, writes_of
+from tilewright.tensor.schedule.analysis.tree import Path, find_loop, reads_of, with_body, writes_of
 from tilewright.tensor.visit import blocks, walk
 
 
@@ -182,6 +182,18 @@ def child_holding(body: Stmt, block: Block) -> Stmt:
     """The statement of a loop's body in which a block stands."""
     children = body.stmts if isinstance(body, Seq) else (body,)
     return next(child for child in children if any(stmt is block for stmt in walk(child)))
+
+
+def put_beside(
+    fn: Function, var: Var, block: Block, nest: Stmt, insert: Callable[[Stmt, Stmt, Stmt], Stmt]
+) -> Function:
+    """The function with a nest before or after the part of a loop's body where a block stands."""
+    path = find_loop(fn, var)
+    assert path is not None
+    loop = path[-1]
+    assert isinstance(loop, For)
+    body = insert(loop.body, child_holding(loop.body, block), nest)
+    return with_body(fn, put(path, replace(loop, body=body)))
 
 
 # --------------------------------------------------------------------------- what is known

@@ -8,7 +8,7 @@ import pytest
 from tilewright import sym
 from tilewright.sym import EMPTY, ZERO, Expr, Var, const
 from tilewright.sym.evaluate import evaluate
-from tilewright.tensor.schedule.analysis.inverse import is_injective, told
+from tilewright.tensor.inverse import is_injective, told
 
 a, b, c, f = (sym.var(name) for name in "abcf")
 n, m = sym.size("n"), sym.size("m")
