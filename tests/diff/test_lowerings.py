@@ -104,6 +104,9 @@ def rand(*shape: int, of: Any = np.float32, low: float = -3, high: float = 3, se
     return rng.uniform(low, high, shape).astype(of)
 
 
+OPTIMIZED = 4  # one in so many cases
+
+
 def build_case(case: Case, symbolic: bool) -> tuple[Any, Any]:
     """The module of one node, and its main graph."""
     builder = Builder()
@@ -138,7 +141,10 @@ def check(case: Case, close: Any, symbolic: bool) -> None:
     check_sizes(graph.nodes[-1], inputs, found)
     runs = [lambda *args: run_tensor(function, *args)]
     if symbolic or not case.symbolic or OPS[case.op].pattern not in (ELEMENTWISE, BROADCAST):
-        runs.append(build(function, "cpu"))  # elementwise loops are the same for known sizes
+        # Elementwise loops are the same for known sizes. LLVM's optimizer, to which plain loops are
+        # ten times the work of scheduled ones, sees one function in a few.
+        seen = zlib.crc32(str(case).encode()) % OPTIMIZED == 0
+        runs.append(build(function, "cpu", optimize=seen))
     for run in runs:
         made = [np.full(array.shape, 7).astype(array.dtype) for array in want]
         run(*[np.copy(x) for x in inputs], *made, *sizes)
@@ -1095,6 +1101,17 @@ for _mode in ("linear", "cubic"):
     )
 for _rounding in ("round_prefer_ceil", "floor", "ceil", "round_even"):
     case("resize", _P, axes=(2, 3), sizes=(7, 7), nearest=_rounding, fixed=(0,), note=_rounding)
+    for _places in ("half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn"):
+        case(
+            "resize",
+            _P,
+            axes=(2, 3),
+            sizes=(8, 15),
+            nearest=_rounding,
+            coordinates=_places,
+            fixed=(0,),
+            note=f"{_rounding} {_places} whole factors",
+        )
 for _policy in ("not_larger", "not_smaller"):
     case(
         "resize",
@@ -1193,17 +1210,20 @@ case(
     note="larger",
 )
 for _of in (np.float32, np.int64):
-    case(
-        "tree_leaves",
-        rand(6, 2, of=_of),
-        np.array([0, 1, 1]),
-        rand(3, of=_of),
-        np.array([0, 3, 4]),
-        np.array([1, -1, -3]),
-        np.array([2, -2, -4]),
-        np.array([True, False, True]),
-        np.array([0, 1]),
-    )
+    for _told, _rows in (({}, 6), ({"depth": 2, "modes": (0, 3, 4)}, 6), ({"depth": 2}, 40)):
+        case(
+            "tree_leaves",
+            rand(_rows, 2, of=_of),
+            np.array([0, 1, 1]),
+            rand(3, of=_of),
+            np.array([0, 3, 4]),
+            np.array([1, -1, -3]),
+            np.array([2, -2, -4]),
+            np.array([True, False, True]),
+            np.array([0, 1] * 10),  # more than are walked side by side
+            **_told,
+            note=f"{_rows} rows, {sorted(_told)}",
+        )
 
 # ---------------------------------------------------------------------------- search
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import INDEX
+from tilewright.base.dtype import INDEX, DType
 from tilewright.graph.ir import Attribute, Value
 from tilewright.graph.op import Call, Known, Op, as_arrays
 from tilewright.graph.types import TensorType, Type
@@ -64,7 +64,7 @@ class Contents:
             if numbers is None:
                 self.known[outputs[0]] = contents
             else:
-                array = np.array(numbers, np.int64).astype(of.dtype.numpy)
+                array = array_of(numbers, of.dtype)
                 self.learn(outputs[0], array.reshape(of.static_shape or ()))
             return
         if not op.pure or call.bodies or not any(call.has(at) for at in range(len(call.types))):
@@ -85,6 +85,13 @@ def numbers_of(contents: Known) -> list[int] | None:
     """Known contents as numbers, if all are."""
     numbers = [int(x.value) for x in contents if isinstance(x, Const)]
     return numbers if len(numbers) == len(contents) else None
+
+
+def array_of(numbers: Sequence[int], of: DType) -> Array:
+    """Numbers in a type; those beyond 64 bits wrap, as they would when the model runs."""
+    half = 1 << 63
+    wrapped = [(number + half) % (2 * half) - half for number in numbers]
+    return np.array(wrapped, np.int64).astype(of.numpy)
 
 
 def _is_small(of: Type) -> bool:

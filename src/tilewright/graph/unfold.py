@@ -467,7 +467,27 @@ def _as_rows(steps: Steps, value: Value, rows: Value, shape: tuple[Expr, ...]) -
         return source
     own = shape_of(value) or ()
     if len(own) == len(shape) and all(a is b for a, b in zip(own, shape, strict=True)):
-        return steps.add("reshape", value, shape=items_of(shape_of(rows) or ()))
+        wide = _widening(value, steps.scope)
+        if wide is None:
+            return steps.add("reshape", value, shape=items_of(shape_of(rows) or ()))
+        narrow, *others = wide.inputs
+        assert narrow is not None
+        made = steps.add("reshape", narrow, shape=items_of(shape_of(rows) or ()))
+        return steps.add(wide.op, made, *others, **dict(wide.attributes))
     if any(dim is not ONE for dim in own[:-1]):
         return None
     return value if len(own) <= 1 else steps.add("reshape", value, shape=(item_of(own[-1]),))
+
+
+def _widening(value: Value, scope: Scope) -> Node | None:
+    """What makes a value, for one user, of the same in fewer bytes: these are what to keep."""
+    node = scope.producer(value)
+    op = None if node is None else OPS.get(node.op)
+    if node is None or op is None or op.pattern not in (ELEMENTWISE, BROADCAST):
+        return None
+    first, *others = node.inputs
+    if first is None or not scope.is_used_once(value) or not _is_by_places(node):
+        return None
+    if shape_of(first) != shape_of(value) or any(each and shape_of(each) for each in others):
+        return None
+    return node if first.tensor.dtype.size_bytes < value.tensor.dtype.size_bytes else None

@@ -7,9 +7,14 @@ then resized axis by axis, each a sum of products with few weights.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from tilewright import sym, te
-from tilewright.base.dtype import F32, F64, I64, INDEX, DType
+from tilewright.base.dtype import F32, F64, I32, I64, INDEX, DType
 from tilewright.lower.base import (
     Lowering,
     Refusal,
@@ -23,6 +28,9 @@ from tilewright.lower.base import (
 )
 from tilewright.sym import Expr
 from tilewright.te import Tensor
+from tilewright.tensor.interp.values import evaluate
+
+MOST_SHORT = 1 << 30  # of sizes whose positions, and those a few beyond, are 32 bits
 
 
 def _real(value: Expr | float) -> Expr:
@@ -31,7 +39,16 @@ def _real(value: Expr | float) -> Expr:
 
 def _inside(at: Expr, size: Expr) -> Expr:
     """A position kept inside a dimension."""
+    if at.dtype is I32:
+        last = te.cast(sym.sub(size, 1), I32)
+        return te.cast(te.max(te.min(at, last), te.const(0, I32)), INDEX)
     return sym.maximum(sym.minimum(at, sym.sub(size, 1)), 0)
+
+
+def _position_type(size: Expr) -> DType:
+    """Of positions along a dimension in memory: short ones, of which a vector holds more."""
+    known = static(size)
+    return I32 if known is not None and known <= MOST_SHORT else INDEX
 
 
 # ------------------------------------------------------------------------------------ resize
@@ -71,17 +88,51 @@ class Resize:
     def places(self, at: int) -> Tensor:
         """For each element of the new axis, its place on the old one."""
         axis = self.use["axes"][at]
+        name = f"{self.use.name}_places{axis}"
+        return te.compute((self.use.shape[axis],), partial(self.place, at), name=name)
+
+    def place(self, at: int, i: Expr) -> Expr:
+        """The place of one element."""
+        axis = self.use["axes"][at]
         before, after = self.x.shape[axis], self.use.shape[axis]
+        scale = self.factor(at)
+        place = self._place(at, _real(i), _real(before), after, scale)
+        if self.use["crop"]:
+            return place
+        same = te.all(te.eq(before, after), te.eq(scale, _real(1.0)))
+        return te.select(same, _real(i), place)
 
-        def element(i: Expr) -> Expr:
-            scale = self.factor(at)
-            place = self._place(at, _real(i), _real(before), after, scale)
-            if self.use["crop"]:
-                return place
-            same = te.all(te.eq(before, after), te.eq(scale, _real(1.0)))
-            return te.select(same, _real(i), place)
+    def nearest(self, at: int, places: Tensor) -> Callable[[Expr], Expr]:
+        """Where the elements of an axis come from, each as it is."""
+        axis = self.use["axes"][at]
+        size, after = self.x.shape[axis], self.use.shape[axis]
+        times = self._repeats(at)
+        if times:
+            return lambda i: sym.floordiv(i, times)
 
-        return te.compute((after,), element, name=f"{self.use.name}_places{axis}")
+        of, nearest = _position_type(size), _NEAREST[self.use["nearest"]]
+
+        def source(i: Expr) -> Expr:
+            found = te.cast(nearest(te, places[i], _real(0.5)), INDEX)
+            return te.cast(_inside(found, size), of)
+
+        sources = te.compute((after,), source, name=f"{self.use.name}_sources{axis}")
+        return lambda i: _inside(sources[i], size)
+
+    def _repeats(self, at: int) -> int:
+        """How often every element of an axis is repeated, where it is known to be; else 0."""
+        axis = self.use["axes"][at]
+        before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
+        if not before or not after or after % before:
+            return 0
+        i = sym.var("i")
+        place = sym.simplify(self.place(at, i))
+        if not all(node is i or isinstance(node, _ARITHMETIC) for node in sym.walk(place)):
+            return 0
+        each = np.arange(after)
+        found = _NEAREST[self.use["nearest"]](np, evaluate(place, {i: each}), 0.5)
+        times = after // before
+        return times if np.all(np.clip(found, 0, before - 1) == each // times) else 0
 
     def _place(self, at: int, x: Expr, before: Expr, after: Expr, scale: Expr) -> Expr:
         half, one, zero = _real(0.5), _real(1.0), _real(0.0)
@@ -176,19 +227,27 @@ class Resize:
             return te.cast(weights[k, i] if total is None else weights[k, i] / total[i], of)
 
         shares = te.compute((count, after), share, name=f"{name}_shares")
+        near = _position_type(before)
         lows = te.compute(
-            (after,), lambda i: te.cast(te.floor(places[i]), INDEX), name=f"{name}_lows"
+            (after,),
+            lambda i: te.cast(_near(te.cast(te.floor(places[i]), INDEX), before, taps), near),
+            name=f"{name}_lows",
         )
         shape = placed(x.shape, axis, after)
 
         def element(*index: Expr) -> Expr:
             k = te.reduce_axis((0, count), name="k")
             i = index[axis]
-            source = _inside(lows[i] + step(k), before)
+            source = _inside(lows[i] + te.cast(step(k), near), before)
             value = te.cast(read_at(x, placed(index, axis, source), axis), of)
             return te.sum(value * shares[k, i], axis=k)
 
         return te.compute(shape, element, name=name)
+
+
+def _near(low: Expr, size: Expr, taps: Expr) -> Expr:
+    """A position no farther outside than taps reach: all beyond are the same element."""
+    return sym.maximum(sym.minimum(low, sym.add(size, taps)), sym.mul(sym.add(taps, 1), -1))
 
 
 def _weight(mode: str, distance: Expr, a: float) -> Expr:
@@ -201,12 +260,14 @@ def _weight(mode: str, distance: Expr, a: float) -> Expr:
     return te.select(x <= one, near, te.select(x < _real(2.0), far, zero))
 
 
-_NEAREST = {
-    "round_prefer_floor": lambda x: te.ceil(x - _real(0.5)),
-    "round_prefer_ceil": lambda x: te.floor(x + _real(0.5)),
-    "floor": te.floor,
-    "ceil": te.ceil,
-    "round_even": te.round,
+_ARITHMETIC = (sym.Const, sym.Cast, sym.Add, sym.Sub, sym.Mul, sym.Div)
+
+_NEAREST: Mapping[str, Callable[[Any, Any, Any], Any]] = {  # by te or np, of a place and 1/2
+    "round_prefer_floor": lambda by, x, half: by.ceil(x - half),
+    "round_prefer_ceil": lambda by, x, half: by.floor(x + half),
+    "floor": lambda by, x, half: by.floor(x),
+    "ceil": lambda by, x, half: by.ceil(x),
+    "round_even": lambda by, x, half: by.round(x),
 }
 
 
@@ -216,7 +277,10 @@ def _resize(
     resize, axes = Resize(use, x, roi, scales, sizes), use["axes"]
     places = [resize.places(at) for at in range(len(axes))]
     made, of = x, wide_type(x.dtype) if x.dtype.is_float else F32
-    if use["mode"] != "nearest":
+    nearest: list[Callable[[Expr], Expr]] = []
+    if use["mode"] == "nearest":
+        nearest = [resize.nearest(at, places[at]) for at in range(len(axes))]
+    else:
         for at in resize.order():
             if not resize.is_kept(at):
                 made = resize.along(made, at, places[at], of)
@@ -226,7 +290,7 @@ def _resize(
         for at, axis in enumerate(axes):
             place, size = places[at][index[axis]], x.shape[axis]
             if use["mode"] == "nearest":
-                source[axis] = _inside(te.cast(_NEAREST[use["nearest"]](place), INDEX), size)
+                source[axis] = nearest[at](index[axis])
             outside += [place < _real(0.0), place > _real(size) - _real(1.0)]
         value = read_at(made, source, *(axes if use["mode"] == "nearest" else ()))
         if use["crop"] and outside:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tilewright import sym, te
 from tilewright.base.dtype import I32, I64, INDEX, DType
@@ -23,6 +24,7 @@ from tilewright.lower.base import (
     wide_type,
 )
 from tilewright.lower.statements import loops, procedure, seq, store, when
+from tilewright.lower.updates import Lines, by_order
 from tilewright.sym import ONE, Expr
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Stmt
@@ -106,6 +108,11 @@ def _scatter(
     if of is use.dtype:
         return made
     return te.compute(x.shape, lambda *index: te.cast(made[index], use.dtype), name=use.name)
+
+
+def _combining(use: Use) -> Callable[[Expr, Expr], Expr] | None:
+    reduction = use["reduction"]
+    return None if reduction == "none" else partial(_combined, reduction)
 
 
 @dataclass(frozen=True)
@@ -206,6 +213,21 @@ def _scatter_elements(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> 
         ends = [sym.sub(dim, 1) for dim in updates.shape]
         return placed([sym.minimum(*each) for each in zip(at, ends, strict=True)], axis, update[0])
 
+    if use["runs"]:
+
+        def along(line: Sequence[Expr], at: Expr, _: Sequence[Expr] = ()) -> tuple[Expr, ...]:
+            return (*line[:axis], at, *line[axis:])
+
+        lines = Lines(
+            (*updates.shape[:axis], *updates.shape[axis + 1 :]),
+            updates.shape[axis],
+            x.shape[axis],
+            lambda line, u: counted(indices[along(line, u)], x.shape[axis]),
+            (),
+            along,
+            along,
+        )
+        return by_order(use, x, updates, lines, _combining(use))
     if use["by_results"]:
 
         def place_of(*at: Expr) -> Expr:
@@ -230,14 +252,24 @@ def _scatter_elements(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> 
 def _scatter_nd(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     depth, lead = static(indices.shape[-1]), indices.ndim - 1
     assert depth is not None
+    among, keys = tuple(updates.shape[:lead]) or (ONE,), x.shape[:depth]
 
+    def place_of(*update: Expr) -> Expr:
+        where = [counted(indices[(*update[:lead], at)], x.shape[at]) for at in range(depth)]
+        return flat_index(where, keys)
+
+    if use["runs"]:
+        lines = Lines(
+            (),
+            product(among),
+            product(keys),
+            lambda _, u: place_of(*split_index(u, among)),
+            x.shape[depth:],
+            lambda _, place, inner: (*split_index(place, keys), *inner),
+            lambda _, u, inner: (*split_index(u, among)[:lead], *inner),
+        )
+        return by_order(use, x, updates, lines, _combining(use))
     if use["by_results"]:
-        among, keys = tuple(updates.shape[:lead]) or (ONE,), x.shape[:depth]
-
-        def place_of(*update: Expr) -> Expr:
-            where = [counted(indices[(*update[:lead], at)], x.shape[at]) for at in range(depth)]
-            return flat_index(where, keys)
-
         places = _places(among, keys, place_of, f"{use.name}_at")
 
         def is_own(key: Sequence[Expr], update: Sequence[Expr]) -> Expr:
@@ -267,6 +299,20 @@ def _segment_reduce(use: Use, x: Tensor, segments: Tensor, count: Tensor | None)
     """A row for each segment that starts neutral, then rows of x one after another."""
     of, reduction, rows = wide_type(x.dtype), use["reduction"], use.shape[0]
     start = te.const(neutral(reduction, x.dtype), of)
+    if use["runs"]:
+
+        def segment_of(_: Sequence[Expr], row: Expr) -> Expr:
+            """Those of no segment come behind the last one."""
+            found = te.cast(segments[(row,)], INDEX)
+            return te.select(te.all(sym.le(0, found), sym.lt(found, rows)), found, rows)
+
+        def row(_: Sequence[Expr], at: Expr, inner: Sequence[Expr]) -> tuple[Expr, ...]:
+            return (at, *inner)
+
+        lines = Lines((), x.shape[0], rows, segment_of, x.shape[1:], row, row)
+        none = te.const(neutral(reduction, x.dtype), x.dtype)
+        begin = te.compute(use.shape, lambda *_: none, name=f"{use.name}_begin")
+        return by_order(use, begin, x, lines, partial(_combined, reduction))
 
     def body(ins: list[te.BufferView], outs: list[te.BufferView]) -> Stmt:
         (source, where), (out,) = ins, outs

@@ -22,6 +22,16 @@ def load(view: BufferView, *index: Expr) -> Expr:
     return te.cast(view[index], INDEX)
 
 
+def binary_search(bits: int, further: Callable[[Expr], Stmt]) -> Stmt:
+    """further(step), with steps from the greatest power of two below 2**bits down to 1."""
+    most = te.const((1 << bits) >> 1, I64)
+
+    def one(level: Expr) -> Stmt:
+        return further(te.cast(te.shift_right(most, te.cast(level, I64)), INDEX))
+
+    return loops([sym.const(bits)], one, "h") if bits else seq()
+
+
 def merge_sort(
     count: Expr,
     order: BufferView,

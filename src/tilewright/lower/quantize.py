@@ -28,13 +28,20 @@ def _quantize(
     of = precision if precision.bits >= 16 else F32
     through = F64 if of is F64 else F32
     to = use.dtype
+    is_one = scale is not None and all(static(dim) == 1 for dim in scale.shape)
+
+    def divided(value: Expr, by: Expr) -> Expr:
+        if use["reciprocal"]:
+            return value * (te.const(1, through) / by)
+        if to.is_int and to.bits == I8.bits and of is F32 and is_one:  # a byte saturates
+            return te.saturating_div(value, by)
+        return value / by
 
     def element(*index: Expr) -> Expr:
         value = te.cast(te.cast(x[index], of), through)
         if scale is not None:
             bottom = te.cast(te.cast(_spread(use, scale, x, index), of), through)
-            ratio = value * (te.const(1, through) / bottom) if use["reciprocal"] else value / bottom
-            value = te.cast(te.cast(ratio, of), through)
+            value = te.cast(te.cast(divided(value, bottom), of), through)
         value = te.round(value) if to.is_int else value
         if zero is not None:
             value = value + te.cast(_spread(use, zero, x, index), through)

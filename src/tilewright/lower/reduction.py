@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import sym, te
-from tilewright.base.dtype import F64, I64, U8, DType
+from tilewright.base.dtype import F64, I32, I64, U8, DType
 from tilewright.lower.base import (
     Lowering,
     Use,
@@ -162,10 +162,11 @@ def _arg(*, greatest: bool) -> Lowering:
 
 
 Prefix = Callable[..., Expr]  # of a position along the axis, and an index of the others
+INDEX_LIMIT = I32.max  # elements of a line that only the run counts, at most
 
 
 @dataclass(frozen=True)
-class _Running:
+class Running:
     """What runs along an axis: sums, or products."""
 
     combine: Callable[[Expr, Expr], Expr]
@@ -174,27 +175,36 @@ class _Running:
     rest: tuple[Expr, ...]  # the other dimensions
     piece: int  # elements that are taken one after the other; 0: all
 
-    def prefixes(self, element: Prefix, length: Expr, name: str) -> tuple[Prefix, Prefix]:
-        """What the elements before each position come to, without and with its own."""
+    def prefixes(
+        self, element: Prefix, length: Expr, name: str, reach: int = 1
+    ) -> tuple[Prefix, Prefix]:
+        """What the elements before each position come to, without and with its own. `reach` is how
+        many elements of a line each of these stands for."""
         count = static(length)
-        if not self.piece or count is None or count <= self.piece:
+        if count is None and reach > INDEX_LIMIT:  # there is one
+            return lambda *_: te.const(self.start, self.of), element
+        if not self.piece or (count is not None and count <= self.piece):
             sums = self._scan(element, length, self.rest, name)
             return (
                 lambda at, *index: sums[(at, *index)],
                 lambda at, *index: sums[(sym.add(at, 1), *index)],
             )
-        pieces = sym.as_expr(-(-count // self.piece))
+        pieces = sym.ceildiv(length, self.piece)
 
         def inside(t: Expr, p: Expr, *index: Expr) -> Expr:
             place = sym.add(sym.mul(p, self.piece), t)
-            if count % self.piece == 0:
+            if count is not None and count % self.piece == 0:
                 return element(place, *index)
-            filled = element(sym.minimum(place, count - 1), *index)
-            return te.select(sym.lt(place, count), filled, te.const(self.start, self.of))
+            last = sym.sub(length, 1)
+            filled = element(sym.maximum(sym.minimum(place, last), 0), *index)
+            return te.select(sym.lt(place, length), filled, te.const(self.start, self.of))
 
         own = self._scan(inside, sym.as_expr(self.piece), (pieces, *self.rest), name)
         before, _ = self.prefixes(
-            lambda p, *index: own[(sym.as_expr(self.piece), p, *index)], pieces, f"{name}_pieces"
+            lambda p, *index: own[(sym.as_expr(self.piece), p, *index)],
+            pieces,
+            f"{name}_pieces",
+            reach * self.piece,
         )
 
         def prefix(further: int) -> Prefix:
@@ -240,7 +250,7 @@ def _running(combine: Callable[[Expr, Expr], Expr], start: int) -> Lowering:
         def element(t: Expr, *index: Expr) -> Expr:
             return te.cast(x[(*index[:at], place(t), *index[at:])], of)
 
-        running = _Running(combine, start, of, rest, use["piece"])
+        running = Running(combine, start, of, rest, use["piece"])
         without, with_own = running.prefixes(element, length, use.name)
         found = without if use["exclusive"] else with_own
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, INDEX
 from tilewright.lower.base import Lowering, Use, wide, wide_type
-from tilewright.lower.statements import loops, procedure, seq, store, when
+from tilewright.lower.statements import procedure, seq, store, when
 from tilewright.sym import ZERO, Expr
 from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import For, Stmt
@@ -68,10 +66,10 @@ def _roi_align(use: Use, x: Tensor, rois: Tensor, images: Tensor) -> Tensor:
     of, largest = wide_type(x.dtype), use["mode"] == "max"
     rows, columns = use["size"]
 
-    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
-        (source, regions, which), (out,) = ins, outs
+    def body(ins: list[BufferView], outs: list[BufferView], *index: Expr) -> Stmt:
+        (source, regions, which), (out, total) = ins, outs
 
-        def corners(index: Sequence[Expr], y: Expr, x_: Expr) -> list[Expr]:
+        def corners(y: Expr, x_: Expr) -> list[Expr]:
             image = _kept(te.cast(which[index[0]], INDEX), x.shape[0])
             return [
                 wide(source[image, index[1], row, column]) * te.cast(tall * broad, of)
@@ -79,31 +77,30 @@ def _roi_align(use: Use, x: Tensor, rois: Tensor, images: Tensor) -> Tensor:
                 for column, broad in _neighbours(x_, x.shape[3])
             ]
 
-        def bin_(*index: Expr) -> Stmt:
-            edge = [wide(regions[index[0], sym.const(at)]) for at in range(4)]
-            down = _Span(use, edge[1], edge[3], rows)
-            across = _Span(use, edge[0], edge[2], columns)
-            i, j = sym.var("down"), sym.var("across")
-            seen = corners(index, down.place(index[2], i), across.place(index[3], j))
-            value = te.max(*seen) if largest else (seen[0] + seen[1]) + (seen[2] + seen[3])
-            if largest:
-                is_first = te.all(te.eq(i, 0), te.eq(j, 0))
-                value = te.select(is_first, value, te.max(out[index], value))
-            else:
-                value = out[index] + value
-            inner = For(i, ZERO, down.each, For(j, ZERO, across.each, store(out, index, value)))
-            parts = [store(out, index, te.const(0, of)), inner]
-            if not largest:
-                count = te.cast(sym.maximum(down.each * across.each, 1), of)
-                parts.append(store(out, index, out[index] / count))
-            return seq(*parts)
-
+        edge = [wide(regions[index[0], sym.const(at)]) for at in range(4)]
+        down = _Span(use, edge[1], edge[3], rows)
+        across = _Span(use, edge[0], edge[2], columns)
+        i, j = sym.var("down"), sym.var("across")
+        seen = corners(down.place(index[2], i), across.place(index[3], j))
+        value = te.max(*seen) if largest else (seen[0] + seen[1]) + (seen[2] + seen[3])
+        if largest:
+            is_first = te.all(te.eq(i, 0), te.eq(j, 0))
+            value = te.select(is_first, value, te.max(total[index], value))
+        else:
+            value = total[index] + value
+        inner = For(i, ZERO, down.each, For(j, ZERO, across.each, store(total, index, value)))
+        found = total[index]
+        if not largest:
+            found = found / te.cast(sym.maximum(down.each * across.each, 1), of)
         full = [sym.lt(0, dim) for dim in (x.shape[0], *x.shape[2:])]
-        clear = loops(use.shape, lambda *index: store(out, index, te.const(0, of)), "z")
-        return seq(clear, when(full, loops(use.shape, bin_)))
+        return seq(
+            store(total, index, te.const(0, of)),
+            when(full, inner),
+            store(out, index, te.cast(found, use.dtype)),
+        )
 
-    (made,) = procedure([use.shape], [x, rois, images], body, f"{use.name}_wide", [of])
-    return te.compute(use.shape, lambda *index: te.cast(made[index], use.dtype), name=use.name)
+    shapes, types = [use.shape, use.shape], [use.dtype, of]
+    return procedure(shapes, [x, rois, images], body, use.name, types, use.shape)[0]
 
 
 # ------------------------------------------------------------------------------------ pool
@@ -123,26 +120,26 @@ def _bin(use: Use, low: Expr, high: Expr, at: Expr, bins: int, limit: Expr) -> t
 def _max_roi_pool(use: Use, x: Tensor, rois: Tensor) -> Tensor:
     rows, columns = use["size"]
 
-    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
-        (source, regions), (out,) = ins, outs
+    def body(ins: list[BufferView], outs: list[BufferView], *index: Expr) -> Stmt:
+        (source, regions), (out, best) = ins, outs
+        edge = [wide(regions[index[0], sym.const(at)]) for at in range(5)]
+        image = _kept(_whole(te.trunc(edge[0])), x.shape[0])
+        top, bottom = _bin(use, edge[2], edge[4], index[2], rows, x.shape[2])
+        left, right = _bin(use, edge[1], edge[3], index[3], columns, x.shape[3])
+        y, x_ = sym.var("y"), sym.var("x")
+        seen = source[image, index[1], y, x_]
+        is_first = te.all(te.eq(y, top), te.eq(x_, left))
+        more = te.any(wide(seen) > wide(best[index]), *_is_nan(wide(seen)))
+        found = when([te.any(is_first, more)], store(best, index, seen))
+        window = For(y, top, bottom, For(x_, left, right, found))
+        return seq(
+            store(best, index, te.const(0, x.dtype)),
+            when([sym.lt(0, x.shape[0])], window),
+            store(out, index, best[index]),
+        )
 
-        def bin_(*index: Expr) -> Stmt:
-            edge = [wide(regions[index[0], sym.const(at)]) for at in range(5)]
-            image = _kept(_whole(te.trunc(edge[0])), x.shape[0])
-            top, bottom = _bin(use, edge[2], edge[4], index[2], rows, x.shape[2])
-            left, right = _bin(use, edge[1], edge[3], index[3], columns, x.shape[3])
-            y, x_ = sym.var("y"), sym.var("x")
-            seen = source[image, index[1], y, x_]
-            is_first = te.all(te.eq(y, top), te.eq(x_, left))
-            more = te.any(wide(seen) > wide(out[index]), *_is_nan(wide(seen)))
-            found = when([te.any(is_first, more)], store(out, index, seen))
-            window = For(y, top, bottom, For(x_, left, right, found))
-            return seq(store(out, index, te.const(0, x.dtype)), window)
-
-        clear = loops(use.shape, lambda *index: store(out, index, te.const(0, x.dtype)), "z")
-        return seq(clear, when([sym.lt(0, x.shape[0])], loops(use.shape, bin_)))
-
-    return procedure([use.shape], [x, rois], body, use.name, [x.dtype])[0]
+    shapes, types = [use.shape, use.shape], [x.dtype, x.dtype]
+    return procedure(shapes, [x, rois], body, use.name, types, use.shape)[0]
 
 
 def _is_nan(value: Expr) -> list[Expr]:

@@ -6,11 +6,13 @@ How many there are only the data tells: the sizes of the outputs are given, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tilewright import sym, te
-from tilewright.base.dtype import I64, INDEX, U8
+from tilewright.base.dtype import I32, I64, INDEX, U8
 from tilewright.lower.base import (
+    STORED,
     Lowering,
     Use,
     front_axis,
@@ -20,7 +22,9 @@ from tilewright.lower.base import (
     static,
     wide,
 )
-from tilewright.lower.merge import Compare, load, merge_sort
+from tilewright.lower.merge import Compare, binary_search, load, merge_sort
+from tilewright.lower.reduction import Running
+from tilewright.lower.sorting import Ordered, in_order, sort_key
 from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import BufferView, Tensor
@@ -29,7 +33,7 @@ from tilewright.tensor.ir import If, Stmt
 _ZERO, _ONE, _NONE = te.const(0, I64), te.const(1, I64), te.const(-1, I64)
 
 
-def _kept(index: Expr, size: Expr) -> Expr:
+def inside(index: Expr, size: Expr) -> Expr:
     """An index from memory, inside a dimension."""
     return sym.maximum(sym.minimum(te.cast(index, INDEX), sym.sub(size, 1)), 0)
 
@@ -52,15 +56,61 @@ def count_nonzero(x: Tensor, name: str) -> Expr:
     return te.compute((), element, name=f"{name}_count")[()]
 
 
+def _counts(flag: Callable[[Expr], Expr], length: Expr, piece: int, name: str) -> Tensor:
+    """How many flags are set up to each position and at it."""
+    running = Running(lambda a, b: a + b, 0, I64, (), piece)
+    _, up_to = running.prefixes(lambda t: te.cast(flag(t), I64), length, name)
+    return te.compute((length,), lambda i: up_to(i), name=f"{name}_counts", attrs=STORED)
+
+
+def positions(counts: Tensor, shape: Sequence[Expr], name: str) -> Tensor:
+    """Where the flags are set, one after another; behind all of them the number of positions."""
+    length = counts.shape[0]
+    known = static(length)
+    bits = I32.bits if known is None else known.bit_length()
+
+    def body(ins: list[BufferView], outs: list[BufferView], at: Expr) -> Stmt:
+        (counted,), (out, found) = ins, outs
+
+        def further(step: Expr) -> Stmt:
+            there = load(found, at) + step
+            taken = store(found, (at,), found[at] + te.cast(step, I64))
+            before = when([counted[there - 1] <= te.cast(at, I64)], taken)
+            return when([there <= length], before)
+
+        looked = binary_search(bits, further)
+        return seq(store(found, (at,), _ZERO), looked, store(out, (at,), found[at]))
+
+    return procedure([shape, shape], [counts], body, name, [I64, I64], shape)[0]
+
+
 def _nonzero(use: Use, x: Tensor) -> Tensor:
     count = use.shape[1]
+    if use["piece"] and x.ndim:
+        total = product(x.shape)
+        counts = _counts(
+            lambda t: _is_set(read_at(x, split_index(t, x.shape), *range(x.ndim))),
+            total,
+            use["piece"],
+            use.name,
+        )
+        places = positions(counts, (count,), f"{use.name}_places")
+
+        def coordinate(axis: Expr, column: Expr) -> Expr:
+            index = split_index(inside(places[column], total), x.shape)
+            found = te.cast(index[-1], I64)
+            for at, each in reversed(list(enumerate(index[:-1]))):
+                found = te.select(te.eq(axis, at), te.cast(each, I64), found)
+            return found
+
+        return te.compute(use.shape, coordinate, name=use.name)
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
         (source,), (out, cursor) = ins, outs
         column = cursor[ZERO]
 
         def element(*index: Expr) -> Stmt:
-            place = _kept(column, count)
+            place = inside(column, count)
             put = [
                 store(out, (sym.const(at), place), te.cast(i, I64)) for at, i in enumerate(index)
             ]
@@ -149,14 +199,103 @@ def _groups(use: Use, x: Tensor, slices: _Slices) -> tuple[Tensor, Tensor]:
     return made[0], made[1]
 
 
+@dataclass(frozen=True)
+class _Sorted:
+    """Elements in order, and how many are distinct up to each."""
+
+    ordered: Ordered
+    counts: Tensor
+
+
+def _sorted(use: Use, x: Tensor) -> _Sorted:
+    """All elements side by side."""
+    total = product(x.shape)
+
+    def key_of(at: Expr) -> Expr:
+        value = read_at(x, split_index(at, x.shape), *range(x.ndim))
+        return te.bitwise_not(sort_key(te.cast(value, U8) if value.dtype.is_bool else value))
+
+    ordered = in_order((), total, key_of, use["runs"], f"{use.name}_order")
+
+    def is_new(rank: Expr) -> Expr:
+        before = ordered.key(sym.maximum(rank - 1, 0))
+        return te.any(te.eq(rank, 0), te.ne(ordered.key(rank), before))
+
+    return _Sorted(ordered, _counts(is_new, total, use["runs"][0], f"{use.name}_groups"))
+
+
+def _unique_side_by_side(use: Use, x: Tensor) -> tuple[Tensor, ...]:
+    total, found, name = product(x.shape), use.shape[0], use.name
+    made = _sorted(use, x)
+    ordered, counts = made.ordered, made.counts
+    starts = positions(counts, (found + 1,), f"{name}_starts")
+
+    def element(place: Expr) -> Expr:
+        index = split_index(inside(place, total), x.shape)
+        if x.ndim > 1:  # of sizes that only the run tells, nobody sees that these are inside
+            index = tuple([inside(at, dim) for at, dim in zip(index, x.shape, strict=True)])
+        return read_at(x, index, *range(x.ndim))
+
+    def first_of(group: Expr) -> Expr:
+        return ordered.place(inside(starts[group], total))
+
+    def labels(ins: list[BufferView], outs: list[BufferView], rank: Expr) -> Stmt:
+        counted, *views = ins
+        place = inside(ordered.place(rank, views=views), total)
+        return store(outs[0], (place,), counted[rank] - _ONE)
+
+    given = [counts, *ordered.tensors]
+    (which,) = procedure([(total,)], given, labels, f"{name}_which", [I64], (total,))
+    if use["sorted"]:
+        which_of = which
+
+        def groups(g: Expr) -> Expr:
+            return g
+
+        firsts = te.compute((found,), first_of, name=f"{name}_first")
+    else:
+        # In the order of first occurrence: an element is one if it is where its group begins.
+        begins = te.compute((found,), first_of, name=f"{name}_begins", attrs=STORED)
+
+        def begin_of(place: Expr) -> Expr:
+            group = inside(read_at(which, (place,), 0), found)
+            return read_at(begins, (group,), 0)
+
+        def is_first(place: Expr) -> Expr:
+            return te.eq(begin_of(place), te.cast(place, I64))
+
+        seen = _counts(is_first, total, use["runs"][0], f"{name}_seen")
+        firsts = positions(seen, (found,), f"{name}_first")
+        which_of = te.compute(
+            (total,),
+            lambda i: read_at(seen, (inside(begin_of(i), total),), 0) - _ONE,
+            name=f"{name}_label",
+        )
+
+        def groups(g: Expr) -> Expr:
+            return inside(read_at(which, (inside(firsts[g], total),), 0), found)
+
+    values = te.compute((found,), lambda g: element(firsts[g]), name=name)
+    often = te.compute(
+        (found,), lambda g: starts[groups(g) + 1] - starts[groups(g)], name=f"{name}_often"
+    )
+    return (values, firsts, which_of, often)[: len(use.outputs)]
+
+
 def count_unique(use: Use, x: Tensor) -> Expr:
     """How many elements, or slices along the axis, are distinct."""
+    if use["runs"]:
+        counts = _sorted(use, x).counts
+        most = read_at(counts, (sym.maximum(counts.shape[0] - 1, 0),), 0)
+        return te.compute((), lambda: most, name=f"{use.name}_distinct")[()]
     _, total = _groups(use, x, _Slices(x, use["axis"]))
     return total[ZERO]
 
 
 def _unique(use: Use, x: Tensor) -> tuple[Tensor, ...]:
     """In the order of first occurrence, groups are labelled as they turn up."""
+    if use["runs"]:
+        return _unique_side_by_side(use, x)
     slices = _Slices(x, use["axis"])
     group, _ = _groups(use, x, slices)
     count, found = slices.count, use.shape[slices.axis or 0]
@@ -168,7 +307,7 @@ def _unique(use: Use, x: Tensor) -> tuple[Tensor, ...]:
             g = load(groups, i)
             if not use["sorted"]:
                 g = load(label, g)
-            g = _kept(g, found)
+            g = inside(g, found)
 
             def copy(*rest: Expr) -> Stmt:
                 return store(out, slices.placed(g, rest), source[slices.at(i, rest)])
@@ -221,7 +360,7 @@ def _lookup(use: Use, x: Tensor, keys: Tensor, values: Tensor, default: Tensor) 
     places = te.compute(use.shape, place, name=f"{use.name}_places")
 
     def element(*index: Expr) -> Expr:
-        found = read_at(values, (_kept(places[index], values.shape[0]),), 0)
+        found = read_at(values, (inside(places[index], values.shape[0]),), 0)
         return te.select(places[index] >= _ZERO, found, other)
 
     return te.compute(use.shape, element, name=use.name)
@@ -237,36 +376,30 @@ def _search_sorted(use: Use, rows: Tensor, values: Tensor) -> Tensor:
     halvings = sym.const(I64.bits if known is None else known.bit_length())
     low, high = sym.const(0), sym.const(1)  # what the state holds
 
-    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
+    def body(ins: list[BufferView], outs: list[BufferView], *index: Expr) -> Stmt:
         (sorted_, given), (out, state) = ins, outs
+        row, value = index[: rows.ndim - 1], given[index]
 
-        def element(*index: Expr) -> Stmt:
-            row, value = index[: rows.ndim - 1], given[index]
-
-            def halve(_: Expr) -> Stmt:
-                middle = sym.floordiv(load(state, low) + load(state, high), 2)
-                here = sorted_[(*row, middle)]
-                before = (
-                    te.logical_not(_below(value, here)) if use["right"] else _below(here, value)
-                )
-                step = If(
-                    before,
-                    store(state, (low,), te.cast(middle + 1, I64)),
-                    store(state, (high,), te.cast(middle, I64)),
-                )
-                return when([state[low] < state[high]], step)
-
-            return seq(
-                store(state, (low,), te.const(0, I64)),
-                store(state, (high,), te.cast(length, I64)),
-                loops([halvings], halve, "h"),
-                store(out, index, state[low]),
+        def halve(_: Expr) -> Stmt:
+            middle = sym.floordiv(load(state, *index, low) + load(state, *index, high), 2)
+            here = sorted_[(*row, middle)]
+            before = te.logical_not(_below(value, here)) if use["right"] else _below(here, value)
+            step = If(
+                before,
+                store(state, (*index, low), te.cast(middle + 1, I64)),
+                store(state, (*index, high), te.cast(middle, I64)),
             )
+            return when([state[(*index, low)] < state[(*index, high)]], step)
 
-        return loops(values.shape, element)
+        return seq(
+            store(state, (*index, low), te.const(0, I64)),
+            store(state, (*index, high), te.cast(length, I64)),
+            loops([halvings], halve, "h"),
+            store(out, index, state[(*index, low)]),
+        )
 
-    shapes = [values.shape, (sym.const(2),)]
-    return procedure(shapes, [rows, values], body, use.name, [I64, I64])[0]
+    shapes = [values.shape, (*values.shape, sym.const(2))]
+    return procedure(shapes, [rows, values], body, use.name, [I64, I64], values.shape)[0]
 
 
 LOWERINGS: dict[str, Lowering] = {

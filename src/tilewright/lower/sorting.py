@@ -2,7 +2,8 @@
 
 Some are found by insertion: an element that is no better than the last of the k costs one
 comparison. Many, or as many as only the run tells, are the first of all in order. Where threads are
-many, ranks are counted instead (`pieces`): how many elements come before each one.
+many, ranks are counted instead (`pieces`): how many elements come before each one; or runs of
+elements are merged, all at once (`runs`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tilewright.lower.base import (
     static,
     wide,
 )
-from tilewright.lower.merge import load, merge_sort
+from tilewright.lower.merge import binary_search, load, merge_sort
 from tilewright.lower.statements import Body, loops, procedure, seq, store, when
 from tilewright.sym import ONE, Expr
 from tilewright.te import BufferView, Tensor
@@ -36,6 +37,8 @@ Place = Callable[[Sequence[Expr], Expr], Expr]  # of a candidate in its line
 def _top_k(use: Use, x: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
     axis = front_axis(use["axis"], x.ndim)
     count = static(use.shape[axis])
+    if use["runs"]:
+        return _by_merging(use, x, axis)
     if use["pieces"]:
         return _by_counting(use, x, axis)
     shape = placed(x.shape, axis, use.shape[axis])
@@ -200,6 +203,12 @@ def _by_counting(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
 
 def _key(use: Use, value: Expr) -> Expr:
     """An integer for each element, greater for better ones and equal for equals."""
+    key = sort_key(value)
+    return key if use["largest"] else te.bitwise_not(key)
+
+
+def sort_key(value: Expr) -> Expr:
+    """An integer for each number, in the same order; NaN is the greatest."""
     x = wide(value)
     if x.dtype.is_float:
         of = I32 if x.dtype.bits == I32.bits else I64
@@ -213,7 +222,7 @@ def _key(use: Use, value: Expr) -> Expr:
     else:
         narrow = x.dtype.bits < I32.bits or x.dtype is I32
         key = te.cast(x, I32 if narrow else I64)
-    return key if use["largest"] else te.bitwise_not(key)
+    return key
 
 
 @dataclass(frozen=True)
@@ -287,6 +296,158 @@ def _best(
         return te.min(te.if_then_else(is_it, found, te.max_value(I64)), axis=j)
 
     return te.compute((*lines, kept), chosen, name=f"{name}_place")
+
+
+# ------------------------------------------------------------------------------------ merging
+
+
+def _by_merging(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
+    """All in order, then the first of them."""
+    length = x.shape[axis]
+    lines = [dim for at, dim in enumerate(x.shape) if at != axis]
+
+    def key_of(*at: Expr) -> Expr:
+        line, place = at[:-1], at[-1]
+        return _key(use, read_at(x, (*line[:axis], place, *line[axis:]), axis))
+
+    ordered = in_order(lines, length, key_of, use["runs"], use.name)
+
+    def place_at(*at: Expr) -> Expr:
+        return ordered.place(*at[:axis], *at[axis + 1 :], at[axis])
+
+    def value_at(*at: Expr) -> Expr:
+        place = sym.maximum(sym.minimum(te.cast(place_at(*at), INDEX), length - 1), 0)
+        return read_at(x, placed(at, axis, place), axis)
+
+    values = te.compute(use.shape, value_at, name=use.name)
+    return values, te.compute(use.shape, place_at, name=f"{use.name}_at")
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Elements of lines in order: tensors of keys, and of places that keys have no bits for. In a
+    statement they are `views` of them."""
+
+    tensors: tuple[Tensor, ...]
+
+    def place(self, *at: Expr, views: Sequence[BufferView] = ()) -> Expr:
+        """Where the element of a line and a rank lies."""
+        found = self._read(at, views)
+        return found[1] if found[1:] else LAST - te.bitwise_and(found[0], LAST)
+
+    def key(self, *at: Expr, views: Sequence[BufferView] = ()) -> Expr:
+        found = self._read(at, views)
+        if found[1:]:
+            return found[0]
+        return te.cast(te.shift_right(found[0], te.const(I32.bits, I64)), I32)
+
+    def _read(self, at: Sequence[Expr], views: Sequence[BufferView]) -> list[Expr]:
+        if views:
+            return [view[tuple(at)] for view in views]
+        return [read_at(each, at, *range(each.ndim)) for each in self.tensors]
+
+
+def in_order(
+    lines: Sequence[Expr],
+    length: Expr,
+    key_of: Callable[..., Expr],
+    runs: Sequence[int],
+    name: str,
+) -> Ordered:
+    """The elements of every line, those of greater keys first, of equals the first. Each counts how
+    many of its run come before it; then runs are merged, so many at a time as `runs` tells: each
+    looks for its place in the others. A key and a place are one number where that has the bits."""
+    shape = (*lines, length)
+    packed = key_of(*[sym.const(0)] * len(shape)).dtype is not I64
+
+    def with_place(*at: Expr) -> Expr:
+        high = te.shift_left(te.cast(key_of(*at), I64), te.const(I32.bits, I64))
+        return high + (LAST - te.cast(at[-1], I64))
+
+    made = [te.compute(shape, with_place if packed else key_of, name=f"{name}_key", attrs=STORED)]
+    if not packed:
+        places = te.compute(shape, lambda *at: te.cast(at[-1], I64), name=f"{name}_of")
+        made.append(places)
+    width, stages = 1, [(1, made)]
+    for number, ways in enumerate(runs):
+        made = _merged(lines, length, made, width, ways, f"{name}_merged{number}")
+        width *= ways
+        stages.append((width, made))
+    if static(length) is None:  # where one run is left already, nothing more is merged
+        parts = zip(*[tensors for _, tensors in stages], strict=True)
+        made = [_first_whole(shape, stages, list(each), name) for each in parts]
+    return Ordered(tuple(made))
+
+
+def _first_whole(
+    shape: Sequence[Expr], stages: Sequence[tuple[int, list[Tensor]]], of: list[Tensor], name: str
+) -> Tensor:
+    """Lines of the first stage that has them in one run."""
+
+    def element(*at: Expr) -> Expr:
+        found = of[-1][at]
+        for (width, _), tensor in reversed(list(zip(stages[:-1], of[:-1], strict=True))):
+            found = te.if_then_else(shape[-1] <= width, tensor[at], found)
+        return found
+
+    return te.compute(tuple(shape), element, name=f"{name}_whole", attrs=STORED)
+
+
+def _merged(
+    lines: Sequence[Expr], length: Expr, given: list[Tensor], width: int, ways: int, name: str
+) -> list[Tensor]:
+    """Runs of `width` sorted elements, `ways` of them as one: each element goes behind those before
+    it, of its own run and of the others."""
+    shape = (*lines, length)
+    found, place = sym.const(0), sym.const(1)  # what the state holds
+
+    def body(ins: list[BufferView], outs: list[BufferView], *at: Expr) -> Stmt:
+        *merged, state = outs
+        line, i = at[:-1], at[-1]
+        first = i - sym.floormod(i, width * ways)
+        own = sym.floordiv(i - first, width)
+
+        def is_before(other: Expr) -> Expr:
+            theirs, mine = ins[0][(*line, other)], ins[0][at]
+            if len(ins) == 1:
+                return theirs > mine
+            earlier = ins[1][(*line, other)] < ins[1][at]
+            return te.any(theirs > mine, te.all(te.eq(theirs, mine), earlier))
+
+        def count(run: Expr) -> Stmt:
+            start = first + run * width
+
+            def further(step: Expr) -> Stmt:
+                """By so many, if all of them come before."""
+                there = start + load(state, *at, found) + step
+                inside = there <= sym.minimum(start + width, length)
+                taken = store(state, (*at, found), state[(*at, found)] + te.cast(step, I32))
+                return when([inside], when([is_before(there - 1)], taken))
+
+            looked = seq(
+                store(state, (*at, found), te.const(0, I32)),
+                binary_search(width.bit_length(), further),
+                store(state, (*at, place), state[(*at, place)] + state[(*at, found)]),
+            )
+            return when([te.ne(run, own), start < length], looked)
+
+        there = sym.minimum(first + load(state, *at, place), length - 1)
+        return seq(
+            store(state, (*at, place), te.cast(i - first - own * width, I32)),
+            loops([sym.const(ways)], count, "r"),
+            *(store(out, (*line, there), one[at]) for out, one in zip(merged, ins, strict=True)),
+        )
+
+    types = [I64] * len(given)
+    shapes = [shape] * len(given) + [(*shape, sym.const(2))]
+    first, *rest = shape
+    over = shape if static(length) is not None else (_if_longer(first, length, width), *rest)
+    return list(procedure(shapes, given, body, name, [*types, I32], over)[: len(given)])
+
+
+def _if_longer(extent: Expr, length: Expr, width: int) -> Expr:
+    """An extent, where lines are longer than a run; else 0."""
+    return sym.minimum(extent, sym.mul(sym.maximum(length - width, 0), I32.max))
 
 
 # ------------------------------------------------------------------------------------ cumulative

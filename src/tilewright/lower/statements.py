@@ -10,7 +10,7 @@ from tilewright.sym import ZERO, Expr, Var
 from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import For, If, Stmt, Store, seq
 
-Body = Callable[[list[BufferView], list[BufferView]], Stmt]
+Body = Callable[..., Stmt]  # of views of inputs and outputs, and of indices
 
 
 def procedure(
@@ -19,10 +19,15 @@ def procedure(
     body: Body,
     name: str,
     dtypes: Sequence[DType],
+    over: Sequence[Expr] = (),
+    then: Sequence[tuple[Sequence[Expr], Body]] = (),
 ) -> tuple[Tensor, ...]:
-    """Tensors that a statement, made from views of inputs and outputs, fills in order."""
-    made = te.extern([tuple(s) for s in shapes], list(inputs), body, name=name, dtype=list(dtypes))
-    return tuple(made)
+    """Tensors that a statement, made from views of inputs and outputs, fills in order; or, with
+    extents `over`, one statement for each index, in any order; `then` what follows them."""
+    dims, types = [tuple(s) for s in shapes], list(dtypes)
+    more = [(tuple(extents), follows) for extents, follows in then]
+    given = list(inputs)
+    return tuple(te.extern(dims, given, body, name, types, over=tuple(over), then=more))
 
 
 def loops(dims: Sequence[Expr], body: Callable[..., Stmt], name: str = "i") -> Stmt:

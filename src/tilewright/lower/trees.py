@@ -2,56 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright import sym, te
 from tilewright.base.dtype import I64, INDEX
 from tilewright.graph.ops.trees import EQ, GT, GTE, LEQ, LT, NEQ
 from tilewright.lower.base import Lowering, Use
 from tilewright.lower.statements import loops, procedure, seq, store, when
-from tilewright.sym import Expr
+from tilewright.sym import Const, Expr
 from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import Stmt
 
+GROUP = 16  # walks side by side, as each waits for what it loads; of many rows, down one tree
+
 
 def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
-    """The output holds the node a row has come to; a walk is no longer than there are nodes."""
+    """The output holds the node a row has come to; a walk is as long as the deepest tree."""
     nodes, features = columns[0].shape[0], x.shape[1]
+    depth = nodes if use["depth"] is None else sym.const(use["depth"])
+    rows, trees = use.shape
     zero, minus = te.const(0, I64), te.const(-1, I64)
 
-    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
-        rows, feature, splits, modes, yes, no, missing, roots = ins
+    def walks(
+        ins: list[BufferView],
+        outs: list[BufferView],
+        count: Expr,
+        place: Callable[[Expr], tuple[Expr, Expr]],
+    ) -> Stmt:
+        """So many walks side by side, each of a row and a tree."""
+        values, feature, splits, modes, yes, no, missing, roots = ins
         (out,) = outs
 
         def step(row: Expr, tree: Expr) -> Stmt:
             here = out[row, tree]
             node = _kept(here, nodes)
-            value, split = rows[row, _kept(feature[node], features)], splits[node]
-            mode = te.cast(modes[node], I64)
-            hit = te.const(False, "bool")
-            for which, test in (
-                (LEQ, value <= split),
-                (LT, value < split),
-                (GTE, value >= split),
-                (GT, value > split),
-                (EQ, te.eq(value, split)),
-                (NEQ, te.ne(value, split)),
-            ):
-                hit = te.select(te.eq(mode, te.const(which, I64)), test, hit)
-            if value.dtype.is_float:
-                unequal = te.eq(mode, te.const(NEQ, I64))
-                hit = te.select(te.isnan(value), te.any(missing[node], unequal), hit)
+            value = values[row, _kept(feature[node], features)]
+            hit = _hit(use["modes"], te.cast(modes[node], I64), value, splits[node], missing[node])
             child = te.select(hit, te.cast(yes[node], I64), te.cast(no[node], I64))
             return when([here >= zero], store(out, (row, tree), child))
 
-        def walk(row: Expr, tree: Expr) -> Stmt:
-            start = store(out, (row, tree), te.cast(roots[tree], I64))
-            end = store(out, (row, tree), minus - out[row, tree])
-            down = loops([nodes], lambda _: step(row, tree), "step")
-            return seq(start, when([sym.lt(0, nodes), sym.lt(0, features)], down), end)
+        def each(made: Callable[[Expr, Expr], Stmt]) -> Stmt:
+            return loops([count], lambda at: made(*place(at)), "walk")
 
-        return loops(use.shape, walk)
+        start = each(lambda row, tree: store(out, (row, tree), te.cast(roots[tree], I64)))
+        down = loops([depth], lambda _: each(step), "step")
+        end = each(lambda row, tree: store(out, (row, tree), minus - out[row, tree]))
+        return seq(start, when([sym.lt(0, nodes), sym.lt(0, features)], down), end)
 
-    (leaves,) = procedure([use.shape], [x, *columns], body, use.name, [I64])
-    return leaves
+    def of_trees(ins: list[BufferView], outs: list[BufferView], row: Expr, group: Expr) -> Stmt:
+        first = sym.mul(group, GROUP)
+        count = sym.minimum(GROUP, sym.sub(trees, first))
+        made = walks(ins, outs, count, lambda at: (row, sym.add(first, at)))
+        return when([sym.lt(rows, GROUP)], made)
+
+    def of_rows(ins: list[BufferView], outs: list[BufferView], group: Expr, tree: Expr) -> Stmt:
+        first = sym.mul(group, GROUP)
+        count = sym.minimum(GROUP, sym.sub(rows, first))
+        made = walks(ins, outs, count, lambda at: (sym.add(first, at), tree))
+        return when([sym.le(GROUP, rows)], made)
+
+    few = (sym.minimum(rows, GROUP - 1), sym.ceildiv(trees, GROUP))
+    many = (sym.ceildiv(rows, GROUP), trees)
+    given = [x, *columns]
+    if isinstance(rows, Const):
+        over, body = (few, of_trees) if int(rows.value) < GROUP else (many, of_rows)
+        return procedure([use.shape], given, body, use.name, [I64], over)[0]
+    return procedure([use.shape], given, of_trees, use.name, [I64], few, [(many, of_rows)])[0]
+
+
+def _hit(which: tuple[int, ...], mode: Expr, value: Expr, split: Expr, missing: Expr) -> Expr:
+    """Whether a row goes on as a node says of rows that pass its test."""
+    tests = {
+        LEQ: value <= split,
+        LT: value < split,
+        GTE: value >= split,
+        GT: value > split,
+        EQ: te.eq(value, split),
+        NEQ: te.ne(value, split),  # of NaN too
+    }
+    hit = tests[which[0]] if which else te.const(False, "bool")
+    for each in which[1:]:
+        hit = te.select(te.eq(mode, te.const(each, I64)), tests[each], hit)
+    return te.any(hit, te.all(te.isnan(value), missing)) if value.dtype.is_float else hit
 
 
 def _kept(index: Expr, size: Expr) -> Expr:

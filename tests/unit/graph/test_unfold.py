@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtype import dtype
-from tilewright.base.passes import PassContext
+from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.graph import Builder, Module, interpret
-from tilewright.graph.passes import lower_precision, unfold_convolutions
+from tilewright.graph.passes import FUSED, lower_precision, remove_dead_nodes, unfold_convolutions
 from tilewright.graph.types import TensorType
 from tilewright.graph.verify import verify
 from tilewright.sym import const, size
@@ -200,3 +200,71 @@ def test_windows_of_nothing_stay(images, channels):
     made = b.add("conv", x, w, layout="channels_last", groups=1, **window)
     module = b.module(made)
     assert unfold_convolutions(module, PassContext()) is module
+
+
+def test_a_sum_of_rows_and_an_image_is_done_where_rows_are(rng):
+    """A residual block: the shortcut stays a convolution, its bytes are what goes to memory."""
+    b = Builder()
+    x = b.param("x", TensorType(dtype("u8"), tuple(map(const, (1, 8, 8, 16)))))
+    small = b.param("y", TensorType(dtype("u8"), tuple(map(const, (1, 4, 4, 16)))))
+    scale = b.constant(np.float32(0.01), "scale")
+    filters = [
+        b.constant(rng.integers(-9, 9, (32, 16, 1, 1)).astype(np.int8), n) for n in ("v", "w")
+    ]
+    window = {"dilations": (1, 1), "pads": (0,) * 4, "groups": 1, "layout": "channels_last"}
+    made = []
+    for image, w, strides in ((x, filters[0], (2, 2)), (small, filters[1], (1, 1))):
+        sums = b.add("conv_integer", image, w, strides=strides, **window)
+        real = b.add("mul", b.add("cast", sums, to=dtype("f32")), scale)
+        stored = b.add("quantize", real, to=dtype("u8"))
+        made.append(b.add("dequantize", stored, scale, to=dtype("f32")))
+    before = b.module(b.add("quantize", b.add("add", *made), to=dtype("u8")))
+    context = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=cascadelake"))
+    after = run_passes(before, (unfold_convolutions, remove_dead_nodes, *FUSED), context)
+    verify(after)
+    bodies = [node.bodies[0] for node in after.main.nodes if node.bodies]
+    ops = [[node.op for node in body.nodes] for body in bodies]
+    assert not any("conv_integer" in each and "add" in each for each in ops)
+    assert any("matmul_integer" in each and "add" in each for each in ops)
+    (shortcut,) = (body for body, each in zip(bodies, ops, strict=True) if "conv_integer" in each)
+    assert [value.tensor.dtype.name for value in shortcut.results] == ["u8"]
+    images = [rng.integers(0, 255, (1, n, n, 16)).astype(np.uint8) for n in (8, 4)]
+    np.testing.assert_array_equal(interpret(before, *images)[0], interpret(after, *images)[0])
+
+
+def test_windows_read_bytes_that_were_made_once(rng):
+    b = Builder()
+    x = b.param("x", TensorType(dtype("f32"), tuple(map(const, (1, 16, 16, 3)))))
+    scale = b.constant(np.float32(0.01), "scale")
+    image = b.add("quantize", x, scale, to=dtype("u8"))
+    seen = b.add("patches", image, kernel=(3, 3), strides=(2, 2), dilations=(1, 1))
+    context = PassContext(target=Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids"))
+    after = run_passes(b.module(seen), FUSED, context)
+    ops = [[n.op for n in node.bodies[0].nodes] for node in after.main.nodes if node.bodies]
+    assert not any("quantize" in each and "patches" in each for each in ops)
+
+
+@pytest.mark.parametrize(
+    ("processor", "is_inside"), [("cascadelake", True), ("neoverse-n1", False)]
+)
+def test_padding_by_a_zero_point_is_a_part_of_the_convolution(processor, is_inside, rng):
+    """Where moving bytes takes longer than asking whether they are there."""
+    b = Builder()
+    x = b.param("x", TensorType(dtype("u8"), tuple(map(const, (1, 80, 80, 32)))))
+    made = []
+    w = b.constant(rng.integers(-9, 9, (32, 32, 1, 1)).astype(np.int8), "v")
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "layout": "channels_last"}
+    scale, zero = b.constant(np.float32(40.0), "scale"), b.constant(np.uint8(7), "zero")
+    sums = b.add("conv_integer", x, w, groups=1, **window)
+    image = b.add("quantize", b.add("cast", sums, to=dtype("f32")), scale, zero, to=dtype("u8"))
+    padded = b.add("pad", image, None, zero, pads=(0, 1, 1, 0, 0, 1, 1, 0))
+    taps = b.constant(rng.integers(-9, 9, (32, 1, 3, 3)).astype(np.int8), "w")
+    before = b.module(b.add("conv_integer", padded, taps, groups=32, **window))
+    arch = "aarch64" if processor.startswith("neoverse") else "x86_64"
+    context = PassContext(target=Target.parse(f"{arch}-linux-gnu -mcpu={processor}"))
+    after = run_passes(before, FUSED, context)
+    verify(after)
+    made = [[n.op for n in node.bodies[0].nodes] for node in after.main.nodes if node.bodies]
+    assert any("pad" in each and "conv_integer" in each for each in made) == is_inside
+    image = rng.integers(0, 255, (1, 80, 80, 32)).astype(np.uint8)
+    np.testing.assert_array_equal(interpret(before, image)[0], interpret(after, image)[0])

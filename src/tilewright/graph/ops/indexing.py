@@ -234,6 +234,7 @@ _AXIS = Attr("axis", int, required=True)
 _REDUCTION = Attr("reduction", str, "none")
 
 _BY_RESULTS = Attr("by_results", bool, False)
+_RUNS = Attr("runs", tuple, ())
 OPS = (
     Op(
         "gather",
@@ -268,51 +269,57 @@ OPS = (
     Op(
         "scatter_elements",
         "x with out[i, indices[i, j, k], k] = updates[i, j, k], for axis 1; several at one place "
-        "reduce, in any order. With `by_results`, code looks for the updates of each result.",
+        "reduce, in any order. With `by_results`, code looks for the updates of each result; with "
+        "`runs`, it sorts them by place, so many runs at a time.",
         (Input("x"), Input("indices", INTEGER), Input("updates")),
         _scatter_elements_type,
         _scatter_elements,
         OPAQUE,
-        (_AXIS, _REDUCTION, _BY_RESULTS),
+        (_AXIS, _REDUCTION, _BY_RESULTS, _RUNS),
         evaluate=moved(_scatter_elements, 0, 2),
     ),
     Op(
         "scatter_nd",
         "x with out[*indices[b]] = updates[b]; several at one place reduce, in any order. With "
-        "`by_results`, code looks for the updates of each result.",
+        "`by_results`, code looks for the updates of each result; with `runs`, it sorts them by "
+        "place, so many runs at a time.",
         (Input("x"), Input("indices", INTEGER), Input("updates")),
         _scatter_nd_type,
         _scatter_nd,
         OPAQUE,
-        (_REDUCTION, _BY_RESULTS),
+        (_REDUCTION, _BY_RESULTS, _RUNS),
         evaluate=moved(_scatter_nd, 0, 2),
     ),
     Op(
         "segment_reduce",
         "Rows of x reduced to one for each of `count` segments, by the segment that each row "
-        "belongs to, in any order; rows of other segments are left out.",
+        "belongs to, in any order; rows of other segments are left out. With `runs`, code sorts "
+        "rows by segment, so many runs at a time.",
         (Input("x"), Input("segments", INTEGER), Input("count", INTEGER, folds=True)),
         _segment_reduce_type,
         _segment_reduce,
         OPAQUE,
-        (Attr("reduction", str, "add"),),
+        (Attr("reduction", str, "add"), _RUNS),
     ),
     Op(
         "nonzero",
-        "The indices of all elements that are not zero, a column each, in order.",
+        "The indices of all elements that are not zero, a column each, in order. With `piece`, "
+        "code counts them side by side, so many at a time, and each column looks for its own.",
         (Input("x", ANY),),
         lambda call: (TensorType(I64, (const(len(call.shape(0))), sym.size("nonzero"))),),
         _nonzero,
         OPAQUE,
+        (Attr("piece", int, 0),),
     ),
     Op(
         "unique",
         "The distinct elements (or slices along an axis), sorted or by first occurrence; then "
-        "where each is first, which one each element is, and how often each occurs.",
+        "where each is first, which one each element is, and how often each occurs. With `runs`, "
+        "code sorts elements side by side, so many runs at a time.",
         (Input("x"),),
         _unique_type,
         _unique,
         OPAQUE,
-        (Attr("axis", int, None), Attr("sorted", bool, True)),
+        (Attr("axis", int, None), Attr("sorted", bool, True), _RUNS),
     ),
 )

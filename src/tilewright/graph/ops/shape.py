@@ -236,6 +236,8 @@ def _clamped(bound: Expr, dim: Expr, low: Expr, high: Expr) -> Expr:
 
 def _slice_type(call: Call) -> tuple[Type, ...]:
     of, shape = call.tensor(0), call.shape(0)
+    if any(call.has(at) and call.tensor(at).rank == 0 for at in range(1, 5)):
+        raise call.error("TW1304", "slice takes lists, not one start, end, axis or step by itself")
     starts, ends, axes, steps = call.value(1), call.value(2), call.ints(3), call.ints(4)
     given = call.tensor(1).static_shape
     if (call.has(3) and axes is None) or given is None:

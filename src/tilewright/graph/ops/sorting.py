@@ -160,12 +160,18 @@ OPS = (
         "top_k",
         "The k greatest (or least) elements along an axis, best first, and their indices; of "
         "equals the first. With `pieces`, code counts ranks: of the best of pieces of so many "
-        "elements, of pieces of those, and so on, then of the elements in the best ones.",
+        "elements, of pieces of those, and so on, then of the elements in the best ones. With "
+        "`runs`, it sorts: so many elements become a run, so many of these one, and so on.",
         (Input("x", NUMBER), Input("k", INTEGER, folds=True)),
         _top_k_type,
         _top_k,
         OPAQUE,
-        (Attr("axis", int, required=True), Attr("largest", bool, True), Attr("pieces", tuple, ())),
+        (
+            Attr("axis", int, required=True),
+            Attr("largest", bool, True),
+            Attr("pieces", tuple, ()),
+            Attr("runs", tuple, ()),
+        ),
     ),
     Op(
         "search_sorted",
@@ -182,7 +188,8 @@ OPS = (
     Op(
         "non_max_suppression",
         "Boxes by score, without those that overlap a better one of their class: rows of batch, "
-        "class and box. `limit` counts per batch and class.",
+        "class and box. `limit` counts per batch and class. With `runs`, code sorts the boxes of "
+        "all classes side by side, so many runs at a time.",
         (
             Input("boxes", FLOAT),
             Input("scores", FLOAT),
@@ -193,6 +200,9 @@ OPS = (
         _suppression_type,
         _suppression,
         OPAQUE,
-        (Attr("center", bool, False),),  # boxes as center and extent, not corners
+        (
+            Attr("center", bool, False),  # boxes as center and extent, not corners
+            Attr("runs", tuple, ()),
+        ),
     ),
 )

@@ -11,13 +11,22 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import I64
-from tilewright.graph.op import BOOLEAN, INTEGER, NUMBER, OPAQUE, Call, Input, Op
+from tilewright.graph.op import BOOLEAN, INTEGER, NUMBER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.rules import check_one_dtype, same_dim
 from tilewright.graph.types import TensorType, Type
 
 Array = np.ndarray[Any, Any]
 
-LEQ, LT, GTE, GT, EQ, NEQ = range(6)
+MODES = LEQ, LT, GTE, GT, EQ, NEQ = tuple(range(6))
+
+
+def depth_of(yes: Array, no: Array, roots: Array) -> int:
+    """The most nodes on a way from a root to a leaf; as many as there are where ways do not end."""
+    at, depth = np.unique(roots[roots >= 0]), 0
+    while at.size and depth < len(yes):
+        below = np.unique(np.concatenate([yes[at], no[at]]))
+        at, depth = below[below >= 0], depth + 1
+    return depth
 
 
 def _leaves_type(call: Call) -> tuple[Type, ...]:
@@ -77,5 +86,9 @@ OPS = (
         _leaves_type,
         _leaves,
         OPAQUE,
+        attributes=(
+            Attr("depth", int, None),  # nodes that a row passes at most; by default all of them
+            Attr("modes", tuple, MODES),  # those that occur
+        ),
     ),
 )

@@ -58,6 +58,11 @@ def _is_one(value: Value | None) -> bool:
     return shape is not None and all(dim is ONE for dim in shape)
 
 
+def _is_row(value: Value | None) -> bool:
+    """Whether a zero point lies along the columns of what it belongs to."""
+    return value is not None and len(shape_of(value) or ()) == 1
+
+
 def _single(steps: Steps, value: Value | None) -> Value:
     """One element without a dimension."""
     assert value is not None
@@ -99,7 +104,7 @@ def matmul(node: Node, scope: Scope) -> Replacement:
 
 
 def matmul_of_two(node: Node, scope: Scope) -> Replacement:
-    """sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q, each p and q one number for all.
+    """sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q, p one number, q one or one a column.
 
     b may be a constant too, if what is left of it without its zero point has more than eight bits.
     """
@@ -110,7 +115,7 @@ def matmul_of_two(node: Node, scope: Scope) -> Replacement:
     if not left or not right or min(len(left), len(right)) < 2:
         return None
     zeros = _input(node, 2), _input(node, 3)
-    if not all(zero is None or _is_one(zero) for zero in zeros):
+    if not all(zero is None or _is_one(zero) for zero in zeros[: 1 if _is_row(zeros[1]) else 2]):
         return None
     steps = Steps(node, scope)
     p, q = (_negated(steps, zero) for zero in zeros)
@@ -149,7 +154,9 @@ def _negated(steps: Steps, value: Value | None) -> Value | None:
     is_known, point = _point(value, steps.scope)
     if is_known:
         return steps.constant(-point, TensorType(I32, ()), "point") if point else None
-    return steps.add("neg", steps.add("cast", _single(steps, value), to=I32))
+    assert value is not None
+    each = _single(steps, value) if _is_one(value) else value
+    return steps.add("neg", steps.add("cast", each, to=I32))
 
 
 def _stored(steps: Steps, made: Array, old: Array, value: Value | None) -> Value:

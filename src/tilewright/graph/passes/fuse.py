@@ -30,13 +30,21 @@ from tilewright import sym
 from tilewright.base.multiprocessor import PROLOGUE_ELEMENTS
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CPU, CUDA, Target
-from tilewright.graph.cost import Rates, elements, operations_per_element, rates_of, size_bytes
+from tilewright.graph.cost import (
+    Rates,
+    elements,
+    extent,
+    operations_per_element,
+    rates_of,
+    size_bytes,
+)
 from tilewright.graph.costs import Candidate, candidate_of, costs_of, note_choice
 from tilewright.graph.enclose import VARIED, enclose, kernels, small_constants
 from tilewright.graph.groups import Groups
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
+from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import sizes_of
 from tilewright.graph.views import (
     ALIAS,
@@ -124,6 +132,7 @@ class _Fusion:
     def __init__(self, graph: Graph, limit: int, ctx: PassContext, windows: bool = False) -> None:
         self.graph, self.limit, self.ctx, self.windows = graph, limit, ctx, windows
         self.rates: Rates = rates_of(ctx.target)
+        self.is_cpu = isinstance(ctx.target, Target) and ctx.target.kind == CPU
         self.nodes = graph.nodes
         self.at = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.users: dict[Value, list[int]] = {}
@@ -162,7 +171,11 @@ class _Fusion:
         found: set[int] = set()
         for at in reversed(range(len(self.nodes))):
             node = self.nodes[at]
-            if not self.is_kernel[at] or not self._is_view(node):
+            if not self.is_kernel[at]:
+                continue
+            if self._is_padding(node):
+                found.add(at)
+            if not self._is_view(node):
                 continue
             users = self.users.get(node.output, [])
             if not users or node.output in self.results:
@@ -188,6 +201,41 @@ class _Fusion:
                 return False
         return is_view(node)
 
+    def _is_padding(self, node: Node) -> bool:
+        """Whether a node pads the image of one convolution of integers, of which a product made all
+        else, and that takes longer than asking of each line of a window whether it is there."""
+        if node.op != "pad" or node.get("mode", "constant") != "constant" or not self.is_cpu:
+            return False
+        x, users = node.inputs[0], [self.nodes[user] for user in self.users.get(node.output, ())]
+        if len(users) != 1 or users[0].op != "conv_integer" or node.output in self.results:
+            return False
+        (conv,) = users
+        if conv.get("layout") != CHANNELS_LAST or any(conv["pads"]) or conv.inputs[1] is None:
+            return False
+        if x is None or conv.inputs[0] is not node.output or not self._is_of_product(x):
+            return False
+        lines = extent((conv.inputs[1].tensor.shape or ())[2])
+        moved_ns = self.rates.launch_ns + 2 * self.rates.byte_ns * size_bytes(node.output)
+        return moved_ns > self.rates.operation_ns * lines * elements(conv.output)
+
+    def _is_of_product(self, value: Value) -> bool:
+        """Whether a product makes a value, with reshapes and element-wise work behind it that waits
+        for nothing else."""
+        at = self.at.get(value)
+        while at is not None:
+            node = self.nodes[at]
+            pattern = OPS[node.op].pattern
+            if pattern == COMPLEX:
+                return True
+            if node.op != ALIAS and pattern not in (ELEMENTWISE, BROADCAST):
+                return False
+            first, *others = node.inputs
+            made = [self.nodes[self.at[v]].op for v in others if v is not None and v in self.at]
+            if any(op != "constant" for op in made):
+                return False
+            at = None if first is None else self.at.get(first)
+        return False
+
     def _is_of_windows(self, node: Node) -> bool:
         """Whether a node is a step from an image to the rows that its windows see, which copies
         into tiles of a product take."""
@@ -211,10 +259,30 @@ class _Fusion:
                 self._try_join(at, value)
 
     def _by_preference(self, node: Node) -> list[Value]:
-        """The inputs that kernels define: of products first, of rows then, the latest first."""
+        """The inputs that kernels define: of products first, of rows then, the latest first.
+
+        Not one in another shape than it was made in, if there is a choice: work that follows a
+        product goes through its tiles.
+        """
         inputs = [v for v in dict.fromkeys(node.inputs) if v is not None and v in self.at]
         grouped = [v for v in inputs if self._is_grouped(self.at[v])]
-        return sorted(grouped, key=lambda v: (-self.kind[self._group(v)], -self.at[v]))
+
+        def rank(value: Value) -> tuple[int, bool, int]:
+            return -self.kind[self._group(value)], self._is_reshaped(value), -self.at[value]
+
+        return sorted(grouped, key=rank)
+
+    def _is_reshaped(self, value: Value) -> bool:
+        """Whether what a group makes first gets another shape on its way to a value."""
+        group = self._group(value)
+        inside: list[Value] = [value]
+        while inside:
+            node = self.nodes[self.at[inside[0]]]
+            if node.op == ALIAS:
+                return True
+            given = [v for v in node.inputs if v is not None and v in self.at]
+            inside = [v for v in given if self._group(v) == group]
+        return False
 
     def _is_grouped(self, at: int) -> bool:
         return self.is_kernel[at] and at not in self.repeated
@@ -229,11 +297,11 @@ class _Fusion:
             return
         if len(groups.members[one]) + len(groups.members[other]) > self.limit:
             return
-        if not self._is_legal(one, other) or not self._is_worth(at, value):
-            return
         reads = self._reads(at, value)
         places = self.places[one] * reads
-        if reads > 1 and places > PLACES:
+        if reads > 1 and places > PLACES:  # before prices: a kernel of so many is slow to estimate
+            return
+        if not self._is_legal(one, other) or not self._is_worth(at, value):
             return
         if groups.merge(one, other):
             self.places[one] = max(places, self.places[other])
@@ -287,7 +355,18 @@ class _Fusion:
             return False
         if node.op.startswith("gather") and value is node.inputs[0]:
             return False  # who knows how often an element is read
+        if node.op == "patches" and self._narrows(value):
+            return False  # windows overlap: each would read the wide elements again
         return self._is_cheap_spread(self.at[node.output], value)
+
+    def _narrows(self, value: Value) -> bool:
+        """Whether the group of a value makes it of elements of more bytes, on a CPU."""
+        if not self.is_cpu:
+            return False
+        nodes = [self.nodes[at] for at in self.groups.members[self._group(value)]]
+        read = [v for node in nodes for v in node.inputs if v is not None and elements(v) > 1]
+        most = max((v.tensor.dtype.size_bytes for v in read), default=0)
+        return most > value.tensor.dtype.size_bytes
 
     def _is_only_user(self, node: Node, value: Value) -> bool:
         return value not in self.results and len(self.users[value]) == 1

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.base.passes import PassContext
 from tilewright.graph import ir
 from tilewright.graph.build import make_call
-from tilewright.graph.contents import Contents, fold_inputs, numbers_of
+from tilewright.graph.contents import Contents, array_of, fold_inputs, numbers_of
 from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, items_of
@@ -85,8 +85,7 @@ def _restated(
         while name in constants:
             count += 1
             name = f"{value.name}_{count}"
-        of = value.tensor.dtype.numpy
-        constants[name] = np.array(numbers, np.int64).astype(of).reshape(shape)
+        constants[name] = array_of(numbers, value.tensor.dtype).reshape(shape)
         return Node("constant", (), (value,), ir.attributes(data=name), (), node.loc)
     if len(shape) > 1:
         return None

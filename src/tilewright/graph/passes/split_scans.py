@@ -3,10 +3,10 @@
     cumsum(%x) {axis = 0}  becomes  cumsum(%x) {axis = 0, piece = 32}
 
 All pieces run side by side; what they come to runs in pieces again, until one is left. Each level
-takes as many steps as a piece has elements. A piece that comes to more than floats hold is
-infinite, also where the elements before it would have made that small again. Products stay whole:
-a zero before such a piece would end in NaN. Where lines are enough to keep all threads busy, or
-sizes are known to a run alone, sums stay as they are, too.
+takes as many steps as a piece has elements. What is not zero is counted in the same way. A piece
+that comes to more than floats hold is infinite, also where the elements before it would have made
+that small again. Products stay whole: a zero before such a piece would end in NaN. Where lines are
+enough to keep all threads busy, sums stay as they are, too; what only a run counts may be long.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ def split_scans(module: Module, ctx: PassContext) -> Module:
 
 
 def in_pieces(target: Target, node: Node, scope: Scope) -> Replacement:
-    """What runs along an axis of known length, longer than a piece, of few lines."""
-    axis = node.get("axis")
-    if node.op != "cumsum" or node.get("piece") or axis is None or node.inputs[0] is None:
+    """What runs along an axis longer than a piece, of few lines."""
+    if node.get("piece") or node.op not in ("cumsum", "nonzero") or node.inputs[0] is None:
         return None
-    shape = shape_of(node.inputs[0]) or ()
-    sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
-    if len(sizes) != len(shape) or not all(sizes):
+    shape, axis = shape_of(node.inputs[0]) or (), node.get("axis")
+    sizes = [int(dim.value) if isinstance(dim, Const) else None for dim in shape]
+    if not sizes or 0 in sizes or (node.op == "cumsum" and axis is None):
         return None
-    length, sm = sizes[axis], multiprocessor_of(target)
-    if length <= 2 * WARP or prod(sizes) // length >= sm.count * sm.threads:
+    sm, lines = multiprocessor_of(target), 1
+    length = prod(size or 1 for size in sizes) if None not in sizes else None
+    if node.op == "cumsum":
+        lines = prod(size or 1 for size in sizes) // (sizes[axis] or 1)
+        length = sizes[axis]
+    if (length is not None and length <= 2 * WARP) or lines >= sm.count * sm.threads:
         return None
-    return [replace(node, attributes=attributes(**{**dict(node.attributes), "piece": WARP}))]
+    return [replace(node, attributes=attributes(**dict(node.attributes), piece=WARP))]

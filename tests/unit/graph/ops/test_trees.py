@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.base.errors import ExecutionError, UserError
+from tilewright.graph.ops.trees import depth_of
 
 TESTS = [
     lambda x, s: x <= s,
@@ -67,3 +68,13 @@ def test_cycles_are_faults(run_op, rng):
 def test_rows_are_rows(run_op, rng):
     with pytest.raises(UserError, match="TW1304"):
         run_op("tree_leaves", np.zeros(4, np.float32), *forest(rng).values(), symbolic=False)
+
+
+def test_depth_is_the_longest_way_down(rng):
+    table = forest(rng, trees=2, depth=3)
+    sides = (table["yes"], table["no"])
+    assert depth_of(*sides, table["roots"]) == 3
+    assert depth_of(*sides, np.array([-1, 5])) == 1  # a lone leaf, and a node above leaves
+    assert depth_of(*sides, np.array([-1])) == 0
+    table["yes"][6] = 0  # never ends
+    assert depth_of(*sides, table["roots"]) == 14

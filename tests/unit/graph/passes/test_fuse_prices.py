@@ -78,6 +78,17 @@ def test_candidates_are_the_kernels_of_either_way():
     assert table.asked == [[("together", ["exp", "add"]), ("first", ["exp"]), ("second", ["add"])]]
 
 
+def test_no_price_is_asked_of_a_kernel_that_reads_a_value_at_too_many_places():
+    b = Builder()
+    value = b.add("neg", b.param("x", TensorType(F32, (const(4),))))
+    for _ in range(2):
+        value = b.add("concat", *[value] * 64, axis=0)
+    table = Prices({})
+    found, _, _ = kernels(b.module(value), table)
+    assert found == [["neg"], ["concat"], ["concat"]]
+    assert not table.asked
+
+
 def test_without_a_price_bytes_and_operations_decide():
     class Unknown(Prices):
         def prices(self, candidates):

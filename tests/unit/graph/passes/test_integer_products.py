@@ -137,3 +137,18 @@ def test_convolutions_whose_weights_need_nine_bits_without_their_zero_point(
     window = {"strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 2), "groups": groups}
     y = b.add("conv_integer", given, b.constant(w), point, zeros, **window)
     check(b.module(y), target, x, *([] if is_known else [np.asarray(np.uint8(7))]))
+
+
+@every_target
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("kept", [True, False], ids=["weights", "given"])
+def test_gemms_whose_columns_need_nine_bits_without_their_zero_points(target, is_known, kept):
+    x, w = values(np.uint8, 3, 8), values(np.uint8, 8, 16)
+    zeros = values(np.uint8, 16)
+    b = Builder()
+    given = param(b, "x", x)
+    point = b.constant(np.uint8(7)) if is_known else param(b, "p", np.uint8(7).reshape(()))
+    right = (b.constant(w), b.constant(zeros)) if kept else (param(b, "w", w), param(b, "z", zeros))
+    y = b.add("matmul_integer", given, right[0], point, right[1])
+    arrays = [x, *([] if is_known else [np.asarray(np.uint8(7))]), *([] if kept else [w, zeros])]
+    check(b.module(y), target, *arrays)

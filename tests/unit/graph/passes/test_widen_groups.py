@@ -28,7 +28,7 @@ def widened(module, target=SERVER):
     return run_passes(module, (widen_groups,), PassContext(target=Target.parse(target)))
 
 
-@pytest.mark.parametrize("groups", [2, 3, 24])
+@pytest.mark.parametrize("groups", [2, 3, 16])
 def test_zeros_take_the_place_of_other_groups(groups):
     before = model(groups)
     after = widened(before)
@@ -51,10 +51,28 @@ def test_groups_fill_the_lanes_of_dot_products(processor, groups):
 
 
 @pytest.mark.parametrize(
+    ("out", "groups", "left"),
+    [
+        (16, 2, 1),  # tiles do more, zeros and all, than dot products
+        (16, 8, 8),
+        (4, 64, 16),
+        (24, 32, 16),  # two groups are three vectors
+    ],
+)
+def test_what_multiplies_most_of_use_is_taken(out, groups, left):
+    before = model(groups, inner=4, out=out)
+    after = widened(before)
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node["groups"] == left
+    x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, 4 * groups)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+@pytest.mark.parametrize(
     ("made", "target"),
     [
         (model(1), SERVER),
-        (model(25), SERVER),  # too many zeros
+        (model(33), SERVER),  # tiles would multiply more zeros than they gain
         (model(8, inner=1, out=1), SERVER),  # depthwise: lanes are channels
         (model(4, layout="channels_first"), SERVER),
         (model(4, constant=False), SERVER),
