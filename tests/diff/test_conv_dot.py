@@ -10,11 +10,14 @@ import pytest
 import tilewright as tw
 from tilewright import te
 from tilewright.base.dots import DOTS, dots_of
+from tilewright.base.dtype import F32, U8
 from tilewright.base.target import Target
 from tilewright.codegen.build import build
+from tilewright.graph import Builder, TensorType, interpret
 from tilewright.rules import default_schedule
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_dot import CONV_DOT
+from tilewright.sym import const
 from tilewright.tensor.constants import Given, split_constant_blocks
 
 TARGETS = {
@@ -186,3 +189,23 @@ def test_what_has_no_such_plan(conv):
     context = RuleContext(Target.parse(conv.target), 1, frozenset(["W"]))
     sch = tw.Schedule(conv.function)
     assert CONV_DOT.match(sch, sch.get_block("Y"), context) is None
+
+
+@pytest.mark.parametrize(("groups", "stride"), [(1, 1), (32, 1), (32, 2), (2, 1)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_padding_by_a_zero_point_in_the_kernel(groups, stride, threads):
+    """Between two products, of an image so small that a kernel of its own would not pay."""
+    b, rng = Builder(), np.random.default_rng(0)
+    x = b.param("x", TensorType(U8, tuple(map(const, (1, 9, 9, 32)))))
+    window = {"dilations": (1, 1), "pads": (0,) * 4, "layout": "channels_last"}
+    w = b.constant(rng.integers(-9, 9, (32, 32, 1, 1)).astype(np.int8), "v")
+    scale, zero = b.constant(np.float32(40.0), "scale"), b.constant(np.uint8(7), "zero")
+    sums = b.add("conv_integer", x, w, groups=1, strides=(1, 1), **window)
+    image = b.add("quantize", b.add("cast", sums, to=F32), scale, zero, to=U8)
+    padded = b.add("pad", image, None, zero, pads=(0, 1, 1, 0, 0, 1, 1, 0))
+    taps = b.constant(rng.integers(-9, 9, (32, 32 // groups, 3, 3)).astype(np.int8), "w")
+    made = b.add("conv_integer", padded, taps, groups=groups, strides=(stride, stride), **window)
+    module = b.module(made)
+    array = rng.integers(0, 255, (1, 9, 9, 32)).astype(np.uint8)
+    (got,) = tw.compile(module, threads=threads)(array)
+    np.testing.assert_array_equal(np.asarray(got), interpret(module, array)[0])

@@ -112,16 +112,19 @@ class Space(Generic[P]):
     def columns(self, fixed: Mapping[str, Value] | None = None) -> Columns:
         """The legal combinations, one row each; some fields may be fixed."""
         given = fixed or {}
-        values = [
-            np.array([given[name]] if name in given else list(candidates))
-            for name, candidates in self.candidates.items()
-        ]
-        grid = np.meshgrid(*[np.arange(len(each)) for each in values], indexing="ij", copy=False)
-        found = {
-            name: each[index.ravel()]
-            for name, each, index in zip(self.candidates, values, grid, strict=True)
+        values = {
+            name: [given[name]] if name in given else each for name, each in self.candidates.items()
         }
-        return self._legal(found)
+        return self._legal(self._combined(values))
+
+    def _combined(self, values: Mapping[str, Sequence[Value]]) -> Columns:
+        """Every combination of some fields' values, one row each."""
+        arrays = [np.array(list(each)) for each in values.values()]
+        grid = np.meshgrid(*[np.arange(len(each)) for each in arrays], indexing="ij", copy=False)
+        return {
+            name: each[index.ravel()]
+            for name, each, index in zip(values, arrays, grid, strict=True)
+        }
 
     def sample(
         self, count: int, random: np.random.Generator, *, draws: int = SAMPLE_DRAWS
@@ -156,8 +159,13 @@ class Space(Generic[P]):
     def _legal(self, columns: Columns) -> Columns:
         if self.legal is None:
             return columns
-        kept = np.flatnonzero(self.legal(columns))
+        kept = self._legal_rows(columns)
         return {name: column[kept] for name, column in columns.items()}
+
+    def _legal_rows(self, columns: Columns) -> Column:
+        if self.legal is None:
+            return np.arange(len(next(iter(columns.values()))))
+        return np.flatnonzero(self.legal(columns))
 
     def is_legal(self, plan: P) -> bool:
         """Whether a plan is one of these."""
@@ -190,9 +198,8 @@ class Space(Generic[P]):
             for at, stage in enumerate(stages):
                 later = {name: first[name] for each in stages[at + 2 :] for name in each}
                 found: dict[tuple[Value, ...], tuple[float, dict[str, Value]]] = {}
-                for start in beam:
-                    for cycles, plan in self._best_rows({**start, **later}, stage, cost):
-                        found.setdefault(tuple(plan.values()), (cycles, plan))
+                for cycles, plan in self._best_rows([{**s, **later} for s in beam], stage, cost):
+                    found.setdefault(tuple(plan.values()), (cycles, plan))
                 if not found:
                     return None
                 ranked = sorted(found.values(), key=lambda each: each[0])[:beam_width]
@@ -203,17 +210,32 @@ class Space(Generic[P]):
         return self.price(plan_of(self.plan, best[1]), cost)
 
     def _best_rows(
-        self, start: Mapping[str, Value], stage: Sequence[str], cost: Callable[[Columns], Cost]
+        self,
+        starts: Sequence[Mapping[str, Value]],
+        stage: Sequence[str],
+        cost: Callable[[Columns], Cost],
     ) -> list[tuple[float, dict[str, Value]]]:
-        """The cheapest choices of a stage, all other fields as they are."""
-        columns = self.columns({k: v for k, v in start.items() if k not in stage})
-        if not len(next(iter(columns.values()))):
+        """The cheapest choices of a stage for each start, all other fields as they are there."""
+        choices = self._combined({k: v for k, v in self.candidates.items() if k in stage})
+        count = len(next(iter(choices.values())))
+        columns = {
+            name: np.tile(choices[name], len(starts))
+            if name in choices
+            else np.repeat(np.array([start[name] for start in starts]), count)
+            for name in self.candidates
+        }
+        legal = self._legal_rows(columns)
+        if not len(legal):
             return []
+        columns = {name: column[legal] for name, column in columns.items()}
         cycles = cost(columns).cycles
-        rows = np.argsort(cycles, kind="stable")[:BEAM_CHOICES]
+        start_of = legal // count
+        order = np.lexsort((cycles, start_of))  # stable: equal ones stay as they come
+        ends = np.flatnonzero(np.diff(start_of[order], prepend=-1))
+        best = [row for some in np.split(order, ends[1:]) for row in some[:BEAM_CHOICES]]
         return [
             (float(cycles[row]), {name: column[row].item() for name, column in columns.items()})
-            for row in rows
+            for row in best
         ]
 
     def price(self, plan: P, cost: Callable[[Columns], Cost]) -> Priced[P]:

@@ -11,7 +11,7 @@ from tilewright.rules.cpu.depthwise import DEPTHWISE
 from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
 from tilewright.rules.cpu.dot_tiles import DOT_TILES
 from tilewright.rules.cpu.elementwise import ELEMENTWISE
-from tilewright.rules.cpu.fallback import FALLBACK
+from tilewright.rules.cpu.fallback import FALLBACK, STEPS
 from tilewright.rules.cpu.fused_reductions import FUSED_REDUCTIONS
 from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_amx import GEMM_AMX
@@ -45,5 +45,6 @@ RULES: RuleSet = (
     (REDUCTION,),
     (TRANSPOSE,),
     (ELEMENTWISE,),
+    (STEPS,),
     (FALLBACK,),
 )

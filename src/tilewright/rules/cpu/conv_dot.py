@@ -55,6 +55,7 @@ class Problem:
     inner: int  # channels that are summed over
     kernel: int  # positions of the kernel
     narrower: int  # times, the results than the sums
+    is_padded: bool  # on the way: what is read is made by a block before
 
     @property
     def depth(self) -> int:
@@ -112,6 +113,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
         inner,
         found.depth // inner,
         narrower_of(sch, block, types[-1].size_bytes),
+        padding_of(sch, found) is not None,
     )
 
 
@@ -212,6 +214,12 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     image_bytes = rows * problem.row_bytes / found.strides[0]
     is_far = image_bytes > machine.l2.block_bytes
     read = ceil_div(pieces, threads) * image_bytes
+    # Rows are padded where they are read, or all before, as work of its own.
+    is_chunked = panels > c["chunk_panels"]
+    whole_bytes = problem.batch * problem.out_spatial[0] * problem.row_bytes
+    before = whole_bytes / threads / machine.l2.bytes_per_cycle
+    before = before + np.where(c["parallel"] == 1, machine.wake_cycles, 0.0)
+    near_by = read / machine.l1d.bytes_per_cycle
     b_bytes, exposed = tiles * nr * problem.panel_vector_bytes, machine.exposed_share
     return Cost.of(
         dots=sums,
@@ -219,6 +227,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         tails=2 * TIE_SHARE * sums * rest,
         weights_from_l2=np.where(near, 0.0, exposed * b_bytes / machine.l2.bytes_per_cycle),
         image=read / machine.l2.bytes_per_cycle * np.where(is_far, 2.0, 1.0),
+        padding=np.where(is_chunked, before, near_by) * problem.is_padded,
         loop=tiles * problem.depth / dot.steps / c["k_unroll"],
         wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0.0),
     )

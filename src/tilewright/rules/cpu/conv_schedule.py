@@ -5,12 +5,14 @@ from __future__ import annotations
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_plan import ConvPlan, Sizes, Tiling
 from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.gemm_model import longest_chain, shortest_part
 from tilewright.rules.cpu.gemm_schedule import inline_crop, read_index, unrolled_sum
 from tilewright.rules.match.nest import attempt, block_of, nest_of
 from tilewright.rules.match.windows import Convolution
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import SPATIAL
+from tilewright.tensor.passes.cut_sums import PART_TERMS
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -65,6 +67,11 @@ def apply(
     step: LoopRef | None = None
     if plan.k_unroll > 1:
         inner, step = unrolled_sum(sch, inner, plan.k_unroll)
+    if found.depth is not None and found.depth > longest_chain(
+        found.nest.block.writes[0].buffer.dtype
+    ):
+        for loop in (*summed[:-1], inner):
+            sch.annotate(loop, PART_TERMS, _part_terms(found))
     _pack(sch, packed, found, made, context)
     weights = read_index(sch, sums, block_of(sch.function, packed.name).writes[0].buffer)
     if plan.prefetch_weights:  # all weights come by once, in order
@@ -80,6 +87,13 @@ def apply(
     if found.size(found.out_spatial[-1]) is None:
         sch.annotate(tiles[-1], TAILS, True)
     return tuple(done)
+
+
+def _part_terms(found: Convolution) -> int:
+    """Of a sum that is too long for one chain: those of one position in the kernel, if there are
+    several."""
+    channels = found.size(found.in_channels) or 1
+    return shortest_part() if channels == found.depth else max(shortest_part(), channels)
 
 
 def _cut(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef]]:

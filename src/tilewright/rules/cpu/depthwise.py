@@ -1,13 +1,21 @@
 """Depthwise convolution, channels last: tiles of windows, weights as [vector, kernel, lane].
 
 Padding is a condition on kernel positions; lowering splits the borders from the inside of the
-image, where there is none.
+image, where there is none. Where kernels are so long that no tile is surely inside, a padded copy
+is made before.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.conv_model import guarded_times
 from tilewright.rules.cpu.conv_schedule import padding_of
+from tilewright.rules.cpu.gemm_model import NONE, ceil_div
 from tilewright.rules.cpu.windows_tile import (
     WindowsPlan,
     lanes_of,
@@ -15,11 +23,19 @@ from tilewright.rules.cpu.windows_tile import (
     windows_cost,
     windows_space,
 )
-from tilewright.rules.match.nest import block_of, nest_of
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, block_of, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
+from tilewright.rules.space import Columns, Cost, Space, unit
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.schedule import BlockRef, Schedule
+
+
+@dataclass(frozen=True)
+class DepthwisePlan(WindowsPlan):
+    """What is decided about depthwise convolutions."""
+
+    copy_padding: bool = unit("flag", "padding is written beforehand, and no condition")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
@@ -27,15 +43,41 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
     found = None if nest is None else convolution(nest)
     if found is None or not found.is_depthwise or found.depth is None:
         return None
-    return found if lanes_of(found, context) > 1 else None
+    if lanes_of(found, context) < 2:
+        return None
+    return replace(found, is_padded=padding_of(sch, found) is not None)
+
+
+def plans(found: Convolution, context: RuleContext) -> Space[DepthwisePlan]:
+    windows = windows_space(found, context)
+    copies = {"copy_padding": (0, 1) if found.is_padded else (0,)}
+    return Space(DepthwisePlan, {**windows.candidates, **copies}, windows.legal)
+
+
+def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
+    """As of any windows; tiles that are never surely inside, or a copy of the image."""
+    machine, terms = context.target.machine, windows_cost(found, c, context).terms
+    is_copied, stride = c["copy_padding"] == 1, found.strides[-1]
+    reach = ((found.size(found.kernel_spatial[-1]) or 1) - 1) * found.dilations[-1]
+    is_guarded = (reach > (c["positions"] + 1) * stride) & ~is_copied & found.is_padded
+    sizes = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
+    vectors = ceil_div(found.assumed(found.out_channels, DYNAMIC_SPATIAL), lanes_of(found, context))
+    pixels = found.assumed(found.batch, 1) * math.prod(sizes) * math.prod(found.strides)
+    moved = 2 * pixels * vectors * context.target.vector_bytes / machine.l2.bytes_per_cycle
+    threads = np.where(c["parallel"] == NONE, 1, context.threads)
+    return Cost.of(
+        compute=terms["compute"] * (1 + guarded_times(machine) * is_guarded),
+        memory=terms["memory"] + is_copied * moved / threads,
+        wake=terms["wake"] * (1 + is_copied),
+    )
 
 
 def apply(
-    sch: Schedule, found: Convolution, plan: WindowsPlan, context: RuleContext
+    sch: Schedule, found: Convolution, plan: DepthwisePlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     block, lanes = BlockRef(found.nest.name), lanes_of(found, context)
     padding = padding_of(sch, found)
-    if padding is not None:
+    if padding is not None and not plan.copy_padding:
         sch.compute_inline(padding)
     packed = pack_weights(sch, found, lanes, context)
     return (block, packed, *tile_windows(sch, found, plan, context))
@@ -55,4 +97,4 @@ def pack_weights(sch: Schedule, found: Convolution, lanes: int, context: RuleCon
     return packed
 
 
-DEPTHWISE = Rule("depthwise", WindowsPlan, match, windows_space, windows_cost, apply)
+DEPTHWISE = Rule("depthwise", DepthwisePlan, match, plans, cost, apply)

@@ -76,12 +76,19 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
         {
             "lanes": doublings(min(most, width))[::-1],
             "rows": tuple(range(1, min(MOST_POSITIONS, rows) + 1)),
-            "vectors": doublings(min(MOST_POSITIONS, -(-width // min(most, width)))),
+            "vectors": _vectors(width, min(most, width)),
             "unroll_kernel": (1, 0) if len(found.kernel_spatial) > 1 else (1,),
             "parallel": (0, 1) if context.threads > 1 else (0,),
         },
         legal,
     )
+
+
+def _vectors(width: int, lanes: int) -> tuple[int, ...]:
+    """Of a row in a tile: powers of two, or all whole ones."""
+    found = doublings(min(MOST_POSITIONS, -(-width // lanes)))
+    whole = width // lanes
+    return found if whole in found or whole > MOST_POSITIONS else (*found, whole)
 
 
 def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:

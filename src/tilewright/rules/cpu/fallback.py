@@ -20,7 +20,7 @@ from tilewright.rules.sharing import (
 )
 from tilewright.rules.space import Columns, Cost, Space, unit
 from tilewright.sym import Const
-from tilewright.tensor.ir import If
+from tilewright.tensor.ir import INDEPENDENT, If, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import walk
 
@@ -40,6 +40,12 @@ class FallbackPlan:
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
     nest = nest_of(sch, block)  # None: scheduled already, or its loops shared with others
     return nest if nest is not None and nest.spatial else None
+
+
+def match_steps(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
+    """Pieces of work that go step by step, and are independent of each other."""
+    nest = match(sch, block, context)
+    return nest if nest is not None and annotation(nest.block, INDEPENDENT) is not None else None
 
 
 def plans(nest: Nest, context: RuleContext) -> Space[FallbackPlan]:
@@ -108,4 +114,5 @@ def _share(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:
     sch.parallel(whole)
 
 
+STEPS = Rule("steps", FallbackPlan, match_steps, plans, cost, apply)
 FALLBACK = Rule(FALLBACK_NAME, FallbackPlan, match, plans, cost, apply)

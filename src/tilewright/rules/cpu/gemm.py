@@ -10,13 +10,11 @@ this kind. `gemm_schedule` has the steps; `gemv` takes GEMMs of few rows, whose 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 
-from tilewright.base.dtype import DType
 from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
@@ -32,6 +30,7 @@ from tilewright.rules.cpu.gemm_model import (
     is_unrollable,
     k_unroll_candidates,
     load_share,
+    longest_chain,
     most_vectors,
     step_cycles,
     tiles_cycles,
@@ -234,12 +233,6 @@ def parts_of_k(found: Contraction, size: Sizes, machine: Machine) -> tuple[int, 
         if short:
             return tuple(short)
     return (0, *parts) if steps > most + most // 2 else (0,)
-
-
-def longest_chain(dtype: DType) -> int:
-    """Terms of a sum whose roundings, which grow as the root of their number, take no more than a
-    quarter of the digits."""
-    return 1 << dtype.significand_bits // 2 if dtype.is_float else sys.maxsize
 
 
 def panel_counts(size: Sizes, context: RuleContext) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.dots import Dot, dots_of
+from tilewright.base.dtype import I32
 from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
@@ -211,6 +212,14 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     b_bytes = batch * ceil_div(m, mr) * panels * nr * problem.panel_vector_bytes
     a_bytes = batch * ceil_div(panels, c["nc_panels"]) * m * problem.k
     beyond = b_bytes if problem.n * problem.k > machine.l2.size_bytes else 0
+    # What threads do not share out, each of them fetches. Results, and what they meet in memory,
+    # are whole rows only where those are shared out; other cores fetch lines of parts of rows too.
+    item = I32.size_bytes / problem.narrower
+    moved = 2 * problem.batch * problem.m * problem.n * item / shared_out
+    beyond_l2_rate = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
+    b_once = problem.batch * problem.n * problem.k / np.where(is_n | is_batch, threads, 1)
+    a_once = problem.batch * problem.m * problem.k / np.where(is_m | is_batch, threads, 1)
+    scattered = np.where(is_n, machine.exposed_rows_share, machine.exposed_share)
     exposed = machine.exposed_share
     return Cost.of(
         dots=sums,
@@ -221,6 +230,8 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         * beyond
         / machine.memory_bytes_per_cycle
         * (c["nc_panels"] == 1),
+        once=exposed * (a_once + b_once) / beyond_l2_rate,
+        rows=scattered * moved / beyond_l2_rate,
         tails=2 * TIE_SHARE * sums * (problem.m % mr > 0),
         loop=batch * panels * ceil_div(m, mr) * problem.calls / c["k_unroll"],
         pack=pack,

@@ -6,12 +6,15 @@ less than the latency of a multiply-add, since every accumulator waits for its o
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
+from tilewright.base.dtype import DType
 from tilewright.base.machine import Machine
 from tilewright.base.target import Target
+from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.space import Column, doublings
 
 N, M, BATCH, NONE = "n", "m", "batch", "none"  # what threads share out
@@ -66,6 +69,18 @@ def chain_cycles(steps: Any, instructions: Any, machine: Machine) -> Any:
     follow one another: as many as the processor's window holds wait at the same time."""
     in_flight = np.maximum(1.0, machine.reorder_window / instructions)
     return steps * machine.fma_latency_cycles / in_flight
+
+
+def longest_chain(dtype: DType) -> int:
+    """Terms of a sum whose roundings, which grow as the root of their number, take no more than a
+    quarter of the digits."""
+    return 1 << dtype.significand_bits // 2 if dtype.is_float else sys.maxsize
+
+
+def shortest_part() -> int:
+    """Terms of a sum that is added to others, and so loaded, stored and begun anew: so many that it
+    would not decide between plans."""
+    return round(1 / TIE_SHARE)
 
 
 def most_vectors(target: Target) -> int:

@@ -93,8 +93,9 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     kernel = [found.size(at) or 1 for at in found.kernel_spatial]
     others = math.prod(kernel[:-1])
     depth = others * kernel[-1]
-    # A tile loads each pixel that its windows see once, and each weight once.
+    # A tile loads each weight once, and each pixel that its windows see, if it sees them together.
     seen = (positions - 1) * found.strides[-1] + kernel[-1]
+    seen = np.where(c["unroll_kernel"] == 1, seen, positions * kernel[-1])
     loads = others * (seen + kernel[-1])
     sums = depth * positions * vectors_of(found, context)
     tile = np.maximum(sums / machine.fma_per_cycle, loads / machine.loads_per_cycle)

@@ -32,6 +32,7 @@ from tilewright.rules.cpu.gemm_model import (
     is_unrollable,
     most_vectors,
     near_unroll_candidates,
+    shortest_part,
 )
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
 from tilewright.rules.match.nest import DYNAMIC_SPATIAL, attempt, block_of
@@ -40,6 +41,7 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
+from tilewright.tensor.passes.cut_sums import PART_TERMS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 BLOCKS, PANELS = "blocks", "panels"  # what threads share out
@@ -309,6 +311,10 @@ def _product(
     near: LoopRef | None = None
     if plan.k_unroll > 1:
         c, near = unrolled_sum(sch, c, plan.k_unroll)
+    depth = number(parts.product.extent(parts.product.reduce[0]))
+    if parts.tile > 2 and depth >= 2 * shortest_part():
+        # Large tiles make these roundings larger than those of the sums that they stand for.
+        sch.annotate(c, PART_TERMS, shortest_part())
     return store, each, c, near
 
 
