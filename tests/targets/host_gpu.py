@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,15 @@ from tilewright.tensor import interpret, parse
 from tilewright.tensor.ir import DEVICE, Function
 from tilewright.tensor.passes import lower
 
+LIVE = weakref.WeakSet()  # all memory that was allocated and not freed
+
 
 class Memory:
     def __init__(self, size_bytes):
         self.array = np.full(max(1, size_bytes) + 64, 0xAB, np.uint8)
         self.address = -(-self.array.ctypes.data // 64) * 64
+        self.end = self.address + size_bytes
+        LIVE.add(self)
 
 
 class Module:
@@ -52,12 +57,39 @@ class Module:
         scalars = _free_scalars(loop)
         numbers = arguments[len(buffers) : len(buffers) + len(scalars)]  # then tensor maps
         given = {var: sym.const(n) for var, n in zip(scalars, numbers, strict=True)}
-        arrays = []
-        for address, buffer in zip(arguments, buffers, strict=False):
-            shape = [number(sym.substitute(dim, given), {}) for dim in buffer.shape]
-            arrays.append(view(address, shape, buffer.dtype))
+        addressed = list(zip(arguments, buffers, strict=False))
+        given = {**untold(addressed, given), **given}
+        views = [view(address, shape_of(of, given), of.dtype) for address, of in addressed]
+        arrays = [one.copy() for one in views]
         fn = Function(name, (*buffers, *scalars), loop, stage=DEVICE)
         interpret(fn, *arrays, *numbers)
+        for one, array in zip(views, arrays, strict=True):
+            # Nothing but what was stored: a view may be longer than its buffer.
+            kept, made = one.reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)
+            changed = np.flatnonzero(kept != made)
+            kept[changed] = made[changed]
+
+
+def shape_of(buffer, sizes):
+    return [number(sym.substitute(dim, sizes), {}) for dim in buffer.shape]
+
+
+def untold(addressed, given):
+    """A kernel is not told of sizes that no index needs: the largest for which all buffers that
+    have them lie within memory."""
+    free = [(at, of, {size for dim in of.shape for size in sym.free_vars(dim)} - given.keys())
+            for at, of in addressed]  # fmt: skip
+    left = set().union(*(sizes for _, _, sizes in free))
+    guess = 1024
+
+    def fits(at, of):
+        shape = shape_of(of, {**given, **dict.fromkeys(left, sym.const(guess))})
+        end = at + int(np.prod(shape, dtype=np.int64)) * of.dtype.size_bytes
+        return any(memory.address <= at and end <= memory.end for memory in LIVE)
+
+    while guess and not all(fits(at, of) for at, of, sizes in free if sizes):
+        guess -= 1
+    return dict.fromkeys(left, sym.const(guess))
 
 
 def view(address, shape, dtype):

@@ -510,3 +510,5 @@ def test_windows_of_images_are_described_to_the_driver(driver, program, tmp_path
     # f16, four axes, swizzled by 128 bytes; of the padded image, windows begin at 0, and the last
     # ones 3 before its last pixel.
     assert re.search(r"^windows 6 4 3 1, from 0 0 to -3 -3, \d+ of 64$", log.read_text(), re.M)
+    # Its weights, whose rows are in groups: five axes.
+    assert re.search(r"^map 6 5 3 1$", log.read_text(), re.M)

@@ -43,6 +43,37 @@ def test_a_model_answers_as_on_a_cpu(name):
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
+def whole_numbers(*shape):
+    """Of which many are the same, and whose sums are exact."""
+    return np.random.default_rng(0).integers(-300, 300, shape).astype(np.float32)
+
+
+IRREGULAR = {
+    "sorted": (
+        "%y, %at = top_k(%x, %k) {axis = 1} return %y, %at", "%x: f32[3, n], %k: i64[1]",
+        [whole_numbers(3, 5000), np.array([4000])]),
+    "distinct": (
+        "%y, %a, %b, %c = unique(%x) return %y, %a, %b, %c", "%x: f32[n]", [whole_numbers(3000)]),
+    "not zero": ("%y = nonzero(%x) return %y", "%x: f32[n, 7]", [whole_numbers(900, 7)]),
+    "added": (
+        '%y = scatter_nd(%x, %at, %u) {reduction = "add"} return %y',
+        "%x: f32[100, 8], %at: i64[n, 1], %u: f32[n, 8]",
+        [whole_numbers(100, 8), np.arange(1500).reshape(-1, 1) ** 2 % 90, whole_numbers(1500, 8)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IRREGULAR)
+def test_what_data_decides_is_as_the_operators_say(name):
+    text, params, inputs = IRREGULAR[name]
+    net = graph.parse(f"graph @main({params}) {{ {text} }}")
+    module = tw.compile(net, target="cuda")
+    wanted = graph.interpret(net, *inputs)
+    for _ in range(3):
+        got = module(*[cuda.to_device(x) for x in inputs])
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(cuda.to_host(a), b)
+
+
 @pytest.fixture
 def torch():
     found = pytest.importorskip("torch")

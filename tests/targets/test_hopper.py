@@ -157,6 +157,15 @@ def test_weights_are_on_their_way_before_a_kernel_waits_for_others(sizes, slots)
     assert "A" in re.findall(r"tma\.load:.*?, address\(%(\w)\[", after)
 
 
+@pytest.mark.parametrize(("steps", "slots", "last"), [(20, 3, 11), (5, 3, 5), (3, 3, 0)])
+def test_some_weights_beyond_the_slots_are_brought_as_far_as_l2(steps, slots, last):
+    """64 KB, of 8 in each step."""
+    before, after = str(weighted(40, 256, 64 * steps, slots)).split("eval grid.wait()")
+    assert re.findall(r"tma\.prefetch:.*?, address\(%(\w)\[", before) == ["B"] * (last > 0)
+    assert bool(re.search(rf"for %later in {slots}\.\.{last} ", before)) == (last > 0)
+    assert "tma.prefetch" not in after
+
+
 @pytest.mark.parametrize("rows", [40, 130])
 def test_blocks_without_a_tile_copy_no_weights(rows):
     """Calls tell how many rows there are: those of few leave blocks with nothing to do."""

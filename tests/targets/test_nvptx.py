@@ -195,3 +195,17 @@ def test_more_shared_memory_than_a_block_has_is_refused_before_a_driver_sees_it(
     device_code(too_much(scope, most), "cuda -arch=sm_90a")
     with pytest.raises(Unsupported, match=r"TW2219.*f_0 takes .* 49152, and 232448 together"):
         device_code(too_much(scope, most + 1), "cuda -arch=sm_90a")
+
+
+def test_what_a_thread_has_no_room_for_is_refused():
+    """No runtime gives a kernel memory, and the driver would refuse a call of one."""
+    text = """func @f(%A: f32[n], %B: f32[32]) stage device {
+      for %t in thread(threadIdx.x) 0..32 {
+        alloc %T: f32[n] in local
+        %T[%t] = %A[%t]
+        %B[%t] = %T[0]
+      }
+    }"""
+    with pytest.raises(Unsupported, match="own memory") as caught:
+        device_code(parse(text), "cuda -arch=sm_90a")
+    assert caught.value.code == "TW2219"

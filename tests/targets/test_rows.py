@@ -39,23 +39,26 @@ def scheduled(module, plan=None):
 @pytest.mark.parametrize(
     ("columns", "dtype", "plan"),
     [
-        (512, "f32", "threads=64 vector=4"),
-        (512, "f32", "threads=128 vector=1"),
-        (1024, "bf16", "threads=32 vector=8"),
+        (512, "f32", "threads=64 vector=4 rows=1"),
+        (512, "f32", "threads=128 vector=1 rows=1"),
+        (1024, "bf16", "threads=32 vector=8 rows=1"),
+        (64, "bf16", "threads=8 vector=8 rows=16"),
+        (128, "f32", "threads=4 vector=4 rows=8"),
         (100, "f32", None),
         (384, "bf16", None),
     ],
 )
 def test_every_plan_computes_what_numpy_does(name, columns, dtype, plan):
-    module = model(name, 3, columns, dtype)
+    count = 3 if plan is None else 32
+    module = model(name, count, columns, dtype)
     rng = np.random.default_rng(0)
-    shapes = [(3, columns), (columns,), (columns,)]
+    shapes = [(count, columns), (columns,), (columns,)]
     given = [rng.standard_normal(shape).astype(TYPES[dtype]) for shape in shapes]
     (want,) = graph.interpret(module, *given)
     fn = scheduled(module, plan).schedule.function
     limit = 1e-5 if dtype == "f32" else 2e-2
     for each in (fn, lower(fn, "gpu")):
-        out = np.zeros((3, columns), TYPES[dtype])
+        out = np.zeros((count, columns), TYPES[dtype])
         tw.interpret(each, *given, out)
         np.testing.assert_allclose(
             out.astype(np.float32), np.asarray(want).astype(np.float32), rtol=limit, atol=limit
@@ -79,6 +82,22 @@ def test_rows_are_read_once_by_sixteen_bytes_and_stay_in_registers(name, dtype, 
     assert not re.search(r"\.local|st\.shared\.v|ld\.shared\.v", ptx)
 
 
+def test_pairs_of_bf16_are_taken_apart_once_and_by_one_instruction_each():
+    ptx = tw.build(scheduled(model("layer_norm", 8192, 8192, "bf16")).schedule.function, TARGET).ptx
+    assert "cvt.u32.u16" not in ptx
+    low, high = ptx.count("shl.b32"), len(re.findall(r"and\.b32.*, -65536;", ptx))
+    assert low == high == 3 * ptx.count("st.global.v4.b32") * 4  # of the row, its scale and bias
+
+
+def test_what_is_rounded_to_bf16_and_used_again_is_never_packed():
+    """The upper half of a pair with 0, which is an f32."""
+    fn = scheduled(model("tanh_layer_norm", 8192, 8192, "bf16")).schedule.function
+    ptx = tw.build(fn, TARGET).ptx
+    stored = 4 * ptx.count("st.global.v4.b32")
+    assert ptx.count("cvt.rn.bf16x2.f32") == 3 * stored
+    assert "cvt.u32.u16" not in ptx
+
+
 def test_a_row_that_takes_all_room_for_rows_is_one_kernel():
     """A maximum and a sum, of which every thread has the same, take no part of it."""
     fn = scheduled(model("softmax", 4096, 16384)).schedule.function
@@ -87,7 +106,7 @@ def test_a_row_that_takes_all_room_for_rows_is_one_kernel():
 
 
 def test_rows_that_registers_have_no_room_for_go_through_shared_memory():
-    fn = scheduled(model("softmax", 4, 8192), "threads=128 vector=4").schedule.function
+    fn = scheduled(model("softmax", 4, 8192), "threads=128 vector=4 rows=1").schedule.function
     assert {buffer.name: buffer.scope for buffer in fn.allocs}["y_exp"] != "local"
 
 

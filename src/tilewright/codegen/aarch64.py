@@ -16,6 +16,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         computes_f16=target.has("fullfp16"),
         byte_tables=TBL,
         byte_lanes=16,
+        fuses=True,
         saturates=True,
         vector_bits=target.vector_bits,
     )

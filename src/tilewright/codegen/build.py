@@ -55,7 +55,10 @@ class Options:
         return f"optimize={self.optimize} debug={self.debug}"
 
 
-def emit_module(fn: Function, machine: Machine, options: Options = Options()) -> str:  # noqa: B008
+DEFAULTS = Options()
+
+
+def emit_module(fn: Function, machine: Machine, options: Options = DEFAULTS) -> str:
     """The LLVM IR of a flat function, before optimization."""
     if fn.stage != ir.FLAT:
         raise UserError(
@@ -214,7 +217,7 @@ def load_object(
     fn: Function,
     target: Target,
     image: bytes,
-    options: Options = Options(),  # noqa: B008
+    options: Options = DEFAULTS,
 ) -> CompiledFunction:
     """The function whose object code is at hand, loaded if it is for this machine.
 
@@ -232,7 +235,7 @@ def load_object(
     return CompiledFunction(fn, target, signature, image, options, native, scalars)
 
 
-def compile_object(fn: Function, target: Target, options: Options = Options()) -> bytes:  # noqa: B008
+def compile_object(fn: Function, target: Target, options: Options = DEFAULTS) -> bytes:
     """The object code of a function. Needs nothing but its arguments: call it in any process."""
     machine = llvm.machine_of(target)
     flat = fn

@@ -325,6 +325,16 @@ class FunctionText:
         type_ = vector(element_of(first.type), lanes)
         return self.pure(type_, f"shufflevector {first}, {rest}, <{lanes} x i32> <{mask}>")
 
+    def interleave(self, evens: Value, odds: Value) -> Value:
+        """The lanes of two vectors, or two numbers, of one type in turns."""
+        lanes = 2 * evens.lanes
+        type_ = vector(element_of(evens.type), lanes)
+        if evens.lanes == 1:
+            first = self.widen(evens, lanes)
+            return self.pure(type_, f"insertelement {first}, {odds}, i64 1")
+        mask = ", ".join(f"i32 {at // 2 + at % 2 * evens.lanes}" for at in range(lanes))
+        return self.pure(type_, f"shufflevector {evens}, {odds}, <{lanes} x i32> <{mask}>")
+
     def extract(self, value: Value, lane: int) -> Value:
         return self.pure(element_of(value.type), f"extractelement {value}, i64 {lane}")
 

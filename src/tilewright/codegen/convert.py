@@ -216,6 +216,8 @@ class Converter:
         if of.scalar is F16 and self.machine.converts_f16:
             half = b.convert("bitcast", value, vector("half", lanes))
             return b.convert("fpext", half, float_type)
+        if of.scalar is BF16 and self.machine.splits_words and lanes % 2 == 0:
+            return self._halves_of_words(value)
         bits = b.convert("zext", value, int_type)
         if of.scalar_name == "f8e8m0":
             return self._power_of_two(bits)
@@ -243,6 +245,15 @@ class Converter:
             ones = b.op("or", moved, splat(int_type, str(0x7F800000)))
             exact = b.select(special, ones if form.kind == "ieee" else quiet, exact)
         return b.convert("bitcast", b.op("or", exact, sign), float_type)
+
+    def _halves_of_words(self, value: Value) -> Value:
+        """bf16 that lie in pairs in words of 32 bits: one instruction each, without taking them
+        apart before."""
+        b, lanes = self.b, value.lanes
+        words = b.convert("bitcast", value, vector("i32", lanes // 2))
+        low = b.op("shl", words, splat(words.type, "16"))
+        high = b.op("and", words, splat(words.type, str(-(1 << 16))))
+        return b.convert("bitcast", b.interleave(low, high), vector("float", lanes))
 
     def _power_of_two(self, bits: Value) -> Value:
         """f8e8m0, which is an exponent of f32: 0 is that of 2**-127, 255 means NaN."""

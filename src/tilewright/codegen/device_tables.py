@@ -7,6 +7,7 @@ PTX, names, numbers and places are constants of an object file; the runtime's `c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,7 @@ COPY, CHOICE, LOOP = -1, -2, -3
 ARGUMENT = "{ i32, i32, i64 }"
 KERNEL = "{ ptr, i32, i32 }"
 SIZE = "{ ptr, i32, i32 }"
-MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32] }}"
+MATRIX = f"{{ {ARGUMENT}, i64, i64, i64, i64, i32, i32, i32, i32, [6 x i32], i32 }}"
 LAUNCH = "{ i32, [3 x i32], [3 x i32], i32, i32, i32, i32, i32, i32, i32 }"
 BODY = "{ i32, i32 }"
 VARIANT = f"{{ {', '.join(['ptr'] * 8)}, i32, i32, i32 }}"
@@ -224,7 +225,8 @@ def _matrix(given: Matrix) -> str:
     return (
         f"{{ {ARGUMENT} {_argument(given.base)}, i64 {many}, i64 {shape[-2]}, i64 {shape[-1]}, "
         f"i64 {channels}, i32 {MAP_TYPES[given.dtype.name]}, i32 {given.dtype.size_bytes}, "
-        f"i32 {given.box[-2]}, i32 {given.box[-1]}, [6 x i32] [{corners}] }}"
+        f"i32 {math.prod(given.box[:-1])}, i32 {given.box[-1]}, [6 x i32] [{corners}], "
+        f"i32 {int(len(given.box) > len(given.shape))} }}"
     )
 
 

@@ -24,7 +24,7 @@ def optimized(text: str, fn: Function, machine: Machine, *, runs_once: bool = Fa
     """The LLVM module of a flat function's text, verified and optimized."""
     module = llvm.parse(text)
     if runs_once or has_register_tile(fn):
-        llvm.clean(module, machine)
+        llvm.clean(module, machine, unrolls=not runs_once)
     else:
         llvm.optimize(module, machine)
     return module

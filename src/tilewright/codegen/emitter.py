@@ -83,6 +83,7 @@ class Emitter:
         self.weights: dict[Buffer, Memory] = {}  # of a GPU: as they are read behind the wait
         self.tile_bytes = 0  # of them, in dynamic shared memory so far
         self.static_bytes = 0  # of other buffers in shared memory so far
+        self.reordered: frozenset[Buffer] = frozenset()  # of a GPU: tiles, see `column_order`
         self.cluster = 1  # of a GPU: blocks that see each other's shared memory
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
@@ -224,7 +225,7 @@ class Emitter:
                 help="compile for a target that has it, or keep the buffer in local memory",
             )
         alias = self.aliases.get(buffer, "")
-        size = _constant_bytes(buffer)
+        size = buffer.constant_bytes
         if size is not None and self._fits_stack(buffer, size):
             self._stack_bytes += size
             count = max(1, size // buffer.dtype.size_bytes)
@@ -585,15 +586,6 @@ def _is_shaped(body: Stmt) -> bool:
 def _trip_count(loop: ir.For) -> int | None:
     extent = loop.extent
     return int(extent.value) if isinstance(extent, Const) else None
-
-
-def _constant_bytes(buffer: Buffer) -> int | None:
-    total = buffer.dtype.size_bytes
-    for dim in buffer.shape:
-        if not isinstance(dim, Const):
-            return None
-        total *= int(dim.value)
-    return total
 
 
 def _factors(dims: tuple[Expr, ...]) -> list[Expr]:

@@ -35,6 +35,7 @@ class Emitting(Protocol):
     weights: dict[Buffer, Memory]  # of a GPU: as they are read behind the wait
     tile_bytes: int  # of those tiles, in dynamic shared memory so far
     static_bytes: int  # of other buffers in shared memory so far
+    reordered: frozenset[Buffer]  # of a GPU: tiles and sums, see `column_order`
     cluster: int  # of a GPU: blocks that see each other's shared memory
     assembly: Mapping[str, Assembly]  # what `asm.NAME` stands for
     is_task: bool  # the body of a parallel loop

@@ -1,6 +1,7 @@
 """Instructions of Hopper: bulk tensor copies, barriers in shared memory, wide warpgroup GEMMs.
 
     tma.load(tile, source, rows, ..)     a box of rows of 128 bytes, swizzled, by one thread
+    tma.prefetch(tile, source, ..)       the same, as far as L2
     tma.multicast(.., blocks)            the same, to all blocks of a cluster
     tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
     tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
@@ -17,17 +18,19 @@ element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL
 from tilewright.base.errors import Unsupported
 from tilewright.codegen import wgmma
 from tilewright.codegen.builder import Value, i1, i32, i64
+from tilewright.codegen.column_order import AXES, GROUP, reordered
 from tilewright.codegen.handlers import Emitting
 from tilewright.intrin.hopper import HELD, OPERANDS, QUAD, ROW_BYTES, RUN, M
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
+from tilewright.tensor.roles import PREFETCH
 from tilewright.tensor.visit import exprs
 
 THREADS = 128  # of a warpgroup
@@ -55,14 +58,16 @@ class TileMap:
     is_batched: bool  # whether there are several
     channels: int = 0  # where they are images, channels last: of a pixel
     corners: tuple[int, ...] = ()  # of images: where windows begin and end, and their strides
+    is_reordered: bool = False  # rows of a box are in the order that `column_order` tells
 
 
 def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
     """The matrices that a kernel copies from, each with its box once."""
     found: dict[TileMap, None] = {}
+    moved = reordered(root)
     for node in exprs(root):
         if isinstance(node, Call) and node.op in ("tma.load", "tma.multicast"):
-            found[_map_of(*node.args)] = None
+            found[_map_of(moved, *node.args)] = None
         elif isinstance(node, Call) and node.op == "tma.window":
             found[_windows_of(*node.args)] = None
     return tuple(found)
@@ -79,7 +84,9 @@ def _windows_of(tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> TileMap:
     return TileMap(buffer, known_number(pixels), columns, height, width, True, many, corners)
 
 
-def _map_of(tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> TileMap:
+def _map_of(
+    moved: frozenset[Buffer], tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr
+) -> TileMap:
     """Rows of the matrix are as far apart as those of the box, whatever lies between."""
     assert isinstance(source, Address)
     if len(rest) == 1:  # the policy of the cache alone
@@ -94,7 +101,9 @@ def _map_of(tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> T
     for dim in source.buffer.shape:
         whole = sym.mul(whole, dim)
     is_batched = sym.simplify(whole) is not sym.simplify(sym.mul(height, width))
-    return TileMap(source.buffer, known_number(rows), columns, height, width, is_batched)
+    made = TileMap(source.buffer, known_number(rows), columns, height, width, is_batched)
+    assert isinstance(tile, Address)
+    return replace(made, is_reordered=True) if tile.buffer in moved else made
 
 
 def gives_registers(root: Stmt) -> bool:
@@ -201,13 +210,10 @@ def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
 def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
     """Into the block's own memory, or also to the same place of all blocks of a cluster."""
     assert isinstance(source, Address)
-    made = _map_of(tile, source, rows, width, *rest)
-    barrier, height, row, evict_first, *cluster = rest
+    made = _map_of(e.reordered, tile, source, rows, width, *rest)
+    barrier, _, _, evict_first, *cluster = rest
     everywhere = (1 << known_number(cluster[0])) - 1 if cluster else 0
-    (index,) = source.index
-    places = [sym.floormod(index, width), row]
-    if made.is_batched:
-        places.append(sym.floordiv(index, sym.mul(height, width)))
+    places = _places_of(made, source, width, *rest)
     remote = e.b.value(
         "ptr addrspace(7)", f"addrspacecast {shared_pointer(e, tile)} to ptr addrspace(7)"
     )
@@ -226,6 +232,33 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
         i1(leaves_first),
         i32(0),
     )
+
+
+def _prefetch(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
+    """As far as L2."""
+    assert isinstance(source, Address)
+    made = _map_of(e.reordered, tile, source, rows, width, *rest)
+    places = _places_of(made, source, width, *rest)
+    e.b.call(
+        f"llvm.nvvm.cp.async.bulk.tensor.prefetch.tile.{len(places)}d",
+        "void",
+        e.tile_maps[made],
+        *(narrow(e, sym.simplify(place)) for place in places),
+        i64(0),
+        i1(False),
+    )
+
+
+def _places_of(made: TileMap, source: Address, width: Expr, *rest: Expr) -> list[Expr]:
+    """Where a box begins, from the innermost axis of the matrix out."""
+    _, height, row, *_ = rest
+    (index,) = source.index
+    places = [sym.floormod(index, width), row]
+    if made.is_reordered:
+        places[1:] = [*[sym.ZERO] * len(AXES), sym.floordiv(row, GROUP)]
+    if made.is_batched:
+        places.append(sym.floordiv(index, sym.mul(height, width)))
+    return places
 
 
 def _clear_rows(
@@ -515,7 +548,7 @@ def _round_wide(e: Emitting, tile: Expr, memory: Address, row_stride: Expr, n: i
         for group in range(n // 32):
             first = 16 * group + 2 * h
             pairs = [_pair(e, registers[first + 4 * at :], element) for at in range(4)]
-            for bit in range(2):
+            for bit in range(0 if _is_in_place(e, tile) else 2):
                 pairs = _exchanged(e, pairs, bit, bits[bit])
             vector = Value("<4 x i32>", "undef")
             for at, pair in enumerate(pairs):
@@ -548,6 +581,11 @@ def _exchanged(e: Emitting, values: list[Value], bit: int, is_set: Value) -> lis
     return result
 
 
+def _is_in_place(e: Emitting, sums: Expr) -> bool:
+    """Whether copies have seen to it that each thread has neighbours of a row."""
+    return isinstance(sums, Address) and sums.buffer in e.reordered
+
+
 def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
     """Sums as they come, exchanged so that each thread has runs of eight neighbours of a row."""
     assert isinstance(rows, Address)
@@ -561,7 +599,7 @@ def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
             halves = []
             for element in range(2):
                 words = [b.load("i32", registers[first + 4 * at + element]) for at in range(4)]
-                for bit in range(2):
+                for bit in range(0 if _is_in_place(e, tile) else 2):
                     words = _exchanged(e, words, bit, bits[bit])
                 halves.append(words)
             for at in range(RUN):
@@ -599,6 +637,7 @@ RULES: dict[str, Callable[..., None]] = {
     "tile.clear": _clear_rows,
     "tile.low": _low,
     "tma.load": _load,
+    PREFETCH: _prefetch,
     "tma.multicast": _load,
     "tma.window": _load_window,
     "wgmma.clear": clear,

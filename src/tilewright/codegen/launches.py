@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tilewright import sym
 from tilewright.base.errors import Unsupported
+from tilewright.codegen.column_order import AXES, GROUP
 from tilewright.codegen.hopper import TileMap
 from tilewright.sym import Const, Expr, Var
 from tilewright.tensor import ir
@@ -164,18 +165,18 @@ def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, ...]:
 
 
 def box_of(made: TileMap) -> tuple[int, ...]:
-    """The extents of a box, as many as `matrix_of` gives; of windows, pixels and channels."""
+    """The extents of a box, as many as `matrix_of` gives; of windows, pixels and channels; of rows
+    in another order, groups of them and the axes of a group."""
     if made.corners:
         return made.rows, made.columns
+    if made.is_reordered:
+        return made.rows // GROUP, *AXES, made.columns
     return (1, made.rows, made.columns) if made.is_batched else (made.rows, made.columns)
 
 
 def number(expr: Expr, values: Mapping[Var, int]) -> int:
     """The value of an expression of sizes that are all known."""
-    given: dict[Var, Expr] = {var: sym.const(value, var.dtype) for var, value in values.items()}
-    found = sym.simplify(sym.substitute(expr, given)) if given else sym.simplify(expr)
-    assert isinstance(found, Const), f"{found} is not a number"
-    return int(found.value)
+    return int(expr.value) if isinstance(expr, Const) else int(sym.evaluate(expr, values))
 
 
 def _launches(stmt: Stmt) -> bool:

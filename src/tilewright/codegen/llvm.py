@@ -124,10 +124,11 @@ def _pass_builder(machine: Machine, *, slp: bool = False) -> Any:
     return llvm.create_pass_builder(target_machine(machine), options)
 
 
-def clean(module: Any, machine: Machine) -> None:
+def clean(module: Any, machine: Machine, *, unrolls: bool = True) -> None:
     """Turn memory into registers, and addresses into what instructions take, in place."""
     passes = llvm.create_new_module_pass_manager()
-    passes.add_loop_unroll_pass()
+    if unrolls:
+        passes.add_loop_unroll_pass()
     passes.add_sroa_pass()
     passes.add_new_gvn_pass()
     passes.add_simplify_cfg_pass()

@@ -22,6 +22,7 @@ class Machine:
     abi: str = ""
     converts_f16: bool = False  # instructions convert between f16 and f32
     converts_bf16: bool = False
+    splits_words: bool = False  # vectors are words of 32 bits, two narrow lanes in each
     computes_f16: bool = False  # arithmetic on f16 itself
     has_masks: bool = False  # masked loads and stores are instructions
     has_gather: bool = False
@@ -30,6 +31,7 @@ class Machine:
     raises_two: bool = False  # an instruction gives powers of two of f32, to two units in the last
     byte_tables: str = ""  # the instruction that looks bytes up in a table of them
     byte_lanes: int = 0  # how many at a time
+    fuses: bool = False  # an instruction multiplies and adds floats, and rounds once
     rounds: bool = False  # an instruction converts lanes of floats to the nearest integers
     saturates: bool = False  # conversions to integers, and to fewer bits of them, saturate
     packs: bool = False  # instructions saturate vectors of 512 bits to fewer bits per lane

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright import sym
+from tilewright.base.dtype import BF16, F32
 from tilewright.base.errors import Unsupported
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.target import Target
@@ -27,6 +28,7 @@ from tilewright.codegen import (
     wgmma,
 )
 from tilewright.codegen.builder import ModuleText, Value, i64
+from tilewright.codegen.column_order import reordered
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp
 from tilewright.codegen.handlers import Emitting, Handlers
@@ -48,13 +50,14 @@ from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.passes.share_steps import WAIT as STREAM_WAIT
 from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED, Owner
-from tilewright.tensor.visit import exprs, walk
+from tilewright.tensor.visit import exprs, rewrite, walk
 
 TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
 REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
 GLOBAL = "ptr addrspace(1)"
 BLOCK_SHARED_BYTES = 1024  # that every block has beside its own
+ROUNDED = "rounded_bf16"  # an f32 that bf16 has, nearest to another
 ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
 
 
@@ -81,6 +84,7 @@ def machine(target: Target) -> Machine:
         relocation="default",
         converts_f16=True,
         converts_bf16=True,
+        splits_words=True,
         raises_two=True,
     )
 
@@ -98,7 +102,7 @@ def emit_kernels(fn: Function, target: Target) -> tuple[str, tuple[Step, ...]]:
         made.append(_set_apart(kernel, loop, target))
         return made[-1]
 
-    steps = steps_of(join_calls(fn.body), emit)
+    steps = steps_of(_join_roundings(join_calls(fn.body)), emit)
     return module.text(), steps
 
 
@@ -147,6 +151,7 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
         emitter = DeviceEmitter(module, machine(target), b, name, FENCED if fences else HANDLERS)
         emitter.assembly = assembly_of(fn)
         emitter.cluster = cluster
+        emitter.reordered = reordered(loop)
         emitter.lets = {stmt.var: stmt.value for stmt in walk(loop) if isinstance(stmt, ir.Let)}
         weights = weights_of(fn)
         emitter.awaited = tuple(buffer for buffer in buffers if buffer not in weights)
@@ -284,6 +289,19 @@ class DeviceEmitter(Emitter):
             stmt = ir.Seq(hopper.joined(stmt.stmts))
         super().stmt(stmt)
 
+    def allocate(self, stmt: ir.Alloc) -> None:
+        """There is no runtime to ask for more than a stack holds."""
+        size = stmt.buffer.constant_bytes
+        if size is None or not self._fits_stack(stmt.buffer, size):
+            raise Unsupported(
+                "TW2219",
+                f"%{stmt.buffer.name} takes {'as much as a call tells' if size is None else size} "
+                "bytes of a thread's own memory",
+                stmt.loc,
+                help="keep fewer of its elements at a time, or put it into shared memory",
+            )
+        super().allocate(stmt)
+
     def _thread_index(self, loop: For) -> Value:
         level, axis = loop.thread.split(".")
         name = f"llvm.nvvm.read.ptx.sreg.{REGISTERS[level]}.{axis}"
@@ -402,6 +420,40 @@ def _power_of_two(e: Emitting, node: Call, is_statement: bool) -> Value:
     return result
 
 
+def _join_roundings(body: Stmt) -> Stmt:
+    """f32 rounded to bf16 and f32 again as one call."""
+
+    def rule(expr: Expr) -> Expr:
+        if not isinstance(expr, sym.Cast) or not isinstance(expr.value, sym.Cast):
+            return expr
+        inner, given = expr.value, expr.value.value
+        is_rounding = expr.dtype.scalar is F32 and inner.dtype.scalar is BF16
+        if not is_rounding or given.dtype is not expr.dtype:
+            return expr
+        return Call(ROUNDED, (given,), expr.dtype)
+
+    made = rewrite(body, None, rule)
+    assert made is not None
+    return made
+
+
+def _rounded(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """Lane by lane: the upper half of a pair whose other half is 0, which is an f32."""
+    given = e.expr(node.args[0])
+
+    def one(value: Value) -> Value:
+        pair = e.b.call("llvm.nvvm.ff2bf16x2.rn", "<2 x bfloat>", value, Value("float", "0.0"))
+        return e.b.convert("bitcast", pair, "float")
+
+    if node.dtype.lanes == 1:
+        return one(given)
+    result = Value(given.type, "undef")
+    for at in range(node.dtype.lanes):
+        lane = one(e.b.extract(given, at))
+        result = e.b.value(given.type, f"insertelement {result}, {lane}, i32 {at}")
+    return result
+
+
 def _local(e: Emitting, stmt: ir.Alloc) -> None:
     e.allocate(stmt)
 
@@ -498,6 +550,7 @@ HANDLERS = Handlers(
         "barrier.shared": _barrier,
         POWER: _power_of_two,
         FLUSHED_POWER: _power_of_two,
+        ROUNDED: _rounded,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
         GRID_BARRIER.op: _meet,

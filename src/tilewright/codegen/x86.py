@@ -25,6 +25,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         looks_up=wide,
         byte_tables=looks if target.has("avx2") else "",
         byte_lanes=64 if whole else 32,
+        fuses=target.has("fma") or wide,
         rounds=True,
         packs=wide and target.has("avx512bw"),
         vector_bits=target.vector_bits,

@@ -479,12 +479,27 @@ class TensorMap:
             (self._map,) = driver.call(name, *given, lower, upper, channels, pixels, steps, *form)
             return
         sizes = [api.cuuint32_t(extent) for extent in box[::-1]]
-        steps = [api.cuuint32_t(1)] * len(shape)
+        steps = [api.cuuint32_t(1)] * len(box)
+        if len(box) > len(shape):
+            inward, apart_by = grouped_axes(shape, box)
+            extents = [api.cuuint64_t(extent) for extent in inward]
+            strides = [api.cuuint64_t(rows * shape[-1] * dtype.size_bytes) for rows in apart_by]
+            given = (given[0], len(box), address, extents, strides)
         (self._map,) = driver.call("cuTensorMapEncodeTiled", *given, sizes, steps, *form)
 
     @property
     def pointer(self) -> int:
         return int(self._map.getPtr())
+
+
+def grouped_axes(
+    shape: tuple[int, ...], box: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A matrix seen in groups of rows, extents from the innermost out, and how many rows those but
+    the first are apart: of a group's axes, j, q and e in a box, q is the outermost in memory."""
+    rows, columns = shape
+    _, j, q, e, _ = box
+    return (columns, e, q, j, rows // (j * q * e)), (1, e * j, e, e * j * q)
 
 
 class Stream:

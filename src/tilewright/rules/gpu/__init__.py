@@ -15,6 +15,7 @@ from tilewright.rules.gpu.reduction import REDUCTION
 from tilewright.rules.gpu.rows import ROWS
 from tilewright.rules.gpu.scan import SCAN_RULE
 from tilewright.rules.gpu.sgemm import SGEMM
+from tilewright.rules.gpu.steps import STEPS
 from tilewright.rules.gpu.transpose import TRANSPOSE
 from tilewright.rules.gpu.winograd import WINOGRAD
 from tilewright.rules.rule import RuleSet
@@ -32,8 +33,9 @@ RULES: RuleSet = (
     (SCAN_RULE,),
     (TRANSPOSE,),
     (ELEMENTWISE,),
+    (STEPS,),
     (FALLBACK,),
 )
 
 # What serves any block, and asks for no more registers or memory than a target has.
-MODEST = frozenset(rule.name for rule in (REDUCTION, SCAN_RULE, ELEMENTWISE, FALLBACK))
+MODEST = frozenset(rule.name for rule in (REDUCTION, SCAN_RULE, ELEMENTWISE, STEPS, FALLBACK))

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.threads import bind_flat, own_nest, units_first
+from tilewright.rules.gpu.threads import Spatial, bind_flat, spatial_nest, units_first
 from tilewright.rules.match.followers import followers
 from tilewright.rules.match.nest import Nest, block_of, fused, groups, is_expression
 from tilewright.rules.rule import Rule
@@ -32,22 +32,12 @@ class Plan:
     unroll: int = 1  # neighbours of one thread, each by itself: their indices are known apart
 
 
-@dataclass(frozen=True)
-class Found:
-    """A block without reductions that stands alone."""
-
-    reference: BlockRef
-    nest: Nest
+def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Spatial | None:
+    found = spatial_nest(sch, reference)
+    return found if found is not None and is_expression(found.nest.block) else None
 
 
-def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    nest = own_nest(sch, reference)
-    if nest is None or not nest.loops or len(nest.spatial) != len(nest.loops):
-        return None
-    return Found(reference, nest) if is_expression(nest.block) else None
-
-
-def plans(found: Found, context: RuleContext) -> Space[Plan]:
+def plans(found: Spatial, context: RuleContext) -> Space[Plan]:
     """Vectors up to the widest access, where all of memory agrees; else all neighbours along the
     last axis, where their indices are divided."""
     widest = vector_of(found.nest, context)
@@ -59,7 +49,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
     })  # fmt: skip
 
 
-def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
+def cost(found: Spatial, c: Columns, context: RuleContext) -> Cost:
     """Instructions, memory, and multiprocessors that have fewer than two of the usual blocks. How
     many threads a block really has makes little difference; measuring tells."""
     sm = multiprocessor_of(context.target)
@@ -76,7 +66,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     )
 
 
-def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     units, loops = units_first(found.nest, found.nest.spatial)
     if units:
         sch.reorder(*units, *loops)

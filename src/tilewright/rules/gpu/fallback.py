@@ -9,20 +9,13 @@ import numpy as np
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.threads import alone, bind_flat
+from tilewright.rules.gpu.threads import ThreadsPlan, alone, bind_flat
 from tilewright.rules.match.nest import nest_of, total
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Columns, Cost, Space, doublings, preferring
 from tilewright.tensor.ir import THREAD, For
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Threads of a block, where loops are independent."""
-
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -41,8 +34,10 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found:
     return Found(reference, nest.instances, total(nest, nest.spatial))
 
 
-def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    return Space(Plan, {"threads": preferring(USUAL_THREADS, doublings(4 * USUAL_THREADS, WARP))})
+def plans(found: Found, context: RuleContext) -> Space[ThreadsPlan]:
+    return Space(
+        ThreadsPlan, {"threads": preferring(USUAL_THREADS, doublings(4 * USUAL_THREADS, WARP))}
+    )
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -53,7 +48,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(launch=sm.launch_cycles, steps=np.full(len(c["threads"]), steps))
 
 
-def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+def apply(
+    sch: Schedule, found: Found, plan: ThreadsPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
     """Blocks that share their outermost loop go together."""
     reference = found.reference
     path = find_block(sch.function, reference.name)
@@ -79,4 +76,4 @@ def _independent(sch: Schedule, reference: BlockRef, threads: int) -> tuple[Bloc
     return (reference,)
 
 
-FALLBACK = Rule("fallback", Plan, match, plans, cost, apply)
+FALLBACK = Rule("fallback", ThreadsPlan, match, plans, cost, apply)

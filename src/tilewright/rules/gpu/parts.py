@@ -94,9 +94,10 @@ def spread_runs(sch: Schedule, store: BlockRef) -> None:
     warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
     lanes = _lanes(sch, store)
     run, part, some, lane = sch.split(jj, [None, hopper.QUAD, hopper.RUN // lanes, lanes])
-    sch.reorder(warp, row, part, half, run, some, lane)
+    # Both rows of a thread one after the other: what columns have, a bias, is loaded once for them.
+    sch.reorder(warp, row, part, run, half, some, lane)
     sch.bind(sch.fuse(warp, row, part), "threadIdx.x")
-    for loop in (half, run, some):
+    for loop in (run, half, some):
         sch.unroll(loop)
     sch.vectorize(lane)
 

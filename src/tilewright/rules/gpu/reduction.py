@@ -240,7 +240,7 @@ def factored(
         _, inner = sch.split(whole, [None, threads])
     parts = [sch.rfactor(inner, 0)]
     few_parts = combined_parts(threads)
-    if threads > few_parts:
+    if threads >= WARP:  # of fewer, one thread combines all
         _, few = sch.split(sch.get_loops(reference)[-1], [None, few_parts])
         parts.append(sch.rfactor(few, 0))
     return parts
@@ -259,9 +259,11 @@ def share_parts(
     threads: int,
     *,
     for_all: bool = False,
+    beside: bool = False,
 ) -> list[BlockRef]:
     """The steps of a reduction on the threads of a block, all of them under one loop. The last one
-    each thread does for itself; the first one stores it, unless it is for all of them."""
+    each thread does for itself; the first one stores it, unless it is for all of them. `beside`
+    says that the loop is one of threads, too."""
     stored = []
     for at, part in enumerate(parts):
         nest = inner_nest(sch, part, depth_of(sch, part, row))
@@ -276,6 +278,9 @@ def share_parts(
             _, thread = sch.split(own, [1, threads])
         sch.bind(thread, "threadIdx.x")
         stored += stored_at(sch, part, thread)
+        if beside:
+            for store in stored:
+                sch.set_scope(store, 0, "shared")
     if for_all:
         _own(sch, reference)
         return stored

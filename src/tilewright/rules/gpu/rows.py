@@ -1,6 +1,7 @@
-"""Softmax, normalizations and their kind on a GPU: a block of threads for each row.
+"""Softmax, normalizations and their kind on a GPU: a block of threads for each row, or for several.
 
     for row in blockIdx.x { max of the row; exp and sum of the row; row / sum }
+    for rows in blockIdx.x { for row in threadIdx.y { ... } }         where rows are short
 
 All stages of a row run in one kernel, with what makes the row element by element. A thread takes
 `vector` neighbours at a time, so that it asks memory for up to 16 bytes at once. It has the same
@@ -54,8 +55,9 @@ from tilewright.tensor.visit import blocks, output_buffers
 class Plan:
     """How the threads of a block share out a row."""
 
-    threads: int = unit("threads", "of a block, which has one row")
+    threads: int = unit("threads", "of a row")
     vector: int = unit("elements", "side by side that a thread takes at a time")
+    rows: int = unit("rows", "of a block, each with threads of its own")
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _hands_on_any_size(found: Stages) -> bool:
 
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
-    threads = preferring(USUAL_THREADS, doublings(sm.block_threads, sm.warp)[::-1])
+    threads = preferring(USUAL_THREADS, doublings(sm.block_threads, sm.access_words)[::-1])
     reductions = found.reduced
     aside = LINE_BYTES * 3 * len(found.stages.members)
 
@@ -242,18 +244,33 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
 
     def legal(c: Columns) -> Column:
         # Parts of threads, and of a few that combine them.
-        parts = reductions * (c["threads"] + combined) * I64.size_bytes + aside
+        parts = c["rows"] * reductions * (c["threads"] + combined) * I64.size_bytes + aside
         held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
-        fits = parts + np.where(held, 0, found.shared_bytes) <= sm.static_shared_bytes
+        fits = parts + np.where(held, 0, c["rows"] * found.shared_bytes) <= sm.static_shared_bytes
         turn = c["threads"] * c["vector"]
         whole = (found.length % turn == 0) & (found.length // turn <= MOST_TURNS)
         wide = c["vector"] * found.element_bytes <= sm.access_bytes
         vectors = whole & wide & found.is_whole
-        result: Column = fits & (c["threads"] <= sm.block_threads)
+        result: Column = fits & (c["threads"] * c["rows"] <= sm.block_threads)
         result &= (c["vector"] == 1) | vectors
+        alone = (c["rows"] == 1) & (c["threads"] >= sm.warp)
+        beside = (found.rows % c["rows"] == 0) & (found.rows > c["rows"])
+        beside &= held & (c["threads"] <= sm.warp)
+        # All of a block wait for each other: no more than a warp for each that issues.
+        together = c["threads"] * c["rows"]
+        beside &= (together >= sm.warp) & (together <= sm.warp * sm.warps_issued_per_cycle)
+        result &= alone | (beside & (c["rows"] > 1))
         return result
 
-    space = Space(Plan, {"threads": threads, "vector": doublings(2 * sm.access_words)}, legal)
+    space = Space(
+        Plan,
+        {
+            "threads": threads,
+            "vector": doublings(2 * sm.access_words),
+            "rows": doublings(sm.warp),
+        },
+        legal,
+    )
     return space if len(space.columns()["threads"]) else None
 
 
@@ -264,21 +281,24 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     stages = len(found.stages.members) + 1
     held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
     own = np.where(held, found.held_bytes / 4 / c["threads"], 0) + sm.warp  # registers
-    resident = np.minimum(sm.threads, sm.registers // own) // c["threads"]
+    resident = np.minimum(sm.threads, sm.registers // own) // (c["threads"] * c["rows"])
     resident = np.clip(resident, 1, sm.warp)
-    waves = -(-found.rows // (sm.count * resident))
+    waves = -(-found.rows // (sm.count * resident * c["rows"]))
     turns = -(-found.length // (c["threads"] * c["vector"]))
     # A few instructions for each element, and those that ask memory once for each vector.
-    warps = c["threads"] / sm.warp
+    warps = c["threads"] * c["rows"] / sm.warp
     issued = stages * turns * (4.0 * c["vector"] + 6.0)
     issued = issued + 2.0 * found.reduced * np.exp2(np.log2(c["threads"]) // 2)  # parts of sums
     issued = warps * issued / sm.warps_issued_per_cycle
-    handed = 2.0 * found.shared_bytes / (4 * sm.shared_words_per_cycle)
-    shared = np.where(held, 0.0, handed + found.again_bytes / sm.l2_bytes_per_cycle)
+    handed = 2.0 * c["rows"] * found.shared_bytes / (4 * sm.shared_words_per_cycle)
+    shared = np.where(held, 0.0, handed + c["rows"] * found.again_bytes / sm.l2_bytes_per_cycle)
     steps = np.log2(c["threads"]) * 20.0 * stages  # of threads that wait for each other
     alone = sm.global_latency_cycles + steps + stages * turns * 8.0
     per_wave = np.maximum(resident * (issued + shared), alone)
-    memory, work = found.moved_bytes / sm.memory_bytes_per_cycle, waves * per_wave
+    blocks = found.rows / c["rows"]
+    work = np.maximum(waves * per_wave, blocks / sm.count * sm.dispatch_cycles)
+    rate = np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
+    memory = found.moved_bytes / np.minimum(sm.memory_bytes_per_cycle, rate)
     # Both run beside each other but for a quarter of the shorter one: begins and ends of rows.
     return Cost.of(memory=memory, work=np.maximum(work - 0.75 * memory, 0.25 * work))
 
@@ -300,13 +320,18 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     order = [at for at in sink.loops if at not in stages.rows]
     sch.reorder(*[sink.loops[at] for at in (*units, *kept, *order)])
     row = fused(sch, [sink.loops[at] for at in kept])
+    many = row
+    if plan.rows > 1:
+        many, row = sch.split(row, [None, plan.rows])
     for name in names:
         sch.compute_at(sch.get_block(name), row)
     done: list[BlockRef] = []
     for name in reversed(names):
         done += _stage(sch, sch.get_block(name), row, plan, held=held)
     done += _stage(sch, reference, row, plan, held=held)
-    sch.bind(row, "blockIdx.x")
+    if plan.rows > 1:
+        sch.bind(row, "threadIdx.y")
+    sch.bind(many, "blockIdx.x")
     return tuple(done)
 
 
@@ -335,8 +360,30 @@ def _stage(
     sch.reorder(*[loop for loop in own if loop not in reduce], *reduce)
     parts = factored(sch, reference, reduce, plan.threads, plan.vector)
     own_result = _is_between(sch, reference)
-    stored = share_parts(sch, reference, parts, row, plan.threads, for_all=own_result)
-    return [*parts, *stored, reference]
+    lanes = [sch.rfactor(sch.get_loops(parts[0])[-1], 0)] if plan.vector > 1 else []
+    stored = share_parts(
+        sch, reference, parts, row, plan.threads, for_all=own_result, beside=plan.rows > 1
+    )
+    for each in lanes:
+        _by_lanes(sch, each, parts[0])
+    return [*lanes, *parts, *stored, reference]
+
+
+def _by_lanes(sch: Schedule, lanes: BlockRef, part: BlockRef) -> None:
+    """A thread adds up each lane of its vectors by itself: a single sum would wait for every
+    addition."""
+    thread = sch.get_loops(part)[-2]
+    sch.compute_at(lanes, thread)
+    sch.set_scope(lanes, 0, "local")
+    nest = inner_nest(sch, lanes, depth_of(sch, lanes, thread))
+    assert nest is not None
+    turns = [nest.loops[at] for at in nest.reduce]
+    own = [nest.loops[at] for at in nest.spatial if at in nest.loops]
+    (lane,) = [loop for loop in own if _extent(sch, lanes, loop) != 1]
+    sch.reorder(*turns, lane)
+    for turn in turns:
+        sch.unroll(turn)
+    sch.vectorize(lane)
 
 
 def _by_vectors(sch: Schedule, reference: BlockRef, depth: int, plan: Plan, *, held: bool) -> None:

@@ -10,19 +10,12 @@ from dataclasses import dataclass
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import ceildiv
-from tilewright.rules.gpu.threads import bind_flat, units_first
+from tilewright.rules.gpu.threads import ThreadsPlan, bind_flat, units_first
 from tilewright.rules.match.nest import is_expression, nest_of, total
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Columns, Cost, Space, doublings
 from tilewright.tensor.ir import SCAN, SPATIAL
 from tilewright.tensor.schedule import BlockRef, Schedule
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Threads of a block, each of which has a line."""
-
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -46,8 +39,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     return Found(reference, total(nest, nest.spatial), total(nest, scanned))
 
 
-def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    return Space(Plan, {"threads": doublings(USUAL_THREADS, WARP)})
+def plans(found: Found, context: RuleContext) -> Space[ThreadsPlan]:
+    return Space(ThreadsPlan, {"threads": doublings(USUAL_THREADS, WARP)})
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -64,7 +57,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     )
 
 
-def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
+def apply(
+    sch: Schedule, found: Found, plan: ThreadsPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
     """The schedule of a plan."""
     nest = nest_of(sch, found.reference)
     assert nest is not None
@@ -77,4 +72,4 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     return (found.reference,)
 
 
-SCAN_RULE = Rule("scan", Plan, match, plans, cost, apply)
+SCAN_RULE = Rule("scan", ThreadsPlan, match, plans, cost, apply)

@@ -6,6 +6,7 @@ for b in thread(blockIdx.x) { for t in thread(threadIdx.x) 0..256 { ... } }
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tilewright.base.multiprocessor import USUAL_THREADS
 from tilewright.rules.match.nest import Nest, fused, inner_nest, nest_of
@@ -16,6 +17,29 @@ from tilewright.tensor.schedule.analysis.tree import all_loops, find_block
 from tilewright.tensor.visit import blocks, walk
 
 MOST_TURNS = 16  # of a thread in a copy, that are unrolled
+
+
+@dataclass(frozen=True)
+class ThreadsPlan:
+    """Threads of a block, each of which has iterations of its own."""
+
+    threads: int
+
+
+@dataclass(frozen=True)
+class Spatial:
+    """A block without reductions that stands alone."""
+
+    reference: BlockRef
+    nest: Nest
+
+
+def spatial_nest(sch: Schedule, reference: BlockRef) -> Spatial | None:
+    """A block whose iterations are all independent."""
+    nest = own_nest(sch, reference)
+    if nest is None or not nest.loops or len(nest.spatial) != len(nest.loops):
+        return None
+    return Spatial(reference, nest)
 
 
 def own_nest(sch: Schedule, reference: BlockRef) -> Nest | None:

@@ -256,6 +256,18 @@ static int32_t encode_windows(const tw_cuda_map *map, void *base, tensor_map *ma
   return TW_OK;
 }
 
+/* Rows in groups of 32, those of a group by axes e, q, j from the innermost out. */
+static int32_t encode_reordered(const tw_cuda_map *map, void *base, tensor_map *made) {
+  uint64_t row_bytes = (uint64_t)map->columns * (uint64_t)map->element_bytes;
+  uint64_t extents[5] = {(uint64_t)map->columns, 2, 4, 4, (uint64_t)map->rows / 32};
+  uint64_t pitch[4] = {row_bytes, 8 * row_bytes, 2 * row_bytes, 32 * row_bytes};
+  uint32_t box[5] = {(uint32_t)map->box_columns, 2, 4, 4, (uint32_t)map->box_rows / 32};
+  uint32_t steps[5] = {1, 1, 1, 1, 1};
+  TRY("cuTensorMapEncodeTiled", tw_cu.map_encode(made, map->type, 5, base, extents, pitch, box,
+                                                 steps, 0, SWIZZLE_128B, PROMOTE_128B, 0));
+  return TW_OK;
+}
+
 /* What the launches of a set of sizes are recorded from. */
 typedef struct {
   const tw_cuda_model *model;
@@ -270,6 +282,12 @@ static int32_t encode_maps(const recording *of) {
     if (map->channels) {
       void *image = (void *)(uintptr_t)place_of(of->model, of->on, of->own, &map->base);
       int32_t status = encode_windows(map, image, &of->own->maps[i]);
+      if (status != TW_OK) return status;
+      continue;
+    }
+    if (map->is_reordered) {
+      void *matrix = (void *)(uintptr_t)place_of(of->model, of->on, of->own, &map->base);
+      int32_t status = encode_reordered(map, matrix, &of->own->maps[i]);
       if (status != TW_OK) return status;
       continue;
     }

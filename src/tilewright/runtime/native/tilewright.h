@@ -323,6 +323,7 @@ typedef struct {
   int32_t element_bytes, box_rows, box_columns;
   int32_t
       corners[6]; /* where windows begin: lowest y, x; highest y, x from the end; strides y, x */
+  int32_t is_reordered; /* rows of a box by groups of 32: 8 q + 2 j + e is at 8 j + 2 q + e */
 } tw_cuda_map;
 
 /* What a launch is that starts no kernel of the model. */
