@@ -25,13 +25,15 @@ def convolution(channels: int, outputs: int, size: int, kernel: int, step: int) 
 def depthwise(channels: int, size: int, step: int) -> Function:
     """A window of each channel by itself, channels last."""
     side = (size - 1) * step + 3
-    x = te.placeholder((side, side, channels), name="x")
-    k = te.placeholder((3, 3, channels), name="k")
+    x = te.placeholder((1, side, side, channels), name="x")
+    k = te.placeholder((channels, 1, 3, 3), name="k")
+    one = te.reduce_axis((0, 1), name="one")
     dy, dx = te.reduce_axis((0, 3), name="dy"), te.reduce_axis((0, 3), name="dx")
     y = te.compute(
-        (size, size, channels),
-        lambda row, column, c: te.sum(
-            x[row * step + dy, column * step + dx, c] * k[dy, dx, c], axis=(dy, dx)
+        (1, size, size, channels),
+        lambda n, row, column, c: te.sum(
+            x[n, row * step + dy, column * step + dx, c + one] * k[c, one, dy, dx],
+            axis=(one, dy, dx),
         ),
         name="y",
     )

@@ -1,8 +1,8 @@
 """How many measurements search needs: curves of random, GA, trees, TreeGRU, and with transfer.
 
     python bench/tune_quality.py [--json FILE] [--space rules|sketches] [--points 1500] [--only X]
-                                 [--save FILE] [--load FILE] [--seeds 3] [--workers N] [--threads 1]
-                                 [--target "cpu -mcpu=..."]
+                                 [--save FILE] [--seconds S] [--load FILE ...] [--seeds 3]
+                                 [--workers N] [--threads 1] [--target "cpu -mcpu=..."]
 
 For every kernel (12 convolutions of ResNet-18, 9 depthwise ones, 8 GEMMs of BERT) a pool of points
 is built, checked and timed once: half at random, half those that the estimate likes, each in turns
@@ -11,7 +11,11 @@ with the default plan, since a machine has phases. The fastest are timed once mo
 pool, eight at a time, knowing only the first times of what it has picked before; `trees` picks as
 the tuner does (`tune.search.mixed`). Told is the share of the pool's best speed that it has reached
 after 40 measurements, by the second times, and how many it needs for the best that 2/3 of the pool
-at random holds. A pool that was saved is read instead of measured, with the target that it is of.
+at random holds.
+
+What is timed is saved as it comes, and what a file has already is not timed again: pools grow over
+several runs, a part of every kernel's at a time. Pools that were saved are read instead of
+measured, from any machine, with the target that they are of.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import report
@@ -49,7 +54,7 @@ MARKS = (8, 16, 24, 40, 80, 200)
 WANTED_MEDIAN, WANTED_EACH, WANTED_COUNT = 0.99, 0.97, 200
 PAIRS, AGAIN, AGAIN_PAIRS = 3, 48, 15  # turns with the default plan; how many points once more
 SECONDS = 0.4  # of a point's turns, at most
-TOGETHER = 100  # points that are asked for at a time
+TOGETHER, PART = 50, 500  # points that are asked for at a time; of one kernel in turn
 
 
 class RulePlans(RuleSpace):
@@ -87,56 +92,53 @@ def space_of(kind: str, fn: Function, target: str, threads: int) -> FunctionSpac
     return made(fn, target, threads=threads)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Times:
-    """What was timed of a kernel: choices, nanoseconds, and once more of some."""
+    """What was timed of a kernel, by the time of its default plan: first, and of some once more."""
 
-    choices: list[str]
-    ns: list[float]
-    again_ns: dict[str, float]
+    first: dict[str, float] = field(default_factory=dict)  # by choice
+    again: dict[str, float] = field(default_factory=dict)
+    default_ns: list[float] = field(default_factory=list)
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        self.first |= told["first"]
+        self.again |= told["again"]
+        self.default_ns += told["default_ns"]
+
+    @property
+    def fastest(self) -> list[str]:
+        return sorted(self.first, key=lambda choice: self.first[choice])[:AGAIN]
 
 
 def pool_of(name: str, space: FunctionSpace, times: Times) -> Pool | None:
     """What was timed, as far as this version still knows it."""
     kept = [
-        (choice, point, took)
-        for choice, took in zip(times.choices, times.ns, strict=True)
+        (choice, point, ratio)
+        for choice, ratio in times.first.items()
         if (point := space.point(choice)) is not None
     ]
-    if len(kept) < 2 * BATCH:
+    if len(kept) < min(2 * BATCH, space.size - 1):
         return None
     choices = [choice for choice, _, _ in kept]
     points = np.concatenate([point for _, point, _ in kept])
-    ns = np.array([took for _, _, took in kept])
-    true_ns = np.array([times.again_ns.get(choice, took) for choice, _, took in kept])
+    ratios = np.array([ratio for _, _, ratio in kept])
+    true = np.array([times.again.get(choice, ratio) for choice, _, ratio in kept])
     # What was not measured again is slower than what was: no luck of a first time counts.
-    unsure = np.array([choice not in times.again_ns for choice in choices])
-    if times.again_ns:
-        true_ns = np.where(unsure, np.maximum(true_ns, max(times.again_ns.values())), true_ns)
-    return Pool(name, choices, points, space.features(points), ns, true_ns, space)
+    unsure = np.array([choice not in times.again for choice in choices])
+    if times.again:
+        slowest = max(times.again.get(each, 0.0) for each in times.fastest)
+        true = np.where(unsure, np.maximum(true, slowest), true)
+    ns = median(times.default_ns)
+    return Pool(name, choices, points, space.features(points), ns * ratios, ns * true, space)
 
 
-def timed(space: FunctionSpace, options: argparse.Namespace, fleet: Fleet) -> Times:
-    """Time points: half at random, half those that the estimate likes; the fastest once more."""
-    count: int = options.points
-    race = partial(raced, space, target=options.target, threads=options.threads, fleet=fleet)
+def wanted(space: FunctionSpace, count: int) -> list[str]:
+    """Choices to time, in turn: half at random, half those that the estimate likes."""
     random = np.random.default_rng(7)
     drawn = space.sample(max(4 * count, 64), random)
     order = np.argsort(space.estimate(drawn), kind="stable")
     rows = np.concatenate([order[: count // 2], random.permutation(order[count // 2 :])])[:count]
-    choices = [space.choice(drawn, int(row)) for row in random.permutation(rows)]
-    latest = time.monotonic() + options.seconds
-    first: dict[str, Raced] = {}
-    for at in range(0, len(choices), TOGETHER):
-        if time.monotonic() > latest:
-            break
-        first |= race(choices[at : at + TOGETHER], pairs=PAIRS)
-    default_ns = median(each.default_ns for each in first.values())
-    ns = {choice: each.ratio * default_ns for choice, each in first.items()}
-    fastest = sorted(ns, key=lambda choice: ns[choice])[:AGAIN]
-    again = race(fastest, pairs=AGAIN_PAIRS)
-    again_ns = {choice: each.ratio * default_ns for choice, each in again.items()}
-    return Times(list(ns), list(ns.values()), again_ns)
+    return [space.choice(drawn, int(row)) for row in random.permutation(rows)]
 
 
 @dataclass(frozen=True)
@@ -365,39 +367,75 @@ def is_chosen(name: str, only: str) -> bool:
 
 
 def measured(options: argparse.Namespace) -> list[Pool]:
-    pools: list[Pool] = []
+    latest = time.monotonic() + options.seconds
+    spaces = {
+        name: space_of(options.space, make(), options.target, options.threads)
+        for name, make in tune_cases.CASES.items()
+        if is_chosen(name, options.only)
+    }
+    before = saved([options.save], options) if options.save and options.save.exists() else {}
+    times = {name: before.get(name, Times()) for name in spaces}
+    asked = {name: wanted(space, options.points) for name, space in spaces.items()}
     with local_fleet(options.workers) as fleet:
-        for name, make in tune_cases.CASES.items():
-            if not is_chosen(name, options.only):
-                continue
-            begin = time.perf_counter()
-            space = space_of(options.space, make(), options.target, options.threads)
-            times = timed(space, options, fleet)
-            pool = pool_of(name, space, times)
-            spent = time.perf_counter() - begin
-            print(f"{name}: {len(times.ns)} points in {spent:.0f} s", flush=True)
-            if options.save:
-                told = {"name": name, "space": options.space, "threads": options.threads}
-                with options.save.open("a") as file:
-                    file.write(json.dumps(told | asdict(times)) + "\n")
-            if pool is not None:
-                pools.append(pool)
-    return pools
+        race = partial(raced, target=options.target, threads=options.threads, fleet=fleet)
+        for at in range(0, options.points, PART):
+            for name, space in spaces.items():
+                some = [
+                    each for each in asked[name][at : at + PART] if each not in times[name].first
+                ]
+                for begin in range(0, len(some), TOGETHER):
+                    if time.monotonic() < latest:
+                        part = some[begin : begin + TOGETHER]
+                        keep(name, options, times[name], race(space, part, pairs=PAIRS))
+                if time.monotonic() < latest:
+                    part = [each for each in times[name].fastest if each not in times[name].again]
+                    found = race(space, part, pairs=AGAIN_PAIRS)
+                    keep(name, options, times[name], found, "again")
+                    spare = latest - time.monotonic()
+                    print(
+                        f"{name}: {len(times[name].first)} points, {spare:.0f} s left", flush=True
+                    )
+    pools = [pool_of(name, space, times[name]) for name, space in spaces.items()]
+    return [pool for pool in pools if pool is not None]
+
+
+def keep(
+    name: str,
+    options: argparse.Namespace,
+    times: Times,
+    found: Mapping[str, Raced],
+    which: str = "first",
+) -> None:
+    """Add what was timed, to the file too."""
+    told: dict[str, Any] = {"first": {}, "again": {}}
+    told["default_ns"] = [each.default_ns for each in found.values()]
+    told[which] = {choice: each.ratio for choice, each in found.items()}
+    times.add(told)
+    if options.save and found:
+        of = {"name": name, "space": options.space, "threads": options.threads}
+        with options.save.open("a") as file:
+            file.write(json.dumps(of | told) + "\n")
+
+
+def saved(paths: Sequence[Path], options: argparse.Namespace) -> dict[str, Times]:
+    """What files hold of the kernels that are asked for."""
+    found: dict[str, Times] = {}
+    for line in (line for path in paths for line in path.read_text().splitlines()):
+        told = json.loads(line)
+        if (told["space"], told["threads"]) != (options.space, options.threads):
+            continue
+        if is_chosen(told["name"], options.only):
+            found.setdefault(told["name"], Times()).add(told)
+    return found
 
 
 def loaded(options: argparse.Namespace) -> list[Pool]:
     pools: list[Pool] = []
-    for line in options.load.read_text().splitlines():
-        told = json.loads(line)
-        if told["space"] != options.space:
-            continue
-        if not is_chosen(told["name"], options.only):
-            continue
-        fn = tune_cases.CASES[told["name"]]()
-        space = space_of(options.space, fn, options.target, told["threads"])
-        times = Times(told["choices"], told["ns"], told["again_ns"])
-        pool = pool_of(told["name"], space, times)
+    for name, times in saved(options.load, options).items():
+        fn = tune_cases.CASES[name]()
+        pool = pool_of(name, space_of(options.space, fn, options.target, options.threads), times)
         if pool is not None:
+            print(f"{name}: {len(pool.ns)} points")
             pools.append(pool)
     return pools
 
@@ -406,9 +444,9 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", choices=("rules", "sketches"), default="sketches")
     parser.add_argument("--points", type=int, default=1500, help="timed of each kernel")
     parser.add_argument("--only", default="", help='kernels or kinds of them: "bert,resnet18 3"')
-    parser.add_argument("--seconds", type=float, default=math.inf, help="of timing, per kernel")
-    parser.add_argument("--save", type=Path, help="append pools to this file")
-    parser.add_argument("--load", type=Path, help="read pools from this file")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of timing")
+    parser.add_argument("--save", type=Path, help="go on with the pools in this file")
+    parser.add_argument("--load", type=Path, nargs="*", help="read pools from these files")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)

@@ -3,12 +3,13 @@
     python bench/tune_tvm.py [--json FILE] [--minutes 3] [--only "resnet18 5" ...] [--threads 2]
                              [--processor-time]
 
-TVM (`apache-tvm`, no dependency of ours) tunes each convolution in a process of its own, which is
-ended when the minutes are over; what it has measured by then it keeps, and its best schedule is
-compiled. Our sketches, which have no rule to start from, get as many minutes. Then both kernels run
-in turns on the same inputs, TVM's in its process, and are compared with each other. A convolution
-that TVM finds no schedule for in time is told, and not counted. On a machine with other work, one
-thread each can be compared by the processor's time instead of the clock's.
+TVM (`apache-tvm`, `cloudpickle`, `psutil`, no dependencies of ours; version 0.27 crashes with
+`apache-tvm-ffi` 0.1.15 on Arm, 0.1.14.post0 works) tunes each convolution in a process of its own,
+which is ended when the minutes are over; what it has measured by then it keeps, and its best
+schedule is compiled. Our sketches, which have no rule to start from, get as many minutes. Then both
+kernels run in turns on the same inputs, TVM's in its process, and are compared with each other. A
+convolution that TVM finds no schedule for in time is told, and not counted. On a machine with other
+work, one thread each can be compared by the processor's time instead of the clock's.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from tilewright.tune.stats import Paired, geometric_mean
 
 WANTED = 2.0
 PAIRS = 21
-LOAD_S = 300.0  # to import TVM, at most
-SERVE_S = 300.0  # to compile TVM's best schedule, and to time it
+LOAD_S = 600.0  # to import TVM and start its processes, at most
+SERVE_S = 600.0  # to compile TVM's best schedule, and to time it
 SIDE = Path(__file__).with_name("tune_tvm_side.py")
 
 Seconds = Callable[[], float]  # of one run

@@ -23,10 +23,15 @@ TRIALS, BATCH = 100_000, 16  # more than there is time for; candidates measured 
 
 
 def tune(program: Any, target: Any, folder: Path, threads: int) -> None:
+    builder = meta_schedule.builder.LocalBuilder(max_workers=threads)
+    runner = meta_schedule.runner.LocalRunner()
+    (folder / "loaded").touch()  # its processes have started: the minutes begin
     meta_schedule.tune_tir(
         program,
         target,
         str(folder),
+        builder=builder,
+        runner=runner,
         max_trials_global=TRIALS,
         num_trials_per_iter=BATCH,
         num_tuning_cores=threads,
@@ -58,7 +63,6 @@ def main() -> None:
     program = te.create_prim_func(convolution_by(te, *map(int, shape.split("x"))))
     cores = {"num-cores": int(threads)}
     target = tvm.target.Target({"kind": "llvm", "mcpu": processor, **cores})
-    (Path(folder) / "loaded").touch()
     if what == "tune":
         tune(program, target, Path(folder), int(threads))
     else:

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tilewright")
 NAME = "model"
-CHOICES_PAIRS = 31  # of runs without and with what was measured
+CHOICES_PAIRS = 15  # of runs without and with what was measured, of modules that are built twice
 CHOICES_SHARE = 0.2  # of a budget of tuning, for what graph passes choose between
 NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 
@@ -390,7 +390,7 @@ def choices_gain(
     module: ir.Module, target: Target, settings: Options, costs: KernelCosts
 ) -> Paired | None:
     """The model without and with measured costs, in turns; nothing where that is the same model,
-    None where it is not surely faster, or slower at any size."""
+    None where it is not surely faster, or slower at any size or where its memory lies elsewhere."""
     params = module.main.params
     if not all(is_tensor(param.type) for param in params):
         return None
@@ -399,15 +399,18 @@ def choices_gain(
     if before == after:
         return Paired((), ())
     plain = replace(settings, tune=None, database="")
-    first, second = (
-        build_module(replace(each, states=()), target, plain) for each in (before, after)
-    )
     random = np.random.default_rng(16)
-    pairs = [
-        in_turns(first, second, placed)
+    inputs = [
+        placed
         for sizes in size_sets(params, settings.sizes, 1)
         for placed in placements(random_arrays(params, sizes, random))
     ]
+    pairs: list[Paired] = []
+    for order in ((0, 1), (1, 0)):  # the first that is built has the lower addresses
+        built = {
+            at: build_module(replace((before, after)[at], states=()), target, plain) for at in order
+        }
+        pairs += [in_turns(built[0], built[1], placed) for placed in inputs]
     whole = sum(pairs, Paired((), ()))
     return whole if whole.is_win and all(pair.gain >= 1.0 for pair in pairs) else None
 

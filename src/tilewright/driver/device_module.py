@@ -48,7 +48,7 @@ from tilewright.tensor.ir import Buffer
 from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome
 
-KEPT = 16  # sets of sizes and addresses whose launches are remembered
+KEPT = 32  # sets of sizes and addresses whose launches are remembered
 PAIRS, LAUNCHES = 15, 20  # of two modules in turns: turns, and graphs of each
 
 

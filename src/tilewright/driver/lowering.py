@@ -310,7 +310,10 @@ class _Lowering:
         assert fn is not None
         fresh = fresh_sizes(node)
         told = Value("sizes", TensorType(I64, (const(len(fresh)),)))
-        job = Job(f"sizes_of_{node.op}", fn, {}, frozenset(), host_setting(self.setting))
+        # What threads do side by side they count, too: the host asks for a number.
+        is_shared_out = node.get("runs") or node.get("piece")
+        setting = self.setting if is_shared_out else host_setting(self.setting)
+        job = Job(f"sizes_of_{node.op}", fn, {}, frozenset(), setting)
         scalars = tuple(param for param in fn.params if isinstance(param, Var))
         inputs = tuple(dict.fromkeys(value for value in node.inputs if value is not None))
         call = self._call(job, inputs, (told,), scalars, node)

@@ -1,7 +1,7 @@
 """What a user says of the sizes of a model's inputs.
 
 dynamic={"batch": (1, 64)}    every size in the range, by one module; others are refused
-dynamic={"batch": 4}          this size alone: compiled as a number
+dynamic={"batch": 4}          this size alone, as (4, 4) says too: compiled as a number
 """
 
 from __future__ import annotations
@@ -49,16 +49,14 @@ def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
         return module
     sizes = {size.name: size for size in given_sizes(module.main) if isinstance(size, Size)}
     check_size_names(dynamic, sizes)
+    bounds: dict[Size, tuple[int, int]] = {}
     for name, wanted in dynamic.items():
         low, high = (wanted, wanted) if isinstance(wanted, int) else wanted
         if not 0 <= low <= high:
             raise UserError("TW6005", f"the size {name} cannot be in {low}..{high}")
-    fixed: dict[Var, Expr] = {
-        sizes[name]: const(wanted) for name, wanted in dynamic.items() if isinstance(wanted, int)
-    }
-    ranges = {
-        sizes[name]: wanted for name, wanted in dynamic.items() if not isinstance(wanted, int)
-    }
+        bounds[sizes[name]] = low, high
+    fixed: dict[Var, Expr] = {at: const(low) for at, (low, high) in bounds.items() if low == high}
+    ranges = {at: each for at, each in bounds.items() if at not in fixed}
     graph = Edit(sizes=fixed).body(module.main) if fixed else module.main
     constants = dict(module.constants)
     if ranges:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import IO
 
 from tilewright.base.errors import TilewrightError
 from tilewright.driver.kernel_code import compile_kernel, compile_packer
@@ -13,12 +14,25 @@ from tilewright.driver.workers import read_message, write_message
 
 
 def main() -> None:
-    """Serve until the other end closes."""
+    """Serve until the other end closes; arguments are the pipes of processes to be forked."""
     gc.disable()  # programs have no cycles to speak of: once after each kernel is often enough
     gc.freeze()
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
-    jobs = sys.stdin.buffer
+    ends = [int(end) for end in sys.argv[1:]]
+    pipes = list(zip(ends[::2], ends[1::2], strict=True))
+    for jobs, answers in pipes:
+        if os.fork() == 0:
+            # Who holds an end of another's pipe would hide that the other is gone.
+            for end in {0, 1, *ends} - {jobs, answers}:
+                os.close(end)
+            serve(os.fdopen(jobs, "rb"), os.fdopen(answers, "wb"))
+            os._exit(0)
+    for end in ends:
+        os.close(end)
+    serve(sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
+
+
+def serve(jobs: IO[bytes], answers: IO[bytes]) -> None:
+    os.dup2(sys.stderr.fileno(), 1)  # whatever prints does not disturb answers
     while True:
         try:
             job, use_cache = read_message(jobs)
@@ -31,7 +45,10 @@ def main() -> None:
             answer = error
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
-        write_message(answers, answer)
+        try:
+            write_message(answers, answer)
+        except BrokenPipeError:
+            return  # who asked is gone
         answer = None
         gc.collect(1)
 

@@ -2,7 +2,8 @@
 
 Workers are programs of their own (`python -m tilewright.driver.worker`) that read jobs from their
 input and write answers to their output, so that a script that compiles needs no guard against being
-imported by them. They start with the first job and end with this process.
+imported by them. They start with the first job and end with this process. Where several start at
+once, one loads the compiler and forks the others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import atexit
 import contextlib
 import os
 import pickle
+import select
 import struct
 import subprocess
 import sys
@@ -46,38 +48,78 @@ def read_message(stream: IO[bytes]) -> Any:
     return pickle.loads(data)
 
 
-class Worker:
-    """One process; a thread of ours waits for its answers."""
+class Pipes:
+    """Two pipes to a process: jobs go out, answers come back. A thread of ours waits for these."""
+
+    def __init__(self, jobs: IO[bytes], answers: IO[bytes]) -> None:
+        self._jobs, self._answers = jobs, answers
+
+    def ask(self, job: Job | PackerJob, use_cache: bool) -> Any:
+        write_message(self._jobs, (job, use_cache))
+        return read_message(self._answers)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody is at the other end."""
+        poll = select.poll()
+        poll.register(self._answers, 0)  # hears only that it is closed
+        return bool(poll.poll(0))
+
+    def stop(self) -> None:
+        """Let the process end: after the job it has, where it has one."""
+        for pipe in (self._jobs, self._answers):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+class Fork(Pipes):
+    """A process that a worker forks as soon as it has loaded the compiler."""
 
     def __init__(self) -> None:
+        theirs, mine = os.pipe()
+        answers, answering = os.pipe()
+        self.theirs = (theirs, answering)
+        super().__init__(os.fdopen(mine, "wb"), os.fdopen(answers, "rb"))
+
+
+class Worker(Pipes):
+    """A process of our own, and the ones it forks."""
+
+    def __init__(self, forks: Sequence[Fork] = ()) -> None:
         source = str(Path(__file__).parents[2])
         paths = [source, os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-            "OPENBLAS_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",  # a process with threads could not be forked
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tilewright.driver.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-
-    def ask(self, job: Job | PackerJob, use_cache: bool) -> Any:
+        ends = [end for fork in forks for end in fork.theirs]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tilewright.driver.worker", *map(str, ends)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=ends,
+                env=environment,
+            )
+        finally:
+            for end in ends:
+                os.close(end)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        write_message(self.process.stdin, (job, use_cache))
-        return read_message(self.process.stdout)
+        super().__init__(self.process.stdin, self.process.stdout)
 
     def stop(self) -> None:
+        super().stop()
         with contextlib.suppress(OSError):
-            if self.process.stdin is not None:
-                self.process.stdin.close()
             self.process.terminate()
             self.process.wait(timeout=5)
-            if self.process.stdout is not None:
-                self.process.stdout.close()
+
+
+def started_workers(count: int) -> list[Pipes]:
+    """So many processes, of which one loads the compiler."""
+    forks = [Fork() for _ in range(count - 1)]
+    return [*forks, Worker(forks)]
 
 
 class Workers:
@@ -87,31 +129,31 @@ class Workers:
         self._count = count
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="tilewright-compile")
         self._mine = threading.local()
-        self._all: list[Worker] = []
-        self._spare: list[Worker] = []  # started, and no thread's yet
+        self._all: list[Pipes] = []
+        self._spare: list[Pipes] = []  # started, and no thread's yet
 
     def start(self) -> None:
         """Start processes: they load the compiler while there are no jobs yet."""
-        self._spare = [Worker() for _ in range(min(self._count, MOST_AHEAD))]
+        self._spare = started_workers(min(self._count, MOST_AHEAD))
         self._all += self._spare
 
     def submit(self, job: Job | PackerJob, use_cache: bool) -> Future[Any]:
         return self._threads.submit(self._run, job, use_cache)
 
-    def _worker(self) -> Worker:
+    def _worker(self) -> Pipes:
         """The process of this thread."""
-        worker: Worker | None = getattr(self._mine, "worker", None)
-        if worker is None or worker.process.poll() is not None:
+        worker: Pipes | None = getattr(self._mine, "worker", None)
+        if worker is None or worker.has_ended:
             worker = self._started() or Worker()
             if worker not in self._all:
                 self._all.append(worker)
             self._mine.worker = worker
         return worker
 
-    def _started(self) -> Worker | None:
+    def _started(self) -> Pipes | None:
         """A process that waits for its first job."""
         with contextlib.suppress(IndexError):
-            while (worker := self._spare.pop()).process.poll() is not None:
+            while (worker := self._spare.pop()).has_ended:
                 pass
             return worker
         return None

@@ -4,19 +4,39 @@ A space gives points, an estimate and features over thousands of points at a tim
 learns how far measurements are from the estimate; search proposes batches; `measure` rejects what
 is wrong and times what is right; the database keeps all of it. How a candidate is built and run is
 handed in: nothing here knows the driver.
+
+Names are loaded when they are first used: a worker of a fleet needs few of them.
 """
 
 from __future__ import annotations
 
-from tilewright.tune.budget import Budget
-from tilewright.tune.database import Database
-from tilewright.tune.fleet import Fleet
-from tilewright.tune.functions import TunedFunction, tune_function
-from tilewright.tune.record import TaskKey, Trial, Winner
-from tilewright.tune.sketch import SketchSpace
-from tilewright.tune.template import template
-from tilewright.tune.tuner import Outcome, Snapshot
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from tilewright.tune.budget import Budget
+    from tilewright.tune.database import Database
+    from tilewright.tune.fleet import Fleet
+    from tilewright.tune.functions import TunedFunction, tune_function
+    from tilewright.tune.record import TaskKey, Trial, Winner
+    from tilewright.tune.sketch import SketchSpace
+    from tilewright.tune.templates import template
+    from tilewright.tune.tuner import Outcome, Snapshot
+
+_HOMES = {
+    "Budget": "budget",
+    "Database": "database",
+    "Fleet": "fleet",
+    "Outcome": "tuner",
+    "SketchSpace": "sketch",
+    "Snapshot": "tuner",
+    "TaskKey": "record",
+    "Trial": "record",
+    "TunedFunction": "functions",
+    "Winner": "record",
+    "template": "templates",
+    "tune_function": "functions",
+}
 __all__ = [
     "Budget",
     "Database",
@@ -31,3 +51,16 @@ __all__ = [
     "template",
     "tune_function",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median, stdev
 
 CONFIDENCE = 0.95
 WORTH = 1.02  # a candidate must be this much faster
@@ -73,6 +73,16 @@ def bound_index(count: int, confidence: float = CONFIDENCE) -> int | None:
             break
         found = k
     return found
+
+
+def is_no_slower(gains: Sequence[float]) -> bool:
+    """Whether a program that was compared several times, each time built anew or at other sizes, is
+    no slower: in the mean by more than these differ, and at none by what two wins make up for."""
+    if not gains or min(gains) < 1.0 / WORTH**2:
+        return False
+    logs = [math.log(gain) for gain in gains]
+    error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+    return fmean(logs) >= error
 
 
 def geometric_mean(values: Sequence[float]) -> float:

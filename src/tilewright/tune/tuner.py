@@ -27,7 +27,7 @@ from tilewright.tune.lab import Candidate, Lab, Task
 from tilewright.tune.record import Trial, Winner
 from tilewright.tune.search import View, strategy
 from tilewright.tune.space import Points
-from tilewright.tune.stats import Paired, geometric_mean
+from tilewright.tune.stats import Paired, geometric_mean, is_no_slower
 from tilewright.tune.tasks import Progress, allot, hope_after, is_enough, left
 from tilewright.tune.variants import partition
 
@@ -118,6 +118,17 @@ class _Open:
             self.points[choice] = (point, ns)
             self.stale = True
 
+    def is_new(self, choice: str) -> bool:
+        """Whether a choice of another task is one here, too, and was not tried."""
+        point = self.space.point(choice)
+        return point is not None and len(self.view.fresh(point)) > 0
+
+    def mark(self, choice: str) -> None:
+        """It need not be proposed again."""
+        point = self.space.point(choice)
+        if point is not None:
+            self.view.mark(point)
+
     def saved_elsewhere(self, ns: float) -> None:
         """Another block of the kernel takes so much less: with these choices, too."""
         self.points = {
@@ -148,18 +159,21 @@ class _State:
     progress: Progress
     spaces: list[_Open] | None = None  # None: not opened yet
     chosen: dict[str, str] = field(default_factory=dict)  # the incumbent: what is not the default
-    hints: list[tuple[str, str]] = field(default_factory=list)  # what won at other sizes
+    hints: list[tuple[str, str]] = field(default_factory=list)  # what won elsewhere
 
     def candidates(self, count: int) -> list[tuple[_Open, str]]:
-        """Choices to try: what won at other sizes, else of the space with the most to hope for."""
+        """Choices to try: what won at other sizes or in kernels alike, else of the space with the
+        most to hope for."""
         spaces = self.spaces or []
-        hints, self.hints = self.hints, []
+        hints, self.hints = self.hints[:count], self.hints[count:]
         hinted = [
             (space, choice)
             for name, choice in hints
             for space in spaces
-            if space.space.name == name and choice not in space.points
+            if space.space.name == name and space.is_new(choice)
         ]
+        for space, choice in hinted:
+            space.mark(choice)
         if hinted:
             return hinted
         for space in self._by_room(spaces):
@@ -332,14 +346,17 @@ class Tuner:
                 space.saved_elsewhere(saved)
         state.progress.wins += 1
         state.progress.history.append((self._seconds, state.progress.best_ns))
-        for other in self._group(state):
+        for other in self._alike(state):
             other.hints.extend(pair for pair in candidate.choices if pair not in other.hints)
 
-    def _group(self, state: _State) -> list[_State]:
-        """The other tasks of the same kernel."""
-        name = state.task.group
+    def _alike(self, state: _State) -> list[_State]:
+        """The same kernel at other sizes, and others that do the same."""
+        label, group = state.task.label, state.task.group
         return [
-            each for each in self._states if name and each is not state and each.task.group == name
+            each
+            for each in self._states
+            if each is not state
+            and (each.task.label == label or (group and each.task.group == group))
         ]
 
     # ------------------------------------------------------------------ a round
@@ -544,13 +561,13 @@ class Tuner:
         return max(halves, key=lambda half: half[1])
 
     def _compiled(self, units: Sequence[_Unit], deadline: float) -> tuple[float, float] | None:
-        """The gain of the compiled model with some choices, and the least it is; None where it is
-        slower at any of its sizes."""
+        """The gain of the compiled model with some choices, and the least it is; None where it may
+        be slower."""
         left = max(0.0, deadline - self._clock())
         states = [state for unit in units for state in unit]
         chosen = {each.task.name: Candidate.of(each.task.name, each.chosen) for each in states}
         wholes = self.lab.whole(chosen, self._pairs_in(left / 3, COMPILED_PAIRS))
-        if not wholes or any(each.gain < 1.0 for each in wholes):
+        if not is_no_slower([each.gain for each in wholes]):
             return None
         return (
             geometric_mean([each.gain for each in wholes]),

@@ -40,6 +40,13 @@ def test_other_shapes_and_types_are_wrong(zoo):
         assert zoo.ratio(zoo.errors(made, torch.zeros(2), exact)) == math.inf
 
 
+def test_errors_of_nothing_and_of_all_digits_have_a_ratio(zoo):
+    assert zoo.ratio({0: (0.0, 0.0)}) == 1.0
+    assert zoo.ratio({0: (math.inf, math.inf)}) == 1.0
+    assert zoo.ratio({0: (1e-6, 0.0)}) > 1e6
+    assert zoo.where({0: (0.0, 0.0), 1: (2e-6, 1e-6)}).startswith(", result 1")
+
+
 def test_of_several_inputs_the_greatest_errors_count(zoo):
     worst = {}
     zoo.join(worst, {0: (8e-5, 1e-5), 1: (1e-6, 1e-6)})

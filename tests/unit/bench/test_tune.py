@@ -45,6 +45,9 @@ def test_rates_of_a_stranger_are_off_by_two_at_most(seed):
 
 
 def test_how_much_of_a_gain_was_there_early():
-    made = tune.Tuned("m", None, None, [], [(10.0, 1.0), (50.0, 1.1), (200.0, 1.2)])
+    def built():
+        return None, None
+
+    made = tune.Tuned("m", None, None, [], built, [(10.0, 1.0), (50.0, 1.1), (200.0, 1.2)])
     assert made.early(60.0) == pytest.approx(0.5)
-    assert tune.Tuned("m", None, None, []).early(60.0) == 1.0
+    assert tune.Tuned("m", None, None, [], built).early(60.0) == 1.0

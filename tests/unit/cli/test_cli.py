@@ -51,6 +51,12 @@ def test_the_compiler_is_loaded_by_the_commands_that_need_it():
     assert not [name for name in done.stdout.split() if name.startswith(heavy)]
 
 
+def test_compile_says_first_that_it_cannot_write(path, tmp_path, monkeypatch):
+    monkeypatch.setattr("tilewright.cli.common.read_module", None)  # nothing is compiled
+    assert "TW3032" in invoke("compile", path, "-o", tmp_path / "net.txt", code=1).output
+    assert "TW3033" in invoke("compile", path, "-o", tmp_path / "none" / "net.so", code=1).output
+
+
 @needs_compiler
 def test_compile_writes_a_library(path, tmp_path):
     out = tmp_path / "net.so"

@@ -56,7 +56,7 @@ def test_a_target_that_does_not_run_here_is_refused(model):
 def test_a_database_that_cannot_be_read_is_no_reason_to_stop(model, tmp_path):
     path = tmp_path / "records.sqlite"
     path.write_bytes(b"no database" * 100)
-    done = run(model, "--budget", "3s", "--threads", "1", "--db", path)
+    done = run(model, "--budget", "1s", "--threads", "1", "--db", path)
     assert done.exit_code == 0, done.stderr
     assert "in memory" in done.stdout
     assert "cost model" in done.stdout
@@ -65,7 +65,7 @@ def test_a_database_that_cannot_be_read_is_no_reason_to_stop(model, tmp_path):
 @pytest.mark.slow
 def test_what_was_found_is_told_and_kept(model, tmp_path):
     path = tmp_path / "records.sqlite"
-    done = run(model, "--budget", "4s", "--threads", "1", "--db", path, "--json")
+    done = run(model, "--budget", "2s", "--threads", "1", "--db", path, "--json")
     assert done.exit_code == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["database"] == str(path)
@@ -78,7 +78,7 @@ def test_what_was_found_is_told_and_kept(model, tmp_path):
 def test_a_page_with_curves_and_choices_is_written(model, tmp_path):
     page = tmp_path / "tuning.html"
     done = run(
-        model, "--budget", "3s", "--threads", "1", "--db", tmp_path / "r.sqlite",
+        model, "--budget", "1s", "--threads", "1", "--db", tmp_path / "r.sqlite",
         "--html", page, "--compare", "random",
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr

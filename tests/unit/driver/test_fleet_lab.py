@@ -17,6 +17,7 @@ from tilewright.driver.lowering import jobs_of
 from tilewright.driver.tuning.fleet_lab import SMALL_BYTES, FleetLab, told_model
 from tilewright.driver.tuning.model_worker import ModelWorker, _array
 from tilewright.driver.tuning.running import WHOLE
+from tilewright.driver.tuning.server import BUILDS
 from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model
 from tilewright.graph.parser import parse
 from tilewright.tune import Budget, Fleet
@@ -101,7 +102,7 @@ def test_a_far_lab_checks_races_and_compares(graph, said):
         wholes, by_task = lab.compare(5)
         assert len(wholes) == 1
         assert name in by_task
-        assert len(lab.whole({name: some[0]}, 5)) == 1
+        assert 1 < len(lab.whole({name: some[0]}, 5)) <= BUILDS
         lab.adopt(Candidate(name, ()))
         assert lab.race({name: wrong}, 5) == {}
     finally:

@@ -83,7 +83,7 @@ def test_rules_price_at_a_size_of_the_range():
     small, large = cost({"m": (1, 4)}), cost({"m": (512, 8192)})
     assert small.plan != large.plan
     assert 100 * small.predicted_ns < large.predicted_ns
-    assert cost({"m": (NOMINAL, NOMINAL)}).plan == cost(None).plan
+    assert cost({"m": (NOMINAL - 1, NOMINAL + 1)}).plan == cost(None).plan
 
 
 def test_a_range_serves_every_size_in_it():
@@ -95,3 +95,8 @@ def test_a_range_serves_every_size_in_it():
         np.testing.assert_allclose(np.asarray(y), x[:m, :256] @ weights, rtol=1e-3, atol=1e-3)
     with pytest.raises(UserError, match=r"the size m is not in 1\.\.64"):
         module(np.ones((65, 256), np.float32), weights)
+
+
+def test_a_range_of_one_size_is_that_size():
+    module = graph.parse(PRODUCT)
+    assert str(with_sizes(module, {"m": (4, 4)})) == str(with_sizes(module, {"m": 4}))

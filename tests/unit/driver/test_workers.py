@@ -3,21 +3,18 @@
 import pytest
 
 from tilewright.driver import workers
-from tilewright.driver.workers import Workers, expect_jobs
+from tilewright.driver.workers import Workers, expect_jobs, started_workers
 
 
 class Worker:
     """A process that answers each job with its own number."""
 
     made = 0
+    has_ended = False
 
     def __init__(self):
         Worker.made += 1
         self.number = Worker.made
-        self.process = self
-
-    def poll(self):
-        return None
 
     def ask(self, job, use_cache):
         return [self.number]
@@ -26,14 +23,16 @@ class Worker:
         pass
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def pretended(monkeypatch):
     monkeypatch.setattr(Worker, "made", 0)
     monkeypatch.setattr(workers, "Worker", Worker)
+    monkeypatch.setattr(workers, "started_workers", lambda n: [Worker() for _ in range(n)])
     monkeypatch.setattr(workers, "_workers", None)
     monkeypatch.setattr(workers.atexit, "register", lambda stop: None)
 
 
+@pytest.mark.usefixtures("pretended")
 def test_jobs_go_to_the_processes_that_were_started():
     some = Workers(2)
     some.start()
@@ -44,6 +43,7 @@ def test_jobs_go_to_the_processes_that_were_started():
     some.stop()
 
 
+@pytest.mark.usefixtures("pretended")
 def test_processes_start_with_the_first_job_if_nobody_expected_it():
     some = Workers(1)
     assert Worker.made == 0
@@ -51,9 +51,26 @@ def test_processes_start_with_the_first_job_if_nobody_expected_it():
     some.stop()
 
 
+@pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize(("cores", "started"), [(1, 0), (2, 2)])
 def test_who_expects_jobs_starts_the_workers_once(monkeypatch, cores, started):
     monkeypatch.setattr(workers, "host_cores", lambda: cores)
     expect_jobs()
     expect_jobs()
     assert Worker.made == started
+
+
+def test_a_worker_forks_others_that_outlive_it():
+    fork, first = started_workers(2)
+    try:
+        for worker in (fork, first, fork):
+            assert "NoneType" in worker.ask(None, False)  # no job: each answers what is wrong
+        assert not fork.has_ended
+        first.process.kill()
+        first.process.wait()
+        assert first.has_ended
+        assert not fork.has_ended
+        assert "NoneType" in fork.ask(None, False)
+    finally:
+        fork.stop()
+        first.stop()

@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.tune.database import Database, Records
 from tilewright.tune.functions import local_fleet, tune_function
 from tilewright.tune.sketch import SketchSpace
-from tilewright.tune.template import template
+from tilewright.tune.templates import template
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.tune.stats import Paired, bound_index, geometric_mean
+from tilewright.tune.stats import Paired, bound_index, geometric_mean, is_no_slower
 
 
 def paired(gain, count, noise=0.0, seed=0):
@@ -60,3 +60,20 @@ def test_pairs_add_up():
 def test_geometric_mean():
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
     assert geometric_mean([]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ([1.0], True),
+        ([0.99], False),
+        ([1.03, 1.04, 1.02, 1.05], True),
+        ([1.06, 0.99, 1.05, 1.03], True),
+        ([1.06, 0.95, 1.09, 1.05], False),  # one of them is much slower
+        ([1.0, 1.0, 1.06, 1.0, 1.0, 1.06], True),  # some sizes gain nothing
+        ([1.02, 0.985, 1.0, 1.005], False),  # builds differ by more than they gain
+        ([], False),
+    ],
+)
+def test_programs_built_anew_are_no_slower(gains, expected):
+    assert is_no_slower(gains) is expected

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sketch_programs as programs
 
 from tilewright.base.errors import UserError
-from tilewright.tune.template import Split, template
+from tilewright.tune.templates import Split, template
 
 
 @template

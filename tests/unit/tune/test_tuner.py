@@ -246,3 +246,18 @@ def test_what_won_at_one_size_is_tried_at_the_others():
     outcome = tuned(tasks, lab)
     first, second = (outcome.winners[each.name].choices for each in tasks)
     assert first == second
+
+
+def test_what_won_is_tried_in_kernels_alike_and_in_no_others():
+    tasks = [replace(each, label=label) for each, label in zip(several(3), "aab", strict=True)]
+    lab = FakeLab(tasks, noise=0.0)
+    tuner = Tuner(tasks, lab, Records.open(None), Budget(minutes=1.0))
+    one, other, third = tuner._states
+    choice = ("y", "grid 6 2 4")
+    candidate = Candidate.of(one.task.name, dict([choice]))
+    tuner._adopt(candidate, Paired((2.0,) * 7, (1.0,) * 7))
+    assert (other.hints, third.hints) == ([choice], [])
+    tuner._opened(other)
+    (space,) = other.spaces
+    assert other.candidates(4) == [(space, choice[1])]
+    assert choice[1] not in [each for _, each in other.candidates(500)]

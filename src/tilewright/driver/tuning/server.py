@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.base.errors import TilewrightError
@@ -31,7 +32,7 @@ from tilewright.driver.tuning.messages import (
     Race,
     Whole,
 )
-from tilewright.driver.tuning.running import Running, Times
+from tilewright.driver.tuning.running import Running, Spot, Times
 from tilewright.driver.tuning.table import Built, built
 from tilewright.runtime import cuda
 from tilewright.runtime.module import Module
@@ -46,7 +47,10 @@ from tilewright.tune.process import (
     write_ready,
 )
 from tilewright.tune.record import TaskKey, Winner
+from tilewright.tune.stats import LEAST_PAIRS
 
+UNTUNED, TUNED, BUILDS = "untuned", "tuned", 4
+MOST_KEPT_BYTES = 1 << 30  # of weights of modules that were compared
 MOST_CHECKERS = 16  # jobs whose references and inputs are kept
 
 
@@ -57,7 +61,6 @@ class Server:
         self._checkers: dict[str, Checker] = {}
         self._running: Running | DeviceRunning | None = None
         self._opened: Open | None = None
-        self._untuned: Module | None = None
 
     def answer(self, question: Question) -> Answer:
         match question:
@@ -66,7 +69,7 @@ class Server:
             case Check(job, default, sizes):
                 return self._checked(job, default, sizes)
             case Open(module, setting, defaults, sizes, in_place, runs):
-                self._opened, self._untuned = question, None
+                self._opened = question
                 made = DeviceRunning if setting.target.kind == CUDA else Running
                 self._running = made(module, setting, defaults, sizes, in_place=in_place)
                 self._running.baseline(2)  # memory, caches and threads are warm then
@@ -85,10 +88,28 @@ class Server:
                 return self._whole(winners, use_cache, pairs)
 
     def _whole(self, winners: Mapping[TaskKey, Winner], use_cache: bool, pairs: int) -> Times:
+        """The compiled models in turns, built anew a few times and in either order: where a
+        module's memory lies may make more of a difference than a choice. Each time counts as
+        further sizes; models that take longer to build than to compare are built twice."""
         assert self._running is not None
-        if self._untuned is None:
-            self._untuned = self._compiled({}, use_cache)
-        return self._running.built(self._untuned, self._compiled(winners, use_cache), pairs)
+        found: dict[Spot, tuple[Sequence[float], Sequence[float]]] = {}
+        kept: list[Module] = []  # small ones keep their memory: the next have others
+        weights = self._opened.module.constants.values() if self._opened is not None else ()
+        is_small = 2 * BUILDS * sum(each.nbytes for each in weights) <= MOST_KEPT_BYTES
+        each = max(LEAST_PAIRS, -(-pairs // BUILDS))
+        for count in range(1, BUILDS + 1):
+            begin = time.monotonic()
+            order = (UNTUNED, TUNED) if count % 2 else (TUNED, UNTUNED)
+            made = {of: self._compiled(winners if of == TUNED else {}, use_cache) for of in order}
+            built_s = time.monotonic() - begin
+            times = self._running.built(made[UNTUNED], made[TUNED], each)
+            if not times:
+                return {}
+            found |= {(name, at + len(found)): pair for (name, at), pair in times.items()}
+            kept += made.values() if is_small else ()
+            if count > 1 and 2 * built_s > time.monotonic() - begin:
+                break
+        return found
 
     def _compiled(self, winners: Mapping[TaskKey, Winner], use_cache: bool) -> Module:
         """The model as `tw.compile` makes it where these are the records."""

@@ -83,12 +83,15 @@ class Settings:
     report: Callable[[Snapshot], None] = lambda snapshot: None
 
 
+DEFAULTS = Settings()
+
+
 def tune_model(
     module: Module,
     setting: KernelSetting,
     budget: Budget,
     records: Records,
-    settings: Settings = Settings(),  # noqa: B008
+    settings: Settings = DEFAULTS,
 ) -> Outcome:
     """Tune the kernels of an optimized model; what wins is in `records` then."""
     check_tunable(module, setting, is_here=settings.fleet is None)
