@@ -11,6 +11,14 @@ from tilewright.graph import interpret
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
 
 CASES = {
+    "a constant that only an unsigned type holds": (
+        """g (uint64[k] x) => (uint64[k] y)
+        <uint64[1] c = {18446744073709551615}, int64[1] s = {1}> {
+            d = Reshape (c, s)
+            y = BitwiseAnd (x, d)
+        }""",
+        [(np.arange(3, dtype=np.uint64),)],
+    ),
     "a product with no rows": (
         "g (float[0, 8] x, float[8, 16] w) => (float[0, 16] y) { y = MatMul (x, w) }",
         [(np.ones((0, 8), np.float32), np.ones((8, 16), np.float32))],

@@ -518,3 +518,40 @@ def test_unrolled_loops_and_branches(agree: Agree) -> None:
     }"""
     x = np.arange(-8, 8, dtype=np.int32)
     agree(program, x, np.zeros_like(x))
+
+
+@pytest.mark.parametrize(
+    "scale", [0.013, 1e-3, 255 / 7, 1e30, 3.4e38, 1e-30, 3e-39, 1e-45, 0.0, np.inf, np.nan]
+)
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("vector", [False, True])
+def test_quotients_that_saturate_round_as_divisions_do(
+    scale: float, sign: int, vector: bool
+) -> None:
+    rng, by = np.random.default_rng(0), np.float32(sign * scale)
+    ties = (rng.integers(-300, 300, 4096) + 0.5) * float(by)
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e38, -1e38, 1e-40]
+    with np.errstate(over="ignore"):
+        x = np.concatenate([ties, np.nextafter(ties, 0), rng.normal(size=4096), ends])
+        x = x.astype(np.float32)
+    loop = "vector 0..16" if vector else "0..16"
+    run = build(
+        parse(
+            f"""
+            func @quotients(%x: f32[n], %by: f32[], %out: u8[n]) stage flat {{
+              for %at in 0..n // 16 {{
+                for %lane in {loop} {{
+                  %out[%at * 16 + %lane] =
+                    u8(round(saturating_div(%x[%at * 16 + %lane], %by[])) + 128.0)
+                }}
+              }}
+            }}
+            """
+        )
+    )
+    x = x[: x.size // 16 * 16]
+    got = np.zeros(x.shape, np.uint8)
+    run(x, np.array(by), got)
+    with np.errstate(all="ignore"):
+        want = np.nan_to_num(np.rint(x / by) + 128, nan=0.0)
+    np.testing.assert_array_equal(got, np.clip(want, 0, 255).astype(np.uint8))

@@ -129,6 +129,19 @@ def test_support_vectors(kernel, classes, rng):
         )
 
 
+def test_a_vector_is_one_row(rng):
+    x = floats(rng, 3)
+    given = {"kernel_type": "RBF", "kernel_params": [0.3, 0.2, 3.0]}
+    given |= {"support_vectors": floats(rng, 6).tolist(), "coefficients": [0.5, -0.7]}
+    check("SVMRegressor", x, rho=[0.2], n_supports=2, **given)
+    labels = {"vectors_per_class": [1, 1], "classlabels_strings": ["a", "b"]}
+    check("SVMClassifier", x, outputs=2, rho=[0.2], **given, **labels)
+    check("LinearRegressor", x, coefficients=[0.5, 0.2, -1.0], intercepts=[0.1])
+    trees = forest(rng, "target", 3, 2)
+    trees["nodes_featureids"] = [0] * len(trees["nodes_featureids"])  # the peer allows no other
+    check("TreeEnsembleRegressor", x, opset=1, n_targets=2, **trees)
+
+
 MODES = ["LEQ", "LT", "GTE", "GT", "EQ", "NEQ"]
 
 

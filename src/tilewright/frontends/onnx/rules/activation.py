@@ -64,9 +64,8 @@ def swish(node: Context, x: Value, alpha: float = 1.0) -> Value:
     return node.emit("mul", x, node.emit("sigmoid", scaled))
 
 
-def _softplus(node: Context) -> Value:
+def softplus(node: Context, x: Value) -> Value:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)), which cannot overflow."""
-    x = node[0]
     tail = node.emit("log1p", node.emit("exp", node.emit("neg", node.emit("abs", x))))
     return node.emit("add", node.emit("relu", x), tail)
 
@@ -99,9 +98,9 @@ RULES: dict[str, Rule] = {
         node, node[0], node.attr("alpha", 0.2), node.attr("beta", 0.5)
     ),
     "HardSwish": lambda node: node.emit("mul", node[0], hard_sigmoid(node, node[0], 1 / 6)),
-    "Mish": lambda node: node.emit("mul", node[0], node.emit("tanh", _softplus(node))),
+    "Mish": lambda node: node.emit("mul", node[0], node.emit("tanh", softplus(node, node[0]))),
     "Swish": lambda node: swish(node, node[0], node.attr("alpha", 1.0)),
-    "Softplus": _softplus,
+    "Softplus": lambda node: softplus(node, node[0]),
     "Softsign": _softsign,
     "ThresholdedRelu": _thresholded_relu,
     "Shrink": _shrink,

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.base.dtype import F32, I64
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.scores import (
+    as_rows,
     binary_scores,
     labels_of,
     pick_labels,
@@ -25,6 +26,11 @@ Array = np.ndarray[Any, Any]
 def _f32(node: Context, at: int = 0) -> Value:
     x = node[at]
     return x if x.tensor.dtype is F32 else node.emit("cast", x, to=F32)
+
+
+def _rows(node: Context) -> Value:
+    """The first input in f32, [rows, features]; a vector is one row."""
+    return as_rows(node, _f32(node))
 
 
 def _row(node: Context, values: Any) -> Value:
@@ -159,9 +165,7 @@ def _category_mapper(node: Context) -> Value:
 
 
 def _linear(node: Context, targets: int) -> Value:
-    x = _f32(node)
-    if x.tensor.rank == 1:
-        x = node.unsqueeze(x, 0)
+    x = _rows(node)
     weights = np.asarray(node.attr("coefficients"), np.float32).reshape(targets, -1)
     scores = node.emit("matmul", x, node.constant(np.ascontiguousarray(weights.T)))
     intercepts = node.attr("intercepts")
@@ -211,7 +215,7 @@ def _vectors(node: Context, count: int) -> Array:
 
 
 def _svm_regressor(node: Context) -> Value:
-    x, count = _f32(node), node.attr("n_supports", 0)
+    x, count = _rows(node), node.attr("n_supports", 0)
     weights = np.asarray(node.attr("coefficients"), np.float32)
     if count:
         scores = _kernel(node, x, _vectors(node, count))
@@ -228,7 +232,7 @@ def _svm_regressor(node: Context) -> Value:
 def _svm_classifier(node: Context) -> tuple[Value, Value]:
     """One against one: each pair of classes has a score, and a vote for one of the two."""
     labels = labels_of(node, "classlabels_ints", "classlabels_strings")
-    counts, x = node.attr("vectors_per_class"), _f32(node)
+    counts, x = node.attr("vectors_per_class"), _rows(node)
     weights = np.asarray(node.attr("coefficients"), np.float32)
     rho, how = node.attr("rho", ()), node.attr("post_transform", "NONE")
     if not counts:

@@ -13,6 +13,11 @@ from tilewright.graph import Value
 Array = np.ndarray[Any, Any]
 
 
+def as_rows(node: Context, x: Value) -> Value:
+    """What is scored, [rows, features]; a vector is one row."""
+    return node.unsqueeze(x, 0) if x.tensor.rank == 1 else x
+
+
 def transformed(node: Context, scores: Value, how: str) -> Value:
     """Scores, [rows, targets], after a transform."""
     match how:

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.base.dtype import F32
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.scores import (
+    as_rows,
     binary_scores,
     labels_of,
     pick_labels,
@@ -60,7 +61,7 @@ class Table:
 
 def _leaf_weights(node: Context, table: Table, weights: Array) -> Value:
     """The weights, [rows, trees, targets], of the leaves that rows come to."""
-    x = node[0]
+    x = as_rows(node, node[0])
     if not x.tensor.dtype.is_float:
         x = node.emit("cast", x, to=F32)
     of = x.tensor.dtype.numpy
@@ -73,7 +74,11 @@ def _leaf_weights(node: Context, table: Table, weights: Array) -> Value:
         np.asarray(table.missing, bool),
         np.asarray(table.roots, np.int32),
     )
-    leaves = node.emit("tree_leaves", x, *(node.constant(column) for column in columns))
+    told = {
+        "depth": trees.depth_of(*(columns[at] for at in (3, 4, 6))),
+        "modes": tuple(sorted(set(table.modes))) or trees.MODES,
+    }
+    leaves = node.emit("tree_leaves", x, *(node.constant(column) for column in columns), **told)
     return node.emit("gather", node.constant(weights.astype(of)), leaves, axis=0)
 
 
