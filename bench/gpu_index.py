@@ -117,6 +117,7 @@ CASES = {
     "top 100 of n x 8400, 4 of them": top(4, 8400, 100, is_open=True),
     "all of 16 x 4096 in order": top(16, 4096, 4096),
     "all of 1 x 100000 in order": top(1, 100_000, 100_000),
+    "all of 1 x 1048576 in order": top(1, 1 << 20, 1 << 20),
     "8192 rows of 50257 x 768 taken": gathered(50257, 768, 8192),
     "1024 rows of 32768 x 256 replaced": scattered(32768, 256, 1024, "none"),
     "1024 rows of 32768 x 256 added to": scattered(32768, 256, 1024, "add"),

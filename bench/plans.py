@@ -153,6 +153,15 @@ def lstm(steps: int, batch: int, hidden: int) -> str:
     }}"""
 
 
+def search(rows: int, sorted_columns: int, columns: int) -> str:
+    """Binary searches, which go step by step."""
+    x, v = f"f32[{rows}, {sorted_columns}]", f"[{rows}, {columns}]"
+    return f"""graph @main(%x: {x}, %v: f32{v}) -> (i64{v}) {{
+      %y = search_sorted(%x, %v)
+      return %y
+    }}"""
+
+
 def clipped(m: int, n: int) -> str:
     """What no rule but the last takes: a choice between statements."""
     return f"""func @clipped(%x: f32[{m}, {n}], %y: f32[{m}, {n}]) stage scheduled {{
@@ -303,6 +312,10 @@ KERNELS = (
             ROUNDED,
         )
         for heads, queries, keys in ((12, 128, 128), (12, 384, 384), (4, 64, 1024))
+    ),
+    *(
+        Kernel("steps", f"search {rows}x{columns} in {among}", search(rows, among, columns), ())
+        for rows, among, columns in ((64, 512, 512), (1, 4096, 20000), (512, 64, 16))
     ),
     *(
         Kernel("fallback", f"clipped {m}x{n}", clipped(m, n), ())

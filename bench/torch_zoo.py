@@ -434,7 +434,12 @@ def join(worst: Errors, found: Errors) -> None:
 
 def ratio(worst: Errors) -> float:
     """Our greatest error over eager's."""
-    return max((ours / theirs for ours, theirs in worst.values()), default=0.0)
+    return max((_over(*pair) for pair in worst.values()), default=0.0)
+
+
+def _over(ours: float, theirs: float) -> float:
+    """A ratio of errors, of which both may be infinite, or eager's nothing."""
+    return 1.0 if ours == theirs else ours / max(theirs, LEAST)
 
 
 def told(worst: float, ratios: Sequence[float]) -> str:
@@ -446,7 +451,7 @@ def told(worst: float, ratios: Sequence[float]) -> str:
 
 def where(worst: Errors) -> str:
     """The result whose ratio it is, with both errors."""
-    at = max(worst, key=lambda at: worst[at][0] / worst[at][1])
+    at = max(worst, key=lambda at: _over(*worst[at]))
     return f", result {at}: {worst[at][0]:.1e}, eager's {worst[at][1]:.1e}"
 
 

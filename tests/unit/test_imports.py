@@ -24,6 +24,7 @@ KNOWN = MODULES.keys() | COMPILED
 
 BY_NAME = {
     "tilewright": "public names are loaded when first used: a deployed model loads no compiler",
+    "tilewright.tune": "public names are loaded when first used: workers of fleets start soon",
     "tilewright.cli.bench": "onnxruntime, a peer to measure against if it is there",
     "tilewright.cli.ort": "its purpose: a program's own import of onnxruntime is answered by us",
 }
