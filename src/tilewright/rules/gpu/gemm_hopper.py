@@ -30,7 +30,6 @@ from tilewright.intrin import hopper
 from tilewright.intrin.cluster import CLUSTER_SCOPE, MOST_BLOCKS, SUM_BYTES, keep_of, sum_of
 from tilewright.intrin.hopper import WHOLE
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.epilogue import followers
 from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.gpu.parts import (
     ceildiv,
@@ -40,6 +39,7 @@ from tilewright.rules.gpu.parts import (
     spread_runs,
 )
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
+from tilewright.rules.match.followers import followers
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
