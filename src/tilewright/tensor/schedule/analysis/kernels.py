@@ -81,12 +81,11 @@ def check_kernels(fn: Function, made: Function) -> None:
     """The kernels of `made`, which is about to take the place of `fn`, mean what they meant."""
     for root in kernels_of(made.body):
         touched: dict[Buffer, list[_Access]] = {}
-        axes: dict[str, None] = {}
         for access in _accesses(root):
             touched.setdefault(access.region.buffer, []).append(access)
-            for axis, loop in access.threads.items():
-                if loop.extent is not ONE:
-                    axes[axis] = None
+        # Also those of loops that only prefetch: a kernel has an axis as a whole.
+        loops = [stmt for stmt in walk(root) if isinstance(stmt, For) and stmt.kind == THREAD]
+        axes = dict.fromkeys(loop.thread for loop in loops if loop.extent is not ONE)
         own = private_buffers(made, (root,))
         for buffer, users in touched.items():
             if not any(user.writes for user in users):
