@@ -34,6 +34,7 @@ from tilewright.tensor.ir import (
     Update,
     Value,
 )
+from tilewright.tensor.passes.cut_sums import PART_TERMS
 from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -92,7 +93,7 @@ def random_trace(
     return out
 
 
-EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave")
+EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave", "part_terms")
 MOST_ITERATIONS = 50_000  # of all blocks together: what the interpreter does in a second
 
 
@@ -188,6 +189,9 @@ class Moves:
         at = self.rng.randrange(len(loops) - 1)
         self.sch.tile(loops[at], loops[at + 1], self.factor(), self.factor())
 
+    def add_unit_loop(self) -> None:
+        self.sch.add_unit_loop(self.loop() if self.rng.random() < 0.5 else self.block())
+
     def parallel(self) -> None:
         self.sch.parallel(self.loop())
 
@@ -229,6 +233,21 @@ class Moves:
         outer, inner = self.sch.split(self.loop(), [None, self.rng.choice((2, 3, 4))])
         self.sch.unroll(inner)
         self.sch.annotate(self.rng.choice((outer, outer, outer, inner)), TAILS, True)
+
+    def part_terms(self) -> None:
+        """Sums in registers, of one element or several, that are added up part by part."""
+        block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
+        count = sum(it.kind != REDUCE for it in self.at(block).iters)
+        loops = self.loops(block)
+        if not 0 < count < len(loops):
+            raise Nothing
+        result, place = self.sch.cache_write(block, 0, "local"), loops[count - 1]
+        if self.rng.random() < 0.6:
+            place, inner = self.sch.split(place, [None, self.rng.choice((2, 4))])
+            self.sch.reorder(*loops[count:], inner)
+            self.rng.choice((self.sch.unroll, self.sch.vectorize))(inner)
+        self.sch.reverse_compute_at(result, place)
+        self.sch.annotate(self.rng.choice(loops[count:]), PART_TERMS, self.factor())
 
     def interleave(self) -> None:
         """Two loops, the second between the iterations of the first where nothing forbids it."""
@@ -433,6 +452,7 @@ HINTS: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("threads", (0, 1, 2)),
     (ALTERNATING, (True,)),
     (TAILS, (True,)),
+    (PART_TERMS, (1, 2, 3, 4, 8)),
     (INTERLEAVE, (HOST, GUEST)),
 )
 
@@ -451,7 +471,9 @@ COMMON: dict[str, tuple[Move, int]] = {
     "annotate": (Moves.annotate, 1),
     "hint": (Moves.hint, 2),
     "nonsense": (Moves.nonsense, 1),
+    "add_unit_loop": (Moves.add_unit_loop, 1),
     "tails": (Moves.tails, 3),
+    "part_terms": (Moves.part_terms, 3),
     "interleave": (Moves.interleave, 2),
     "constant": (Moves.constant, 1),
     "packed_constant": (Moves.packed_constant, 1),
