@@ -42,7 +42,7 @@ from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
 from tilewright.tensor.schedule.analysis.flow import private_buffers
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import loop_ranges
-from tilewright.tensor.scopes import MemoryScope, Owner
+from tilewright.tensor.scopes import GLOBAL, MemoryScope, Owner
 from tilewright.tensor.visit import kernels_of, walk
 
 
@@ -93,9 +93,9 @@ def check_kernels(fn: Function, made: Function) -> None:
             one = {user.block for user in users}
             if len(one) == 1 and annotation(users[0].block, INDEPENDENT) is not None:
                 continue  # no instance of the block meets another there
-            memory = buffer.memory
-            if buffer in own:
-                memory = owning_memory(memory, _common_loops(users))
+            memory = GLOBAL  # what is used outside as well, threads have in common
+            if buffer in own or buffer.memory.owner is Owner.UNIT:
+                memory = owning_memory(buffer.memory, _common_loops(users))
             if memory.owner is not Owner.UNIT:  # who drives a unit together, its intrinsics know
                 for axis in axes:
                     _check_axis(fn, axis, buffer, memory, users)
