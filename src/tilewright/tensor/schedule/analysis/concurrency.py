@@ -281,16 +281,16 @@ def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
     inside = [s for s in all_loops(loop.body) if s.thread == thread]
     pairs = [(outer, loop) for outer in around] + [(loop, inner) for inner in inside]
     for outer, inner in pairs:
-        moved = _moved_by(outer, inner)
+        both = block_of_pairs(outer, inner)
+        if both is not None:
+            raise refuse(
+                fn,
+                "TW2110",
+                f"cannot bind loop %{loop.var.name} to {thread}: @{both.name} runs for all "
+                f"pairs of %{outer.var.name} and %{inner.var.name}, which would be one thread",
+                loop.var,
+            )
         for block in scope_blocks(inner.body):
-            if moved is None or _uses(block, moved):
-                raise refuse(
-                    fn,
-                    "TW2110",
-                    f"cannot bind loop %{loop.var.name} to {thread}: @{block.name} runs for all "
-                    f"pairs of %{outer.var.name} and %{inner.var.name}, which would be one thread",
-                    loop.var,
-                )
             local = [b for b in writes_of(block) if b.memory.owner is Owner.THREAD]
             if not local:
                 continue
@@ -307,6 +307,15 @@ def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
                         loop.var,
                         help=f"let the threads share it: set_scope({block.name!r}, 0, 'shared')",
                     )
+
+
+def block_of_pairs(outer: For, inner: For) -> Block | None:
+    """A block inside both loops that does not depend on the inner one alone."""
+    moved = _moved_by(outer, inner)
+    for block in scope_blocks(inner.body):
+        if moved is None or _uses(block, moved):
+            return block
+    return None
 
 
 def _moved_by(outer: For, inner: For) -> set[Var] | None:
