@@ -91,24 +91,24 @@ def check_still_concurrent(fn: Function, made: Function, path: Path, primitive: 
 
 
 def check_shared(fn: Function, made: Function) -> None:
-    """Lanes of a vector in a kernel do not disturb each other in shared memory, of which the whole
-    block of threads has one. `made` is about to take the place of `fn`."""
+    """Iterations of a vector or parallel loop in a kernel do not disturb each other in shared memory,
+    of which the whole block of threads has one. `made` is about to take the place of `fn`."""
     shared = [buffer for buffer in made.allocs if buffer.memory.owner is Owner.BLOCK]
     if not shared:
         return
     for block in blocks(made.body):
         for buffer in writes_of(block):
             if buffer in shared:
-                _check_lanes(fn, made, find_block(made, block.name) or (), buffer)
+                _check_iterations(fn, made, find_block(made, block.name) or (), buffer)
 
 
-def _check_lanes(fn: Function, made: Function, path: Path, buffer: Buffer) -> None:
+def _check_iterations(fn: Function, made: Function, path: Path, buffer: Buffer) -> None:
     in_kernel = False
     for at, loop in enumerate(path):
         if not isinstance(loop, For):
             continue
         in_kernel = in_kernel or loop.kind in (THREAD, VTHREAD)
-        if not in_kernel or loop.kind != VECTOR:
+        if not in_kernel or loop.kind not in (VECTOR, PARALLEL):
             continue
         way = path[: at + 1]
         ctx = context_at(made, way)
@@ -119,7 +119,7 @@ def _check_lanes(fn: Function, made: Function, path: Path, buffer: Buffer) -> No
             raise refuse(
                 fn,
                 "TW2113",
-                f"lanes of loop %{loop.var.name} would share %{buffer.name}, which is in "
+                f"iterations of loop %{loop.var.name} would share %{buffer.name}, which is in "
                 f"{buffer.scope} memory, and may use elements that others write in "
                 f"@{found.writer.name}",
                 loop.var,
