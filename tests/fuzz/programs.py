@@ -462,7 +462,7 @@ def pieces(draw: Draw) -> Program:
 
 def narrow(draw: Draw) -> Program:
     """Numbers of 16 bits that are kept, and computed with in 32."""
-    n, m = draw.dim(10), draw.dim(10)
+    n, m = draw.dim(10), draw.rng.choice((1, 2, draw.dim(10)))
     A = te.placeholder((n, m), name="A")
     dtype = draw.rng.choice(("bf16", "f16"))
     X = te.compute((n, m), lambda i, j: te.cast(draw.unary(A[i, j]), dtype), name="X")

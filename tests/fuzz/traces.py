@@ -93,7 +93,7 @@ def random_trace(
     return out
 
 
-EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave", "part_terms")
+EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave", "part_terms", "rows")
 MOST_ITERATIONS = 50_000  # of all blocks together: what the interpreter does in a second
 
 
@@ -317,6 +317,16 @@ class Moves:
             raise Nothing
         self.sch.reverse_compute_at(block, self.rng.choice(self.loops(self.rng.choice(producers))))
 
+    def rows(self) -> None:
+        """All stages at the first loop of the last, which may keep what they compute to itself."""
+        *stages, last = [block.name for block in blocks(self.sch.function.body)]
+        loop, *_ = self.loops(self.sch.get_block(last))
+        for name in reversed(stages):
+            block = self.sch.get_block(name)
+            self.sch.compute_at(block, loop)
+            if self.rng.random() < 0.5:
+                self.sch.set_scope(block, 0, "local")
+
     def compute_inline(self) -> None:
         self.sch.compute_inline(self.block())
 
@@ -482,6 +492,7 @@ COMMON: dict[str, tuple[Move, int]] = {
     "compute_at": (Moves.compute_at, 2),
     "compute_at_consumer": (Moves.compute_at_consumer, 6),
     "reverse_compute_at": (Moves.reverse_compute_at, 6),
+    "rows": (Moves.rows, 2),
     "compute_inline": (Moves.compute_inline, 3),
     "reverse_compute_inline": (Moves.reverse_compute_inline, 3),
     "cache_read": (Moves.cache_read, 4),
