@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tilewright import sym
 from tilewright.sym import ONE, TRUE, Const, Expr, Var
@@ -96,12 +97,13 @@ def check_kernels(fn: Function, made: Function) -> None:
             one = {user.block for user in users}
             if len(one) == 1 and annotation(users[0].block, INDEPENDENT) is not None:
                 continue  # no instance of the block meets another there
-            memory = GLOBAL  # what is used outside as well, threads have in common
-            if buffer in own or buffer.memory.owner is Owner.UNIT:
-                memory = owning_memory(buffer.memory, _common_loops(users))
-            if memory.owner is not Owner.UNIT:  # who drives a unit together, its intrinsics know
-                for axis in axes:
-                    _check_axis(fn, axis, buffer, memory, users)
+            if buffer.memory.owner is Owner.UNIT:
+                continue  # who drives a unit together, its intrinsics know
+            memories = [buffer.memory, GLOBAL]  # what is used outside too, threads have in common
+            if buffer in own:
+                memories = [owning_memory(buffer.memory, _common_loops(users))]
+            for memory, axis in product(dict.fromkeys(memories), axes):
+                _check_axis(fn, axis, buffer, memory, users)
 
 
 def _check_loops(fn: Function, root: For) -> None:
