@@ -44,7 +44,10 @@ RESIZES: dict[str, tuple[str, ...]] = {
     ),
     "policy": ("stretch", "not_larger", "not_smaller"),
 }
-GRID_SAMPLES: dict[str, tuple[str, ...]] = {"mode": MODES, "padding": ("zeros", "border", "reflection")}
+GRID_SAMPLES: dict[str, tuple[str, ...]] = {
+    "mode": MODES,
+    "padding": ("zeros", "border", "reflection"),
+}
 
 
 def _check_choices(call: Call, code: str, choices: dict[str, tuple[str, ...]]) -> None:

@@ -91,8 +91,8 @@ def check_still_concurrent(fn: Function, made: Function, path: Path, primitive: 
 
 
 def check_shared(fn: Function, made: Function) -> None:
-    """Iterations of a vector or parallel loop in a kernel do not disturb each other in shared memory,
-    of which the whole block of threads has one. `made` is about to take the place of `fn`."""
+    """Iterations of vector and parallel loops in a kernel do not disturb each other in shared
+    memory, of which a block of threads has one. `made` is about to take the place of `fn`."""
     shared = [buffer for buffer in made.allocs if buffer.memory.owner is Owner.BLOCK]
     if not shared:
         return
