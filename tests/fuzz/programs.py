@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym, te
+from tilewright.lower.statements import loops, seq, store
 from tilewright.tensor import Function
 from tilewright.tensor.intrin import TensorIntrin, declare
 from tilewright.tensor.ir import Buffer, sizes_of
@@ -434,6 +435,44 @@ def softmax_like(draw: Draw) -> Program:
     return Program("softmax_like", te.function([A, Y], name="softmax_like"))
 
 
+def pieces(draw: Draw) -> Program:
+    """Pieces of work in any order, each with elements of its own, then others on the same rows."""
+    n, m = draw.extent(12), draw.dim(12)
+    A = te.placeholder((n, m), name="A")
+    at = te.placeholder((m,), "i64", name="at")
+    is_turned, sums = draw.flip(), draw.flip()
+
+    def rows(ins: Any, outs: Any, i: Any) -> Any:
+        row = n - 1 - i if is_turned else i
+        copied = loops([sym.as_expr(m)], lambda j: store(outs[0], (row, j), ins[0][i, j]), "j")
+        if not sums:
+            return copied
+        total = store(outs[0], (row, 0), outs[0][row, 0] + te.const(1.0, "f32"))
+        return seq(copied, loops([sym.as_expr(m)], lambda j: total, "k"))
+
+    def columns(ins: Any, outs: Any, j: Any) -> Any:
+        row = sym.maximum(0, sym.minimum(te.cast(ins[1][j], "index"), n - 1))  # as the data say
+        return store(outs[0], (row, j), outs[0][row, j] * te.const(2.0, "f32"))
+
+    then = [((m,), columns)] if draw.flip(0.7) else []
+    S = te.extern((n, m), [A, at], rows, name="S", dtype="f32", over=(n,), then=then)
+    Y = te.compute((n, m), lambda i, j: draw.unary(S[i, j]), name="Y")
+    return Program("pieces", te.function([A, at, Y if draw.flip() else S], name="pieces"))
+
+
+def narrow(draw: Draw) -> Program:
+    """Numbers of 16 bits that are kept, and computed with in 32."""
+    n, m = draw.dim(10), draw.rng.choice((1, 2, draw.dim(10)))
+    A = te.placeholder((n, m), name="A")
+    dtype = draw.rng.choice(("bf16", "f16"))
+    X = te.compute((n, m), lambda i, j: te.cast(draw.unary(A[i, j]), dtype), name="X")
+    r = te.reduce_axis((0, m), name="r")
+    total = te.compute((n,), lambda i: te.sum(te.cast(X[i, r], "f32"), axis=r), name="total")
+    low = te.compute((n, m), lambda i, j: te.cast(X[i, j], "f32") - total[i], name="low")
+    Y = te.compute((n, m), lambda i, j: te.cast(draw.unary(low[i, j]), dtype), name="Y")
+    return Program("narrow", te.function([A, Y if draw.flip() else low], name="narrow"))
+
+
 MAKERS: tuple[Callable[[Draw], Program], ...] = (
     elementwise,
     elementwise,
@@ -454,4 +493,6 @@ MAKERS: tuple[Callable[[Draw], Program], ...] = (
     transpose,
     scan,
     softmax_like,
+    pieces,
+    narrow,
 )

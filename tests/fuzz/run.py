@@ -121,7 +121,7 @@ def main() -> int:
             until(jobs, options.seconds),
             workers=options.jobs,
             seconds=SECONDS,
-            most=200,
+            most=1000,
         ):
             if isinstance(found, Lost):
                 found = outcome_of(job[0], failure=found.why)

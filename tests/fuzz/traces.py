@@ -34,6 +34,7 @@ from tilewright.tensor.ir import (
     Update,
     Value,
 )
+from tilewright.tensor.passes.cut_sums import PART_TERMS
 from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -92,7 +93,7 @@ def random_trace(
     return out
 
 
-EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave")
+EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave", "part_terms", "rows")
 MOST_ITERATIONS = 50_000  # of all blocks together: what the interpreter does in a second
 
 
@@ -188,6 +189,9 @@ class Moves:
         at = self.rng.randrange(len(loops) - 1)
         self.sch.tile(loops[at], loops[at + 1], self.factor(), self.factor())
 
+    def add_unit_loop(self) -> None:
+        self.sch.add_unit_loop(self.loop() if self.rng.random() < 0.5 else self.block())
+
     def parallel(self) -> None:
         self.sch.parallel(self.loop())
 
@@ -229,6 +233,21 @@ class Moves:
         outer, inner = self.sch.split(self.loop(), [None, self.rng.choice((2, 3, 4))])
         self.sch.unroll(inner)
         self.sch.annotate(self.rng.choice((outer, outer, outer, inner)), TAILS, True)
+
+    def part_terms(self) -> None:
+        """Sums in registers, of one element or several, that are added up part by part."""
+        block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
+        count = sum(it.kind != REDUCE for it in self.at(block).iters)
+        loops = self.loops(block)
+        if not 0 < count < len(loops):
+            raise Nothing
+        result, place = self.sch.cache_write(block, 0, "local"), loops[count - 1]
+        if self.rng.random() < 0.6:
+            place, inner = self.sch.split(place, [None, self.rng.choice((2, 4))])
+            self.sch.reorder(*loops[count:], inner)
+            self.rng.choice((self.sch.unroll, self.sch.vectorize))(inner)
+        self.sch.reverse_compute_at(result, place)
+        self.sch.annotate(self.rng.choice(loops[count:]), PART_TERMS, self.factor())
 
     def interleave(self) -> None:
         """Two loops, the second between the iterations of the first where nothing forbids it."""
@@ -297,6 +316,16 @@ class Moves:
         if not producers:
             raise Nothing
         self.sch.reverse_compute_at(block, self.rng.choice(self.loops(self.rng.choice(producers))))
+
+    def rows(self) -> None:
+        """All stages at the first loop of the last, which may keep what they compute to itself."""
+        *stages, last = [block.name for block in blocks(self.sch.function.body)]
+        loop, *_ = self.loops(self.sch.get_block(last))
+        for name in reversed(stages):
+            block = self.sch.get_block(name)
+            self.sch.compute_at(block, loop)
+            if self.rng.random() < 0.5:
+                self.sch.set_scope(block, 0, "local")
 
     def compute_inline(self) -> None:
         self.sch.compute_inline(self.block())
@@ -433,6 +462,7 @@ HINTS: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("threads", (0, 1, 2)),
     (ALTERNATING, (True,)),
     (TAILS, (True,)),
+    (PART_TERMS, (1, 2, 3, 4, 8)),
     (INTERLEAVE, (HOST, GUEST)),
 )
 
@@ -451,7 +481,9 @@ COMMON: dict[str, tuple[Move, int]] = {
     "annotate": (Moves.annotate, 1),
     "hint": (Moves.hint, 2),
     "nonsense": (Moves.nonsense, 1),
+    "add_unit_loop": (Moves.add_unit_loop, 1),
     "tails": (Moves.tails, 3),
+    "part_terms": (Moves.part_terms, 3),
     "interleave": (Moves.interleave, 2),
     "constant": (Moves.constant, 1),
     "packed_constant": (Moves.packed_constant, 1),
@@ -460,6 +492,7 @@ COMMON: dict[str, tuple[Move, int]] = {
     "compute_at": (Moves.compute_at, 2),
     "compute_at_consumer": (Moves.compute_at_consumer, 6),
     "reverse_compute_at": (Moves.reverse_compute_at, 6),
+    "rows": (Moves.rows, 2),
     "compute_inline": (Moves.compute_inline, 3),
     "reverse_compute_inline": (Moves.reverse_compute_inline, 3),
     "cache_read": (Moves.cache_read, 4),

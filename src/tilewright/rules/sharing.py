@@ -58,8 +58,12 @@ Forms = Mapping[Value, Axes]  # where that depends on another field: by the fiel
 def even_share(whole: int, parts: int) -> int:
     """The size of parts: without a rest, if there is such a size a little above."""
     least = max(1, -(-whole // parts))
-    even = range(least, least + 2 * least // MOST_CHUNKS_PER_THREAD + 1)
-    return next((size for size in even if whole % size == 0), least)
+    most = least + 2 * least // MOST_CHUNKS_PER_THREAD
+    # There are few parts, but as many sizes as a model's extents: look for the number of parts.
+    for count in range(whole // least, max(0, -(-whole // most) - 1), -1):
+        if whole % count == 0:
+            return whole // count
+    return least
 
 
 def sharing_candidates(axes: Axes, context: RuleContext) -> dict[str, tuple[Value, ...]]:

@@ -12,6 +12,7 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.sharing import (
     NONE,
     Work,
+    even_share,
     sharing_candidates,
     sharing_legal,
     sharing_terms,
@@ -53,6 +54,14 @@ def test_much_work_is_cut_into_several_chunks_per_thread():
     axis, chunk = chosen(Work(1600, 10_000.0), 2)
     assert axis == ROWS
     assert chunk == 100  # 8 chunks for each of two threads
+
+
+def test_even_chunks_are_a_little_above_a_share():
+    assert [even_share(whole, 16) for whole in (1600, 1690, 1601, 7, 0)] == [100, 130, 101, 1, 1]
+
+
+def test_even_chunks_of_any_size_are_found_at_once():
+    assert even_share((1 << 61) - 1, 16) == 1 << 57  # a prime number
 
 
 def test_a_slower_wake_up_keeps_work_on_one_thread():

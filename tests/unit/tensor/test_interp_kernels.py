@@ -105,6 +105,32 @@ def test_scheduled_kernels_need_no_barriers_yet() -> None:
     np.testing.assert_array_equal(y, x[:, ::-1])
 
 
+def test_a_prefetch_is_no_use_of_what_a_thread_has_for_itself() -> None:
+    text = """
+    func @f(%x: f32[4], %y: f32[4, 2]) stage scheduled {
+      alloc %s: f32[4]
+      for %t in thread(threadIdx.x) 0..4 {
+        block @copy(%v: spatial 4 = %t) {
+          reads %x[%v]
+          writes %s[%v]
+          %s[%v] = %x[%v]
+        }
+        for %b in thread(blockIdx.x) 0..2 {
+          block @back(%w: spatial 4 = %t, %wb: spatial 2 = %b) {
+            reads %s[%w]
+            writes %y[%w, %wb]
+            %y[%w, %wb] = %s[%w]
+          }
+        }
+      }
+      block @ahead() { eval prefetch(address(%s[0])) }
+    }
+    """
+    x, y = random(4), zeros(4, 2)
+    interpret(parse(text), x, y)
+    np.testing.assert_array_equal(y, np.stack([x, x], axis=1))
+
+
 def test_threads_of_one_block_race_in_a_scheduled_reduction() -> None:
     text = """
     func @sum(%x: f32[8], %y: f32[1]) stage scheduled {

@@ -38,10 +38,14 @@ def _decoded_type(call: Call) -> tuple[Type, ...]:
 def _decoded(call: Call, x: Array) -> Array:
     from PIL import Image  # type: ignore[import-not-found, unused-ignore]  # optional
 
-    picture = Image.open(io.BytesIO(x.astype(np.uint8).tobytes()))
-    if call["pixels"] == "Grayscale":
-        return np.asarray(picture.convert("L"), np.uint8)[:, :, None]
-    pixels = np.asarray(picture.convert("RGB"), np.uint8)
+    gray = call["pixels"] == "Grayscale"
+    try:
+        picture = Image.open(io.BytesIO(x.astype(np.uint8).tobytes()))
+        pixels = np.asarray(picture.convert("L" if gray else "RGB"), np.uint8)
+    except Exception as error:  # each format's reader has its own for what it cannot read
+        raise call.error("TW1318", f"decode_image cannot read the picture: {error}") from error
+    if gray:
+        return pixels[:, :, None]
     return pixels[:, :, ::-1] if call["pixels"] == "BGR" else pixels
 
 

@@ -30,6 +30,32 @@ NEAREST: dict[str, Callable[[Array], Array]] = {
     "round_even": np.rint,
 }
 MODES = ("nearest", "linear", "cubic")
+RESIZES: dict[str, tuple[str, ...]] = {
+    "mode": MODES,
+    "nearest": tuple(NEAREST),
+    "coordinates": (
+        "half_pixel",
+        "pytorch_half_pixel",
+        "half_pixel_symmetric",
+        "align_corners",
+        "asymmetric",
+        "tf_half_pixel_for_nn",
+        "tf_crop_and_resize",
+    ),
+    "policy": ("stretch", "not_larger", "not_smaller"),
+}
+GRID_SAMPLES: dict[str, tuple[str, ...]] = {
+    "mode": MODES,
+    "padding": ("zeros", "border", "reflection"),
+}
+
+
+def _check_choices(call: Call, code: str, choices: dict[str, tuple[str, ...]]) -> None:
+    """Attributes that choose have one of the values that there are."""
+    for name, values in choices.items():
+        if call[name] not in values:
+            known = ", ".join(values)
+            raise call.error(code, f"{call.op} has no {name} {call[name]!r}", f"use {known}")
 
 
 # ------------------------------------------------------------------ resize
@@ -37,8 +63,7 @@ MODES = ("nearest", "linear", "cubic")
 
 def _resize_type(call: Call) -> tuple[Type, ...]:
     x = list(call.shape(0))
-    if call["mode"] not in MODES:
-        raise call.error("TW1212", f"resize has no mode {call['mode']!r}", f"use {MODES}")
+    _check_choices(call, "TW1212", RESIZES)
     if call.has(2) == call.has(3):
         raise call.error("TW1212", "resize takes either scales or sizes")
     for at, axis in enumerate(call["axes"]):
@@ -155,11 +180,10 @@ def _places(
         return x / scale
     if mode == "tf_half_pixel_for_nn":
         return (x + 0.5) / scale
-    if mode == "tf_crop_and_resize":
-        if after > 1:
-            return start * (before - 1) + x * length * (before - 1) / (after - 1)
-        return np.full(after, (start + length / 2) * (before - 1))
-    raise call.error("TW1212", f"resize has no coordinates {mode!r}")
+    assert mode == "tf_crop_and_resize", mode
+    if after > 1:
+        return start * (before - 1) + x * length * (before - 1) / (after - 1)
+    return np.full(after, (start + length / 2) * (before - 1))
 
 
 def _taps(call: Call, places: Array, size: int, scale: float) -> tuple[Array, Array | None]:
@@ -209,6 +233,7 @@ def _apply(x: Array, axis: int, index: Array, weight: Array | None) -> Array:
 
 
 def _grid_sample_type(call: Call) -> tuple[Type, ...]:
+    _check_choices(call, "TW1213", GRID_SAMPLES)
     x, grid = call.shape(0), call.shape(1)
     if len(x) < 3 or len(grid) != len(x):
         raise call.error(

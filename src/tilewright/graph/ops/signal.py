@@ -34,11 +34,17 @@ def _scalar(call: Call, at: int) -> Expr | None:
     return value[0] if value else None
 
 
+def _check_parts(call: Call, last: Expr) -> None:
+    if isinstance(last, Const) and last.value not in (1, 2):
+        raise call.error("TW1215", f"{call.op} takes numbers of one part or two, not of {last}")
+
+
 def _dft_type(call: Call) -> tuple[Type, ...]:
     x = list(call.shape(0))
     of = call.tensor(0).dtype
     if len(x) < 2:
         raise call.error("TW1215", f"dft takes a signal and its parts, not rank {len(x)}")
+    _check_parts(call, x[-1])
     back = call["inverse"] and call["onesided"]
     parts = const(1 if back else 2)
     axis = _scalar(call, 2)
@@ -92,6 +98,7 @@ def _stft_type(call: Call) -> tuple[Type, ...]:
     x = call.shape(0)
     if len(x) != 3:
         raise call.error("TW1215", f"stft takes a signal of rank 3, not {len(x)}")
+    _check_parts(call, x[-1])
     step = _scalar(call, 1)
     if call.has(2):
         length: Expr | None = call.shape(2)[0]

@@ -34,7 +34,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.passes.flatten_buffers import STRIDE
 from tilewright.tensor.regions import called_regions
 from tilewright.tensor.roles import COPY, MULTICAST
-from tilewright.tensor.visit import exprs, walk, written_buffers
+from tilewright.tensor.visit import exprs, prefetched, walk, written_buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ def homes(fn: Function) -> dict[Stmt, list[Buffer]]:
     found: dict[Buffer, _Path] = {}
     for path in _paths(fn.body):
         stmt = path.stmts[-1]
+        if prefetched(stmt) is not None:
+            continue  # no use: it may stand where the buffer is no more
         for buffer in accessed(stmt):
             fills = isinstance(stmt, Update) and buffer in stmt.buffers
             used = path.outside_of_reduction() if fills else path

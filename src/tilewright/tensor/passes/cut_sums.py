@@ -35,6 +35,7 @@ from tilewright.tensor.ir import (
     ExternCall,
     For,
     Function,
+    If,
     Load,
     MaskedLoad,
     Ramp,
@@ -45,6 +46,7 @@ from tilewright.tensor.ir import (
     annotation,
     seq,
 )
+from tilewright.tensor.passes.accesses import writes_of
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import replace_buffers, rewrite, walk
@@ -119,12 +121,14 @@ def _count(loop: For) -> int:
 
 def _terms(root: Stmt, local: set[Buffer]) -> dict[Place, int]:
     """How many terms are added to each of the sums in local buffers; nothing of a buffer that is
-    used in any other way."""
+    used in any other way, or under a condition: where it does not hold there may be no sum."""
     found: Counter[Place] = Counter()
     odd: set[Buffer] = set()
     stack = [(root, 1)]
     while stack:
         stmt, times = stack.pop()
+        if isinstance(stmt, If):
+            odd.update(buffer for inner in walk(stmt) for buffer, _ in writes_of(inner))
         if isinstance(stmt, (ExternCall, TensorCall)):
             odd.update(region.buffer for region in stmt.regions)
         elif isinstance(stmt, Store) and stmt.buffer in local:

@@ -50,8 +50,8 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.passes.accesses import collect, common
 from tilewright.tensor.passes.inject_virtual_threads import add_leading_index
 from tilewright.tensor.passes.insert_barriers import BARRIER
-from tilewright.tensor.passes.rewriter import Rewriter, as_list, join
-from tilewright.tensor.visit import fresh_copy, rewrite, walk
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, join, with_body
+from tilewright.tensor.visit import fresh_copy, walk
 
 STAGE, ORDER = "software_pipeline_stage", "software_pipeline_order"
 ASYNC_COPY, ASYNC_RUN = "cp.async.tile", "cp.async.run"
@@ -63,15 +63,9 @@ def pipeline_loops(fn: Function, ctx: PassContext) -> Function:
         (isinstance(s, For) and annotation(s, STAGE)) or is_async_copy(s) for s in walk(fn.body)
     ):
         return fn
-    pipeline = _Pipeline(_private(fn.body))
-    body = pipeline(fn.body)
+    body = _Pipeline(_private(fn.body))(fn.body)
     assert body is not None
-
-    def rule(stmt: Stmt) -> Stmt:
-        made = pipeline.made.get(stmt.buffer) if isinstance(stmt, Alloc) else None
-        return stmt if made is None or not isinstance(stmt, Alloc) else replace(stmt, buffer=made)
-
-    return replace(fn, body=rewrite(body, rule))
+    return replace(fn, body=body)
 
 
 def _private(root: Stmt) -> dict[Var, list[Buffer]]:
@@ -153,6 +147,11 @@ class _Pipeline(Rewriter):
         alone = is_async_copy(stmt) and not self.planned
         return seq(Eval(BARRIER), stmt, _commit(), _wait(0)) if alone else stmt
 
+    def visit_alloc(self, stmt: Alloc) -> Stmt | None:
+        body = self(stmt.body)
+        made = self.made.get(stmt.buffer)
+        return with_body(stmt if made is None else replace(stmt, buffer=made), body)
+
     def visit_for(self, loop: For) -> Stmt | None:
         if annotation(loop, STAGE) is None:
             return super().visit_for(loop)
@@ -172,7 +171,7 @@ class _Pipeline(Rewriter):
             assert done is not None
             plan.append(_Step(done, stage, order))
         self.planned = around
-        own = [alloc.buffer for alloc in allocs]
+        own = [self.made.get(alloc.buffer, alloc.buffer) for alloc in allocs]
         outside = [self.made.get(b, b) for b in self.private.get(loop.var, ())]
         several = _several(loop, [*own, *outside], plan)
         self.made.update({b: several[b] for b in outside if b in several})

@@ -68,13 +68,22 @@ def vectorize_loops(fn: Function, ctx: PassContext) -> Function:
     return fn if body is fn.body or body is None else replace(fn, body=body)
 
 
-class _FindLoops(Rewriter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stored: _Stored = {}
+# Where buffers allocated here are stored to so far: the place, and what holds there.
+_Stored = dict[Buffer, list[tuple[Expr, Context]]]
+
+
+class _FindStores(Rewriter):
+    """Notes the stores that come before a statement, or all."""
+
+    def __init__(self, ctx: Context, stored: _Stored, end: Stmt | None = None) -> None:
+        super().__init__(ctx)
+        self.stored = stored
+        self.end = end
+        self.is_over = False
 
     def visit_leaf(self, stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, Store) and stmt.buffer in self.stored:
+        self.is_over = self.is_over or stmt is self.end
+        if isinstance(stmt, Store) and stmt.buffer in self.stored and not self.is_over:
             self.stored[stmt.buffer].append((stmt.index[0], self.ctx))
         return stmt
 
@@ -82,9 +91,19 @@ class _FindLoops(Rewriter):
         self.stored[stmt.buffer] = []
         return super().visit_alloc(stmt)
 
+
+def _copied(stored: _Stored) -> _Stored:
+    return {buffer: [*places] for buffer, places in stored.items()}
+
+
+class _FindLoops(_FindStores):
+    def __init__(self) -> None:
+        super().__init__(sym.EMPTY, {})
+
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != VECTOR:
             return super().visit_for(loop)
+        before = _copied(self.stored)
         inner = super().visit_for(loop)
         assert isinstance(inner, For)
         extent = sym.simplify(inner.extent)
@@ -93,11 +112,7 @@ class _FindLoops(Rewriter):
         lanes = int(extent.value)
         if lanes == 1:
             return fresh_copy(inner.body, {inner.var: inner.start})
-        return _Lanes(inner, lanes, self.ctx, self.stored).loop()
-
-
-# Where buffers allocated here are stored to so far: the place, and what holds there.
-_Stored = dict[Buffer, list[tuple[Expr, Context]]]
+        return _Lanes(inner, lanes, self.ctx, before).loop()
 
 
 def _has_vectors(root: Stmt) -> bool:
@@ -122,7 +137,10 @@ class _Lanes:
 
     def __init__(self, loop: For, lanes: int, ctx: Context, stored: _Stored) -> None:
         self.source = loop
-        self.stored = stored
+        self.body = _private_buffers(loop, lanes)
+        self.stored = stored  # before the loop
+        self.allocated = {*stored, *(s.buffer for s in walk(self.body) if isinstance(s, Alloc))}
+        self.lane_ctx = ctx.bind(loop.var, loop.start, loop.stop)  # where each lane begins
         self.var = loop.var
         self.start = loop.start
         self.lanes = lanes
@@ -131,9 +149,10 @@ class _Lanes:
         self.mask: Expr | None = None  # of the lanes that run here, when not all do
         self.some_lane_runs = True  # whether the mask is known not to be empty
         self.memo: dict[Expr, Expr] = {}
+        self.asked: dict[Stmt, list[Load]] = {}  # stores, and what all lanes read for them
 
     def loop(self) -> Stmt:
-        return self.stmt(_private_buffers(self.source, self.lanes))
+        return self.stmt(self.body)
 
     # ------------------------------------------------------------------ statements
 
@@ -170,10 +189,11 @@ class _Lanes:
         accumulates = any(load.buffer is stmt.buffer for load in loads(stmt.value))
         if accumulates and not _is_injective(index):
             raise _NoVectorForm  # each lane reads what those before it have stored
-        anyway = self._read_anyway(stmt.value)
+        anyway = self._read_anyway(stmt)
         if anyway:
             names = [(load, var(load.buffer.name, load.dtype)) for load in anyway]
             body: Stmt = replace(stmt, value=sym.replaced(stmt.value, dict[Expr, Expr](names)))
+            self.asked[body] = []
             for load, name in names:
                 body = Let(name, load, body, stmt.loc)
             return self._vector_form(body)
@@ -281,13 +301,15 @@ class _Lanes:
 
     # ------------------------------------------------------------------ guarded loads
 
-    def _read_anyway(self, value: Expr) -> list[Load]:
+    def _read_anyway(self, store: Store) -> list[Load]:
         """Loads in arms that lanes choose for themselves, which all lanes may do without a mask.
 
         They are read in any case, as by the condition, or they are inside of their buffers.
         """
+        if store in self.asked:
+            return self.asked[store]
         found: dict[str, dict[Load, None]] = {ALWAYS: {}, BY_LANE: {}, BY_BRANCH: {}}
-        stack, seen = [(value, ALWAYS)], set()
+        stack, seen = [(store.value, ALWAYS)], set()
         while stack:
             node, when = stack.pop()
             if (node, when) in seen:
@@ -303,36 +325,42 @@ class _Lanes:
             else:
                 stack += [(child, when) for child in node.children()]
         always = found[ALWAYS]
-        return [load for load in found[BY_LANE] if load in always or self._is_inside(load)]
+        return [load for load in found[BY_LANE] if load in always or self._is_inside(load, store)]
 
     def _differs(self, test: Expr) -> bool:
         """Whether lanes may disagree about a condition."""
         return any(name is self.var or name in self.named for name in sym.free_vars(test))
 
-    def _is_inside(self, load: Load) -> bool:
+    def _is_inside(self, load: Load, store: Store) -> bool:
         """Whether every lane addresses an element of the buffer, whatever it chooses."""
         (at,) = load.index
         if _loads_any(at) or _divides(at):  # by a size, which may be 0 where no lane reads
             return False
         if any(name in self.named for name in sym.free_vars(at)):
             return False
-        size = self._readable(load.buffer)
+        first, end = self._readable(load.buffer, store)
         ctx = self.ctx.bind(self.var, self.start, sym.add(self.start, self.lanes))
-        return sym.prove(sym.le(0, at), ctx) and sym.prove(sym.lt(at, size), ctx)
+        return sym.prove(sym.le(first, at), ctx) and sym.prove(sym.lt(at, end), ctx)
 
-    def _readable(self, buffer: Buffer) -> Expr:
-        """The size of a buffer; of memory that several share, what this one has stored to."""
+    def _readable(self, buffer: Buffer, store: Store) -> tuple[Expr, Expr]:
+        """The first element of a buffer and its end; of memory that is allocated here, those of
+        what is stored before `store`: several may share it, and guards may leave lanes out."""
         size: Expr = ONE
         for extent in buffer.shape:
             size = sym.mul(size, extent)
-        stored = self.stored.get(buffer)
-        if not stored or not isinstance(size, Const):
-            return size
-        ends = [sym.bounds(at, ctx).upper for at, ctx in stored]
-        known = [end for end in ends if end is not None]
-        if len(known) < len(ends):
-            return size
-        return const(min(int(size.value), 1 + max(known)))  # guards may keep stores nearer
+        if buffer not in self.allocated or not isinstance(size, Const):
+            return sym.ZERO, size
+        before = _FindStores(self.lane_ctx, _copied(self.stored), store)
+        before(self.body)
+        stored = before.stored[buffer]
+        if not stored:
+            return sym.ZERO, size
+        found = [sym.bounds(at, ctx) for at, ctx in stored]
+        starts = [each.lower for each in found if each.lower is not None]
+        ends = [each.upper for each in found if each.upper is not None]
+        first = min(starts) if len(starts) == len(found) else 0
+        last = max(ends) if len(ends) == len(found) else int(size.value) - 1
+        return const(max(first, 0)), const(min(last + 1, int(size.value)))
 
     # ------------------------------------------------------------------ expressions
 

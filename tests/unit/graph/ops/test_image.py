@@ -95,9 +95,21 @@ def test_what_does_not_fit(run_op):
         run_op("resize", np.ones(4), None, np.float32([2]), axes=(0,), mode="cosine")
     with pytest.raises(UserError, match=r"TW1212.*no coordinates 'polar'"):
         run_op("resize", np.ones(4), None, np.float32([2]), axes=(0,), coordinates="polar")
+    with pytest.raises(UserError, match=r"TW1212.*no nearest 'far'"):
+        run_op("resize", np.ones(4), None, np.float32([2]), axes=(0,), nearest="far")
+    with pytest.raises(UserError, match=r"TW1212.*no policy 'any'"):
+        run_op("resize", np.ones(4), None, np.float32([2]), axes=(0,), policy="any")
     with pytest.raises(UserError, match="TW1208"):
         run_op("resize", np.ones(4), None, np.float32([2]), axes=(1,))
     with pytest.raises(UserError, match=r"TW1213.*rank 4, a grid of rank 3"):
         run_op("grid_sample", np.ones((1, 1, 4, 4)), np.ones((1, 4, 2)))
+    with pytest.raises(UserError, match=r"TW1213.*no padding 'ones'"):
+        run_op("grid_sample", np.ones((1, 1, 4)), np.ones((1, 4, 1)), padding="ones")
     with pytest.raises(UserError, match="TW1213"):
         run_op("affine_grid", np.ones((2, 3)), np.array([1, 1, 4, 4]))
+
+
+@pytest.mark.parametrize("data", [b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(40)])
+def test_bytes_that_are_no_picture(run_op, data):
+    with pytest.raises(UserError, match=r"TW1318.*cannot read the picture"):
+        run_op("decode_image", np.frombuffer(data, np.uint8))

@@ -83,7 +83,9 @@ def test_mel_bands_are_triangles(run_op):
     [
         ("dft", (4,), {"axis": 0}, "TW1215.*not rank 1"),
         ("dft", (4, 2), {"axis": 1}, "TW1215.*parts"),
+        ("dft", (4, 3), {"axis": 0}, "TW1215.*not of 3"),
         ("stft", (4, 2), {"step": 2}, "TW1215.*rank 3"),
+        ("stft", (1, 4, 0), {"step": 2}, "TW1215.*not of 0"),
     ],
 )
 def test_what_does_not_fit(run_op, op, shape, attributes, error):

@@ -91,24 +91,24 @@ def check_still_concurrent(fn: Function, made: Function, path: Path, primitive: 
 
 
 def check_shared(fn: Function, made: Function) -> None:
-    """Lanes of a vector in a kernel do not disturb each other in shared memory, of which the whole
-    block of threads has one. `made` is about to take the place of `fn`."""
+    """Iterations of vector and parallel loops in a kernel do not disturb each other in shared
+    memory, of which a block of threads has one. `made` is about to take the place of `fn`."""
     shared = [buffer for buffer in made.allocs if buffer.memory.owner is Owner.BLOCK]
     if not shared:
         return
     for block in blocks(made.body):
         for buffer in writes_of(block):
             if buffer in shared:
-                _check_lanes(fn, made, find_block(made, block.name) or (), buffer)
+                _check_iterations(fn, made, find_block(made, block.name) or (), buffer)
 
 
-def _check_lanes(fn: Function, made: Function, path: Path, buffer: Buffer) -> None:
+def _check_iterations(fn: Function, made: Function, path: Path, buffer: Buffer) -> None:
     in_kernel = False
     for at, loop in enumerate(path):
         if not isinstance(loop, For):
             continue
         in_kernel = in_kernel or loop.kind in (THREAD, VTHREAD)
-        if not in_kernel or loop.kind != VECTOR:
+        if not in_kernel or loop.kind not in (VECTOR, PARALLEL):
             continue
         way = path[: at + 1]
         ctx = context_at(made, way)
@@ -119,7 +119,7 @@ def _check_lanes(fn: Function, made: Function, path: Path, buffer: Buffer) -> No
             raise refuse(
                 fn,
                 "TW2113",
-                f"lanes of loop %{loop.var.name} would share %{buffer.name}, which is in "
+                f"iterations of loop %{loop.var.name} would share %{buffer.name}, which is in "
                 f"{buffer.scope} memory, and may use elements that others write in "
                 f"@{found.writer.name}",
                 loop.var,
@@ -281,16 +281,16 @@ def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
     inside = [s for s in all_loops(loop.body) if s.thread == thread]
     pairs = [(outer, loop) for outer in around] + [(loop, inner) for inner in inside]
     for outer, inner in pairs:
-        moved = _moved_by(outer, inner)
+        both = block_of_pairs(outer, inner)
+        if both is not None:
+            raise refuse(
+                fn,
+                "TW2110",
+                f"cannot bind loop %{loop.var.name} to {thread}: @{both.name} runs for all "
+                f"pairs of %{outer.var.name} and %{inner.var.name}, which would be one thread",
+                loop.var,
+            )
         for block in scope_blocks(inner.body):
-            if moved is None or _uses(block, moved):
-                raise refuse(
-                    fn,
-                    "TW2110",
-                    f"cannot bind loop %{loop.var.name} to {thread}: @{block.name} runs for all "
-                    f"pairs of %{outer.var.name} and %{inner.var.name}, which would be one thread",
-                    loop.var,
-                )
             local = [b for b in writes_of(block) if b.memory.owner is Owner.THREAD]
             if not local:
                 continue
@@ -307,6 +307,15 @@ def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
                         loop.var,
                         help=f"let the threads share it: set_scope({block.name!r}, 0, 'shared')",
                     )
+
+
+def block_of_pairs(outer: For, inner: For) -> Block | None:
+    """A block inside both loops that does not depend on the inner one alone."""
+    moved = _moved_by(outer, inner)
+    for block in scope_blocks(inner.body):
+        if moved is None or _uses(block, moved):
+            return block
+    return None
 
 
 def _moved_by(outer: For, inner: For) -> set[Var] | None:

@@ -3,6 +3,7 @@
 A kernel is an outermost thread loop with all inside. Binding one loop in it to an axis gives the
 whole kernel that axis: blocks beside the loop run once per thread. So, for each axis,
 
+- its loops have one extent, and no block depends on two of them inside each other;
 - memory that belongs to one thread (`local` for threadIdx, `shared` and `local` for blockIdx) is
   filled and used either under one loop on the axis, or by every thread for itself, or under
   several loops where each thread uses what it has filled;
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tilewright import sym
 from tilewright.sym import ONE, TRUE, Const, Expr, Var
@@ -39,10 +41,11 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.ownership import is_apart_along, owning_memory
 from tilewright.tensor.regions import contains, region_over, stop_of, substitute_region
 from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
+from tilewright.tensor.schedule.analysis.concurrency import block_of_pairs
 from tilewright.tensor.schedule.analysis.flow import private_buffers
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import loop_ranges
-from tilewright.tensor.scopes import MemoryScope, Owner
+from tilewright.tensor.scopes import GLOBAL, MemoryScope, Owner
 from tilewright.tensor.visit import kernels_of, walk
 
 
@@ -80,13 +83,13 @@ MOVING = frozenset(
 def check_kernels(fn: Function, made: Function) -> None:
     """The kernels of `made`, which is about to take the place of `fn`, mean what they meant."""
     for root in kernels_of(made.body):
+        _check_loops(fn, root)
         touched: dict[Buffer, list[_Access]] = {}
-        axes: dict[str, None] = {}
         for access in _accesses(root):
             touched.setdefault(access.region.buffer, []).append(access)
-            for axis, loop in access.threads.items():
-                if loop.extent is not ONE:
-                    axes[axis] = None
+        # Also those of loops that only prefetch: a kernel has an axis as a whole.
+        loops = [stmt for stmt in walk(root) if isinstance(stmt, For) and stmt.kind == THREAD]
+        axes = dict.fromkeys(loop.thread for loop in loops if loop.extent is not ONE)
         own = private_buffers(made, (root,))
         for buffer, users in touched.items():
             if not any(user.writes for user in users):
@@ -94,12 +97,44 @@ def check_kernels(fn: Function, made: Function) -> None:
             one = {user.block for user in users}
             if len(one) == 1 and annotation(users[0].block, INDEPENDENT) is not None:
                 continue  # no instance of the block meets another there
-            memory = buffer.memory
+            if buffer.memory.owner is Owner.UNIT:
+                continue  # who drives a unit together, its intrinsics know
+            memories = [buffer.memory, GLOBAL]  # what is used outside too, threads have in common
             if buffer in own:
-                memory = owning_memory(memory, _common_loops(users))
-            if memory.owner is not Owner.UNIT:  # who drives a unit together, its intrinsics know
-                for axis in axes:
-                    _check_axis(fn, axis, buffer, memory, users)
+                memories = [owning_memory(buffer.memory, _common_loops(users))]
+            for memory, axis in product(dict.fromkeys(memories), axes):
+                _check_axis(fn, axis, buffer, memory, users)
+
+
+def _check_loops(fn: Function, root: For) -> None:
+    """Loops on one axis are the same threads: of one extent, and one iteration of each a thread."""
+    first: dict[str, For] = {}
+    stack: list[tuple[Stmt, tuple[For, ...]]] = [(root, ())]
+    while stack:
+        stmt, around = stack.pop()
+        if isinstance(stmt, For) and stmt.kind == THREAD:
+            other = first.setdefault(stmt.thread, stmt)
+            if not sym.equal(other.extent, stmt.extent, sym.EMPTY):
+                raise refuse(
+                    fn,
+                    "TW2115",
+                    f"%{other.var.name} and %{stmt.var.name}, both on {stmt.thread}, would be in "
+                    f"one kernel, and their extents {other.extent} and {stmt.extent} differ",
+                    help=_HELP,
+                )
+            for outer in around:
+                both = block_of_pairs(outer, stmt) if outer.thread == stmt.thread else None
+                if both is not None:
+                    raise refuse(
+                        fn,
+                        "TW2115",
+                        f"@{both.name} would run for all pairs of %{outer.var.name} and "
+                        f"%{stmt.var.name}, which are one thread of {stmt.thread}",
+                        both.name,
+                        help=_HELP,
+                    )
+            around = (*around, stmt)
+        stack.extend([(child, around) for child in reversed(stmt.children())])
 
 
 def _common_loops(users: list[_Access]) -> list[For]:
