@@ -9,7 +9,7 @@ from tilewright import te
 from tilewright.base.dtype import F32, F64, I32
 from tilewright.base.target import Target
 from tilewright.rules import Choice, default_schedule, schedule
-from tilewright.rules.cpu.gemm import GEMM, longest_chain
+from tilewright.rules.cpu.gemm import GEMM, longest_chain, shortest_part
 from tilewright.rules.cpu.gemm_model import unrolled_steps
 from tilewright.tensor.interp import interpret
 from tilewright.tensor.ir import PARALLEL, UNROLL, For, Function
@@ -118,6 +118,16 @@ def test_a_sum_of_very_many_floats_is_cut(mcpu: str) -> None:
     """In one chain 12,544 terms are off five times as far as in parts of a few hundred."""
     decided = schedule(product(64, 256, 12544), f"x86_64-linux-gnu -mcpu={mcpu}").decisions[0]
     assert 0 < int(decided.plan.split("kc=")[1].split()[0]) <= longest_chain(F32)
+
+
+@pytest.mark.parametrize("mcpu", ["emeraldrapids", "cascadelake", "haswell"])
+def test_a_long_sum_of_a_single_row_is_added_up_in_parts(mcpu: str) -> None:
+    """In one chain 4,096 terms are off four times as far, and the registers are there."""
+    target = f"x86_64-linux-gnu -mcpu={mcpu}"
+    fn = default_schedule(product(1, 256, 4096), target, constants=["B"]).function
+    assert f"part_terms = {shortest_part()}" in str(fn)
+    short = default_schedule(product(1, 256, 128), target, constants=["B"]).function
+    assert "part_terms" not in str(short)
 
 
 def test_how_many_terms_lose_a_quarter_of_the_digits() -> None:

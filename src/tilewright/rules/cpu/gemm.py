@@ -32,6 +32,7 @@ from tilewright.rules.cpu.gemm_model import (
     load_share,
     longest_chain,
     most_vectors,
+    shortest_part,
     step_cycles,
     tiles_cycles,
 )
@@ -233,6 +234,17 @@ def parts_of_k(found: Contraction, size: Sizes, machine: Machine) -> tuple[int, 
         if short:
             return tuple(short)
     return (0, *parts) if steps > most + most // 2 else (0,)
+
+
+def part_terms(found: Contraction, plan: GemmPlan, context: RuleContext) -> int:
+    """Of parts of a sum in registers: where k is not cut, and the parts' total is a register too or
+    one chain would lose digits; 0 is a single chain."""
+    dtype, steps = found.block.writes[0].buffer.dtype, found.guess(found.k)
+    is_short = not dtype.is_float or steps < 2 * shortest_part()
+    if plan.kc or is_short or found.nest.is_dynamic(found.k):
+        return 0
+    is_free = fits_registers(2 * plan.mr, plan.nr, context.target)
+    return shortest_part() if is_free or steps > longest_chain(dtype) else 0
 
 
 def panel_counts(size: Sizes, context: RuleContext) -> tuple[int, ...]:
@@ -542,6 +554,7 @@ def apply(
         plan.alternate,
         plan.pack_a,
         max(1, machine.lines_ahead // row_lines),
+        part_terms(found, plan, context),
     )
     return tiled(sch, BlockRef(found.nest.name), found, blocking)
 

@@ -26,6 +26,7 @@ from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import ALTERNATING, Buffer, Load, Store
+from tilewright.tensor.passes.cut_sums import PART_TERMS
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
@@ -54,6 +55,7 @@ class Blocking:
     alternate: bool = False  # every other call goes through n backwards
     pack_a: bool = False  # a tile's rows side by side, or its columns one after the other
     pack_rows_ahead: int = 1  # of B that are prefetched while others are packed
+    part_terms: int = 0  # of a sum that is added up in parts in registers; 0: in one chain
 
     @property
     def width(self) -> int:
@@ -107,6 +109,9 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
     near: LoopRef | None = None
     if plan.k_unroll > 1:
         depth[-1], near = unrolled_sum(sch, depth[-1], plan.k_unroll)
+    if plan.part_terms:
+        for loop in depth:
+            sch.annotate(loop, PART_TERMS, plan.part_terms)
     scheduled = [c, tile, *stores]
     if panel is not None:
         if plan.pack_b == PANEL:
