@@ -208,3 +208,42 @@ def test_indices_that_are_inside_for_certain_cost_no_check():
     }"""
     module = check(parsed(text), [ramp(3, 8)])
     assert "require" not in str(module.inside.program.module)
+
+
+# ------------------------------------------------------------------ sequences shorter than the axis
+
+
+def recurrent(kind, direction, time):
+    """A layer of two sequences, whose lengths are an input."""
+    rng = np.random.default_rng(3)
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    ways = 2 if direction == "bidirectional" else 1
+    shapes = {"w": (ways, gates * 6, 4), "r": (ways, gates * 6, 6), "b": (ways, 2 * gates * 6)}
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    outputs = ["y", "h", "c"] if kind == "LSTM" else ["y", "h"]
+    more = {"hidden_size": 6, "direction": direction}
+    node = helper.make_node(kind, ["x", "w", "r", "b", "lengths"], outputs, **more)
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [time, 2, 4]),
+        helper.make_tensor_value_info("lengths", TensorProto.INT32, [2]),
+    ]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph([node], "g", infos, results, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("time", [9, "t"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_sequences_shorter_than_the_time_axis(kind, direction, time):
+    lengths = ([9, 9], [3, 5], [1, 9], [2, 0])
+    check(recurrent(kind, direction, time), *([ramp(9, 2, 4), np.int32(each)] for each in lengths))
+
+
+def test_no_step_where_all_sequences_are_empty():
+    module = tw.compile(recurrent("LSTM", "forward", 9), threads=1)
+    for made in module(ramp(9, 2, 4), np.zeros(2, np.int32)):
+        assert not np.asarray(made).any()
