@@ -247,3 +247,28 @@ def test_no_step_where_all_sequences_are_empty():
     module = tw.compile(recurrent("LSTM", "forward", 9), threads=1)
     for made in module(ramp(9, 2, 4), np.zeros(2, np.int32)):
         assert not np.asarray(made).any()
+
+
+# ------------------------------------------------------------------ windows larger than the image
+
+
+@pytest.mark.parametrize("dims", [(3, 2), ("h", "w")])
+@pytest.mark.parametrize("extra", [{}, {"ceil_mode": 1}, {"pads": [1, 0, 0, 0]}])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_a_window_larger_than_its_image(op, extra, dims):
+    """One window is left where the image lacks less than a stride."""
+    more = {"kernel_shape": [5, 4], "strides": [3, 3], **extra}
+    node = helper.make_node(op, ["x"], ["y"], **more)
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, *dims])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", [info], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    sizes = [(3, 2)] if dims == (3, 2) else [(3, 2), (3, 9), (2, 4), (8, 1), (11, 13)]
+    check(model, *([ramp(1, 2, *size)] for size in sizes))
+
+
+def test_valid_windows_may_be_rounded_up():
+    text = """g (float[1, 1, 6] x) => (float[] y) {
+        y = MaxPool <kernel_shape = [3], strides = [2], auto_pad = "VALID", ceil_mode = 1> (x)
+    }"""
+    check(parsed(text), [ramp(1, 1, 6)])
