@@ -444,3 +444,19 @@ graph @main(%x: f32[3]) {
     np.asarray(first)[...] = 7
     ((again, _),) = model(np.zeros(3, F))
     np.testing.assert_array_equal(np.asarray(again), np.array([1, 2, 3], F))
+
+
+def test_what_nodes_mean_is_kept_between_calls_unless_sizes_are_part_of_it():
+    text = """graph @main(%x: str[n], %y: f32[n, 2]) {
+      %r = reshape(%x) {shape = (expr n * 2 // 2, 1)}
+      %m = zip_map(%y) {keys = ("a", "b")}
+      return %r, %m
+    }"""
+    module = graph.parse(text)
+    model = tw.compile(module, threads=1)
+    assert set(model.fallbacks) == {"reshape", "zip_map"}
+    for count in (3, 2, 0, 3):
+        args = (words(*"pqr"[:count]), np.arange(2 * count, dtype=F).reshape(count, 2))
+        strings, maps = model(*args)
+        assert plain(strings).tolist() == [[word] for word in "pqr"[:count]]
+        assert maps == [{"a": 2.0 * at, "b": 2.0 * at + 1} for at in range(count)]

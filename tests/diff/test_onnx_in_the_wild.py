@@ -208,3 +208,67 @@ def test_indices_that_are_inside_for_certain_cost_no_check():
     }"""
     module = check(parsed(text), [ramp(3, 8)])
     assert "require" not in str(module.inside.program.module)
+
+
+# ------------------------------------------------------------------ sequences shorter than the axis
+
+
+def recurrent(kind, direction, time):
+    """A layer of two sequences, whose lengths are an input."""
+    rng = np.random.default_rng(3)
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    ways = 2 if direction == "bidirectional" else 1
+    shapes = {"w": (ways, gates * 6, 4), "r": (ways, gates * 6, 6), "b": (ways, 2 * gates * 6)}
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    outputs = ["y", "h", "c"] if kind == "LSTM" else ["y", "h"]
+    more = {"hidden_size": 6, "direction": direction}
+    node = helper.make_node(kind, ["x", "w", "r", "b", "lengths"], outputs, **more)
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [time, 2, 4]),
+        helper.make_tensor_value_info("lengths", TensorProto.INT32, [2]),
+    ]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph([node], "g", infos, results, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("time", [9, "t"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_sequences_shorter_than_the_time_axis(kind, direction, time):
+    lengths = ([9, 9], [3, 5], [1, 9], [2, 0])
+    check(recurrent(kind, direction, time), *([ramp(9, 2, 4), np.int32(each)] for each in lengths))
+
+
+def test_no_step_where_all_sequences_are_empty():
+    module = tw.compile(recurrent("LSTM", "forward", 9), threads=1)
+    for made in module(ramp(9, 2, 4), np.zeros(2, np.int32)):
+        assert not np.asarray(made).any()
+
+
+# ------------------------------------------------------------------ windows larger than the image
+
+
+@pytest.mark.parametrize("dims", [(3, 2), ("h", "w")])
+@pytest.mark.parametrize("extra", [{}, {"ceil_mode": 1}, {"pads": [1, 0, 0, 0]}])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_a_window_larger_than_its_image(op, extra, dims):
+    """One window is left where the image lacks less than a stride."""
+    more = {"kernel_shape": [5, 4], "strides": [3, 3], **extra}
+    node = helper.make_node(op, ["x"], ["y"], **more)
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, *dims])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", [info], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    sizes = [(3, 2)] if dims == (3, 2) else [(3, 2), (3, 9), (2, 4), (8, 1), (11, 13)]
+    check(model, *([ramp(1, 2, *size)] for size in sizes))
+
+
+def test_valid_windows_may_be_rounded_up():
+    text = """g (float[1, 1, 6] x) => (float[] y) {
+        y = MaxPool <kernel_shape = [3], strides = [2], auto_pad = "VALID", ceil_mode = 1> (x)
+    }"""
+    check(parsed(text), [ramp(1, 1, 6)])

@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.base.errors import TilewrightError, UserError
 from tilewright.driver.parts import INPUTS, OUTPUTS, Parts, part_name
-from tilewright.graph.interp import Interpreter
+from tilewright.graph.interp import Calls, Interpreter
 from tilewright.graph.ir import Graph, Value
 from tilewright.graph.types import is_tensor
 from tilewright.runtime import module as runtime
@@ -89,6 +89,7 @@ class _Callbacks:
         self.parts = parts
         self.runners = runners
         self.graphs = [parts.module.graphs[part_name(at)] for at in range(len(parts.parts))]
+        self.calls: Calls = {}
         self._mine = threading.local()
         self._run = _RUN(self._run_part)
         self._fetch = _FETCH(self._fetch_part)
@@ -126,7 +127,7 @@ class _Callbacks:
             if number in self.runners:
                 results = tuple(self.runners[number](*args))
             else:
-                results = Interpreter(self.parts.module).run(graph, args)
+                results = Interpreter(self.parts.module, calls=self.calls).run(graph, args)
             if part.tells:
                 for at, size in enumerate(results[0].tolist()):
                     told[at] = size
@@ -297,4 +298,6 @@ def _as_array(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
         owned = value if value.base is None else value.copy()
         return Array._borrow(np.asarray(owned, order="C"))
-    return [_as_array(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list) and value and isinstance(value[0], (list, np.ndarray)):
+        return [_as_array(item) for item in value]  # items are all of one type
+    return value

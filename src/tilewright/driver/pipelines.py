@@ -17,6 +17,7 @@ from tilewright.graph.passes import (
     QUANTIZED,
     SCALED,
     STREAMED,
+    TRIMMED,
     UNFOLDED,
     UNROLLED,
 )
@@ -29,10 +30,20 @@ Passes = tuple[Pass[Module], ...]
 UNCHECKED = tuple(step for step in FUSED if step is not check_indices)
 
 PIPELINES: dict[tuple[str, str], Passes] = {
-    (CPU, "f32"): (*PREFERRED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
+    (CPU, "f32"): (
+        *PREFERRED,
+        *CANONICAL,
+        *TRIMMED,
+        *OPTIMIZED,
+        *SCALED,
+        *LAYOUT,
+        *UNFOLDED,
+        *FUSED,
+    ),
     (CPU, "bf16"): (
         *PREFERRED,
         *CANONICAL,
+        *TRIMMED,
         *OPTIMIZED,
         *SCALED,
         *LAYOUT,
@@ -76,6 +87,15 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNCHECKED,
     ),
     (CUDA, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *UNROLLED, *SCALED, *STREAMED, *UNCHECKED),
-    (CPU, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *SCALED, *LAYOUT, *UNFOLDED, *FUSED),
+    (CPU, "int8"): (
+        *QUANTIZED,
+        *CANONICAL,
+        *TRIMMED,
+        *OPTIMIZED,
+        *SCALED,
+        *LAYOUT,
+        *UNFOLDED,
+        *FUSED,
+    ),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))

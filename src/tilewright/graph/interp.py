@@ -7,6 +7,7 @@ be expressions of sizes. With `check`, every result is held against its inferred
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tilewright.base.errors import CompilerBug, ExecutionError, TilewrightError, UserError
 from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.graph.op import as_arrays
+from tilewright.graph.op import Call, Op, as_arrays
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
@@ -44,15 +45,27 @@ def interpret(
     return Interpreter(module, check=check, progress=progress).run(module.graphs[graph], args)
 
 
+Calls = dict[Node, tuple[Op, Call]]  # of nodes whose attributes are the same in every run
+
+
 class Interpreter:
-    """Runs graphs; control-flow operators call back into `run` for their bodies."""
+    """Runs graphs; control-flow operators call back into `run` for their bodies.
+
+    `calls` keeps what nodes mean from run to run; with it, arguments are trusted.
+    """
 
     def __init__(
-        self, module: Module, *, check: bool = False, progress: Progress | None = None
+        self,
+        module: Module,
+        *,
+        check: bool = False,
+        progress: Progress | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self.module = module
         self.check = check
         self.progress = progress
+        self.calls = calls
         self.sizes: dict[Var, int] = {}
 
     def run(self, graph: Graph, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -65,7 +78,7 @@ class Interpreter:
         try:
             for param, arg in zip(graph.params, args, strict=True):
                 self._bind(param.type, arg)
-                if not self._fits(param.type, arg):
+                if self.calls is None and not self._fits(param.type, arg):
                     raise UserError(
                         "TW1013", f"%{param.name} of @{graph.name} is {param.type}, got {_of(arg)}"
                     )
@@ -95,17 +108,10 @@ class Interpreter:
             self._learn(node["sizes"], *inputs)
             return ()
         if node.op == "call":
-            return Interpreter(self.module, check=self.check).run(
+            return Interpreter(self.module, check=self.check, calls=self.calls).run(
                 self.module.graphs[node["graph"]], inputs
             )
-        op, call = make_call(
-            node.op,
-            node.inputs,
-            {name: self._number(value) for name, value in node.attributes},
-            bodies=node.bodies,
-            loc=node.loc,
-            outputs=len(node.outputs),
-        )
+        op, call = self._call(node)
         inputs += [None] * (len(call.types) - len(inputs))
         arguments = [call.array(at) if given is None else given for at, given in enumerate(inputs)]
         try:
@@ -118,11 +124,33 @@ class Interpreter:
         except (ArithmeticError, LookupError, ValueError) as error:
             raise ExecutionError("TW1017", f"{node.op}: {error}", node.loc) from error
 
+    def _call(self, node: Node) -> tuple[Op, Call]:
+        """What a node means with the sizes at hand."""
+        found = None if self.calls is None else self.calls.get(node)
+        if found is not None:
+            return found
+        given = dict(node.attributes)
+        numbers = {name: self._number(value) for name, value in given.items()}
+        made = make_call(
+            node.op,
+            node.inputs,
+            numbers,
+            bodies=node.bodies,
+            loc=node.loc,
+            outputs=len(node.outputs),
+        )
+        if self.calls is not None and all(numbers[name] is value for name, value in given.items()):
+            self.calls[node] = made
+        return made
+
     def _number(self, value: Any) -> Any:
         """An attribute with expressions of sizes replaced by their values."""
         if isinstance(value, Expr):
             return evaluate(value, self.sizes)
-        return tuple(self._number(item) for item in value) if isinstance(value, tuple) else value
+        if not isinstance(value, tuple):
+            return value
+        items = tuple(self._number(item) for item in value)
+        return value if all(map(is_, items, value)) else items
 
     def _learn(self, sizes: Sequence[Var], told: Any) -> None:
         """Sizes take the values told; those that arguments tell must agree."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright import sym, te
+from tilewright.graph.ops.windows import extent
 from tilewright.lower.base import Use, static
 from tilewright.lower.images import Image, compute_image
 from tilewright.sym import ZERO, Expr
@@ -22,11 +23,16 @@ class Window:
         self.ends = [sym.as_expr(pad) for pad in use["pads"][self.rank :]]
         # A last window that only rounding up admits may run past the end.
         self.rounded_up = bool(use.call.attributes.get("ceil_mode", False))
+        self.overhang = bool(use.call.attributes.get("overhang", False))
 
     def is_padded(self, axis: int) -> bool:
         """Whether a window may see anything outside the image along an axis."""
         begin, end = static(self.begins[axis]), static(self.ends[axis])
-        return begin is None or end is None or begin > 0 or end > 0 or self.rounded_up
+        if begin is None or end is None or begin > 0 or end > 0 or self.rounded_up:
+            return True
+        reach = extent(self.kernel[axis], self.dilations[axis])
+        room = sym.add(self.x.shape[axis + 2], begin + end)
+        return self.overhang and not sym.prove(sym.le(reach, room))
 
     def place(self, axis: int, window: Expr, tap: Expr) -> Expr:
         """Where a window has a tap along an axis."""

@@ -72,6 +72,7 @@ FLOORDIV = (
         (x + d * c) // (d * k),
         logical_and(ne(d, 0), k > 0),
     ),
+    Rule("div_of_max_with_constant", maximum(x, c) // k, maximum(x // k, c // k), k > 0),
     Rule(
         "div_of_mod",
         (x % (k * d)) // d,

@@ -25,7 +25,7 @@ from tilewright.graph.ops.windows import (
     window_counts,
 )
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Const, Expr
+from tilewright.sym import Const, Expr, ExprLike
 
 Array = np.ndarray[Any, Any]
 
@@ -35,6 +35,7 @@ _WINDOW = (
     PADS,
     DILATIONS,
     Attr("ceil_mode", bool, False),  # a last window may run past the end
+    Attr("overhang", bool, False),  # an image too small for a window by less than a stride has one
 )
 
 
@@ -45,15 +46,20 @@ def _pooled_shape(call: Call) -> tuple[Expr, ...]:
         raise call.error(
             "TW1204", f"the kernel of {call.op} needs {len(x) - 2} values, got {len(kernel)}"
         )
-    return (*x[:2], *window_counts(call, x[2:], kernel, ceil_mode=call["ceil_mode"]))
+    return (*x[:2], *_windows_along(call, x[2:]))
 
 
 def _pooled_type(call: Call) -> tuple[Type, ...]:
     return (TensorType(call.tensor(0).dtype, _pooled_shape(call)),)
 
 
+def _windows_along(call: Call, spatial: Sequence[ExprLike]) -> tuple[Expr, ...]:
+    rounding = {name: call[name] for name in ("ceil_mode", "overhang")}
+    return window_counts(call, spatial, call["kernel"], **rounding)
+
+
 def _counts(call: Call, spatial: Sequence[int]) -> list[int]:
-    counts = window_counts(call, spatial, call["kernel"], ceil_mode=call["ceil_mode"])
+    counts = _windows_along(call, spatial)
     return [int(count.value) for count in counts if isinstance(count, Const)]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.graph.op import Attr, Call
-from tilewright.sym import Expr, ExprLike
+from tilewright.sym import ONE, Expr, ExprLike
 
 Array = np.ndarray[Any, Any]
 
@@ -48,11 +48,13 @@ def window_counts(
     kernel: Sequence[ExprLike],
     *,
     ceil_mode: bool = False,
+    overhang: bool = False,
 ) -> tuple[Expr, ...]:
     """How many windows fit along each axis.
 
     Rounding up admits a window that runs past the end, but none that starts behind the last
-    element: those are ceil((size + begin) / stride).
+    element: those are ceil((size + begin) / stride). `overhang` rounds up only where no window
+    fits.
     """
     out: list[Expr] = []
     rank = len(spatial)
@@ -66,6 +68,11 @@ def window_counts(
             count = sym.minimum(count, sym.ceildiv(from_begin, stride))
         else:
             count = sym.add(sym.floordiv(room, stride), 1)
+        if overhang and not ceil_mode:
+            # Of an image of at least one element, never less than one where a stride covers it.
+            covered = sym.prove(sym.le(sym.sub(extent(k, dilation), sym.add(begin, end)), stride))
+            least = ONE if covered else sym.minimum(sym.add(sym.ceildiv(room, stride), 1), 1)
+            count = sym.maximum(count, least)
         out.append(sym.simplify(sym.maximum(count, 0)))
     return tuple(out)
 

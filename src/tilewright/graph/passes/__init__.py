@@ -47,6 +47,7 @@ from tilewright.graph.passes.split_scans import split_scans
 from tilewright.graph.passes.stream_attention import stream_attention
 from tilewright.graph.passes.tabulate_bytes import tabulate_bytes
 from tilewright.graph.passes.trim_kernels import trim_kernels
+from tilewright.graph.passes.trim_sequences import trim_sequences
 from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
 from tilewright.graph.passes.unroll_single_steps import unroll_single_steps
 from tilewright.graph.passes.widen_bytes import widen_bytes
@@ -70,6 +71,9 @@ CANONICAL = (
     merge_common_subexpressions,
     remove_dead_nodes,
 )
+
+# Where sizes that only a run tells cost nothing.
+TRIMMED = (trim_sequences, merge_common_subexpressions, remove_dead_nodes)
 
 # Rewrites of a canonical model that compute the same, rounding aside, with less.
 OPTIMIZED = (

@@ -495,10 +495,15 @@ def _max_pool(
     same = x is not None and x.scale == scale and x.zero == limits.zero
     if x is None or not same or (limits.low, limits.high) != (LOW, HIGH):
         return None
-    if pool.get("ceil_mode", False) or pool.get("layout", "") not in ("", "NCHW"):
+    if _rounds_up(pool) or pool.get("layout", "") not in ("", "NCHW"):
         return None
     kept = {name: pool[name] for name in ("kernel", "strides", "pads", "dilations")}
     return made.add("quantized_max_pool", node, x.value, **kept)
+
+
+def _rounds_up(pool: Node) -> bool:
+    """Whether windows may run past the end."""
+    return bool(pool.get("ceil_mode", False) or pool.get("overhang", False))
 
 
 def _mean(made: _Recognizer, node: Node, mean: Node, scale: float, limits: _Limits) -> Value | None:
@@ -512,7 +517,7 @@ def _mean(made: _Recognizer, node: Node, mean: Node, scale: float, limits: _Limi
         kernel, strides, pads, dilations = (
             tuple(mean[name]) for name in ("kernel", "strides", "pads", "dilations")
         )
-        if mean.get("ceil_mode", False) or (any(pads) and not mean.get("include_pad", False)):
+        if _rounds_up(mean) or (any(pads) and not mean.get("include_pad", False)):
             return None
         if mean.get("layout", "") not in ("", "NCHW"):
             return None

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright import sym
 from tilewright.frontends.onnx.rules.base import Context, Rule
-from tilewright.frontends.onnx.rules.windows import window
+from tilewright.frontends.onnx.rules.windows import spatial_dims, window
 from tilewright.graph import Value
+from tilewright.graph.ops.windows import extent
+from tilewright.sym import ONE, Const
 
 
 def _attributes(node: Context) -> dict[str, Any]:
     kernel = tuple(node.attr("kernel_shape"))
     # Automatic pads give a number of windows of their own, whatever the rounding.
-    ceil = bool(node.attr("ceil_mode", 0)) and node.attr("auto_pad", "NOTSET") == "NOTSET"
-    return {"kernel": kernel, "ceil_mode": ceil, **window(node, kernel)}
+    automatic = node.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    ceil = bool(node.attr("ceil_mode", 0)) and not automatic
+    made = {"kernel": kernel, "ceil_mode": ceil, **window(node, kernel)}
+    if not ceil and not automatic and _may_overhang(node, made):
+        made["overhang"] = True
+    return made
+
+
+def _may_overhang(node: Context, made: dict[str, Any]) -> bool:
+    """Whether an image may be smaller than a window. ONNX Runtime rounds the number of windows
+    toward zero, and one more fits there, which sees the whole image."""
+    spatial, pads = spatial_dims(node), made["pads"]
+    for axis, size in enumerate(spatial):
+        reach = extent(made["kernel"][axis], made["dilations"][axis])
+        outside = pads[axis] + pads[axis + len(spatial)]
+        least = size if isinstance(size, Const) else ONE
+        if made["strides"][axis] > 1 and not sym.prove(sym.le(reach, sym.add(least, outside))):
+            return True
+    return False
 
 
 def max_pool(node: Context) -> tuple[Value, ...]:
@@ -31,7 +51,7 @@ def avg_pool(node: Context, x: Value) -> Value:
 
 def _max_unpool(node: Context) -> Value:
     made = _attributes(node)
-    del made["ceil_mode"]
+    made = {name: made[name] for name in ("kernel", "strides", "pads", "dilations")}
     return node.emit("max_unpool", node[0], node[1], node.get(2), **made)
 
 
