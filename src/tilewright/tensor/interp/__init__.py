@@ -31,6 +31,7 @@ from tilewright.sym import Var
 from tilewright.tensor.given import check_function
 from tilewright.tensor.interp.arguments import bind_arguments
 from tilewright.tensor.interp.lanes import Lanes
+from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.program import Program
 from tilewright.tensor.interp.roles import has_roles, run_roles
 from tilewright.tensor.ir import REDUCE, Buffer, Function, sizes_of
@@ -61,17 +62,19 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
 
 
 class Interpreter:
-    """A function whose Python code is generated once, however often it runs."""
+    """A function that is looked through, and its Python code made, once for all runs."""
 
     def __init__(self, fn: Function) -> None:
         self.fn = fn
+        self.changed = written(fn.body)
+        self.has_roles = has_roles(fn)
         self.programs: dict[bool, Program] = {}  # by whether empty reductions are provided for
 
     def run(self, *args: Any, seed: int = 0) -> None:
         """What `interpret` does."""
         fn = self.fn
-        bound = bind_arguments(fn, args)
-        if has_roles(fn):
+        bound = bind_arguments(fn, args, self.changed)
+        if self.has_roles:
             arrays = {buffer: memory.data for buffer, memory in bound.memory.items()}
             values = {var: int(value) for var, value in bound.values.items()}
             run_roles(fn, arrays, values, seed, lambda part: Interpreter(part).run)
