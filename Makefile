@@ -2,6 +2,7 @@
 # Python 3.11+, a C compiler and make.
 
 PYTHON ?= python3
+EXTRAS ?= dev
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
@@ -11,7 +12,7 @@ NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 # Tests start hundreds of processes: without byte code each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
+.PHONY: help setup demo ci test lint unit hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
 .PHONY: results conformance sanitize test-accel clean
 
 help:  ## list the targets
@@ -24,7 +25,7 @@ $(BIN)/python:
 	$(BIN)/pip install --quiet --upgrade pip
 
 $(SETUP): pyproject.toml $(NATIVE) | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(VENV)/.demo  ## draw a line of text, and let a trained model that was just compiled read it
@@ -33,6 +34,9 @@ demo: $(VENV)/.demo  ## draw a line of text, and let a trained model that was ju
 $(VENV)/.demo: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	@touch $@
+
+# In an order that keeps two jobs busy: the tests are the longest, and begin when the site is there.
+ci: docs wheel lint sanitize unit hosts  ## what continuous integration runs, best with --jobs=2
 
 test: lint unit hosts sanitize  ## lint, then all tests
 
@@ -43,7 +47,7 @@ lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-unit: $(SETUP)  ## the tests
+unit: $(SETUP) $(if $(filter ci,$(MAKECMDGOALS)),docs)  ## the tests; tests/browser looks at the site if it is there
 	$(BIN)/pytest -n 2 --dist worksteal
 
 hosts: $(SETUP)  ## some tests on this machine pretended to lack what it has

@@ -26,6 +26,7 @@ TARGET = "cuda -arch=sm_80"
 CTX = PassContext(target=Target.parse(TARGET))
 
 
+@cache
 def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, slots=3, **form):
     """Scheduled by the rule, with a plan that suits a small problem."""
     groups = 2 if m >= 128 else 1

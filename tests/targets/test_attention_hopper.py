@@ -17,7 +17,7 @@ from tilewright.base.target import Target
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
-from tilewright.tensor import parse
+from tilewright.tensor import interp, parse
 from tilewright.tensor.passes import lower
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -57,6 +57,7 @@ def operands(q, keys, features=64, attributes="", dtype="bf16", shared=None, mas
     return [*made, np.array(lengths)] if lengths else made
 
 
+@cache
 def planned(plan, target=TARGET, **case):
     made = schedule(
         lower_graph(graph.parse(text(**case)).main, "attention"),
@@ -65,6 +66,16 @@ def planned(plan, target=TARGET, **case):
     )
     assert [decision.rule for decision in made.decisions] == ["attention_hopper"]
     return made.schedule.function
+
+
+@cache
+def lowered(plan, target=TARGET, **case):
+    return lower(planned(plan, target, **case), "gpu")
+
+
+@cache
+def ptx_of(plan, name):
+    return tw.build(planned(plan, **CASES[name]), TARGET).ptx
 
 
 def check(fn, case, seed=0):
@@ -110,7 +121,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("plan", [BOTH, ONE])
 def test_the_lowered_program_computes_what_numpy_does(name, plan):
-    check(lower(planned(plan, **CASES[name]), "gpu"), CASES[name])
+    check(lowered(plan, **CASES[name]), CASES[name])
 
 
 @pytest.mark.slow
@@ -123,7 +134,25 @@ def test_the_scheduled_program_computes_what_numpy_does():
 @pytest.mark.parametrize("seed", range(4))
 def test_the_order_of_roles_does_not_matter(seed, plan):
     case = {"q": (1, 1, 128), "keys": 640}
-    check(lower(planned(plan, **case), "gpu"), case, seed)
+    check(lowered(plan, **case), case, seed)
+
+
+def test_code_is_made_once_for_all_thread_blocks(monkeypatch):
+    made = []
+
+    class Counted(interp.Program):
+        def __init__(self, fn):
+            made.append(fn)
+            super().__init__(fn)
+
+    monkeypatch.setattr(interp, "Program", Counted)
+    counts = []
+    for heads in (1, 3):  # a block of each
+        case = {"q": (1, heads, 64), "keys": 128}
+        made.clear()
+        check(lowered(ONE, **case), case)
+        counts.append(len(made))
+    assert counts[0] == counts[1] > 0
 
 
 STAYING = {
@@ -138,7 +167,7 @@ STAYING = {
                                   "slots=4 stays=1 queries=3"])  # fmt: skip
 def test_blocks_stay_for_all_tiles(name, plan):
     case = STAYING[name]
-    made = lower(planned(f"groups=1 keys=64 {plan} resident=1", SMALL, **case), "gpu")
+    made = lowered(f"groups=1 keys=64 {plan} resident=1", SMALL, **case)
     assert "thread(blockIdx.x) 0..2 " in str(made)
     check(made, case)
 
@@ -149,7 +178,7 @@ def test_blocks_that_had_more_steps_of_one_wave_have_fewer_of_the_next():
         {"q": (1, 2, 256), "keys": 256},
     )
     causal = {**case, "attributes": ", causal = true"}
-    made = [str(lower(planned(plan, SMALL, **each), "gpu")) for each in (case, causal)]
+    made = [str(lowered(plan, SMALL, **each)) for each in (case, causal)]
     assert ["select(%wave % 2 == 0, " in each for each in made] == [False, True]
 
 
@@ -157,7 +186,7 @@ def test_blocks_that_had_more_steps_of_one_wave_have_fewer_of_the_next():
 def test_a_fault_in_the_count_of_steps_is_found(fault):
     case = STAYING["causal"]
     plan = "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1"
-    good = str(lower(planned(plan, SMALL, **case), "gpu"))
+    good = str(lowered(plan, SMALL, **case))
     bad = {
         "steps are not counted": re.sub(r"(%steps\[0\] = %before) .*", r"\g<1>", good, count=1),
         "the count begins at one": re.sub(r"%steps\[0\] = 0\n", "%steps[0] = 1\n", good, count=1),
@@ -170,17 +199,17 @@ def test_a_fault_in_the_count_of_steps_is_found(fault):
 
 
 def test_masked_steps_are_left_out():
-    causal = str(lower(planned(BOTH, **CASES["causal"]), "gpu"))
+    causal = str(lowered(BOTH, **CASES["causal"]))
     assert re.search(r"for %key_0\w* in 0\.\.3 - %b_h_i_0 ", causal)  # the longest block first
-    lengths = str(lower(planned(BOTH, **CASES["lengths"]), "gpu"))
+    lengths = str(lowered(BOTH, **CASES["lengths"]))
     until = r"max\(0, min\(2, \(index\(%l\[.*\]\) \+ 127\) // 128\)\)"
     assert re.search(rf"for %key_0\w* in 0\.\.{until} ", lengths)
-    plain = str(lower(planned(BOTH, **CASES["plain"]), "gpu"))
+    plain = str(lowered(BOTH, **CASES["plain"]))
     assert re.search(r"for %key_0\w* in 0\.\.2 ", plain)
 
 
 def test_only_the_first_step_of_a_causal_mask_is_masked():
-    made = str(lower(planned(STAGGERED, **CASES["causal"]), "gpu"))
+    made = str(lowered(STAGGERED, **CASES["causal"]))
     first, others = made.split("for %key_0 in 1..")
     assert "-inf" in first
     assert "-inf" not in others.split("wgmma.powers")[0]
@@ -188,7 +217,7 @@ def test_only_the_first_step_of_a_causal_mask_is_masked():
 
 @cache
 def program(plan):
-    return str(lower(planned(plan, q=(1, 1, 128), keys=640), "gpu"))
+    return str(lowered(plan, q=(1, 1, 128), keys=640))
 
 
 def without(pattern, at=0):
@@ -245,7 +274,7 @@ def test_a_planted_fault_is_found(plan, fault, seed):
 @pytest.mark.parametrize("plan", [BOTH, STAGGERED])
 @pytest.mark.parametrize("name", ["plain", "wide heads", "f16", "causal"])
 def test_the_code_has_what_hopper_needs(name, plan):
-    ptx = tw.build(planned(plan, **CASES[name]), TARGET).ptx
+    ptx = ptx_of(plan, name)
     kind = CASES[name].get("dtype", "bf16")
     n = CASES[name].get("features", 64)
     for wanted in (
@@ -262,7 +291,7 @@ def test_the_code_has_what_hopper_needs(name, plan):
 @pytest.mark.parametrize("plan", [BOTH, STAGGERED])
 @pytest.mark.parametrize("name", ["plain", "wide heads", "causal", "edges", "lengths"])
 def test_the_assembler_finds_no_fault_and_spills_nothing(name, plan):
-    told = assembled(tw.build(planned(plan, **CASES[name]), TARGET).ptx)
+    told = assembled(ptx_of(plan, name))
     assert "0 bytes spill stores, 0 bytes spill loads" in told
     assert "C75" not in told  # its warnings of products
 

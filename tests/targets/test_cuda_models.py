@@ -180,7 +180,7 @@ def inputs_of(module):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_on_threads_what_it_computes_on_a_cpu(name):
-    module = tw.compile(MODELS[name], target="cuda", cache=False)
+    module = tw.compile(MODELS[name], target="cuda -arch=sm_90a")
     assert isinstance(module, DeviceModule)
     assert not module.fallbacks
     inputs = inputs_of(module)
@@ -904,7 +904,7 @@ def test_launches_that_wait_for_memory_start_early():
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_assembler_takes_every_kernel(name, arch):
-    module = tw.compile(MODELS[name], target=f"cuda -arch={arch}", cache=False)
+    module = tw.compile(MODELS[name], target=f"cuda -arch={arch}")
     for code in module.codes.values():
         told = assembled(code.ptx, arch)
         assert not re.search(r"[1-9]\d* bytes spill", told), told

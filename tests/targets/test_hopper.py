@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import cache
 
 import ml_dtypes
 import numpy as np
@@ -66,6 +67,7 @@ def gemm(m, n, k, dtype="bf16", rounded=True, batch=(), epilogue=False, along_n=
     return te.function([A, B, D], name="gemm")
 
 
+@cache
 def planned(m, n, k, dtype="bf16", rounded=True, *, split=1, boxes=1, **form):
     """Scheduled by the rule, with a plan that suits a small problem."""
     slots, groups = 4 if boxes < 4 else 3, 2 if m >= 128 else 1

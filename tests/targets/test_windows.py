@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import ml_dtypes
@@ -59,6 +60,7 @@ CASES = {
 }
 
 
+@cache
 def planned(blocks=ALONE, target=TARGET, **case):
     fn = lower_graph(graph.parse(text(**case)).main, "conv")
     plan = f"groups=1 block_n=32 slots=4 span=1 split_k=1 boxes=1 {blocks}"

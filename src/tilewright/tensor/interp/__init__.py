@@ -30,6 +30,8 @@ from tilewright.base.dtype import INDEX
 from tilewright.sym import Var
 from tilewright.tensor.given import check_function
 from tilewright.tensor.interp.arguments import bind_arguments
+from tilewright.tensor.interp.lanes import Lanes
+from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.program import Program
 from tilewright.tensor.interp.roles import has_roles, run_roles
 from tilewright.tensor.ir import REDUCE, Buffer, Function, sizes_of
@@ -56,26 +58,46 @@ def interpret(fn: Function, *args: Any, seed: int = 0) -> None:
         480.0
     """
     check_function(fn, "interpret")
-    bound = bind_arguments(fn, args)
-    if has_roles(fn):
-        arrays = {buffer: memory.data for buffer, memory in bound.memory.items()}
-        values = {var: int(value) for var, value in bound.values.items()}
-        run_roles(fn, arrays, values, seed, interpret)
+    Interpreter(fn).run(*args, seed=seed)
+
+
+class Interpreter:
+    """A function that is looked through, and its Python code made, once for all runs."""
+
+    def __init__(self, fn: Function) -> None:
+        self.fn = fn
+        self.changed = written(fn.body)
+        self.has_roles = has_roles(fn)
+        self.programs: dict[bool, Program] = {}  # by whether empty reductions are provided for
+
+    def run(self, *args: Any, seed: int = 0) -> None:
+        """What `interpret` does."""
+        fn = self.fn
+        bound = bind_arguments(fn, args, self.changed)
+        if self.has_roles:
+            arrays = {buffer: memory.data for buffer, memory in bound.memory.items()}
+            values = {var: int(value) for var, value in bound.values.items()}
+            run_roles(fn, arrays, values, seed, lambda part: Interpreter(part).run)
+        else:
+            given = [
+                bound.memory[param] if isinstance(param, Buffer) else bound.values[param]
+                for param in fn.params
+            ]
+            given += [bound.values[size] for size in sizes_of(fn) if size not in fn.params]
+            program = self._program(_may_reduce_nothing(fn, bound.values))
+            program.globals["one"] = Lanes(program.failures, 1)
+            with np.errstate(all="ignore"):
+                program.globals["program"](*given, seed)
         bound.write_back()
-        return
-    if _may_reduce_nothing(fn, bound.values):
-        fn = init_empty(fn)
-    program = Program(fn)
-    code = compile(program.source(), f"<interpreter of @{fn.name}>", "exec")
-    exec(code, program.globals)
-    given = [
-        bound.memory[param] if isinstance(param, Buffer) else bound.values[param]
-        for param in fn.params
-    ]
-    given += [bound.values[size] for size in sizes_of(fn) if size not in fn.params]
-    with np.errstate(all="ignore"):
-        program.globals["program"](*given, seed)
-    bound.write_back()
+
+    def _program(self, may_reduce_nothing: bool) -> Program:
+        found = self.programs.get(may_reduce_nothing)
+        if found is None:
+            fn = init_empty(self.fn) if may_reduce_nothing else self.fn
+            found = self.programs[may_reduce_nothing] = Program(fn)
+            code = compile(found.source(), f"<interpreter of @{fn.name}>", "exec")
+            exec(code, found.globals)
+        return found
 
 
 def _may_reduce_nothing(fn: Function, values: Mapping[Var, Any]) -> bool:

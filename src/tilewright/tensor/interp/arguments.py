@@ -12,7 +12,6 @@ from tilewright.base.dtype import INDEX, DType
 from tilewright.base.errors import ExecutionError, UserTypeError
 from tilewright.sym import Const, Size, Var
 from tilewright.tensor.interp.memory import Memory
-from tilewright.tensor.interp.placement import written
 from tilewright.tensor.interp.values import evaluate, number
 from tilewright.tensor.ir import Buffer, Function
 
@@ -31,8 +30,8 @@ class Arguments:
             array[...] = memory.data.reshape(array.shape)
 
 
-def bind_arguments(fn: Function, args: tuple[Any, ...]) -> Arguments:
-    """Check the arguments of a call and take sizes from their shapes."""
+def bind_arguments(fn: Function, args: tuple[Any, ...], changed: dict[Buffer, None]) -> Arguments:
+    """Check the arguments of a call, which changes some, and take sizes from their shapes."""
     if len(args) != len(fn.params):
         names = ", ".join(_describe(param) for param in fn.params)
         raise UserTypeError(
@@ -41,7 +40,6 @@ def bind_arguments(fn: Function, args: tuple[Any, ...]) -> Arguments:
             fn.loc,
             help=f"its parameters are {names}",
         )
-    changed = written(fn.body)
     values: dict[Var, Any] = {}
     arrays: dict[Buffer, NDArray[Any]] = {}
     for param, arg in zip(fn.params, args, strict=True):

@@ -34,7 +34,6 @@ class Statements(Accesses):
             next_stamp=next_stamp,
             launch=lanes.launch,
             failures=self.failures,
-            one=lanes.Lanes(self.failures, 1),
             call_extern=call_extern,
             call_instruction=call_instruction,
             elements=elements,

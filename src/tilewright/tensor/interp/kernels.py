@@ -70,8 +70,9 @@ class LockStep(Statements):
                 if stmt.thread not in self.axes:
                     self.axes[stmt.thread] = self.expr(stmt.extent)
         meets = any(node is GRID_BARRIER for node in exprs(loop))
-        meets |= any(buffer.memory.owner is Owner.CLUSTER for buffer in written(loop))
-        self.tracked = set(written(loop))
+        changed = written(loop)
+        meets |= any(buffer.memory.owner is Owner.CLUSTER for buffer in changed)
+        self.tracked = set(changed)
         self.lanes = self.fresh_name("lanes")
         axes = ", ".join(f"{axis!r}: {extent}" for axis, extent in self.axes.items())
         with self.indented(

@@ -68,25 +68,29 @@ from tilewright.tensor.visit import exprs, replace_buffers, walk
 COUNT_SCOPE = "local"  # of what a role counts, alike in all of its threads
 ANYTHING = 12345  # what products read behind a low tile
 SHARED_ROWS = 16  # of a tile that 128 threads copy at a time
-Plain = Callable[..., None]
+Prepare = Callable[[Function], Callable[..., None]]  # what runs a function without roles
 
 
-def run_plain(
-    stmt: Stmt, env: Env, arrays: Mapping[Buffer, np.ndarray[Any, Any]], run: Plain
-) -> None:
+class Plain:
     """A statement without roles: a function of the memory and the variables that it uses."""
-    own = {each.buffer for each in walk(stmt) if isinstance(each, Alloc)}
-    given = [buffer for buffer in used_buffers(stmt) if buffer not in own]
-    plain = {buffer: replace(buffer, scope=GLOBAL.reference) for buffer in given}
-    bound = {each.var for each in walk(stmt) if isinstance(each, (For, Let))}
-    free = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
-    params: tuple[Buffer | Var, ...] = (*plain.values(), *free)
-    body = replace_buffers(stmt, {old: new for old, new in plain.items() if new is not old})
-    made = Function("part", params, body, stage=DEVICE)
-    views = [
-        arrays[buffer].reshape([value_of(dim, env) for dim in buffer.shape]) for buffer in given
-    ]
-    run(made, *views, *[env[var] for var in free])
+
+    def __init__(self, stmt: Stmt, prepare: Prepare) -> None:
+        own = {each.buffer for each in walk(stmt) if isinstance(each, Alloc)}
+        self.used = used_buffers(stmt)
+        self.given = [buffer for buffer in self.used if buffer not in own]
+        plain = {buffer: replace(buffer, scope=GLOBAL.reference) for buffer in self.given}
+        bound = {each.var for each in walk(stmt) if isinstance(each, (For, Let))}
+        self.free = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
+        params: tuple[Buffer | Var, ...] = (*plain.values(), *self.free)
+        body = replace_buffers(stmt, {old: new for old, new in plain.items() if new is not old})
+        self.function = prepare(Function("part", params, body, stage=DEVICE))
+
+    def run(self, env: Env, arrays: Mapping[Buffer, np.ndarray[Any, Any]]) -> None:
+        views = [
+            arrays[buffer].reshape([value_of(dim, env) for dim in buffer.shape])
+            for buffer in self.given
+        ]
+        self.function(*views, *[env[var] for var in self.free])
 
 
 def used_buffers(stmt: Stmt) -> dict[Buffer, None]:
@@ -117,6 +121,23 @@ def axes_of(kernel: Stmt, level: str) -> list[For]:
     return found
 
 
+class PlainStatements:
+    """The statements of a kernel that threads run each for itself, made ready once for all its
+    blocks."""
+
+    def __init__(self, kernel: Stmt, prepare: Prepare) -> None:
+        (self.lanes,) = axes_of(kernel, "threadIdx.x")
+        self.prepare = prepare
+        self.found: dict[Stmt, Plain | None] = {}
+
+    def of(self, stmt: Stmt) -> Plain | None:
+        """The statement for all lanes; None if a warpgroup does something of it together."""
+        if stmt not in self.found:
+            whole = replace(self.lanes, body=stmt)
+            self.found[stmt] = Plain(whole, self.prepare) if is_plain(stmt) else None
+        return self.found[stmt]
+
+
 class Block:
     """One thread block."""
 
@@ -126,11 +147,11 @@ class Block:
         env: Env,
         arrays: Mapping[Buffer, np.ndarray[Any, Any]],
         order: random.Random,
-        run: Plain,
+        plain: PlainStatements,
         peers: list[Block],
         rank: int,
     ) -> None:
-        self.arrays, self.order, self.run_plain = arrays, order, run
+        self.arrays, self.order, self.plain = arrays, order, plain
         self.peers, self.rank = peers, rank  # blocks of the cluster, and which this one is
         self.parts: dict[tuple[Buffer, int], Part] = {}  # of sums, that peers read
         self.exchange: Exchange = peers[0].exchange if peers else Exchange()
@@ -140,10 +161,8 @@ class Block:
         self.tiles: dict[tuple[Buffer, int], Tile] = {}
         self.low: dict[Buffer, int] = {}  # left operands with fewer rows than products have
         self.copies: list[Copy] = []
-        self.plain: dict[Stmt, bool] = {}  # whether threads run a statement each for itself
         (rows,) = axes_of(kernel, "threadIdx.y")
         (lanes,) = axes_of(kernel, "threadIdx.x")
-        self.lanes = lanes
         count = value_of(rows.extent, env)
         self.meeting = Barrier("the block's barrier", count, count)
         whole = peers[0].assembly if peers else Barrier("the cluster's barrier", 0, 0)
@@ -182,13 +201,11 @@ class Block:
             place = value_of(stmt.index[0], env)
             agent.sums[stmt.buffer][place] = self._number(stmt.value, agent)
             return
-        if stmt not in self.plain:
-            self.plain[stmt] = is_plain(stmt)
-        if self.plain[stmt]:
-            for buffer in used_buffers(stmt):
+        plain = self.plain.of(stmt)
+        if plain is not None:
+            for buffer in plain.used:
                 check_made(buffer, agent, stmt.loc)
-            whole = replace(self.lanes, body=stmt)
-            run_plain(whole, env, {**self.arrays, **agent.sums}, self.run_plain)
+            plain.run(env, {**self.arrays, **agent.sums})
             yield None
             return
         match stmt:

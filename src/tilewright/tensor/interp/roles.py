@@ -23,7 +23,13 @@ from tilewright import sym
 from tilewright.base.errors import ExecutionError
 from tilewright.sym import Expr, Var
 from tilewright.tensor.clusters import cluster_loop
-from tilewright.tensor.interp.role_block import Block, Plain, axes_of, run_plain
+from tilewright.tensor.interp.role_block import (
+    Block,
+    Plain,
+    PlainStatements,
+    Prepare,
+    axes_of,
+)
 from tilewright.tensor.interp.role_state import Agent, Barrier, Copy, Env, join, value_of
 from tilewright.tensor.ir import THREAD, Alloc, Buffer, Call, For, Function, Let, Seq, Stmt
 from tilewright.tensor.passes.pipeline_loops import ASYNC_COPY
@@ -44,11 +50,11 @@ def run_roles(
     arrays: Mapping[Buffer, np.ndarray[Any, Any]],
     values: Mapping[Var, int],
     seed: int,
-    run: Plain,
+    prepare: Prepare,
 ) -> None:
-    """Run a device function whose kernels have roles, on flat arrays of its parameters; `run`
-    interprets what is in them without roles."""
-    _run_host(fn.body, dict(values), dict(arrays), random.Random(seed), run)
+    """Run a device function whose kernels have roles, on flat arrays of its parameters; what
+    `prepare` gives interprets what is in them without roles."""
+    _run_host(fn.body, dict(values), dict(arrays), random.Random(seed), prepare)
 
 
 def _run_host(
@@ -56,30 +62,31 @@ def _run_host(
     env: Env,
     arrays: dict[Buffer, np.ndarray[Any, Any]],
     order: random.Random,
-    run: Plain,
+    prepare: Prepare,
 ) -> None:
     """What stands around kernels, and the kernels in it."""
     match stmt:
         case Seq(stmts=stmts):
             for each in stmts:
-                _run_host(each, env, arrays, order, run)
+                _run_host(each, env, arrays, order, prepare)
         case Alloc(buffer=buffer, body=body):
             size = 1
             for dim in buffer.shape:
                 size *= value_of(dim, env)
             arrays[buffer] = np.zeros(size, buffer.dtype.numpy)
-            _run_host(body, env, arrays, order, run)
+            _run_host(body, env, arrays, order, prepare)
         case For(kind=kind) if kind == THREAD and _is_role(stmt):
             kernel = _without_lane_lets(stmt)
+            plain = PlainStatements(kernel, prepare)
             clusters = _clusters(kernel, env)
             order.shuffle(clusters)
             for cluster in clusters:
                 peers: list[Block] = []
                 for rank, index in enumerate(cluster):
-                    peers.append(Block(kernel, index, arrays, order, run, peers, rank))
+                    peers.append(Block(kernel, index, arrays, order, plain, peers, rank))
                 _run_together(peers, order)
         case _:
-            run_plain(stmt, env, arrays, run)
+            Plain(stmt, prepare).run(env, arrays)
 
 
 def _without_lane_lets(kernel: Stmt) -> Stmt:
