@@ -12,7 +12,7 @@ NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 # Tests start hundreds of processes: without byte code each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo ci test lint unit hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
+.PHONY: help setup demo test lint unit hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
 .PHONY: results conformance sanitize test-accel clean
 
 help:  ## list the targets
@@ -35,10 +35,8 @@ $(VENV)/.demo: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	@touch $@
 
-# In an order that keeps two jobs busy: the tests are the longest, and begin when the site is there.
-ci: docs wheel lint sanitize unit hosts  ## what continuous integration runs, best with --jobs=2
-
-test: lint unit hosts sanitize  ## lint, then all tests
+# In an order that keeps two jobs busy: the tests are the longest.
+test: lint sanitize unit hosts  ## lint, then all tests
 
 lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/ruff check .
@@ -47,7 +45,7 @@ lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-unit: $(SETUP) $(if $(filter ci,$(MAKECMDGOALS)),docs)  ## the tests; tests/browser looks at the site if it is there
+unit: $(SETUP) $(filter docs,$(MAKECMDGOALS))  ## the tests; tests/browser looks at the site if it is there
 	$(BIN)/pytest -n 2 --dist worksteal
 
 hosts: $(SETUP)  ## some tests on this machine pretended to lack what it has
