@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import weakref
+from bisect import bisect_left
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.launches import number, steps_of
 from tilewright.codegen.nvptx import _free_scalars, _outer_buffers
-from tilewright.tensor import interpret, parse
+from tilewright.tensor import parse
+from tilewright.tensor.interp import Interpreter
 from tilewright.tensor.ir import DEVICE, Function
 from tilewright.tensor.passes import lower
 
@@ -38,6 +40,7 @@ class Module:
     def __init__(self, kernel, code, target):
         self.code = code
         self.loops = {}
+        self.launched = {}  # what runs a kernel, with its buffers and numbers
         device = parse(kernel.text)
         if device.stage != DEVICE:  # else it is a chain, of kernels that were lowered
             device = lower(device, "gpu", PassContext(target=target))
@@ -52,17 +55,19 @@ class Module:
         steps_of(device.body, note)
 
     def launch(self, name, grid, block, arguments, *, shared_bytes=0, stream=0, **how):
-        device, loop = self.loops[name]
-        buffers = _outer_buffers(device, loop)
-        scalars = _free_scalars(loop)
+        if name not in self.launched:
+            device, loop = self.loops[name]
+            buffers, scalars = _outer_buffers(device, loop), _free_scalars(loop)
+            fn = Function(name, (*buffers, *scalars), loop, stage=DEVICE)
+            self.launched[name] = Interpreter(fn), buffers, scalars
+        kernel, buffers, scalars = self.launched[name]
         numbers = arguments[len(buffers) : len(buffers) + len(scalars)]  # then tensor maps
         given = {var: sym.const(n) for var, n in zip(scalars, numbers, strict=True)}
         addressed = list(zip(arguments, buffers, strict=False))
         given = {**untold(addressed, given), **given}
         views = [view(address, shape_of(of, given), of.dtype) for address, of in addressed]
         arrays = [one.copy() for one in views]
-        fn = Function(name, (*buffers, *scalars), loop, stage=DEVICE)
-        interpret(fn, *arrays, *numbers)
+        kernel.run(*arrays, *numbers)
         for one, array in zip(views, arrays, strict=True):
             # Nothing but what was stored: a view may be longer than its buffer.
             kept, made = one.reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)
@@ -80,16 +85,17 @@ def untold(addressed, given):
     free = [(at, of, {size for dim in of.shape for size in sym.free_vars(dim)} - given.keys())
             for at, of in addressed]  # fmt: skip
     left = set().union(*(sizes for _, _, sizes in free))
-    guess = 1024
 
-    def fits(at, of):
+    def fits(at, of, guess):
         shape = shape_of(of, {**given, **dict.fromkeys(left, sym.const(guess))})
         end = at + int(np.prod(shape, dtype=np.int64)) * of.dtype.size_bytes
         return any(memory.address <= at and end <= memory.end for memory in LIVE)
 
-    while guess and not all(fits(at, of) for at, of, sizes in free if sizes):
-        guess -= 1
-    return dict.fromkeys(left, sym.const(guess))
+    def is_too_large(guess):
+        return not all(fits(at, of, guess) for at, of, sizes in free if sizes)
+
+    largest = bisect_left(range(1, 1025), True, key=is_too_large)
+    return dict.fromkeys(left, sym.const(largest))
 
 
 def view(address, shape, dtype):
