@@ -108,3 +108,27 @@ def test_recurrent_layers_are_native():
         want = model(x)
     for made, expected in zip(compiled(x), want, strict=True):
         torch.testing.assert_close(made, expected, rtol=2e-5, atol=2e-5)
+
+
+class Picked(nn.Module):
+    """Elements by indices that broadcast, as regions of images are sampled."""
+
+    def forward(self, x, which, rows, columns):
+        channels = torch.arange(x.shape[1])
+        low = x[which[:, None, None, None], channels[:, None, None], rows[:, None, :, None],
+                columns[:, None, None, :]]  # fmt: skip
+        high = x[which[:, None, None, None], channels[:, None, None], rows[:, None, :, None] + 1,
+                 columns[:, None, None, :]]  # fmt: skip
+        return (low * 0.25 + high * 0.75).sum((2, 3))
+
+
+def test_indices_that_broadcast_are_never_in_memory():
+    x, which = torch.randn(2, 32, 8, 8), torch.randint(0, 2, (20,))
+    rows, columns = (torch.randint(0, 7, (20, 16)) for _ in range(2))
+    axes = {name: {0: "regions"} for name in ("which", "rows", "columns")}
+    model = tw.compile(Picked(), args=(x, which, rows, columns), dynamic=axes, threads=1)
+    want = Picked()(x, which, rows, columns)
+    torch.testing.assert_close(model(x, which, rows, columns), want, rtol=1e-5, atol=1e-4)
+    assert model.arena_bytes < 8 * 20 * 32 * 16 * 16  # of one index for each element read
+    with pytest.raises(tw.TilewrightError, match="outside of the dimension 2"):
+        model(x, which + 2, rows, columns)

@@ -151,4 +151,11 @@ UNFOLDED = (
 )
 
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
-FUSED = (check_indices, choose_attention, fuse, enclose_nodes, remove_dead_nodes)
+FUSED = (
+    check_indices,
+    remove_dead_nodes,
+    choose_attention,
+    fuse,
+    enclose_nodes,
+    remove_dead_nodes,
+)

@@ -8,6 +8,9 @@ becomes
 so that an index outside of its dimension is an error, as in the reference; kernels keep what they
 read inside the tensor in any case. Indices that are provably inside are left alone: constants,
 positions that other operators found, and what is only moved or clamped of them.
+
+Indices that were spread out, as those of x[i[:, None], j] are, are checked before that, and spread
+out anew for each reader: nobody else needs them, so that they are never in memory.
 """
 
 from __future__ import annotations
@@ -26,12 +29,13 @@ from tilewright.graph.build import make_node, store_constant
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
-from tilewright.sym import EMPTY, ZERO, Const, Expr, const
+from tilewright.sym import EMPTY, ONE, ZERO, Const, Expr, const
 
 Array = np.ndarray[Any, Any]
 Span = tuple[Expr, Expr]  # the least and the greatest
 
 MOVES = ("reshape", "transpose", "expand", "slice", "tile", "cast", "squeeze")
+WHOLE = ("reshape", "transpose", "expand", "concat")  # moves of every element
 ALONG_AXIS = ("gather", "gather_elements", "scatter_elements")
 BY_TUPLES = ("gather_nd", "scatter_nd")
 
@@ -64,14 +68,103 @@ def _checked(
     assert indices is not None
     if _is_inside(spans.of(indices), limits):
         return None
-    key = (indices, limits)
     nodes: list[Node] = []
-    if key not in checked:
-        nodes = _check(indices, limits, node, constants)
-        checked[key] = nodes[-1].output
-    inputs = (x, checked[key], *node.inputs[2:])
-    made = replace(node, inputs=inputs)
+
+    def passed(value: Value, dims: tuple[Expr, ...]) -> Value:
+        """A value of which all indices are inside."""
+        key = (value, dims)
+        if key not in checked:
+            nodes.extend(_check(value, dims, node, constants))
+            checked[key] = nodes[-1].output
+        return checked[key]
+
+    sources = _sources(indices, limits, spans)
+    if sources is None:
+        inside = passed(indices, limits)
+    else:
+        safe = {
+            value: value if _is_inside(spans.of(value), dims) else passed(value, dims)
+            for value, dims in sources.items()
+        }
+        inside = _remade(indices, safe, spans, nodes)
+    made = replace(node, inputs=(x, inside, *node.inputs[2:]))
     return Instead((*nodes, made), made.outputs)
+
+
+def _sources(
+    indices: Value, limits: tuple[Expr, ...], spans: _Spans
+) -> dict[Value, tuple[Expr, ...]] | None:
+    """What indices are moved and spread out from, each with its limits.
+
+    None where nothing is spread, or something to places of which there may be none, as then it need
+    not be inside.
+    """
+    found: dict[Value, tuple[Expr, ...]] = {}
+    is_spread = False
+    stack = [(indices, limits, True)]
+    while stack:
+        value, dims, is_read = stack.pop()
+        made = spans.made.get(value)
+        if made is None or (made.op != "concat" and len(dims) > 1):
+            is_inside = _is_inside(spans.of(value), dims)
+            if found.setdefault(value, dims) != dims or not (is_inside or is_read):
+                return None
+        elif made.op == "concat":
+            parts = _parts(made, dims)
+            if parts is None:
+                return None
+            stack += [(part, limit, is_read) for part, limit in parts]
+        else:
+            source = made.inputs[0]
+            assert source is not None
+            if made.op == "expand":
+                is_spread, is_read = True, is_read and _is_kept(source, value)
+            stack.append((source, dims, is_read))
+    return found if is_spread else None
+
+
+def _parts(made: Node, dims: tuple[Expr, ...]) -> list[tuple[Value, tuple[Expr, ...]]] | None:
+    """Columns of tuples side by side with their limits; anything in a row has the same ones."""
+    values = [value for value in made.inputs if value is not None]
+    if len(dims) == 1:
+        return [(value, dims) for value in values]
+    shapes = [value.tensor.shape or () for value in values]
+    if made["axis"] != len(shapes[0]) - 1 or not all(shape[-1] is ONE for shape in shapes):
+        return None
+    return [(value, (dim,)) for value, dim in zip(values, dims, strict=True)]
+
+
+def _is_kept(source: Value, spread: Value) -> bool:
+    """Whether every element of a tensor is surely among those that it is spread to."""
+    before, after = source.tensor.shape, spread.tensor.shape
+    if before is None or after is None:
+        return False
+    padded = (*[ONE] * (len(after) - len(before)), *before)
+    return all(
+        a is b or (isinstance(b, Const) and b.value > 0) or sym.prove(sym.lt(ZERO, b), EMPTY)
+        for a, b in zip(padded, after, strict=True)
+    )
+
+
+def _remade(indices: Value, safe: dict[Value, Value], spans: _Spans, nodes: list[Node]) -> Value:
+    """Indices moved and spread out anew, from sources that are inside."""
+    done = dict(safe)
+    stack = [indices]
+    while stack:
+        value = stack[-1]
+        made = spans.made.get(value)
+        if value in done or made is None:
+            stack.pop()
+            continue
+        left = [each for each in made.inputs if each is not None and each not in done]
+        if left:
+            stack += left
+            continue
+        inputs = [None if each is None else done[each] for each in made.inputs]
+        types = [each.type for each in made.outputs]
+        nodes.append(make_node(made.op, inputs, dict(made.attributes), made.loc, types=types))
+        done[value] = nodes[-1].output
+    return done[indices]
 
 
 def _limits(node: Node) -> tuple[Expr, ...] | None:
@@ -148,11 +241,14 @@ class _Spans:
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self.constants = constants
         self.known: dict[Value, Span] = {}
+        self.made: dict[Value, Node] = {}  # what moves all of its elements, and no more
 
     def of(self, value: Value | None) -> Span | None:
         return None if value is None else self.known.get(value)
 
     def learn(self, node: Node) -> None:
+        if node.op in WHOLE:
+            self.made[node.output] = node
         find = _LEARN.get(node.op)
         if node.op in MOVES:
             find = _same
