@@ -127,3 +127,9 @@ def test_steps_that_mix_elements_are_no_chains():
     ]
     assert plans
     assert all("chains=0" in plan for plan in plans)
+
+
+def test_running_sums_of_dynamic_rows_begin_by_vectors():
+    """The loop over the one first step leaves no division behind where it is fused with rows."""
+    rules = {each.rule for each in schedule(running_sum("n", 16), SERVER).decisions}
+    assert "fallback" not in rules

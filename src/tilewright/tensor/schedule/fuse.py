@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright import sym
 from tilewright.base.errors import ScheduleError
-from tilewright.sym import ZERO, Expr, Var
+from tilewright.sym import ONE, ZERO, Expr, Var
 from tilewright.tensor.ir import REDUCE, SERIAL, Block, For, Function
 from tilewright.tensor.schedule.analysis.nests import roles_of
 from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
@@ -57,16 +57,15 @@ def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
             )
     _check_empty(fn, path, loops)
     fused = sym.var("_".join(loop.var.name for loop in loops))
-    mapping: dict[Var, Expr] = {}
+    # Of a single iteration the value is known; of none, where nothing ever runs, any will do.
+    mapping: dict[Var, Expr] = {loop.var: loop.start for loop in loops}
+    first, *others = [loop for loop in loops if loop.extent not in (ZERO, ONE)] or [outer]
     rest: Expr = fused
-    for loop in reversed(loops[1:]):
-        if loop.extent is ZERO:  # nothing ever runs: any value will do
-            mapping[loop.var] = loop.start
-            continue
+    for loop in reversed(others):
         mapping[loop.var] = loop.start + sym.floormod(rest, loop.extent)
         rest = sym.floordiv(rest, loop.extent)
-    mapping[outer.var] = outer.start + rest
-    extent: Expr = sym.ONE
+    mapping[first.var] = first.start + rest
+    extent: Expr = ONE
     for loop in loops:
         extent = extent * loop.extent
     body = substitute(loops[-1].body, mapping)
