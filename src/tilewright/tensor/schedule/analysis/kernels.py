@@ -94,9 +94,6 @@ def check_kernels(fn: Function, made: Function) -> None:
         for buffer, users in touched.items():
             if not any(user.writes for user in users):
                 continue
-            one = {user.block for user in users}
-            if len(one) == 1 and annotation(users[0].block, INDEPENDENT) is not None:
-                continue  # no instance of the block meets another there
             if buffer.memory.owner is Owner.UNIT:
                 continue  # who drives a unit together, its intrinsics know
             memories = [buffer.memory, GLOBAL]  # what is used outside too, threads have in common
@@ -176,7 +173,8 @@ def _check_axis(
     if is_apart_along(memory, axis):
         problem = _split_up(axis, buffer, users)
     elif level_of(axis) == BLOCK_LEVEL and memory.owner is not Owner.CLUSTER:
-        problem = _unordered(axis, buffer, users) or _repeated(axis, buffer, users)
+        meeting = None if _is_independent(users) else _unordered(axis, buffer, users)
+        problem = meeting or _repeated(axis, buffer, users)
     else:
         problem = _repeated(axis, buffer, users)
     if problem is not None:
@@ -246,6 +244,12 @@ def _repeated(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, s
 def _is_instruction(stmt: Stmt) -> bool:
     """Whether the threads of a block carry it out together, as they do not loops of a behaviour."""
     return isinstance(stmt, TensorCall) and is_implemented(stmt)
+
+
+def _is_independent(users: list[_Access]) -> bool:
+    """Whether one block alone uses it, no instance of which meets another there."""
+    block = users[0].block
+    return all(user.block is block for user in users) and annotation(block, INDEPENDENT) is not None
 
 
 def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
