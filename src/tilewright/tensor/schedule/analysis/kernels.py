@@ -41,7 +41,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.ownership import is_apart_along, owning_memory
 from tilewright.tensor.regions import contains, region_over, stop_of, substitute_region
 from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
-from tilewright.tensor.schedule.analysis.concurrency import block_of_pairs
+from tilewright.tensor.schedule.analysis.concurrency import block_of_pairs, check_nesting
 from tilewright.tensor.schedule.analysis.flow import private_buffers
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import loop_ranges
@@ -82,6 +82,7 @@ MOVING = frozenset(
 
 def check_kernels(fn: Function, made: Function) -> None:
     """The kernels of `made`, which is about to take the place of `fn`, mean what they meant."""
+    check_nesting(fn, (made.body,), made.body, "nest")
     for root in kernels_of(made.body):
         _check_loops(fn, root)
         touched: dict[Buffer, list[_Access]] = {}
