@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,6 +167,20 @@ def _where_type(call: Call) -> tuple[Type, ...]:
     return (TensorType(call.tensor(1).dtype, broadcast_shapes(call, shapes)),)
 
 
+def _clip_type(call: Call) -> Sequence[Type]:
+    """That of x: bounds are broadcast to it, not it to them."""
+    check_one_dtype(call)
+    shapes = [call.tensor(at).shape for at in range(len(call.types)) if call.has(at)]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) == len(shapes):
+        whole = broadcast_shapes(call, known)
+        pairs = zip(whole, known[0], strict=False)
+        grows = any(isinstance(a, Const) and isinstance(b, Const) and a is not b for a, b in pairs)
+        if grows or len(whole) > len(known[0]):
+            raise call.error("TW1011", "clip has bounds that are larger than its input")
+    return same_type(call)
+
+
 def _clip(call: Call, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     out = x if low is None else np.maximum(x, low)
     return np.asarray(out if high is None else np.minimum(out, high))
@@ -248,7 +262,7 @@ _OTHERS = (
         "clip",
         "x kept within [low, high]; an absent bound is none.",
         (Input("x", NUMBER), Input("low", NUMBER, True), Input("high", NUMBER, True)),
-        same_type,
+        _clip_type,
         _clip,
         ELEMENTWISE,
     ),

@@ -5,7 +5,8 @@
 
 The loop is the innermost one around everything that uses the buffer. The statement that fills the
 buffer, and those before it that make what it reads, run one iteration ahead; `pipeline_loops` does
-the rest.
+the rest. Where these also fill what others use, and of which there is one for all iterations, there
+is no such plan.
 """
 
 from __future__ import annotations
@@ -41,12 +42,22 @@ def plan_double_buffers(fn: Function, ctx: PassContext) -> Function:
     if not marked:
         return fn
     plans: dict[Var, list[int]] = {}
+    loops: dict[Var, For] = {}
     for buffer, place in _homes(fn.body, marked).items():
         loop = next((p.stmt for p in place.ancestors() if isinstance(p.stmt, For)), None)
         if isinstance(loop, For) and loop.kind == SERIAL and annotation(loop, STAGE) is None:
             stages = _stages(loop, buffer)
             known = plans.get(loop.var, stages)
             plans[loop.var] = [min(a, b) for a, b in zip(stages, known, strict=True)]
+            loops[loop.var] = loop
+    for variable, loop in loops.items():
+        between = _between(loop, plans[variable])
+        homes = _homes(fn.body, between)
+        if any(
+            buffer not in fn.allocs or all(p.stmt is not loop for p in homes[buffer].ancestors())
+            for buffer in between
+        ):
+            del plans[variable]
 
     def rule(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Block) and annotation(stmt, KEY) is not None:
@@ -59,6 +70,23 @@ def plan_double_buffers(fn: Function, ctx: PassContext) -> Function:
         return stmt
 
     return replace(fn, body=rewrite(fn.body, rule))
+
+
+def _between(loop: For, stages: list[int]) -> dict[Buffer, None]:
+    """What statements of both stages use, and one of them writes."""
+    used: list[dict[Buffer, bool]] = [{}, {}]
+    for step, stage in zip(as_list(loop.body), stages, strict=True):
+        for block in blocks(step):
+            for region in block.reads:
+                used[stage].setdefault(region.buffer, False)
+            for region in block.writes:
+                used[stage][region.buffer] = True
+    first, second = used
+    return {
+        buffer: None
+        for buffer, writes in first.items()
+        if buffer in second and (writes or second[buffer])
+    }
 
 
 def _homes(root: Stmt, marked: dict[Buffer, None]) -> dict[Buffer, Place]:

@@ -109,3 +109,14 @@ def test_floats_are_followed_too():
     size_in = builder.add("cast", builder.constant(np.array([10, 7])), to=F32)
     target = builder.add("cast", builder.add("floor", builder.add("mul", size_in, scale)), to=I64)
     assert [str(x) for x in builder.known[target]] == ["5", "14"]
+
+
+@pytest.mark.parametrize(("shape", "bound"), [((2,), (2, 2)), ((2, 1), (4,)), ((2, 1), (3, 1))])
+def test_bounds_are_no_larger_than_what_they_bound(run_op, shape, bound):
+    with pytest.raises(UserError, match="TW1011"):
+        run_op("clip", np.ones(shape), None, np.ones(bound))
+
+
+def test_bounds_have_the_type_of_what_they_bound(run_op):
+    with pytest.raises(UserTypeError, match="TW1012"):
+        run_op("clip", np.ones(3, np.uint8), np.zeros((), np.int32))

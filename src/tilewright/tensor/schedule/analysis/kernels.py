@@ -41,7 +41,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.ownership import is_apart_along, owning_memory
 from tilewright.tensor.regions import contains, region_over, stop_of, substitute_region
 from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
-from tilewright.tensor.schedule.analysis.concurrency import block_of_pairs
+from tilewright.tensor.schedule.analysis.concurrency import block_of_pairs, check_nesting
 from tilewright.tensor.schedule.analysis.flow import private_buffers
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import loop_ranges
@@ -82,6 +82,7 @@ MOVING = frozenset(
 
 def check_kernels(fn: Function, made: Function) -> None:
     """The kernels of `made`, which is about to take the place of `fn`, mean what they meant."""
+    check_nesting(fn, (made.body,), made.body, "nest")
     for root in kernels_of(made.body):
         _check_loops(fn, root)
         touched: dict[Buffer, list[_Access]] = {}
@@ -94,9 +95,6 @@ def check_kernels(fn: Function, made: Function) -> None:
         for buffer, users in touched.items():
             if not any(user.writes for user in users):
                 continue
-            one = {user.block for user in users}
-            if len(one) == 1 and annotation(users[0].block, INDEPENDENT) is not None:
-                continue  # no instance of the block meets another there
             if buffer.memory.owner is Owner.UNIT:
                 continue  # who drives a unit together, its intrinsics know
             memories = [buffer.memory, GLOBAL]  # what is used outside too, threads have in common
@@ -176,7 +174,8 @@ def _check_axis(
     if is_apart_along(memory, axis):
         problem = _split_up(axis, buffer, users)
     elif level_of(axis) == BLOCK_LEVEL and memory.owner is not Owner.CLUSTER:
-        problem = _unordered(axis, buffer, users) or _repeated(axis, buffer, users)
+        meeting = None if _is_independent(users) else _unordered(axis, buffer, users)
+        problem = meeting or _repeated(axis, buffer, users)
     else:
         problem = _repeated(axis, buffer, users)
     if problem is not None:
@@ -246,6 +245,12 @@ def _repeated(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, s
 def _is_instruction(stmt: Stmt) -> bool:
     """Whether the threads of a block carry it out together, as they do not loops of a behaviour."""
     return isinstance(stmt, TensorCall) and is_implemented(stmt)
+
+
+def _is_independent(users: list[_Access]) -> bool:
+    """Whether one block alone uses it, no instance of which meets another there."""
+    block = users[0].block
+    return all(user.block is block for user in users) and annotation(block, INDEPENDENT) is not None
 
 
 def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, str] | None:
