@@ -408,9 +408,9 @@ def _panels(
         k, grouped = "k", ""
         if weights.dot is not None:
             k, grouped = f"k // {weights.dot.group}", f", k % {weights.dot.group}"
-        panel, gate, unit = f"r % {units} // {width}", f"r // {units}", f"r % {units} % {width}"
+        where, gate, unit = f"r % {units} // {width}", f"r // {units}", f"r % {units} % {width}"
         # What other blocks multiply with is not between what this one reads.
-        order = [panel, k, gate] if weights.is_whole else [gate, panel, k]
+        order = [where, k, gate] if weights.is_whole else [gate, where, k]
         places = f"{', '.join(order)}, {unit}{grouped}"
         sch.transform_layout(packed, ("write", 0), f"(r, k) -> ({places})")
     else:
