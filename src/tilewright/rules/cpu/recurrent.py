@@ -51,7 +51,7 @@ from tilewright.rules.sharing import (
     forms_terms,
 )
 from tilewright.rules.space import Column, Columns, Cost, Space, Value, doublings, unit
-from tilewright.sym import ONE, Cast, Const, Expr, Mul, Var, linear, uses_var
+from tilewright.sym import ONE, Cast, Const, Expr, Mul, Var, const, linear, uses_var
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import ALTERNATING, SCAN, Load, Range, Update
 from tilewright.tensor.passes.tails import TAILS
@@ -59,7 +59,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
 PANELS, ROWS, INNER = "panels", "rows", "inner"  # what threads share out
-VECTORS = (1, 2)  # of a panel; more share little more
+VECTORS = (1, 2, 4, 8)  # of a panel
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class Weights:
     units: int  # per gate
     unit: int  # the iterator
     ordered: bool  # rows are gate * units + unit, columns are k
+    is_whole: bool  # no other block multiplies with more gates of it
     dot: Dot | None  # the instruction that adds groups of products
 
 
@@ -348,6 +349,7 @@ def _weights(sch: Schedule, nest: Nest, context: RuleContext) -> Weights | None:
         if read is None or not isinstance(extent, Const) or len(load.index) != 2:
             return None
         units, ordered = int(extent.value), _is_ordered(nest, load, gates, int(extent.value))
+        rows = total(nest, gates) * units
         state = loads[1 - loads.index(load)]
         dot = _dot(nest, state, load, context) if ordered else None
         return Weights(
@@ -358,6 +360,7 @@ def _weights(sch: Schedule, nest: Nest, context: RuleContext) -> Weights | None:
             units,
             unit,
             ordered,
+            load.buffer.shape[0] is const(rows),
             dot,
         )
     return None
@@ -405,7 +408,10 @@ def _panels(
         k, grouped = "k", ""
         if weights.dot is not None:
             k, grouped = f"k // {weights.dot.group}", f", k % {weights.dot.group}"
-        places = f"r % {units} // {width}, {k}, r // {units}, r % {units} % {width}{grouped}"
+        where, gate, unit = f"r % {units} // {width}", f"r // {units}", f"r % {units} % {width}"
+        # What other blocks multiply with is not between what this one reads.
+        order = [where, k, gate] if weights.is_whole else [gate, where, k]
+        places = f"{', '.join(order)}, {unit}{grouped}"
         sch.transform_layout(packed, ("write", 0), f"(r, k) -> ({places})")
     else:
         sch.transform_layout(packed, ("write", 0), "(r, k) -> (k, r)")
