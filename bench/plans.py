@@ -101,14 +101,25 @@ def pool(size: int, channels: int, kernel: int, stride: int) -> str:
     }}"""
 
 
-def conv_integer(size: int, cin: int, cout: int, kernel: int, x: str) -> str:
+def conv_integer(size: int, cin: int, cout: int, kernel: int, x: str, groups: int = 1) -> str:
     """A convolution of bytes, channels last."""
     pad = kernel // 2
-    image, w, y = [1, size, size, cin], [cout, cin, kernel, kernel], [1, size, size, cout]
+    image, y = [1, size, size, cin], [1, size, size, cout]
+    w = [cout, cin // groups, kernel, kernel]
     return f"""graph @main(%x: {x}{image}, %w: i8{w}) -> (i32{y}) {{
       %y = conv_integer(%x, %w) {{strides = (1, 1), pads = {(pad,) * 4}, dilations = (1, 1),
-                                  layout = "channels_last"}}
+                                  groups = {groups}, layout = "channels_last"}}
       return %y
+    }}"""
+
+
+def product_range(m: int, k: int, n: int) -> str:
+    """A GEMM, and the greatest of its results."""
+    return f"""graph @main(%x: f32[{m}, {k}], %w: f32[{k}, {n}]) -> (f32[{m}, {n}], f32[]) {{
+      %y = matmul(%x, %w)
+      %z = relu(%y)
+      %h = reduce_max(%z) {{keepdims = false}}
+      return %z, %h
     }}"""
 
 
@@ -257,6 +268,7 @@ KERNELS = (
     Kernel("depthwise", "3x3 56x56x144", conv(56, 144, 144, 3, groups=144)),
     Kernel("depthwise", "3x3/2 28x28x192", conv(28, 192, 192, 3, 2, groups=192)),
     Kernel("depthwise", "5x5 14x14x240", conv(14, 240, 240, 5, groups=240)),
+    Kernel("depthwise", "u8 3x3 56x56x144", conv_integer(56, 144, 144, 3, "u8", 144)),
     Kernel("depthwise_nchw", "3x3 56x56x64", conv(56, 64, 64, 3, groups=64, channels_first=True)),
     Kernel("depthwise_nchw", "5x5 28x28x96", conv(28, 96, 96, 5, groups=96, channels_first=True)),
     Kernel(
@@ -274,6 +286,10 @@ KERNELS = (
     *(
         Kernel("reduction", f"rows {m}x{n}", one(f"f32[{m}, {n}]", f"f32[{m}]", SUM_ROWS), ())
         for m, n in ((128, 3072), (1, 100_000), (3136, 64))
+    ),
+    *(
+        Kernel("range", f"{m}x{k}x{n}", product_range(m, k, n))
+        for m, k, n in ((3136, 24, 144), (196, 96, 576), (128, 384, 384))
     ),
     *(
         Kernel("fused_reductions", f"softmax {m}x{n}", one(*[f"f32[{m}, {n}]"] * 2, SOFTMAX), ())

@@ -85,3 +85,66 @@ def test_a_product_of_two_that_are_quantized_on_the_way(threads):
     x = random.normal(0.5, 1, (3, 20, 32)).astype(np.float32)
     y = random.normal(-0.5, 2, (3, 32, 17)).astype(np.float32)
     check(made, threads, x=x, y=y)
+
+
+CHAIN = """
+q, s, z = DynamicQuantizeLinear (x)
+p = {product} (q, w, z)
+f = Cast <to = 1> (p)
+t = Mul (s, u)
+m = Mul (f, t)
+a = {last} (m)
+b, o, zero = DynamicQuantizeLinear (a)
+"""
+LAYERS = {
+    "product": ("float[{n}, 40] x", "uint8[{n}, 36] b", "MatMulInteger", (40, 36)),
+    "convolution": (
+        "float[1, 8, {n}, 9] x",
+        "uint8[1, 24, {n}, 9] b",
+        "ConvInteger <pads = [1, 1, 1, 1]>",
+        (24, 8, 3, 3),
+    ),
+    "depthwise": (
+        "float[1, 16, {n}, 9] x",
+        "uint8[1, 16, {n}, 9] b",
+        "ConvInteger <pads = [1, 1, 1, 1], group = 16>",
+        (16, 1, 3, 3),
+    ),
+}
+
+
+def two_layers(kind, size, last, factor=0.01):
+    """A layer whose results are quantized over the range they happen to have."""
+    given, made, product, shape = LAYERS[kind]
+    chain = CHAIN.format(product=product, last=last)
+    ends = f"g ({given}) => ({made}, float o, uint8 zero)".replace("{n}", str(size))
+    return model(f"{ends} {{{chain}}}", w=weights(np.int8, *shape), u=np.float32(factor))
+
+
+def shape_of(kind):
+    return {"product": (21, 40), "convolution": (1, 8, 11, 9), "depthwise": (1, 16, 11, 9)}[kind]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.parametrize("last", ["Relu", "Identity", "Abs"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_range_of_a_layer_is_found_where_it_is_made(kind, last, is_dynamic, threads):
+    shape = shape_of(kind)
+    made = two_layers(kind, "n" if is_dynamic else shape[-2], last)
+    x = np.random.default_rng(1).normal(0.5, 1, shape).astype(np.float32)
+    check(made, threads, x=x)
+    kernels = [each.kernel for each in tw.compile(made, threads=threads).profile(x=x).events]
+    assert any("integer" in name and "reduce" in name for name in kernels)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-45, -1e30, 3e38, np.inf, np.nan])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_ranges_of_zeros_and_beyond_numbers(kind, factor):
+    x = np.random.default_rng(1).normal(0.5, 1, shape_of(kind)).astype(np.float32)
+    check(two_layers(kind, shape_of(kind)[-2], "Identity", factor), 1, x=x)
+
+
+def test_a_range_of_nothing():
+    made = two_layers("product", "n", "Relu")
+    check(made, 1, x=np.zeros((0, 40), np.float32))

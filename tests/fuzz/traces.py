@@ -343,6 +343,14 @@ class Moves:
         block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
         self.sch.rfactor(self.rng.choice(self.loops(block)), self.rng.choice((0, 0, 1, -1)))
 
+    def rfactor_at(self) -> None:
+        block = self.block(lambda b: all(it.kind == REDUCE for it in b.iters))
+        producers = self.sch.get_producers(block)
+        loops = [loop for each in producers for loop in self.loops(each)]
+        if not loops:
+            raise Nothing
+        self.sch.rfactor_at(block, self.rng.choice(loops))
+
     def split_rfactor(self) -> None:
         block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
         loops = self.loops(block)
@@ -503,6 +511,7 @@ COMMON: dict[str, tuple[Move, int]] = {
     "transform_layout": (Moves.transform_layout, 4),
     "pad": (Moves.pad, 3),
     "rfactor": (Moves.rfactor, 2),
+    "rfactor_at": (Moves.rfactor_at, 2),
     "split_rfactor": (Moves.split_rfactor, 3),
     "decompose_reduction": (Moves.decompose_reduction, 4),
     "blockize": (Moves.blockize, 3),

@@ -170,6 +170,17 @@ def transpose_as_reshape(node: Node, around: Definitions) -> Made:
     return _remade(node, "reshape", node.inputs[0], shape=target)
 
 
+def range_of_moved(node: Node, around: Definitions) -> Made:
+    """The least or greatest of all elements, wherever they stand: max(reshape(x)) is max(x)."""
+    if node.op not in ("reduce_max", "reduce_min") or node.output.tensor.shape != ():
+        return None
+    for op in ("reshape", "transpose"):
+        inner = around.producer(node.inputs[0], op)
+        if inner is not None:
+            return _remade(node, node.op, inner.inputs[0], keepdims=False)
+    return None
+
+
 def flatten_concat(node: Node, around: Definitions) -> Made:
     """concat(concat(a, b), c) at once."""
     if node.op != "concat":
@@ -231,6 +242,7 @@ RULES: tuple[Callable[[Node, Definitions], Made], ...] = (
     merge_reshapes,
     merge_transposes,
     transpose_as_reshape,
+    range_of_moved,
     flatten_concat,
     expand_in_operand,
     constant_right,

@@ -4,7 +4,8 @@ Nodes join the groups of their producers, in order, where one nest of loops, or 
 their rows, computes all:
 
 - a product (matmul, convolution, attention) with the element-wise work, reshapes and transposes
-  behind it; never two products;
+  behind it, and the least and greatest of its results, which are found as they come; never two
+  products;
 - reductions along the same axes of the same rows, with the element-wise work before, between and
   behind them;
 - chains of element-wise and injective work.
@@ -71,6 +72,7 @@ class Kind(IntEnum):
 
 MAP, ROWS, PRODUCT = Kind
 KINDS = {ELEMENTWISE: MAP, BROADCAST: MAP, INJECTIVE: MAP, REDUCTION: ROWS, COMPLEX: PRODUCT}
+RANGES = ("reduce_max", "reduce_min")  # in whatever order they are found
 REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
 PLACES = 16  # at which one kernel reads a value: concats of concats double them each time
 
@@ -318,14 +320,40 @@ class _Fusion:
         kinds = {self.kind[one], self.kind[other]}
         if MAP in kinds:
             return True
+        if kinds == {PRODUCT, ROWS}:
+            return self._is_range(other)
         if kinds != {ROWS} or self.rows[one] is None or self.rows[other] is None:
             return False
         a, b = self.rows[one], self.rows[other]
         return a is not None and b is not None and a.axes == b.axes and _same(a.shape, b.shape)
 
+    def _is_range(self, group: int) -> bool:
+        """Whether a group is the least or greatest of all elements, on a CPU: blocks of a GPU that
+        make parts of them do not wait for each other."""
+        nodes = [self.nodes[at] for at in self.groups.members[group]]
+        rows = self.rows[group]
+        return (
+            self.is_cpu
+            and len(nodes) == 1
+            and nodes[0].op in RANGES
+            and rows is not None
+            and len(rows.axes) == len(rows.shape)
+        )
+
+    def _waits_for_range(self, at: int, group: int) -> bool:
+        """Whether a node needs, for many elements, one value of all results of a product."""
+        node = self.nodes[at]
+        if self.kind[group] != PRODUCT or self.rows[group] is None:
+            return False
+        made = [v for v in node.inputs if v is not None and v in self.at]
+        scalars = [v for v in made if self._group(v) == group and elements(v) == 1]
+        return bool(scalars) and elements(node.outputs[0]) > 1
+
     def _is_worth(self, at: int, value: Value) -> bool:
         """Whether a node should be computed where one of its inputs is."""
         node, group = self.nodes[at], self._group(value)
+        if self._waits_for_range(at, group):
+            return False
         pattern, kind = OPS[node.op].pattern, self.kind[group]
         shape, given = node.outputs[0].tensor.shape or (), value.tensor.shape or ()
         if pattern == REDUCTION:

@@ -19,6 +19,7 @@ from tilewright.rules.cpu.gemm_dot import GEMM_DOT
 from tilewright.rules.cpu.gemv import GEMV
 from tilewright.rules.cpu.grouped import GROUPED
 from tilewright.rules.cpu.pooling import POOLING
+from tilewright.rules.cpu.ranges import RANGE
 from tilewright.rules.cpu.recurrent import RECURRENT
 from tilewright.rules.cpu.reduction import REDUCTION
 from tilewright.rules.cpu.transpose import TRANSPOSE
@@ -41,6 +42,7 @@ RULES: RuleSet = (
     (GEMV,),
     (DOT_TILES,),
     (GEMM,),
+    (RANGE,),
     (FUSED_REDUCTIONS,),
     (REDUCTION,),
     (TRANSPOSE,),

@@ -97,7 +97,13 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     seen = (positions - 1) * found.strides[-1] + kernel[-1]
     seen = np.where(c["unroll_kernel"] == 1, seen, positions * kernel[-1])
     loads = others * (seen + kernel[-1])
-    sums = depth * positions * vectors_of(found, context)
+    beside = vectors_of(found, context)
+    sums = depth * positions * beside
+    if found.x.buffer.dtype.bits < _sum_bits(found):
+        # Narrow numbers are widened as they are loaded; of integers, a multiplication and an
+        # addition take the place of one instruction.
+        apart = 2 if found.nest.block.writes[0].buffer.dtype.is_int else 1
+        sums = apart * sums + beside * loads
     tile = np.maximum(sums / machine.fma_per_cycle, loads / machine.loads_per_cycle)
     tile = np.maximum(tile, chain_cycles(depth, sums + loads, machine))
     tile = tile + others * np.where(c["unroll_kernel"] == 1, 1, kernel[-1])

@@ -155,9 +155,9 @@ def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -
     init: Stmt | None = None
     if reducing:
         body: Stmt = Update(update.reducer, parts, index, tuple(values), update.loc)
-        init = _stores(parts, index, update.reducer.identity)
+        init = stores_of(parts, index, update.reducer.identity)
     else:  # each part is one value, and combined with the identity still is
-        body = _stores(parts, index, values)
+        body = stores_of(parts, index, values)
     reads, writes = access_regions(body, init, iters)
     name = fresh_block_name(fn, f"{block.name}_rf")
     predicate = sym.all_of(*kept)
@@ -167,7 +167,8 @@ def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -
     return copied
 
 
-def _stores(buffers: Sequence[Buffer], index: tuple[Expr, ...], values: Sequence[Expr]) -> Stmt:
+def stores_of(buffers: Sequence[Buffer], index: tuple[Expr, ...], values: Sequence[Expr]) -> Stmt:
+    """One value to each buffer, at the same place."""
     return seq(*[Store(b, index, value) for b, value in zip(buffers, values, strict=True)])
 
 

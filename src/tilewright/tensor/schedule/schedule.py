@@ -47,6 +47,7 @@ from tilewright.tensor.schedule.reorder import reorder
 from tilewright.tensor.schedule.reverse_compute_at import reverse_compute_at
 from tilewright.tensor.schedule.reverse_compute_inline import reverse_compute_inline
 from tilewright.tensor.schedule.rfactor import rfactor
+from tilewright.tensor.schedule.rfactor_at import rfactor_at
 from tilewright.tensor.schedule.sample import sample_choice, sample_tile
 from tilewright.tensor.schedule.set_scope import set_scope
 from tilewright.tensor.schedule.software_pipeline import check_plans, software_pipeline
@@ -379,6 +380,11 @@ class Schedule:
         """Each iteration of a reduce loop gets a result of its own; a final block reduces those."""
         made = self._apply("rfactor", rfactor, _var(loop), factor_axis)
         return self._record("rfactor", {"loop": loop, "factor_axis": factor_axis}, BlockRef(made))
+
+    def rfactor_at(self, block: BlockRef, loop: LoopRef) -> BlockRef:
+        """What a loop makes of the operand of a reduction is reduced there; those parts after."""
+        made = self._apply("rfactor_at", rfactor_at, _name(block), _var(loop))
+        return self._record("rfactor_at", {"block": block, "loop": loop}, BlockRef(made))
 
     def blockize(self, loop: LoopRef) -> BlockRef:
         """The nest under a loop becomes one block around a smaller one."""

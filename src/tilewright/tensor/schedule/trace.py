@@ -196,6 +196,7 @@ PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
         "reverse_compute_at",
         "reverse_compute_inline",
         "rfactor",
+        "rfactor_at",
         "sample_choice",
         "sample_tile",
         "set_scope",

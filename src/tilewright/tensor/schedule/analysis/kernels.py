@@ -75,6 +75,7 @@ MOVING = frozenset(
         "reverse_compute_at",
         "reverse_compute_inline",
         "rfactor",
+        "rfactor_at",
         "set_scope",
     )
 )
