@@ -247,7 +247,8 @@ class _Spans:
         return None if value is None else self.known.get(value)
 
     def learn(self, node: Node) -> None:
-        if node.op in WHOLE:
+        # A shape that only a run tells is not made twice: it defines sizes.
+        if node.op == "concat" or (node.op in WHOLE and not any(node.inputs[1:])):
             self.made[node.output] = node
         find = _LEARN.get(node.op)
         if node.op in MOVES:
