@@ -16,7 +16,7 @@ from tilewright.base.errors import CompilerBug, ExecutionError, TilewrightError,
 from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import Call, Op, as_arrays
-from tilewright.graph.types import TensorType, Type
+from tilewright.graph.types import TensorType, Type, is_tensor
 from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
 Progress = Callable[[str, int, int], None]  # the operator, how many are done, of how many
@@ -51,7 +51,8 @@ Calls = dict[Node, tuple[Op, Call]]  # of nodes whose attributes are the same in
 class Interpreter:
     """Runs graphs; control-flow operators call back into `run` for their bodies.
 
-    `calls` keeps what nodes mean from run to run; with it, arguments are trusted.
+    `calls` keeps what nodes mean from run to run; with it, arguments that native code can hold are
+    trusted.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class Interpreter:
         try:
             for param, arg in zip(graph.params, args, strict=True):
                 self._bind(param.type, arg)
-                if self.calls is None and not self._fits(param.type, arg):
+                is_trusted = self.calls is not None and is_tensor(param.type)
+                if not is_trusted and not self._fits(param.type, arg):
                     raise UserError(
                         "TW1013", f"%{param.name} of @{graph.name} is {param.type}, got {_of(arg)}"
                     )

@@ -9,8 +9,8 @@ so that an index outside of its dimension is an error, as in the reference; kern
 read inside the tensor in any case. Indices that are provably inside are left alone: constants,
 positions that other operators found, and what is only moved or clamped of them.
 
-Indices that were spread out, as those of x[i[:, None], j] are, are checked before that, and spread
-out anew for each reader: nobody else needs them, so that they are never in memory.
+Indices that are broadcast, as those of x[i[:, None], j] are, are checked before that, and broadcast
+anew for each reader: nobody else needs them, so that they are never in memory.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def _checked(
 def _sources(
     indices: Value, limits: tuple[Expr, ...], spans: _Spans
 ) -> dict[Value, tuple[Expr, ...]] | None:
-    """What indices are moved and spread out from, each with its limits.
+    """What indices are moved and broadcast from, each with its limits.
 
-    None where nothing is spread, or something to places of which there may be none, as then it need
+    None where nothing is broadcast, or something to a shape that may be empty, as then it need
     not be inside.
     """
     found: dict[Value, tuple[Expr, ...]] = {}
-    is_spread = False
+    is_broadcast = False
     stack = [(indices, limits, True)]
     while stack:
         value, dims, is_read = stack.pop()
@@ -118,9 +118,9 @@ def _sources(
             source = made.inputs[0]
             assert source is not None
             if made.op == "expand":
-                is_spread, is_read = True, is_read and _is_kept(source, value)
+                is_broadcast, is_read = True, is_read and _is_kept(source, value)
             stack.append((source, dims, is_read))
-    return found if is_spread else None
+    return found if is_broadcast else None
 
 
 def _parts(made: Node, dims: tuple[Expr, ...]) -> list[tuple[Value, tuple[Expr, ...]]] | None:
@@ -134,9 +134,9 @@ def _parts(made: Node, dims: tuple[Expr, ...]) -> list[tuple[Value, tuple[Expr, 
     return [(value, (dim,)) for value, dim in zip(values, dims, strict=True)]
 
 
-def _is_kept(source: Value, spread: Value) -> bool:
-    """Whether every element of a tensor is surely among those that it is spread to."""
-    before, after = source.tensor.shape, spread.tensor.shape
+def _is_kept(source: Value, broadcast: Value) -> bool:
+    """Whether every element of a tensor is surely among those that it is broadcast to."""
+    before, after = source.tensor.shape, broadcast.tensor.shape
     if before is None or after is None:
         return False
     padded = (*[ONE] * (len(after) - len(before)), *before)
@@ -147,7 +147,7 @@ def _is_kept(source: Value, spread: Value) -> bool:
 
 
 def _remade(indices: Value, safe: dict[Value, Value], spans: _Spans, nodes: list[Node]) -> Value:
-    """Indices moved and spread out anew, from sources that are inside."""
+    """Indices moved and broadcast anew, from sources that are inside."""
     done = dict(safe)
     stack = [indices]
     while stack:
@@ -247,7 +247,8 @@ class _Spans:
         return None if value is None else self.known.get(value)
 
     def learn(self, node: Node) -> None:
-        if node.op in WHOLE:
+        # A dynamic shape is not made twice: it defines sizes.
+        if node.op == "concat" or (node.op in WHOLE and not any(node.inputs[1:])):
             self.made[node.output] = node
         find = _LEARN.get(node.op)
         if node.op in MOVES:

@@ -38,7 +38,7 @@ def trim(node: Node, scope: Scope) -> Replacement:
         return None
     time = _time(gates)
     known = scope.constant(lengths)
-    if known is not None and isinstance(time, Const) and known.min() >= time.value:
+    if known is not None and isinstance(time, Const) and (known >= time.value).all():
         inputs = (*node.inputs[:at], None, *node.inputs[at + 1 :])
         return [remade(node, node.op, *inputs, **dict(node.attributes))]
     if time is ONE or time is ZERO:
@@ -63,7 +63,7 @@ def _longest(lengths: Value, steps: Steps) -> Value | int:
     """How many steps the longest sequence has."""
     known = steps.scope.constant(lengths)
     if known is not None:
-        return max(int(known.max()), 0)
+        return int(known.max(initial=0))
     longest = steps.add("reduce_max", steps.add("cast", lengths, to=I64), axes=(0,), keepdims=True)
     return steps.add("maximum", longest, steps.constant([0], longest.tensor, "none"))
 
