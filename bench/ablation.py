@@ -33,7 +33,7 @@ from tilewright.base.target import CPU
 from tilewright.driver.pipelines import PIPELINES
 
 # Without these there is no model to compile, or nothing changes but the time to compile.
-NEEDED = {"infer_shapes", "remove_dead_nodes", "enclose_nodes", "canonicalize", "decompose"}
+NEEDED = {"infer_shapes", "remove_dead_nodes", "fuse_single_nodes", "canonicalize", "decompose"}
 NOISE = 0.97  # factors this close to 1 are no loss
 ROUNDS = 6
 SAME = 0.0  # in place of a time: the code is that of the whole compiler

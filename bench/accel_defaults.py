@@ -43,7 +43,7 @@ TARGET = Target.parse("vta-sim")
 NAMES = ("ResNet-18", "ResNet-50", "MobileNet-V2")
 WIDE = Target.parse("vta-sim -bus=1024")  # what a plan takes there, the units take
 SURE = 1.01  # what the least time of a plan may be too high
-MOST_OVER = 1.15  # what a prediction may be too high: the figures say what it was at most
+MAX_OVER = 1.15  # what a prediction may be too high: the figures say what it was at most
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def compare(points: int, until: float, operator: Operator) -> Compared | None:
     timed = left = 0
     worst = 0.0
     for row in np.argsort(cost.cycles, kind="stable"):
-        if least[row] > best * SURE or cost.cycles[row] > best * MOST_OVER:
+        if least[row] > best * SURE or cost.cycles[row] > best * MAX_OVER:
             continue
         if time.time() > until:
             left += 1
@@ -163,7 +163,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
             "prediction over cycles, largest",
             max(one.over_predicted for one in found),
             "x",
-            MOST_OVER,
+            MAX_OVER,
         ),
         report.at_least(
             "points", sum(one.points - one.left for one in found) / seconds, "1/s of a core", 20

@@ -39,7 +39,7 @@ WANT = {
 }  # fmt: skip
 NAMES = {"f32": gpu_zoo.NAMES, "f16": HALVES}
 TOLERANCE = {"f32": 2e-3, "f16": 3e-2}  # of the largest output, of a deep model
-MOST_OUTSIDE = 0.10  # of a model's time
+MAX_OUTSIDE = 0.10  # of a model's time
 LATE, LEAST_GAIN = "without dependent launch", 0.99  # 1, and what a clock's jitter takes
 CHAINED = "with chains"
 
@@ -198,7 +198,7 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     traces = [found for _ in range(TRACES) if (found := traced(runs["ours"]))]
     if traces:
         idle = min(map(outside, traces))
-        shown.append(report.at_most(f"{name}: outside kernels", idle, "", MOST_OUTSIDE))
+        shown.append(report.at_most(f"{name}: outside kernels", idle, "", MAX_OUTSIDE))
     ratio = best / median["ours"]
     want = WANT.get((options.precision, options.batch), {}).get(name)
     speed = f"{name}: faster than torch"

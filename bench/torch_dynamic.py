@@ -26,7 +26,7 @@ from tilewright.plugins.torch import tilewright
 from tilewright.plugins.torch.graphs import NativeGraph
 
 OURS = "tilewright"
-MOST, MOST_DYNAMIC = 2, 1  # compilations of one graph
+MOST, MAX_DYNAMIC = 2, 1  # compilations of one graph
 Inputs = Callable[[int, int], tuple[torch.Tensor, ...]]
 
 
@@ -114,7 +114,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for name, (model, inputs) in models().items():
         if not re.search(options.filter, name):
             continue
-        for dynamic, most in ((None, MOST), (True, MOST_DYNAMIC)):
+        for dynamic, most in ((None, MOST), (True, MAX_DYNAMIC)):
             found = count(model, inputs, options.sizes, dynamic, options.backend)
             label = f"{name}, dynamic=True" if dynamic else name
             ok = 1 <= found <= most

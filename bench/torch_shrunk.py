@@ -15,7 +15,7 @@ import torch
 
 Inputs = Callable[[int], dict[str, Any]]  # by batch size
 
-MOST_PARAMETERS = 40_000_000
+MAX_PARAMETERS = 40_000_000
 TOKENS, WORDS = 12, 128  # of a text, of a vocabulary
 SAMPLES, FRAMES = 3200, 50  # of sound, of its spectra
 PATCHES = 4  # along each side of an image
@@ -54,7 +54,7 @@ def build(name: str) -> tuple[torch.nn.Module, Inputs]:
         try:
             with torch.device("meta"):
                 parameters = sum(x.numel() for x in AutoModel.from_config(config).parameters())
-            if parameters > MOST_PARAMETERS:
+            if parameters > MAX_PARAMETERS:
                 raise ValueError(f"{parameters} parameters are too many to try")
             model = AutoModel.from_config(config).eval()
             return model, _inputs(model, config)

@@ -37,12 +37,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 from workers import Lost, run_jobs
 
 OURS, EAGER, INDUCTOR = "tilewright", "eager", "inductor"
-MOST_SECONDS = 1800.0  # for one model
+MAX_SECONDS = 1800.0  # for one model
 STEPS, PROMPT, TOKENS = 20, 32, 64
 WANT_MODELS, WANT_FIRST, WANT_CACHED, WANT_TEXT, WANT_TRAINING = 1.5, 0.4, 0.8, 2.0, 1.0
-MOST_OVERHEAD_US = 40.0
+MAX_OVERHEAD_US = 40.0
 BATCH = 8  # of training
-MOST_LOSS_OFF = 1e-3  # f32, sums in another order, over all steps
+MAX_LOSS_OFF = 1e-3  # f32, sums in another order, over all steps
 # Words, images and sound; sizes that people deploy. (class, config, input)
 WORDS, IMAGE, SOUND = "words", "image", "sound"
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -178,7 +178,7 @@ def _leaves(made: Any) -> list[torch.Tensor]:
 def alone(function: str, what: str, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
     """Each job, named by its first field, with what a process of its own made of it; it is said
     which gave nothing."""
-    ends = run_jobs("torch_speed", function, jobs, workers=1, seconds=MOST_SECONDS, most=1)
+    ends = run_jobs("torch_speed", function, jobs, workers=1, seconds=MAX_SECONDS, most=1)
     for job, end in report.tracked(ends, what, len(jobs)):
         if isinstance(end, Lost):
             print(f"{what} {job[0]}: {end.why}", flush=True)
@@ -277,7 +277,7 @@ def measure_overhead(options: argparse.Namespace) -> list[Figure]:
     with torch.no_grad():
         times = report.interleaved({"compile": lambda: compiled(x), "own": lambda: ahead(x)})
     spent = 1e6 * (times["compile"] - times["own"])
-    return [report.at_most("overhead, 300 parameters", spent, "us", MOST_OVERHEAD_US)]
+    return [report.at_most("overhead, 300 parameters", spent, "us", MAX_OVERHEAD_US)]
 
 
 # ------------------------------------------------------------------------------------ training
@@ -387,7 +387,7 @@ def measure_training(options: argparse.Namespace) -> list[Figure]:
                 "x",
                 WANT_TRAINING,
             ),
-            report.at_most(f"losses of {name}, greatest difference", off, "", MOST_LOSS_OFF),
+            report.at_most(f"losses of {name}, greatest difference", off, "", MAX_LOSS_OFF),
         ]
     return figures
 

@@ -43,7 +43,7 @@ from tilewright.driver.tuning.device import Version
 ROOT = Path(__file__).parent
 ZOO = ROOT / "models"
 PAIRS, PAIRS_S = 41, 4.0  # of a comparison after tuning, at most
-LEAST_BUILDS, MOST_BUILDS = 3, 9  # of modules to compare,
+LEAST_BUILDS, MAX_BUILDS = 3, 9  # of modules to compare,
 BUILDS_SHARE = 0.1  # and more than the least while that much of the time of tuning is left
 GPU_RUNS, GPU_MODELS = 20, ("gemm", "resnet18")
 KERNELS_SHOWN = 12  # of a model, the costliest
@@ -166,7 +166,7 @@ def gain_of(made: Tuned) -> float:
     pairs = [in_turns(made.run(made.untuned), made.run(made.tuned))]
     kept: list[tuple[Any, Any]] = []
     latest = time.perf_counter() + BUILDS_SHARE * made.outcome.seconds
-    while len(pairs) < LEAST_BUILDS or (len(pairs) < MOST_BUILDS and time.perf_counter() < latest):
+    while len(pairs) < LEAST_BUILDS or (len(pairs) < MAX_BUILDS and time.perf_counter() < latest):
         kept.append(made.built())  # these keep their memory: the next have others
         pairs.append(in_turns(*map(made.run, kept[-1])))
     gain, told = geometric_mean([pair.gain for pair in pairs]), made.outcome

@@ -14,7 +14,7 @@
 
 #include "dlpack.h"
 
-enum { MOST_TENSORS = 8, MOST_DIMS = 8 };
+enum { MAX_TENSORS = 8, MAX_DIMS = 8 };
 typedef int32_t (*model)(const DLTensor *const *args, int32_t n_args);
 
 static double now_ms(void) {
@@ -29,7 +29,7 @@ static const struct {
 } types[] = {{"f32:", {kDLFloat, 32, 1}}, {"i64:", {kDLInt, 64, 1}}, {"bool:", {kDLBool, 8, 1}}};
 
 /* A tensor of the host by its type and dims; returns its bytes. */
-static size_t parse(const char *text, int64_t dims[MOST_DIMS], DLTensor *made) {
+static size_t parse(const char *text, int64_t dims[MAX_DIMS], DLTensor *made) {
   DLTensor tensor = {NULL, {kDLCPU, 0}, 0, types[0].type, dims, NULL, 0};
   for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
     size_t length = strlen(types[i].name);
@@ -38,7 +38,7 @@ static size_t parse(const char *text, int64_t dims[MOST_DIMS], DLTensor *made) {
     text += length;
   }
   size_t count = 1;
-  for (const char *at = text; *at && tensor.ndim < MOST_DIMS;) {
+  for (const char *at = text; *at && tensor.ndim < MAX_DIMS;) {
     char *end;
     dims[tensor.ndim] = strtoll(at, &end, 10);
     count *= (size_t)dims[tensor.ndim++];
@@ -52,7 +52,7 @@ static size_t parse(const char *text, int64_t dims[MOST_DIMS], DLTensor *made) {
 
 int main(int argc, char **argv) {
   int n_tensors = (argc - 3) / 2, calls = (argc - 3) % 2 ? atoi(argv[argc - 1]) : 1;
-  if (n_tensors < 2 || n_tensors > MOST_TENSORS) return 2;
+  if (n_tensors < 2 || n_tensors > MAX_TENSORS) return 2;
   double begun = now_ms();
   void *library = dlopen(argv[1], RTLD_NOW);
   model run = library ? (model)(uintptr_t)dlsym(library, argv[2]) : NULL;
@@ -62,9 +62,9 @@ int main(int argc, char **argv) {
     fprintf(stderr, "%s\n", dlerror());
     return 1;
   }
-  int64_t dims[MOST_TENSORS][MOST_DIMS];
-  DLTensor tensors[MOST_TENSORS];
-  const DLTensor *args[MOST_TENSORS];
+  int64_t dims[MAX_TENSORS][MAX_DIMS];
+  DLTensor tensors[MAX_TENSORS];
+  const DLTensor *args[MAX_TENSORS];
   size_t size = 0; /* of the last, the output */
   char **pairs = argv + 3;
   for (int i = 0; i < n_tensors; ++i) {

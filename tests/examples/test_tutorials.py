@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tools" / "site"))
 
 from tutorials import FOLDER, cells_of, kept_at, names
 
-MOST_LINES = {"miniature": 400, "accelerator": 300}
+MAX_LINES = {"miniature": 400, "accelerator": 300}
 
 
 @pytest.mark.parametrize("name", names())
@@ -34,9 +34,9 @@ def test_a_tutorial_runs(name, tmp_path):
     assert done.stdout
 
 
-@pytest.mark.parametrize("name", MOST_LINES)
+@pytest.mark.parametrize("name", MAX_LINES)
 def test_tutorials_that_build_a_whole_stay_small(name):
-    assert (FOLDER / f"{name}.py").read_text().count("\n") <= MOST_LINES[name]
+    assert (FOLDER / f"{name}.py").read_text().count("\n") <= MAX_LINES[name]
 
 
 def test_a_tutorial_is_cut_into_text_and_code():

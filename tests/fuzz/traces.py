@@ -84,7 +84,7 @@ def random_trace(
             out.refused[name] += 1
             out.codes[error.code] += 1
         else:
-            if iterations(out.schedule.function) > MOST_ITERATIONS:  # splits that cover too much
+            if iterations(out.schedule.function) > MAX_ITERATIONS:  # splits that cover too much
                 out.schedule.restore(point)
                 continue
             for step in out.schedule.trace.steps[steps:]:
@@ -94,7 +94,7 @@ def random_trace(
 
 
 EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave", "part_terms", "rows")
-MOST_ITERATIONS = 50_000  # of all blocks together: what the interpreter does in a second
+MAX_ITERATIONS = 50_000  # of all blocks together: what the interpreter does in a second
 
 
 def iterations(fn: Function) -> int:

@@ -34,27 +34,27 @@ static struct {
 static int n_memory;
 
 enum kind { KERNEL, COPY, NODE };
-enum { MOST_OPS = 512, MOST_VALUES = 7, MOST_DEPTH = 8, MOST_HANDLES = 64 };
+enum { MAX_OPS = 512, MAX_VALUES = 7, MAX_DEPTH = 8, MAX_HANDLES = 64 };
 struct graph {
   int count;
   struct op {
     enum kind kind;
     const char *name;
-    uint64_t values[MOST_VALUES]; /* of a kernel that decides; of a copy: to, from, bytes */
+    uint64_t values[MAX_VALUES]; /* of a kernel that decides; of a copy: to, from, bytes */
     uint64_t handle;
     int runs_again;
     struct graph *inside;
-  } ops[MOST_OPS];
+  } ops[MAX_OPS];
 };
-static struct graph *captured[MOST_DEPTH]; /* the last is recorded into, whatever the stream */
+static struct graph *captured[MAX_DEPTH]; /* the last is recorded into, whatever the stream */
 static int depth;
-static unsigned handles[MOST_HANDLES];
+static unsigned handles[MAX_HANDLES];
 static uint64_t n_handles = 1;
 
 static struct op *recorded(enum kind kind) {
   struct graph *into = captured[depth - 1];
   struct op *made = &into->ops[into->count++];
-  if (into->count == MOST_OPS) abort();
+  if (into->count == MAX_OPS) abort();
   made->kind = kind;
   return made;
 }
@@ -274,7 +274,7 @@ int cuStreamBeginCaptureToGraph(void *stream, void *graph, void **waits, const v
 }
 int cuGraphConditionalHandleCreate(uint64_t *handle, void *graph, void *context, unsigned value,
                                    unsigned flags) {
-  if (n_handles == MOST_HANDLES) abort();
+  if (n_handles == MAX_HANDLES) abort();
   *handle = n_handles++;
   return graph == captured[depth - 1] && context && !value && !flags ? 0 : 1;
 }

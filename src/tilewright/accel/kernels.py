@@ -41,7 +41,7 @@ COLUMNS = {
     "shift": (AUX, 2),
     **dict.fromkeys(("old", "acc", "out"), (DST, 0)),
 }
-MOST_LANES = 16  # that a kernel computes at once
+MAX_LANES = 16  # that a kernel computes at once
 Entry = tuple[Buffer, Expr]  # of a memory
 
 
@@ -169,8 +169,8 @@ def scheduled_kernel(name: str, g: Geometry, target: Target) -> Function:
 
 
 def _vectorize(sch: Schedule, loop: LoopRef, extent: int) -> None:
-    if extent > MOST_LANES and extent % MOST_LANES == 0:
-        _, loop = sch.split(loop, [None, MOST_LANES])
+    if extent > MAX_LANES and extent % MAX_LANES == 0:
+        _, loop = sch.split(loop, [None, MAX_LANES])
     sch.vectorize(loop)
 
 

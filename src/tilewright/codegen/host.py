@@ -50,7 +50,7 @@ from tilewright.sym import Expr, Size, Var
 from tilewright.tensor.ir import FLAT, Buffer, Function, seq
 
 # The head of tw_call: the table of constants, the function that gives outputs.
-MOST_BYTES = 1 << 62  # no machine has as many: asking for them fails
+MAX_BYTES = 1 << 62  # no machine has as many: asking for them fails
 CALL = "{ ptr, ptr }"
 MAX_SIZE = 1 << 40
 TABLE = "#kernels"  # among the constants: two addresses per site, an adapter and packed weights
@@ -152,7 +152,7 @@ class _Host:
         if not slots:
             return
         if self.plan.offsets is not None:
-            arena_bytes = min(self.plan.arena_bytes or 0, MOST_BYTES)
+            arena_bytes = min(self.plan.arena_bytes or 0, MAX_BYTES)
             arena = b.call("tw_call_arena", "ptr", self.call, i64(arena_bytes))
             self._check_memory(arena)
             for slot, offset in zip(slots, self.plan.offsets, strict=True):

@@ -16,7 +16,7 @@ from tilewright.codegen.builder import FunctionText, Value, i64, splat
 from tilewright.codegen.types import element_of, mangled, memory_type, register_type, vector
 
 WIDEST_SHUFFLE = 4  # strides up to this are loaded whole and shuffled
-MOST_RUNS = 4  # lanes scattered over more runs of elements are gathered
+MAX_RUNS = 4  # lanes scattered over more runs of elements are gathered
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,10 @@ class Accesses:
         """Lanes at known distances: the few runs they lie in, then the lanes picked out."""
         runs = _runs(place.offsets)
         width = max((stop - start for start, stop in runs), default=1)
-        if mask is None and (width == 1 or len(runs) > MOST_RUNS):
+        if mask is None and (width == 1 or len(runs) > MAX_RUNS):
             runs = _part(place.offsets, place.part) or runs
             width = runs[0][1] - runs[0][0] if len(runs) == 1 else 1
-        if mask is not None or width == 1 or len(runs) > MOST_RUNS:
+        if mask is not None or width == 1 or len(runs) > MAX_RUNS:
             return self._gather(place, self._indices(place, lanes), lanes, mask)
         element = memory_type(place.element)
         align = place.element.size_bytes & -place.element.size_bytes

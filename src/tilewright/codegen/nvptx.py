@@ -48,7 +48,7 @@ from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
 from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.passes.share_steps import WAIT as STREAM_WAIT
+from tilewright.tensor.passes.split_stream_k import WAIT as STREAM_WAIT
 from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED, Owner
 from tilewright.tensor.visit import exprs, rewrite, walk
 

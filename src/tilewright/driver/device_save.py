@@ -160,10 +160,10 @@ def size_sets(program: Program, asked: Mapping[str, Sequence[int]]) -> list[dict
             f"tell which it is saved for, save(path, sizes={{{example}}}), or fix them in compile",
         )
     rows = list(product(*(dict.fromkeys(asked[name]) for name in names)))
-    if not 0 < len(rows) <= MOST_VARIANTS:
+    if not 0 < len(rows) <= MAX_VARIANTS:
         raise _unsaved(
             f"{len(rows)} sets of sizes are asked for",
-            f"ask for 1 to {MOST_VARIANTS} combinations",
+            f"ask for 1 to {MAX_VARIANTS} combinations",
         )
     return [dict(zip(sizes, row, strict=True)) for row in rows]
 
@@ -172,7 +172,7 @@ def _unsaved(what: str, help: str) -> UserError:
     return UserError("TW6015", f"the model cannot be saved for a GPU: {what}", help=help)
 
 
-MOST_VARIANTS = 256  # sets of sizes in one library
+MAX_VARIANTS = 256  # sets of sizes in one library
 
 
 Walked = Callable[[Places, Ready, list[Place], list[Place], dict[Var, int]], list[Any]]

@@ -41,12 +41,12 @@ from tilewright.rules.rule import Choice, Decision, Refusal
 from tilewright.sym import Expr, Var
 from tilewright.tensor.constants import Packed, Split, split_constant_blocks
 from tilewright.tensor.dependent_launch import WEIGHTS
+from tilewright.tensor.flops import flops_of
 from tilewright.tensor.in_place import in_place_pairs
 from tilewright.tensor.ir import ExternCall, Function, TensorCall, annotated, sizes_of
 from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.visit import walk
-from tilewright.tensor.work import flops_of
 from tilewright.tune.sketch import SKETCH, sketched
 
 

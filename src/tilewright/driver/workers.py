@@ -27,7 +27,7 @@ from tilewright.base.host import host_cores
 from tilewright.driver.kernels import Job, Kernel, PackerJob
 
 LENGTH = struct.Struct("<Q")
-MOST_AHEAD = 8  # processes that start before it is known how many jobs there are
+MAX_AHEAD = 8  # processes that start before it is known how many jobs there are
 
 
 def write_message(stream: IO[bytes], message: Any) -> None:
@@ -134,7 +134,7 @@ class Workers:
 
     def start(self) -> None:
         """Start processes: they load the compiler while there are no jobs yet."""
-        self._spare = started_workers(min(self._count, MOST_AHEAD))
+        self._spare = started_workers(min(self._count, MAX_AHEAD))
         self._all += self._spare
 
     def submit(self, job: Job | PackerJob, use_cache: bool) -> Future[Any]:

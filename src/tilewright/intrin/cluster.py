@@ -25,8 +25,8 @@ CLUSTER = declare_scope(
     MemoryScope("shared.cluster", Owner.CLUSTER, is_addressable=False, alignment_bytes=128)
 )
 CLUSTER_SCOPE = CLUSTER.reference
-MOST_BLOCKS = 8  # of a cluster, on every GPU that has them
-PARTS = Parameter("parts", 2, MOST_BLOCKS)
+MAX_BLOCKS = 8  # of a cluster, on every GPU that has them
+PARTS = Parameter("parts", 2, MAX_BLOCKS)
 SUMS = ("f32", "i32")
 SUM_BYTES = 4
 

@@ -6,7 +6,7 @@ from tilewright import sym, te
 from tilewright.base.dtype import I64, INDEX
 from tilewright.graph.ops.slices import kept_axes
 from tilewright.lower.base import Lowering, Use, front_axis
-from tilewright.lower.merge import load, merge_sort
+from tilewright.lower.merge_sort import load, merge_sort
 from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import BufferView, Tensor

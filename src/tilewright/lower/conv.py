@@ -13,7 +13,7 @@ from tilewright import sym, te
 from tilewright.base.dtype import I32
 from tilewright.lower.axes import items
 from tilewright.lower.base import Lowering, Refusal, Use, split_index, static, wide
-from tilewright.lower.images import compute_image, image, image_shape, is_last
+from tilewright.lower.image_layout import compute_image, image, image_shape, is_last
 from tilewright.lower.linalg import less_zero
 from tilewright.lower.windows import Window
 from tilewright.lower.winograd import can_winograd, lower_winograd

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright import sym, te
 from tilewright.base.dtype import I64
 from tilewright.lower.base import Lowering, Use, wide_type
-from tilewright.lower.merge import load
+from tilewright.lower.merge_sort import load
 from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import BufferView, Tensor

@@ -23,8 +23,8 @@ from tilewright.lower.base import (
     static,
     wide_type,
 )
+from tilewright.lower.scatter import Lines, by_order
 from tilewright.lower.statements import loops, procedure, seq, store, when
-from tilewright.lower.updates import Lines, by_order
 from tilewright.sym import ONE, Expr
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Stmt

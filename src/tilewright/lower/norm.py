@@ -20,7 +20,7 @@ from tilewright.lower.base import (
     wide,
     wide_type,
 )
-from tilewright.lower.images import compute_image, image, is_last
+from tilewright.lower.image_layout import compute_image, image, is_last
 from tilewright.lower.reduction import best, reduced
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor

@@ -15,7 +15,7 @@ from tilewright.lower.base import (
     wide,
     wide_type,
 )
-from tilewright.lower.images import compute_image, image
+from tilewright.lower.image_layout import compute_image, image
 from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.lower.windows import Window
 from tilewright.sym import Expr

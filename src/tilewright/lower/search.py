@@ -22,7 +22,7 @@ from tilewright.lower.base import (
     static,
     wide,
 )
-from tilewright.lower.merge import Compare, binary_search, load, merge_sort
+from tilewright.lower.merge_sort import Compare, binary_search, load, merge_sort
 from tilewright.lower.reduction import Running
 from tilewright.lower.sorting import Ordered, in_order, sort_key
 from tilewright.lower.statements import loops, procedure, seq, store, when

@@ -20,7 +20,7 @@ from tilewright.graph.ir import Attribute, Node
 from tilewright.graph.types import sizes_of
 from tilewright.lower.axes import at_axis, axes_of, is_named, items, nth_left, slice_count
 from tilewright.lower.base import Use, front_axis, item, product, shape_of, use_of
-from tilewright.lower.boxes import count_selected
+from tilewright.lower.nms import count_selected
 from tilewright.lower.search import count_nonzero, count_unique
 from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var, free_vars
 from tilewright.te import Tensor

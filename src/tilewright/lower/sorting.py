@@ -23,7 +23,7 @@ from tilewright.lower.base import (
     static,
     wide,
 )
-from tilewright.lower.merge import binary_search, load, merge_sort
+from tilewright.lower.merge_sort import binary_search, load, merge_sort
 from tilewright.lower.statements import Body, loops, procedure, seq, store, when
 from tilewright.sym import ONE, Expr
 from tilewright.te import BufferView, Tensor

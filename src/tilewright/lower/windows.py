@@ -8,7 +8,7 @@ from typing import Any
 from tilewright import sym, te
 from tilewright.graph.ops.windows import extent
 from tilewright.lower.base import Use, static
-from tilewright.lower.images import Image, compute_image
+from tilewright.lower.image_layout import Image, compute_image
 from tilewright.sym import ZERO, Expr
 
 

@@ -35,10 +35,10 @@ from tilewright.graph.winograd import (
     WEIGHTS,
 )
 from tilewright.lower.base import Use, split_index, static
-from tilewright.lower.images import Image, compute_image, image, image_shape, is_last
+from tilewright.lower.image_layout import Image, compute_image, image, image_shape, is_last
 from tilewright.sym import Expr
 from tilewright.te import Tensor
-from tilewright.tensor.work import STANDS_FOR
+from tilewright.tensor.flops import STANDS_FOR
 
 Transform = Callable[[Sequence[Expr]], list[Expr]]
 P, Q = 11 / 16, 3 / 2  # points of tiles of 4
@@ -166,7 +166,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
     return made
 
 
-MOST_FILLED = 32  # tiles that a matrix has a multiple of
+MAX_FILLED = 32  # tiles that a matrix has a multiple of
 Element = Callable[..., Expr]
 Place = tuple[Expr, ...]
 
@@ -226,7 +226,7 @@ class _Grid:
         known = static(self._count)
         if known is None:
             return self._count
-        side = min(MOST_FILLED, 1 << (known - 1).bit_length())
+        side = min(MAX_FILLED, 1 << (known - 1).bit_length())
         return sym.const(-(-known // side) * side)
 
     def place_of(self, n: Expr, ty: Expr, tx: Expr) -> Place:

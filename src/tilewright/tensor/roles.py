@@ -24,7 +24,7 @@ TILE_SCOPE = "shared.b128"
 GROUP_THREADS, GROUP_WARPS = 128, 4
 SWIZZLED = 8  # rows after which a swizzle repeats
 REGISTERS = 65536 // GROUP_THREADS  # of a multiprocessor, for each thread of a single warpgroup
-PRODUCER_REGISTERS, LEAST_REGISTERS, MOST_REGISTERS = 40, 24, 240
+PRODUCER_REGISTERS, LEAST_REGISTERS, MAX_REGISTERS = 40, 24, 240
 
 
 class RolePlan(NamedTuple):
@@ -58,7 +58,7 @@ def consumer_registers(groups: Any, resident: Any) -> Any:
     them."""
     each = REGISTERS // resident // (groups + 1) // 8 * 8
     share = (each * (groups + 1) - producer_registers(resident)) // groups // 8 * 8
-    return np.minimum(MOST_REGISTERS, share)
+    return np.minimum(MAX_REGISTERS, share)
 
 
 def effect(op: str, *args: Expr) -> Stmt:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import IO
 
 LENGTH = struct.Struct("<Q")
-MOST_ANSWER_BYTES = 1 << 30
+MAX_ANSWER_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 READY = b"ready\n"  # what a child writes before anything else
 START_S = 120.0  # until then
@@ -69,7 +69,7 @@ class Child:
             deadline = time.monotonic() + (seconds or self.limits.seconds)
             _write(process.stdin, LENGTH.pack(len(message)) + message, deadline)
             (size,) = LENGTH.unpack(_read(process.stdout, LENGTH.size, deadline))
-            if size > MOST_ANSWER_BYTES:
+            if size > MAX_ANSWER_BYTES:
                 raise Failed("its answer is too long")
             return _read(process.stdout, size, deadline)
         except TimeoutError:

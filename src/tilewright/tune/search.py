@@ -22,8 +22,8 @@ from tilewright.tune.cost.model import Array, CostModel
 from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.space import Points, Random, TuneSpace, unique_rows
 
-MOST_WHOLE = 2_000_000  # legal points that are ranked whole
-MOST_COMBINATIONS = 1 << 21  # that are looked through for them: a second or so
+MAX_WHOLE = 2_000_000  # legal points that are ranked whole
+MAX_COMBINATIONS = 1 << 21  # that are looked through for them: a second or so
 DRAFT = 1 << 14  # points that the cost model looks at; the estimate drafts them
 POPULATION, GENERATIONS = 384, 5
 UNKNOWN = float(np.log(1.5))  # where nothing is estimated: somewhat slower than the default
@@ -254,7 +254,7 @@ def _best(view: View, points: Points, count: int) -> Points:
 
 
 def _whole(space: TuneSpace) -> Points | None:
-    return space.enumerate(MOST_WHOLE) if space.size <= MOST_COMBINATIONS else None
+    return space.enumerate(MAX_WHOLE) if space.size <= MAX_COMBINATIONS else None
 
 
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {

@@ -45,8 +45,8 @@ from tilewright.tune.space import Column, Columns, Points
 
 FACTORS, POWER2, VERBOSE, CANDIDATE = "factors", "power2", "verbose", "candidate"
 IDENTITY, ALL, INTERVAL_ALL = "identity", "all", "interval_all"
-MOST_CANDIDATES = 100_000  # of one decision
-MOST_LOOPS = 6  # whose orders are listed
+MAX_CANDIDATES = 100_000  # of one decision
+MAX_LOOPS = 6  # whose orders are listed
 REST = -1  # of a split: as many as are left
 UNKNOWN_EXTENT = 256  # what is assumed of a dynamic loop
 
@@ -196,7 +196,7 @@ class Config:
             if any(sorted(each) != list(range(count)) for each in orders):
                 raise self._bad(f"a candidate of reorder {name!r} is no order of {count} loops")
         elif policy == ALL:
-            if count > MOST_LOOPS:
+            if count > MAX_LOOPS:
                 raise self._bad(f"reorder {name!r} of {count} loops has too many orders")
             orders = list(itertools.permutations(range(count)))
         elif policy == IDENTITY:
@@ -233,7 +233,7 @@ class Config:
                 f"template {self.template}: decision {name!r} has no candidates",
                 help="give it at least one, or look at its filter and max_factor",
             )
-        if len(made) > MOST_CANDIDATES:
+        if len(made) > MAX_CANDIDATES:
             raise self._bad(f"decision {name!r} has {len(made)} candidates")
         kept = {each.text: each for each in made}
         self.decisions[name] = tuple(kept.values())

@@ -34,10 +34,10 @@ from tilewright.tune.variants import partition
 FINAL_SHARE = 0.14  # of the budget, for comparisons of the whole model
 TABLE_SHARE = 0.3  # of that, with the table of kernels; the rest with models as they are compiled
 ROUND_SHARE, ROUND_S = 0.08, 8.0  # how long candidates of a round are built: the lesser of both
-LEAST_WIDTH, MOST_WIDTH = 8, 64  # candidates of a round
+LEAST_WIDTH, MAX_WIDTH = 8, 64  # candidates of a round
 BATCH = 6  # candidates of a task in a round, at most
 FIRST_RATE = 3.0  # candidates checked per second, before it is known
-WAVE_S, LEAST_PAIRS, MOST_PAIRS = 0.25, 5, 15  # of a screening wave
+WAVE_S, LEAST_PAIRS, MAX_PAIRS = 0.25, 5, 15  # of a screening wave
 CONFIRM = 2.5  # times as many pairs
 PROMISING = 1.01  # gain that is worth another race
 FINAL_ROUNDS = 3
@@ -387,7 +387,7 @@ class Tuner:
     def _proposed(self) -> dict[Candidate, tuple[_Open, str]]:
         """The candidates of a round, by the room that tasks have."""
         span = min(ROUND_S, ROUND_SHARE * self.budget.seconds, max(0.5, self._time_left()))
-        width = int(min(MOST_WIDTH, max(LEAST_WIDTH, self._rate * span)))
+        width = int(min(MAX_WIDTH, max(LEAST_WIDTH, self._rate * span)))
         found: dict[Candidate, tuple[_Open, str]] = {}
         shares = allot(self._progress, width)
         most = max(BATCH, width // max(1, len(shares)))
@@ -442,7 +442,7 @@ class Tuner:
 
     def _pairs(self) -> int:
         """How many pairs of runs a wave takes: more where the model is quick."""
-        return int(min(MOST_PAIRS, max(LEAST_PAIRS, WAVE_S / max(2 * self._run_s, 1e-6))))
+        return int(min(MAX_PAIRS, max(LEAST_PAIRS, WAVE_S / max(2 * self._run_s, 1e-6))))
 
     def _raced(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
         """Times of a wave; candidates that could not be timed are recorded as failed."""

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.tune.record import Variant, Winner
 
-MOST_VARIANTS = 3
+MAX_VARIANTS = 3
 WORTH = 0.01  # of its time: what a further variant must gain, for its code and its weights
 
 
-def partition(times: Sequence[Sequence[float]], most: int = MOST_VARIANTS) -> list[int]:
+def partition(times: Sequence[Sequence[float]], most: int = MAX_VARIANTS) -> list[int]:
     """The candidate of each set of sizes: at most `most` runs of equal ones, the least time in all.
 
     `times[candidate][set]`; each set counts alike, whatever it takes.

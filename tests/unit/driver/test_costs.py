@@ -23,7 +23,7 @@ from tilewright.graph.ir import CANONICAL
 from tilewright.graph.passes import FUSED
 from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.choose_winograd import choose_winograd, with_tile
-from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
+from tilewright.graph.passes.im2col_convolutions import im2col_convolutions
 from tilewright.graph.visit import Edit
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
@@ -127,14 +127,14 @@ def test_what_was_measured_decides_how_windows_become_rows(fast):
     module = with_constants(parse(INTEGERS), {"w": np.ones((32, 3, 3, 3), np.int8)})
     costs = table(asked=[])
     ctx = PassContext(target=SERVER, costs=costs)
-    before = run_passes(module, (unfold_convolutions,), ctx)
+    before = run_passes(module, (im2col_convolutions,), ctx)
     ((*group,),) = costs.asked
     assert {each.name for each in group} == {"direct", "im2col"}
     assert ctx.choices[0].chosen == "im2col"  # three channels are no whole group of a dot product
     assert set(before.constants) == {"w", "w_1"}, "weights of forms that were only weighed stay"
     ns = {costs.job(each).key: 1e3 if each.name == fast else 2e3 for each in group}
     costs.times = lambda job: ns.get(job.key)
-    made = run_passes(module, (unfold_convolutions,), PassContext(target=SERVER, costs=costs))
+    made = run_passes(module, (im2col_convolutions,), PassContext(target=SERVER, costs=costs))
     assert any(node.op == "conv_integer" for node in made.main.nodes) is (fast == "direct")
 
 

@@ -4,14 +4,14 @@ from tilewright import graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.cpu.conv_model import Problem, shapes
-from tilewright.rules.cpu.gemm_model import MOST_TAILS
+from tilewright.rules.cpu.gemm_model import MAX_TAILS
 
 
 def test_tiles_lie_along_a_dynamic_axis():
     """One tail each for what such an axis leaves over, not rows of which each has an address."""
     problem = Problem(1, (128, 56), 3, 84, 1, (False, True), False)
     tiles = list(shapes(problem, 32))
-    assert tiles == [(1, 1, size) for size in range(1, MOST_TAILS + 1)]
+    assert tiles == [(1, 1, size) for size in range(1, MAX_TAILS + 1)]
 
 
 def test_tails_of_a_dynamic_axis_are_code_of_their_own():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.tune.record import Variant
-from tilewright.tune.variants import MOST_VARIANTS, WORTH, partition, split, winner_of
+from tilewright.tune.variants import MAX_VARIANTS, WORTH, partition, split, winner_of
 
 
 def test_neighbours_that_like_the_same_share_it():
@@ -36,7 +36,7 @@ def test_no_other_way_with_as_few_variants_takes_less(rows):
     def cost(who):
         runs = 1 + sum(a != b for a, b in itertools.pairwise(who))
         total = sum(rows[each][at] / best[at] for at, each in enumerate(who))
-        return total + WORTH * len(best) * (runs - 1) if runs <= MOST_VARIANTS else float("inf")
+        return total + WORTH * len(best) * (runs - 1) if runs <= MAX_VARIANTS else float("inf")
 
     every = itertools.product(range(len(rows)), repeat=len(best))
     assert cost(partition(rows)) == pytest.approx(min(map(cost, every)))

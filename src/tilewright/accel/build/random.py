@@ -37,8 +37,8 @@ from tilewright.base.geometry import Geometry
 
 Fields = dict[str, Value]
 X, OUT, CODE = range(3)  # base registers
-MOST_STEPS = 48
-MOST_ENTRIES = 24
+MAX_STEPS = 48
+MAX_ENTRIES = 24
 
 
 def random_stream(geometry: Geometry, seed: int, tasks: int = 30) -> Stream:
@@ -58,7 +58,7 @@ class _Maker:
         self._g, self._random = geometry, random
         largest = max(dram_bytes(one, geometry) for one in (*LOAD_FORMATS, *AUX_FORMATS))
         entries = max(depth(name, geometry) for name in ("inp", "wgt", "acc"))
-        self._sizes = (largest * entries, largest * MOST_ENTRIES * 4)
+        self._sizes = (largest * entries, largest * MAX_ENTRIES * 4)
         half = {name: depth(name, geometry) // 2 for name in ("inp", "wgt", "acc")}
         self._code = tuple(
             MicroOp(
@@ -170,7 +170,7 @@ class _Maker:
         width = dram_bytes(kind, self._g)
         x, y, z = (1 + self._below(extent) for extent in (5, 3, 2))
         if self._maybe(0.2):
-            x, y, z = 1 + self._below(MOST_ENTRIES), 1, 1
+            x, y, z = 1 + self._below(MAX_ENTRIES), 1, 1
         if self._maybe(0.05):
             x *= 0
         pads: dict[str, int] = {}
@@ -226,7 +226,7 @@ class _Maker:
         extents = [1] * LOOPS
         for _ in range(self._below(4)):
             extents[self._below(LOOPS)] = self._below(5) if self._maybe(0.9) else 0
-        while max(1, end - begin) * int(np.prod(extents)) > MOST_STEPS:
+        while max(1, end - begin) * int(np.prod(extents)) > MAX_STEPS:
             extents[int(np.argmax(extents))] //= 2
         fields: Fields = {"ubegin": begin, "uend": end}
         fields |= {f"n{loop}": extents[loop] for loop in range(LOOPS)}

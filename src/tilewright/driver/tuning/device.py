@@ -50,7 +50,7 @@ from tilewright.runtime.module import Module
 from tilewright.tensor.constants import Given
 
 Array = np.ndarray[Any, Any]
-MOST_REPEAT = 8  # runs of a turn
+MAX_REPEAT = 8  # runs of a turn
 NS_PER_MS = 1e6
 
 
@@ -182,7 +182,7 @@ class DeviceRunning:
         self._incumbents = self._untuned
         self._expected = [each.outputs() for each in self._untuned]
         self._repeats = [
-            int(min(MOST_REPEAT, max(1, TURN_NS / max(each.whole_ns(1), 1.0))))
+            int(min(MAX_REPEAT, max(1, TURN_NS / max(each.whole_ns(1), 1.0))))
             for each in self._untuned
         ]
 

@@ -21,7 +21,7 @@ from tilewright.driver.kernels import Job
 from tilewright.graph import ir
 from tilewright.graph.build import store_constant
 from tilewright.graph.costs import Candidate
-from tilewright.graph.enclose import enclose, small_constants
+from tilewright.graph.fused_nodes import make_fused_node, small_constants
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.types import TensorType
 from tilewright.runtime.module import Module as Compiled
@@ -105,7 +105,7 @@ def alone_module(candidate: Candidate) -> Module:
     params = tuple(dict.fromkeys(value for value in graph.params if value not in given))
     if candidate.is_fused:
         numbers = small_constants([*head, *nodes], constants)
-        nodes = tuple(enclose(nodes, lambda value: value in graph.results, numbers))
+        nodes = tuple(make_fused_node(nodes, lambda value: value in graph.results, numbers))
     main = replace(graph, name="main", params=params, nodes=(*head, *nodes))
     stage = ir.FUSED if candidate.is_fused else ir.CANONICAL
     return Module({"main": main}, constants, stage=stage)

@@ -51,7 +51,7 @@ MODEL_MEMORY_BYTES = 64 << 30
 BUILD_S = 120.0  # to make a kernel that nobody runs
 GRACE_S = 2.0  # that a candidate which was begun in time may take beyond it
 MODEL_S = 120.0  # to have a model ready, and for a race
-MOST_BUILT = 256  # kernels of candidates that are kept
+MAX_BUILT = 256  # kernels of candidates that are kept
 Choices = tuple[tuple[str, str], ...]  # of a candidate
 
 
@@ -183,7 +183,7 @@ class ModelLab:
         for candidate, answer in self._checkers.ask(questions, seconds):
             if isinstance(answer, Built):
                 self._built[candidate] = answer
-                while len(self._built) > MOST_BUILT:
+                while len(self._built) > MAX_BUILT:
                     del self._built[next(iter(self._built))]
             yield candidate, "" if isinstance(answer, Built) else str(answer)
 

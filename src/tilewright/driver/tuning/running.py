@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 WHOLE = ""  # the name of the whole model among times
 DEFAULT_SIZE = 1  # of a dynamic dimension of the model that nobody gave
 
-TURN_NS, MOST_REPEAT = 2e6, 32  # of a turn: quick models run several times in one
+TURN_NS, MAX_REPEAT = 2e6, 32  # of a turn: quick models run several times in one
 
 ALL = -1  # every set of sizes
 Spot = tuple[str, int]  # a kernel, and at which set of sizes
@@ -98,7 +98,7 @@ class Running:
     def _repeat(self, inputs: Sequence[Array]) -> int:
         """How often a turn runs the model."""
         run, _ = self._model.timed(self._untuned, inputs)
-        most = min(MOST_REPEAT, EVENTS // (4 * max(1, len(self._sites))))
+        most = min(MAX_REPEAT, EVENTS // (4 * max(1, len(self._sites))))
         return int(min(most, max(1, TURN_NS / max(run.whole_ns, 1.0))))
 
     def _copy(self, table: Table) -> Table:

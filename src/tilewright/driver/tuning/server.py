@@ -50,8 +50,8 @@ from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.stats import LEAST_PAIRS
 
 UNTUNED, TUNED, BUILDS = "untuned", "tuned", 4
-MOST_KEPT_BYTES = 1 << 30  # of weights of modules that were compared
-MOST_CHECKERS = 16  # jobs whose references and inputs are kept
+MAX_KEPT_BYTES = 1 << 30  # of weights of modules that were compared
+MAX_CHECKERS = 16  # jobs whose references and inputs are kept
 
 
 class Server:
@@ -95,7 +95,7 @@ class Server:
         found: dict[Spot, tuple[Sequence[float], Sequence[float]]] = {}
         kept: list[Module] = []  # small ones keep their memory: the next have others
         weights = self._opened.module.constants.values() if self._opened is not None else ()
-        is_small = 2 * BUILDS * sum(each.nbytes for each in weights) <= MOST_KEPT_BYTES
+        is_small = 2 * BUILDS * sum(each.nbytes for each in weights) <= MAX_KEPT_BYTES
         each = max(LEAST_PAIRS, -(-pairs // BUILDS))
         for count in range(1, BUILDS + 1):
             begin = time.monotonic()
@@ -139,7 +139,7 @@ class Server:
         if checker is None:
             checker = self.checker(replace(job, choices={}), default, sizes)
         self._checkers[name] = checker  # the newest stand last
-        while len(self._checkers) > MOST_CHECKERS:
+        while len(self._checkers) > MAX_CHECKERS:
             del self._checkers[next(iter(self._checkers))]
         candidate = built(job)
         return checker.fault(candidate) or candidate

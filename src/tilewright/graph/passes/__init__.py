@@ -7,18 +7,17 @@ from tilewright.graph.passes.canonicalize import canonicalize
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.graph.passes.choose_attention import choose_attention
 from tilewright.graph.passes.choose_winograd import choose_winograd
-from tilewright.graph.passes.count_ranks import count_ranks
 from tilewright.graph.passes.decompose import decompose
 from tilewright.graph.passes.decompose_quantized import decompose_quantized
-from tilewright.graph.passes.enclose_nodes import enclose_nodes
-from tilewright.graph.passes.fill_channels import fill_channels
+from tilewright.graph.passes.densify_groups import densify_groups
 from tilewright.graph.passes.fold_batch_norm import fold_batch_norm
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fold_scales import fold_scales
 from tilewright.graph.passes.fold_zero_points import fold_zero_points
 from tilewright.graph.passes.fuse import fuse
-from tilewright.graph.passes.gather_updates import gather_updates
+from tilewright.graph.passes.fuse_single_nodes import fuse_single_nodes
 from tilewright.graph.passes.hoist_padding import hoist_padding
+from tilewright.graph.passes.im2col_convolutions import im2col_convolutions
 from tilewright.graph.passes.infer_shapes import infer_shapes
 from tilewright.graph.passes.lower_precision import (
     lower_precision,
@@ -31,14 +30,17 @@ from tilewright.graph.passes.merge_parallel_convolutions import merge_parallel_c
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from tilewright.graph.passes.merge_window_axes import merge_window_axes
 from tilewright.graph.passes.nest_switches import nest_switches
+from tilewright.graph.passes.pad_channels import pad_channels
+from tilewright.graph.passes.parallelize_scatters import parallelize_scatters
+from tilewright.graph.passes.parallelize_sorts import parallelize_sorts
 from tilewright.graph.passes.prefer_integers import prefer_integers
+from tilewright.graph.passes.propagate_sizes import propagate_sizes
 from tilewright.graph.passes.quantize_by_reciprocals import quantize_by_reciprocals
 from tilewright.graph.passes.recognize_attention import recognize_attention
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
-from tilewright.graph.passes.settle_invariants import settle_invariants
-from tilewright.graph.passes.settle_sizes import settle_sizes
+from tilewright.graph.passes.remove_invariant_carries import remove_invariant_carries
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
@@ -46,13 +48,11 @@ from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.passes.split_scans import split_scans
 from tilewright.graph.passes.stream_attention import stream_attention
 from tilewright.graph.passes.tabulate_bytes import tabulate_bytes
-from tilewright.graph.passes.trim_kernels import trim_kernels
 from tilewright.graph.passes.trim_sequences import trim_sequences
-from tilewright.graph.passes.unfold_convolutions import unfold_convolutions
+from tilewright.graph.passes.trim_windows import trim_windows
 from tilewright.graph.passes.unroll_single_steps import unroll_single_steps
-from tilewright.graph.passes.widen_bytes import widen_bytes
-from tilewright.graph.passes.widen_groups import widen_groups
-from tilewright.graph.passes.widen_products import widen_products
+from tilewright.graph.passes.upcast_bytes import upcast_bytes
+from tilewright.graph.passes.upcast_matmuls import upcast_matmuls
 
 # Before all others: products of a quantized model are those of its integers, where the target is
 # made for them; or wherever it is asked for.
@@ -61,10 +61,10 @@ QUANTIZED = (recognize_quantized, quantize_by_reciprocals)
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (
-    settle_sizes,
+    propagate_sizes,
     infer_shapes,
     simplify_shapes,
-    settle_invariants,
+    remove_invariant_carries,
     remove_dead_nodes,
     fold_constants,
     canonicalize,
@@ -96,10 +96,10 @@ OPTIMIZED = (
     canonicalize,
     remove_dead_nodes,
     merge_parallel_matmuls,
-    widen_products,
+    upcast_matmuls,
     cancel_reshapes,
     split_conv_transpose,
-    trim_kernels,
+    trim_windows,
     fold_constants,
     merge_common_subexpressions,
     remove_dead_nodes,
@@ -121,9 +121,9 @@ LAYOUT = (
 # step without a scan, for targets of many threads where every kernel costs its start.
 UNROLLED = (
     nest_switches,
-    count_ranks,
+    parallelize_sorts,
     split_scans,
-    gather_updates,
+    parallelize_scatters,
     unroll_single_steps,
     cancel_reshapes,
     canonicalize,
@@ -146,10 +146,10 @@ SCALED = (tabulate_bytes, remove_dead_nodes, fold_scales, remove_dead_nodes)
 
 # Of convolutions of integers, windows become rows; operands get the width that is multiplied.
 UNFOLDED = (
-    widen_groups,
-    fill_channels,
-    unfold_convolutions,
-    widen_bytes,
+    densify_groups,
+    pad_channels,
+    im2col_convolutions,
+    upcast_bytes,
     canonicalize,
     remove_dead_nodes,
 )
@@ -160,6 +160,6 @@ FUSED = (
     remove_dead_nodes,
     choose_attention,
     fuse,
-    enclose_nodes,
+    fuse_single_nodes,
     remove_dead_nodes,
 )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from tilewright.base.passes import PassContext
 from tilewright.graph import cost
 from tilewright.graph.build import make_node
+from tilewright.graph.channels_last import ChannelsLast, is_free, rank_of, try_channels_last
 from tilewright.graph.costs import (
     ESTIMATED,
     Candidate,
@@ -24,7 +25,6 @@ from tilewright.graph.costs import (
     costs_of,
     note_choice,
 )
-from tilewright.graph.following import Following, following, is_free, rank_of
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.min_cut import INFINITE, Network
 from tilewright.graph.ops import OPS
@@ -52,7 +52,7 @@ def _assign(graph: Graph, weigher: _Weigher) -> Graph:
     nodes = tuple([_with_bodies(node, weigher) for node in graph.nodes])
     if any(a is not b for a, b in zip(nodes, graph.nodes, strict=True)):
         graph = replace(graph, nodes=nodes)
-    able = {node: found for node in graph.nodes if (found := following(node)) is not None}
+    able = {node: found for node in graph.nodes if (found := try_channels_last(node)) is not None}
     if not any(node.op in KERNELS for node in able):
         return graph
     chosen = _choose(graph, able, weigher)
@@ -78,14 +78,16 @@ class _Weigher:
     def __init__(self, ctx: PassContext) -> None:
         self.ctx, self.costs, self.rates = ctx, costs_of(ctx), cost.rates_of(ctx.target)
 
-    def prices(self, node: Node, found: Following, makers: Makers) -> tuple[Price, Price] | None:
+    def prices(self, node: Node, found: ChannelsLast, makers: Makers) -> tuple[Price, Price] | None:
         """A kernel channels first, and last; None of a node that is as good either way."""
         if node.op not in KERNELS:
             return None
         measured = self._measured(node, found, makers)
         return self._estimated(node) if measured is None else measured
 
-    def _measured(self, node: Node, found: Following, makers: Makers) -> tuple[Price, Price] | None:
+    def _measured(
+        self, node: Node, found: ChannelsLast, makers: Makers
+    ) -> tuple[Price, Price] | None:
         if self.costs is None or not self.costs.has_times:
             return None
         given = [value for value in node.inputs if value is not None]
@@ -133,7 +135,7 @@ def _is_constant(value: Value, makers: Makers) -> bool:
     return maker is not None and maker.op == "constant"
 
 
-def _moved_node(node: Node, found: Following) -> Node:
+def _moved_node(node: Node, found: ChannelsLast) -> Node:
     """A node by itself, on moved operands."""
 
     def moved(value: Value, moves: bool) -> Value:
@@ -160,7 +162,9 @@ def _size(value: Value | None) -> int:
     return 0 if value is None else cost.size_bytes(value)
 
 
-def _choose(graph: Graph, able: dict[Node, Following], weigher: _Weigher) -> dict[Node, Following]:
+def _choose(
+    graph: Graph, able: dict[Node, ChannelsLast], weigher: _Weigher
+) -> dict[Node, ChannelsLast]:
     """The nodes that are to work channels last: a minimum cut."""
     network = Network()
     last, first = network.node(), network.node()  # the two sides
@@ -202,7 +206,7 @@ def _choose(graph: Graph, able: dict[Node, Following], weigher: _Weigher) -> dic
 def _reader(
     value: Value,
     node: Node,
-    able: dict[Node, Following],
+    able: dict[Node, ChannelsLast],
     place: dict[Node, int],
     first: int,
 ) -> int:
@@ -229,7 +233,7 @@ def _cancel(
     network: Network,
     last: int,
     node: Node,
-    able: dict[Node, Following],
+    able: dict[Node, ChannelsLast],
     place: dict[Node, int],
     makers: Makers,
     weigher: _Weigher,
@@ -259,7 +263,7 @@ class _Forms:
 class _Move:
     """Rebuilds a graph with some nodes channels last."""
 
-    def __init__(self, chosen: dict[Node, Following]) -> None:
+    def __init__(self, chosen: dict[Node, ChannelsLast]) -> None:
         self.chosen = chosen
         self.forms: dict[Value, _Forms] = {}
         self.nodes: list[Node] = []

@@ -40,7 +40,12 @@ from tilewright.graph.cost import (
     size_bytes,
 )
 from tilewright.graph.costs import Candidate, candidate_of, costs_of, note_choice
-from tilewright.graph.enclose import VARIED, enclose, kernels, small_constants
+from tilewright.graph.fused_nodes import (
+    MAX_SCALAR_VARIANTS,
+    kernels,
+    make_fused_node,
+    small_constants,
+)
 from tilewright.graph.groups import Groups
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
@@ -63,24 +68,30 @@ Shape = tuple[Expr, ...]
 
 
 class Kind(IntEnum):
-    """What a group is: maps alone, reductions, a product."""
+    """What a group is: maps alone, reductions, a contraction."""
 
     MAP = 0
-    ROWS = 1
-    PRODUCT = 2
+    ROW_REDUCTION = 1
+    CONTRACTION = 2
 
 
-MAP, ROWS, PRODUCT = Kind
-KINDS = {ELEMENTWISE: MAP, BROADCAST: MAP, INJECTIVE: MAP, REDUCTION: ROWS, COMPLEX: PRODUCT}
+MAP, ROW_REDUCTION, CONTRACTION = Kind
+KINDS = {
+    ELEMENTWISE: MAP,
+    BROADCAST: MAP,
+    INJECTIVE: MAP,
+    REDUCTION: ROW_REDUCTION,
+    COMPLEX: CONTRACTION,
+}
 RANGES = ("reduce_max", "reduce_min")  # in whatever order they are found
 REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
-PLACES = 16  # at which one kernel reads a value: concats of concats double them each time
+MAX_READ_SITES = 16  # at which one kernel reads a value: concats of concats double them each time
 
 
 def fuse(module: Module, ctx: PassContext) -> Module:
     """Before: %a = exp(%x); %b = neg(%a).   After: %b = fused(%x) do { graph(%x) { ... } }."""
     limit = ctx.option("fuse.limit", 64)
-    numbers = ctx.option("fuse.numbers", VARIED)
+    numbers = ctx.option("fuse.numbers", MAX_SCALAR_VARIANTS)
 
     windows = has_window_copies(ctx.target)
     prologues = isinstance(ctx.target, Target) and ctx.target.kind == CUDA
@@ -255,7 +266,7 @@ class _Fusion:
 
     def grow(self) -> None:
         for at, node in enumerate(self.nodes):
-            if not self._is_grouped(at) or self.kind[at] == PRODUCT:
+            if not self._is_grouped(at) or self.kind[at] == CONTRACTION:
                 continue
             for value in self._by_preference(node):
                 self._try_join(at, value)
@@ -301,7 +312,8 @@ class _Fusion:
             return
         reads = self._reads(at, value)
         places = self.places[one] * reads
-        if reads > 1 and places > PLACES:  # before prices: a kernel of so many is slow to estimate
+        # Before prices: a kernel of so many is slow to estimate.
+        if reads > 1 and places > MAX_READ_SITES:
             return
         if not self._is_legal(one, other) or not self._is_worth(at, value):
             return
@@ -320,9 +332,9 @@ class _Fusion:
         kinds = {self.kind[one], self.kind[other]}
         if MAP in kinds:
             return True
-        if kinds == {PRODUCT, ROWS}:
+        if kinds == {CONTRACTION, ROW_REDUCTION}:
             return self._is_range(other)
-        if kinds != {ROWS} or self.rows[one] is None or self.rows[other] is None:
+        if kinds != {ROW_REDUCTION} or self.rows[one] is None or self.rows[other] is None:
             return False
         a, b = self.rows[one], self.rows[other]
         return a is not None and b is not None and a.axes == b.axes and _same(a.shape, b.shape)
@@ -343,7 +355,7 @@ class _Fusion:
     def _waits_for_range(self, at: int, group: int) -> bool:
         """Whether a node needs, for many elements, one value of all results of a product."""
         node = self.nodes[at]
-        if self.kind[group] != PRODUCT or self.rows[group] is None:
+        if self.kind[group] != CONTRACTION or self.rows[group] is None:
             return False
         made = [v for v in node.inputs if v is not None and v in self.at]
         scalars = [v for v in made if self._group(v) == group and elements(v) == 1]
@@ -361,9 +373,9 @@ class _Fusion:
             return rows is not None and value is node.inputs[0] and _same(given, rows.shape)
         if pattern == INJECTIVE:
             return self._is_worth_moving(node, value, kind)
-        if kind == PRODUCT:
+        if kind == CONTRACTION:
             return _same(shape, given) and value is self.nodes[self.at[value]].outputs[0]
-        if kind == ROWS:
+        if kind == ROW_REDUCTION:
             found = self.rows[group]
             return _same(shape, given) if found is None else found.fits(shape)
         mine = self.rows[self.groups.group_of[at]]
@@ -375,11 +387,11 @@ class _Fusion:
         """Whether to compute an injective node together with what it reads."""
         if node.op == ALIAS:
             return True
-        if kind == ROWS or not self._is_only_user(node, value):
+        if kind == ROW_REDUCTION or not self._is_only_user(node, value):
             return False
         if node.op == "transpose":
             return True
-        if kind == PRODUCT:
+        if kind == CONTRACTION:
             return False
         if node.op.startswith("gather") and value is node.inputs[0]:
             return False  # who knows how often an element is read
@@ -452,7 +464,7 @@ class _Fusion:
         if costs is None or not isinstance(target, Target) or target.kind != CPU:
             return None
         candidates = [*joined, *apart]
-        ask = costs.measured if PRODUCT in kinds else costs.prices
+        ask = costs.measured if CONTRACTION in kinds else costs.prices
         prices = ask(candidates)
         if prices is None:
             return None
@@ -640,7 +652,7 @@ class _Fusion:
             numbers = sorted({*members, *copies})
             inside = set(members)
             out.extend(
-                enclose(
+                make_fused_node(
                     [self.nodes[at] for at in numbers],
                     lambda value, inside=inside: self._is_used(value, inside),  # type: ignore[misc]
                     constants,
@@ -673,7 +685,7 @@ class _Fusion:
 
     def _separate(self, members: list[int], copies: list[int]) -> list[Node]:
         """Views that a product reads: each operand is a parameter of its own."""
-        if not any(self.kind[at] == PRODUCT for at in members):
+        if not any(self.kind[at] == CONTRACTION for at in members):
             return []
         return [self.nodes[at] for at in copies if is_view(self.nodes[at])]
 

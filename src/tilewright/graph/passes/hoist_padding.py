@@ -7,10 +7,10 @@ for it anyway, as the input of a model is, gets its borders on the way, and the 
 from __future__ import annotations
 
 from tilewright.base.passes import PassContext
+from tilewright.graph.im2col import is_padded
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
-from tilewright.graph.unfold import is_padded
 
 
 def hoist_padding(module: Module, ctx: PassContext) -> Module:

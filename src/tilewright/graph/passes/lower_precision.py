@@ -21,22 +21,22 @@ from tilewright.base.passes import PassContext
 from tilewright.base.tiles import ROWS as TILE_ROWS
 from tilewright.base.tiles import tile_product
 from tilewright.graph.cost import rates_of, size_bytes
+from tilewright.graph.im2col import (
+    as_banded_matrix,
+    as_single_channel_rows,
+    fits_banded_matrix,
+    fits_partial_im2col,
+    fits_single_channel_rows,
+    fits_tiles,
+    flatten_rows,
+    foldable_weights,
+    im2col,
+    partial_im2col,
+)
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.stream_attention import fits_streams, has_streams
-from tilewright.graph.unfold import (
-    fits_bands,
-    fits_lines,
-    fits_rows,
-    fits_tiles,
-    flatten_rows,
-    foldable_weights,
-    in_bands,
-    in_lines,
-    in_rows,
-    unfolded,
-)
 from tilewright.graph.views import WINDOW_BYTES, is_view
 from tilewright.sym import ONE, Const
 
@@ -81,7 +81,7 @@ def conv_tf32(node: Node, scope: Scope) -> Replacement:
         return None
     bias, steps = (*node.inputs[2:], None)[0], Steps(node, scope)
     whole = BULK_ROW_BYTES // F32.size_bytes
-    return unfolded(steps, node, x, weights, bias, "matmul", multiple=whole, tf32=True)
+    return im2col(steps, node, x, weights, bias, "matmul", multiple=whole, tf32=True)
 
 
 def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
@@ -124,14 +124,16 @@ def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) 
     if weights is None:
         return _grouped(steps, node, x, bias, small) if streams else None
     narrow = weights.astype(small.numpy)
-    if tiles and fits_lines(node, weights):
-        return in_lines(steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0)
+    if tiles and fits_single_channel_rows(node, weights):
+        return as_single_channel_rows(
+            steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0
+        )
     if streams:
         image = _rounded(steps, x, small)
         pixel, whole = WINDOW_BYTES // small.size_bytes, BULK_ROW_BYTES // small.size_bytes
-        if fits_bands(node, weights, pixel, whole):
-            return in_bands(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
-        return unfolded(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
+        if fits_banded_matrix(node, weights, pixel, whole):
+            return as_banded_matrix(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
+        return im2col(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
     if fits_tiles(node, weights):
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
         rounded = scope.new_constant(narrow, "w", node)
@@ -140,11 +142,11 @@ def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) 
         if bias is not None:
             steps.add("add", sums, bias)
         return steps.done()
-    if tiles and fits_rows(node, narrow):
-        return in_rows(
+    if tiles and fits_partial_im2col(node, narrow):
+        return partial_im2col(
             steps, node, _rounded(steps, x, small), narrow, bias, "conv", to=F32, winograd=0
         )
-    return unfolded(steps, node, _rounded(steps, x, small), narrow, bias, "matmul", to=F32)
+    return im2col(steps, node, _rounded(steps, x, small), narrow, bias, "matmul", to=F32)
 
 
 def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DType) -> Replacement:

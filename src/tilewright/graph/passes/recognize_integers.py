@@ -24,9 +24,9 @@ from tilewright.graph.ir import Attribute, Graph, Module, Node, Value
 from tilewright.sym import Const, Expr
 
 MULTIPLIER_BITS = I32.bits - 1  # of a scale as a fixed-point number
-MOST_SHIFT = I64.bits - 2  # bits that a product may be shifted: it has 64
+MAX_SHIFT = I64.bits - 2  # bits that a product may be shifted: it has 64
 LOW, HIGH = int(np.iinfo(np.int8).min), int(np.iinfo(np.int8).max)  # of bytes
-MOST_FACTORS = (HIGH, HIGH * -LOW + HIGH // 2)  # of a sum's operands: one signed byte, or two
+MAX_FACTORS = (HIGH, HIGH * -LOW + HIGH // 2)  # of a sum's operands: one signed byte, or two
 PRODUCTS = ("conv", "matmul", "max_pool", "avg_pool")  # what is worth a reason if it stays
 INTEGER_PRODUCTS = ("conv_integer", "matmul_integer")
 NOT_AROUND = "only quantize and dequantize around operators on floats are recognized"
@@ -55,7 +55,7 @@ def fixed_point(ratios: Array) -> tuple[Array, Array] | None:
         np.where(over, multiplier >> 1, multiplier),
         np.where(over, shift - 1, shift),
     )
-    spare = np.maximum(0, shift - MOST_SHIFT)
+    spare = np.maximum(0, shift - MAX_SHIFT)
     multiplier, shift = multiplier >> np.minimum(spare, I64.bits - 1), shift - spare
     if bool((shift < 0).any()):
         return None
@@ -68,7 +68,7 @@ def factors(first: float, second: float) -> tuple[int, int]:
     if first < second:
         return factors(second, first)[::-1]
     ratio = second / first
-    for most in MOST_FACTORS:
+    for most in MAX_FACTORS:
         greater = np.arange(1, most + 1, dtype=np.float64)
         others = np.rint(greater * ratio)
         errors = np.abs(others / greater - ratio)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.base.passes import PassContext
 from tilewright.graph.ir import Module, Node, Value
-from tilewright.graph.least import least
+from tilewright.graph.lower_bounds import lower_bound
 from tilewright.graph.match import (
     Any,
     Apply,
@@ -79,9 +79,9 @@ def division(node: Node, scope: Scope) -> Replacement:
 
 def _inverse(divisor: Array) -> Array | None:
     """1 / c in c's type, if neither overflows nor loses digits."""
-    least = np.finfo(divisor.dtype).tiny * 4
+    lower_bound = np.finfo(divisor.dtype).tiny * 4
     size = np.abs(divisor.astype(np.float64))
-    if not bool(np.all((size > least) & (size < 1 / least))):
+    if not bool(np.all((size > lower_bound) & (size < 1 / lower_bound))):
         return None
     return np.asarray(1 / divisor.astype(np.float64)).astype(divisor.dtype)
 
@@ -167,7 +167,7 @@ def least_of(node: Node, scope: Scope) -> Replacement:
     shape = node.output.tensor.static_shape
     for of, other in (node.inputs[:2], node.inputs[1::-1]):
         number, made = scope.number(other), scope.producer(of, "reduce_min")
-        bound = None if made is None else least(made.inputs[0], scope)
+        bound = None if made is None else lower_bound(made.inputs[0], scope)
         if number is not None and bound is not None and number <= bound and shape is not None:
             array = np.full(shape, number, node.output.tensor.dtype.numpy)
             return [replace(scope.new_constant(array, "least", node), outputs=node.outputs)]

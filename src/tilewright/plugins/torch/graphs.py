@@ -22,7 +22,7 @@ from tilewright.plugins.torch.partition import PREFIX, is_random, names_of, refu
 from tilewright.plugins.torch.weights import Weights
 from tilewright.runtime.module import Module
 
-MOST_PACKINGS = 2  # of one graph's weights; if they change more often they are inputs
+MAX_PACKINGS = 2  # of one graph's weights; if they change more often they are inputs
 
 
 class CompiledGraph:
@@ -115,7 +115,7 @@ class NativeGraph:
                 return self.state
             self.packings += 1
             NativeGraph.compilations += 1
-            kept = self.candidates if self.packings <= MOST_PACKINGS else ()
+            kept = self.candidates if self.packings <= MAX_PACKINGS else ()
             weights = Weights(kept, inputs)
             flat = import_graph(self.graph, weights.arrays)
             threads = self.threads or torch.get_num_threads()

@@ -30,7 +30,7 @@ from tilewright.rules.cpu.dot_model import (
     row_counts,
     tile_cycles,
 )
-from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import ceil_div, most_vectors
 from tilewright.rules.cpu.gemm_schedule import inline_crop
 from tilewright.rules.match.nest import DYNAMIC_SPATIAL, attempt, block_of, nest_of
@@ -223,7 +223,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     b_bytes, exposed = tiles * nr * problem.panel_vector_bytes, machine.exposed_share
     return Cost.of(
         dots=sums,
-        results=tiles * result_cycles(mr, nr, problem.narrower, machine),
+        fuse_epilogue=tiles * result_cycles(mr, nr, problem.narrower, machine),
         tails=2 * TIE_SHARE * sums * rest,
         weights_from_l2=np.where(near, 0.0, exposed * b_bytes / machine.l2.bytes_per_cycle),
         image=read / machine.l2.bytes_per_cycle * np.where(is_far, 2.0, 1.0),
@@ -278,7 +278,7 @@ def apply(
     sch.reorder(*shared, *tiles, panel, *summed, *tile_loops, lane, kg)
     for loop in (*positions, vector):
         sch.unroll(loop)
-    done = [block, packed, *results(sch, block, panel, dot.lanes, plan.nr * dot.lanes)]
+    done = [block, packed, *fuse_epilogue(sch, block, panel, dot.lanes, plan.nr * dot.lanes)]
     if padding is not None:
         done.append(padding)
         _pad(sch, padding, rows, problem, plan)

@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.base.machine import Machine
 from tilewright.base.target import Target
 from tilewright.rules.cost import TIE_SHARE
-from tilewright.rules.cpu.gemm_model import MOST_TAILS, fits_registers, step_cycles
+from tilewright.rules.cpu.gemm_model import MAX_TAILS, fits_registers, step_cycles
 from tilewright.rules.space import Column
 
 
@@ -106,7 +106,7 @@ def shapes(problem: Problem, most: int) -> Iterator[tuple[int, ...]]:
     """
     dims = problem.extents
     if problem.is_dynamic[-1]:
-        for size in range(1, min(most, MOST_TAILS) + 1):
+        for size in range(1, min(most, MAX_TAILS) + 1):
             yield ((1,) * (len(dims) - 1)) + (size,)
         return
     full: tuple[int, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_plan import ConvPlan, Sizes, Tiling
-from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import longest_chain, shortest_part
 from tilewright.rules.cpu.gemm_schedule import inline_crop, read_index, unrolled_sum
 from tilewright.rules.match.nest import attempt, block_of, nest_of
@@ -55,7 +55,7 @@ def apply(
         sch.unroll(loop)
     sch.vectorize(lane)
     width = plan.nr * made.channels
-    done = [block, sums, packed, *results(sch, block, middle[-1], made.channels, width)]
+    done = [block, sums, packed, *fuse_epilogue(sch, block, middle[-1], made.channels, width)]
     if sums != block:
         sch.unroll(summed[0])
         summed = _order_sums(sch, sums, middle[-1], found, size.lanes)

@@ -17,9 +17,9 @@ import numpy as np
 from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_schedule import padding_of
-from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import ceil_div, chain_cycles
-from tilewright.rules.cpu.windows_tile import MOST_POSITIONS
+from tilewright.rules.cpu.windows_tile import MAX_POSITIONS
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, planes_of
 from tilewright.rules.rule import Rule
@@ -75,7 +75,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
         PlanesPlan,
         {
             "lanes": doublings(min(most, width))[::-1],
-            "rows": tuple(range(1, min(MOST_POSITIONS, rows) + 1)),
+            "rows": tuple(range(1, min(MAX_POSITIONS, rows) + 1)),
             "vectors": _vectors(width, min(most, width)),
             "unroll_kernel": (1, 0) if len(found.kernel_spatial) > 1 else (1,),
             "parallel": (0, 1) if context.threads > 1 else (0,),
@@ -86,9 +86,9 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
 
 def _vectors(width: int, lanes: int) -> tuple[int, ...]:
     """Of a row in a tile: powers of two, or all whole ones."""
-    found = doublings(min(MOST_POSITIONS, -(-width // lanes)))
+    found = doublings(min(MAX_POSITIONS, -(-width // lanes)))
     whole = width // lanes
-    return found if whole in found or whole > MOST_POSITIONS else (*found, whole)
+    return found if whole in found or whole > MAX_POSITIONS else (*found, whole)
 
 
 def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
@@ -138,7 +138,7 @@ def apply(
     sch.vectorize(lane)
     for loop in (near, beside, *(kernel if plan.unroll_kernel else kernel[-1:])):
         sch.unroll(loop)
-    done = [block, *results(sch, block, vector, plan.lanes, plan.vectors * plan.lanes)]
+    done = [block, *fuse_epilogue(sch, block, vector, plan.lanes, plan.vectors * plan.lanes)]
     if padding is not None:
         sch.compute_at(padding, channel)
         _, along = sch.split(sch.get_loops(padding)[-1], [None, plan.lanes])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import NONE, N, ceil_div, tiles_cycles
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, contraction
@@ -113,7 +113,7 @@ def apply(
     sch.reorder(*outer, columns, rows, row, column, summed)
     for loop in (row, column, summed):
         sch.unroll(loop)
-    stores = results(sch, block, rows, plan.nr, plan.nr)
+    stores = fuse_epilogue(sch, block, rows, plan.nr, plan.nr)
     sch.set_scope(sums, 0, "local")
     sch.compute_at(sums, rows)
     all_loops = sch.get_loops(sums)

@@ -34,7 +34,7 @@ from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-MOST_PATTERN_VECTORS = 6  # that are unrolled so that every lane's place is known
+MAX_PATTERN_VECTORS = 6  # that are unrolled so that every lane's place is known
 ROWS, INNER = "rows", "inner"  # what threads share out: outer loops, or the innermost one
 
 
@@ -177,7 +177,7 @@ def _joined(nest: Nest, parts: list[list[int]], lanes: int) -> list[list[int]]:
         if inner is None or 2 * inner > lanes:
             break
         joined = [*parts[:-2], [*parts[-2], *parts[-1]]]
-        if _pattern(nest, joined[-1], lanes) > MOST_PATTERN_VECTORS:
+        if _pattern(nest, joined[-1], lanes) > MAX_PATTERN_VECTORS:
             break
         parts = joined
     return parts
@@ -192,7 +192,7 @@ def _pattern(nest: Nest, part: Sequence[int], lanes: int) -> int:
     for group in within[1:]:
         extent = _extent(nest, group)
         if extent is None:
-            return MOST_PATTERN_VECTORS + 1
+            return MAX_PATTERN_VECTORS + 1
         period *= extent
     return period // gcd(period, lanes)
 

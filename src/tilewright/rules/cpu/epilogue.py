@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.errors import ScheduleError
-from tilewright.rules.match.followers import followers
+from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import block_of
 from tilewright.tensor.ir import Buffer, Call
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -12,7 +12,7 @@ from tilewright.tensor.visit import exprs, output_buffers
 UNROLLED_NODES = 40  # what follows a sum and is not larger is repeated for every register
 
 
-def results(
+def fuse_epilogue(
     sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, width: int
 ) -> list[BlockRef]:
     """Take the results of a tile to memory, through what follows where that can be fused.
@@ -40,7 +40,7 @@ def _through_consumers(
     made = block_of(sch.function, block.name).writes[0].buffer
     if made in output_buffers(sch.function):
         return []
-    consumers = followers(sch, block)
+    consumers = epilogue_blocks(sch, block)
     if not consumers:
         return []
     cheap = all(_is_small(sch, reference) for reference in consumers)

@@ -33,7 +33,7 @@ from tilewright.rules.cpu.dot_model import (
     tile_cycles,
     whole,
 )
-from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm import chunk_counts, row_tile, row_tiles
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div, most_vectors
 from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
@@ -223,7 +223,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     exposed = machine.exposed_share
     return Cost.of(
         dots=sums,
-        results=batch * panels * each,
+        fuse_epilogue=batch * panels * each,
         b_from_l2=exposed * b_bytes / machine.l2.bytes_per_cycle,
         a_from_l2=exposed * a_bytes / machine.l2.bytes_per_cycle,
         beyond_l2=machine.exposed_share
@@ -268,7 +268,7 @@ def apply(
     sch.reorder(*outer, *chunk, jb, *rows, jp, *far, ko, *tile_loops, lane, kg)
     for loop in (*inner, ji):
         sch.unroll(loop)
-    done = [c, panel, *results(sch, c, jp, dot.lanes, plan.nr * dot.lanes)]
+    done = [c, panel, *fuse_epilogue(sch, c, jp, dot.lanes, plan.nr * dot.lanes)]
     init = sch.decompose_reduction(c, (*far, ko)[0])
     if plan.k_unroll > 1:
         _, near = sch.split(ko, [None, plan.k_unroll])

@@ -20,7 +20,7 @@ from tilewright.rules.space import Column, doublings
 N, M, BATCH, NONE = "n", "m", "batch", "none"  # what threads share out
 
 
-MOST_TAILS = 8  # sizes that a last tile may have: each is code of its own
+MAX_TAILS = 8  # sizes that a last tile may have: each is code of its own
 
 
 def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:

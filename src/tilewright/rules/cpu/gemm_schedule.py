@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
-from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
 from tilewright.rules.match.contraction import Contraction, operands
 from tilewright.rules.match.nest import attempt, block_of, fused
@@ -103,7 +103,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         own = _order_tile(sch, tile, loops, found, plan)
         stores = _after_parts(sch, c, loops, plan)
     else:
-        stores = results(sch, c, loops.inner, plan.lanes, plan.width)
+        stores = fuse_epilogue(sch, c, loops.inner, plan.lanes, plan.width)
     depth = own[: len(found.k)]
     sch.decompose_reduction(tile, depth[0])
     near: LoopRef | None = None

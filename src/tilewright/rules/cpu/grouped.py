@@ -24,7 +24,7 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_model import guarded_times
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.depthwise import pack_weights
-from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import NONE, ceil_div, chain_cycles
 from tilewright.rules.cpu.windows_tile import ROWS
 from tilewright.rules.match.nest import DYNAMIC_SPATIAL, fused, nest_of
@@ -155,7 +155,7 @@ def apply(
     for loop in (inner, position, width):
         sch.unroll(loop)
     sch.vectorize(lane)
-    done = results(sch, block, vector, lanes, lanes)
+    done = fuse_epilogue(sch, block, vector, lanes, lanes)
     sch.decompose_reduction(block, [*others, inner][0])
     if plan.parallel != NONE:
         shared = outer if plan.parallel == ROWS else [*outer, tile, vector]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.windows_tile import (
-    MOST_POSITIONS,
+    MAX_POSITIONS,
     WindowsPlan,
     lanes_of,
     tile_windows,
@@ -32,7 +32,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | Non
     if lanes < 2 or channels < lanes:
         return None
     positions = found.size(found.out_spatial[-1])
-    if positions is not None and 2 * positions < MOST_POSITIONS:
+    if positions is not None and 2 * positions < MAX_POSITIONS:
         return None  # little is shared
     is_dear = any(isinstance(expr, Call) for expr in exprs(found.nest.block.body))
     shared = (found.size(found.kernel_spatial[-1]) or 1) / found.strides[-1]

@@ -19,14 +19,14 @@ import numpy as np
 from tilewright.base.dtype import I8, I32
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_model import guarded_times
-from tilewright.rules.cpu.epilogue import results
-from tilewright.rules.cpu.gemm_model import MOST_TAILS, NONE, ceil_div, chain_cycles
+from tilewright.rules.cpu.epilogue import fuse_epilogue
+from tilewright.rules.cpu.gemm_model import MAX_TAILS, NONE, ceil_div, chain_cycles
 from tilewright.rules.match.nest import DYNAMIC_SPATIAL, fused
 from tilewright.rules.match.windows import Windows
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MOST_POSITIONS = MOST_TAILS  # of a tile: more neighbours share little more
+MAX_POSITIONS = MAX_TAILS  # of a tile: more neighbours share little more
 ROWS, TILES = "rows", "tiles"  # what threads share out
 
 
@@ -63,7 +63,7 @@ def vectors_of(found: Windows, context: RuleContext) -> int:
 
 
 def windows_space(found: Windows, context: RuleContext) -> Space[WindowsPlan]:
-    total = found.size(found.out_spatial[-1]) or MOST_POSITIONS
+    total = found.size(found.out_spatial[-1]) or MAX_POSITIONS
     body_most = context.target.machine.loop_body_instructions
     kernel = found.size(found.kernel_spatial[-1]) or body_most
     registers, beside = context.target.vector_registers, vectors_of(found, context)
@@ -77,7 +77,7 @@ def windows_space(found: Windows, context: RuleContext) -> Space[WindowsPlan]:
     return Space(
         WindowsPlan,
         {
-            "positions": tuple(range(1, min(MOST_POSITIONS, total) + 1)),
+            "positions": tuple(range(1, min(MAX_POSITIONS, total) + 1)),
             "unroll_kernel": (0, 1),
             "parallel": (NONE,) if context.threads == 1 else (NONE, ROWS, TILES),
         },
@@ -142,7 +142,7 @@ def tile_windows(
     sch.unroll(position)
     if plan.unroll_kernel:
         sch.unroll(kernel[-1])
-    done = results(sch, block, vector, lanes, lanes)
+    done = fuse_epilogue(sch, block, vector, lanes, lanes)
     sch.decompose_reduction(block, kernel[0])
     if plan.parallel != NONE:
         sch.parallel(fused(sch, outer) if plan.parallel == ROWS else tile)

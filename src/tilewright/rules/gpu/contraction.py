@@ -80,7 +80,7 @@ class Problem:
     element_bytes: int
 
 
-MOST_UNROLLED = 512  # multiply-adds in a row
+MAX_UNROLLED = 512  # multiply-adds in a row
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,7 @@ def tiled(
         share(sch, copied, plan.threads, lanes if whole else 1)
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
-    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MOST_UNROLLED:
+    if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MAX_UNROLLED:
         sch.attempt(sch.unroll, ki)
     return (start, reference, a, b, *followed)
 

@@ -23,7 +23,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.contraction import MOST_UNROLLED
+from tilewright.rules.gpu.contraction import MAX_UNROLLED
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
@@ -34,7 +34,7 @@ from tilewright.rules.gpu.parts import (
     stored_bytes,
 )
 from tilewright.rules.gpu.reduction import depth_of, through
-from tilewright.rules.gpu.threads import MOST_TURNS, attempt_all, share
+from tilewright.rules.gpu.threads import MAX_TURNS, attempt_all, share
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import fused, inner_nest, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -321,7 +321,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     moved = fetched * resident * problem.element_bytes / sm.l2_bytes_per_cycle
     # A thread asks memory for some elements at a time; the next wait until these are there.
     image = fetched - c["block_k"] * c["block_m"] * problem.positions
-    turns = ceildiv(image, threads * MOST_TURNS) + ceildiv(fetched - image, threads * MOST_TURNS)
+    turns = ceildiv(image, threads * MAX_TURNS) + ceildiv(fetched - image, threads * MAX_TURNS)
     copies = fetched / threads * warps * resident * 10 / sm.warps_issued_per_cycle
     results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
     return Cost.of(
@@ -498,7 +498,7 @@ def _inner(
     for loop in reversed([ci, *taps]):
         extent = extent_of(sch, loop)
         unrolled *= extent
-        if 2 * unrolled > MOST_UNROLLED and loop is not (taps[-1] if taps else None):
+        if 2 * unrolled > MAX_UNROLLED and loop is not (taps[-1] if taps else None):
             break
         sch.attempt(sch.unroll, loop)
     return start

@@ -22,7 +22,7 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import ceildiv
 from tilewright.rules.gpu.reduction import depth_of
 from tilewright.rules.gpu.threads import bind_flat
-from tilewright.rules.match.followers import followers
+from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import Nest, block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
@@ -219,7 +219,7 @@ def _packed(sch: Schedule, found: Found) -> BlockRef:
 def _finished(sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int) -> list[BlockRef]:
     """Results stay in registers until what follows them is done."""
     made = block_of(sch.function, reference.name).writes[0].buffer
-    after = followers(sch, reference) if made not in output_buffers(sch.function) else []
+    after = epilogue_blocks(sch, reference) if made not in output_buffers(sch.function) else []
     if after:
         sch.set_scope(reference, 0, "local")
     else:

@@ -11,7 +11,7 @@ from tilewright import sym
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import Spatial, bind_flat, spatial_nest, units_first
-from tilewright.rules.match.followers import followers
+from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import Nest, block_of, fused, groups, is_expression
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Columns, Cost, Space, doublings, preferring
@@ -111,7 +111,7 @@ def _followed(
     waiting = [reference]
     while waiting:
         last = waiting.pop()
-        for reader in followers(sch, last):
+        for reader in epilogue_blocks(sch, last):
             if not _takes_each(sch, last, reader):
                 continue
             if sch.attempt(sch.reverse_compute_at, reader, thread):

@@ -27,7 +27,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
 from tilewright.graph.cost import OPERATIONS
 from tilewright.intrin import hopper
-from tilewright.intrin.cluster import CLUSTER_SCOPE, MOST_BLOCKS, SUM_BYTES, keep_of, sum_of
+from tilewright.intrin.cluster import CLUSTER_SCOPE, MAX_BLOCKS, SUM_BYTES, keep_of, sum_of
 from tilewright.intrin.hopper import WHOLE
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.contraction import splits
@@ -39,7 +39,7 @@ from tilewright.rules.gpu.parts import (
     spread_runs,
 )
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
-from tilewright.rules.match.followers import followers
+from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
@@ -174,7 +174,7 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
         nest.is_dynamic(list(nest.loops)),
         windows,
         is_indexed,
-        sum(_operations(sch, each) for each in followers(sch, reference)),
+        sum(_operations(sch, each) for each in epilogue_blocks(sch, reference)),
     )
 
 
@@ -263,7 +263,7 @@ def _candidates(found: Found, sm: Multiprocessor) -> dict[str, Sequence[int | st
         "span": spans or SPAN[:1],
         "split_k": [s for s in splits(sm) if s == 1 or found.k % (s * found.depth) == 0],
         "boxes": BOXES[:1] if found.along_n else [at for at in BOXES if boxes % at == 0],
-        "cluster": doublings(MOST_BLOCKS) if meets else (1,),
+        "cluster": doublings(MAX_BLOCKS) if meets else (1,),
         "along": ("k", "m", "n", STREAM_K) if meets else ("k", STREAM_K),
         "resident": (1, 2),
         "pingpong": (0, 1) if found.m >= hopper.M and not found.is_open else (0,),
@@ -504,14 +504,14 @@ def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
     """What follows the sums element by element, steps that follow each other as one."""
     outputs = output_buffers(sch.function)
     made = block_of(sch.function, c.name).writes[0].buffer
-    found = [] if made in outputs else followers(sch, c)
+    found = [] if made in outputs else epilogue_blocks(sch, c)
     while len(found) == 1:
         point = sch.checkpoint()
         result = block_of(sch.function, found[0].name).writes[0].buffer
-        later = [] if result in outputs else followers(sch, found[0])
+        later = [] if result in outputs else epilogue_blocks(sch, found[0])
         if not later or not sch.attempt(sch.compute_inline, found[0]):
             return found
-        after = followers(sch, c)
+        after = epilogue_blocks(sch, c)
         if not after:
             sch.restore(point)
             return found

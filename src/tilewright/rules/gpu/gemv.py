@@ -25,7 +25,7 @@ from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import extent_of
 from tilewright.rules.gpu.reduction import depth_of, through
-from tilewright.rules.gpu.threads import MOST_TURNS, own_nest, share
+from tilewright.rules.gpu.threads import MAX_TURNS, own_nest, share
 from tilewright.rules.match.nest import (
     Access,
     Nest,
@@ -338,7 +338,7 @@ def _prefetch_some(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan)
         except ScheduleError:
             sch.restore(point)  # it is read as it comes
     sch.attempt(sch.unroll, some)
-    if turns <= MOST_TURNS:
+    if turns <= MAX_TURNS:
         sch.attempt(sch.unroll, outer)
     return done
 

@@ -17,14 +17,14 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import (
-    MOST_TURNS,
+    MAX_TURNS,
     bind_flat,
     by_one_thread,
     own_nest,
     share,
     units_first,
 )
-from tilewright.rules.match.followers import followers
+from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import (
     Nest,
     block_of,
@@ -184,7 +184,7 @@ def through(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
 def _consumers(sch: Schedule, block: BlockRef) -> list[BlockRef]:
     """What goes on with each result, where nobody else sees those."""
     made = {region.buffer for region in block_of(sch.function, block.name).writes}
-    return [] if made & set(output_buffers(sch.function)) else followers(sch, block)
+    return [] if made & set(output_buffers(sch.function)) else epilogue_blocks(sch, block)
 
 
 def _own(sch: Schedule, block: BlockRef) -> None:
@@ -297,10 +297,10 @@ def _unroll_turns(sch: Schedule, nest: Nest) -> None:
     for lane in lanes:
         sch.unroll(lane)  # each vector is one access
     turns = nest.extent(nest.reduce[0])
-    if isinstance(turns, Const) and turns.value <= MOST_TURNS:
+    if isinstance(turns, Const) and turns.value <= MAX_TURNS:
         sch.unroll(turn)
     else:
-        sch.annotate(turn, "unroll", MOST_TURNS // 2)
+        sch.annotate(turn, "unroll", MAX_TURNS // 2)
 
 
 def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> None:

@@ -32,7 +32,7 @@ from tilewright.rules.gpu.reduction import (
     finish,
     share_parts,
 )
-from tilewright.rules.gpu.threads import MOST_TURNS, by_one_thread
+from tilewright.rules.gpu.threads import MAX_TURNS, by_one_thread
 from tilewright.rules.match.nest import (
     Access,
     Nest,
@@ -248,7 +248,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
         fits = parts + np.where(held, 0, c["rows"] * found.shared_bytes) <= sm.static_shared_bytes
         turn = c["threads"] * c["vector"]
-        whole = (found.length % turn == 0) & (found.length // turn <= MOST_TURNS)
+        whole = (found.length % turn == 0) & (found.length // turn <= MAX_TURNS)
         wide = c["vector"] * found.element_bytes <= sm.access_bytes
         vectors = whole & wide & found.is_whole
         result: Column = fits & (c["threads"] * c["rows"] <= sm.block_threads)

@@ -16,7 +16,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops, find_block
 from tilewright.tensor.visit import blocks, walk
 
-MOST_TURNS = 16  # of a thread in a copy, that are unrolled
+MAX_TURNS = 16  # of a thread in a copy, that are unrolled
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ def share(sch: Schedule, loops: Sequence[LoopRef], threads: int, vector: int = 1
         turn, thread = sch.split(whole, [None, threads])
     sch.bind(thread, "threadIdx.x")
     turns = next(loop.extent for loop in all_loops(sch.function.body) if loop.var is turn.var)
-    if isinstance(turns, Const) and 1 < turns.value <= MOST_TURNS:
+    if isinstance(turns, Const) and 1 < turns.value <= MAX_TURNS:
         sch.attempt(sch.unroll, turn)  # all of them ask memory before the first one waits
-    elif isinstance(turns, Const) and turns.value > MOST_TURNS:
-        sch.attempt(sch.unroll, sch.split(turn, [None, MOST_TURNS // 2])[1])
+    elif isinstance(turns, Const) and turns.value > MAX_TURNS:
+        sch.attempt(sch.unroll, sch.split(turn, [None, MAX_TURNS // 2])[1])
     return thread
 
 

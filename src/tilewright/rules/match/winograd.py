@@ -15,7 +15,7 @@ from tilewright.graph.winograd import (
     WEIGHTS,
 )
 from tilewright.rules.context import RuleContext
-from tilewright.rules.match.followers import followers
+from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import DYNAMIC_SPATIAL, Nest, attempt, block_of, nest_of
 from tilewright.sym import Add, Const, Expr, Mul, Sub
 from tilewright.tensor.ir import Block, Load, annotation
@@ -99,7 +99,7 @@ def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | No
 def followed(sch: Schedule, parts: Parts) -> Parts:
     """What follows, where it is one block that works in the same order, joins the last stage."""
     readers = sch.get_consumers(parts.result)
-    if len(readers) != 1 or not followers(sch, parts.result):
+    if len(readers) != 1 or not epilogue_blocks(sch, parts.result):
         return parts
     if len(block_of(sch.function, readers[0].name).iters) != 4:
         return parts

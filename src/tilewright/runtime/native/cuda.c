@@ -305,7 +305,7 @@ static int32_t encode_maps(const recording *of) {
   return TW_OK;
 }
 
-enum { MOST_ARGUMENTS = 128 };
+enum { MAX_ARGUMENTS = 128 };
 
 static bool is_decision(const tw_cuda_launch *launch) { return launch->kernel < TW_CUDA_COPY; }
 
@@ -313,7 +313,7 @@ static bool is_decision(const tw_cuda_launch *launch) { return launch->kernel < 
 static int32_t resolve(const recording *of, const tw_cuda_launch *launch, address *values,
                        void **pointers) {
   const tw_cuda_argument *given = of->variant->arguments + launch->first;
-  if (launch->n_arguments > MOST_ARGUMENTS) {
+  if (launch->n_arguments > MAX_ARGUMENTS) {
     return tw_errorf(TW_ERROR_INTERNAL, "a kernel takes %d arguments", launch->n_arguments);
   }
   for (int32_t i = 0; i < launch->n_arguments; ++i) {
@@ -329,8 +329,8 @@ static int32_t record_decision(const recording *of, const tw_cuda_launch *launch
 
 static int32_t start(const recording *of, const tw_cuda_launch *launch, void *stream,
                      bool is_early) {
-  address values[MOST_ARGUMENTS];
-  void *pointers[MOST_ARGUMENTS];
+  address values[MAX_ARGUMENTS];
+  void *pointers[MAX_ARGUMENTS];
   int32_t code = resolve(of, launch, values, pointers);
   if (code != TW_OK) return code;
   if (is_decision(launch)) return record_decision(of, launch, values, stream);
@@ -352,13 +352,13 @@ static int32_t start(const recording *of, const tw_cuda_launch *launch, void *st
 
 /* ---- decisions by the GPU: conditional nodes ---- */
 
-enum { MOST_DECIDER_ARGUMENTS = 7 };
+enum { MAX_DECIDER_ARGUMENTS = 7 };
 
 /* Queue a kernel that sets handles: their numbers come first, then `n` values. */
 static int32_t decide(const recording *of, enum decider which, const uint64_t *handles,
                       int32_t n_handles, const address *values, int32_t n, void *stream) {
-  address given[MOST_DECIDER_ARGUMENTS];
-  void *pointers[MOST_DECIDER_ARGUMENTS];
+  address given[MAX_DECIDER_ARGUMENTS];
+  void *pointers[MAX_DECIDER_ARGUMENTS];
   launch_config config = {.grid = {1, 1, 1}, .block = {1, 1, 1}, .stream = stream};
   for (int32_t i = 0; i < n_handles + n; ++i) {
     given[i] = i < n_handles ? handles[i] : values[i - n_handles];
@@ -579,8 +579,8 @@ static int32_t run_loop(const recording *of, const tw_cuda_body *body, const add
 
 static int32_t run_decision(const recording *of, const tw_cuda_launch *launch) {
   const tw_cuda_body *bodies = of->variant->bodies + launch->first_body;
-  address values[MOST_ARGUMENTS];
-  void *pointers[MOST_ARGUMENTS];
+  address values[MAX_ARGUMENTS];
+  void *pointers[MAX_ARGUMENTS];
   uint8_t holds = 0;
   int32_t code = resolve(of, launch, values, pointers);
   if (code != TW_OK) return code;
@@ -715,13 +715,13 @@ static int32_t no_variant(const tw_cuda_model *model, const DLTensor *const *inp
   return tw_errorf(TW_ERROR_SHAPE, "the model was not saved for %s", text);
 }
 
-enum { MOST_TENSORS = 256 };
+enum { MAX_TENSORS = 256 };
 
 int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *const *inputs,
                     int32_t n_inputs) {
-  const void *given[MOST_TENSORS];
-  void *wanted[MOST_TENSORS];
-  if (n_inputs != model->n_inputs || n_inputs + model->n_outputs > MOST_TENSORS) {
+  const void *given[MAX_TENSORS];
+  void *wanted[MAX_TENSORS];
+  if (n_inputs != model->n_inputs || n_inputs + model->n_outputs > MAX_TENSORS) {
     return tw_errorf(TW_ERROR_ARGUMENTS, "the model takes %d inputs, got %d", model->n_inputs,
                      n_inputs);
   }

@@ -33,7 +33,7 @@ from tilewright.tensor.interp.role_block import (
 from tilewright.tensor.interp.role_state import Agent, Barrier, Copy, Env, join, value_of
 from tilewright.tensor.ir import THREAD, Alloc, Buffer, Call, For, Function, Let, Seq, Stmt
 from tilewright.tensor.passes.pipeline_loops import ASYNC_COPY
-from tilewright.tensor.passes.share_steps import CALLS as SHARING
+from tilewright.tensor.passes.split_stream_k import CALLS as SHARING
 from tilewright.tensor.visit import exprs, rewrite, substitute, walk
 
 # Of calls that threads make together.

@@ -13,7 +13,6 @@ from tilewright.tensor.passes.bind_threads import bind_threads
 from tilewright.tensor.passes.check_capacity import check_capacity
 from tilewright.tensor.passes.compact_buffers import compact_buffers
 from tilewright.tensor.passes.cut_sums import cut_sums
-from tilewright.tensor.passes.depend_early import depend_early
 from tilewright.tensor.passes.enter_device import enter_device
 from tilewright.tensor.passes.expand_updates import expand_updates
 from tilewright.tensor.passes.flatten_buffers import flatten_buffers
@@ -25,7 +24,7 @@ from tilewright.tensor.passes.hoist_invariants import hoist_invariants
 from tilewright.tensor.passes.inject_virtual_threads import inject_virtual_threads
 from tilewright.tensor.passes.insert_barriers import insert_barriers
 from tilewright.tensor.passes.interleave_loops import interleave_loops
-from tilewright.tensor.passes.load_ahead import load_ahead
+from tilewright.tensor.passes.launch_dependents import launch_dependents
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
 from tilewright.tensor.passes.lower_tensor_calls import lower_tensor_calls
@@ -33,16 +32,17 @@ from tilewright.tensor.passes.partition_loops import partition_loops
 from tilewright.tensor.passes.pipeline_loops import pipeline_loops
 from tilewright.tensor.passes.place_allocations import place_allocations
 from tilewright.tensor.passes.plan_double_buffers import plan_double_buffers
+from tilewright.tensor.passes.prefetch_epilogue import prefetch_epilogue
 from tilewright.tensor.passes.remove_no_ops import remove_no_ops
 from tilewright.tensor.passes.reuse_storage import reuse_storage
 from tilewright.tensor.passes.share_copies import share_copies
 from tilewright.tensor.passes.simplify_program import simplify_program
+from tilewright.tensor.passes.skip_masked_steps import skip_masked_steps
 from tilewright.tensor.passes.specialize_roles import specialize_roles
-from tilewright.tensor.passes.trim_loops import trim_loops
 from tilewright.tensor.passes.unmask_locals import unmask_locals
 from tilewright.tensor.passes.unroll_loops import unroll_loops
+from tilewright.tensor.passes.upcast_locals import upcast_locals
 from tilewright.tensor.passes.vectorize_loops import vectorize_loops
-from tilewright.tensor.passes.widen_locals import widen_locals
 
 TensorPass = Pass[Function]
 
@@ -85,7 +85,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     inject_virtual_threads,
     insert_barriers,
     lower_tensor_calls,
-    trim_loops,
+    skip_masked_steps,
     fold_scale,
     specialize_roles,
     read_windows,
@@ -97,12 +97,12 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     vectorize_loops,
     unroll_loops,
     unmask_locals,
-    widen_locals,
+    upcast_locals,
     hoist_invariants,
     remove_no_ops,
     check_capacity,
-    load_ahead,
-    depend_early,
+    prefetch_epilogue,
+    launch_dependents,
     enter_device,
 )
 PIPELINES: dict[str, tuple[TensorPass, ...]] = {"cpu": LOWER_CPU, "gpu": LOWER_GPU}

@@ -22,7 +22,7 @@ from tilewright.base.errors import Unsupported
 from tilewright.base.multiprocessor import STATIC_SHARED_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, Const, Context, Expr, Var, var
-from tilewright.tensor.inverse import told
+from tilewright.tensor.injectivity import determined_vars
 from tilewright.tensor.ir import THREAD, THREAD_AXES, Buffer, For, Function, Let, Stmt, annotation
 from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.passes.accesses import Access, collect, common
@@ -88,7 +88,7 @@ def _is_apart(buffer: Buffer, accesses: list[Access], loops: list[For]) -> bool:
     if all(isinstance(dim, Const) for dim in rest):
         return False
     ranges = {loop.var: (loop.start, loop.stop) for loop in threads}
-    found = told(known, ranges, Context())
+    found = determined_vars(known, ranges, Context())
     return all(loop.var in found or sym.simplify(loop.extent) is ONE for loop in threads)
 
 

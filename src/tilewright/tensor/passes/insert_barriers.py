@@ -20,7 +20,7 @@ from tilewright.base.dtype import BOOL
 from tilewright.base.errors import Unsupported
 from tilewright.base.passes import PassContext
 from tilewright.sym import Const, Context, Expr, FloorMod, Var
-from tilewright.tensor.inverse import told
+from tilewright.tensor.injectivity import determined_vars
 from tilewright.tensor.ir import (
     THREAD,
     THREAD_LEVEL,
@@ -296,7 +296,7 @@ class _Sync:
         if not known or not self.differs(*known):
             return set()
         ranges = {thread: (sym.ZERO, extent) for thread, extent in self.threads.items()}
-        return told(known, ranges, Context())
+        return determined_vars(known, ranges, Context())
 
     def _told_apart(self, a: Range, b: Range) -> list[Var]:
         """Threads that this dimension tells apart: equal indices mean equal threads.

@@ -41,7 +41,7 @@ from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
 INTERLEAVE = "interleave"
 HOST, GUEST = "host", "guest"
-MOST_AT_ONCE = 8  # iterations of the guest in one of the host, of which each has its own code
+MAX_AT_ONCE = 8  # iterations of the guest in one of the host, of which each has its own code
 
 
 def interleave_loops(fn: Function, ctx: PassContext) -> Function:
@@ -88,7 +88,7 @@ def _merged(before: Stmt, guest: Stmt) -> Stmt | None:
         return None
     *extents, count = known
     each = -(-count // prod(extents))
-    if each > MOST_AT_ONCE:
+    if each > MAX_AT_ONCE:
         return None
     turn: Expr = ZERO
     for loop, extent in zip(around, extents, strict=True):

@@ -73,7 +73,7 @@ from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.order_tiles import backwards, longest_first, persistent
 from tilewright.tensor.passes.overlap_products import overlapped
 from tilewright.tensor.passes.rewriter import Rewriter
-from tilewright.tensor.passes.share_steps import Shares, share_steps
+from tilewright.tensor.passes.split_stream_k import Shares, split_stream_k
 from tilewright.tensor.passes.stagger_attention import (
     ATTEND,
     calls_of,
@@ -144,7 +144,7 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     shares: Shares | None = None
     shared = [ring for ring in rings(body) if role_plan(ring).stream_k]
     if shared:
-        nest, body, shares, exchange = share_steps(nest, body, shared[0], blocks, count, among)
+        nest, body, shares, exchange = split_stream_k(nest, body, shared[0], blocks, count, among)
     elif blocks:
         nest, body = persistent(nest, body, blocks)
     else:

@@ -21,7 +21,7 @@ from tilewright.tensor.divisors import is_total
 from tilewright.tensor.ir import UNROLL, For, annotation
 
 TAILS = "tails"  # the annotation of a loop
-MOST_HEIGHTS = 16
+MAX_HEIGHTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def try_tail(conditions: Sequence[tuple[Expr, list[For]]], ctx: sym.Context) -> 
         left is None
         or not is_total(left, ctx)
         or not isinstance(extent, Const)
-        or not 1 < extent.value <= MOST_HEIGHTS
+        or not 1 < extent.value <= MAX_HEIGHTS
     ):
         return None
     return Tail(left, _heights(left, int(extent.value), ctx), tuple(found))

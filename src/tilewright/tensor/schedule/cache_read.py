@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilewright.sym import Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, Seq, seq
 from tilewright.tensor.regions import clipped, region_over, whole
-from tilewright.tensor.schedule.analysis.boxes import bound_region, holds, written_box
+from tilewright.tensor.schedule.analysis.boxes import bound_region, contains, written_box
 from tilewright.tensor.schedule.analysis.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
 from tilewright.tensor.schedule.analysis.movable import check_seen, check_straight, fills, memory_at
@@ -90,7 +90,7 @@ def _check_others(
 ) -> None:
     """Others find in the copy what they read: all of it, from before them on, and unchanged."""
     buffer, first = box.buffer, site.block.name
-    is_whole = holds(box, whole(buffer), ctx)
+    is_whole = contains(box, whole(buffer), ctx)
     if not is_whole or any(each.order > site.order for each in scope.writers(buffer)):
         raise refuse(
             fn,
@@ -172,12 +172,12 @@ def _is_computed(fn: Function, scope: Scope, site: Site, box: Region, ctx: Conte
             shared = shared_loops(writer.path, site.path)
             rest = [loop for loop in writer.loops if loop not in shared]
             done = written_box(writer.block, region_of(writer.block.writes, buffer), rest, ctx)
-            if done is not None and holds(done, box, ctx):
+            if done is not None and contains(done, box, ctx):
                 return True
     if scope.holder is None:
         return _fills(fn, scope, site, buffer)
     declared = [region for region in scope.holder.reads if region.buffer is buffer]
-    if writers or not declared or not holds(declared[0], box, ctx):
+    if writers or not declared or not contains(declared[0], box, ctx):
         return False
     outer = scope_of(scope.prefix)
     holder = outer.site(scope.holder.name)

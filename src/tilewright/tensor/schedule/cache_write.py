@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilewright.sym import TRUE, Context
 from tilewright.tensor.ir import Buffer, For, Function, Region, seq
-from tilewright.tensor.schedule.analysis.boxes import loose_box
+from tilewright.tensor.schedule.analysis.boxes import bounding_box
 from tilewright.tensor.schedule.analysis.concurrency import check_still_concurrent
 from tilewright.tensor.schedule.analysis.cover import cache_name, copy_nest
 from tilewright.tensor.schedule.analysis.memory import check_memory, chosen
@@ -71,7 +71,7 @@ def _box(
     """What the block has written, to the element, where the copy runs."""
     block = site.block
     below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
-    box = loose_box(block, region_of(block.writes, buffer), below, ctx)
+    box = bounding_box(block, region_of(block.writes, buffer), below, ctx)
     if box is None:
         raise refuse(
             fn,

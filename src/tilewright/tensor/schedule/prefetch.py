@@ -40,7 +40,7 @@ from tilewright.tensor.schedule.analysis.sites import (
 from tilewright.tensor.schedule.analysis.tree import Path, fresh_block_name, loop_ranges, with_body
 
 LINE_BYTES = 64  # of a cache line: one request fetches it whole
-MOST_AT_ONCE = 8  # requests in one turn of a loop whose extent is not known before the call
+MAX_AT_ONCE = 8  # requests in one turn of a loop whose extent is not known before the call
 
 
 def prefetch(
@@ -275,7 +275,7 @@ def _in_open_turns(cover: Cover, inner: Sequence[For], extents: Sequence[int], l
     """
     turns = prod(extents)  # in one iteration of the outermost loop
     count = inner[0].extent
-    most = min(-(-lines // turns), MOST_AT_ONCE)
+    most = min(-(-lines // turns), MAX_AT_ONCE)
     rate: Expr = sym.const(8 * most)
     for each_turn in range(most - 1, 0, -1):
         enough = -(-lines // (turns * each_turn))

@@ -19,8 +19,8 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.regions import clipped, region_over
 from tilewright.tensor.schedule.analysis.boxes import (
-    holds,
-    loose_box,
+    bounding_box,
+    contains,
 )
 from tilewright.tensor.schedule.analysis.cover import Cover, check_total
 from tilewright.tensor.schedule.analysis.movable import (
@@ -167,8 +167,10 @@ def _domain(
     for other in near[:-1]:
         if buffer in writes_of(other.block):
             region = region_of(other.block.writes, buffer)
-            twin = loose_box(other.block, region, loops_below(other.path, loop), ctx)
-            if twin is None or not (holds(twin, produced, ctx) and holds(produced, twin, ctx)):
+            twin = bounding_box(other.block, region, loops_below(other.path, loop), ctx)
+            if twin is None or not (
+                contains(twin, produced, ctx) and contains(produced, twin, ctx)
+            ):
                 raise refuse(
                     fn,
                     "TW2131",
@@ -224,10 +226,10 @@ def _check_all_produced(
     """Whatever the block reads, some iteration of the producer's loops writes."""
     ctx = scope_context(fn, scope, ())
     region = region_of(producer.block.writes, buffer)
-    total = loose_box(producer.block, region, producer.loops, ctx)
+    total = bounding_box(producer.block, region, producer.loops, ctx)
     domain = {it.var: (ZERO, it.extent) for it in block.iters}
     needed = clipped(region_over(region_of(block.reads, buffer), domain, ctx), ctx)
-    if total is None or not holds(total, needed, ctx):
+    if total is None or not contains(total, needed, ctx):
         raise refuse(
             fn,
             "TW2131",
@@ -281,7 +283,7 @@ def _produced(
 ) -> Region:
     """The (loose) box that the producer writes in one iteration, and in no other."""
     inner = loops_below(producer.path, loop)
-    box = loose_box(producer.block, region_of(producer.block.writes, buffer), inner, ctx)
+    box = bounding_box(producer.block, region_of(producer.block.writes, buffer), inner, ctx)
     if box is None:
         raise refuse(
             fn,

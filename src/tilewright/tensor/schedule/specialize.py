@@ -11,8 +11,8 @@ from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
 from tilewright.tensor.schedule.analysis.tree import replace_at, with_body
 from tilewright.tensor.visit import walk
 
-MOST_SLOTS = 16
-MOST_RESIDENT = 4
+MAX_SLOTS = 16
+MAX_RESIDENT = 4
 
 
 def specialize(
@@ -38,18 +38,18 @@ def specialize(
     results of its tile while another multiplies.
     """
     path, loop = path_to_loop(fn, var, "specialize")
-    fits = 2 <= slots <= MOST_SLOTS and 1 <= beside <= MOST_SLOTS
+    fits = 2 <= slots <= MAX_SLOTS and 1 <= beside <= MAX_SLOTS
     fits &= bool(blocks) or not (stream_k or pingpong)
     fits &= not (stream_k and pingpong)
-    if not fits or blocks < 0 or not 1 <= resident <= MOST_RESIDENT:
+    if not fits or blocks < 0 or not 1 <= resident <= MAX_RESIDENT:
         raise refuse(
             fn,
             "TW2180",
             f"cannot specialize loop %{var.name} with {slots} slots, {blocks} blocks, {beside} "
             f"tiles beside it and {resident} blocks at once",
             var,
-            help=f"use 2 to {MOST_SLOTS} slots, 0 blocks or more, 1 to {MOST_SLOTS} tiles, and 1 "
-            f"to {MOST_RESIDENT} blocks at once; blocks that share steps, or whose warpgroups take "
+            help=f"use 2 to {MAX_SLOTS} slots, 0 blocks or more, 1 to {MAX_SLOTS} tiles, and 1 "
+            f"to {MAX_RESIDENT} blocks at once; blocks that share steps, or whose warpgroups take "
             f"turns, stay; they do not do both",
         )
     copies = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.sym import ONE, ZERO, Context, Expr, Var
-from tilewright.tensor.inverse import is_injective
+from tilewright.tensor.injectivity import is_injective
 from tilewright.tensor.ir import (
     Address,
     Block,

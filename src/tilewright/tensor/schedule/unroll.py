@@ -12,7 +12,7 @@ from tilewright.tensor.schedule.analysis.refusal import path_to_loop
 from tilewright.tensor.schedule.analysis.tree import loop_context, loops_on, replace_at, with_body
 from tilewright.tensor.schedule.split import guarded
 
-MOST_COPIES = 16  # of a body each of which is under a condition
+MAX_COPIES = 16  # of a body each of which is under a condition
 
 
 def unroll(fn: Function, var: Var) -> Function:
@@ -33,7 +33,7 @@ def _bounded(loop: For, ctx: sym.Context) -> For:
     if isinstance(loop.extent, Const):
         return loop
     most = sym.bounds(loop.extent, ctx)
-    if most.upper is None or not 0 < most.upper <= MOST_COPIES:
+    if most.upper is None or not 0 < most.upper <= MAX_COPIES:
         return loop
     body = loop.body
     if most.lower != most.upper:

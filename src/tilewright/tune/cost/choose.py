@@ -24,7 +24,7 @@ MODELS: Mapping[str, Callable[[Sequence[str]], CostModel]] = {  # by the names o
     "estimate": lambda names: EstimateAlone(),
 }
 LEAST_TRANSFER = 16  # trials of other tasks that are worth learning from
-MOST_TRANSFER = 4000
+MAX_TRANSFER = 4000
 
 
 def choose(name: str = "", feature_names: Sequence[str] = ()) -> CostModel:
@@ -94,4 +94,4 @@ def transferred(feature_names: tuple[str, ...], others: Iterable[Line]) -> tuple
             ratios.append(value - middle)
     if not rows:
         return np.zeros((0, len(feature_names)), np.float32), np.zeros(0)
-    return np.stack(rows[-MOST_TRANSFER:]), np.array(ratios[-MOST_TRANSFER:])
+    return np.stack(rows[-MAX_TRANSFER:]), np.array(ratios[-MAX_TRANSFER:])

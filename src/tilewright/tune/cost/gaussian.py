@@ -6,7 +6,7 @@ import numpy as np
 
 from tilewright.tune.cost.model import Array, Guess
 
-MOST_TRIALS = 400  # that are learned from: the newest
+MAX_TRIALS = 400  # that are learned from: the newest
 CHUNK_ROWS = 1 << 14
 NOISE = 0.02  # standard deviation of a measurement's logarithm
 LEAST_SPREAD = 0.05  # of corrections, before there are enough trials to tell
@@ -26,8 +26,8 @@ class GaussianProcess:
         if not len(log_ratio):
             self._known = None
             return
-        rows = np.asarray(features[-MOST_TRIALS:], np.float64)
-        values = np.asarray(log_ratio[-MOST_TRIALS:], np.float64)
+        rows = np.asarray(features[-MAX_TRIALS:], np.float64)
+        values = np.asarray(log_ratio[-MAX_TRIALS:], np.float64)
         self._centre, spread = rows.mean(axis=0), rows.std(axis=0)
         self._scale = np.where(spread > 1e-6, spread, 1.0)
         scaled = (rows - self._centre) / self._scale

@@ -35,7 +35,7 @@ from tilewright.tune.measure import wrong
 Array = np.ndarray[Any, Any]
 DEFAULT_SIZE = 64  # of a dynamic dimension that nobody gave
 LEAST_SECONDS = 0.002  # of one timing: shorter runs are repeated
-MOST_KEPT = 4  # compiled programs
+MAX_KEPT = 4  # compiled programs
 
 
 class Kernel:
@@ -124,7 +124,7 @@ class Kernel:
             Trace.parse(trace).apply(sch)
             run = self._compiled(sch.function)
         self._kept[trace] = run  # the newest stand last
-        while len(self._kept) > MOST_KEPT:
+        while len(self._kept) > MAX_KEPT:
             del self._kept[next(iter(self._kept))]
         return run
 

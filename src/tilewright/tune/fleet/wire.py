@@ -25,7 +25,7 @@ from tilewright.base.version import VERSION
 
 PROTOCOL = 1
 TOKEN_VARIABLE = "TILEWRIGHT_FLEET_TOKEN"
-MOST_BYTES = 64 << 20  # of one message
+MAX_BYTES = 64 << 20  # of one message
 CHUNK_BYTES = 1 << 16
 
 Message = Mapping[str, Any]
@@ -79,7 +79,7 @@ class Lines:
             total += len(part)
             if not part:
                 raise Lost("it is gone")
-            if total > MOST_BYTES:
+            if total > MAX_BYTES:
                 raise Lost("its message is too long")
             parts.append(part)
         line, _, self._rest = b"".join(parts).partition(b"\n")

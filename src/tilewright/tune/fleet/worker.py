@@ -19,8 +19,8 @@ from tilewright.tune.fleet.serve import Handler, serve
 from tilewright.tune.fleet.wire import TOKEN_VARIABLE, Message
 from tilewright.tune.process import limit_this_process
 
-MOST_OUTPUT_BYTES = 1 << 30
-MOST_FUNCTIONS = 4  # that are kept with their inputs and results
+MAX_OUTPUT_BYTES = 1 << 30
+MAX_FUNCTIONS = 4  # that are kept with their inputs and results
 
 
 class Measurer:
@@ -36,7 +36,7 @@ class Measurer:
             sizes = {str(name): int(size) for name, size in message.get("sizes", {}).items()}
             kernel = Kernel(*key, sizes)
         self._kernels[key] = kernel
-        while len(self._kernels) > MOST_FUNCTIONS:
+        while len(self._kernels) > MAX_FUNCTIONS:
             del self._kernels[next(iter(self._kernels))]
         return kernel.measure(
             str(message["trace"]),
@@ -66,7 +66,7 @@ def serve_here(handlers: Mapping[str, Handler], tags: Sequence[str], memory_gb: 
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     source = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
-    limit_this_process(int(memory_gb * (1 << 30)), MOST_OUTPUT_BYTES)
+    limit_this_process(int(memory_gb * (1 << 30)), MAX_OUTPUT_BYTES)
     serve(source, sink, handlers, tags=tags, token=os.environ.get(TOKEN_VARIABLE, ""))
 
 

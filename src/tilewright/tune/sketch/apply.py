@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilewright.base.dots import DOTS, Dot
 from tilewright.base.errors import ScheduleError
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.epilogue import results
+from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
 from tilewright.rules.cpu.vectorize import REDUCTION_LANES, vectorize_stage
 from tilewright.rules.match.contraction import Contraction, contraction
@@ -171,7 +171,7 @@ def _dot(
     for loop in levels.inner:
         sch.unroll(loop)
     around = [*levels.outer, *levels.block, *levels.middle][-1]
-    results(sch, block, around, dot.lanes, width)
+    fuse_epilogue(sch, block, around, dot.lanes, width)
     init = sch.decompose_reduction(block, sums[0])
     if filled is not None:
         _, lane = sch.split(sch.get_loops(filled)[-1], [None, dot.lanes * dot.group])

@@ -41,8 +41,8 @@ VECTORS = (1, 2, 3, 4, 6, 8)  # of a register tile along the lanes
 LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # tiles of the level below
 UNROLLED = (1, 2, 3, 4, 5, 7, 8)  # steps of a sum at a time
 SUM_BLOCKS = (8, 16, 32, 64, 128, 256, 512)  # steps of a sum between which tiles change
-MOST_DIVISORS = 24  # beyond this, a divisor is no tile of registers or L1
-MOST_UNROLLED = (
+MAX_DIVISORS = 24  # beyond this, a divisor is no tile of registers or L1
+MAX_UNROLLED = (
     192  # vector operations in the body of a loop, tails counted: more is slow to compile
 )
 DOT_OPERANDS = 4  # registers that an instruction's operands need beside the sums
@@ -132,7 +132,7 @@ def _up_to(values: tuple[int, ...], most: int) -> tuple[int, ...]:
 
 
 def _levels(extent: int) -> tuple[int, ...]:
-    small = [value for value in divisors(extent) if value <= MOST_DIVISORS]
+    small = [value for value in divisors(extent) if value <= MAX_DIVISORS]
     return tuple(sorted({*_up_to(LEVELS, extent), *small}))
 
 
@@ -181,5 +181,5 @@ def _tile_legal(stage: Stage, way: Way, registers: Registers, c: Columns) -> Col
             fits &= c[f"{stage.name}.{axis.name}.block"] < 2 * axis.extent
             unroll = c[f"{stage.name}.{axis.name}.unroll"]
             fits &= c[f"{stage.name}.{axis.name}.block"] % unroll == 0
-    fits &= tile * steps * copies <= MOST_UNROLLED
+    fits &= tile * steps * copies <= MAX_UNROLLED
     return fits

@@ -45,7 +45,7 @@ from tilewright.tune.sketch.structure import (
     Way,
 )
 
-MOST_STRUCTURES = 32  # of a function
+MAX_STRUCTURES = 32  # of a function
 BLOCKED_STEPS = 128  # a sum this long may be worth taking in blocks
 FEW_RESULTS = 64  # per thread: fewer leave threads idle, unless they share what is reduced
 PACKED_REUSE = 8  # times an operand is read, at least, before copying it may pay
@@ -140,11 +140,11 @@ def _program(sch: Schedule, context: RuleContext) -> Program:
 def structures(program: Program) -> list[Structure]:
     """Every combination of ways that the schedule allows, the most promising kinds first."""
     found: dict[str, Structure] = {}
-    for ways in itertools.islice(_combinations(program), 4 * MOST_STRUCTURES):
+    for ways in itertools.islice(_combinations(program), 4 * MAX_STRUCTURES):
         structure = Structure(program.stages, ways)
         if structure.name not in found and _is_applicable(program, structure):
             found[structure.name] = structure
-        if len(found) == MOST_STRUCTURES:
+        if len(found) == MAX_STRUCTURES:
             break
     return list(found.values())
 
@@ -152,7 +152,7 @@ def structures(program: Program) -> list[Structure]:
 def find_structure(programs: Sequence[Program], name: str) -> tuple[Program, Structure] | None:
     """The structure of a name, among those that are tried; whether it can be made is not asked."""
     for program in programs:
-        for ways in itertools.islice(_combinations(program), 4 * MOST_STRUCTURES):
+        for ways in itertools.islice(_combinations(program), 4 * MAX_STRUCTURES):
             structure = Structure(program.stages, ways)
             if structure.name == name:
                 return program, structure

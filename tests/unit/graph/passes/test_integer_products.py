@@ -9,13 +9,13 @@ from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.graph import Builder, TensorType, interpret
 from tilewright.graph.passes import (
-    fill_channels,
     fold_zero_points,
+    im2col_convolutions,
     match_signs,
     merge_common_subexpressions,
+    pad_channels,
     remove_dead_nodes,
-    unfold_convolutions,
-    widen_bytes,
+    upcast_bytes,
 )
 from tilewright.sym import const
 
@@ -28,7 +28,7 @@ TARGETS = {
 }
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 ONCE = (merge_common_subexpressions, remove_dead_nodes)
-PASSES = (match_signs, fold_zero_points, fill_channels, unfold_convolutions, widen_bytes, *ONCE)
+PASSES = (match_signs, fold_zero_points, pad_channels, im2col_convolutions, upcast_bytes, *ONCE)
 PRODUCTS = ("matmul_integer", "conv_integer")
 BYTES = {np.uint8: U8, np.int8: I8}
 
@@ -107,7 +107,7 @@ def test_channels_are_filled_up_where_that_costs_little(channels, to):
     window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1}
     module = b.module(b.add("conv_integer", x, w, layout="channels_last", **window))
     context = PassContext(target=Target.parse(TARGETS["neon"]))
-    changed = run_passes(module, (fill_channels,), context)
+    changed = run_passes(module, (pad_channels,), context)
     *_, conv = changed.main.nodes
     assert str(conv.inputs[0].tensor.shape[-1]) == str(to)
     image = values(np.int8, 1, 5, 5, channels)
@@ -119,7 +119,7 @@ def test_a_target_without_dot_products_is_left_alone():
     x = b.param("x", TensorType(U8, (const(4), const(8))))
     module = b.module(b.add("matmul_integer", x, b.constant(values(np.int8, 8, 16))))
     context = PassContext(target=Target.parse("aarch64-linux-gnu -mcpu=cortex-a53"))
-    assert run_passes(module, (match_signs, widen_bytes), context) is module
+    assert run_passes(module, (match_signs, upcast_bytes), context) is module
 
 
 @every_target

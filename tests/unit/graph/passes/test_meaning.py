@@ -27,10 +27,10 @@ FILES = (
     "merge_parallel_matmuls",
     "simplify_arithmetic",
     "fuse",
-    "enclose_nodes",
+    "fuse_single_nodes",
     "recognize_norms",
     "recognize_attention",
-    "widen_products",
+    "upcast_matmuls",
 )
 EXTENTS = (4, 3, 5)  # of sizes, in the order in which they appear
 

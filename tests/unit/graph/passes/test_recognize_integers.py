@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tilewright.accel.intrin import FACTOR_MAX
-from tilewright.graph.passes.recognize_integers import MOST_FACTORS, factors
+from tilewright.graph.passes.recognize_integers import MAX_FACTORS, factors
 
-SHORT, LONG = MOST_FACTORS
+SHORT, LONG = MAX_FACTORS
 STEPS = 255  # between the least byte and the greatest
 
 

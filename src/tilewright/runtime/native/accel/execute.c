@@ -354,9 +354,9 @@ static int32_t unnamed(tw_accel_job *job, int64_t number, int64_t entry) {
 /* ---- kernels ------------------------------------------------------------------------------ */
 
 /* Rows of what a kernel is called for: dst, src, aux; and whether a chain begins anew. */
-enum { MOST_ROWS = 256 };
+enum { MAX_ROWS = 256 };
 typedef struct {
-  int64_t count, row[MOST_ROWS][3], first[MOST_ROWS];
+  int64_t count, row[MAX_ROWS][3], first[MAX_ROWS];
 } table;
 
 static void add_row(table *rows, int64_t dst, int64_t src, int64_t aux, bool first) {
@@ -373,24 +373,24 @@ static int32_t call(tw_accel_job *job, int64_t number, tw_accel_kernel kernel,
 
 /* Steps one after the other that accumulate into the same entry: microcode, and the inner loops
  * that move no `dst`. */
-enum { MOST_CHAIN = 256 };
+enum { MAX_CHAIN = 256 };
 typedef struct {
   int32_t outer; /* loops around a chain */
   int64_t count;
-  int64_t offsets[2 * MOST_CHAIN]; /* src, aux of every step, from those of the first loop rounds */
+  int64_t offsets[2 * MAX_CHAIN]; /* src, aux of every step, from those of the first loop rounds */
 } chain;
 
 static bool find_chain(const walk *w, chain *found) {
   const tw_task_word *t = w->task;
   int64_t over = t->f[F_OVER], count = w->count;
-  if (count > MOST_CHAIN) return false;
+  if (count > MAX_CHAIN) return false;
   for (int64_t i = 1; i < count; ++i) {
     if (w->code[3 * i] != w->code[0]) return false;
   }
   int32_t outer = TW_ACCEL_LOOPS;
   while (outer > 0) {
     const int64_t *f = &t->f[F_N_0 + 4 * (outer - 1)];
-    if ((f[1] && f[0] > 1) || count * f[0] > MOST_CHAIN) break;
+    if ((f[1] && f[0] > 1) || count * f[0] > MAX_CHAIN) break;
     count *= f[0];
     --outer;
   }
@@ -479,7 +479,7 @@ static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const 
       add_row(&rows, s.dst, s.src, s.aux, first);
       walk_next(w);
     }
-    if (rows.count == MOST_ROWS || left == found.count) {
+    if (rows.count == MAX_ROWS || left == found.count) {
       code = multiply(m, job, number, &rows, &found);
     }
   }
@@ -532,7 +532,7 @@ static int32_t run_alu(tw_machine *m, tw_accel_job *job, int64_t number, const t
       written[s.dst] = 1;
     }
     add_row(&rows, s.dst, s.src, operands ? s.aux : number_at, false);
-    if (rows.count == MOST_ROWS || left == 1) code = compute(m, job, number, t, &rows);
+    if (rows.count == MAX_ROWS || left == 1) code = compute(m, job, number, t, &rows);
   }
   return code;
 }

@@ -31,7 +31,7 @@ from tilewright.sym import (
 )
 from tilewright.sym.affine import is_bijective, linear, split_terms
 from tilewright.sym.poly import Monomial, Poly, poly_of
-from tilewright.tensor.inverse import is_injective
+from tilewright.tensor.injectivity import is_injective
 from tilewright.tensor.ir import (
     REDUCE,
     Block,
@@ -73,11 +73,11 @@ def written_box(block: Block, region: Region, loops: Sequence[For], ctx: Context
 
     `ctx` knows of the loops around `loops`.
     """
-    loose = loose_box(block, region, loops, ctx)
+    loose = bounding_box(block, region, loops, ctx)
     return loose if loose is None or block.predicate is TRUE else clipped(loose, ctx)
 
 
-def loose_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region | None:
+def bounding_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region | None:
     """A box that, cut to its buffer, is what is written: simpler at the ends of loops."""
     if not writes_surely(block, region):
         return None
@@ -146,12 +146,12 @@ def _fills(written: Region, region: Region, loops: Sequence[For], stmt: Stmt, ct
     if written.buffer is not region.buffer:
         return False
     if isinstance(stmt, Block):
-        made = loose_box(stmt, written, loops, ctx)
-        return made is not None and holds(made, region, ctx)
+        made = bounding_box(stmt, written, loops, ctx)
+        return made is not None and contains(made, region, ctx)
     if isinstance(stmt, (Store, Update)) and any(map(is_data_dependent, stmt.index)):
         return False  # `point` takes such a dimension whole, one element of it is written
     made = _image(written, {loop.var: (loop.start, loop.stop) for loop in loops}, ctx)
-    return made is not None and holds(made, region, ctx)
+    return made is not None and contains(made, region, ctx)
 
 
 def _keeps_inside(cond: Expr, box: Region) -> bool:
@@ -317,21 +317,21 @@ def covers(
 ) -> bool:
     """Whether all that is read while the reader's loops run has certainly been written while the
     writer's did. `ctx` knows of the loops around both."""
-    made = loose_box(writer, written, writer_loops, ctx)
+    made = bounding_box(writer, written, writer_loops, ctx)
     if made is None:
         return False
     ranges = {loop.var: (loop.start, loop.stop) for loop in reader_loops}
     needed = region_over(bound_region(reader, read), ranges, ctx)
-    if _same_starts(made, needed) and holds(made, needed, ctx):
+    if _same_starts(made, needed) and contains(made, needed, ctx):
         return True
-    return holds(clipped(made, ctx), clipped(needed, ctx), ctx)
+    return contains(clipped(made, ctx), clipped(needed, ctx), ctx)
 
 
 def _same_starts(a: Region, b: Region) -> bool:
     return all(x.start is y.start for x, y in zip(a.ranges, b.ranges, strict=True))
 
 
-def holds(outer: Region, inner: Region, ctx: Context) -> bool:
+def contains(outer: Region, inner: Region, ctx: Context) -> bool:
     """Whether `inner` certainly lies inside `outer`."""
     return all(
         at_most(x.start, y.start, ctx) and at_most(stop_of(y), stop_of(x), ctx)
@@ -382,7 +382,7 @@ def _is_natural(gap: Poly, ctx: Context, depth: int) -> bool:
     return all(cases) if isinstance(atom, Min) == (sign > 0) else any(cases)
 
 
-def are_apart(region: Region, ranges: Mapping[Var, tuple[Expr, Expr]], ctx: Context) -> bool:
+def are_disjoint(region: Region, ranges: Mapping[Var, tuple[Expr, Expr]], ctx: Context) -> bool:
     """Whether the boxes for different values of the variables certainly share no element."""
     inner = ctx.bind_all(ranges)
     places: list[Expr] = []

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tilewright import sym
 from tilewright.sym import ONE, Context, Expr, Var
-from tilewright.tensor.inverse import told
+from tilewright.tensor.injectivity import determined_vars
 from tilewright.tensor.ir import (
     INDEPENDENT,
     REDUCE,
@@ -32,7 +32,7 @@ from tilewright.tensor.ir import (
     annotation,
 )
 from tilewright.tensor.regions import range_over, stop_of, substitute_region
-from tilewright.tensor.schedule.analysis.boxes import holds, read_box, written_box
+from tilewright.tensor.schedule.analysis.boxes import contains, read_box, written_box
 from tilewright.tensor.schedule.analysis.tree import Path, loop_ranges, scope_blocks
 from tilewright.tensor.visit import walk
 
@@ -108,7 +108,7 @@ def conflict(
         if alone and _is_instance_own(written[0], loops, ctx):
             continue
         alone = alone and not _reads_elsewhere(written, read)
-        if shared and alone and _tells(written[0], loops, ctx):
+        if shared and alone and _identifies_iteration(written[0], loops, ctx):
             continue
         if private is None or shared:
             owned = _is_owned(written, read, loops, ctx)
@@ -118,7 +118,7 @@ def conflict(
             continue
         if shared:
             return Conflict(buffer, written[0].block, (*read, *written)[0].block)
-        bad = _not_made_anew(written, read, inner)
+        bad = _not_overwritten(written, read, inner)
         if bad is not None:
             return Conflict(buffer, written[0].block, bad.block)
     return None
@@ -197,11 +197,11 @@ def _owns(
     moving = {loop.var for loop in loops}
     axes = [axis for axis, r in enumerate(one.bound.ranges) if sym.uses_var(r.start, moving)]
     if not axes:
-        return _all_told(loops, set(), ctx)
+        return _all_determined(loops, set(), ctx)
     inner = ctx.bind_all(loop_ranges(loops))
     ranges = loop_ranges(loops)
     known = _places([one.range_of(axis, inner) for axis in axes], ranges)
-    if not _all_told(loops, told(known, ranges, ctx), ctx):
+    if not _all_determined(loops, determined_vars(known, ranges, ctx), ctx):
         return False
     return all(_within(access, one, axes, inner) for access in (*written, *read))
 
@@ -226,15 +226,15 @@ def _is_instance_own(access: _Access, loops: Sequence[For], ctx: Context) -> boo
     if annotation(block, INDEPENDENT) is None:
         return False
     ranges = {**loop_ranges(loops), **loop_ranges(access.loops)}
-    return _all_told(loops, told(tuple(block.bindings), ranges, ctx), ctx)
+    return _all_determined(loops, determined_vars(tuple(block.bindings), ranges, ctx), ctx)
 
 
-def _tells(access: _Access, loops: Sequence[For], ctx: Context) -> bool:
+def _identifies_iteration(access: _Access, loops: Sequence[For], ctx: Context) -> bool:
     """Whether each single element that is touched tells the iteration."""
     ranges = {**loop_ranges(loops), **loop_ranges(access.loops)}
     known = _places(access.bound.ranges, ranges)
-    found = told((*known, _offset(access.bound, known)), ranges, ctx)
-    return _all_told(loops, found, ctx)
+    found = determined_vars((*known, _offset(access.bound, known)), ranges, ctx)
+    return _all_determined(loops, found, ctx)
 
 
 def _places(box: Iterable[Range], ranges: dict[Var, tuple[Expr, Expr]]) -> list[Expr]:
@@ -258,14 +258,14 @@ def _offset(box: Region, known: Sequence[Expr]) -> Expr:
     return offset
 
 
-def _all_told(loops: Sequence[For], found: set[Var], ctx: Context) -> bool:
+def _all_determined(loops: Sequence[For], found: set[Var], ctx: Context) -> bool:
     return all(loop.var in found or sym.prove(sym.le(loop.extent, 1), ctx) for loop in loops)
 
 
 # --------------------------------------------------------------------------- made anew
 
 
-def _not_made_anew(written: list[_Access], read: list[_Access], ctx: Context) -> _Access | None:
+def _not_overwritten(written: list[_Access], read: list[_Access], ctx: Context) -> _Access | None:
     """A read of what the iteration may not have written before; None if there is none."""
     adding = {access.block for access in read}
     overwriting = [access for access in written if access.block not in adding]
@@ -273,7 +273,9 @@ def _not_made_anew(written: list[_Access], read: list[_Access], ctx: Context) ->
         return overwriting[1]
     for access in read:
         before = [one for one in written if one.place < access.place]
-        if not any(_hands_over(one, access, ctx) or _fills(one, access, ctx) for one in before):
+        if not any(
+            _is_direct_forward(one, access, ctx) or _fills(one, access, ctx) for one in before
+        ):
             return access
     return None
 
@@ -290,7 +292,7 @@ def _fills(writer: _Access, reader: _Access, ctx: Context) -> bool:
     if filled is None:
         return False
     needed = read_box(reader.block, reader.region, reader.loops[len(common) :], inner)
-    return holds(filled, needed, inner)
+    return contains(filled, needed, inner)
 
 
 def _common_loops(writer: _Access, reader: _Access) -> list[For]:
@@ -303,7 +305,7 @@ def _common_loops(writer: _Access, reader: _Access) -> list[For]:
     return found
 
 
-def _hands_over(writer: _Access, reader: _Access, ctx: Context) -> bool:
+def _is_direct_forward(writer: _Access, reader: _Access, ctx: Context) -> bool:
     """Whether the reader takes, in the same iteration of all loops, what was just written."""
     common = {loop.var for loop in _common_loops(writer, reader)}
     own = {loop.var for loop in (*writer.loops, *reader.loops)} - common

@@ -22,7 +22,7 @@ from itertools import product
 
 from tilewright import sym
 from tilewright.sym import ONE, TRUE, Const, Expr, Var
-from tilewright.tensor.inverse import told
+from tilewright.tensor.injectivity import determined_vars
 from tilewright.tensor.ir import (
     BLOCK_LEVEL,
     INDEPENDENT,
@@ -307,4 +307,4 @@ def _is_owned(boxes: list[Region], thread: Var) -> bool:
             index = sym.add(r.start, offset)
         known.append(index)
     alone = [[index] for index in known]
-    return any(thread in told(some, ranges, sym.EMPTY) for some in (*alone, known))
+    return any(thread in determined_vars(some, ranges, sym.EMPTY) for some in (*alone, known))

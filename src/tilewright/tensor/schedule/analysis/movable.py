@@ -12,8 +12,8 @@ from collections.abc import Container, Sequence
 from tilewright import sym
 from tilewright.base.errors import ScheduleError
 from tilewright.sym import Context, Var
+from tilewright.tensor.injectivity import is_injective
 from tilewright.tensor.intrin import UPDATE
-from tilewright.tensor.inverse import is_injective
 from tilewright.tensor.ir import (
     BLOCK_LEVEL,
     REDUCE,
@@ -31,7 +31,13 @@ from tilewright.tensor.ir import (
 )
 from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.regions import is_data_dependent, whole
-from tilewright.tensor.schedule.analysis.boxes import are_apart, covers, holds, loose_box, read_box
+from tilewright.tensor.schedule.analysis.boxes import (
+    are_disjoint,
+    bounding_box,
+    contains,
+    covers,
+    read_box,
+)
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.sites import (
     Scope,
@@ -241,7 +247,7 @@ def _assigns_once(block: Block) -> bool:
     if own_axes(block) is not None:
         return True
     ranges = {it.var: (sym.ZERO, it.extent) for it in block.iters if it.kind != REDUCE}
-    return all(are_apart(region, ranges, sym.EMPTY) for region in block.writes)
+    return all(are_disjoint(region, ranges, sym.EMPTY) for region in block.writes)
 
 
 def _check_covered(
@@ -290,7 +296,7 @@ def _check_declared(
     around = [stmt for stmt in inside_scope(place) if isinstance(stmt, For)]
     needed = read_box(moved, region_of(moved.reads, buffer), [*around, *inner], ctx)
     declared = [region for region in scope.holder.reads if region.buffer is buffer]
-    if not declared or not holds(declared[0], needed, ctx):
+    if not declared or not contains(declared[0], needed, ctx):
         raise refuse(
             fn,
             "TW2128",
@@ -456,8 +462,8 @@ def fills(fn: Function, scope: Scope, writer: Site, buffer: Buffer) -> bool:
     """Whether a block, while all its loops run, certainly writes every element of a buffer."""
     region = region_of(writer.block.writes, buffer)
     ctx = scope_context(fn, scope, ())
-    total = loose_box(writer.block, region, writer.loops, ctx)
-    return total is not None and holds(total, whole(buffer), ctx)
+    total = bounding_box(writer.block, region, writer.loops, ctx)
+    return total is not None and contains(total, whole(buffer), ctx)
 
 
 def own_axes(block: Block) -> dict[int, Var] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.sym import Const, Expr, Var
-from tilewright.tensor.inverse import is_injective, told
+from tilewright.tensor.injectivity import determined_vars, is_injective
 from tilewright.tensor.ir import (
     INDEPENDENT,
     REDUCE,
@@ -113,7 +113,7 @@ def writes_apart(block: Block) -> bool:
             known.append(sym.add(r.start, offset))
         if all(var in known for var in spatial):
             continue
-        found = told(known, ranges, ctx)
+        found = determined_vars(known, ranges, ctx)
         if not all(v in found or _is_unit_range(spatial[v], ctx) for v in spatial):
             return False
     return True

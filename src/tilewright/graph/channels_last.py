@@ -1,0 +1,224 @@
+"""How a node does its work on images whose channels stand last.
+
+    following(node) -> Following: the attributes it then has, which inputs and outputs move
+
+A node that can work either way follows its surroundings: the moved form of a tensor of three or
+more axes is [batch, *spatial, channels]. None means that a node needs the form it was written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.graph.ir import Node, Value
+from tilewright.graph.op import BROADCAST, ELEMENTWISE
+from tilewright.graph.ops import OPS
+from tilewright.graph.ops.layout import CHANNELS_LAST, LAYOUT, channels_last
+from tilewright.graph.types import TensorType
+from tilewright.sym import ONE, Const, Expr, equal
+
+
+@dataclass(frozen=True)
+class ChannelsLast:
+    """A node on moved tensors."""
+
+    attributes: dict[str, Any]
+    inputs: tuple[bool, ...]  # which are taken in moved form
+    outputs: tuple[bool, ...]  # which are given in moved form
+
+
+def try_channels_last(node: Node) -> ChannelsLast | None:
+    """How a node works on moved tensors, if it can."""
+    if node.bodies or any(not _is_ranked(v) for v in (*node.inputs, *node.outputs) if v):
+        return None
+    op = OPS.get(node.op)
+    if op is None or not op.native:
+        return None
+    if LAYOUT in op.attributes:
+        return _image_operator(node)
+    rule = _RULES.get(node.op)
+    if rule is not None:
+        return rule(node)
+    if op.pattern in (ELEMENTWISE, BROADCAST) and not op.foldable:
+        return _elementwise(node)
+    return None
+
+
+def rank_of(value: Value) -> int:
+    of = value.type
+    return len(of.shape or ()) if isinstance(of, TensorType) else 0
+
+
+def moved_axis(axis: int, rank: int) -> int:
+    """Where an axis stands after the move."""
+    return channels_last(range(rank)).index(axis % rank)
+
+
+def _is_ranked(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.shape is not None
+
+
+def _image_operator(node: Node) -> ChannelsLast | None:
+    if node.get("layout") == CHANNELS_LAST or node.inputs[0] is None:
+        return None
+    if rank_of(node.inputs[0]) < 3:
+        return None
+    attributes = {**dict(node.attributes), "layout": CHANNELS_LAST}
+    rest = (False,) * (len(node.inputs) - 1)
+    return ChannelsLast(attributes, (True, *rest), (True,) * len(node.outputs))
+
+
+def _elementwise(node: Node) -> ChannelsLast | None:
+    """Operands of fewer axes are given as many, by ones in front."""
+    rank = rank_of(node.outputs[0])
+    if rank < 3:
+        return None
+    moved = tuple(value is not None and rank_of(value) > 0 for value in node.inputs)
+    return ChannelsLast(dict(node.attributes), moved, (True,) * len(node.outputs))
+
+
+def _quantizing(node: Node) -> ChannelsLast | None:
+    """Scales and zero points are one number, or one per position along an axis."""
+    x = node.inputs[0]
+    if x is None or rank_of(x) < 3:
+        return None
+    rank = max((rank_of(value) for value in node.inputs[1:] if value is not None), default=0)
+    if rank > 1:
+        return None
+    attributes = dict(node.attributes)
+    if rank == 1:
+        attributes["axis"] = moved_axis(int(node.get("axis", 1)), rank_of(x))
+    rest = (False,) * (len(node.inputs) - 1)
+    return ChannelsLast(attributes, (True, *rest), (True,))
+
+
+def _looking_up(node: Node) -> ChannelsLast | None:
+    """The table is for all."""
+    x = node.inputs[0]
+    if x is None or rank_of(x) < 3:
+        return None
+    return ChannelsLast(dict(node.attributes), _first_only(node), (True,))
+
+
+def _along_axis(node: Node) -> ChannelsLast | None:
+    """An attribute `axis`, all inputs alike."""
+    rank = rank_of(node.outputs[0])
+    if rank < 3:
+        return None
+    attributes = {**dict(node.attributes), "axis": moved_axis(int(node["axis"]), rank)}
+    return ChannelsLast(attributes, (True,) * len(node.inputs), (True,))
+
+
+def _along_axes(node: Node) -> ChannelsLast | None:
+    """An attribute `axes` that says what the others speak of; only the first input moves."""
+    rank = rank_of(node.outputs[0])
+    axes = node.get("axes")
+    if rank < 3 or not _are_numbers(axes):
+        return None
+    attributes = {**dict(node.attributes), "axes": tuple(moved_axis(a, rank) for a in axes)}
+    return ChannelsLast(attributes, _first_only(node), (True,))
+
+
+def _interleave(node: Node) -> ChannelsLast | None:
+    found = _along_axes(node)
+    return found and ChannelsLast(found.attributes, (True,) * len(node.inputs), (True,))
+
+
+def _slice(node: Node) -> ChannelsLast | None:
+    starts = node.get("starts")
+    if len(node.inputs) > 1 or not isinstance(starts, tuple):
+        return None
+    return _along_axes(_with_axes(node, len(starts)))
+
+
+def _pad(node: Node) -> ChannelsLast | None:
+    pads = node.get("pads")
+    if not isinstance(pads, tuple) or any(v is not None and rank_of(v) for v in node.inputs[1:]):
+        return None
+    return _along_axes(_with_axes(node, len(pads) // 2))
+
+
+def _with_axes(node: Node, count: int) -> Node:
+    """The node with axes named: without a name they are the first ones."""
+    if node.get("axes") is not None:
+        return node
+    attributes = (*node.attributes, ("axes", tuple(range(count))))
+    return Node(node.op, node.inputs, node.outputs, attributes, node.bodies, node.loc)
+
+
+def _reduction(node: Node) -> ChannelsLast | None:
+    x, axes = node.inputs[0], node.get("axes")
+    if x is None or len(node.inputs) > 1 or rank_of(x) < 3:
+        return None
+    rank = rank_of(x)
+    if axes is None:
+        axes = tuple(range(rank))
+    if not _are_numbers(axes):
+        return None
+    reduced = {a % rank for a in axes}
+    keeps = bool(node.get("keepdims", True))
+    if not keeps:
+        left = [axis for axis in channels_last(range(rank)) if axis not in reduced]
+        if left != sorted(left):
+            return None
+    attributes = {**dict(node.attributes), "axes": tuple(moved_axis(a, rank) for a in axes)}
+    return ChannelsLast(attributes, (True,), (keeps,))
+
+
+def _reshape(node: Node) -> ChannelsLast | None:
+    """Spatial axes merged or divided: batch and channels stay as they are."""
+    x = node.inputs[0]
+    if x is None or len(node.inputs) > 1:
+        return None
+    old, new = x.tensor.shape, node.outputs[0].tensor.shape
+    if old is None or new is None or len(old) < 3 or len(new) < 3:
+        return None
+    if not _same(old[0], new[0]) or not _same(old[1], new[1]):
+        return None
+    shape = tuple(int(d.value) if isinstance(d, Const) else d for d in channels_last(new))
+    return ChannelsLast({**dict(node.attributes), "shape": shape}, (True,), (True,))
+
+
+def _expand(node: Node) -> ChannelsLast | None:
+    shape, rank = node.get("shape"), rank_of(node.outputs[0])
+    if len(node.inputs) > 1 or not isinstance(shape, tuple) or len(shape) != rank or rank < 3:
+        return None
+    return ChannelsLast({**dict(node.attributes), "shape": channels_last(shape)}, (True,), (True,))
+
+
+def _first_only(node: Node) -> tuple[bool, ...]:
+    return (True, *(False for _ in node.inputs[1:]))
+
+
+def _are_numbers(axes: Any) -> bool:
+    return isinstance(axes, tuple) and all(isinstance(a, int) for a in axes)
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    return a is b or equal(a, b)
+
+
+def is_free(shape: Sequence[Expr]) -> bool:
+    """Whether moving the channels last leaves every element where it is in memory."""
+    return shape[1] is ONE or all(dim is ONE for dim in shape[2:])
+
+
+_RULES: dict[str, Callable[[Node], ChannelsLast | None]] = {
+    "concat": _along_axis,
+    "interleave": _interleave,
+    "slice": _slice,
+    "pad": _pad,
+    "resize": _along_axes,
+    "softmax": _along_axes,
+    "log_softmax": _along_axes,
+    "reshape": _reshape,
+    "expand": _expand,
+    "quantize": _quantizing,
+    "dequantize": _quantizing,
+    "lookup_bytes": _looking_up,
+    **dict.fromkeys(
+        ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"), _reduction
+    ),
+}

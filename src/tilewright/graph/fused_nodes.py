@@ -1,0 +1,183 @@
+"""Nodes as one kernel: a `fused` node whose body computes what others use of them.
+
+Values are defined once in a module, so a body has values of its own; the `fused` node defines those
+that the nodes defined. Constants of one element go into the body, unless they are too many. A
+reshape at either end only names the same memory otherwise: it stays outside, where it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.loc import fuse as fuse_locs
+from tilewright.graph.build import is_numeric
+from tilewright.graph.ir import Graph, Node, Value
+from tilewright.graph.op import OPAQUE
+from tilewright.graph.ops import OPS
+from tilewright.graph.types import TensorType, sizes_of
+from tilewright.graph.views import ALIAS
+from tilewright.sym import Size, Var
+
+FUSED = "fused"
+MAX_SCALAR_VARIANTS = 8  # numbers in one place of an operator: more are parameters
+Array = np.ndarray[Any, Any]
+
+
+def kernels(graph: Graph) -> list[bool]:
+    """For each node whether it can be part of a kernel.
+
+    It computes tensors of shapes known before it runs by an operator that is not opaque.
+    """
+    sizes: set[Var] = set()
+    for param in graph.params:
+        sizes.update(sizes_of(param.type))
+    found = []
+    for node in graph.nodes:
+        found.append(_is_kernel(node) and not any(_defines(v, sizes) for v in node.outputs))
+        for value in node.outputs:
+            sizes.update(sizes_of(value.type))
+    return found
+
+
+def _is_kernel(node: Node) -> bool:
+    op = OPS.get(node.op)
+    if op is None or op.pattern == OPAQUE or node.bodies or not is_numeric(node):
+        return False
+    if any(at < len(node.inputs) and node.inputs[at] for at in op.foldable.values()):
+        return False  # axes, bounds, counts that only the run tells
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    return all(isinstance(v.type, TensorType) and v.type.shape is not None for v in values)
+
+
+def _defines(value: Value, sizes: set[Var]) -> bool:
+    """Whether a value brings sizes that were not there before."""
+    return any(isinstance(size, Size) and size not in sizes for size in sizes_of(value.type))
+
+
+def small_constants(
+    nodes: Sequence[Node], data: Mapping[str, Array], limit: int = MAX_SCALAR_VARIANTS
+) -> dict[Value, Node]:
+    """The constants of one element, which bodies hold themselves.
+
+    Numbers that differ from node to node, such as the scales of a quantized model, stay outside:
+    with them inside, no two kernels would be the same. `limit` is how many may be in one place.
+    """
+    found: dict[Value, Node] = {}
+    for node in nodes:
+        if node.op == "constant":
+            shape = node.output.tensor.static_shape
+            if shape is not None and all(dim == 1 for dim in shape):
+                found[node.output] = node
+    places: dict[tuple[str, int], set[bytes]] = {}
+    uses: dict[Value, list[tuple[str, int]]] = {}
+    for node in nodes:
+        for at, value in enumerate(node.inputs):
+            if value in found and value is not None:
+                uses.setdefault(value, []).append((node.op, at))
+                array = data[found[value]["data"]]
+                places.setdefault((node.op, at), set()).add(array.tobytes())
+    varied = {place for place, numbers in places.items() if len(numbers) > limit}
+    outside = [v for v, at in uses.items() if all(place in varied for place in at)]
+    return {value: node for value, node in found.items() if value not in outside}
+
+
+def make_fused_node(
+    nodes: Sequence[Node],
+    is_used: Callable[[Value], bool],
+    constants: Mapping[Value, Node],
+    *,
+    private: Container[Node] = (),
+    separate: Container[Node] = (),
+) -> list[Node]:
+    """The nodes that stand for a group: a `fused` node, and reshapes before and behind it.
+
+    `is_used` tells whether something outside uses a value. What `private` nodes define is not for
+    outside: others have copies of them. `separate` nodes have parameters of their own for what they
+    read: operands of a product are told apart by them, though they be parts of one tensor.
+    """
+    before, inner, after = _peeled(list(nodes), is_used, private)
+    if not inner:
+        return [*before, *after]
+    behind = {value for node in after for value in node.inputs}
+    outputs = tuple(
+        value
+        for node in inner
+        if node not in private
+        for value in node.outputs
+        if value in behind or is_used(value)
+    )
+    if not outputs:  # nothing is used: dead code, to be removed by others
+        return list(nodes)
+    return [*before, _fused(inner, outputs, constants, separate), *after]
+
+
+def _peeled(
+    nodes: list[Node], is_used: Callable[[Value], bool], private: Container[Node]
+) -> tuple[list[Node], list[Node], list[Node]]:
+    """Reshapes of what comes from outside, the rest, reshapes of what is for outside alone."""
+    before: list[Node] = []
+    after: list[Node] = []
+    made = {value for node in nodes for value in node.outputs}
+    for node in list(nodes):
+        if node.op == ALIAS and node not in private and node.inputs[0] not in made:
+            before.append(node)
+            nodes.remove(node)
+            made.discard(node.output)
+    uses = [value for node in nodes for value in node.inputs]
+    for node in reversed(list(nodes)):
+        if node.op == ALIAS and node not in private and node.output not in uses:
+            after.insert(0, node)
+            nodes.remove(node)
+            uses.remove(node.inputs[0])
+    return before, nodes, after
+
+
+def _fused(
+    nodes: Sequence[Node],
+    outputs: tuple[Value, ...],
+    constants: Mapping[Value, Node],
+    separate: Container[Node],
+) -> Node:
+    body = _Body({value for node in nodes for value in node.outputs}, constants)
+    for node in nodes:
+        body.add(node, own=node in separate)
+    results = tuple([body.names[value] for value in outputs])
+    graph = Graph("body", tuple(body.params), (*body.constants, *body.nodes), results)
+    loc = fuse_locs(*[node.loc for node in nodes])
+    return Node(FUSED, tuple(body.inputs), outputs, (), (graph,), loc)
+
+
+class _Body:
+    """A body that grows node by node, with values of its own."""
+
+    def __init__(self, made: set[Value], constants: Mapping[Value, Node]) -> None:
+        self.made, self.small = made, constants
+        self.names: dict[Value, Value] = {}  # of values outside by those inside
+        self.inputs: list[Value] = []
+        self.params: list[Value] = []
+        self.constants: list[Node] = []
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node, *, own: bool) -> None:
+        inputs = tuple([None if v is None else self._operand(v, own=own) for v in node.inputs])
+        for value in node.outputs:
+            self.names[value] = Value(value.name, value.type)
+        outputs = tuple([self.names[value] for value in node.outputs])
+        self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
+
+    def _operand(self, value: Value, *, own: bool) -> Value:
+        inner = self.names.get(value)
+        if inner is not None and (not own or value in self.made or value in self.small):
+            return inner
+        inner = Value(value.name, value.type)
+        self.names.setdefault(value, inner)
+        if value in self.small:
+            self.constants.append(replace(self.small[value], outputs=(inner,)))
+        else:
+            self.inputs.append(value)
+            self.params.append(inner)
+        return inner

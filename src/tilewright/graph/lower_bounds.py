@@ -1,0 +1,30 @@
+"""What the elements of a tensor are at least, as far as the operators that made them tell."""
+
+from __future__ import annotations
+
+from tilewright.graph.definitions import Definitions
+from tilewright.graph.ir import Value
+
+NOT_NEGATIVE = ("relu", "abs", "sigmoid", "exp", "sqrt", "softmax")
+KEPT = ("reshape", "transpose", "slice", "max_pool", "reduce_max")
+DEPTH = 16  # operators that are looked through
+
+
+def lower_bound(value: Value | None, known: Definitions) -> float | None:
+    """A number that no element is below; None where nothing tells. NaN is not below anything."""
+    bounds: list[float] = []
+    for _ in range(DEPTH):
+        node = known.producer(value)
+        if node is None:
+            break
+        if node.op in NOT_NEGATIVE:
+            bounds.append(0.0)
+            break
+        if node.op == "clip":
+            low = known.number(node.inputs[1]) if len(node.inputs) > 1 else None
+            if low is not None:
+                bounds.append(low)
+        elif node.op not in KEPT:
+            break
+        value = node.inputs[0]
+    return max(bounds, default=None)

@@ -1,0 +1,87 @@
+"""densify_groups: convolutions of bytes get fewer groups, with zeros between what was apart.
+
+Groups cannot use tiles, which multiply many times as many bytes in a cycle as what is left to them:
+zeros that are multiplied in vain may cost less. Dot products fill the lanes of a register with
+channels of one group: of smaller ones several become one. What multiplies most per cycle, zeros not
+counted, is taken.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import gcd
+
+import numpy as np
+
+from tilewright.base.dots import Dot, dots_of, multiplies_bytes
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
+from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
+from tilewright.graph.ir import Module, Node
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
+from tilewright.graph.ops.layout import CHANNELS_LAST
+
+
+def densify_groups(module: Module, ctx: PassContext) -> Module:
+    """Before: conv_integer(%x, %w) {groups = 4}.   After: conv_integer(%x, %whole) {groups = 1}."""
+    target = ctx.target
+    if not isinstance(target, Target) or not multiplies_bytes(target):
+        return module
+    return rewrite_matches(module, (partial(widen, target=target),))
+
+
+def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
+    """A convolution of integers without zero points, its weights constant."""
+    if node.op != "conv_integer" or node.get("layout") != CHANNELS_LAST or any(node.inputs[2:4]):
+        return None
+    weights, groups = scope.constant(node.inputs[1]), int(node.get("groups", 1))
+    if weights is None or node.inputs[1] is None or weights.shape[1] == 1:
+        return None
+    merged = _merged_groups(node, weights, groups, target)
+    if merged == 1:
+        return None
+    steps = Steps(node, scope)
+    parts = np.split(weights, groups // merged)
+    made = np.concatenate([whole_weights(part, merged) for part in parts])
+    whole = steps.constant(made, node.inputs[1].tensor, "w")
+    attributes = {**dict(node.attributes), "groups": groups // merged}
+    steps.add("conv_integer", node.inputs[0], whole, *node.inputs[2:], **attributes)
+    return steps.done()
+
+
+def _merged_groups(node: Node, weights: Array, groups: int, target: Target) -> int:
+    """How many groups become one, so that most products of use are made in a cycle."""
+    machine, x, w = target.machine, node.inputs[0], node.inputs[1]
+    assert x is not None
+    assert w is not None
+    dots = dots_of(target, x.tensor.dtype.name, w.tensor.dtype.name, "i32")
+    dots = dots or dots_of(target, "i16", "i16", "i32")
+    # Plain products of 32 bits are two instructions, or one and another that widens.
+    rates = {1: target.lanes(32) * machine.fma_per_cycle / 2}
+    if dots:
+        dot, merged = dots[0], _filling(dots[0], weights, groups)
+        each = dot.lanes * dot.group / (1 if dot.adds else 2)
+        rate = each * machine.fma_per_cycle / merged if merged else 0.0
+        rates[merged] = max(rates.get(merged, 0.0), rate)
+    if tile_product(target, "u8", "i8") is not None:  # a tile is loaded for each that is multiplied
+        loading = ROWS * ROW_BYTES / machine.tile_row_bytes_per_cycle
+        rate = ROWS * COLUMNS * ROW_BYTES / (machine.tile_cycles + loading) / groups
+        rates[groups] = max(rates.get(groups, 0.0), rate)
+    return max(rates, key=lambda merged: (rates[merged], merged))
+
+
+def _filling(dot: Dot, weights: Array, groups: int) -> int:
+    """How many groups fill the lanes of dot products; 0 where none do."""
+    out, inner = weights.shape[0] // groups, weights.shape[1]
+    merged = dot.lanes // gcd(dot.lanes, out)
+    return merged if groups % merged == 0 and merged * inner % dot.group == 0 else 0
+
+
+def whole_weights(weights: Array, groups: int) -> Array:
+    """Weights [out, in of a group, *taps] as [out, in, *taps], 0 for channels of other groups."""
+    out, inner, *taps = weights.shape
+    parts = weights.reshape(groups, out // groups, inner, *taps)
+    whole = np.zeros((groups, out // groups, groups, inner, *taps), weights.dtype)
+    for group in range(groups):
+        whole[group, :, group] = parts[group]
+    return whole.reshape(out, groups * inner, *taps)

@@ -1,0 +1,93 @@
+"""im2col_convolutions: convolutions of bytes, and those of few windows, become GEMMs.
+
+The machine multiplies bytes by tiles, faster than it can gather them from windows: laid out as rows
+they are read in order. Where tiles can be loaded from the image itself, or dot products read whole
+groups of its channels, convolutions stay as they are. See `graph/im2col.py`. Where tuning measured
+a convolution in every form it can have, the fastest is taken. Of other types a convolution by
+weights that a run computes (a step of training) does so where windows are fewer than filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tilewright.base.passes import PassContext
+from tilewright.base.tiles import tile_product
+from tilewright.graph.costs import Candidate, candidate_of, costs_of, note_choice
+from tilewright.graph.im2col import (
+    fits_dots,
+    fits_partial_im2col,
+    fits_tiles,
+    flatten_rows,
+    foldable_weights,
+    has_fewer_windows,
+    im2col,
+    im2col_by_inputs,
+    partial_im2col,
+)
+from tilewright.graph.ir import Module, Node
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
+
+DIRECT, ROWS, IM2COL = "direct", "rows", "im2col"
+
+
+def im2col_convolutions(module: Module, ctx: PassContext) -> Module:
+    """Before: conv_integer(%x, %w).   After: reshape(matmul_integer(patches(%x), %w2))."""
+    return rewrite_matches(module, (partial(unfold, ctx=ctx), unfold_few_windows, flatten_rows))
+
+
+def unfold_few_windows(node: Node, scope: Scope) -> Replacement:
+    """A convolution whose windows take less memory than its weights."""
+    if node.op != "conv" or not has_fewer_windows(node, scope):
+        return None
+    return im2col_by_inputs(Steps(node, scope), node)
+
+
+def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
+    """A convolution of integers without zero points."""
+    if node.op != "conv_integer":
+        return None
+    x, zeros, bias = node.inputs[0], node.inputs[2:4], (*node.inputs[4:], None)[0]
+    weights = foldable_weights(node, scope)
+    if x is None or weights is None or any(zeros):
+        return None
+    forms = _forms(node, weights, ctx.target)
+
+    def made(form: str, scope: Scope) -> Sequence[Node] | None:
+        steps = Steps(node, scope)
+        if form == ROWS:
+            return partial_im2col(steps, node, x, weights, bias, "conv_integer")
+        return im2col(steps, node, x, weights, bias, "matmul_integer")
+
+    chosen = forms[0]
+    costs = costs_of(ctx)
+    if costs is not None and costs.has_times and len(forms) > 1:
+        scratch = replace(scope, constants=dict(scope.constants))
+        nodes = {form: [node] if form == DIRECT else made(form, scratch) for form in forms}
+        weighed = [_candidate(form, each, node) for form, each in nodes.items() if each]
+        prices = costs.measured(weighed)
+        if prices is not None:
+            chosen = min(prices, key=lambda price: price.ns).name
+        note_choice(ctx, "im2col_convolutions", node, "convolution", chosen, prices or ())
+    return None if chosen == DIRECT else made(chosen, scope)
+
+
+def _candidate(form: str, nodes: Sequence[Node], node: Node) -> Candidate:
+    """A form of a convolution; of the convolution as it is, weights are an operand."""
+    found = candidate_of(form, nodes)
+    at = [at for at, value in enumerate(found.kernel.params) if value is node.inputs[1]]
+    return replace(found, weights=found.weights | frozenset(at))
+
+
+def _forms(node: Node, weights: Array, target: Any) -> tuple[str, ...]:
+    """The forms that a convolution can have, the one that is likely best first."""
+    tiles = tile_product(target, "u8", "i8") is not None
+    window = any(tap != 1 for tap in weights.shape[2:]) or any(s != 1 for s in node["strides"])
+    if fits_tiles(node, weights) or (not tiles and fits_dots(node, weights, target)):
+        return (DIRECT, IM2COL)
+    if not window:
+        return (IM2COL,)  # a matrix already
+    return (ROWS, IM2COL) if tiles and fits_partial_im2col(node, weights) else (IM2COL, DIRECT)

@@ -1,0 +1,90 @@
+"""Scattered updates side by side, where threads are many and each is slow.
+
+    scatter_nd(%x, %at, %u)  becomes  scatter_nd(%x, %at, %u) {by_results = true}
+                                  or  scatter_nd(%x, %at, %u) {runs = (64, 16)}
+
+Either every result looks through all updates for its own, or updates are sorted by their places.
+The first is less work where updates are few; of sizes that only a call tells it is the second.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
+from tilewright.base.passes import PassContext
+from tilewright.base.target import Target
+from tilewright.graph.ir import Module, Node, attributes
+from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
+from tilewright.graph.passes.parallelize_sorts import runs_of
+from tilewright.sym import Const, Expr
+
+SCATTERS = ("scatter_nd", "scatter_elements", "segment_reduce")
+
+
+def parallelize_scatters(module: Module, ctx: PassContext) -> Module:
+    if ctx.target is None:
+        return module
+    return rewrite_matches(module, (partial(side_by_side, ctx.target),))
+
+
+def side_by_side(target: Target, node: Node, scope: Scope) -> Replacement:
+    if node.op not in SCATTERS or node.get("by_results") or node.get("runs"):
+        return None
+    if any(value is None or shape_of(value) is None for value in node.inputs[:3]):
+        return None
+    shapes = [shape_of(value) or () for value in node.inputs[:3] if value is not None]
+    if node.op == "scatter_nd" and not isinstance(shapes[1][-1], Const):
+        return None
+    dims = [[_known(dim) for dim in shape] for shape in shapes]
+    if any(0 in own for own in dims):
+        return None  # there are no elements
+    sm = multiprocessor_of(target)
+    lines, many = _updates(node, dims)
+    runs, ordered = runs_of(1 if many is None else lines or 1, many, sm)
+    looked = _looked_through(node, dims, many, sm)
+    how = {"runs": runs} if looked is None or ordered < looked else {"by_results": True}
+    return [replace(node, attributes=attributes(**dict(node.attributes), **how))]
+
+
+def _known(dim: Expr) -> int | None:
+    return int(dim.value) if isinstance(dim, Const) else None
+
+
+def _product(dims: list[int | None]) -> int | None:
+    known = [dim for dim in dims if dim is not None]
+    return math.prod(known) if len(known) == len(dims) else None
+
+
+def _updates(node: Node, dims: list[list[int | None]]) -> tuple[int | None, int | None]:
+    """How many lines of updates there are, and updates of each."""
+    if node.op == "scatter_nd":
+        return 1, _product(dims[1][:-1])
+    if node.op == "segment_reduce":
+        return 1, dims[0][0]
+    axis = node["axis"] % len(dims[1])
+    return _product([*dims[1][:axis], *dims[1][axis + 1 :]]), dims[1][axis]
+
+
+def _looked_through(
+    node: Node, dims: list[list[int | None]], many: int | None, sm: Multiprocessor
+) -> float | None:
+    """What it takes in cycles if each result looks through the updates of its line; None where
+    nobody knows, or no code does."""
+    is_join = (node.get("reduction") or "none") != "none"
+    if node.op == "segment_reduce" or (is_join and node.outputs[0].tensor.dtype.is_bool):
+        return None
+    asked = _product(dims[0])
+    if node.op == "scatter_nd":
+        depth = dims[1][-1] or 0
+        keys = _product(dims[0][:depth])
+        if not is_join:
+            asked = keys
+        elif keys is not None and many is not None and many <= keys:
+            asked = _product(dims[2])  # sums of rows of updates, for each of them
+    if asked is None or many is None:
+        return None
+    # A load, a comparison, a sum; kernels for places, for numbers or sums, and for results.
+    return 3 * asked * many / (sm.count * sm.warp) + 6 * sm.launch_cycles

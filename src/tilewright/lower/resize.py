@@ -1,0 +1,422 @@
+"""Images read between their pixels.
+
+Places and weights are computed once per axis, in f64, as small tensors of their own; an image is
+then resized axis by axis, each a sum of products with few weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright import sym, te
+from tilewright.base.dtype import F32, F64, I32, I64, INDEX, DType
+from tilewright.lower.base import (
+    Lowering,
+    Refusal,
+    Use,
+    item,
+    placed,
+    read_at,
+    static,
+    wide,
+    wide_type,
+)
+from tilewright.sym import Expr
+from tilewright.te import Tensor
+from tilewright.tensor.interp.values import evaluate
+
+MAX_SHORT = 1 << 30  # of sizes whose positions, and those a few beyond, are 32 bits
+
+
+def _real(value: Expr | float) -> Expr:
+    return te.cast(value, F64) if isinstance(value, Expr) else te.const(value, F64)
+
+
+def _inside(at: Expr, size: Expr) -> Expr:
+    """A position kept inside a dimension."""
+    if at.dtype is I32:
+        last = te.cast(sym.sub(size, 1), I32)
+        return te.cast(te.max(te.min(at, last), te.const(0, I32)), INDEX)
+    return sym.maximum(sym.minimum(at, sym.sub(size, 1)), 0)
+
+
+def _position_type(size: Expr) -> DType:
+    """Of positions along a dimension in memory: short ones, of which a vector holds more."""
+    known = static(size)
+    return I32 if known is not None and known <= MAX_SHORT else INDEX
+
+
+# ------------------------------------------------------------------------------------ resize
+
+
+class Resize:
+    """One use of resize: along each of its axes, the places on the old axis."""
+
+    def __init__(
+        self,
+        use: Use,
+        x: Tensor,
+        roi: Tensor | None,
+        scales: Tensor | None,
+        sizes: Tensor | None,
+    ) -> None:
+        self.use, self.x, self.roi, self.scales, self.sizes = use, x, roi, scales, sizes
+
+    def factor(self, at: int) -> Expr:
+        """The scale along the axis that is named at position `at`."""
+        use, axes = self.use, self.use["axes"]
+        if self.scales is not None:
+            return _real(self.scales[at])
+
+        def ratio(place: int) -> Expr:
+            before = self.x.shape[axes[place]]
+            wanted = _real(item(use, 3, self.sizes, place)) / _real(sym.maximum(before, 1))
+            return te.select(sym.lt(0, before), wanted, _real(1.0))
+
+        if use["policy"] == "stretch":
+            return ratio(at)
+        choose = te.min if use["policy"] == "not_larger" else te.max
+        ratios = [ratio(place) for place in range(len(axes))]
+        out: Expr = choose(ratios[0], *ratios[1:]) if len(ratios) > 1 else ratios[0]
+        return out
+
+    def places(self, at: int) -> Tensor:
+        """For each element of the new axis, its place on the old one."""
+        axis = self.use["axes"][at]
+        name = f"{self.use.name}_places{axis}"
+        return te.compute((self.use.shape[axis],), partial(self.place, at), name=name)
+
+    def place(self, at: int, i: Expr) -> Expr:
+        """The place of one element."""
+        axis = self.use["axes"][at]
+        before, after = self.x.shape[axis], self.use.shape[axis]
+        scale = self.factor(at)
+        place = self._place(at, _real(i), _real(before), after, scale)
+        if self.use["crop"]:
+            return place
+        same = te.all(te.eq(before, after), te.eq(scale, _real(1.0)))
+        return te.select(same, _real(i), place)
+
+    def nearest(self, at: int, places: Tensor) -> Callable[[Expr], Expr]:
+        """Where the elements of an axis come from, each as it is."""
+        axis = self.use["axes"][at]
+        size, after = self.x.shape[axis], self.use.shape[axis]
+        times = self._repeats(at)
+        if times:
+            return lambda i: sym.floordiv(i, times)
+
+        of, nearest = _position_type(size), _NEAREST[self.use["nearest"]]
+
+        def source(i: Expr) -> Expr:
+            found = te.cast(nearest(te, places[i], _real(0.5)), INDEX)
+            return te.cast(_inside(found, size), of)
+
+        sources = te.compute((after,), source, name=f"{self.use.name}_sources{axis}")
+        return lambda i: _inside(sources[i], size)
+
+    def _repeats(self, at: int) -> int:
+        """How often every element of an axis is repeated, where it is known to be; else 0."""
+        axis = self.use["axes"][at]
+        before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
+        if not before or not after or after % before:
+            return 0
+        i = sym.var("i")
+        place = sym.simplify(self.place(at, i))
+        if not all(node is i or isinstance(node, _ARITHMETIC) for node in sym.walk(place)):
+            return 0
+        each = np.arange(after)
+        found = _NEAREST[self.use["nearest"]](np, evaluate(place, {i: each}), 0.5)
+        times = after // before
+        return times if np.all(np.clip(found, 0, before - 1) == each // times) else 0
+
+    def _place(self, at: int, x: Expr, before: Expr, after: Expr, scale: Expr) -> Expr:
+        half, one, zero = _real(0.5), _real(1.0), _real(0.0)
+        mode, several = self.use["coordinates"], sym.lt(1, after)
+        if mode == "half_pixel":
+            return (x + half) / scale - half
+        if mode == "pytorch_half_pixel":
+            return te.select(several, (x + half) / scale - half, zero)
+        if mode == "half_pixel_symmetric":
+            offset = before / _real(2.0) * (one - _real(after) / (scale * before))
+            return offset + (x + half) / scale - half
+        if mode == "align_corners":
+            corner = scale * before - one
+            return te.select(corner > zero, x * (before - one) / corner, zero)
+        if mode == "asymmetric":
+            return x / scale
+        if mode == "tf_half_pixel_for_nn":
+            return (x + half) / scale
+        assert mode == "tf_crop_and_resize", mode
+        start, length = self._crop(at)
+        last = before - one
+        spread = start * last + x * length * last / _real(sym.maximum(sym.sub(after, 1), 1))
+        return te.select(several, spread, (start + length / _real(2.0)) * last)
+
+    def _crop(self, at: int) -> tuple[Expr, Expr]:
+        """Where the region starts along an axis, and how long it is, as parts of the axis."""
+        if self.roi is None:
+            return _real(0.0), _real(1.0)
+        start = _real(self.roi[at])
+        return start, _real(self.roi[len(self.use["axes"]) + at]) - start
+
+    def is_kept(self, at: int) -> bool:
+        """Whether an axis is known to stay as it is."""
+        axis = self.use["axes"][at]
+        before, after = (sym.simplify(of[axis]) for of in (self.x.shape, self.use.shape))
+        is_stretched = self.scales is None and self.use["policy"] == "stretch"
+        return before is after and is_stretched and not self.use["crop"]
+
+    def order(self) -> list[int]:
+        """Positions of axes, those first that leave least to be done along the others.
+
+        Of axes that grow alike, the last comes first: it is read by lanes, each from its own place.
+        """
+
+        def growth(axis: int) -> float:
+            before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
+            return after / before if before and after else 1.0
+
+        axes = self.use["axes"]
+        return sorted(range(len(axes)), key=lambda at: (growth(axes[at]), -axes[at]))
+
+    def along(self, x: Tensor, at: int, places: Tensor, of: DType) -> Tensor:
+        """x resized along one axis: the weighted sum of the taps of each place.
+
+        Weights and sources of all places stand side by side: a vector of places reads a vector.
+        """
+        use = self.use
+        axis = use["axes"][at]
+        before, after = x.shape[axis], use.shape[axis]
+        reach = 1 if use["mode"] == "linear" else 2
+        taps: Expr = sym.const(reach)
+        if use["antialias"]:
+            # reach / scale taps on each side; the scale is at least (after - 1/2) / before.
+            wide_taps = sym.ceildiv(sym.mul(before, 2 * reach), sym.maximum(after * 2 - 1, 1))
+            taps = sym.simplify(sym.maximum(wide_taps, reach))
+        count = sym.simplify(sym.mul(taps, 2))
+        name = f"{use.name}_{axis}"
+
+        def step(k: Expr) -> Expr:
+            return sym.sub(sym.add(k, 1), taps)
+
+        def weight(k: Expr, i: Expr) -> Expr:
+            place = places[i]
+            low = te.floor(place)
+            distance = _real(step(k)) - (place - low)
+            if use["antialias"]:
+                distance = distance * te.min(self.factor(at), _real(1.0))
+            value = _weight(use["mode"], distance, use["cubic_a"])
+            if use["exclude_outside"]:
+                index = te.cast(low, INDEX) + step(k)
+                value = te.select(te.all(index >= 0, index < before), value, _real(0.0))
+            return value
+
+        weights = te.compute((count, after), weight, name=f"{name}_weights")
+        total: Tensor | None = None
+        if use["exclude_outside"] or use["antialias"]:
+            k = te.reduce_axis((0, count), name="k")
+            raw = weights
+            total = te.compute((after,), lambda i: te.sum(raw[k, i], axis=k), name=f"{name}_total")
+
+        def share(k: Expr, i: Expr) -> Expr:
+            return te.cast(weights[k, i] if total is None else weights[k, i] / total[i], of)
+
+        shares = te.compute((count, after), share, name=f"{name}_shares")
+        near = _position_type(before)
+        lows = te.compute(
+            (after,),
+            lambda i: te.cast(_near(te.cast(te.floor(places[i]), INDEX), before, taps), near),
+            name=f"{name}_lows",
+        )
+        shape = placed(x.shape, axis, after)
+
+        def element(*index: Expr) -> Expr:
+            k = te.reduce_axis((0, count), name="k")
+            i = index[axis]
+            source = _inside(lows[i] + te.cast(step(k), near), before)
+            value = te.cast(read_at(x, placed(index, axis, source), axis), of)
+            return te.sum(value * shares[k, i], axis=k)
+
+        return te.compute(shape, element, name=name)
+
+
+def _near(low: Expr, size: Expr, taps: Expr) -> Expr:
+    """A position no farther outside than taps reach: all beyond are the same element."""
+    return sym.maximum(sym.minimum(low, sym.add(size, taps)), sym.mul(sym.add(taps, 1), -1))
+
+
+def _weight(mode: str, distance: Expr, a: float) -> Expr:
+    """How much an element counts that is so far from the place; `a` is of Keys' cubic kernel."""
+    x, one, zero = te.abs(distance), _real(1.0), _real(0.0)
+    if mode == "linear":
+        return te.max(one - x, zero)
+    near = (_real(a + 2) * x - _real(a + 3)) * x * x + one
+    far = ((_real(a) * x - _real(5 * a)) * x + _real(8 * a)) * x - _real(4 * a)
+    return te.select(x <= one, near, te.select(x < _real(2.0), far, zero))
+
+
+_ARITHMETIC = (sym.Const, sym.Cast, sym.Add, sym.Sub, sym.Mul, sym.Div)
+
+_NEAREST: Mapping[str, Callable[[Any, Any, Any], Any]] = {  # by te or np, of a place and 1/2
+    "round_prefer_floor": lambda by, x, half: by.ceil(x - half),
+    "round_prefer_ceil": lambda by, x, half: by.floor(x + half),
+    "floor": lambda by, x, half: by.floor(x),
+    "ceil": lambda by, x, half: by.ceil(x),
+    "round_even": lambda by, x, half: by.round(x),
+}
+
+
+def _resize(
+    use: Use, x: Tensor, roi: Tensor | None, scales: Tensor | None, sizes: Tensor | None
+) -> Tensor:
+    resize, axes = Resize(use, x, roi, scales, sizes), use["axes"]
+    places = [resize.places(at) for at in range(len(axes))]
+    made, of = x, wide_type(x.dtype) if x.dtype.is_float else F32
+    nearest: list[Callable[[Expr], Expr]] = []
+    if use["mode"] == "nearest":
+        nearest = [resize.nearest(at, places[at]) for at in range(len(axes))]
+    else:
+        for at in resize.order():
+            if not resize.is_kept(at):
+                made = resize.along(made, at, places[at], of)
+
+    def element(*index: Expr) -> Expr:
+        source, outside = list(index), []
+        for at, axis in enumerate(axes):
+            place, size = places[at][index[axis]], x.shape[axis]
+            if use["mode"] == "nearest":
+                source[axis] = nearest[at](index[axis])
+            outside += [place < _real(0.0), place > _real(size) - _real(1.0)]
+        value = read_at(made, source, *(axes if use["mode"] == "nearest" else ()))
+        if use["crop"] and outside:
+            fill = te.const(use["extrapolation"], value.dtype)
+            value = te.select(te.any(*outside), fill, value)
+        return te.cast(value, use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+# ------------------------------------------------------------------------------------ sampling
+
+
+def _grid_sample(use: Use, x: Tensor, grid: Tensor) -> Tensor:
+    """Places and weights are the same for all channels: they are computed before."""
+    rank = x.ndim - 2
+    of = wide_type(x.dtype) if x.dtype.is_float else F64
+
+    def places(n: Expr, *index: Expr) -> tuple[Expr, ...]:
+        found: list[Expr] = []
+        for axis in range(rank):
+            size = x.shape[axis + 2]
+            at = _real(wide(grid[(n, *index, sym.const(rank - 1 - axis))]))
+            if use["align_corners"]:
+                at = (at + _real(1.0)) / _real(2.0) * (_real(size) - _real(1.0))
+            else:
+                at = ((at + _real(1.0)) * _real(size) - _real(1.0)) / _real(2.0)
+            for near, weight in _sample_taps(use, at, size):
+                found += [te.cast(near, I64), te.cast(weight, of)]
+        return tuple(found)
+
+    made = te.compute((x.shape[0], *use.shape[2:]), places, name=f"{use.name}_places")
+    count = len(made) // (2 * rank)
+
+    def element(n: Expr, c: Expr, *index: Expr) -> Expr:
+        here = (n, *index)
+        axes = []
+        for axis in range(rank):
+            pairs = [made[2 * at : 2 * at + 2] for at in range(axis * count, (axis + 1) * count)]
+            size = x.shape[axis + 2]
+            axes.append([(_inside(te.cast(s[here], INDEX), size), w[here]) for s, w in pairs])
+        total: Expr = te.const(0, of)
+        for taps in itertools.product(*axes):
+            weight: Expr = te.const(1, of)
+            for _, part in taps:
+                weight = weight * part
+            seen = te.cast(read_at(x, (n, c, *(near for near, _ in taps)), *range(2, x.ndim)), of)
+            total = total + seen * weight
+        return te.cast(total, use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _sample_taps(use: Use, at: Expr, size: Expr) -> list[tuple[Expr, Expr]]:
+    """The elements along an axis that a place is read from, each with its weight."""
+    if use["mode"] == "nearest":
+        found = [(te.round(at), _real(1.0))]
+    else:
+        steps = range(2) if use["mode"] == "linear" else range(-1, 3)
+        spots = [te.floor(at) + _real(float(step)) for step in steps]
+        found = [(spot, _weight(use["mode"], spot - at, -0.75)) for spot in spots]
+    return [_outside(use, spot, weight, size) for spot, weight in found]
+
+
+def _outside(use: Use, spot: Expr, weight: Expr, size: Expr) -> tuple[Expr, Expr]:
+    """What an element outside the image is taken to be."""
+    if use["padding"] == "zeros":
+        inside = te.all(spot >= _real(0.0), spot < _real(size))
+        weight = te.select(inside, weight, _real(0.0))
+    elif use["padding"] == "reflection":
+        spot = _reflected(spot, size, align_corners=use["align_corners"])
+    return _inside(te.cast(spot, INDEX), size), weight
+
+
+def _reflected(spot: Expr, size: Expr, *, align_corners: bool) -> Expr:
+    """Places outside mirrored at the borders, as often as it takes."""
+    low = _real(0.0 if align_corners else -0.5)
+    span = _real(size) - (_real(1.0) if align_corners else _real(0.0))
+    turn = span * _real(2.0)
+    offset = spot - low
+    folded = offset - turn * te.floor(offset / turn)
+    mirrored = low + te.select(folded > span, turn - folded, folded)
+    return te.select(span > _real(0.0), mirrored, _real(0.0))
+
+
+def _affine_grid(use: Use, theta: Tensor, size: Tensor | None) -> Tensor:
+    spatial = use.shape[1:-1]
+    rank = len(spatial)
+
+    def line(axis: int, at: Expr) -> Expr:
+        count, step = spatial[axis], _real(at) * _real(2.0)
+        if not use["align_corners"]:
+            return (step + _real(1.0)) / _real(count) - _real(1.0)
+        last = _real(sym.maximum(sym.sub(count, 1), 1))
+        return te.select(sym.lt(1, count), step / last - _real(1.0), _real(0.0))
+
+    def element(n: Expr, *index: Expr) -> Expr:
+        row = index[-1]
+        total = _real(0.0)
+        for column in range(rank):  # the innermost axis first
+            axis = rank - 1 - column
+            total = total + line(axis, index[axis]) * _real(theta[n, row, sym.const(column)])
+        return te.cast(total + _real(theta[n, row, sym.const(rank)]), use.dtype)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+COORDINATES = (
+    "half_pixel",
+    "pytorch_half_pixel",
+    "half_pixel_symmetric",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+
+
+def _refuses_resize(use: Use) -> str:
+    mode = use["coordinates"]
+    return "" if mode in COORDINATES else f"with coordinates {mode!r}"
+
+
+REFUSALS: dict[str, Refusal] = {"resize": _refuses_resize}
+LOWERINGS: dict[str, Lowering] = {
+    "resize": _resize,
+    "grid_sample": _grid_sample,
+    "affine_grid": _affine_grid,
+}

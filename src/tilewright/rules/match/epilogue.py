@@ -1,0 +1,32 @@
+"""What follows a sum: readers that a schedule may do with the results as they come."""
+
+from __future__ import annotations
+
+from tilewright.rules.match.nest import block_of, is_expression, nest_of
+from tilewright.sym import ONE, Const
+from tilewright.tensor.ir import SPATIAL, Block, Buffer, Load
+from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.visit import exprs
+
+
+def epilogue_blocks(sch: Schedule, block: BlockRef) -> list[BlockRef]:
+    """All readers of a block, if each is a nest of its own without reductions."""
+    consumers = sch.get_consumers(block)
+    made = block_of(sch.function, block.name).writes[0].buffer
+    for reference in consumers:
+        body = block_of(sch.function, reference.name)
+        if any(it.kind != SPATIAL for it in body.iters) or not is_expression(body):
+            return []
+        if nest_of(sch, reference) is None or not _keeps_lanes(body, made):
+            return []
+    return consumers
+
+
+def _keeps_lanes(body: Block, made: Buffer) -> bool:
+    """Whether neighbours along the last axis stay neighbours: a transpose is work of its own, and
+    so is what reads a single number many times."""
+    if not made.shape:
+        return all(it.extent is ONE for it in body.iters)
+    last = next((it.var for it in reversed(body.iters) if it.extent is not ONE), None)
+    loads = [expr for expr in exprs(body.body) if isinstance(expr, Load) and expr.buffer is made]
+    return all(load.index[-1] is last or isinstance(load.index[-1], Const) for load in loads)

@@ -1,0 +1,83 @@
+"""Which convolutions in groups become whole ones, and that the answer stays the same."""
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import U8
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
+from tilewright.graph import Builder, TensorType, interpret
+from tilewright.graph.passes.densify_groups import densify_groups
+from tilewright.sym import const
+
+SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"
+
+
+def model(groups, inner=4, out=2, layout="channels_last", constant=True):
+    b, channels = Builder(), groups * inner
+    shape = (1, 5, 5, channels) if layout == "channels_last" else (1, channels, 5, 5)
+    x = b.param("x", TensorType(U8, tuple(map(const, shape))))
+    values = np.random.default_rng(0).integers(-9, 9, (groups * out, inner, 3, 3)).astype(np.int8)
+    w = b.constant(values)
+    w = w if constant else b.add("neg", w)
+    window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
+    return b.module(b.add("conv_integer", x, w, groups=groups, layout=layout, **window))
+
+
+def widened(module, target=SERVER):
+    return run_passes(module, (densify_groups,), PassContext(target=Target.parse(target)))
+
+
+@pytest.mark.parametrize("groups", [2, 3, 16])
+def test_zeros_take_the_place_of_other_groups(groups):
+    before = model(groups)
+    after = widened(before)
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node["groups"] == 1
+    x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, 4 * groups)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("processor", "groups"), [("cascadelake", 2), ("haswell", 4), ("skylake-avx512", 8)]
+)
+def test_groups_fill_the_lanes_of_dot_products(processor, groups):
+    before = model(8, inner=4, out=4)
+    after = widened(before, f"x86_64-linux-gnu -mcpu={processor}")
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node["groups"] == groups
+    x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, 32)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("out", "groups", "left"),
+    [
+        (16, 2, 1),  # tiles do more, zeros and all, than dot products
+        (16, 8, 8),
+        (4, 64, 16),
+        (24, 32, 16),  # two groups are three vectors
+    ],
+)
+def test_what_multiplies_most_of_use_is_taken(out, groups, left):
+    before = model(groups, inner=4, out=out)
+    after = widened(before)
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node["groups"] == left
+    x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, 4 * groups)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("made", "target"),
+    [
+        (model(1), SERVER),
+        (model(33), SERVER),  # tiles would multiply more zeros than they gain
+        (model(8, inner=1, out=1), SERVER),  # depthwise: lanes are channels
+        (model(4, layout="channels_first"), SERVER),
+        (model(4, constant=False), SERVER),
+        (model(4), "x86_64-linux-gnu -mcpu=skylake-avx512"),  # no tiles
+    ],
+)
+def test_others_stay(made, target):
+    assert widened(made, target) is made
