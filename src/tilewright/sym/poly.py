@@ -22,7 +22,7 @@ Product = tuple[Expr, ...]  # two or more factors, in the order of `rank`
 Monomial = Expr | Product
 NO_TERMS: Mapping[Monomial, int] = {}
 _KEEP = 1 << 16
-_MOST_WRITTEN = 64  # nodes of an expression that is ranked by its text
+_MAX_WRITTEN = 64  # nodes of an expression that is ranked by its text
 
 _ranks: dict[Expr, tuple[object, ...]] = {}
 
@@ -52,7 +52,7 @@ def _text(expr: Expr) -> str:
 
     Shared parts are written once for each use, so that the text may be exponentially long.
     """
-    if fold(expr, lambda _, sizes: 1 + sum(sizes)) <= _MOST_WRITTEN:
+    if fold(expr, lambda _, sizes: 1 + sum(sizes)) <= _MAX_WRITTEN:
         return str(expr)
     return fold(expr, _digest)
 

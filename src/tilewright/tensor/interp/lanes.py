@@ -41,8 +41,8 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_] | None  # None: every lane
 BLOCK, THREAD, VTHREAD, VECTOR = "block", "thread", "vthread", "vector"
 
-_MOST_LANES = 8192  # run together, unless one block has more
-_MOST_ELEMENTS = 1 << 25  # of memory private to threads
+_MAX_LANES = 8192  # run together, unless one block has more
+_MAX_ELEMENTS = 1 << 25  # of memory private to threads
 
 
 class Level:
@@ -660,7 +660,7 @@ def launch(
     if not block_count or not thread_count:
         return
     order = random.permutation(block_count)
-    most = min(_MOST_LANES, _MOST_ELEMENTS // max(1, private)) // thread_count
+    most = min(_MAX_LANES, _MAX_ELEMENTS // max(1, private)) // thread_count
     together = block_count if at_once else max(1, most)
     grid = Level(BLOCK, 1)
     for begin in range(0, block_count, together):
