@@ -18,6 +18,8 @@ from tilewright.sym import ONE, const
 
 Array = np.ndarray[Any, Any]
 
+MOST_AT_ONCE = 15  # entries that CPython writes into a map; of more it joins several maps
+
 _KEYS = Attr("keys", tuple, required=True)
 
 
@@ -40,13 +42,15 @@ def _zip_type(call: Call) -> tuple[Type, ...]:
 
 def _zip(call: Call, x: Array) -> list[dict[Any, Any]]:
     keys, rows = call["keys"], x.reshape(-1, x.shape[-1]).tolist()
+    if len(keys) > MOST_AT_ONCE:
+        return [dict(zip(keys, row, strict=True)) for row in rows]
     return _maps_of(len(keys))(keys, rows)
 
 
 @functools.cache
 def _maps_of(count: int) -> Callable[[tuple[Any, ...], list[list[Any]]], list[dict[Any, Any]]]:
     """A function of keys and rows that writes all entries of a map at once: Python makes such a
-    map in a quarter of the time that pairs of keys and values, one after the other, take."""
+    map in half of the time that pairs of keys and values, one after the other, take."""
     keys, values = (", ".join(f"{letter}{at}" for at in range(count)) for letter in "kv")
     entries = ", ".join(f"k{at}: v{at}" for at in range(count))
     source = (

@@ -6,6 +6,7 @@ import pytest
 from tilewright.base.dtype import F32, I64, STR
 from tilewright.base.errors import ExecutionError, UserError
 from tilewright.graph import Builder, MapType, SequenceType, interpret, parse
+from tilewright.graph.ops.maps import MOST_AT_ONCE
 from tilewright.graph.verify import verify
 
 
@@ -44,3 +45,11 @@ def test_maps_become_rows():
 
 def test_maps_have_a_type():
     assert str(SequenceType(MapType(STR, F32))) == "seq<map<str, f32>>"
+
+
+@pytest.mark.parametrize("count", [1, MOST_AT_ONCE, MOST_AT_ONCE + 1, 1000])
+def test_maps_of_few_keys_and_of_many(run_op, count):
+    x = np.arange(2 * count, dtype=np.float32).reshape(2, count)
+    keys = tuple(range(100, 100 + count))
+    made = run_op("zip_map", x, keys=keys, symbolic=False)
+    assert made == [{100 + at: float(row[at]) for at in range(count)} for row in x]
