@@ -102,6 +102,7 @@ def _sources(
     found: dict[Value, tuple[Expr, ...]] = {}
     is_broadcast = False
     stack = [(indices, limits, True)]
+    seen = set(stack)
     while stack:
         value, dims, is_read = stack.pop()
         made = spans.made.get(value)
@@ -109,17 +110,20 @@ def _sources(
             is_inside = _is_inside(spans.of(value), dims)
             if found.setdefault(value, dims) != dims or not (is_inside or is_read):
                 return None
-        elif made.op == "concat":
+            continue
+        if made.op == "concat":
             parts = _parts(made, dims)
             if parts is None:
                 return None
-            stack += [(part, limit, is_read) for part, limit in parts]
+            more = [(part, limit, is_read) for part, limit in parts]
         else:
             source = made.inputs[0]
             assert source is not None
             if made.op == "expand":
                 is_broadcast, is_read = True, is_read and _is_kept(source, value)
-            stack.append((source, dims, is_read))
+            more = [(source, dims, is_read)]
+        stack += [each for each in dict.fromkeys(more) if each not in seen]
+        seen.update(more)
     return found if is_broadcast else None
 
 

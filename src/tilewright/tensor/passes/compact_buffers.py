@@ -211,6 +211,8 @@ def _dimension(dim: Expr, ranges: list[Range], ctx: Context, slack: bool) -> tup
         smaller = extent is not dim and sym.prove(sym.le(extent, dim), ctx)
     # The allocation may stand outside of the loops that a divisor of zero leaves empty.
     smaller = smaller and is_total(start, ctx) and is_total(extent, ctx)
+    if not sym.prove(sym.le(0, extent), ctx):
+        extent = sym.maximum(extent, 0)  # of loops that never run the last comes before the first
     return (start, extent) if smaller else (ZERO, dim)
 
 
