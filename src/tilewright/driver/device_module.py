@@ -252,7 +252,7 @@ class DeviceModule(runtime.Module):
             raise UserError("TW4042", f"the model has {len(self.outputs)} outputs, got {len(out)}")
         found = [self._output(at, value, stream) for at, value in enumerate(out)]
         if self._varies:
-            return found  # only the run tells how large they are
+            return found  # their sizes are data-dependent
         results = self.program.module.main.results
         for spec, value, array in zip(self.outputs, results, found, strict=True):
             dims = tuple(number(dim, sizes) for dim in value.tensor.shape or ())

@@ -48,7 +48,7 @@ def _is_kernel(node: Node) -> bool:
     if op is None or op.pattern == OPAQUE or node.bodies or not is_numeric(node):
         return False
     if any(at < len(node.inputs) and node.inputs[at] for at in op.foldable.values()):
-        return False  # axes, bounds, counts that only the run tells
+        return False  # dynamic axes, bounds, counts
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
     return all(isinstance(v.type, TensorType) and v.type.shape is not None for v in values)
 

@@ -3,7 +3,7 @@
     why_not_native(node)     "" if there is code; else what there is none for
 
 It reads the tables of the lowerings: operators (`LOWERINGS`), uses that a lowering does not take
-(`REFUSALS`), sizes that only the run tells (`SIZE_RULES`). Control flow is native if the values
+(`REFUSALS`), data-dependent sizes (`SIZE_RULES`). Control flow is native if the values
 that it stacks and scans are tensors; what is in its bodies is asked for on its own.
 """
 
@@ -124,7 +124,7 @@ def _of_scalars(body: Graph) -> str:
 
 
 def _has_open_list(node: Node) -> bool:
-    """Whether a list of axes, bounds or counts has a length that only the run tells."""
+    """Whether a list of axes, bounds or counts has a dynamic length."""
     for at in OPS[node.op].foldable.values():
         value = node.inputs[at] if at < len(node.inputs) else None
         dims = () if value is None else value.tensor.shape or ()

@@ -1,4 +1,4 @@
-"""Reductions and running sums along axes that only the run tells: loops and stores.
+"""Reductions and running sums along dynamic axes: loops and stores.
 
 Every element of x goes to the place that is left of its index once the reduced axes are gone.
 """

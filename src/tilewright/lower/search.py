@@ -232,7 +232,7 @@ def _unique_side_by_side(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
     def element(place: Expr) -> Expr:
         index = split_index(inside(place, total), x.shape)
-        if x.ndim > 1:  # of sizes that only the run tells, nobody sees that these are inside
+        if x.ndim > 1:  # of dynamic sizes nobody sees that these are inside
             index = tuple([inside(at, dim) for at, dim in zip(index, x.shape, strict=True)])
         return read_at(x, index, *range(x.ndim))
 

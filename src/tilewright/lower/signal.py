@@ -69,7 +69,7 @@ def _dft(use: Use, x: Tensor, length: Tensor | None, axis: Tensor | None) -> Ten
 
 
 def _dft_at_run_time(use: Use, x: Tensor, length: Tensor | None, axis: Tensor | None) -> Tensor:
-    """Along an axis, or of a length, that only the run tells: sums as long as any may be."""
+    """Along a dynamic axis, or of a dynamic length: sums as long as any may be."""
     (named,) = axes_of(use, 2, axis, 1, x.ndim)
     axes = [at for at in range(x.ndim - 1) if may_be([named], at)]
     of, inverse, onesided = wide_type(x.dtype), use["inverse"], use["onesided"]

@@ -1,4 +1,4 @@
-"""Sizes that only running the model tells: small functions that compute them beforehand.
+"""Data-dependent sizes: small functions that compute them beforehand.
 
     %y: i64[2, k] = nonzero(%x)          lower_sizes -> func @sizes(%x, %out: i64[1]) : k
 

@@ -1,7 +1,7 @@
 """Selection: the best k elements of each line.
 
 Some are found by insertion: an element that is no better than the last of the k costs one
-comparison. Many, or as many as only the run tells, are the first of all in order. Where threads are
+comparison. Many, or a dynamic number, are the first of all in order. Where threads are
 many, ranks are counted instead (`pieces`): how many elements come before each one; or runs of
 elements are merged, all at once (`runs`).
 """

@@ -1,4 +1,4 @@
-"""Squeeze without axes on dimensions that only the run tells: one If for each.
+"""Squeeze without axes on dynamic dimensions: one If for each.
 
     y = Squeeze(x)                                 x: f32[n, 1, 8]
 becomes

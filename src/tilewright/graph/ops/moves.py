@@ -74,5 +74,5 @@ def check_axes(call: Call, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def new_sizes(call: Call, count: int) -> tuple[Expr, ...]:
-    """Dimensions that only the run tells."""
+    """Dynamic dimensions."""
     return tuple(sym.size(f"{call.op}_{axis}") for axis in range(count))

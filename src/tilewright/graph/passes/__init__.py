@@ -72,7 +72,7 @@ CANONICAL = (
     remove_dead_nodes,
 )
 
-# Where sizes that only a run tells cost nothing.
+# Where dynamic sizes cost nothing.
 TRIMMED = (trim_sequences, merge_common_subexpressions, remove_dead_nodes)
 
 # Rewrites of a canonical model that compute the same, rounding aside, with less.

@@ -8,7 +8,7 @@ each becomes the index of the one loop for its axis; a statement runs on all thr
 that it is not bound to. An intermediate in global memory that is used inside one kernel only
 belongs to the thread, or the block of threads, whose loop holds all its uses: it moves to local or
 shared memory. Of a kernel of one thread what shared memory has no room for stays where it is; so
-does what is as long as only a run tells, where threads have parts of their own.
+does what has a dynamic length, where threads have parts of their own.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _moved(fn: Function) -> dict[Buffer, Buffer]:
 
 
 def _is_apart(buffer: Buffer, accesses: list[Access], loops: list[For]) -> bool:
-    """Whether each thread has a part of the buffer that is its own by the indices, and as long as
-    only a run tells: then it can stay in global memory."""
+    """Whether each thread has a part of the buffer that is its own by the indices, and of dynamic
+    length: then it can stay in global memory."""
     known: list[Expr] = []
     rest: list[Expr] = []
     threads = [loop for loop in loops if loop.kind == THREAD]

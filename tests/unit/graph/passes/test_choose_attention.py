@@ -63,7 +63,7 @@ def test_the_cheaper_form_is_taken_and_noted():
 @pytest.mark.parametrize(
     "module",
     [
-        model(queries=None),  # a number that only the run tells
+        model(queries=None),  # a dynamic number
         model(causal=True),  # keys that are left out
         model(queries=2048, keys=2048),  # scores that no cache holds
     ],

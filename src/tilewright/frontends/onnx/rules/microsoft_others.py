@@ -25,7 +25,7 @@ def _as_in_onnx(rule: Rule) -> Rule:
 def _expand_dims(node: Context) -> Value:
     axes = node.ints(1)
     if axes is None:
-        raise Skip("ExpandDims along an axis that only the run tells")
+        raise Skip("ExpandDims along a dynamic axis")
     return node.unsqueeze(node[0], *axes)
 
 

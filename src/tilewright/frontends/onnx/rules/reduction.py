@@ -38,7 +38,7 @@ def _where(node: Context) -> dict[str, Any]:
 
 
 def reduce(node: Context, op: str, x: Value, where: dict[str, Any]) -> Value:
-    """One of our reductions; axes may be a value that only the run tells."""
+    """One of our reductions; axes may be dynamic."""
     axes, keep = where["axes"], where["keepdims"]
     if isinstance(axes, Value):
         return node.emit(op, x, axes, keepdims=keep)
