@@ -231,8 +231,8 @@ class _Export:
                 "main": self.inside.main,
                 "constants": constants_name(self.name),
                 "threads": self.threads,
-                "inputs": [told(*one) for one in zip(self.inputs, params[:count], strict=True)],
-                "outputs": [told(*one) for one in zip(self.outputs, params[count:], strict=True)],
+                "inputs": [entry(*one) for one in zip(self.inputs, params[:count], strict=True)],
+                "outputs": [entry(*one) for one in zip(self.outputs, params[count:], strict=True)],
                 "features": sorted(self.inside.target.features),
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
@@ -250,7 +250,7 @@ class _Export:
         return tuple(places[name] for name in module.states)
 
 
-def told(spec: Spec, param: Param) -> dict[str, Any]:
+def entry(spec: Spec, param: Param) -> dict[str, Any]:
     """What a manifest says of an input or output."""
     return {
         "name": spec.name,

@@ -47,7 +47,7 @@ from tilewright.codegen.device_tables import (
 )
 from tilewright.codegen.export import c_name, entry_object, places_of, write_weights
 from tilewright.codegen.launches import number
-from tilewright.driver.compiled import SUFFIXES, full_signature, kernel_calls, told
+from tilewright.driver.compiled import SUFFIXES, entry, full_signature, kernel_calls
 from tilewright.driver.device_control import Choice, Loop, decides_beforehand
 from tilewright.driver.device_launch import Copied, in_order
 from tilewright.driver.lowering import Program
@@ -351,8 +351,8 @@ def save(
                 "constants": f"{name}_constants",
                 "threads": 1,
                 "device": "cuda",
-                "inputs": [told(*p) for p in zip(inputs, signature.params[:count], strict=True)],
-                "outputs": [told(*p) for p in zip(outputs, signature.params[count:], strict=True)],
+                "inputs": [entry(*p) for p in zip(inputs, signature.params[:count], strict=True)],
+                "outputs": [entry(*p) for p in zip(outputs, signature.params[count:], strict=True)],
                 "features": [],
                 "kernels": [dict(one) for one in kernel_calls(program)],
                 "arena_bytes": tables.arena_bytes,

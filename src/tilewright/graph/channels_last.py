@@ -1,6 +1,6 @@
 """How a node does its work on images whose channels stand last.
 
-    following(node) -> Following: the attributes it then has, which inputs and outputs move
+    try_channels_last(node) -> ChannelsLast: its attributes then, which inputs and outputs move
 
 A node that can work either way follows its surroundings: the moved form of a tensor of three or
 more axes is [batch, *spatial, channels]. None means that a node needs the form it was written for.

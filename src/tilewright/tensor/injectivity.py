@@ -1,8 +1,8 @@
 """Which variables the value of an index tells: what is needed to see that no element is met twice.
 
-    told((io * 8 + ii,), {io: (0, n), ii: (0, 8)}, ctx)       {io, ii}
-    told((io * 8 + ii,), {io: (0, n), ii: (0, 10)}, ctx)      nothing: 8 is 0 * 8 + 8 and 1 * 8 + 0
-    told((f // m, f % m), {f: (0, n * m)}, ctx)               {f}
+    determined_vars((io * 8 + ii,), {io: (0, n), ii: (0, 8)}, ctx)       {io, ii}
+    determined_vars((io * 8 + ii,), {io: (0, n), ii: (0, 10)}, ctx)      nothing: 8 + 0 is 0 * 8 + 8
+    determined_vars((f // m, f % m), {f: (0, n * m)}, ctx)               {f}
 
 Two facts are applied until nothing new follows. A known sum of terms scale * digit tells all its
 digits where every scale is greater than what the lesser terms can add up to. And the digits

@@ -42,9 +42,7 @@ LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # tiles of the level below
 UNROLLED = (1, 2, 3, 4, 5, 7, 8)  # steps of a sum at a time
 SUM_BLOCKS = (8, 16, 32, 64, 128, 256, 512)  # steps of a sum between which tiles change
 MAX_DIVISORS = 24  # beyond this, a divisor is no tile of registers or L1
-MAX_UNROLLED = (
-    192  # vector operations in the body of a loop, tails counted: more is slow to compile
-)
+MAX_UNROLLED = 192  # vector operations of a loop body and its tails: more compile slowly
 DOT_OPERANDS = 4  # registers that an instruction's operands need beside the sums
 ACCUMULATORS = (4, 2, 1, 8)  # vectors of partial results
 CHUNKS = (8, 4, 2, 1, 16)  # per thread
