@@ -61,6 +61,5 @@ LOWERINGS: dict[str, Lowering] = {
 REFUSALS: dict[str, Refusal] = {
     **conv.REFUSALS,
     **elementwise.REFUSALS,
-    **resize.REFUSALS,
     **quantize.REFUSALS,
 }

@@ -17,7 +17,6 @@ from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, I32, I64, INDEX, DType
 from tilewright.lower.base import (
     Lowering,
-    Refusal,
     Use,
     item,
     placed,
@@ -398,23 +397,6 @@ def _affine_grid(use: Use, theta: Tensor, size: Tensor | None) -> Tensor:
     return te.compute(use.shape, element, name=use.name)
 
 
-COORDINATES = (
-    "half_pixel",
-    "pytorch_half_pixel",
-    "half_pixel_symmetric",
-    "align_corners",
-    "asymmetric",
-    "tf_half_pixel_for_nn",
-    "tf_crop_and_resize",
-)
-
-
-def _refuses_resize(use: Use) -> str:
-    mode = use["coordinates"]
-    return "" if mode in COORDINATES else f"with coordinates {mode!r}"
-
-
-REFUSALS: dict[str, Refusal] = {"resize": _refuses_resize}
 LOWERINGS: dict[str, Lowering] = {
     "resize": _resize,
     "grid_sample": _grid_sample,
