@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright import sym
 from tilewright.sym import Var
 from tilewright.tensor.ir import THREAD, THREAD_AXES, VTHREAD, For, Function
 from tilewright.tensor.schedule.analysis.concurrency import (
@@ -14,8 +13,9 @@ from tilewright.tensor.schedule.analysis.concurrency import (
     check_serial,
     check_threads,
 )
+from tilewright.tensor.schedule.analysis.kernels import describe_unequal, unequal_loops
 from tilewright.tensor.schedule.analysis.refusal import path_to_loop, refuse
-from tilewright.tensor.schedule.analysis.tree import Path, all_loops, replace_at, with_body
+from tilewright.tensor.schedule.analysis.tree import Path, replace_at, with_body
 
 VTHREAD_AXES = ("vthread", "vthread.x", "vthread.y", "vthread.z")
 
@@ -51,23 +51,16 @@ def bind(fn: Function, var: Var, thread: str) -> Function:
 def _check_one_extent(fn: Function, path: Path, made: For) -> None:
     """Loops of one axis have one extent, also those that become one kernel by `made`."""
     kernel = next((s for s in path[:-1] if isinstance(s, For) and s.kind == THREAD), made)
-    first = {made.thread: made}
-    for loop in all_loops(kernel):
-        if loop.kind != THREAD or loop is made:
-            continue
-        other = first.setdefault(loop.thread, loop)
-        if sym.equal(other.extent, loop.extent, sym.EMPTY):
-            continue
-        why = f"its extent {made.extent} differs from that of %{loop.var.name}, {loop.extent}"
-        if other is not made:
-            why = (
-                f"%{other.var.name} and %{loop.var.name}, both on {loop.thread}, would be in one "
-                f"kernel, and their extents {other.extent} and {loop.extent} differ"
-            )
-        raise refuse(
-            fn,
-            "TW2110",
-            f"cannot bind loop %{made.var.name} to {made.thread}: {why}",
-            made.var,
-            help="split one of them so that the extents agree",
-        )
+    unequal = unequal_loops(kernel, made)
+    if unequal is None:
+        return
+    one, other = unequal
+    why = f"its extent {made.extent} differs from that of %{other.var.name}, {other.extent}"
+    raise refuse(
+        fn,
+        "TW2110",
+        f"cannot bind loop %{made.var.name} to {made.thread}: "
+        f"{why if one is made else describe_unequal(one, other)}",
+        made.var,
+        help="split one of them so that the extents agree",
+    )

@@ -44,7 +44,7 @@ from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
 from tilewright.tensor.schedule.analysis.concurrency import block_of_pairs, check_nesting
 from tilewright.tensor.schedule.analysis.flow import private_buffers
 from tilewright.tensor.schedule.analysis.refusal import refuse
-from tilewright.tensor.schedule.analysis.tree import loop_ranges
+from tilewright.tensor.schedule.analysis.tree import all_loops, loop_ranges
 from tilewright.tensor.scopes import GLOBAL, MemoryScope, Owner
 from tilewright.tensor.visit import kernels_of, walk
 
@@ -105,22 +105,33 @@ def check_kernels(fn: Function, made: Function) -> None:
                 _check_axis(fn, axis, buffer, memory, users)
 
 
+def unequal_loops(kernel: Stmt, first: For | None = None) -> tuple[For, For] | None:
+    """Two loops on one axis of a kernel whose extents differ, `first` before all others."""
+    known = {} if first is None else {first.thread: first}
+    for loop in all_loops(kernel):
+        if loop.kind == THREAD:
+            other = known.setdefault(loop.thread, loop)
+            if not sym.equal(other.extent, loop.extent, sym.EMPTY):
+                return other, loop
+    return None
+
+
+def describe_unequal(one: For, other: For) -> str:
+    return (
+        f"%{one.var.name} and %{other.var.name}, both on {other.thread}, would be in one kernel, "
+        f"and their extents {one.extent} and {other.extent} differ"
+    )
+
+
 def _check_loops(fn: Function, root: For) -> None:
     """Loops on one axis are the same threads: of one extent, and one iteration of each a thread."""
-    first: dict[str, For] = {}
+    unequal = unequal_loops(root)
+    if unequal is not None:
+        raise refuse(fn, "TW2115", describe_unequal(*unequal), help=_HELP)
     stack: list[tuple[Stmt, tuple[For, ...]]] = [(root, ())]
     while stack:
         stmt, around = stack.pop()
         if isinstance(stmt, For) and stmt.kind == THREAD:
-            other = first.setdefault(stmt.thread, stmt)
-            if not sym.equal(other.extent, stmt.extent, sym.EMPTY):
-                raise refuse(
-                    fn,
-                    "TW2115",
-                    f"%{other.var.name} and %{stmt.var.name}, both on {stmt.thread}, would be in "
-                    f"one kernel, and their extents {other.extent} and {stmt.extent} differ",
-                    help=_HELP,
-                )
             for outer in around:
                 both = block_of_pairs(outer, stmt) if outer.thread == stmt.thread else None
                 if both is not None:
