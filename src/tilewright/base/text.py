@@ -24,7 +24,7 @@ _TOKEN = re.compile(
   | (?P<string>"(?:[^"\\\n]|\\.)*")
   | (?P<local>%[A-Za-z_]\w*(\.\w+)*)
   | (?P<global>@[A-Za-z_]\w*(\.\w+)*)
-  | (?P<name>[A-Za-z_][\w]*(\.[A-Za-z_]\w*)*)
+  | (?P<name>[A-Za-z_]\w*(\.\w+)*)
   | (?P<punct>\.\.|->|\+:|//|==|!=|<=|>=|[-+*/%<>=(){}\[\],:;.@!&|^?])
     """,
     re.VERBOSE,
