@@ -240,12 +240,12 @@ class Memory:
     """Device memory that work on a stream uses, given back when nothing refers to it any more."""
 
     def __init__(self, size_bytes: int, stream: int = 0) -> None:
-        self.stream = stream
+        self.stream, self._pool = stream, _pool
         self.address, self.size_bytes = _pool.take(size_bytes, stream)
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            _pool.give(self.address, self.size_bytes, self.stream)
+            self._pool.give(self.address, self.size_bytes, self.stream)
 
 
 def release_memory() -> None:

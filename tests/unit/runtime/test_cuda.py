@@ -110,6 +110,14 @@ def test_memory_that_is_not_there_says_what_was_asked_and_what_is_free(driver):
     assert cuda.empty((4,)).address == 4096  # it goes on
 
 
+def test_memory_goes_back_to_the_pool_that_it_is_of(driver, monkeypatch):
+    driver(Driver())
+    kept, other = cuda.empty((4,)), cuda._Pool()
+    monkeypatch.setattr(cuda, "_pool", other)
+    del kept
+    assert not other.free
+
+
 def test_after_a_fault_every_call_says_that_the_context_is_lost(driver):
     made = driver(Driver(cuCtxSynchronize=CUresult.CUDA_ERROR_ILLEGAL_ADDRESS))
     codes = []
