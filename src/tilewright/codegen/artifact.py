@@ -100,6 +100,7 @@ def header(
 
 def _describe(param: Param, handle: str) -> str:
     dims = ", ".join("?" if dim is None else str(dim) for dim in param.shape)
+    dims = "*" if param.any_rank else dims
     role = " (output)" if param.writable else ""
     role = " (state: read, then changed)" if param.is_state else role
     meaning = f", a handle of {handle}" if handle else ""

@@ -143,6 +143,11 @@ class _Host:
         self.constants = constants
         self.pointers: dict[Place, Value] = {}
         self._slot_pointers: dict[Place, Value] = {}
+        self.open = {  # results whose rank branches tell
+            result: at
+            for at, result in enumerate(model.main.results)
+            if result.tensor.shape is None
+        }
 
     # ------------------------------------------------------------------ memory
 
@@ -194,10 +199,13 @@ class _Host:
 
     def output(self, index: int) -> Value:
         """The caller's memory for a result, or that of the state it replaces."""
-        b = self.b
         if index >= len(self.model.made):
             return self.pointers[self._state(index)]
-        dims = self.model.main.results[index].tensor.shape or ()
+        return self.given(index, self.model.main.results[index].tensor.shape or ())
+
+    def given(self, index: int, dims: Sequence[Expr]) -> Value:
+        """The caller's memory for a result of these dimensions."""
+        b = self.b
         shape = b.alloca(f"[{max(1, len(dims))} x i64]", align=8, hint="shape")
         for axis, dim in enumerate(dims):
             b.store(self.size(dim), b.offset("i64", shape, i64(axis)))
@@ -465,9 +473,12 @@ class _Host:
         """One of the bodies, by the first input."""
         chooser = node.inputs[0]
         assert chooser is not None
-        ends = [_Carried(self, value) for value in node.outputs]
+        ends = [self._end(value) for value in node.outputs]
         with split(chooser) as arms:
             for arm, body in zip(arms, node.bodies, strict=True):
+                for value, result in zip(node.outputs, body.results, strict=True):
+                    if value in self.open and result.tensor.shape is None:
+                        self.open[result] = self.open[value]
                 with arm, self.body():
                     self.graph(body)
                     for end, result in zip(ends, body.results, strict=True):
@@ -475,6 +486,10 @@ class _Host:
                     self._leave(body)
         for end in ends:
             end.publish()
+
+    def _end(self, value: Place) -> _Carried | _Given:
+        at = self.open.get(value)
+        return _Carried(self, value) if at is None else _Given(self, at)
 
     def _loop(self, node: Node) -> None:
         (body,) = node.bodies
@@ -673,6 +688,23 @@ class _Carried:
         if not self.fixed:
             self.host.pointers[self.value] = self.host.b.load("ptr", self.slot)
             self.host._bind_dims(self.value, self._extents())
+
+
+class _Given:
+    """A result that branches give to the caller, each with a rank of its own."""
+
+    def __init__(self, host: _Host, index: int) -> None:
+        self.host = host
+        self.index = index
+
+    def set(self, value: Place) -> None:
+        dims = value.tensor.shape
+        if dims is not None:  # else a branch inside has given it
+            memory = self.host.given(self.index, dims)
+            self.host.copy(memory, self.host.pointer(value), self.host.bytes_of(value))
+
+    def publish(self) -> None:
+        """Nobody here reads it."""
 
 
 class _Rows:

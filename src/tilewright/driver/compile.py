@@ -432,7 +432,7 @@ def in_turns(first: Module, second: Module, inputs: Sequence[Any]) -> Paired:
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
     """Native code for an optimized module; the interpreter runs what has none."""
     module = unfuse_foreign(module)
-    placed = placement(module, target)
+    placed = placement(module, target, open_ends=target.kind != CUDA)
     if target.kind == CUDA:
         check_on_device(module, placed)
         module = replace(module, states=())  # its results come back, and are kept here
@@ -668,4 +668,5 @@ def spec_of(value: ir.Value, name: str) -> Spec:
     if of is None:
         return Spec(name, None, (), str(value.type))
     dims = tuple(int(d.value) if isinstance(d, Const) else str(d) for d in of.shape or ())
-    return Spec(name, of.dtype, dims, "" if of is value.type else str(value.type))
+    is_plain = of is value.type and of.shape is not None
+    return Spec(name, of.dtype, dims, "" if is_plain else str(value.type))

@@ -257,6 +257,7 @@ def entry(spec: Spec, param: Param) -> dict[str, Any]:
         "dtype": str(spec.dtype),
         "shape": list(spec.shape),
         "extents": list(param.shape),
+        **({"kind": spec.kind} if spec.kind else {}),
     }
 
 
@@ -272,8 +273,9 @@ def full_signature(module: ir.Module, outputs: Iterable[Spec], name: str) -> Sig
 
     params = list(input_signature(module, name).params)
     for spec, value in zip(outputs, module.made, strict=True):
-        shape = tuple(map(extent, value.tensor.shape or ()))
-        params.append(Param(spec.name, value.tensor.dtype, shape, writable=True))
+        of = value.tensor
+        shape, is_open = tuple(map(extent, of.shape or ())), of.shape is None
+        params.append(Param(spec.name, of.dtype, shape, writable=True, any_rank=is_open))
     return Signature(name, tuple(params))
 
 

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.base.target import ACCEL, Target
-from tilewright.graph.ir import Graph, Module, Node
-from tilewright.graph.visit import walk
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.ops.control import BRANCHES
+from tilewright.graph.types import TensorType, is_tensor
+from tilewright.graph.visit import producers, users, walk
 from tilewright.lower.native import CONTROL, why_not_native
 
 
@@ -108,15 +110,46 @@ def _with_bodies(node: Node) -> Iterator[Node]:
         yield from walk(body)
 
 
-def placement(module: Module, target: Target) -> Placement:
-    """Where every node of the main graph runs."""
+def placement(module: Module, target: Target, open_ends: bool = False) -> Placement:
+    """Where every node of the main graph runs. `open_ends`: branches at the end may give results
+    of different ranks, as long as all is native."""
+    if open_ends:
+        placed = _placed(module, target, open_results(module.main))
+        if placed.is_native:
+            return placed
+    return _placed(module, target, frozenset())
+
+
+def open_results(graph: Graph) -> frozenset[Value]:
+    """Values of an open rank that branches make and that only the caller reads, those of branches
+    in them included."""
+    found: set[Value] = set()
+
+    def follow(graph: Graph, at: int) -> None:
+        value = graph.results[at]
+        of, maker = value.type, producers(graph).get(value)
+        if is_tensor(of) or not isinstance(of, TensorType) or of.dtype.is_str:
+            return
+        is_read = value in users(graph) or graph.results.count(value) > 1
+        if maker is None or maker.op not in BRANCHES or is_read:
+            return
+        found.add(value)
+        for body in maker.bodies:
+            follow(body, maker.outputs.index(value))
+
+    for at in range(len(graph.results)):
+        follow(graph, at)
+    return frozenset(found)
+
+
+def _placed(module: Module, target: Target, given: frozenset[Value]) -> Placement:
     native = Device(target.kind)
     devices: dict[Node, Device] = {}
     reasons: dict[Node, str] = {}
 
     def place(graph: Graph) -> None:
         for node in graph.nodes:
-            reason = why_not_native(node)
+            reason = why_not_native(node, given)
             if not reason and node.op in CONTROL:
                 for body in node.bodies:
                     place(body)

@@ -120,6 +120,8 @@ class _Planner:
             if value in self.foreign or value in self.roots or value in outputs:
                 continue
             of = value.tensor
+            if of.shape is None:
+                continue  # a result that branches give to the caller
             if any(size not in self.given for size in free_vars(*(of.shape or ()))):
                 late.append(value)
                 continue

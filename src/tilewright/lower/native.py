@@ -9,7 +9,7 @@ that it stacks and scans are tensors; what is in its bodies is asked for on its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.memory import VIEWS
@@ -26,10 +26,13 @@ from tilewright.sym import Size
 CONTROL = (*BRANCHES, "loop", "scan")
 
 
-def why_not_native(node: Node) -> str:
-    """What of a node has no native code; "" if all of it has, apart from nodes in control flow."""
+def why_not_native(node: Node, given: Container[Value] = ()) -> str:
+    """What of a node has no native code; "" if all of it has, apart from nodes in control flow.
+
+    `given`: results of branches that go to the caller, of any rank.
+    """
     if node.op in CONTROL:
-        return _of_control(node)
+        return _of_control(node, given)
     for value in (*node.inputs, *node.outputs):
         if value is not None and not is_tensor(value.type):
             return f"%{value.name} is {value.type}"
@@ -48,13 +51,15 @@ def refusal_of(use: Use) -> str:
     return "" if refuses is None else refuses(use)
 
 
-def _of_control(node: Node) -> str:
+def _of_control(node: Node, given: Container[Value]) -> str:
     """Bodies may carry anything as it is; conditions, and rows stacked or read, are tensors."""
     for value in _tensors_of_control(node):
         if value is not None and not is_tensor(value.type):
             return f"%{value.name} is {value.type}"
     for outside, inside in _pairs_of_control(node):
-        if outside is not None and is_tensor(outside.type) != is_tensor(inside.type):
+        if outside is None or (outside in given and (is_tensor(inside.type) or inside in given)):
+            continue
+        if is_tensor(outside.type) != is_tensor(inside.type):
             return f"%{inside.name} is {inside.type} in a body, {outside.type} outside"
     return ""
 

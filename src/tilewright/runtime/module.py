@@ -33,7 +33,7 @@ class Spec:
     name: str
     dtype: DType | None
     shape: tuple[int | str, ...]
-    kind: str = ""  # of what is no tensor: its whole type
+    kind: str = ""  # of what is no tensor, or one whose rank calls tell: its whole type
 
     def __str__(self) -> str:
         if self.kind:
@@ -186,6 +186,7 @@ def _with_outputs(signature: Signature, outputs: Sequence[Spec]) -> Signature:
             spec.dtype,
             tuple(dim if isinstance(dim, int) else None for dim in spec.shape),
             writable=True,
+            any_rank=bool(spec.kind),
         )
         for spec in outputs
         if spec.dtype is not None

@@ -122,7 +122,7 @@ def _foreign(address: int) -> tuple[int, int, int]:
 
 
 def _spec(told: Mapping[str, Any]) -> Spec:
-    return Spec(told["name"], dtype(told["dtype"]), tuple(told["shape"]))
+    return Spec(told["name"], dtype(told["dtype"]), tuple(told["shape"]), told.get("kind", ""))
 
 
 def _param(told: Mapping[str, Any]) -> Param:

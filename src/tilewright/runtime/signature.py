@@ -24,7 +24,7 @@ from tilewright.runtime.dlpack import code_of
 
 # As in native/tilewright.h.
 DIM_ANY = -1
-WRITABLE, STRIDED, ALIAS = 1, 2, 4
+WRITABLE, STRIDED, ALIAS, ANY_RANK = 1, 2, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Param:
     is_state: bool = False  # a writable one that is read, too
     strided: bool = False  # any strides will do; otherwise contiguous
     may_alias: bool = False  # an output that may share memory with other arguments
+    any_rank: bool = False  # an output whose rank is known only when it is computed
     align: int = 0  # bytes; 0 is the natural alignment of an element
     device: Device | None = CPU  # None: the host or a GPU of CUDA
 
@@ -48,7 +49,8 @@ class Param:
 
     @property
     def flags(self) -> int:
-        return WRITABLE * self.writable | STRIDED * self.strided | ALIAS * self.may_alias
+        aliased = ALIAS * self.may_alias | ANY_RANK * self.any_rank
+        return WRITABLE * self.writable | STRIDED * self.strided | aliased
 
 
 @dataclass(frozen=True)

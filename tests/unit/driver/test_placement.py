@@ -97,6 +97,9 @@ def test_values_that_are_tensors_on_one_side_only_take_their_branch_along():
     }
     """
     assert "// %p is f32[4] in a body, f32[*] outside" in str(placed(text))
+    assert placement(graph.parse(text), CPU, open_ends=True).is_native  # the caller reads it
+    read = text.replace("return %y\n    }", "%z: f32[*] = exp(%y) return %z\n    }")
+    assert not placement(graph.parse(read), CPU, open_ends=True).is_native
 
 
 # Uses that a lowering refuses: the operator, a graph with it, inputs.

@@ -68,6 +68,7 @@ static int32_t check_dtype(const argument *arg) {
 }
 
 static int32_t check_rank(const argument *arg) {
+  if (arg->param->flags & TW_PARAM_ANY_RANK) return TW_OK;
   if (arg->tensor->ndim == arg->param->ndim) return TW_OK;
   return REFUSE(TW_ERROR_RANK, "it has %d dimensions, expected %d", arg->tensor->ndim,
                 arg->param->ndim);
@@ -85,8 +86,9 @@ static int32_t check_device(const argument *arg) {
 
 static int32_t check_extents(argument *arg, int64_t *symbols) {
   int64_t elements = 1;
-  for (int32_t axis = 0; axis < arg->param->ndim; ++axis) {
-    int64_t got = arg->tensor->shape[axis], want = arg->param->shape[axis];
+  for (int32_t axis = 0; axis < arg->tensor->ndim; ++axis) {
+    bool is_open = arg->param->flags & TW_PARAM_ANY_RANK;
+    int64_t got = arg->tensor->shape[axis], want = is_open ? TW_DIM_ANY : arg->param->shape[axis];
     if (got < 0) {
       return REFUSE(TW_ERROR_SHAPE, "dimension %d is negative: %" PRId64, axis, got);
     }

@@ -330,6 +330,8 @@ static void *take_supplied(tw_call *call, int32_t index, int32_t ndim, const int
     tw_errorf(TW_ERROR_RANK, "%s: output %d needs %d dimensions", outputs->name, index, ndim);
     return NULL;
   }
+  bool empty = false; /* whatever its strides are */
+  for (int32_t axis = 0; axis < ndim; ++axis) empty = empty || shape[axis] == 0;
   int64_t compact = 1;
   for (int32_t axis = ndim - 1; axis >= 0; --axis) {
     if (tensor->shape[axis] != shape[axis]) {
@@ -337,7 +339,7 @@ static void *take_supplied(tw_call *call, int32_t index, int32_t ndim, const int
                 outputs->name, index, axis, tensor->shape[axis], shape[axis]);
       return NULL;
     }
-    if (tensor->strides && shape[axis] != 1 && tensor->strides[axis] != compact) {
+    if (tensor->strides && !empty && shape[axis] != 1 && tensor->strides[axis] != compact) {
       tw_errorf(TW_ERROR_STRIDES, "%s: output %d is not compact", outputs->name, index);
       return NULL;
     }
@@ -345,7 +347,7 @@ static void *take_supplied(tw_call *call, int32_t index, int32_t ndim, const int
   }
   static char nothing[TW_ALIGN]; /* an empty tensor needs no memory, but an address */
   if (tensor->data) return (char *)tensor->data + tensor->byte_offset;
-  if (compact == 0) return nothing;
+  if (empty) return nothing;
   tw_errorf(TW_ERROR_NO_ARRAY, "%s: output %d has no data", outputs->name, index);
   return NULL;
 }

@@ -73,7 +73,8 @@ TW_API int32_t tw_last_code(void);
 enum tw_param_flags {
   TW_PARAM_WRITABLE = 1, /* an output: must be writable and must not overlap another argument */
   TW_PARAM_STRIDED = 2,  /* any strides will do; otherwise compact, row major */
-  TW_PARAM_ALIAS = 4     /* an output that may share memory with other arguments */
+  TW_PARAM_ALIAS = 4,    /* an output that may share memory with other arguments */
+  TW_PARAM_ANY_RANK = 8  /* an output of as many dimensions as the call finds; `ndim` is 0 */
 };
 
 /* What a function expects of one argument. */
