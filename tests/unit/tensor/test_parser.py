@@ -17,7 +17,8 @@ def test_a_size_may_be_a_later_scalar():
 
 
 def test_a_call_by_a_name_that_ends_in_a_number():
-    call = "llvm.x86.avx512.vpdpbusd.512:i32x16(broadcast(0, 16), %A[ramp(0, 1, 64)], %B[ramp(0, 1, 64)])"
+    a, b = "%A[ramp(0, 1, 64)]", "%B[ramp(0, 1, 64)]"
+    call = f"llvm.x86.avx512.vpdpbusd.512:i32x16(broadcast(0, 16), {a}, {b})"
     text = (
         "func @f(%A: u8[64], %B: i8[64], %C: i32[16]) stage flat {\n"
         f"  %C[ramp(0, 1, 16)] = {call}\n}}\n"
