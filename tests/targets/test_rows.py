@@ -39,11 +39,11 @@ def scheduled(module, plan=None):
 @pytest.mark.parametrize(
     ("columns", "dtype", "plan"),
     [
-        (512, "f32", "threads=64 vector=4 rows=1"),
-        (512, "f32", "threads=128 vector=1 rows=1"),
-        (1024, "bf16", "threads=32 vector=8 rows=1"),
-        (64, "bf16", "threads=8 vector=8 rows=16"),
-        (128, "f32", "threads=4 vector=4 rows=8"),
+        (512, "f32", "threads=64 vector=4 rows=1 ahead=0"),
+        (512, "f32", "threads=128 vector=1 rows=1 ahead=0"),
+        (1024, "bf16", "threads=32 vector=8 rows=1 ahead=0"),
+        (64, "bf16", "threads=8 vector=8 rows=16 ahead=0"),
+        (128, "f32", "threads=4 vector=4 rows=8 ahead=0"),
         (100, "f32", None),
         (384, "bf16", None),
     ],
@@ -106,7 +106,7 @@ def test_a_row_that_takes_all_room_for_rows_is_one_kernel():
 
 
 def test_rows_that_registers_have_no_room_for_go_through_shared_memory():
-    fn = scheduled(model("softmax", 4, 8192), "threads=128 vector=4 rows=1").schedule.function
+    fn = scheduled(model("softmax", 4, 8192), "threads=128 vector=4 rows=1 ahead=0").schedule.function
     assert {buffer.name: buffer.scope for buffer in fn.allocs}["y_exp"] != "local"
 
 
