@@ -313,6 +313,18 @@ def test_what_reads_across_lines_is_a_transpose(shape, perm, rule):
     assert [each.rule for each in made.decisions] == [rule]
 
 
+def test_an_index_that_neighbours_share_leaves_accesses_as_wide_as_they_are():
+    text = "graph @main(%x: f32[64, 768], %at: i64[512]) {"
+    text += "%y = gather(%x, %at) {axis = 0} return %y }"
+    made = schedule(lower_graph(graph.parse(text).main, "f"), TARGET)
+    assert [(each.rule, each.plan) for each in made.decisions] == [
+        ("elementwise", "threads=256 vector=4 unroll=1")
+    ]
+    device = lower(made.schedule.function, "gpu", PassContext(target=Target.parse(TARGET)))
+    ptx = device_code(device, Target.parse(TARGET)).ptx
+    assert len(re.findall(r"(?:ld|st)\.global\.v4\.b32", ptx)) == 2
+
+
 def interleaved(rows=20, channels=3, wide=4):
     """Channels of some columns side by side: the index of a result is divided."""
     x = te.placeholder((channels, rows, wide), "f32", name="x")
