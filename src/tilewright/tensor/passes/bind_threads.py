@@ -144,6 +144,7 @@ class _FindKernels(Rewriter):
             if name in axes:
                 axis = axes[name]
                 body = For(axis.var, sym.ZERO, axis.extent, body, THREAD, name, (), loop.loc)
+        assert isinstance(body, For)
         return replace(body, annotations=loop.annotations)  # what is said of the kernel
 
 
