@@ -14,6 +14,7 @@ L2 what a block of the next wave will read (`ahead`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,7 @@ class Found:
     moved_bytes: int  # of memory, by all rows
     shared_bytes: int  # that stages hand on, of a row
     held_bytes: int  # of rows that stages hand on or read again, where threads keep their own
+    live_bytes: int  # of those, that are needed at one time
     again_bytes: int  # of a row, that stages read again, where they do not
     reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
@@ -127,6 +129,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         moved,
         sum(size for _, size in handed_on),
         int(sum(kept)),
+        _live_bytes(found, again, length),
         sum(length * b.dtype.size_bytes * (len(_readers(found, b)) - 1) for b in again),
         _reduced(found),
         max(sizes, default=4),
@@ -145,6 +148,21 @@ def _read_again(sch: Schedule, found: Stages) -> list[Buffer]:
     """Parameters whose rows more than one stage reads."""
     params = [buffer for buffer in sch.function.buffers if len(_readers(found, buffer)) > 1]
     return [buffer for buffer in params if _has_rows(found, buffer)]
+
+
+def _live_bytes(found: Stages, again: Sequence[Buffer], length: int) -> int:
+    """Of what threads keep of a row, what they need at one time: a stage may put what it makes in
+    place of what it is the last to read."""
+    names = [*reversed(list(found.members)), found.root.name]
+    begins = {buffer: names.index(_readers(found, buffer)[0]) for buffer in again}
+    for (name, nest), (elements, _) in zip(found.members.items(), _handed_on(found), strict=True):
+        if elements > 1:
+            begins[nest.block.writes[0].buffer] = names.index(name)
+    live = [0] * len(names)
+    for buffer, begin in begins.items():
+        for at in range(begin, names.index(_readers(found, buffer)[-1])):
+            live[at] += length * max(buffer.dtype.size_bytes, 4)
+    return max(live)
 
 
 def _streamed(sch: Schedule, found: Stages) -> list[Buffer]:
@@ -272,11 +290,12 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         together = c["threads"] * c["rows"]
         beside &= (together >= sm.warp) & (together <= sm.warp * sm.warps_issued_per_cycle)
         result &= alone | (beside & (c["rows"] > 1))
-        # Of short rows memory has enough under way; of one wave of blocks none comes later.
+        # Of short rows memory has enough under way; of one wave of blocks none comes later; and
+        # what is written passes through L2 too, beside what others have there.
         wave = _wave(found, c["threads"], c["rows"], held, sm)
-        result &= (c["ahead"] == 0) | (
-            held & alone & (found.rows > wave) & bool(found.streamed_bytes)
-        )
+        near = wave * found.streamed_bytes
+        fits = (found.rows > wave) & (near > 0) & (near <= context.target.l2_bytes // 4)
+        result &= (c["ahead"] == 0) | (held & alone & fits)
         return result
 
     space = Space(
@@ -309,7 +328,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     issued = issued + np.where(c["ahead"] > 0, asked, 0.0)
     issued = warps * issued / sm.warps_issued_per_cycle
     # A warp waits for its operands: of few that share a cycle's issue, now and then none is ready.
-    ready = resident * warps / sm.warps_issued_per_cycle
+    most = sm.threads / sm.warp / 2  # warps; more help no further
+    ready = np.minimum(resident * warps, most) / sm.warps_issued_per_cycle
     issued = issued * (ready + 1) / ready
     handed = 2.0 * c["rows"] * found.shared_bytes / (4 * sm.shared_words_per_cycle)
     shared = np.where(held, 0.0, handed + c["rows"] * found.again_bytes / sm.l2_bytes_per_cycle)
@@ -320,9 +340,14 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     work = np.maximum(waves * per_wave, blocks / sm.count * sm.dispatch_cycles)
     rate = np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
     memory = found.moved_bytes / np.minimum(sm.memory_bytes_per_cycle, rate)
-    # Both run beside each other but for a part of the shorter one: begins and ends of rows.
+    # Both run beside each other but for a part of the shorter one: begins and ends of rows. Rows
+    # ahead halve it, and are asked for twice: where all wait for memory, that is in their way.
     apart = np.where(c["ahead"] > 0, 0.125, 0.25)
-    return Cost.of(memory=memory, work=np.maximum(work - (1 - apart) * memory, apart * work))
+    return Cost.of(
+        memory=memory,
+        work=np.maximum(work - (1 - apart) * memory, apart * work),
+        ahead=np.where(c["ahead"] > 0, 0.1 * memory, 0.0),
+    )
 
 
 def _wave(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) -> Any:
@@ -333,7 +358,7 @@ def _wave(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) 
 def _resident(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) -> Any:
     """Blocks of a multiprocessor, of numbers or columns: as many as it has registers for, each
     thread some beside its elements."""
-    own = np.where(held, found.held_bytes / 4 / threads, 0) + sm.warp
+    own = np.where(held, found.live_bytes / 4 / threads, 0) + sm.warp
     blocks = np.minimum(sm.threads, sm.registers // own) // (threads * rows)
     return np.clip(blocks, 1, sm.warp)
 
