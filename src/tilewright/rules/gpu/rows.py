@@ -396,7 +396,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     if plan.rows > 1:
         sch.bind(row, "threadIdx.y")
     sch.bind(many, "blockIdx.x")
-    if held:  # rows whose loads are under way hide what is computed of others
+    if held and plan.rows == 1:  # rows whose loads are under way hide what is computed of others
         blocks = _resident(found, plan.threads, plan.rows, held, sm)
         sch.annotate(many, RESIDENT, int(blocks))
     return tuple(done)
