@@ -313,6 +313,18 @@ def test_what_reads_across_lines_is_a_transpose(shape, perm, rule):
     assert [each.rule for each in made.decisions] == [rule]
 
 
+def test_an_index_that_neighbours_share_leaves_accesses_as_wide_as_they_are():
+    text = "graph @main(%x: f32[64, 768], %at: i64[512]) {"
+    text += "%y = gather(%x, %at) {axis = 0} return %y }"
+    made = schedule(lower_graph(graph.parse(text).main, "f"), TARGET)
+    assert [(each.rule, each.plan) for each in made.decisions] == [
+        ("elementwise", "threads=256 vector=4 unroll=1")
+    ]
+    device = lower(made.schedule.function, "gpu", PassContext(target=Target.parse(TARGET)))
+    ptx = device_code(device, Target.parse(TARGET)).ptx
+    assert len(re.findall(r"(?:ld|st)\.global\.v4\.b32", ptx)) == 2
+
+
 def interleaved(rows=20, channels=3, wide=4):
     """Channels of some columns side by side: the index of a result is divided."""
     x = te.placeholder((channels, rows, wide), "f32", name="x")
@@ -408,19 +420,16 @@ def test_tiles_of_sums_over_several_iterators_fit(sizes):
     device_code(lower(made.schedule.function, "gpu", PassContext(target=target)), target)
 
 
-@pytest.mark.parametrize(("op", "threads"), [
-    ("softmax(%x) {axes = (1,)}", 256),  # two numbers of each element
-    ("layer_norm(%x, %s, %b) {axis = 1}", 128),
-])  # fmt: skip
-def test_rows_of_halves_stay_in_registers(op, threads):
+@pytest.mark.parametrize("op", ["softmax(%x) {axes = (1,)}", "layer_norm(%x, %s, %b) {axis = 1}"])
+def test_rows_of_halves_stay_in_registers(op):
     row, target = "bf16[8192]", Target.parse(TARGET)
     text = f"graph @main(%x: bf16[8192, 8192], %s: {row}, %b: {row}) {{ %y = {op} return %y }}"
     made = schedule(lower_graph(graph.parse(text).main, "f"), target)
-    assert made.decisions[0].plan == f"threads={threads} vector=8 rows=1"
+    assert made.decisions[0].plan == "threads=256 vector=8 rows=1 ahead=1"
     lowered = lower(made.schedule.function, "gpu", PassContext(target=target))
     told = assembled(device_code(lowered, target).ptx, "sm_90a")
     assert not re.search(r"[1-9]\d* bytes (spill|stack frame)", told), told
-    assert int(re.search(r"Used (\d+) registers", told).group(1)) <= 96
+    assert int(re.search(r"Used (\d+) registers", told).group(1)) <= 64  # of four blocks
 
 
 def test_few_rows_have_as_many_slots_as_there_is_room_for():

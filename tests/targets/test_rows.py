@@ -1,6 +1,7 @@
 """Softmax and normalizations on a GPU by plans: interpreted, and what their code looks like."""
 
 import re
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -8,12 +9,16 @@ import pytest
 
 import tilewright as tw
 from tilewright import graph, te
+from tilewright.base.errors import TilewrightError
+from tilewright.base.target import Target
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.rule import Choice
 from tilewright.tensor.passes import lower
 
 TARGET = "cuda -arch=sm_90a"
+HOPPER = Target.parse(TARGET)
+SMALL = replace(HOPPER, machine=replace(HOPPER.machine, cores=1))  # a wave of few rows
 TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16}
 BODIES = {
     "softmax": "%y = softmax(%x) {axes = (1,)}",
@@ -28,9 +33,9 @@ def model(name, rows, columns, dtype="f32"):
     return graph.parse(f"{text} return %y }}")
 
 
-def scheduled(module, plan=None):
+def scheduled(module, plan=None, target=TARGET):
     choices = None if plan is None else {"y": Choice("rows", plan)}
-    made = schedule(lower_graph(module.main, "f"), TARGET, choices=choices)
+    made = schedule(lower_graph(module.main, "f"), target, choices=choices)
     assert [decision.rule for decision in made.decisions] == ["rows"]
     return made
 
@@ -39,23 +44,47 @@ def scheduled(module, plan=None):
 @pytest.mark.parametrize(
     ("columns", "dtype", "plan"),
     [
-        (512, "f32", "threads=64 vector=4 rows=1"),
-        (512, "f32", "threads=128 vector=1 rows=1"),
-        (1024, "bf16", "threads=32 vector=8 rows=1"),
-        (64, "bf16", "threads=8 vector=8 rows=16"),
-        (128, "f32", "threads=4 vector=4 rows=8"),
+        (512, "f32", "threads=64 vector=4 rows=1 ahead=0"),
+        (512, "f32", "threads=128 vector=1 rows=1 ahead=0"),
+        (1024, "bf16", "threads=32 vector=8 rows=1 ahead=0"),
+        (64, "bf16", "threads=8 vector=8 rows=16 ahead=0"),
+        (128, "f32", "threads=4 vector=4 rows=8 ahead=0"),
         (100, "f32", None),
         (384, "bf16", None),
     ],
 )
 def test_every_plan_computes_what_numpy_does(name, columns, dtype, plan):
-    count = 3 if plan is None else 32
+    check(name, 3 if plan is None else 32, columns, dtype, plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "dtype", "threads", "lines"),
+    [("softmax", 512, "bf16", 64, 1), ("layer_norm", 1024, "f32", 32, 2)],
+)
+def test_rows_of_the_next_wave_are_brought_to_l2(name, columns, dtype, threads, lines):
+    plan = f"threads={threads} vector={16 // np.dtype(TYPES[dtype]).itemsize} rows=1 ahead=1"
+    fn = check(name, 40, columns, dtype, plan, SMALL)
+    resident = int(re.search(r"resident = (\d+)", str(fn))[1])
+    assert f" + {resident} < 40" in str(fn)  # there is such a row, as many on as run at a time
+    ptx = tw.build(fn, TARGET).ptx
+    assert ptx.count("prefetch.global.L2") == lines
+    assert re.search(r"\.minnctapersm (\d+)", ptx)[1] == str(resident)
+
+
+def test_one_wave_of_rows_is_brought_to_l2_by_nobody():
+    plan = "threads=32 vector=8 rows=1 ahead=1"
+    with pytest.raises(TilewrightError, match="TW2702"):
+        scheduled(model("softmax", 16, 1024, "bf16"), plan, SMALL)
+
+
+def check(name, count, columns, dtype, plan, target=TARGET):
+    """A plan against the graph's interpreter, as it was scheduled and as it was lowered."""
     module = model(name, count, columns, dtype)
     rng = np.random.default_rng(0)
     shapes = [(count, columns), (columns,), (columns,)]
     given = [rng.standard_normal(shape).astype(TYPES[dtype]) for shape in shapes]
     (want,) = graph.interpret(module, *given)
-    fn = scheduled(module, plan).schedule.function
+    fn = scheduled(module, plan, target).schedule.function
     limit = 1e-5 if dtype == "f32" else 2e-2
     for each in (fn, lower(fn, "gpu")):
         out = np.zeros((count, columns), TYPES[dtype])
@@ -63,6 +92,7 @@ def test_every_plan_computes_what_numpy_does(name, columns, dtype, plan):
         np.testing.assert_allclose(
             out.astype(np.float32), np.asarray(want).astype(np.float32), rtol=limit, atol=limit
         )
+    return fn
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -106,7 +136,9 @@ def test_a_row_that_takes_all_room_for_rows_is_one_kernel():
 
 
 def test_rows_that_registers_have_no_room_for_go_through_shared_memory():
-    fn = scheduled(model("softmax", 4, 8192), "threads=128 vector=4 rows=1").schedule.function
+    fn = scheduled(
+        model("softmax", 4, 8192), "threads=128 vector=4 rows=1 ahead=0"
+    ).schedule.function
     assert {buffer.name: buffer.scope for buffer in fn.allocs}["y_exp"] != "local"
 
 

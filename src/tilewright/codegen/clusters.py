@@ -22,11 +22,11 @@ from tilewright.codegen.builder import Value, i32
 from tilewright.codegen.handlers import Emitting
 from tilewright.codegen.hopper import (
     SHARED,
-    SUMS,
     THREADS,
     known_number,
     narrow,
     shared_pointer,
+    sum_kind,
     sum_registers,
     wait_for,
 )
@@ -98,7 +98,7 @@ def _place(e: Emitting, place: Expr, width: Expr) -> Value:
 
 
 def _keep(e: Emitting, tile: Expr, place: Expr, width: Expr, n: Expr) -> None:
-    kind = _kind(tile)
+    kind = sum_kind(tile)
     registers = sum_registers(e, tile, known_number(n))
     first = _place(e, place, width)
     for piece in range(len(registers) // PIECE):
@@ -114,7 +114,7 @@ def _sum(
     e: Emitting, tile: Expr, place: Expr, apart: Expr, width: Expr, parts: Expr, n: Expr
 ) -> None:
     """All parts are asked for before any is added."""
-    kind = _kind(tile)
+    kind = sum_kind(tile)
     registers = sum_registers(e, tile, known_number(n))
     own = _number(e, _place(e, place, width))
     mark, letter = ("f32", "f") if kind == "float" else ("b32", "r")
@@ -136,11 +136,6 @@ def _sum(
         for at, value in enumerate(values):
             register = registers[number % pieces * PIECE + at]
             e.b.store(e.b.op(add, e.b.load(kind, register), value), register)
-
-
-def _kind(tile: Expr) -> str:
-    assert isinstance(tile, Address)
-    return SUMS[tile.buffer.dtype.name]
 
 
 RULES: dict[str, Callable[..., None]] = {

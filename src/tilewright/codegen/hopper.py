@@ -326,7 +326,7 @@ def sum_registers(e: Emitting, tile: Expr, n: int) -> list[Value]:
     return [e.b.offset("float", pointer, i64(first + at)) for at in range(n // 2)]
 
 
-def _kind(tile: Expr) -> str:
+def sum_kind(tile: Expr) -> str:
     """The type of a sum, for LLVM."""
     assert isinstance(tile, Address)
     return SUMS[tile.buffer.dtype.name]
@@ -334,7 +334,7 @@ def _kind(tile: Expr) -> str:
 
 def clear(e: Emitting, tile: Expr, n: Expr) -> None:
     for register in sum_registers(e, tile, known_number(n)):
-        e.b.store(Value(_kind(tile), "0.0" if _kind(tile) == "float" else "0"), register)
+        e.b.store(Value(sum_kind(tile), "0.0" if sum_kind(tile) == "float" else "0"), register)
 
 
 def operand_descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Value:
@@ -425,7 +425,7 @@ def _products(
 ) -> None:
     """Sums += A B; B has neighbours along k, or along n in boxes of a row's length."""
     registers = sum_registers(e, tile, width)
-    kind = _kind(tile)
+    kind = sum_kind(tile)
     before = [] if starts else [e.b.load(kind, register) for register in registers]
     at = len(registers) + len(before)
     lines, operands = multiplied(e, width, 0, at, pairs, starts=starts, along_n=along_n)
@@ -507,7 +507,7 @@ def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> 
     if memory.buffer.dtype.size_bytes == 2 and known_number(n) % 32 == 0:
         _round_wide(e, tile, memory, row_stride, known_number(n))
         return
-    b, kind = e.b, _kind(tile)
+    b, kind = e.b, sum_kind(tile)
     element = {"bf16": "bfloat", "f16": "half"}.get(memory.buffer.dtype.name, kind)
     thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     warp, lane = b.op("lshr", thread, i32(5)), b.op("and", thread, i32(31))

@@ -21,6 +21,7 @@ from tilewright.codegen.hopper import (
     known_number,
     multiplied,
     operand_descriptor,
+    sum_kind,
     sum_registers,
 )
 from tilewright.intrin.hopper import OPERANDS, PAIR, ROW_BYTES, M
@@ -148,7 +149,8 @@ def _wait_for(e: Emitting, tile: Expr, n: Expr, later: Expr) -> None:
         e.b.line(f'call void asm sideeffect "{wait}", "~{{memory}}"() convergent')
         return
     registers = sum_registers(e, tile, known_number(n))
-    held = _awaited(e, known_number(later), [e.b.load("float", register) for register in registers])
+    kind = sum_kind(tile)
+    held = _awaited(e, known_number(later), [e.b.load(kind, register) for register in registers])
     for register, value in zip(registers, held, strict=True):
         e.b.store(value, register)
 

@@ -45,7 +45,7 @@ from tilewright.tensor import ir
 from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.clusters import cluster_loop
 from tilewright.tensor.dependent_launch import WAIT, weights_of
-from tilewright.tensor.ir import Buffer, Call, For, Function, Stmt
+from tilewright.tensor.ir import RESIDENT, Buffer, Call, For, Function, Stmt, annotation
 from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.passes.accesses import reads_of, writes_of
 from tilewright.tensor.passes.split_stream_k import WAIT as STREAM_WAIT
@@ -139,7 +139,9 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
     extents = _extents(loop)
     warps = ampere.uses_mma(loop)
     fences = wgmma.uses_wgmma(loop) and not warps
-    bound = _launch_bound(extents, READY_THREADS)
+    asked = annotation(loop, RESIDENT)
+    ready = asked * _threads(extents) if isinstance(asked, int) else READY_THREADS
+    bound = _launch_bound(extents, ready)
     if hopper.gives_registers(loop) or warps:
         # So many blocks per multiprocessor, or registers stay as they are; sums of warps need many.
         resident = 1 if warps else hopper.resident_blocks(loop, _threads(extents))
@@ -400,6 +402,14 @@ def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
     return e.b.call("llvm.nvvm.griddepcontrol.launch.dependents", "void")
 
 
+def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """As far as L2."""
+    (place,) = node.args
+    assert isinstance(place, ir.Address)
+    there = e.b.value(GLOBAL, f"addrspacecast {e.pointer(place)} to {GLOBAL}")
+    return e.b.call("llvm.nvvm.prefetch.global.L2", "void", there)
+
+
 def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
     """Matrix units read shared memory behind the threads' backs."""
     e.b.line(wgmma.FENCE)
@@ -548,6 +558,7 @@ HANDLERS = Handlers(
         **dict.fromkeys(hopper_attention.RULES, hopper_attention.emit),
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
+        "prefetch": _prefetch,
         POWER: _power_of_two,
         FLUSHED_POWER: _power_of_two,
         ROUNDED: _rounded,

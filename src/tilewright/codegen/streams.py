@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from tilewright.codegen.builder import Value, i32
 from tilewright.codegen.handlers import Emitting
-from tilewright.codegen.hopper import SUMS, THREADS, known_number, narrow, sum_registers
+from tilewright.codegen.hopper import THREADS, known_number, narrow, sum_kind, sum_registers
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Address, Call
 
@@ -50,13 +50,8 @@ def _piece(e: Emitting, first: Value, at: int) -> Value:
     return e.b.value(GLOBAL, f"getelementptr [{PIECE} x i32], {first}, i32 {at * THREADS}")
 
 
-def _kind(tile: Expr) -> str:
-    assert isinstance(tile, Address)
-    return SUMS[tile.buffer.dtype.name]
-
-
 def _keep(e: Emitting, tile: Expr, place: Expr, n: Expr) -> None:
-    kind, registers = _kind(tile), sum_registers(e, tile, known_number(n))
+    kind, registers = sum_kind(tile), sum_registers(e, tile, known_number(n))
     first = _own(e, place)
     for piece in range(len(registers) // PIECE):
         vector = Value(f"<{PIECE} x {kind}>", "undef")
@@ -68,7 +63,7 @@ def _keep(e: Emitting, tile: Expr, place: Expr, n: Expr) -> None:
 
 def _sum(e: Emitting, tile: Expr, place: Expr, n: Expr) -> None:
     """Loads that the compiler may not move: what they read has been written by others."""
-    kind, registers = _kind(tile), sum_registers(e, tile, known_number(n))
+    kind, registers = sum_kind(tile), sum_registers(e, tile, known_number(n))
     first = _own(e, place)
     mark, letter = ("f32", "f") if kind == "float" else ("b32", "r")
     made = "{ " + ", ".join([kind] * PIECE) + " }"

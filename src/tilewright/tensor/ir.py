@@ -225,6 +225,7 @@ UNROLL, THREAD, VTHREAD = "unroll", "thread", "vthread"
 LOOP_KINDS = (SERIAL, PARALLEL, VECTOR, UNROLL, THREAD, VTHREAD)
 BLOCK_LEVEL, THREAD_LEVEL = "blockIdx", "threadIdx"  # of the axes of thread loops
 CLUSTER_AXIS = f"{BLOCK_LEVEL}.y"  # along which the blocks of a cluster are, if there are any
+RESIDENT = "resident"  # annotation of a kernel's loop: blocks a multiprocessor is to have room for
 THREAD_AXES = tuple(f"{level}.{axis}" for level in (BLOCK_LEVEL, THREAD_LEVEL) for axis in "xyz")
 
 

@@ -167,11 +167,12 @@ def vector_of(nest: Nest, context: RuleContext) -> int:
         if not isinstance(found, Const):
             return 1
         extent *= int(found.value)
+    sizes = [1]  # of elements that lie side by side: what all neighbours share is one of its own
     for access in nest.accesses:
         stride = access.stride(nest.var(part[-1]))
         if stride is None or (stride is not ZERO and stride is not ONE):
             return 1
-    sizes = [access.buffer.dtype.size_bytes for access in nest.accesses]
+        sizes += [access.buffer.dtype.size_bytes] if stride is ONE else []
     widest = max(1, multiprocessor_of(context.target).access_bytes // max(sizes))
     return gcd(widest, extent)
 

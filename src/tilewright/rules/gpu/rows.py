@@ -7,10 +7,14 @@ All stages of a row run in one kernel, with what makes the row element by elemen
 `vector` neighbours at a time, so that it asks memory for up to 16 bytes at once. It has the same
 elements in every stage, and keeps them in registers: a row is read once. Where it does not take
 vectors, or has no registers for them, stages hand on what they make through shared memory.
+
+A block waits for its row, then computes: so that memory does not wait meanwhile, it also brings to
+L2 what a block of the next wave will read (`ahead`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +50,7 @@ from tilewright.rules.match.rows import Stages, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit
 from tilewright.sym import ONE, ZERO, Const, Expr
-from tilewright.tensor.ir import Buffer
+from tilewright.tensor.ir import RESIDENT, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
 
@@ -58,6 +62,7 @@ class Plan:
     threads: int = unit("threads", "of a row")
     vector: int = unit("elements", "side by side that a thread takes at a time")
     rows: int = unit("rows", "of a block, each with threads of its own")
+    ahead: int = unit("waves", "of blocks whose rows are on their way to L2 before their turn")
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,11 @@ class Found:
     moved_bytes: int  # of memory, by all rows
     shared_bytes: int  # that stages hand on, of a row
     held_bytes: int  # of rows that stages hand on or read again, where threads keep their own
+    live_bytes: int  # of those, that are needed at one time
     again_bytes: int  # of a row, that stages read again, where they do not
     reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
+    streamed_bytes: int  # of a row, that come from memory
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
 
 
@@ -122,9 +129,11 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         moved,
         sum(size for _, size in handed_on),
         int(sum(kept)),
+        _live_bytes(found, again, length),
         sum(length * b.dtype.size_bytes * (len(_readers(found, b)) - 1) for b in again),
         _reduced(found),
         max(sizes, default=4),
+        sum(length * buffer.dtype.size_bytes for buffer in _streamed(sch, found)),
         known and last and len(set(own)) == 1,
     )
 
@@ -138,6 +147,27 @@ def _is_held(found: Found, threads: Any, sm: Multiprocessor) -> Any:
 def _read_again(sch: Schedule, found: Stages) -> list[Buffer]:
     """Parameters whose rows more than one stage reads."""
     params = [buffer for buffer in sch.function.buffers if len(_readers(found, buffer)) > 1]
+    return [buffer for buffer in params if _has_rows(found, buffer)]
+
+
+def _live_bytes(found: Stages, again: Sequence[Buffer], length: int) -> int:
+    """Of what threads keep of a row, what they need at one time: a stage may put what it makes in
+    place of what it is the last to read."""
+    names = [*reversed(list(found.members)), found.root.name]
+    begins = {buffer: names.index(_readers(found, buffer)[0]) for buffer in again}
+    for (name, nest), (elements, _) in zip(found.members.items(), _handed_on(found), strict=True):
+        if elements > 1:
+            begins[nest.block.writes[0].buffer] = names.index(name)
+    live = [0] * len(names)
+    for buffer, begin in begins.items():
+        for at in range(begin, names.index(_readers(found, buffer)[-1])):
+            live[at] += length * max(buffer.dtype.size_bytes, 4)
+    return max(live)
+
+
+def _streamed(sch: Schedule, found: Stages) -> list[Buffer]:
+    """Parameters of which each row is read by its own block, and by no other."""
+    params = [buffer for buffer in sch.function.buffers if _readers(found, buffer)]
     return [buffer for buffer in params if _has_rows(found, buffer)]
 
 
@@ -260,6 +290,12 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         together = c["threads"] * c["rows"]
         beside &= (together >= sm.warp) & (together <= sm.warp * sm.warps_issued_per_cycle)
         result &= alone | (beside & (c["rows"] > 1))
+        # Of short rows memory has enough under way; of one wave of blocks none comes later; and
+        # what is written passes through L2 too, beside what others have there.
+        wave = _wave(found, c["threads"], c["rows"], held, sm)
+        near = wave * found.streamed_bytes
+        fits = (found.rows > wave) & (near > 0) & (near <= context.target.l2_bytes // 4)
+        result &= (c["ahead"] == 0) | (held & alone & fits)
         return result
 
     space = Space(
@@ -268,6 +304,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             "threads": threads,
             "vector": doublings(2 * sm.access_words),
             "rows": doublings(sm.warp),
+            "ahead": (1, 0),
         },
         legal,
     )
@@ -280,16 +317,20 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     sm = multiprocessor_of(context.target)
     stages = len(found.stages.members) + 1
     held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
-    own = np.where(held, found.held_bytes / 4 / c["threads"], 0) + sm.warp  # registers
-    resident = np.minimum(sm.threads, sm.registers // own) // (c["threads"] * c["rows"])
-    resident = np.clip(resident, 1, sm.warp)
+    resident = _resident(found, c["threads"], c["rows"], held, sm)
     waves = -(-found.rows // (sm.count * resident * c["rows"]))
     turns = -(-found.length // (c["threads"] * c["vector"]))
     # A few instructions for each element, and those that ask memory once for each vector.
     warps = c["threads"] * c["rows"] / sm.warp
     issued = stages * turns * (4.0 * c["vector"] + 6.0)
     issued = issued + 2.0 * found.reduced * np.exp2(np.log2(c["threads"]) // 2)  # parts of sums
+    asked = 8.0 + found.streamed_bytes / LINE_BYTES / c["threads"]  # a place, and lines there
+    issued = issued + np.where(c["ahead"] > 0, asked, 0.0)
     issued = warps * issued / sm.warps_issued_per_cycle
+    # A warp waits for its operands: of few that share a cycle's issue, now and then none is ready.
+    most = sm.threads / sm.warp / 2  # warps; more help no further
+    ready = np.minimum(resident * warps, most) / sm.warps_issued_per_cycle
+    issued = issued * (ready + 1) / ready
     handed = 2.0 * c["rows"] * found.shared_bytes / (4 * sm.shared_words_per_cycle)
     shared = np.where(held, 0.0, handed + c["rows"] * found.again_bytes / sm.l2_bytes_per_cycle)
     steps = np.log2(c["threads"]) * 20.0 * stages  # of threads that wait for each other
@@ -299,8 +340,27 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     work = np.maximum(waves * per_wave, blocks / sm.count * sm.dispatch_cycles)
     rate = np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
     memory = found.moved_bytes / np.minimum(sm.memory_bytes_per_cycle, rate)
-    # Both run beside each other but for a quarter of the shorter one: begins and ends of rows.
-    return Cost.of(memory=memory, work=np.maximum(work - 0.75 * memory, 0.25 * work))
+    # Both run beside each other but for a part of the shorter one: begins and ends of rows. Rows
+    # ahead halve it, and are asked for twice: where all wait for memory, that is in their way.
+    apart = np.where(c["ahead"] > 0, 0.125, 0.25)
+    return Cost.of(
+        memory=memory,
+        work=np.maximum(work - (1 - apart) * memory, apart * work),
+        ahead=np.where(c["ahead"] > 0, 0.1 * memory, 0.0),
+    )
+
+
+def _wave(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) -> Any:
+    """Rows whose blocks all multiprocessors have at once."""
+    return sm.count * rows * _resident(found, threads, rows, held, sm)
+
+
+def _resident(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) -> Any:
+    """Blocks of a multiprocessor, of numbers or columns: as many as it has registers for, each
+    thread some beside its elements."""
+    own = np.where(held, found.live_bytes / 4 / threads, 0) + sm.warp
+    blocks = np.minimum(sm.threads, sm.registers // own) // (threads * rows)
+    return np.clip(blocks, 1, sm.warp)
 
 
 # ------------------------------------------------------------------------------------ schedule
@@ -311,8 +371,10 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     reference = sch.get_block(found.root)
     stages = found.stages
     sink = stages.root
-    held = plan.vector > 1 and _is_held(found, plan.threads, multiprocessor_of(context.target))
+    sm = multiprocessor_of(context.target)
+    held = plan.vector > 1 and _is_held(found, plan.threads, sm)
     names = list(stages.members)
+    streamed = _streamed(sch, stages) if plan.ahead else []
     if held:
         names += [_copied(sch, stages, buffer).name for buffer in _read_again(sch, stages)]
     kept = [at for at in stages.rows if sink.extent(at) is not ONE] or stages.rows[-1:]
@@ -326,13 +388,35 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     for name in names:
         sch.compute_at(sch.get_block(name), row)
     done: list[BlockRef] = []
+    distance = plan.ahead * int(_wave(found, plan.threads, plan.rows, held, sm))
+    done += [_ahead(sch, each, row, distance, plan.threads) for each in streamed]
     for name in reversed(names):
         done += _stage(sch, sch.get_block(name), row, plan, held=held)
     done += _stage(sch, reference, row, plan, held=held)
     if plan.rows > 1:
         sch.bind(row, "threadIdx.y")
     sch.bind(many, "blockIdx.x")
+    if held and plan.rows == 1:  # rows whose loads are under way hide what is computed of others
+        blocks = _resident(found, plan.threads, plan.rows, held, sm)
+        sch.annotate(many, RESIDENT, int(blocks))
     return tuple(done)
+
+
+def _ahead(sch: Schedule, buffer: Buffer, row: LoopRef, distance: int, threads: int) -> BlockRef:
+    """Threads ask for the lines of a row that a block reads so many rows later."""
+    reader, index = next(
+        (block, index)
+        for block in blocks(sch.function.body)
+        for index, read in enumerate(block.reads)
+        if read.buffer is buffer
+    )
+    asked = sch.prefetch(sch.get_block(reader.name), index, row, distance)
+    lines = fused(sch, sch.get_loops(asked)[depth_of(sch, asked, row) :])
+    turn, thread = sch.split(lines, [None, threads])
+    sch.reorder(thread, turn)
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(turn)
+    return asked
 
 
 def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:

@@ -144,7 +144,8 @@ class _FindKernels(Rewriter):
             if name in axes:
                 axis = axes[name]
                 body = For(axis.var, sym.ZERO, axis.extent, body, THREAD, name, (), loop.loc)
-        return body
+        assert isinstance(body, For)
+        return replace(body, annotations=loop.annotations)  # what is said of the kernel
 
 
 def _note(axes: dict[str, _Axis], loop: For) -> None:
