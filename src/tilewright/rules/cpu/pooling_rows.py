@@ -50,6 +50,9 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | Non
     found = None if nest is None else pool_planes(nest)
     if found is None or found.depth is None or found.size(found.out_spatial[-1]) == 1:
         return None
+    order = [found.batch, found.out_channels, *found.out_spatial, *found.kernel_spatial]
+    if order != sorted(order):
+        return None
     return found if _most_lanes(found, context) > 1 else None
 
 
@@ -84,7 +87,7 @@ def plans(found: Windows, context: RuleContext) -> Space[PoolRowsPlan]:
         ok &= 2 * c["vectors"] < registers
         return ok & ((c["vectors"] == 1) | ((c["vectors"] - 1) * c["lanes"] < width))
 
-    most = min(_most_lanes(found, context), width)
+    most = min(_most_lanes(found, context), max(2, width))
     threads = (NONE,) if context.threads == 1 else (NONE, PLANES, ROWS)
     return Space(
         PoolRowsPlan,
