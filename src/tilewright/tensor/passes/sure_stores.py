@@ -54,9 +54,9 @@ class StoreFinder(Rewriter):
         if stmt is self.end:
             self.is_over, self.loops_at_end = True, self.loops
         if isinstance(stmt, Store) and stmt.buffer in self.stores and not self.is_over:
-            if stmt.mask is None and not stmt.index[0].dtype.is_vector:
-                placed = Placed(stmt.index[0], self.loops, self.conditions)
-                self.stores[stmt.buffer].append(placed)
+            (index,) = stmt.index
+            if stmt.mask is None and not index.dtype.is_vector:
+                self.stores[stmt.buffer].append(Placed(index, self.loops, self.conditions))
         return stmt
 
     def visit_alloc(self, stmt: Alloc) -> Stmt | None:
