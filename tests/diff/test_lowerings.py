@@ -638,10 +638,22 @@ for _op in ("max_pool", "avg_pool", "lp_pool"):
             reduction=6,
             note=f"{_stride} {_pad} {_dilation} {_up}",
         )
+    for _size, _stride, _dilation in ((3, 2, 1), (5, 1, 1), (3, 1, 2), (3, 2, 2), (2, 3, 1)):
+        case(  # rows of several vectors, and one that is not whole
+            _op,
+            rand(2, 2, 7, 43),
+            kernel=(_size, _size),
+            **window((_size, _size), _stride, _size // 2, _dilation),
+            reduction=_size**2,
+            note=f"rows {_size} {_stride} {_dilation}",
+        )
     case(_op, rand(2, 3, 9, of=np.float16), kernel=(3,), **window((3,), 2), reduction=3)
     case(_op, rand(1, 2, 4, 4, 4), kernel=(2, 2, 2), **window((2, 2, 2), 2), reduction=8)
     case(_op, rand(1, 1, 1, 1), kernel=(1, 1), **window((1, 1)), note="one")
 case("max_pool", rand(2, 3, 7, of=np.int8), kernel=(3,), **window((3,), 2, 1))
+case(
+    "max_pool", rand(2, 3, 6, 70, of=np.uint8), kernel=(3, 3), **window((3, 3), 1, 1), note="bytes"
+)
 case(
     "max_pool", np.array([[[1, np.nan, 2, 3]]], np.float32), kernel=(2,), **window((2,)), note="nan"
 )

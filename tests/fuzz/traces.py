@@ -93,7 +93,16 @@ def random_trace(
     return out
 
 
-EARLY = ("tensorize", "tensorize", "reindex_read", "pad", "interleave", "part_terms", "rows")
+EARLY = (
+    "tensorize",
+    "tensorize",
+    "reindex_read",
+    "pad",
+    "interleave",
+    "part_terms",
+    "rows",
+    "merge_windows",
+)
 MAX_ITERATIONS = 50_000  # of all blocks together: what the interpreter does in a second
 
 
@@ -351,6 +360,14 @@ class Moves:
             raise Nothing
         self.sch.rfactor_at(block, self.rng.choice(loops))
 
+    def merge_windows(self) -> None:
+        block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
+        rank = len(self.at(block).writes[0].ranges)
+        if not rank:
+            raise Nothing
+        parts = self.sch.rfactor(self.rng.choice(self.loops(block)), rank)
+        self.sch.merge_windows(parts, self.rng.randrange(rank), rank)
+
     def split_rfactor(self) -> None:
         block = self.block(lambda b: any(it.kind == REDUCE for it in b.iters))
         loops = self.loops(block)
@@ -512,6 +529,7 @@ COMMON: dict[str, tuple[Move, int]] = {
     "pad": (Moves.pad, 3),
     "rfactor": (Moves.rfactor, 2),
     "rfactor_at": (Moves.rfactor_at, 2),
+    "merge_windows": (Moves.merge_windows, 2),
     "split_rfactor": (Moves.split_rfactor, 3),
     "decompose_reduction": (Moves.decompose_reduction, 4),
     "blockize": (Moves.blockize, 3),

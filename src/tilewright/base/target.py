@@ -132,6 +132,10 @@ class Target:
         """Whether a multiply-add may put its sum into the register of a factor that it used."""
         return self.arch == "x86_64"
 
+    def masks_loads(self, bits: int) -> bool:
+        """Whether a vector is loaded without some lanes of so many bits as fast as with all."""
+        return self.has("avx512f") or self.has("sve") or (self.has("avx2") and bits >= 32)
+
     @property
     def numbers_ahead(self) -> int:
         """Registers of numbers that are loaded before multiply-adds of a vector use them."""

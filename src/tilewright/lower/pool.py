@@ -87,9 +87,11 @@ def _avg_pool(use: Use, x: Tensor) -> Tensor:
             window.count(axis, at, with_pads=use["include_pad"]) for axis, at in enumerate(places)
         ]
         count = product(counts)
-        if static(count) is None:
-            count = sym.maximum(count, 1)
-        return te.cast(total / number(count, of), use.dtype)
+        if static(count) is not None:
+            return te.cast(total / number(count, of), use.dtype)
+        some = number(sym.maximum(count, 1), of)
+        whole = number(product(window.kernel), of)
+        return te.cast(total / te.select(window.is_whole(places), whole, some), use.dtype)
 
     made: Tensor = compute_image(use, element)
     return made

@@ -90,6 +90,16 @@ class Window:
         value: Expr = combine(body(*taps), axis=taps)
         return value
 
+    def is_whole(self, windows: Sequence[Expr]) -> Expr:
+        """Whether all taps of a window are inside: lowering splits loops by conditions like it."""
+        tests: list[Expr] = []
+        for axis in range(self.rank):
+            if self.is_padded(axis):
+                last = self.place(axis, windows[axis], sym.sub(self.kernel[axis], 1))
+                tests.append(sym.le(0, self.place(axis, windows[axis], ZERO)))
+                tests.append(sym.lt(last, self.x.shape[axis + 2]))
+        return te.all(*tests) if tests else sym.TRUE
+
     def count(self, axis: int, window: Expr, *, with_pads: bool) -> Expr:
         """How many taps of a window lie inside, or inside with the pads, along an axis.
 

@@ -19,6 +19,7 @@ from tilewright.rules.cpu.gemm_dot import GEMM_DOT
 from tilewright.rules.cpu.gemv import GEMV
 from tilewright.rules.cpu.grouped import GROUPED
 from tilewright.rules.cpu.pooling import POOLING
+from tilewright.rules.cpu.pooling_rows import POOLING_ROWS
 from tilewright.rules.cpu.ranges import RANGE
 from tilewright.rules.cpu.recurrent import RECURRENT
 from tilewright.rules.cpu.reduction import REDUCTION
@@ -34,6 +35,7 @@ RULES: RuleSet = (
     (DEPTHWISE,),
     (DEPTHWISE_NCHW,),
     (POOLING,),
+    (POOLING_ROWS,),
     (CONV_AMX,),
     (CONV_DOT,),
     (CONV, GROUPED),

@@ -11,6 +11,7 @@ Any number of spatial axes. What is read may be a padded copy that the program m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright import sym
@@ -118,21 +119,33 @@ def planes_of(nest: Nest) -> Convolution | None:
 
 def pool(nest: Nest) -> Windows | None:
     """What a nest is as a reduction of each channel's windows; None if it is none."""
+    return _pool(nest, -1)
+
+
+def pool_planes(nest: Nest) -> Windows | None:
+    """The same where channels come first."""
+    return _pool(nest, 1)
+
+
+def _pool(nest: Nest, channel: int) -> Windows | None:
+    """A pool in which the channel is that dimension of what is read and written."""
     spatial = _indexed_by(nest)
-    if spatial is None:
-        return None
-    batch, *places, out = spatial
     loads = [expr for expr in exprs(nest.block.body) if isinstance(expr, Load)]
-    if len(loads) != 1 or len(nest.block.writes) != 1 or len(nest.reduce) != len(places):
+    if spatial is None or len(loads) != 1 or len(nest.block.writes) != 1:
         return None
     (x,) = loads
-    taps = [_tap(nest, at) for at in x.index[1:-1]]
+    if len(x.index) != len(spatial):
+        return None
+    seen = list(x.index)
+    out, read = spatial.pop(channel), seen.pop(channel)
+    (batch, *places), (image, *seen) = spatial, seen
+    taps = [_tap(nest, at) for at in seen]
     known = [at for at in taps if at is not None]
-    if len(x.index) != len(spatial) or sorted(known) != nest.reduce:
+    if len(nest.reduce) != len(places) or sorted(known) != nest.reduce:
         return None
-    if x.index[0] is not nest.var(batch) or x.index[-1] is not nest.var(out):
+    if image is not nest.var(batch) or read is not nest.var(out):
         return None
-    steps = _all_steps(nest, x, places, known)
+    steps = _all_steps(nest, seen, places, known)
     if steps is None:
         return None
     strides, dilations = steps
@@ -194,7 +207,7 @@ def _of_operands(
     inner, *taps = known[1:]
     if x.index[0] is not nest.var(batch):
         return None
-    steps = _all_steps(nest, x, places, taps)
+    steps = _all_steps(nest, x.index[1:-1], places, taps)
     per_group = _per_group(x.index[-1], nest, out, inner)
     if steps is None or per_group is None:
         return None
@@ -215,12 +228,12 @@ def _of_operands(
 
 
 def _all_steps(
-    nest: Nest, x: Load, places: list[int], taps: list[int]
+    nest: Nest, seen: Sequence[Expr], places: list[int], taps: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Strides and dilations of all axes."""
+    """Strides and dilations of all axes, from the indices of what is seen."""
     steps = [
         _steps(at, nest.var(place), nest.var(tap))
-        for at, place, tap in zip(x.index[1:-1], places, taps, strict=True)
+        for at, place, tap in zip(seen, places, taps, strict=True)
     ]
     known = [each for each in steps if each is not None]
     if len(known) != len(steps):

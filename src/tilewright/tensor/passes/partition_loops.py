@@ -14,6 +14,9 @@ What stays open becomes masks when the inner loop is vectorised.
 
 A condition is settled at the innermost loop where at most about two iterations stay open; vector
 and unrolled loops keep their constant extent as long as another loop will do.
+
+Copies are counted in statements, as many as unrolling will make of them. A program may grow to a
+few times its size, and code for where conditions hold is made only if they do in most iterations.
 """
 
 from __future__ import annotations
@@ -72,12 +75,16 @@ from tilewright.tensor.visit import fresh_copy, prefetched, rewrite, substitute,
 _Span = tuple[Expr, Expr, dict[Expr, Expr]]  # from, to, what is known of conditions there
 
 _KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
+_COPIED_STATEMENTS = 2048  # that any program may have, after unrolling
+_COPIED_TIMES = 4  # of its own statements that a program may have beside
+_TRIED_ITERATIONS = 64  # of a loop, to tell how often a condition holds
 
 
 def partition_loops(fn: Function, ctx: PassContext) -> Function:
     if not any(_conditions_of(stmt) for stmt in walk(fn.body)):
         return fn
-    limit: int = ctx.option("partition_loops.limit", 1024)
+    room = _COPIED_STATEMENTS + _COPIED_TIMES * _unrolled(fn.body)
+    limit: int = ctx.option("partition_loops.limit", room)
     partition = _Partition(limit, known(fn))
     body = partition(fn.body)
     if body is fn.body:
@@ -367,7 +374,7 @@ class _Partition(Rewriter):
 
     def _afford(self, body: Stmt, copies: int) -> bool:
         """Whether there is room for more copies of the body; if so, it is taken."""
-        size = copies * sum(1 for _ in walk(body))
+        size = copies * _unrolled(body)
         if size > self.room:
             return False
         self.room -= size
@@ -383,7 +390,7 @@ class _Partition(Rewriter):
         all_exact = True
         for cond, inner in self._conditions(loop):
             found = self._for_all(cond, inner)
-            if found is None or found is FALSE:
+            if found is None or not self._is_usual(found, loop):
                 continue
             holding[cond], around[cond] = TRUE, inner
             always = sym.logical_and(always, found)
@@ -408,6 +415,18 @@ class _Partition(Rewriter):
         no = None if otherwise is None else self(otherwise)
         self.ctx = outer
         return with_branches(If(always, loop.body, loop.body, loop.loc), yes, no)
+
+    def _is_usual(self, cond: Expr, loop: For) -> bool:
+        """Whether a condition holds in most iterations, as far as that can be counted: code for
+        where it does is worth having."""
+        if cond is FALSE:
+            return False
+        numbers = isinstance(loop.start, Const) and isinstance(loop.stop, Const)
+        if not numbers or any(var is not loop.var for var in sym.free_vars(cond)):
+            return True
+        start, stop = int(loop.start.value), int(loop.stop.value)
+        tried = range(start, stop, max(1, (stop - start) // _TRIED_ITERATIONS))
+        return 2 * sum(bool(sym.evaluate(cond, {loop.var: at})) for at in tried) >= len(tried)
 
     def _settled(self, body: Stmt, conditions: Iterable[Expr]) -> Stmt:
         """The body with the value of remainders that have but one: the last tile's number, say."""
@@ -435,6 +454,19 @@ class _Partition(Rewriter):
             always = sym.le(const(1 if isinstance(cond, Lt) else 0), ends[0])
         always = sym.simplify(always, self.ctx)
         return always if is_total(always, self.ctx) else None
+
+
+def _unrolled(root: Stmt) -> int:
+    """How many statements there will be where loops are unrolled."""
+    total = 0
+    stack = [(root, 1)]
+    while stack:
+        stmt, times = stack.pop()
+        total += times
+        if isinstance(stmt, For) and stmt.kind == UNROLL and isinstance(stmt.extent, Const):
+            times *= int(stmt.extent.value)
+        stack.extend((child, times) for child in stmt.children())
+    return total
 
 
 def _conditions_below(loop: For) -> Iterator[tuple[Expr, list[For]]]:

@@ -59,7 +59,7 @@ from tilewright.tensor.ir import (
     Store,
     seq,
 )
-from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.passes.sure_stores import Interval, StoreFinder, Stores, copied, intervals
 from tilewright.tensor.visit import fresh_copy, loads, rewrite, walk
 
 
@@ -68,42 +68,14 @@ def vectorize_loops(fn: Function, ctx: PassContext) -> Function:
     return fn if body is fn.body or body is None else replace(fn, body=body)
 
 
-# Where buffers allocated here are stored to so far: the place, and what holds there.
-_Stored = dict[Buffer, list[tuple[Expr, Context]]]
-
-
-class _FindStores(Rewriter):
-    """Notes the stores that come before a statement, or all."""
-
-    def __init__(self, ctx: Context, stored: _Stored, end: Stmt | None = None) -> None:
-        super().__init__(ctx)
-        self.stored = stored
-        self.end = end
-        self.is_over = False
-
-    def visit_leaf(self, stmt: Stmt) -> Stmt | None:
-        self.is_over = self.is_over or stmt is self.end
-        if isinstance(stmt, Store) and stmt.buffer in self.stored and not self.is_over:
-            self.stored[stmt.buffer].append((stmt.index[0], self.ctx))
-        return stmt
-
-    def visit_alloc(self, stmt: Alloc) -> Stmt | None:
-        self.stored[stmt.buffer] = []
-        return super().visit_alloc(stmt)
-
-
-def _copied(stored: _Stored) -> _Stored:
-    return {buffer: [*places] for buffer, places in stored.items()}
-
-
-class _FindLoops(_FindStores):
+class _FindLoops(StoreFinder):
     def __init__(self) -> None:
         super().__init__(sym.EMPTY, {})
 
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind != VECTOR:
             return super().visit_for(loop)
-        before = _copied(self.stored)
+        before = copied(self.stores)
         inner = super().visit_for(loop)
         assert isinstance(inner, For)
         extent = sym.simplify(inner.extent)
@@ -112,7 +84,7 @@ class _FindLoops(_FindStores):
         lanes = int(extent.value)
         if lanes == 1:
             return fresh_copy(inner.body, {inner.var: inner.start})
-        return _Lanes(inner, lanes, self.ctx, before).loop()
+        return _Lanes(inner, lanes, self.ctx, before, self.loops).loop()
 
 
 def _has_vectors(root: Stmt) -> bool:
@@ -135,11 +107,14 @@ class _NoVectorForm(Exception):
 class _Lanes:
     """One vector loop on its way to vectors."""
 
-    def __init__(self, loop: For, lanes: int, ctx: Context, stored: _Stored) -> None:
+    def __init__(
+        self, loop: For, lanes: int, ctx: Context, stores: Stores, around: tuple[For, ...]
+    ) -> None:
         self.source = loop
         self.body = _private_buffers(loop, lanes)
-        self.stored = stored  # before the loop
-        self.allocated = {*stored, *(s.buffer for s in walk(self.body) if isinstance(s, Alloc))}
+        self.stores = stores  # before the loop
+        self.around = around
+        self.allocated = {*stores, *(s.buffer for s in walk(self.body) if isinstance(s, Alloc))}
         self.lane_ctx = ctx.bind(loop.var, loop.start, loop.stop)  # where each lane begins
         self.var = loop.var
         self.start = loop.start
@@ -338,29 +313,26 @@ class _Lanes:
             return False
         if any(name in self.named for name in sym.free_vars(at)):
             return False
-        first, end = self._readable(load.buffer, store)
         ctx = self.ctx.bind(self.var, self.start, sym.add(self.start, self.lanes))
-        return sym.prove(sym.le(first, at), ctx) and sym.prove(sym.lt(at, end), ctx)
+        return any(
+            sym.prove(sym.le(first, at), ctx) and sym.prove(sym.lt(at, end), ctx)
+            for first, end in self._readable(load.buffer, store)
+        )
 
-    def _readable(self, buffer: Buffer, store: Store) -> tuple[Expr, Expr]:
-        """The first element of a buffer and its end; of memory that is allocated here, those of
-        what is stored before `store`: several may share it, and guards may leave lanes out."""
-        size: Expr = ONE
-        for extent in buffer.shape:
-            size = sym.mul(size, extent)
-        if buffer not in self.allocated or not isinstance(size, Const):
-            return sym.ZERO, size
-        before = _FindStores(self.lane_ctx, _copied(self.stored), store)
+    def _readable(self, buffer: Buffer, store: Store) -> list[Interval]:
+        """The elements of a buffer; of memory that is allocated here, those surely stored before
+        `store`, whichever lane it is."""
+        if buffer not in self.allocated:
+            size: Expr = ONE
+            for extent in buffer.shape:
+                size = sym.mul(size, extent)
+            return [(sym.ZERO, size)]
+        before = StoreFinder(self.lane_ctx, copied(self.stores), store)
+        before.loops = (*self.around, self.source)
         before(self.body)
-        stored = before.stored[buffer]
-        if not stored:
-            return sym.ZERO, size
-        found = [sym.bounds(at, ctx) for at, ctx in stored]
-        starts = [each.lower for each in found if each.lower is not None]
-        ends = [each.upper for each in found if each.upper is not None]
-        first = min(starts) if len(starts) == len(found) else 0
-        last = max(ends) if len(ends) == len(found) else int(size.value) - 1
-        return const(max(first, 0)), const(min(last + 1, int(size.value)))
+        assert before.is_over
+        around = {loop.var for loop in before.loops_at_end} - {self.var}
+        return intervals(before.stores[buffer], around, self.lane_ctx)
 
     # ------------------------------------------------------------------ expressions
 

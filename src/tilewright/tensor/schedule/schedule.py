@@ -38,6 +38,7 @@ from tilewright.tensor.schedule.compute_inline import compute_inline
 from tilewright.tensor.schedule.decompose_reduction import decompose_reduction
 from tilewright.tensor.schedule.double_buffer import double_buffer
 from tilewright.tensor.schedule.fuse import fuse
+from tilewright.tensor.schedule.merge_windows import merge_windows
 from tilewright.tensor.schedule.pad import pad
 from tilewright.tensor.schedule.parallel import parallel
 from tilewright.tensor.schedule.prefetch import prefetch
@@ -385,6 +386,11 @@ class Schedule:
         """What a loop makes of the operand of a reduction is reduced there; those parts after."""
         made = self._apply("rfactor_at", rfactor_at, _name(block), _var(loop))
         return self._record("rfactor_at", {"block": block, "loop": loop}, BlockRef(made))
+
+    def merge_windows(self, block: BlockRef, axis: int, other: int) -> None:
+        """What windows along `axis` see at `other` is computed once where they see the same."""
+        self._apply("merge_windows", merge_windows, _name(block), axis, other)
+        self._record("merge_windows", {"block": block, "axis": axis, "other": other}, None)
 
     def blockize(self, loop: LoopRef) -> BlockRef:
         """The nest under a loop becomes one block around a smaller one."""

@@ -189,6 +189,7 @@ PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
         "get_loops",
         "get_output_blocks",
         "get_producers",
+        "merge_windows",
         "pad",
         "parallel",
         "prefetch",

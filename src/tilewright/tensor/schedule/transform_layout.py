@@ -43,11 +43,11 @@ def transform_layout(
     matrix of 512, are never written nor read.
     """
     old = find_buffer(fn, name, buffer)
-    _check_buffer(fn, name, old)
+    check_movable(fn, name, old)
     shape = _new_shape(fn, name, old, index_map)
     new = Buffer(old.name, shape, old.dtype, old.scope)
-    ctx = _everything_known(fn)
-    body = _Moved(old, new, index_map, ctx).stmt(fn.body)
+    ctx = everything_known(fn)
+    body = Moved(old, new, index_map, ctx).stmt(fn.body)
     allocs = tuple([new if alloc is old else alloc for alloc in fn.allocs])
     return replace(with_body(fn, body), allocs=allocs)
 
@@ -85,7 +85,7 @@ def find_buffer(fn: Function, name: str, buffer: tuple[str, int] | str) -> Buffe
     return regions[index].buffer
 
 
-def _everything_known(fn: Function) -> Context:
+def everything_known(fn: Function) -> Context:
     """The ranges of all variables: each is bound once, so one context does."""
     ctx = sym.EMPTY
     for cond in fn.requires:
@@ -98,7 +98,7 @@ def _everything_known(fn: Function) -> Context:
     return ctx
 
 
-class _Moved:
+class Moved:
     """Rewrites every access of one buffer."""
 
     def __init__(self, old: Buffer, new: Buffer, index_map: IndexMap, ctx: Context) -> None:
@@ -169,7 +169,7 @@ class _Moved:
 # --------------------------------------------------------------------------- checks
 
 
-def _check_buffer(fn: Function, name: str, buffer: Buffer) -> None:
+def check_movable(fn: Function, name: str, buffer: Buffer) -> None:
     def no(reason: str, help: str = "") -> Exception:
         return refuse(
             fn, "TW2173", f"cannot transform the layout of %{buffer.name}: {reason}", name, help

@@ -1,0 +1,215 @@
+"""Pools channels first: lanes along rows, and what the rows of windows have in common made once.
+
+for n, channels in parallel
+  for rows
+    for vectors of the row as wide as the image
+      seen = all kernel rows combined         one line, in L1
+    for tiles of vectors of output positions
+      kernel columns of `seen` combined
+
+So a window of k x k takes k + k operations, padding is looked at along one line alone, and strided
+elements are picked out of L1. Where windows share nothing of a row, all of a window is combined at
+once instead, and no line is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.base.machine import LOOP_CYCLES
+from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.epilogue import fuse_epilogue
+from tilewright.rules.cpu.gemm_model import NONE, ceil_div, chain_cycles
+from tilewright.rules.cpu.vectorize import FEW_ELEMENTS
+from tilewright.rules.cpu.windows_tile import ROWS
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, nest_of
+from tilewright.rules.match.windows import Windows, pool_planes
+from tilewright.rules.rule import Rule
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+
+PLANES = "planes"  # what threads share out, beside rows
+
+
+@dataclass(frozen=True)
+class PoolRowsPlan:
+    """What is decided about pools of rows."""
+
+    separate: bool = unit("flag", "kernel rows are combined before kernel columns")
+    lanes: int = unit("elements", "of a row in a vector")
+    vectors: int = unit("vectors", "of a row in a tile")
+    unroll_rows: bool = unit("flag", "kernel rows are unrolled, not its columns alone")
+    parallel: str = unit("axis", "that threads share out")
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | None:
+    nest = nest_of(sch, block)
+    found = None if nest is None else pool_planes(nest)
+    if found is None or found.depth is None or found.size(found.out_spatial[-1]) == 1:
+        return None
+    order = [found.batch, found.out_channels, *found.out_spatial, *found.kernel_spatial]
+    if order != sorted(order):
+        return None
+    return found if _most_lanes(found, context) > 1 else None
+
+
+def _most_lanes(found: Windows, context: RuleContext) -> int:
+    return context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+
+
+def _kernel(found: Windows) -> tuple[int, int]:
+    """Kernel rows, of all axes but the last, and columns."""
+    *rows, columns = [found.size(at) or 1 for at in found.kernel_spatial]
+    return math.prod(rows), columns
+
+
+def _can_separate(found: Windows) -> bool:
+    """Whether there are two steps to take, and windows see every element of a row between them."""
+    (rows, columns), stride, dilation = _kernel(found), found.strides[-1], found.dilations[-1]
+    if stride % dilation == 0:
+        return min(rows, columns) > 1 and stride <= columns * dilation
+    width = found.size(found.out_spatial[-1]) or 1
+    return min(rows, columns) > 1 and dilation % stride == 0 and dilation <= width * stride
+
+
+def plans(found: Windows, context: RuleContext) -> Space[PoolRowsPlan]:
+    rows, columns = _kernel(found)
+    width = found.assumed(found.out_spatial[-1], DYNAMIC_SPATIAL)
+    body, registers = context.target.machine.loop_body_instructions, context.target.vector_registers
+
+    def legal(c: Columns) -> Column:
+        depth = np.where(c["separate"] == 1, max(rows, columns), rows * columns)
+        terms = np.where(c["unroll_rows"] == 1, depth, columns)
+        ok: Column = (c["vectors"] * terms <= body) | (c["vectors"] == 1)
+        ok &= 2 * c["vectors"] < registers
+        return ok & ((c["vectors"] == 1) | ((c["vectors"] - 1) * c["lanes"] < width))
+
+    most = min(_most_lanes(found, context), max(2, width))
+    threads = (NONE,) if context.threads == 1 else (NONE, PLANES, ROWS)
+    return Space(
+        PoolRowsPlan,
+        {
+            "separate": (0, 1) if _can_separate(found) else (0,),
+            "lanes": doublings(most)[:0:-1],
+            "vectors": doublings(context.target.machine.fma_latency_cycles),
+            "unroll_rows": (0,) if rows == 1 else (0, 1),
+            "parallel": threads[:2] if len(found.out_spatial) == 1 else threads,
+        },
+        legal,
+    )
+
+
+def cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
+    """Cycles of the thread that finishes last: loads and operations of both steps, or of one."""
+    machine, lanes, vectors = context.target.machine, c["lanes"], c["vectors"]
+    (rows, columns), stride = _kernel(found), found.strides[-1]
+    *outer, width = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
+    planes = found.assumed(found.batch, 1) * found.assumed(found.out_channels, DYNAMIC_SPATIAL)
+    is_dynamic = found.size(found.out_spatial[-1]) is None
+    is_masked = context.target.masks_loads(found.x.buffer.dtype.bits)
+    reach = (width - 1) * stride + (columns - 1) * found.dilations[-1] + 1
+
+    def swept(terms: int, loads: Column | int, length: int) -> Column:
+        """A line of so many elements, each of so many terms."""
+        work = (
+            vectors * terms * np.maximum(1 / machine.fma_per_cycle, loads / machine.loads_per_cycle)
+        )
+        chain = chain_cycles(terms, vectors * terms * (1 + loads), machine)
+        tile = np.maximum(work, chain) + vectors / machine.stores_per_cycle + LOOP_CYCLES
+        whole: Column = ceil_div(length, lanes * vectors) * tile
+        if is_masked:
+            return whole
+        # A vector that a line does not fill is loaded lane by lane; of a dynamic line, tiles at
+        # both ends.
+        ragged = 2 * lanes * vectors if is_dynamic else (length % lanes > 0) * lanes
+        lost: Column = ragged * terms * machine.gather_lane_cycles
+        return whole + lost
+
+    # Strided elements are loaded whole and shuffled; of those far apart each lane is a load.
+    apart = np.where(stride > FEW_ELEMENTS, lanes * machine.gather_lane_cycles, 2 * stride - 1)
+    at_once = swept(rows * columns, apart, width)
+    in_two = swept(rows, 1, reach) + swept(columns, apart, width)
+    lines = planes * math.prod(outer)
+    each = np.where(c["separate"] == 1, in_two, at_once)
+    swept_over = np.where(c["separate"] == 1, reach, width)
+    loops = ceil_div(swept_over, lanes * vectors) * rows * LOOP_CYCLES
+    work = lines * (each + np.where(c["unroll_rows"] == 1, 0, loops))
+    item = found.x.buffer.dtype.size_bytes
+    moved = item * lines * width * (1 + math.prod(found.strides))
+    shares = np.where(c["parallel"] == PLANES, planes, outer[-1] if outer else 1)
+    threads = np.where(c["parallel"] == NONE, 1, context.threads)
+    share = ceil_div(shares, threads) / shares
+    wakes = np.where(c["parallel"] == ROWS, lines / shares, 1) * (c["parallel"] != NONE)
+    return Cost.of(
+        compute=work * share,
+        memory=moved / machine.l2.bytes_per_cycle * share,
+        wake=wakes * machine.wake_cycles,
+    )
+
+
+def apply(
+    sch: Schedule, found: Windows, plan: PoolRowsPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    block = BlockRef(found.nest.name)
+    rank = len(found.nest.block.writes[0].ranges)
+    done = [block]
+    seen = None
+    loops = sch.get_loops(block)
+    if plan.separate:
+        seen = sch.rfactor(loops[found.kernel_spatial[-1]], rank)
+        sch.merge_windows(seen, rank - 1, rank)
+        done.append(seen)
+        loops = sch.get_loops(block)
+    spatial, kernel = loops[:rank], loops[rank:]
+    done += _sweep(sch, block, spatial[-1], kernel, plan)
+    row = spatial[-2]
+    if seen is not None:
+        done.append(_line(sch, seen, row, rank, plan))
+    if plan.parallel == PLANES:
+        sch.parallel(sch.fuse(*spatial[:2]))
+    elif plan.parallel == ROWS:
+        sch.parallel(row)
+    return tuple(done)
+
+
+def _line(sch: Schedule, seen: BlockRef, row: LoopRef, rank: int, plan: PoolRowsPlan) -> BlockRef:
+    """Make what a row of windows sees where it is read, tile by tile in registers; the block that
+    stores it."""
+    store = sch.cache_write(seen, 0, "local")
+    sch.compute_at(store, row)
+    tile, vector, lane = sch.split(sch.get_loops(store)[-1], [None, plan.vectors, plan.lanes])
+    sch.vectorize(lane)
+    sch.unroll(vector)
+    sch.compute_at(seen, tile)
+    loops = sch.get_loops(seen)
+    *_, line = own = loops[loops.index(tile) + 1 :][:rank]
+    kernel = loops[loops.index(tile) + 1 + rank :]
+    vector, lane = sch.split(line, [None, plan.lanes])
+    sch.reorder(*own[:-1], *kernel, vector, lane)
+    sch.vectorize(lane)
+    sch.unroll(vector)
+    for loop in kernel if plan.unroll_rows else ():
+        sch.unroll(loop)
+    sch.decompose_reduction(seen, kernel[0])
+    return store
+
+
+def _sweep(
+    sch: Schedule, block: BlockRef, line: LoopRef, kernel: list[LoopRef], plan: PoolRowsPlan
+) -> list[BlockRef]:
+    """Cut a line into tiles of vectors, which stay in registers over the kernel."""
+    tile, vector, lane = sch.split(line, [None, plan.vectors, plan.lanes])
+    sch.reorder(tile, *kernel, vector, lane)
+    sch.vectorize(lane)
+    sch.unroll(vector)
+    done = fuse_epilogue(sch, block, tile, plan.lanes, plan.vectors * plan.lanes)
+    for loop in kernel if plan.unroll_rows else kernel[-1:]:
+        sch.unroll(loop)
+    sch.decompose_reduction(block, kernel[0])
+    return done
+
+
+POOLING_ROWS = Rule("pooling_rows", PoolRowsPlan, match, plans, cost, apply)

@@ -1,0 +1,145 @@
+"""Which elements of memory allocated in a program are surely stored when a statement is reached.
+
+    for i in 0..4 { T[2 * i] = ... ; if c { T[2 * i + 1] = ... } }     nothing: there are holes
+    for i in 0..4 { for j in 0..2 { T[2 * i + j] = ... } }             T[0 +: 8]
+
+A store counts if what it stands under holds at the statement too, and if the loops that end before
+the statement run through neighbouring elements without leaving any out. Loops around both are at
+one iteration: what it has stored before the statement counts, what others have does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from tilewright import sym
+from tilewright.sym import ONE, ZERO, Const, Context, Expr, Var, const
+from tilewright.tensor.ir import Alloc, Buffer, For, If, Stmt, Store
+from tilewright.tensor.passes.rewriter import Rewriter, with_branches
+from tilewright.tensor.visit import loads
+
+Interval = tuple[Expr, Expr]  # the first element, and the one after the last
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A store: where, in which loops, and under which conditions."""
+
+    index: Expr
+    loops: tuple[For, ...]
+    conditions: tuple[Expr, ...]
+
+
+Stores = dict[Buffer, list[Placed]]  # of memory allocated in the program, so far
+
+
+def copied(stores: Stores) -> Stores:
+    return {buffer: [*places] for buffer, places in stores.items()}
+
+
+class StoreFinder(Rewriter):
+    """Notes the stores that come before a statement, or all."""
+
+    def __init__(self, ctx: Context, stores: Stores, end: Stmt | None = None) -> None:
+        super().__init__(ctx)
+        self.stores = stores
+        self.end = end
+        self.is_over = False
+        self.loops: tuple[For, ...] = ()
+        self.conditions: tuple[Expr, ...] = ()
+        self.loops_at_end: tuple[For, ...] = ()
+
+    def visit_leaf(self, stmt: Stmt) -> Stmt | None:
+        if stmt is self.end:
+            self.is_over, self.loops_at_end = True, self.loops
+        if isinstance(stmt, Store) and stmt.buffer in self.stores and not self.is_over:
+            (index,) = stmt.index
+            if stmt.mask is None and not index.dtype.is_vector:
+                self.stores[stmt.buffer].append(Placed(index, self.loops, self.conditions))
+        return stmt
+
+    def visit_alloc(self, stmt: Alloc) -> Stmt | None:
+        self.stores[stmt.buffer] = []
+        return super().visit_alloc(stmt)
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        outer, self.loops = self.loops, (*self.loops, loop)
+        try:
+            return super().visit_for(loop)
+        finally:
+            self.loops = outer
+
+    def visit_if(self, stmt: If) -> Stmt | None:
+        then = self._under(stmt.cond, stmt.then)
+        if stmt.otherwise is None:
+            return with_branches(stmt, then, None)
+        otherwise = self._under(sym.logical_not(stmt.cond), stmt.otherwise)
+        return with_branches(stmt, then, otherwise)
+
+    def _under(self, cond: Expr, stmt: Stmt) -> Stmt | None:
+        outer, self.conditions = self.conditions, (*self.conditions, cond)
+        try:
+            return self.scoped(self.ctx.assume(cond), stmt)
+        finally:
+            self.conditions = outer
+
+
+def intervals(placed: Iterable[Placed], around: Collection[Var], ctx: Context) -> list[Interval]:
+    """What is surely stored, where `ctx` holds inside of the loops `around`."""
+    found = [_interval(each, around, ctx) for each in placed]
+    return _joined([each for each in found if each is not None])
+
+
+def _interval(placed: Placed, around: Collection[Var], ctx: Context) -> Interval | None:
+    """The elements of one store, if they are neighbours and none is left out."""
+    ended = {loop.var: loop for loop in placed.loops if loop.var not in around}
+    ends = [end for loop in ended.values() for end in (loop.start, loop.stop)]
+    exprs = (placed.index, *placed.conditions, *ends)
+    if next(loads(*exprs), None) is not None or any(sym.uses_var(end, ended) for end in ends):
+        return None
+    if not all(sym.prove(cond, ctx) for cond in placed.conditions):
+        return None
+    found = sym.linear(placed.index, ended)
+    if found is None:
+        return None
+    slopes: list[tuple[int, For]] = []
+    for loop in ended.values():
+        slope = found[0].get(loop.var, ZERO)
+        if not isinstance(slope, Const) or slope.value < 0:
+            return None
+        slopes.append((int(slope.value), loop))
+    width: Expr = ONE
+    for slope, loop in sorted(slopes, key=lambda each: each[0]):
+        extent = sym.simplify(loop.extent, ctx)
+        if width is const(slope):
+            width = sym.simplify(sym.mul(extent, slope), ctx)  # of no iterations, nothing
+            continue
+        if not isinstance(width, Const) or slope > width.value or not _runs(extent, ctx):
+            return None
+        width = sym.simplify(sym.add(sym.mul(sym.sub(extent, 1), slope), width), ctx)
+    starts: dict[Var, Expr] = {loop.var: loop.start for loop in ended.values()}
+    first = sym.simplify(sym.substitute(placed.index, starts), ctx)
+    return first, sym.simplify(sym.add(first, width), ctx)
+
+
+def _runs(extent: Expr, ctx: Context) -> bool:
+    return sym.prove(sym.le(1, extent), ctx)
+
+
+def _joined(found: list[Interval]) -> list[Interval]:
+    """Those of numbers that meet are one."""
+    numbers: list[tuple[int, int]] = []
+    others: list[Interval] = []
+    for first, end in found:
+        if isinstance(first, Const) and isinstance(end, Const):
+            numbers.append((int(first.value), int(end.value)))
+        else:
+            others.append((first, end))
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(numbers):
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    return [*((const(low), const(high)) for low, high in joined), *others]
