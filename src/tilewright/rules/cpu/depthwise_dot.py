@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        return ceil_div(self.taps, self.dot.group)
+        return math.ceil(self.taps / self.dot.group)
 
     def columns(self, positions: Column) -> Column:
         """Columns of pixels that neighbouring windows see, for one position on other axes."""
