@@ -145,6 +145,18 @@ def test_ranges_of_zeros_and_beyond_numbers(kind, factor):
     check(two_layers(kind, shape_of(kind)[-2], "Identity", factor), 1, x=x)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, 1e-45])
+@pytest.mark.parametrize("rest", [1.0, 1e-42, 1e37])
+def test_one_number_makes_a_range(number, rest):
+    made = model(
+        "g (float[3, 70] x) => (uint8[3, 70] q, float s, uint8 z) {\n"
+        "q, s, z = DynamicQuantizeLinear (x)\n}"
+    )
+    x = np.random.default_rng(1).normal(0.5, 1, (3, 70)) * rest
+    x[1, 5] = number
+    check(made, 1, x=x.astype(np.float32))
+
+
 def test_a_range_of_nothing():
     made = two_layers("product", "n", "Relu")
     check(made, 1, x=np.zeros((0, 40), np.float32))

@@ -520,6 +520,30 @@ def test_unrolled_loops_and_branches(agree: Agree) -> None:
     agree(program, x, np.zeros_like(x))
 
 
+def check_quotients(op: str, loop: str, x: Any, by: np.float32) -> None:
+    """Bytes are those of a division, rounded."""
+    run = build(
+        parse(
+            f"""
+            func @quotients(%x: f32[n], %by: f32[], %zero: u8[], %out: u8[n]) stage scheduled {{
+              for %at in 0..n // 64 {{
+                for %lane in {loop} {{
+                  %out[%at * 64 + %lane] =
+                    u8(round({op}(%x[%at * 64 + %lane], %by[])) + f32(%zero[]))
+                }}
+              }}
+            }}
+            """
+        )
+    )
+    x = x[: x.size // 64 * 64]
+    got = np.zeros(x.shape, np.uint8)
+    run(x, np.array(by), np.array(128, np.uint8), got)
+    with np.errstate(all="ignore"):
+        want = np.nan_to_num(np.rint(x / by) + 128, nan=0.0)
+    np.testing.assert_array_equal(got, np.clip(want, 0, 255).astype(np.uint8))
+
+
 @pytest.mark.parametrize(
     "scale", [0.013, 1e-3, 255 / 7, 1e30, 3.4e38, 1e-30, 3e-39, 1e-45, 0.0, np.inf, np.nan]
 )
@@ -534,24 +558,19 @@ def test_quotients_that_saturate_round_as_divisions_do(
     with np.errstate(over="ignore"):
         x = np.concatenate([ties, np.nextafter(ties, 0), rng.normal(size=4096), ends])
         x = x.astype(np.float32)
-    loop = "vector 0..16" if vector else "0..16"
-    run = build(
-        parse(
-            f"""
-            func @quotients(%x: f32[n], %by: f32[], %out: u8[n]) stage flat {{
-              for %at in 0..n // 16 {{
-                for %lane in {loop} {{
-                  %out[%at * 16 + %lane] =
-                    u8(round(saturating_div(%x[%at * 16 + %lane], %by[])) + 128.0)
-                }}
-              }}
-            }}
-            """
-        )
-    )
-    x = x[: x.size // 16 * 16]
-    got = np.zeros(x.shape, np.uint8)
-    run(x, np.array(by), got)
-    with np.errstate(all="ignore"):
-        want = np.nan_to_num(np.rint(x / by) + 128, nan=0.0)
-    np.testing.assert_array_equal(got, np.clip(want, 0, 255).astype(np.uint8))
+    check_quotients("saturating_div", "vector 0..64" if vector else "0..64", x, by)
+
+
+@pytest.mark.parametrize(
+    "scale", [1.0, 1 / 3, 0.1, 2.0**-63, 2.0**63, 1e-38, 1e-44, 1e38, np.inf, np.nan]
+)
+@pytest.mark.parametrize("vector", [False, True])
+def test_quotients_by_a_scale_of_the_range_round_as_divisions_do(
+    scale: float, vector: bool
+) -> None:
+    rng, by = np.random.default_rng(0), np.float32(scale)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ties = (rng.integers(-256, 256, 4096) + 0.5) * float(by)
+        near = [np.nextafter(ties.astype(np.float32), to) for to in (np.float32(0), ties * 2)]
+        x = np.concatenate([ties, *near, ties * rng.random(4096)]).astype(np.float32)
+    check_quotients("ranged_div", "vector 0..64" if vector else "0..64", x, by)

@@ -71,6 +71,25 @@ ROW_DOTS: tuple[Dot, ...] = (
     Dot("neon_sdot_rows", _ARM, *_I8, 4, 4, _SDOT, chain_cycles=1),
 )
 
+# Dot products of neighbours in a column: a lane adds up rows of A, each by a weight of its own.
+TAP_DOTS: tuple[Dot, ...] = (
+    Dot("vnni_u8_taps", ("avx512vnni",), *_U8, 16, 4, f"{_VNNI}.512", chain_cycles=5),
+    Dot("vnni_u8_taps_256", ("avxvnni",), *_U8, 8, 4, f"{_VNNI}.256", chain_cycles=5),
+    Dot("madd_u8_taps", ("avx512bw",), *_U8, 16, 2, _MADD, adds=False, chain_cycles=1, takes="i16"),
+    Dot("madd_u8_taps_256", ("avx2",), *_U8, 8, 2, _MADD_256, adds=False, chain_cycles=1,
+        takes="i16"),
+    Dot("neon_usdot_taps", _I8MM, *_U8, 4, 4, _USDOT, chain_cycles=1),
+    Dot("neon_sdot_taps", _ARM, *_I8, 4, 4, _SDOT, chain_cycles=1),
+)  # fmt: skip
+
+
+def tap_dot_of(target: Target, a: str, b: str) -> Dot | None:
+    """What adds up rows of bytes, each by a weight, on a target: an instruction, or nothing."""
+    if target.kind != CPU:
+        return None
+    found = (dot for dot in TAP_DOTS if (dot.a, dot.b) == (a, b))
+    return next((dot for dot in found if all(map(target.has, dot.features))), None)
+
 
 def row_dot_of(target: Target, length: int) -> Dot | None:
     """What multiplies rows of so many signed bytes on a target: an instruction, or nothing."""

@@ -5,12 +5,12 @@ Transcendental functions are not here: `math` expands them into arithmetic.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from tilewright.base.dtype import F32, DType
 from tilewright.codegen.arith import Arithmetic
 from tilewright.codegen.builder import Value, i32, splat
+from tilewright.codegen.quotients import saturating_quotient
 from tilewright.codegen.types import float_literal, is_small_float, register_type
 
 Rule = Callable[[Arithmetic, DType, DType, tuple[Value, ...]], Value]
@@ -31,36 +31,10 @@ def _fma(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -
     return arith.in_float(of, lambda x, y, z: arith.b.intrinsic("fma", x.type, x, y, z), *args)
 
 
-BEYOND = 512.0  # what a byte holds, zero point and all
-TINY, LARGE = 2.0**-64, 2.0**64  # where remainders or reciprocals may be subnormal
-
-
 def _saturating_div(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
-    """The rounded quotient by a product with the reciprocal and its remainder (Markstein).
-
-    It is as exact as a division, which takes longer where the divisor is the same for many.
-    """
     if of.scalar is not F32 or not arith.machine.fuses:
         return arith.binary("div", args[0], args[1], of)
-    b, kind = arith.b, args[0].type
-
-    def number(value: float) -> Value:
-        return splat(kind, float_literal(value, F32))
-
-    def bounded(compare: str, value: Value, bound: Value) -> Value:
-        return b.select(b.compare(compare, value, bound), value, bound)
-
-    size = b.intrinsic("fabs", kind, args[1])
-    factor = b.select(b.compare("fcmp ogt", size, number(LARGE)), number(TINY), number(1.0))
-    factor = b.select(b.compare("fcmp olt", size, number(TINY)), number(LARGE), factor)
-    x, by = (b.op("fmul", arg, factor) for arg in args)
-    reciprocal = b.op("fdiv", number(1.0), by)
-    is_infinite = b.compare("fcmp oeq", size, number(math.inf))
-    by = b.select(is_infinite, number(0.0), by)  # all is left of what is divided
-    near = bounded("fcmp olt", b.op("fmul", x, reciprocal), number(BEYOND))
-    near = bounded("fcmp ogt", near, number(-BEYOND))
-    left = b.intrinsic("fma", kind, b.op("fsub", number(-0.0), near), by, x)
-    return b.intrinsic("fma", kind, left, reciprocal, near)
+    return saturating_quotient(arith.b, *args)
 
 
 def _fmod(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
@@ -215,6 +189,7 @@ RULES: dict[str, Rule] = {
     "copysign": _copysign,
     "fma": _fma,
     "saturating_div": _saturating_div,
+    "ranged_div": _saturating_div,  # `rounding` knows better where it becomes a byte
     "fmod": _fmod,
     "abs": _abs,
     "scale_power": _scale_power,

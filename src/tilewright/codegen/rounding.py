@@ -1,6 +1,7 @@
 """Rounded numbers that become integers, and those that come back: as few instructions as exist.
 
     u8(round(x) + zero)                x clamped, then rounded by the conversion itself
+    u8(round(ranged_div(x, by)) + zero)     nothing is clamped: all quotients are nearly bytes
     f32(u8(round(x) + zero)) - zero    never an integer at all: x + 1.5 * 2**23 is rounded by the
                                        addition, which a product before it may take part in
 
@@ -16,6 +17,7 @@ from tilewright import sym
 from tilewright.base.dtype import F32, DType
 from tilewright.codegen.builder import FunctionText, Value, splat
 from tilewright.codegen.handlers import Emitting
+from tilewright.codegen.quotients import is_usual, quotient, saturating_quotient
 from tilewright.codegen.types import float_literal, mangled, register_type, vector
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Broadcast, Call
@@ -97,10 +99,45 @@ def emit(e: Emitting, found: Rounded) -> Value | None:
     saturates = not found.back and e.machine.saturates and _is_of_bytes(found)
     if not found.back and not e.machine.rounds and not saturates:
         return None
-    b, x = e.b, e.expr(found.x)
+    by = _range_of(found)
+    if by is not None and e.machine.fuses:
+        return _ranged(e, found, by)
     zero = None if found.zero is None else e.expr(found.zero)
-    if saturates:
-        return _saturated(b, x, zero, found.to)
+    return _converted(e, found, e.expr(found.x), zero)
+
+
+def _range_of(found: Rounded) -> Expr | None:
+    """The one divisor of a vector that nearly fits into bytes."""
+    if found.back or not _is_of_bytes(found) or not isinstance(found.x, Call):
+        return None
+    if found.zero is not None and not isinstance(found.zero, Broadcast):
+        return None
+    by = found.x.args[1] if found.x.op == "ranged_div" else None
+    return by.value if isinstance(by, Broadcast) and by.dtype.scalar is F32 else None
+
+
+def _ranged(e: Emitting, found: Rounded, by: Expr) -> Value:
+    """A branch that always goes the same way, instead of care for divisors that never come."""
+    assert isinstance(found.x, Call)
+    b, x, divisor = e.b, e.expr(found.x.args[0]), e.expr(found.x.args[1])
+    zero = None if found.zero is None else e.expr(found.zero)
+    with b.branch(is_usual(b, e.expr(by))) as (usual, other):
+        with usual:
+            numbers = quotient(b, x, divisor)
+            if e.machine.packs and x.lanes == PACKED:
+                quick = _packed(b, _nearest(e, numbers), zero, found.to)
+            else:
+                quick = _short_saturated(e, numbers, zero, found.to)
+        with other:
+            careful = _converted(e, found, saturating_quotient(b, x, divisor), zero)
+    return b.phi((quick, usual.end), (careful, other.end))
+
+
+def _converted(e: Emitting, found: Rounded, x: Value, zero: Value | None) -> Value:
+    """Any numbers, NaN and infinities among them."""
+    b = e.b
+    if not found.back and e.machine.saturates and _is_of_bytes(found):
+        return _saturated(e, x, zero, found.to)
     is_packed = not found.back and e.machine.packs and found.to.bits == 8 and x.lanes == PACKED
     at = MAGIC if found.back else 0.0
     low, high = (_end(b, x.type, end, zero, at) for end in (found.to.min, found.to.max))
@@ -112,9 +149,9 @@ def emit(e: Emitting, found: Rounded) -> Value | None:
         moved = b.select(b.compare("fcmp olt", high, moved), high, moved)
     else:
         moved = b.select(b.compare("fcmp olt", moved, high), moved, high)
-    made = b.op("fsub", moved, _number(x.type, MAGIC)) if found.back else _whole(b, moved, zero)
+    made = b.op("fsub", moved, _number(x.type, MAGIC)) if found.back else _whole(e, moved, zero)
     if is_packed:
-        made = _packed(b, made, found.to)
+        made = _packed(b, made, None, found.to)
     elif not found.back:
         made = b.convert("trunc", made, register_type(found.to))
     if found.to.kind == "uint":
@@ -137,36 +174,60 @@ def _end(b: FunctionText, type_: str, end: float, zero: Value | None, at: float)
     return number if zero is None else b.op("fsub", number, zero)
 
 
-def _whole(b: FunctionText, value: Value, zero: Value | None) -> Value:
+def _whole(e: Emitting, value: Value, zero: Value | None) -> Value:
     """The nearest integers, of 32 bits, plus the zero point."""
-    to = vector("i32", value.lanes)
-    whole = b.call(f"llvm.lrint.{mangled(to)}.{mangled(value.type)}", to, value)
-    return whole if zero is None else b.op("add", whole, b.convert("fptosi", zero, to))
+    whole = _nearest(e, value)
+    return whole if zero is None else e.b.op("add", whole, e.b.convert("fptosi", zero, whole.type))
 
 
-def _saturated(b: FunctionText, x: Value, zero: Value | None, to: DType) -> Value:
+def _saturated(e: Emitting, x: Value, zero: Value | None, to: DType) -> Value:
     """By conversions that saturate and take NaN to 0, then by narrowing ones.
 
     Whatever i16 does not hold lies outside of bytes by more than a zero point, so that it is added
     to i16, but to no NaN.
     """
-    words, halves = vector("i32", x.lanes), vector("i16", x.lanes)
-    whole = _nearest(b, x)
-    short = b.convert("trunc", _clamped(b, whole, -(2**15), 2**15 - 1), halves)
+    b, halves = e.b, vector("i16", x.lanes)
+    short = b.convert("trunc", _clamped(b, _nearest(e, x), -(2**15), 2**15 - 1), halves)
+    point = None
     if zero is not None:
-        point = b.convert("trunc", b.convert("fptosi", zero, words), halves)
-        point = b.select(b.compare("fcmp ord", x, x), point, splat(halves, "0"))
-        short = b.call(f"llvm.sadd.sat.{mangled(halves)}", halves, short, point)
-    clamped = _clamped(b, short, int(to.min), int(to.max))
-    return b.convert("trunc", clamped, register_type(to))
+        point = b.select(b.compare("fcmp ord", x, x), _short(b, zero), splat(halves, "0"))
+    return _byte(b, short, point, to)
 
 
-def _nearest(b: FunctionText, x: Value) -> Value:
-    """The nearest integers of 32 bits, four lanes at a time where they are whole vectors."""
+def _short_saturated(e: Emitting, x: Value, zero: Value | None, to: DType) -> Value:
+    """Of numbers that i16 holds: they are the last bits of what is rounded by an addition."""
+    b, words = e.b, vector("i32", x.lanes)
+    if e.machine.saturates:
+        whole = b.convert("bitcast", b.op("fadd", x, _number(x.type, MAGIC)), words)
+    else:
+        whole = _clamped(b, _nearest(e, x), -(2**15), 2**15 - 1)  # as packing does
+    short = b.convert("trunc", whole, vector("i16", x.lanes))
+    return _byte(b, short, None if zero is None else _short(b, zero), to)
+
+
+def _byte(b: FunctionText, short: Value, zero: Value | None, to: DType) -> Value:
+    """i16 plus a zero point, saturated."""
+    if zero is not None:
+        short = b.call(f"llvm.sadd.sat.{mangled(short.type)}", short.type, short, zero)
+    return b.convert("trunc", _clamped(b, short, int(to.min), int(to.max)), register_type(to))
+
+
+def _short(b: FunctionText, zero: Value) -> Value:
+    """A zero point as i16."""
+    words = b.convert("fptosi", zero, vector("i32", zero.lanes))
+    return b.convert("trunc", words, vector("i16", zero.lanes))
+
+
+def _nearest(e: Emitting, x: Value) -> Value:
+    """The nearest integers of 32 bits; where they saturate, four lanes at a time if those are whole
+    vectors."""
+    b, all_words = e.b, vector("i32", x.lanes)
+    if not e.machine.saturates:
+        return b.call(f"llvm.lrint.{mangled(all_words)}.{mangled(x.type)}", all_words, x)
     if x.lanes < NEON or x.lanes & (x.lanes - 1):
         even = b.call(f"llvm.roundeven.{mangled(x.type)}", x.type, x)
-        words = vector("i32", x.lanes)
-        return b.call(f"llvm.fptosi.sat.{mangled(words)}.{mangled(x.type)}", words, even)
+        name = f"llvm.fptosi.sat.{mangled(all_words)}.{mangled(x.type)}"
+        return b.call(name, all_words, even)
     name, words = "llvm.aarch64.neon.fcvtns.v4i32.v4f32", vector("i32", NEON)
     firsts = range(0, x.lanes, NEON)
     parts = [x] if x.lanes == NEON else [b.shuffle(x, range(at, at + NEON)) for at in firsts]
@@ -183,14 +244,18 @@ def _clamped(b: FunctionText, value: Value, low: int, high: int) -> Value:
     return b.call(f"llvm.smin.{name}", value.type, above, splat(value.type, str(high)))
 
 
-def _packed(b: FunctionText, whole: Value, to: DType) -> Value:
-    """Saturated to bytes. Packing works within each quarter, so the quarters are gathered last."""
+def _packed(b: FunctionText, whole: Value, zero: Value | None, to: DType) -> Value:
+    """Saturated to bytes, plus a zero point. Packing works within each quarter, so the quarters are
+    gathered last."""
     quarters = [b.shuffle(whole, range(at, at + 16)) for at in range(0, PACKED, 16)]
     words, row = vector("i16", 32), vector("i8", PACKED)
     halves = [
         b.call("llvm.x86.avx512.packssdw.512", words, quarters[at], quarters[at + 1])
         for at in (0, 2)
     ]
+    if zero is not None:
+        point = b.shuffle(_short(b, zero), range(32))  # the same in all lanes
+        halves = [b.call("llvm.sadd.sat.v32i16", words, each, point) for each in halves]
     name = "packuswb" if to.kind == "uint" else "packsswb"
     mixed = b.call(f"llvm.x86.avx512.{name}.512", row, *halves)
     groups = b.convert("bitcast", mixed, vector("i32", 16))

@@ -3,4 +3,4 @@
 Importing this package declares all of them, and the memory scopes of their units.
 """
 
-from tilewright.intrin import ampere, amx, cluster, dot, hopper, wgmma
+from tilewright.intrin import ampere, amx, cluster, dot, hopper, taps, wgmma

@@ -34,7 +34,7 @@ def _quantize(
         if use["reciprocal"]:
             return value * (te.const(1, through) / by)
         if to.is_int and to.bits == I8.bits and of is F32 and is_one:  # a byte saturates
-            return te.saturating_div(value, by)
+            return (te.ranged_div if use["ranged"] else te.saturating_div)(value, by)
         return value / by
 
     def element(*index: Expr) -> Expr:

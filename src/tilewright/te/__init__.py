@@ -55,6 +55,7 @@ from tilewright.te.math import (
     popcount,
     pow,
     power,
+    ranged_div,
     round,
     round_tf32,
     rsqrt,

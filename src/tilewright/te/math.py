@@ -393,6 +393,18 @@ def saturating_div(a: Any, b: Any) -> Expr:
     return binary("saturating_div", a, b)
 
 
+def ranged_div(a: Any, b: Any) -> Expr:
+    """a / b, where b > 0 was made of a range that a lies in: it is nearly a byte, or b is no usual
+    number.
+
+    Examples:
+        >>> from tilewright import te
+        >>> print(te.ranged_div(te.var("x", "f32"), te.var("y", "f32")))
+        ranged_div(%x, %y)
+    """
+    return binary("ranged_div", a, b)
+
+
 def floor(x: Any) -> Expr:
     """The greatest integer that is not above.
 

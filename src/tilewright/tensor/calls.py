@@ -110,6 +110,7 @@ _SPECS = (
     CallSpec("copysign", 2, np.copysign),
     CallSpec("fma", 3, _fma),
     CallSpec("saturating_div", 2, np.divide),  # beyond a byte: any quotient of that sign beyond it
+    CallSpec("ranged_div", 2, np.divide),  # by a number that makes bytes of all of a range, nearly
     CallSpec("isnan", 1, np.isnan, boolean=True),
     CallSpec("isinf", 1, np.isinf, boolean=True),
     CallSpec("abs", 1, np.abs, "any"),

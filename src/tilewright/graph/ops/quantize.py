@@ -127,6 +127,7 @@ OPS = (
             Attr("saturate", bool, True),
             Attr("precision", DType, None),  # of the division; by default the scale's type
             Attr("reciprocal", bool, False),  # times the scale's reciprocal: ties may round apart
+            Attr("ranged", bool, False),  # the scale is that of x's range: no more than bytes needs
         ),
     ),
     Op(

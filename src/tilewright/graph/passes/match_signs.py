@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.base.dots import multiplies
+from tilewright.base.dots import multiplies, tap_dot_of
 from tilewright.base.dtype import I8, U8, DType
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
@@ -41,29 +41,33 @@ def match_signs(module: Module, ctx: PassContext) -> Module:
     )
 
 
-def flips(target: Target, a: DType, b: DType) -> tuple[bool, bool] | None:
+def flips(target: Target, a: DType, b: DType, of_windows: bool = False) -> tuple[bool, bool] | None:
     """Which operands must be flipped for the target to multiply them; None if that is no help."""
     for flip in ((False, False), (True, False), (False, True), (True, True)):
         left, right = (OTHER[of] if it else of for of, it in zip((a, b), flip, strict=True))
-        if multiplies(target, left.name, right.name):
+        names = (left.name, right.name)
+        if tap_dot_of(target, *names) is not None if of_windows else multiplies(target, *names):
             return flip
     return None
 
 
 def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
     """A product of bytes, at most one of which has a zero point per row or column."""
-    if node.op not in PRODUCTS or is_depthwise(node):
+    if node.op not in PRODUCTS:
         return None
     a, b = node.inputs[:2]
     if a is None or b is None or a.tensor.dtype not in OTHER or b.tensor.dtype not in OTHER:
         return None
-    found = flips(target, a.tensor.dtype, left_of_weights(node, scope))
+    of_windows = is_depthwise(node)
+    found = flips(target, a.tensor.dtype, left_of_weights(node, scope), of_windows)
     if found is None or found[1]:
-        found = flips(target, a.tensor.dtype, b.tensor.dtype)
+        found = flips(target, a.tensor.dtype, b.tensor.dtype, of_windows)
     if found is None or not any(found):
         return None
     inputs = [*node.inputs, *[None] * (4 - len(node.inputs))]
     steps = Flipped(node, scope)
+    if of_windows and found[0] and Flipped(node, scope).quantized(a) is None:
+        return None  # a pass over the image would take as long
     for at, wanted in enumerate(found):
         if wanted:
             of = inputs[at]

@@ -8,6 +8,7 @@ from tilewright.rules.cpu.conv import CONV
 from tilewright.rules.cpu.conv_amx import CONV_AMX
 from tilewright.rules.cpu.conv_dot import CONV_DOT
 from tilewright.rules.cpu.depthwise import DEPTHWISE
+from tilewright.rules.cpu.depthwise_dot import DEPTHWISE_DOT
 from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
 from tilewright.rules.cpu.dot_tiles import DOT_TILES
 from tilewright.rules.cpu.elementwise import ELEMENTWISE
@@ -32,7 +33,7 @@ RULES: RuleSet = (
     (ATTENTION,),
     (RECURRENT,),
     (WINOGRAD,),
-    (DEPTHWISE,),
+    (DEPTHWISE_DOT, DEPTHWISE),
     (DEPTHWISE_NCHW,),
     (POOLING,),
     (POOLING_ROWS,),

@@ -8,6 +8,7 @@ is made before.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,19 +80,26 @@ def apply(
     padding = padding_of(sch, found)
     if padding is not None and not plan.copy_padding:
         sch.compute_inline(padding)
-    packed = pack_weights(sch, found, lanes, context)
+    packed = pack_weights(sch, found, by_vectors(found, lanes), context)
     return (block, packed, *tile_windows(sch, found, plan, context))
 
 
-def pack_weights(sch: Schedule, found: Convolution, lanes: int, context: RuleContext) -> BlockRef:
-    """The block that copies weights as [vector, kernel, c, lane]."""
+def by_vectors(found: Convolution, lanes: int) -> list[str]:
+    """The order [vector, kernel, c, lane] of weights."""
+    names = [f"k{at}" for at in range(len(found.kernel_spatial))]
+    return [f"o // {lanes}", *names, "c", f"o % {lanes}"]
+
+
+def pack_weights(
+    sch: Schedule, found: Convolution, order: Sequence[str], context: RuleContext
+) -> BlockRef:
+    """The block that copies weights [o, c, k0, k1, ...] into another order."""
     block = BlockRef(found.nest.name)
     reads = block_of(sch.function, block.name).reads  # without padding, there are others
     index = next(i for i, read in enumerate(reads) if read.buffer is found.w.buffer)
     packed = sch.cache_read(block, index, "global")
-    names = [f"k{at}" for at in range(len(found.kernel_spatial))]
-    order = ", ".join([f"o // {lanes}", *names, "c", f"o % {lanes}"])
-    sch.transform_layout(packed, ("write", 0), f"({', '.join(['o', 'c', *names])}) -> ({order})")
+    names = ", ".join(["o", "c", *[f"k{at}" for at in range(len(found.kernel_spatial))]])
+    sch.transform_layout(packed, ("write", 0), f"({names}) -> ({', '.join(order)})")
     if found.w.buffer.name in context.constants:
         sch.annotate(packed, CONSTANT, True)
     return packed

@@ -23,7 +23,7 @@ from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_model import guarded_times
 from tilewright.rules.cpu.conv_schedule import padding_of
-from tilewright.rules.cpu.depthwise import pack_weights
+from tilewright.rules.cpu.depthwise import by_vectors, pack_weights
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import NONE, ceil_div, chain_cycles
 from tilewright.rules.cpu.windows_tile import ROWS
@@ -143,7 +143,7 @@ def apply(
     padding = padding_of(sch, found)
     if padding is not None:
         sch.compute_inline(padding)
-    packed = pack_weights(sch, found, lanes, context)
+    packed = pack_weights(sch, found, by_vectors(found, lanes), context)
     loops = sch.get_loops(block)
     vector, lane = sch.split(loops[found.out_channels], [None, lanes])
     *rows, last = found.out_spatial

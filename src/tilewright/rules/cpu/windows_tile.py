@@ -111,18 +111,33 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     tiles = ceil_div(last, positions)
     is_dynamic = found.size(found.out_spatial[-1]) is None
     guarded = guarded_times(machine) * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
-    vector_bytes = context.target.vector_bytes
-    moved = vector_bytes * (1 + math.prod(found.strides)) * lines * last * vectors
     work = lines * tiles * vectors * tile * (1 + guarded)
-    memory = 2 * moved / machine.l2.bytes_per_cycle
-    threads = context.threads
-    share = np.where(
-        c["parallel"] == ROWS,
-        ceil_div(lines, threads) / lines,
-        np.where(c["parallel"] == TILES, ceil_div(tiles, threads) / tiles, 1.0),
-    )
+    memory = moved_cycles(found, vectors * lanes, context)
+    share = shares(c["parallel"], lines, tiles, context)
     wakes = np.where(c["parallel"] == TILES, lines, 1) * (c["parallel"] != NONE)
     return Cost.of(compute=work * share, memory=memory * share, wake=wakes * machine.wake_cycles)
+
+
+def moved_cycles(found: Windows, channels: int, context: RuleContext) -> float:
+    """The image and the results on their way through L2, as wide as sums."""
+    target = context.target
+    pixels = found.assumed(found.batch, 1) * math.prod(
+        found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial
+    )
+    vectors = channels // (target.lanes(_sum_bits(found)) * vectors_of(found, context))
+    moved = target.vector_bytes * (1 + math.prod(found.strides)) * pixels * vectors
+    return 2 * moved / target.machine.l2.bytes_per_cycle
+
+
+def shares(parallel: Column, lines: int, tiles: Column, context: RuleContext) -> Column:
+    """What the thread that finishes last does of all."""
+    threads = context.threads
+    found: Column = np.where(
+        parallel == ROWS,
+        ceil_div(lines, threads) / lines,
+        np.where(parallel == TILES, ceil_div(tiles, threads) / tiles, 1.0),
+    )
+    return found
 
 
 def tile_windows(

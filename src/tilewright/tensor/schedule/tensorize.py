@@ -233,7 +233,7 @@ def _check_init(declared: Block, init: Stmt, tile: Block, match: Match) -> None:
 
 def _check_inside(tiles: tuple[Region, ...], block: Block) -> None:
     """Tiles lie inside their buffers, also where the intrinsic does not look."""
-    ctx = sym.EMPTY.bind_all({it.var: (sym.ZERO, it.extent) for it in block.iters})
+    ctx = sym.EMPTY.bind_all({it.var: (sym.ZERO, _reached(it.extent)) for it in block.iters})
     for region in tiles:
         for axis, (r, dim) in enumerate(zip(region.ranges, region.buffer.shape, strict=True)):
             if r.extent is sym.ONE:
@@ -245,3 +245,10 @@ def _check_inside(tiles: tuple[Region, ...], block: Block) -> None:
                     f"the tile {r.start} +: {r.extent} may reach outside of dimension {axis} of "
                     f"%{region.buffer.name}, which is {dim}",
                 )
+
+
+def _reached(extent: Expr) -> Expr:
+    """What an iterator stays below where it has a value at all: n of max(n, 0)."""
+    if isinstance(extent, sym.Max) and sym.ZERO in (extent.a, extent.b):
+        return extent.a if extent.b is sym.ZERO else extent.b
+    return extent

@@ -46,7 +46,7 @@ def dynamic_quantize(node: Context, x: Value) -> tuple[Value, Value, Value]:
     start = node.emit("neg", node.emit("div", low, scale))
     inside = node.emit("clip", start, node.like(x, 0.0), node.like(x, 255.0))
     zero = node.emit("cast", node.emit("round", inside), to=U8)
-    return node.emit("quantize", x, scale, zero, to=U8), scale, zero
+    return node.emit("quantize", x, scale, zero, to=U8, ranged=True), scale, zero
 
 
 RULES: dict[str, Rule] = {

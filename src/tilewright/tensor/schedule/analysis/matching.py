@@ -254,14 +254,16 @@ class _Matcher:
             if not sym.uses_var(inner, self.inside):
                 ranges.append(Range(sym.add(offset, inner), ONE))
                 continue
-            if not left or not sym.equal(inner, left[0][1], self.ctx):
+            declared = None if not left else sym.split_terms(left[0][1], self.inside)
+            if declared is None or not sym.equal(inner, declared[1], self.ctx):
                 what = "none" if not left else str(want_index[left[0][0]])
                 raise Mismatch(
                     INDEX,
                     f"index {axis} of %{shown} runs with {inner}, where the intrinsic has {what} "
                     f"in %{expected}",
                 )
-            ranges.append(Range(offset, want.shape[left.pop(0)[0]]))
+            start = sym.sub(offset, declared[0])
+            ranges.append(Range(start, want.shape[left.pop(0)[0]]))
         if left:
             raise Mismatch(
                 INDEX, f"%{shown} lacks the index {want_index[left[0][0]]} of %{expected}"
