@@ -31,6 +31,7 @@ COUNTS = {
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 64),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_top_k"), 2),
+    **dict.fromkeys(("n_group", "num_expert_group", "topk_group"), 1),  # of experts
     "max_source_positions": FRAMES,
 }
 INNER = {
