@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -62,38 +62,27 @@ STAGES = ("depths", "layers", "stage_depths", "num_blocks")  # lists: layers of 
 
 def build(name: str) -> tuple[torch.nn.Module, Inputs]:
     """The base model of a type, and inputs for it."""
-    from transformers import AutoModel
+    from transformers import AutoConfig, AutoModel
 
     refused: Exception | None = None
-    for config in _configs(name):
+    whole = AutoConfig.for_model(name)
+    for table, with_choices in itertools.product(TABLES, (True, False)):
         try:
+            config = AutoConfig.for_model(name, **_smaller(whole, table, with_choices))
+            _without_cache(config)
             with torch.device("meta"):
                 parameters = sum(x.numel() for x in AutoModel.from_config(config).parameters())
             if parameters > MAX_PARAMETERS:
                 raise ValueError(f"{parameters} parameters are too many to try")
             model = AutoModel.from_config(config).eval()
             return model, _inputs(model, config)
-        except Exception as error:
-            refused = refused or error
+        except Exception as error:  # the numbers do not fit together: fewer of them may
+            refused = error
     assert refused is not None
     raise refused
 
 
 # ------------------------------------------------------------------------------------ configs
-
-
-def _configs(name: str) -> Iterator[Any]:
-    """Configs of a type, the smallest first."""
-    from transformers import AutoConfig
-
-    whole = AutoConfig.for_model(name)
-    for table in TABLES:
-        try:
-            config = AutoConfig.for_model(name, **_smaller(whole, table))
-        except Exception:  # the numbers do not fit together: fewer of them may
-            continue
-        _without_cache(config)
-        yield config
 
 
 def _without_cache(config: Any) -> None:
@@ -104,13 +93,15 @@ def _without_cache(config: Any) -> None:
             _without_cache(held)
 
 
-def _smaller(config: Any, table: dict[str, int]) -> dict[str, Any]:
-    """Arguments for a config like one that is given, but smaller."""
+def _smaller(config: Any, table: dict[str, int], with_choices: bool) -> dict[str, Any]:
+    """Arguments for a config like one that is given, but smaller; with what it chose for those that
+    it holds (a backbone's name), some of which speaks of layers that are no more."""
     made: dict[str, Any] = {}
     layers = getattr(config, "num_hidden_layers", None)
     for field, value in vars(config).items():
         if hasattr(value, "model_type"):
-            made[field] = {**value.to_diff_dict(), **_smaller(value, table)}
+            chosen = value.to_diff_dict() if with_choices else {}
+            made[field] = chosen | _smaller(value, table, with_choices)
             made[field]["model_type"] = value.model_type
         elif isinstance(value, int) and not isinstance(value, bool) and field in table:
             made[field] = min(value, table[field])

@@ -75,11 +75,14 @@ class Config(SimpleNamespace):
 
 def test_a_config_inside_keeps_what_its_owner_chose(shrunk):
     whole = Config(name="whole", backbone=Config(name="chosen", hidden_size=99))
-    made = shrunk._smaller(whole, shrunk.TABLES[0])
-    assert made == {"backbone": {"name": "chosen", "hidden_size": 32, "model_type": "made"}}
+    small = {"hidden_size": 32, "model_type": "made"}
+    assert shrunk._smaller(whole, shrunk.TABLES[0], False) == {"backbone": small}
+    made = shrunk._smaller(whole, shrunk.TABLES[0], True)
+    assert made == {"backbone": {"name": "chosen", **small}}
 
 
 def test_of_a_list_with_one_for_each_layer_the_last_ones_stay(shrunk):
     kinds = ["sliding", "sliding", "sliding", "full"]
-    made = shrunk._smaller(Config(name="", num_hidden_layers=4, kinds=kinds), shrunk.TABLES[0])
+    config = Config(name="", num_hidden_layers=4, kinds=kinds)
+    made = shrunk._smaller(config, shrunk.TABLES[0], False)
     assert made == {"num_hidden_layers": 2, "kinds": ["sliding", "full"]}
