@@ -2,13 +2,14 @@
 
 A config's own fields say what can be made smaller: widths, counts of layers, of heads, of words, in
 it and in the configs that it holds. Where the small numbers do not fit together, fewer fields are
-changed. Inputs are those of the first set that the model takes in eager.
+changed. Inputs are those of the first set, in the first of its forms, that a model takes in eager.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,55 +31,58 @@ COUNTS = {
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 64),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_top_k"), 2),
+    **dict.fromkeys(("n_group", "num_expert_group", "topk_group"), 1),  # of experts
     "max_source_positions": FRAMES,
 }
-WIDTHS = {
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "projection_dim"), 32),
-    **dict.fromkeys(("embedding_size", "encoder_hidden_size", "decoder_hidden_size"), 32),
+INNER = {
     **dict.fromkeys(("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim"), 64),
     **dict.fromkeys(("n_inner", "d_ff", "d_inner", "moe_intermediate_size", "hidden_dim"), 64),
+}
+HEADS = {
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head", "n_heads"), 4),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_heads"), 4),
-    **dict.fromkeys(("head_dim", "d_kv", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
 }
+HEAD_WIDTHS = dict.fromkeys(
+    ("head_dim", "d_kv", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8
+)
+WIDTHS = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "projection_dim",
+          "embedding_size", "encoder_hidden_size", "decoder_hidden_size")  # fmt: skip
+SMALL = COUNTS | INNER | HEADS
+TABLES = (
+    SMALL | dict.fromkeys(WIDTHS, 32) | HEAD_WIDTHS,
+    SMALL | dict.fromkeys(WIDTHS, 32),
+    SMALL | dict.fromkeys(WIDTHS, 4 * 64),  # parts of a head, that rotate say, are told by their
+    SMALL | dict.fromkeys(WIDTHS, 4 * 128),  # sizes: heads as wide as most are
+    COUNTS | INNER,
+    COUNTS,
+)
 STAGES = ("depths", "layers", "stage_depths", "num_blocks")  # lists: layers of every stage
 
 
 def build(name: str) -> tuple[torch.nn.Module, Inputs]:
     """The base model of a type, and inputs for it."""
-    from transformers import AutoModel
+    from transformers import AutoConfig, AutoModel
 
     refused: Exception | None = None
-    for config in _configs(name):
+    whole = AutoConfig.for_model(name)
+    for table, with_choices in itertools.product(TABLES, (True, False)):
         try:
+            config = AutoConfig.for_model(name, **_smaller(whole, table, with_choices))
+            _without_cache(config)
             with torch.device("meta"):
                 parameters = sum(x.numel() for x in AutoModel.from_config(config).parameters())
             if parameters > MAX_PARAMETERS:
                 raise ValueError(f"{parameters} parameters are too many to try")
             model = AutoModel.from_config(config).eval()
             return model, _inputs(model, config)
-        except Exception as error:
-            refused = refused or error
+        except Exception as error:  # the numbers do not fit together: fewer of them may
+            refused = error
     assert refused is not None
     raise refused
 
 
 # ------------------------------------------------------------------------------------ configs
-
-
-def _configs(name: str) -> Iterator[Any]:
-    """Configs of a type, the smallest first."""
-    from transformers import AutoConfig
-
-    whole = AutoConfig.for_model(name)
-    for table in (COUNTS | WIDTHS, COUNTS):
-        try:
-            config = AutoConfig.for_model(name, **_smaller(whole, table))
-        except Exception:  # the numbers do not fit together: fewer of them may
-            continue
-        _without_cache(config)
-        yield config
 
 
 def _without_cache(config: Any) -> None:
@@ -89,13 +93,16 @@ def _without_cache(config: Any) -> None:
             _without_cache(held)
 
 
-def _smaller(config: Any, table: dict[str, int]) -> dict[str, Any]:
-    """Arguments for a config like one that is given, but smaller."""
+def _smaller(config: Any, table: dict[str, int], with_choices: bool) -> dict[str, Any]:
+    """Arguments for a config like one that is given, but smaller; with what it chose for those that
+    it holds (a backbone's name), some of which speaks of layers that are no more."""
     made: dict[str, Any] = {}
     layers = getattr(config, "num_hidden_layers", None)
     for field, value in vars(config).items():
         if hasattr(value, "model_type"):
-            made[field] = {"model_type": value.model_type, **_smaller(value, table)}
+            chosen = value.to_diff_dict() if with_choices else {}
+            made[field] = chosen | _smaller(value, table, with_choices)
+            made[field]["model_type"] = value.model_type
         elif isinstance(value, int) and not isinstance(value, bool) and field in table:
             made[field] = min(value, table[field])
         elif isinstance(value, int) and field.endswith("_token_id"):
@@ -103,7 +110,7 @@ def _smaller(config: Any, table: dict[str, int]) -> dict[str, Any]:
         elif isinstance(value, list) and field in STAGES:
             made[field] = [1] * len(value)
         elif isinstance(value, list) and len(value) == layers:  # one for each layer
-            made[field] = value[: table["num_hidden_layers"]]
+            made[field] = value[-table["num_hidden_layers"] :]  # the last one is of a rarer kind
     if isinstance(getattr(config, "image_size", None), int):
         patch = getattr(config, "patch_size", None)
         made["image_size"] = PATCHES * patch if isinstance(patch, int) else SIDE
@@ -116,48 +123,79 @@ def _smaller(config: Any, table: dict[str, int]) -> dict[str, Any]:
 def _inputs(model: Any, config: Any) -> Inputs:
     """The first set of inputs that a model takes."""
     taken = inspect.signature(model.forward).parameters
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = [x.name for x in taken.values() if x.kind in named and x.default is x.empty]
     main = model.main_input_name
     sets = [(main,), (main, "decoder_input_ids"), ("input_ids", "pixel_values"),
             ("input_ids", "input_features"), ("input_ids", "input_values"),
-            ("input_ids", "bbox"), ("pixel_values", "pixel_mask")]  # fmt: skip
+            ("input_ids", "bbox"), ("pixel_values", "pixel_mask"),
+            (main, f"{main}_mask"), (main, "attention_mask")]  # fmt: skip
     failed: Exception | None = None
     for names in sets:
+        names = tuple(dict.fromkeys((*names, *needed)))
         if not all(name in taken for name in names):
             continue
-        given = _of(names, config)
-        try:
-            with torch.no_grad():
-                model(**given(2))
-                model(**given(3))
-            return given
-        except Exception as error:
-            failed = failed or error
+        for shapes in itertools.product(*(_shapes(name, config) for name in names)):
+            given = _of(dict(zip(names, shapes, strict=True)), config)
+            try:
+                with torch.no_grad():
+                    model(**given(2))
+                    model(**given(3))
+                return given
+            except Exception as error:
+                failed = failed or error
     raise ValueError(f"takes none of the inputs known here: {failed}")
 
 
-def _of(names: tuple[str, ...], config: Any) -> Inputs:
-    return lambda batch: {name: _input(name, config, batch) for name in names}
+def _of(shapes: dict[str, tuple[int, ...]], config: Any) -> Inputs:
+    return lambda batch: {
+        name: _input(name, (batch, *shape), config) for name, shape in shapes.items()
+    }
 
 
-def _input(name: str, config: Any, batch: int) -> torch.Tensor:
+def _shapes(name: str, config: Any) -> list[tuple[int, ...]]:
+    """Shapes that an input of this name may have, less the batch."""
     if name.startswith("pixel"):
-        vision = _found(config, "vision_config")
-        size = _found(vision, "image_size", SIDE)
-        sides = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-        if name == "pixel_mask":
-            return torch.ones(batch, *sides, dtype=torch.int64)
-        shape = (batch, _found(vision, "num_channels", 3), *sides)
-        frames = getattr(config, "num_frames", None)
-        return torch.randn(shape if frames is None else (batch, frames, *shape[1:]))
+        return _images(name, config)
+    bands = _held(config, "num_mel_bins", 80)
+    frames = 2 * _held(config, "max_source_positions", FRAMES)
     if name == "input_values":
-        return torch.randn(batch, SAMPLES)
+        length = _found(config, "max_length", frames)
+        return [(SAMPLES,), (_held(config, "audio_channels", 1), SAMPLES), (length, bands)]
     if name == "input_features":
-        bands = _found(config, "num_mel_bins", 80)
-        return torch.randn(batch, bands, 2 * _found(config, "max_source_positions", FRAMES))
+        return [(bands, frames), (frames, bands)]
+    if name == "input_features_mask":
+        return [(frames,)]
     if name == "bbox":
-        return torch.arange(4).expand(batch, TOKENS, 4).clone()
+        return [(TOKENS, 4)]
+    if name.endswith("_embeds"):
+        return [(TOKENS, _found(_text(config), "hidden_size", TOKENS))]
+    return [(TOKENS,)]
+
+
+def _images(name: str, config: Any) -> list[tuple[int, ...]]:
+    vision = _found(config, "vision_config")
+    size = _found(vision, "image_size", SIDE)
+    own = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    sides = list(dict.fromkeys([own, (SIDE, SIDE), (2 * SIDE, 2 * SIDE)]))
+    if name == "pixel_mask":
+        return [own]
+    channels = _found(vision, "num_channels", 3)
+    frames = getattr(config, "num_frames", None)
+    if frames is not None:
+        return [(frames, channels, *each) for each in sides]
+    return [*((channels, *each) for each in sides), (2, channels, *own)]  # the last: a pair
+
+
+def _input(name: str, shape: tuple[int, ...], config: Any) -> torch.Tensor:
+    if name == "bbox":
+        return torch.arange(4).expand(shape).clone()
+    if name.endswith("_mask"):
+        return torch.ones(shape, dtype=torch.int64)
+    if name.endswith("_embeds") or name.startswith(("pixel", "input_values", "input_features")):
+        return torch.randn(shape)
     words = _found(_text(config), "vocab_size", WORDS)
-    return torch.randint(2, min(int(words), WORDS), (batch, TOKENS))
+    return torch.randint(2, min(int(words), WORDS), shape)
 
 
 def _text(config: Any) -> Any:
@@ -167,3 +205,9 @@ def _text(config: Any) -> Any:
 def _found(config: Any, field: str, default: Any = None) -> Any:
     found = getattr(config, field, None)
     return (config if field.endswith("_config") else default) if found is None else found
+
+
+def _held(config: Any, field: str, default: int) -> int:
+    """What a config, or the first of those that it holds, says."""
+    configs = [config, *(held for held in vars(config).values() if hasattr(held, "model_type"))]
+    return next((x for x in (getattr(each, field, None) for each in configs) if x), default)

@@ -144,6 +144,8 @@ def _images(
 SIDE = 160  # of the images of detectors
 # How many boxes are looked at; of very many, some have scores that differ by less than rounding.
 BOXES, FEW = {"topk_candidates", "detections_per_img"}, 20
+# Of regions that an R-CNN proposes, RoI align in torchvision's Python keeps some megabytes each.
+PROPOSALS = dict.fromkeys(("rpn_pre_nms_top_n_test", "rpn_post_nms_top_n_test"), 100)
 SMALL, LARGE, VIDEO = 96, 224, 112  # of those of all others
 
 
@@ -152,6 +154,7 @@ def _detector(name: str) -> Built:
     from torchvision import models
 
     sizes = {} if name.startswith("ssd") else {"min_size": SIDE, "max_size": SIDE}
+    sizes |= PROPOSALS if "rcnn" in name else {}
     model = models.get_model(name, weights=None, weights_backbone=None, **sizes).eval()
     heads = []
     for path, module in model.named_modules():
