@@ -431,8 +431,8 @@ def test_roles_wait_for_each_other():
     consumer, producer = text.split("} else {")
     ring = int(re.search(r"mbarrier.init:bool\(address\(%full\[0\]\), (\d+), 1\)", text)[1])
     assert 2 <= ring <= 6
-    assert consumer.index("mbarrier.wait:bool(address(%full") < consumer.index("wgmma.start")
-    assert consumer.index("wgmma.wait") < consumer.index("mbarrier.arrive:bool(address(%empty")
+    assert consumer.index("mbarrier.wait:bool(address(%full") < consumer.index("wgmma.tile")
+    assert consumer.index("wgmma.tile") < consumer.index("mbarrier.arrive:bool(address(%empty")
     assert consumer.index("mbarrier.arrive") < consumer.index("wgmma.round")
     assert producer.index("mbarrier.wait:bool(address(%empty") < producer.index("mbarrier.expect")
     assert producer.index("mbarrier.expect") < producer.index("tma.load")

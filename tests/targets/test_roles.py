@@ -53,10 +53,7 @@ def changed(pattern, to):
 
 def arrives_early(text):
     return re.sub(
-        r"(\n *eval wgmma\.(?:tile|wait)[^\n]*)(\n *eval mbarrier\.arrive[^\n]*)",
-        r"\2\1",
-        text,
-        count=1,
+        r"(\n *eval wgmma\.tile[^\n]*)(\n *eval mbarrier\.arrive[^\n]*)", r"\2\1", text, count=1
     )
 
 
@@ -84,9 +81,7 @@ FAULTS = {
     "the slot is taken too early": copies_early,
     "too many arrivals wanted": changed(WANTED, r"\g<1>9\2"),
     "too few arrivals wanted": changed(WANTED, r"\g<1>3"),
-    "another slot is read": changed(
-        r"(wgmma\.(?:tile|start).*?%A_shared\.b128\[)", r"\g<1>4096 + "
-    ),
+    "another slot is read": changed(r"(wgmma\.tile.*?%A_shared\.b128\[)", r"\g<1>4096 + "),
     "the consumer's phase": changed(
         r"(mbarrier\.wait:bool\(address\(%full\[[^]]*\]\), )([^\n]*)\)\n", r"\g<1>1 - (\2))\n"
     ),

@@ -25,9 +25,7 @@ from tilewright.tensor.visit import fresh_copy, rewrite, substitute
 WAIT = "wgmma.wait"
 
 
-def overlapped(
-    ring: For, wait: Stmt, done: Stmt, before: tuple[Stmt, ...] = (), after: tuple[Stmt, ...] = ()
-) -> Stmt:
+def overlapped(ring: For, wait: Stmt, done: Stmt, before: Stmt, after: Stmt) -> Stmt:
     """The loop in stages; `wait` for a slot and sign that it is `done` are those of its variable.
     It has one iteration or more. `before` is what it waits for, `after` what it tells when all of
     its products have been started."""
@@ -47,4 +45,4 @@ def overlapped(
     free = seq(effect(WAIT, sums, ZERO, ONE), at(done, sym.sub(ring.var, 1)))
     later = replace(ring, start=sym.add(ring.start, 1), body=seq(wait, body, free), annotations=())
     end = seq(effect(WAIT, sums, width, ZERO), at(done, sym.sub(ring.stop, 1)))
-    return seq(*before, at(seq(wait, body), ring.start), later, *after, end)
+    return seq(before, at(seq(wait, body), ring.start), later, after, end)

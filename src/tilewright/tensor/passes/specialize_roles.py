@@ -76,7 +76,6 @@ from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.passes.split_stream_k import Shares, split_stream_k
 from tilewright.tensor.passes.stagger_attention import (
     ATTEND,
-    LEAST_SLOTS,
     calls_of,
     can_stagger,
     staggered,
@@ -377,8 +376,6 @@ class _Roles:
                     ring = staggered(stmt, wait, done, self._versioned)
                 elif self.turns > 1:
                     ring = overlapped(stmt, wait, done, *self._order(among))
-                elif self._is_alone():
-                    ring = overlapped(stmt, wait, done)
                 if not self.early:
                     return count.after(seq(*lag, ring))
                 ready = effect("mbarrier.wait", Address(self.ready, (self.place,)), self.turn)
@@ -390,24 +387,13 @@ class _Roles:
         assert body is not None
         return count.around(self._in_turns(self._all_read(body), among))
 
-    def _is_alone(self) -> bool:
-        """Whether a single warpgroup multiplies, and a step has slots behind it: nobody else has
-        the matrix units while it waits."""
-        products = calls_of(self.ring, PRODUCT)
-        return (
-            self.groups == 1
-            and self.slots >= LEAST_SLOTS
-            and len({product.args[0] for product in products}) == 1
-            and not (self.maybe or calls_of(self.ring, ATTEND))
-        )
-
-    def _order(self, among: Var) -> tuple[tuple[Stmt], tuple[Stmt]]:
+    def _order(self, among: Var) -> tuple[Stmt, Stmt]:
         """Before its products a warpgroup waits until the other has started all of its own; then
         it lets the other go on. So both count the phases of a slot alike, though each sees but some
         of them."""
         parity = sym.floormod(sym.sub(sym.add(self.nth, 1), among), 2)
         mine, other = Address(self.order, (among,)), Address(self.order, (sym.sub(ONE, among),))
-        return (effect("mbarrier.wait", mine, parity),), (effect("mbarrier.arrive", other),)
+        return effect("mbarrier.wait", mine, parity), effect("mbarrier.arrive", other)
 
     def _in_turns(self, body: Stmt, among: Var) -> Stmt:
         """Of warpgroups that take turns each has some of the block's tiles: while it stores one,
