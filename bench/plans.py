@@ -82,17 +82,21 @@ def conv(size: int, cin: int, cout: int, kernel: int, stride: int = 1, **more: A
     }}"""
 
 
-def pool(size: int, channels: int, kernel: int, stride: int) -> str:
-    """The largest of windows, channels last."""
+def pool(size: int, channels: int, kernel: int, stride: int, layout: str = "channels_last") -> str:
+    """The largest of windows."""
     pad = kernel // 2
     out = (size + 2 * pad - kernel) // stride + 1
-    x, y = (f"f32{[1, each, each, channels]}" for each in (size, out))
+    is_last = layout == "channels_last"
+    x, y = (
+        f"f32{[1, each, each, channels] if is_last else [1, channels, each, each]}"
+        for each in (size, out)
+    )
     attributes = {
         "kernel": (kernel, kernel),
         "strides": (stride, stride),
         "pads": (pad,) * 4,
         "dilations": (1, 1),
-        "layout": '"channels_last"',
+        "layout": f'"{layout}"',
     }
     shown = ", ".join(f"{name} = {value}" for name, value in attributes.items())
     return f"""graph @main(%x: {x}) -> ({y}) {{
@@ -277,6 +281,9 @@ KERNELS = (
     Kernel("pooling", "3x3 28x28x192", pool(28, 192, 3, 1)),
     Kernel("pooling", "3x3 14x14x256", pool(14, 256, 3, 1)),
     Kernel("pooling", "5x5 28x28x64", pool(28, 64, 5, 1)),
+    Kernel("pooling_rows", "3x3 stride 2 64x112x112", pool(112, 64, 3, 2, "channels_first")),
+    Kernel("pooling_rows", "3x3 64x35x35", pool(35, 64, 3, 1, "channels_first")),
+    Kernel("pooling_rows", "13x13 64x20x20", pool(20, 64, 13, 1, "channels_first")),
     *(
         Kernel(
             "elementwise", f"sigmoid {size}", one(f"f32[{size}]", f"f32[{size}]", "sigmoid(%x)"), ()

@@ -83,9 +83,10 @@ def plans(found: Windows, context: RuleContext) -> Space[PoolRowsPlan]:
     def legal(c: Columns) -> Column:
         depth = np.where(c["separate"] == 1, max(rows, columns), rows * columns)
         terms = np.where(c["unroll_rows"] == 1, depth, columns)
-        ok: Column = (c["vectors"] * terms <= body) | (c["vectors"] == 1)
-        ok &= 2 * c["vectors"] < registers
-        return ok & ((c["vectors"] == 1) | ((c["vectors"] - 1) * c["lanes"] < width))
+        is_one = c["vectors"] == 1
+        fits = is_one | ((c["vectors"] * terms <= body) & (2 * c["vectors"] < registers))
+        ok: Column = fits & (is_one | ((c["vectors"] - 1) * c["lanes"] < width))
+        return ok
 
     most = min(_most_lanes(found, context), max(2, width))
     threads = (NONE,) if context.threads == 1 else (NONE, PLANES, ROWS)

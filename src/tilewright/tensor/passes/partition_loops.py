@@ -421,8 +421,9 @@ class _Partition(Rewriter):
         where it does is worth having."""
         if cond is FALSE:
             return False
-        numbers = isinstance(loop.start, Const) and isinstance(loop.stop, Const)
-        if not numbers or any(var is not loop.var for var in sym.free_vars(cond)):
+        if not isinstance(loop.start, Const) or not isinstance(loop.stop, Const):
+            return True
+        if any(var is not loop.var for var in sym.free_vars(cond)):
             return True
         start, stop = int(loop.start.value), int(loop.stop.value)
         tried = range(start, stop, max(1, (stop - start) // _TRIED_ITERATIONS))

@@ -110,14 +110,14 @@ def _interval(placed: Placed, around: Collection[Var], ctx: Context) -> Interval
             return None
         slopes.append((int(slope.value), loop))
     width: Expr = ONE
-    for slope, loop in sorted(slopes, key=lambda each: each[0]):
+    for step, loop in sorted(slopes, key=lambda each: each[0]):
         extent = sym.simplify(loop.extent, ctx)
-        if width is const(slope):
-            width = sym.simplify(sym.mul(extent, slope), ctx)  # of no iterations, nothing
+        if width is const(step):
+            width = sym.simplify(sym.mul(extent, step), ctx)  # of no iterations, nothing
             continue
-        if not isinstance(width, Const) or slope > width.value or not _runs(extent, ctx):
+        if not isinstance(width, Const) or step > width.value or not _runs(extent, ctx):
             return None
-        width = sym.simplify(sym.add(sym.mul(sym.sub(extent, 1), slope), width), ctx)
+        width = sym.simplify(sym.add(sym.mul(sym.sub(extent, 1), step), width), ctx)
     starts: dict[Var, Expr] = {loop.var: loop.start for loop in ended.values()}
     first = sym.simplify(sym.substitute(placed.index, starts), ctx)
     return first, sym.simplify(sym.add(first, width), ctx)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilewright import sym
-from tilewright.sym import TRUE, ZERO, Const, Expr, Select, Var
+from tilewright.sym import TRUE, ZERO, Const, Expr, Select, Var, const
 from tilewright.tensor.ir import (
     SERIAL,
     SPATIAL,
@@ -242,7 +242,7 @@ def _depends_on(values: list[Expr], window: Var, tap: Var, factors: tuple[int, i
 
 def _is_inside(found: _Merge, ctx: sym.Context) -> bool:
     """Whether what is read exists also where there is no window at all."""
-    if found.step == found.tap.extent or sym.prove(sym.le(1, found.window.extent), ctx):
+    if const(found.step) is found.tap.extent or sym.prove(sym.le(1, found.window.extent), ctx):
         return True
     place = sym.var("place")
     ranges = {it.var: (ZERO, it.extent) for it in found.block.iters}
