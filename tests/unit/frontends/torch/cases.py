@@ -576,6 +576,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "exponential": (torch.linalg.matrix_exp, (_f(2, 4, 4),)),
     },
     "complex": {
+        "to its own type": (lambda x: x.to(torch.cfloat).mul(2).abs(), (COMPLEX,)),
         "arithmetic": (lambda a, b: (a * b, a / b, a + 2, a - 1j, a @ b.mT), (COMPLEX, COMPLEX2)),
         "parts": (lambda a: (a.real, a.imag, a.abs(), a.angle(), a.conj() * 1), (COMPLEX,)),
         "functions": (lambda a: (a.exp(), a.log(), a.sqrt(), a**3, a.reciprocal()), (COMPLEX,)),
