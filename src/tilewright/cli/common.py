@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
 LIBRARIES = (".so", ".dylib")
 
-Model = Annotated[Path, typer.Argument(help="An .onnx file, a graph as .tw text, or a saved .so.")]
+Model = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, a graph as .tw text, a saved .so.")]
 Target = Annotated[str, typer.Option(help="What to compile for, as in `tilewright targets`.")]
 Threads = Annotated[int, typer.Option(min=0, help="Threads; 0 means all cores.")]
 Precision = Annotated[str, typer.Option(help="The arithmetic of f32 models.")]
@@ -139,7 +139,7 @@ def read_module(
     precision: str = "f32",
     without: Sequence[str] | None = None,
 ) -> Module:
-    """A model compiled, or loaded if it was saved."""
+    """A model compiled, or loaded if it was saved; it gives its outputs as a tuple."""
     if path.suffix in LIBRARIES:
         loaded = load(path)
         if not isinstance(loaded, Module):
@@ -157,7 +157,7 @@ def read_module(
             precision=precision,
             without=tuple(without or ()),
             progress=move,
-        )
+        ).flat
 
 
 # --------------------------------------------------------------------------- inputs

@@ -94,6 +94,12 @@ class Module:
     def name(self) -> str:
         return "model"
 
+    @property
+    def flat(self) -> Module:
+        """The module that takes `inputs` and gives a tuple of `outputs`, for whoever knows no more
+        of a model than those: itself, unless it is called in the structure of another library."""
+        return self
+
     def __call__(
         self,
         *args: Any,

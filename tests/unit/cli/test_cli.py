@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from onnx import numpy_helper, parser
 from typer.testing import CliRunner
 
@@ -100,6 +101,36 @@ def test_run_takes_tensor_functions_too(tmp_path):
     assert told["outputs"][0]["shape"] == [5]
     assert told["check"][0]["same"]
     assert report("run", path, "--interp")["outputs"][0]["shape"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("results", "outputs"),
+    [
+        (lambda y: y, 1),
+        (lambda y: (y, y.relu()), 2),
+        (lambda y: {"a": y, "b": [y + 1, y * 2]}, 3),
+    ],
+    ids=["one output", "a tuple", "a dict"],
+)
+def test_exported_programs_are_run_measured_and_inspected(results, outputs, tmp_path):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+
+        def forward(self, x):
+            return results(self.layer(x))
+
+    net, x, program = Net().eval(), torch.randn(2, 4), tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(net, (x,)), program)
+    np.savez(tmp_path / "in.npz", x=x.numpy())
+    done = report("run", program, "--check", "--inputs", tmp_path / "in.npz")
+    assert [one["same"] for one in done["check"]] == [True] * outputs
+    want = [each.detach().reshape(-1) for each in torch.utils._pytree.tree_leaves(net(x))]
+    for one, array in zip(done["outputs"], want, strict=True):
+        np.testing.assert_allclose(one["first"], array, rtol=1e-5, atol=1e-6)
+    assert report("bench", program, "--seconds", 0)["runs"]["tilewright"]["calls"] == 3
+    assert len(report("inspect", program)["outputs"]) == outputs
 
 
 def test_run_prints_a_table(path):

@@ -85,6 +85,10 @@ class TorchModule(Module):
         self._runtime = inner._runtime
 
     @property
+    def flat(self) -> Module:
+        return self.inner
+
+    @property
     def inside(self) -> Any:
         """What the module was made of."""
         return self.inner.inside  # type: ignore[attr-defined]
