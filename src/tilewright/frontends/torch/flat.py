@@ -24,7 +24,7 @@ from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.sizes import symbols_of
 from tilewright.frontends.torch.tensors import PARTS, dtype_of
 from tilewright.frontends.torch.views import Step, base_of, steps_to
-from tilewright.graph import Builder, Module, Value
+from tilewright.graph import Builder, Graph, Module, Value
 from tilewright.graph.types import TensorType
 from tilewright.sym import size
 
@@ -252,20 +252,33 @@ class _Trial(Importer):
         super().__init__("the graph")
         self.refuse = refuse
         self.found: dict[fx.Node, str] = {}
+        self.depth = 0  # of bodies: what one cannot do, the node that holds it cannot
+
+    def body(self, module: fx.GraphModule, params: Sequence[TensorType], outer: Builder) -> Graph:
+        self.depth += 1
+        try:
+            return super().body(module, params, outer)
+        finally:
+            self.depth -= 1
 
     def node(self, node: fx.Node, builder: Builder, env: Env) -> None:
+        if self.depth:
+            if self.refuse(node):
+                raise Skip(f"operator {node.target}")
+            super().node(node, builder, env)
+            return
         if self.refuse(node):
             self.found[node] = f"operator {node.target}"
             env[node] = self.stand_in(node, builder)
             return
-        before = sum(len(nodes) for nodes in self.problems.values())
+        before = self.counts()
         try:
             super().node(node, builder, env)
         except TilewrightError as error:
             self.found[node] = error.message
         else:
-            if sum(len(nodes) for nodes in self.problems.values()) > before:
-                self.found[node] = list(self.problems)[-1]
+            if lacking := [*(self.counts() - before)]:
+                self.found[node] = lacking[-1]  # those before it are of nodes inside
         if node not in env:
             env[node] = self.stand_in(node, builder)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,6 +149,10 @@ class Importer:
             message = f"{node.target} cannot be read: {type(error).__name__}: {error}"
             raise UserError("TW1110", message, loc) from error
 
+    def counts(self) -> Counter[str]:
+        """How many nodes each problem has."""
+        return Counter({reason: len(nodes) for reason, nodes in self.problems.items()})
+
     def translate(self, node: fx.Node, builder: Builder, env: Env, loc: Loc) -> Any:
         """What a node gives."""
         meta = node.meta.get("val")
@@ -227,7 +232,11 @@ class Importer:
             if node.op == "get_attr":
                 env[node] = self.attribute(module, node, builder)
         held, self.checks = self.checks, []
-        results = [self.as_value(each, builder) for each in self.run(module.graph, env, builder)]
+        before = self.counts()
+        made = self.run(module.graph, env, builder)
+        if lacking := [*(self.counts() - before)]:
+            raise Skip("; ".join(lacking))
+        results = [self.as_value(each, builder) for each in made]
         results = self.guarded(results, builder)
         self.checks = held
         return builder.graph(*results, name="body")

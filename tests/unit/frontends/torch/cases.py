@@ -30,6 +30,7 @@ def _b(*shape: int) -> torch.Tensor:
 X, Y = _f(3, 5), _f(3, 5)
 NAN = torch.tensor([1.0, float("nan"), -0.0, float("inf"), -float("inf"), 2.5])
 IMAGE = _f(2, 4, 9, 8)
+HEADS = (_f(1, 3, 5, 8), _f(1, 3, 5, 8), _f(1, 3, 5, 8))
 I64, BITS = _i(3, 5), _b(3, 5)
 
 SPAN = torch.linspace(-20, 20, 41)
@@ -65,10 +66,13 @@ def _sloped(score: torch.Tensor, b: Any, h: Any, m: Any, n: Any) -> torch.Tensor
     return score + SLOPES[h] * (m - n)
 
 
-def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it runs without torch.compile
-        return flex_attention(q, k, v, score_mod=_sloped, enable_gqa=True)
+def _attended(score: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it runs without torch.compile
+            return flex_attention(q, k, v, score_mod=score, enable_gqa=True)
+
+    return run
 
 
 FAMILIES: dict[str, dict[str, Case]] = {
@@ -134,8 +138,24 @@ FAMILIES: dict[str, dict[str, Case]] = {
     },
     "flex attention": {
         "scores with slopes, heads that share keys": (
-            _attended,
+            _attended(_sloped),
             (_f(2, 2, 6, 8), _f(2, 1, 7, 8), _f(2, 1, 7, 8)),
+        ),
+        "scores that are capped": (
+            _attended(lambda score, b, h, i, j: 20 * torch.tanh(score / 20)),
+            HEADS,
+        ),
+        "scores and a number of each head": (
+            _attended(lambda score, b, h, i, j: score + 0.1 * h),
+            HEADS,
+        ),
+        "slopes that are computed": (
+            _attended(lambda score, b, h, i, j: score + torch.exp2(-(h + 1) * 8.0 / 2) * (i - j)),
+            HEADS,
+        ),
+        "a mask in the scores": (
+            _attended(lambda score, b, h, i, j: torch.where(i >= j, score + 0.1 * h, -torch.inf)),
+            HEADS,
         ),
     },
     "elementwise": {

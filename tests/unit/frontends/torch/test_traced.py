@@ -43,12 +43,17 @@ def drawn(x: torch.Tensor) -> torch.Tensor:
     return x + torch.rand_like(x)
 
 
+@torch.library.custom_op("tilewright_test::factored", mutates_args=())
+def factored(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.ldl_factor(x)[0] + 1
+
+
 @torch.library.custom_op("tilewright_test::less", mutates_args=())
 def less(x: torch.Tensor, by: float = 3.0, *, times: float = 2.0) -> torch.Tensor:
     return (x - by) * times
 
 
-for each in (by_numpy, drawn):
+for each in (by_numpy, drawn, factored):
     each.register_fake(torch.empty_like)
 less.register_fake(lambda x, by=3.0, *, times=2.0: torch.empty_like(x))
 
@@ -131,6 +136,20 @@ def test_why_python_has_no_trace_is_told():
 def test_python_that_does_more_than_call_operators_is_refused(function):
     with pytest.raises(Unsupported, match=r"reads tensors by numpy|random numbers"):
         import_program(Called(function), (torch.randn(3, 5),))
+
+
+def test_what_is_lacking_inside_is_told_with_the_line_that_calls_it():
+    model, x = Called(factored), torch.eye(3)
+    with pytest.raises(Unsupported, match=r"operator aten\.linalg_ldl_factor_ex") as raised:
+        import_program(model, (x,))
+    assert raised.value.message.count("test_traced.py:") == 2  # of the call, and of what it does
+    compiled = torch.compile(model, backend=tilewright, options={"fallback": "error"})
+    with pytest.raises(Unsupported, match=r": operator aten\.linalg_ldl_factor_ex\n"):
+        compiled(x)
+    torch._dynamo.reset()
+    with pytest.warns(UserWarning, match="no code for tilewright_test.factored.default: PyTorch"):
+        made = torch.compile(model, backend=tilewright)(x)
+    torch.testing.assert_close(made, model(x))
 
 
 def test_python_that_sizes_may_decide_in_is_refused():

@@ -16,7 +16,6 @@ from tilewright.base.dtype import DType
 from tilewright.base.errors import UserError
 from tilewright.base.loc import Loc
 from tilewright.frontends.common.emit import Emitter
-from tilewright.frontends.common.report import Problems
 from tilewright.frontends.torch.sizes import Sizes
 from tilewright.frontends.torch.tensors import PARTS, dtype_of
 from tilewright.graph import Builder, Graph, Value
@@ -30,7 +29,6 @@ Scalar = int | float | bool | Expr | Value  # a number: known, of sizes, or comp
 class Bodies(Protocol):
     """The part of the importer that rules for control flow need."""
 
-    problems: Problems
     sizes: Sizes
     numbers: dict[Expr, Value]
 

@@ -247,7 +247,8 @@ def _within(bound: Scalar, of: DType) -> Scalar:
 
 
 def _to_copy(node: Context) -> Value:
-    return convert(node, node["self"], node.to)
+    x = node.get("self")  # a number, where an operator is traced on one
+    return convert(node, x, node.to) if isinstance(x, Value) else node.value(x, node.to)
 
 
 def convert(node: Context, x: Value, to: DType) -> Value:

@@ -56,6 +56,8 @@ def traced(function: Callable[..., Any]) -> Rule:
             return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
         module = _trace(run, [fakes[at] for at in places])
+        for each in module.graph.nodes:  # where the user's program has it
+            each.meta.setdefault("stack_trace", node.node.meta.get("stack_trace"))
         body = body_of(node, module, [value.tensor for value in values])
         rest = iter(inlined(node, body, values))
         structure, are_tensors = made_of
