@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
 LIBRARIES = (".so", ".dylib")
 
-Model = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, a graph as .tw text, a saved .so.")]
+Model = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, a .tw graph, or a saved .so.")]
 Target = Annotated[str, typer.Option(help="What to compile for, as in `tilewright targets`.")]
 Threads = Annotated[int, typer.Option(min=0, help="Threads; 0 means all cores.")]
 Precision = Annotated[str, typer.Option(help="The arithmetic of f32 models.")]
