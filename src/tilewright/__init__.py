@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilewright.codegen.build import CompiledFunction, build
     from tilewright.driver.compile import compile
     from tilewright.driver.load import load
+    from tilewright.frontends.onnx.export import to_onnx
     from tilewright.ort import (
         ExecutionMode,
         GraphOptimizationLevel,
@@ -46,6 +47,7 @@ _HOMES = {
     "build": "codegen.build",
     "compile": "driver.compile",
     "load": "driver.load",
+    "to_onnx": "frontends.onnx.export",
     "Array": "runtime.array",
     "array": "runtime.array",
     "empty": "runtime.array",
@@ -94,6 +96,7 @@ __all__ = [
     "set_threads",
     "te",
     "tensor",
+    "to_onnx",
     "tune",
 ]
 

@@ -10,7 +10,7 @@ PARTS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "Whole models",
         "From a file to native code, and back from a saved library.",
         "tilewright",
-        ("compile", "load", "Module", "profile", "set_threads"),
+        ("compile", "load", "Module", "profile", "set_threads", "to_onnx"),
     ),
     "arrays": (
         "Arrays",

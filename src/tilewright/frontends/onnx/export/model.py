@@ -25,7 +25,15 @@ LATER_OPERATORS = {"bitcast": (26, 13), "cumprod": (26, 13)}
 
 
 def to_onnx(module: Module, name: str = "model") -> onnx.ModelProto:
-    """The model at whatever stage it is; `onnx.checker` accepts what this gives."""
+    """A graph as an ONNX model, at whatever stage it is; `onnx.checker` accepts what this gives.
+
+    Examples:
+        >>> import tilewright as tw
+        >>> from tilewright import graph
+        >>> module = graph.parse("graph @main(%x: f32[2]) { %y = neg(%x) return %y }")
+        >>> [node.op_type for node in tw.to_onnx(module).graph.node]
+        ['Neg', 'Identity']
+    """
     module = nest_switches(module, PassContext())
     main = module.main
     opset, ir_version = _versions(module)
