@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from tilewright.base.errors import TilewrightError, Unsupported
-from tilewright.plugins.torch import tilewright
+from tilewright.plugins.torch import report, tilewright
 from tilewright.plugins.torch.graphs import NativeGraph
 
 REFUSE = {"fallback": "error", "threads": 1}
@@ -166,6 +166,22 @@ def test_inputs_whose_sizes_multiply_are_left_to_pytorch_or_refused():
 def test_fallback_error_refuses():
     with pytest.raises(TilewrightError, match="linalg_ldl_factor"):
         torch.compile(with_factors, backend=tilewright, options=REFUSE)(torch.randn(4, 4))
+
+
+def test_what_fell_back_is_reported_with_reasons_and_lines():
+    made = torch.compile(with_factors, backend=tilewright)
+    with pytest.warns(UserWarning, match="linalg_ldl_factor"):
+        made(torch.randn(4, 4))
+    found = [graph for graph in report().graphs if graph.fallbacks]
+    (fallback,) = found[-1].fallbacks
+    assert fallback.operator == "aten.linalg_ldl_factor_ex.default"
+    assert fallback.reason == "operator aten.linalg_ldl_factor_ex"
+    first = with_factors.__code__.co_firstlineno
+    (path, line) = fallback.lines[0].rsplit(":", 1)
+    assert path == __file__
+    assert first < int(line) <= first + 5
+    assert found[-1].operators > 1
+    assert f"{fallback.operator}: {fallback.reason} ({fallback.lines[0]}" in str(report())
 
 
 def _joined(p, q):

@@ -333,7 +333,7 @@ def rule_name(target: Any) -> str:
 
 def location(model: str, node: fx.Node) -> Loc:
     """The line of the user's program a node comes from, and the node."""
-    return fuse(*_file(node), ModelNode(model, node.name))
+    return fuse(*lines_of(node), ModelNode(model, node.name))
 
 
 def _is_read(node: fx.Node, at: int) -> bool:
@@ -341,10 +341,11 @@ def _is_read(node: fx.Node, at: int) -> bool:
     return any(user.target is not operator.getitem or user.args[1] == at for user in node.users)
 
 
-def _file(node: fx.Node) -> list[File]:
+def lines_of(node: fx.Node) -> list[File]:
+    """The line of the user's program that a node comes from; none where that is not known."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return [File(path, int(line)) for path, line in frames[-1:]]
 
 
 def _place(node: fx.Node) -> str:
-    return " at ".join([node.name, *(str(place) for place in _file(node))])
+    return " at ".join([node.name, *(str(place) for place in lines_of(node))])

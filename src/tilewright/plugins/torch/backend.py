@@ -24,6 +24,7 @@ from tilewright.base.errors import UserError
 from tilewright.frontends.torch.decompositions import under_autograd
 from tilewright.plugins.torch.graphs import CompiledGraph
 from tilewright.plugins.torch.recurrent import keep_whole
+from tilewright.plugins.torch.report import note
 
 EAGER, ERROR = "eager", "error"
 
@@ -82,6 +83,7 @@ def tilewright(
                 threads=chosen.threads,
                 cache=chosen.cache,
             )
+            note(made)
             if inference and not made.without and len(inputs) == len(examples) and is_bare(about):
                 bare.append(made)
             return make_boxed_func(made)
