@@ -51,7 +51,12 @@ def _product(
 
 def _matmul(use: Use, a: Tensor, b: Tensor) -> Tensor:
     read = te.round_tf32 if use["tf32"] else wide
-    return _product(use, a, b, lambda i, j: read(a[tuple(i)]) * read(b[tuple(j)]))
+
+    def term(i: Sequence[Expr], j: Sequence[Expr]) -> Expr:
+        left = read(a[tuple(i)])
+        return left * te.cast(read(b[tuple(j)]), left.dtype)
+
+    return _product(use, a, b, term)
 
 
 def less_zero(value: Expr, zero: Expr | None) -> Expr:

@@ -100,6 +100,26 @@ def test_an_exported_program_is_saved_and_loaded(tmp_path):
     np.testing.assert_allclose(again, want.numpy(), rtol=2e-5, atol=2e-5)
 
 
+class Bytes(nn.Module):
+    def __init__(self, columns: int, rows: int):
+        super().__init__()
+        self.register_buffer("w", torch.randint(-128, 128, (rows, columns), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(rows) / 100)
+
+    def forward(self, x):
+        return torch.ops.aten._weight_int8pack_mm(x, self.w, self.scales).relu()
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_weights_of_eight_bits_are_read_as_they_are_by_few_rows(rows):
+    model, x = Bytes(512, 768), torch.randn(rows, 512)
+    compiled = tw.compile(model, args=(x,), threads=1)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+    held = sum(array.nbytes for array in compiled.inside.program.module.constants.values())
+    few, scales = model.w.nbytes, model.scales.nbytes
+    assert held == scales + (few if rows == 1 else 4 * few)
+
+
 def test_recurrent_layers_are_native():
     model, x = Recurrent().eval(), torch.randn(2, 7, 4)
     compiled = tw.compile(model, args=(x,), threads=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import I32, DType
+from tilewright.base.dtype import F32, I8, I32, DType
 from tilewright.base.tf32 import round_tf32
 from tilewright.graph.op import (
     COMPLEX,
@@ -40,8 +40,15 @@ def product_shape(call: Call) -> tuple[Expr, ...]:
     return (*stack, *rows, *columns)
 
 
+def is_packed(weights: DType, by: DType) -> bool:
+    """Whether a matmul reads weights as they are stored, and multiplies them as another type."""
+    return by is F32 and weights.is_int and weights.bits == I8.bits
+
+
 def _matmul_type(call: Call) -> tuple[Type, ...]:
-    check_one_dtype(call)
+    a, b = call.tensor(0).dtype, call.tensor(1).dtype
+    if not is_packed(b, a):
+        check_one_dtype(call)
     return (TensorType(call["to"] or call.tensor(0).dtype, product_shape(call)),)
 
 
@@ -54,7 +61,8 @@ def wide(array: Array) -> Array:
 def _matmul(call: Call, a: Array, b: Array) -> Array:
     to = a.dtype if call["to"] is None else call["to"].numpy
     read = round_tf32 if call["tf32"] else wide
-    return np.asarray(np.matmul(read(a), read(b))).astype(to)
+    left = read(a)
+    return np.asarray(np.matmul(left, read(b).astype(left.dtype, copy=False))).astype(to)
 
 
 def _matmul_integer_type(call: Call) -> tuple[Type, ...]:
@@ -129,7 +137,8 @@ OPS = (
         "matmul",
         "The product of matrices or stacks of them; a vector is a row on the left, a column on "
         "the right. Sums of small floats are rounded once, to the type `to`, or else theirs. With "
-        "`tf32`, operands of f32 are rounded to ten bits of mantissa.",
+        "`tf32`, operands of f32 are rounded to ten bits of mantissa. By f32, b may be integers of "
+        "eight bits: the f32 that they are.",
         (Input("a", NUMBER), Input("b", NUMBER)),
         _matmul_type,
         _matmul,

@@ -2,13 +2,14 @@
 
 A result may be as large as the constants it comes from, or `limit` bytes: weights are transposed
 at compile time, but a small constant is not spread over a large tensor. Weights of few bits grow to
-the numbers they stand for. A branch whose condition
-is constant takes the place of its `if`.
+the numbers they stand for, but large ones that matmuls alone read as floats: whether these stay as
+they are is decided by `upcast_matmuls`. A branch whose condition is constant takes the place of its
+`if`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import as_arrays
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.control import BRANCHES, branch_of
+from tilewright.graph.ops.linalg import is_packed
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import (
     Edit,
@@ -30,6 +32,7 @@ from tilewright.graph.visit import (
     map_graphs,
     rewrite_by,
     same_sizes,
+    users,
 )
 
 Array = np.ndarray[Any, Any]
@@ -44,6 +47,7 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
 
     def make_rule(graph: Graph) -> Rule:
         known: dict[Value, Array] = {}
+        readers = users(graph)
 
         def rule(node: Node) -> Instead | None:
             if node.op == "constant":
@@ -52,6 +56,8 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
             if node.op in BRANCHES and node.inputs[0] in known:
                 chosen = branch_of(node.op, known[node.inputs[0]], len(node.bodies))
                 return inlined(node, node.bodies[chosen], node.inputs[1:])
+            if is_packed_weight(node, readers) and _bytes(node.output) > limit:
+                return None
             arrays = _computed(node, known, limit)
             if arrays is None:
                 return None
@@ -81,7 +87,7 @@ def _computed(node: Node, known: dict[Value, Array], limit: int) -> list[Array] 
         given *= 8
     for value in node.outputs:
         shape = value.type.static_shape if isinstance(value.type, TensorType) else None
-        if shape is not None and _bytes(value, shape) > max(given, limit):
+        if shape is not None and _bytes(value) > max(given, limit):
             return None
         if shape is None and (not isinstance(value.type, TensorType) or given > limit):
             return None  # its size is known afterwards only
@@ -104,7 +110,20 @@ def _computed(node: Node, known: dict[Value, Array], limit: int) -> list[Array] 
     return [np.ascontiguousarray(array).reshape(array.shape) for array in made]
 
 
-def _bytes(value: Value, shape: tuple[int, ...]) -> int:
+def is_packed_weight(node: Node, readers: Mapping[Value, Sequence[Node]]) -> bool:
+    """Whether integers of few bits become floats only to be the second operand of matmuls."""
+    given = node.inputs[0] if node.op == "cast" else None
+    if given is None or not is_packed(given.tensor.dtype, node.output.tensor.dtype):
+        return False
+    found = readers.get(node.output, ())
+    return bool(found) and all(
+        each.op == "matmul" and each.inputs[1] is node.output is not each.inputs[0]
+        for each in found
+    )
+
+
+def _bytes(value: Value) -> int:
+    shape = value.tensor.static_shape or ()
     return int(np.prod(shape, dtype=np.int64)) * value.tensor.dtype.size_bytes
 
 

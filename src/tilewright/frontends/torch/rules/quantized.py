@@ -146,10 +146,9 @@ def _one(node: Context, x: Value, to: DType) -> Value:
 
 def _int8_product(node: Context) -> Value:
     """x times the transpose of weights of eight bits, each row with a scale."""
-    x, of = node["self"], node.to
-    weight = node.emit("dequantize", node["mat2"], node.cast(node["scales"], F32), to=F32, axis=0)
-    made = node.emit("matmul", node.cast(x, F32), transpose(node, weight, (1, 0)))
-    return node.cast(made, of)
+    weight = node.cast(transpose(node, node["mat2"], (1, 0)), F32)
+    made = node.emit("matmul", node.cast(node["self"], F32), weight)
+    return node.cast(node.emit("mul", made, node.cast(node["scales"], F32)), node.to)
 
 
 def _int4_product(node: Context) -> Value:

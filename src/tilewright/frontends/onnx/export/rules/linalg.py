@@ -17,8 +17,8 @@ from tilewright.sym import Const, Expr
 def _matmul(e: Emitter, node: Node) -> str:
     names, of, to = e.inputs(node), of_input(node), node.outputs[0].tensor.dtype
     work = to if to is not of else wide_type(of)
-    if work is not of:
-        names = [e.cast(name, work) for name in names]
+    each = [value.tensor.dtype for value in node.inputs if value is not None]
+    names = [x if is_ is work else e.cast(x, work) for x, is_ in zip(names, each, strict=True)]
     made = e.emit("MatMul", *names)
     return made if work is to else e.cast(made, to)
 
