@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from tilewright.base.errors import CompilerBug, TilewrightError, Unsupported, UserError
 
@@ -42,6 +43,10 @@ class ModelLoaded(TilewrightError, RuntimeError):
 
 class NotImplemented(Unsupported):
     """What does not exist here, by its name."""
+
+
+class AbsentModule(NotImplemented, ImportError):
+    """A module that does not exist here: programs that can do without one go on."""
 
 
 class InvalidGraph(UserError):
@@ -121,6 +126,23 @@ def loading() -> Iterator[None]:
         raise as_loading(error) from error
 
 
-def absent(name: str, help: str = "") -> NotImplemented:
+def absent(
+    name: str, help: str = "", kind: type[NotImplemented] = NotImplemented
+) -> NotImplemented:
     """The error for a part of ONNX Runtime that does not exist here."""
-    return NotImplemented("TW6040", f"{name} does not exist in tilewright.ort", help=help)
+    return kind("TW6040", f"{name} does not exist in tilewright.ort", help=help)
+
+
+class Absent:
+    """A name that can be imported; whatever is done with it raises the error."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise absent(self.__name__)
+
+    def __getattr__(self, member: str) -> NoReturn:
+        if member.startswith("__"):  # what Python itself looks for
+            raise AttributeError(member)
+        raise absent(f"{self.__name__}.{member}")

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import tilewright as tw
 from tilewright.base.host import host_machine
 from tilewright.cli import app
+from tilewright.cli.ort import SessionRecord, _row
 from tilewright.driver import calibrate
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -330,3 +331,11 @@ def test_what_onnxruntime_would_have_taken_is_told(path, tmp_path):
     good = json.loads(told.read_text())["sessions"][0]
     assert good["theirs_s"] > 0
     assert good["saved_s"] == pytest.approx(3 * (good["theirs_s"] - good["ours_s"]))
+
+
+def test_a_ratio_is_of_the_two_times_shown_beside_it():
+    one = SessionRecord("net.onnx", 0.5, 4, 0.02, ours_s=0.002, theirs_s=0.003)
+    assert _row(one) == (
+        *("net.onnx", "0.5", "4", "5.00"),
+        *("2.00", "3.00", "1.50", "0.00", "nothing"),
+    )

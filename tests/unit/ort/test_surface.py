@@ -1,5 +1,6 @@
 """Every public name of onnxruntime is here, with the same numbers and the same members."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import tilewright
 from tilewright import ort
+from tilewright.ort import installed
 from tilewright.ort.capi import onnxruntime_pybind11_state as state
 from tilewright.ort.environment import INTERFACE
+from tilewright.ort.errors import Absent
 
 theirs = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
 
@@ -48,6 +51,51 @@ def test_every_public_name_is_here():
     assert len(public(theirs)) >= 62
     missing = [name for name in public(theirs) if not hasattr(ort, name)]
     assert missing == []
+
+
+def test_every_name_of_the_native_module_is_here_and_says_what_it_lacks():
+    from onnxruntime.capi import onnxruntime_pybind11_state as real
+
+    missing = [name for name in public(real) if not hasattr(state, name)]
+    assert missing == []
+    assert int(state.kSameAsRequested) == int(real.kSameAsRequested)
+    absent = {name: value for name, value in vars(state).items() if isinstance(value, Absent)}
+    assert set(absent) <= set(public(real))
+    for name, value in absent.items():
+        with pytest.raises(state.NotImplemented, match=rf"TW6040.*: {name} does not exist"):
+            value()
+    with pytest.raises(state.NotImplemented, match=r"TW6040.*: schemadef\.OpSchema does"):
+        state.schemadef.OpSchema  # noqa: B018
+
+
+MODULES = ("backend", "datasets", "quantization", "tools", "transformers")
+
+
+def test_modules_in_python_are_those_of_the_installed_onnxruntime():
+    program = f"""
+import importlib, sys, tilewright.ort
+sys.modules["onnxruntime"] = tilewright.ort
+for name in {MODULES}:
+    print(importlib.import_module("onnxruntime." + name).__file__)
+import onnxruntime
+from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization.calibrate import CalibraterBase
+assert quantize_dynamic.__globals__["__name__"] == "onnxruntime.quantization.quantize"
+assert sys.modules["onnxruntime.quantization.calibrate"].onnxruntime is tilewright.ort
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    folder = Path(theirs.__file__).parent
+    assert done.stdout.split() == [str(folder / name / "__init__.py") for name in MODULES]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_that_nobody_has_installed_are_named(name, monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ImportError, match=f"TW6040.*: onnxruntime.{name} does not exist"):
+        installed.hand_over(f"tilewright.ort.{name}")
 
 
 def test_every_member_of_every_class_is_here():

@@ -50,6 +50,7 @@ from tilewright.ort.environment import (
     unregister_execution_provider_library,
 )
 from tilewright.ort.errors import (
+    Absent,
     DeviceReset,
     EngineError,
     EPFail,
@@ -79,6 +80,33 @@ from tilewright.ort.values import (
     SparseTensor,
     copy_tensors,
 )
+
+kNextPowerOfTwo = ArenaExtendStrategy.kNextPowerOfTwo  # noqa: N816  (their names)
+kSameAsRequested = ArenaExtendStrategy.kSameAsRequested  # noqa: N816
+
+OrtDeviceEpIncompatibilityReason = Absent("OrtDeviceEpIncompatibilityReason")
+SessionObjectInitializer = Absent("SessionObjectInitializer")
+SparseBlockSparseView = Absent("SparseBlockSparseView")
+get_all_operator_schema = Absent("get_all_operator_schema")
+get_all_opkernel_def = Absent("get_all_opkernel_def")
+get_compatibility_info_from_model = Absent("get_compatibility_info_from_model")
+get_compatibility_info_from_model_bytes = Absent("get_compatibility_info_from_model_bytes")
+get_hardware_device_ep_incompatibility_details = Absent(
+    "get_hardware_device_ep_incompatibility_details"
+)
+get_model_compatibility_for_ep_devices = Absent("get_model_compatibility_for_ep_devices")
+get_registered_ep_kernel_defs = Absent("get_registered_ep_kernel_defs")
+get_session_initializer = Absent("get_session_initializer")
+is_dlpack_uint8_tensor = Absent("is_dlpack_uint8_tensor")
+opkernel = Absent("opkernel")
+pack_fp4_weights_for_cuda_moe_gemm = Absent("pack_fp4_weights_for_cuda_moe_gemm")
+quantize_matmul_2bits = Absent("quantize_matmul_2bits")
+quantize_matmul_4bits = Absent("quantize_matmul_4bits")
+quantize_matmul_8bits = Absent("quantize_matmul_8bits")
+quantize_matmul_bnb4 = Absent("quantize_matmul_bnb4")
+quantize_qdq_matmul_2bits = Absent("quantize_qdq_matmul_2bits")
+quantize_qdq_matmul_4bits = Absent("quantize_qdq_matmul_4bits")
+schemadef = Absent("schemadef")
 
 
 def get_default_session_options() -> SessionOptions:
