@@ -1,7 +1,7 @@
 """What became of the graphs that torch.compile handed over: which operators PyTorch runs, and why.
 
-    compiled(x)
-    print(tilewright.plugins.torch.report())
+compiled(x)
+print(tilewright.plugins.torch.report())
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Report:
     def __str__(self) -> str:
         told = [f"{len(self.graphs)} graphs"]
         for at, graph in enumerate(self.graphs):
-            told.append(f"graph {at}: {graph.operators} operators, {len(graph.fallbacks)} fall back")
+            told.append(
+                f"graph {at}: {graph.operators} operators, {len(graph.fallbacks)} fall back"
+            )
             for each in graph.fallbacks:
                 where = f" ({', '.join(each.lines)})" if each.lines else ""
                 told.append(f"  {each.operator}: {each.reason}{where}")
