@@ -67,7 +67,7 @@ CHANGES = (_in_place, _behind_autograd, _replaced, _loaded, _other_memory)
 
 
 @pytest.mark.parametrize("order", [CHANGES, CHANGES[::-1]], ids=["one way", "the other"])
-def test_changed_weights_are_never_used_stale(order):
+def test_weights_that_change_whole_are_noticed_by_the_next_call(order):
     net = Net().eval()
     compiled = torch.compile(net, backend=tilewright, options=REFUSE)
     x = torch.randn(2, 3, 8, 8)
