@@ -48,7 +48,7 @@ from tilewright.driver.sizes import (
     sizes_to_measure,
     with_sizes,
 )
-from tilewright.driver.tuning.graph_choices import TimedJob, measure_choices
+from tilewright.driver.tuning.graph_choices import TimedJob, measure_choices, unmeasured
 from tilewright.driver.tuning.inputs import Sizes, placements, random_arrays, size_sets
 from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
 from tilewright.driver.unfuse import unfuse_foreign
@@ -64,12 +64,12 @@ from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.stateful import StatefulModule
 from tilewright.sym import Const
-from tilewright.tune.budget import Budget
+from tilewright.tune.budget import Budget, Deadline, Late
 from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.fleet import Fleet
 from tilewright.tune.reader import Reader
 from tilewright.tune.record import Time
-from tilewright.tune.stats import Paired
+from tilewright.tune.stats import LEAST_PAIRS, Paired
 from tilewright.tune.tuner import Outcome, Snapshot
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tilewright")
 NAME = "model"
 CHOICES_PAIRS = 15  # of runs without and with what was measured, of modules that are built twice
-CHOICES_SHARE = 0.2  # of a budget of tuning, for what graph passes choose between
+CHOICES_SHARE = 0.3  # of a budget of tuning, for what graph passes choose between;
+COMPARED_SHARE = 0.1  # thereof for the model without and with what was measured, at least,
+COMPARED_BUILDS = 3  # and what it takes to build it that often, beyond the first time
 NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 
 
@@ -327,33 +329,12 @@ class ChoicesTuned:
 def choices_tuned(
     module: ir.Module, target: Target, settings: Options, budget: Budget
 ) -> ChoicesTuned:
-    """Measure what passes choose between; who tells them, and what is left of the budget.
-
-    Times are kept only where the model that comes of them is faster, or the same: all of them, or
-    those that do not tell about fusion.
-    """
+    """Measure what passes choose between; who tells them, and what is left of the budget."""
     begin = time.monotonic()
-    costs = kernel_costs(target, settings)
-    costs.asked = []
-    optimize(module, target, settings, PassContext(target=target, costs=costs))
-    plain = replace(settings, tune=None, database="")
-    context = PassContext(target=target)
-
-    def build(candidate: ir.Module) -> Module:
-        steps = FUSED if candidate.stage == ir.CANONICAL else ()
-        return build_module(run_passes(candidate, steps, context), target, plain)
-
-    found = measure_choices(costs, build, CHOICES_SHARE * budget.seconds)
-    others = [each for each in found if not each.is_fused]
     kept: list[TimedJob] = []
     gain = Paired((), ())
-    for timed in (found, others) if len(others) < len(found) else (found,):
-        measured = kernel_costs(target, settings)
-        measured.times = with_times(timed, measured.times)
-        helps = choices_gain(module, target, settings, measured) if timed else None
-        if helps is not None:
-            kept, gain = timed, helps
-            break
+    with contextlib.suppress(Late):
+        kept, gain = helping_choices(module, target, settings, budget)
     if kept:
         records = open_records(settings)
         for each in kept:
@@ -378,6 +359,50 @@ def choices_tuned(
     )
 
 
+def helping_choices(
+    module: ir.Module, target: Target, settings: Options, budget: Budget
+) -> tuple[list[TimedJob], Paired]:
+    """Times of candidates with which the model is faster, or the same, and the gain: all that were
+    measured, or those that do not tell about fusion; none where there is no time to compare.
+
+    The whole model is built first: it is needed anyway, and tells what there is time for.
+    """
+    deadline = Deadline.after(CHOICES_SHARE * budget.seconds)
+    costs = kernel_costs(target, settings)
+    costs.asked = []
+    optimize(module, target, settings, PassContext(target=target, costs=costs))
+    if not unmeasured(costs):
+        return [], Paired((), ())
+    deadline.check()
+    begin = time.monotonic()
+    build_until(deadline, optimize(module, target, settings), target, settings)
+    builds_s = COMPARED_BUILDS * (time.monotonic() - begin)
+    measuring = Deadline(deadline.at - max(COMPARED_SHARE * budget.seconds, builds_s))
+    context = PassContext(target=target)
+
+    def build(candidate: ir.Module) -> Module:
+        steps = FUSED if candidate.stage == ir.CANONICAL else ()
+        return build_until(measuring, run_passes(candidate, steps, context), target, settings)
+
+    found = measure_choices(costs, build, measuring)
+    others = [each for each in found if not each.is_fused]
+    for timed in (found, others) if len(others) < len(found) else (found,):
+        measured = kernel_costs(target, settings)
+        measured.times = with_times(timed, measured.times)
+        helps = choices_gain(module, target, settings, measured, deadline) if timed else None
+        if helps is not None:
+            return timed, helps
+    return [], Paired((), ())
+
+
+def build_until(deadline: Deadline, module: ir.Module, target: Target, settings: Options) -> Module:
+    """A module that is only timed; Late as soon as a kernel is ready after the deadline."""
+    plain = replace(
+        settings, tune=None, database="", progress=lambda stage, count, total: deadline.check()
+    )
+    return build_module(replace(module, states=()), target, plain)
+
+
 def with_times(timed: Sequence[TimedJob], recorded: Measured | None) -> Measured | None:
     """Times that were measured now, or else before."""
     if not timed:
@@ -387,7 +412,7 @@ def with_times(timed: Sequence[TimedJob], recorded: Measured | None) -> Measured
 
 
 def choices_gain(
-    module: ir.Module, target: Target, settings: Options, costs: KernelCosts
+    module: ir.Module, target: Target, settings: Options, costs: KernelCosts, deadline: Deadline
 ) -> Paired | None:
     """The model without and with measured costs, in turns; nothing where that is the same model,
     None where it is not surely faster, or slower at any size or where its memory lies elsewhere."""
@@ -398,7 +423,6 @@ def choices_gain(
     after = optimize(module, target, settings, PassContext(target=target, costs=costs))
     if before == after:
         return Paired((), ())
-    plain = replace(settings, tune=None, database="")
     random = np.random.default_rng(16)
     inputs = [
         placed
@@ -407,25 +431,30 @@ def choices_gain(
     ]
     pairs: list[Paired] = []
     for order in ((0, 1), (1, 0)):  # the first that is built has the lower addresses
-        built = {
-            at: build_module(replace((before, after)[at], states=()), target, plain) for at in order
-        }
-        pairs += [in_turns(built[0], built[1], placed) for placed in inputs]
+        built = {at: build_until(deadline, (before, after)[at], target, settings) for at in order}
+        for placed in inputs:
+            rest_s = deadline.left / (2 * len(inputs) - len(pairs))
+            pairs.append(in_turns(built[0], built[1], placed, Deadline.after(rest_s)))
     whole = sum(pairs, Paired((), ()))
     return whole if whole.is_win and all(pair.gain >= 1.0 for pair in pairs) else None
 
 
-def in_turns(first: Module, second: Module, inputs: Sequence[Any]) -> Paired:
+def in_turns(first: Module, second: Module, inputs: Sequence[Any], deadline: Deadline) -> Paired:
     """Times of two modules that compute the same, in turns; a run that nobody times goes before
-    each, so that caches and threads are as the module itself leaves them."""
+    each, so that caches and threads are as the module itself leaves them. Fewer pairs where there
+    is less time; Late where these can tell nothing."""
     times: tuple[list[float], list[float]] = ([], [])
     for pair in range(CHOICES_PAIRS):
+        if deadline.left < 0.0:
+            break
         sides = ((0, first), (1, second))
         for side, run in sides if pair % 2 else sides[::-1]:
             run(*inputs)
             begin = time.perf_counter()
             run(*inputs)
             times[side].append(time.perf_counter() - begin)
+    if len(times[0]) < LEAST_PAIRS:
+        raise Late
     return Paired(tuple(times[0]), tuple(times[1]))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import dataclass
 
 from tilewright.base.errors import UserError
@@ -50,3 +51,27 @@ class Budget:
         if seconds <= 0:
             raise UserError("TW5001", f"a budget of {text!r} is not positive", help=_HELP)
         return Budget(seconds / 60.0)
+
+
+class Late(Exception):
+    """The time for something is up."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment until which something has to be done, by the clock that never goes back."""
+
+    at: float
+
+    @staticmethod
+    def after(seconds: float) -> Deadline:
+        return Deadline(time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds, fewer than none where it is over."""
+        return self.at - time.monotonic()
+
+    def check(self) -> None:
+        if self.left < 0.0:
+            raise Late

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,7 @@ from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.estimate import estimate_ns, weights_bytes
 from tilewright.sym import const
-from tilewright.tune.budget import Budget
+from tilewright.tune.budget import Budget, Deadline, Late
 from tilewright.tune.database import Database
 from tilewright.tune.record import Time
 from tilewright.tune.stats import Paired
@@ -205,12 +206,12 @@ def built(module):
 def test_choices_are_measured_as_kernels_and_remembered():
     costs = table(target=HOST, asked=[])
     run_passes(model(8, 16), (choose_winograd,), PassContext(target=HOST, costs=costs))
-    found = measure_choices(costs, built, seconds=60.0)
+    found = measure_choices(costs, built, Deadline.after(60.0))
     (group,) = costs.asked
     assert {each.job.key for each in found} == {costs.job(each).key for each in group}
     costs.times = driver.with_times(found, None)
     assert {price.source for price in costs.prices(group)} == {MEASURED}
-    assert measure_choices(costs, lambda each: pytest.fail("known"), 60.0) == []
+    assert measure_choices(costs, lambda each: pytest.fail("known"), Deadline.after(60.0)) == []
 
 
 SPREAD = """
@@ -229,7 +230,7 @@ def test_both_ways_to_fuse_are_measured_as_kernels_and_the_faster_is_taken():
     for candidate in group:
         (kernel,) = alone_module(candidate).main.nodes
         assert kernel.op == "fused"
-    found = measure_choices(costs, built, seconds=60.0)
+    found = measure_choices(costs, built, Deadline.after(60.0))
     assert [each.is_fused for each in found] == [True] * 3
     for slow, ops in (("together", [["exp"], ["add"]]), ("first", [["exp", "add"]])):
         ns = {costs.job(each).key: 1e6 if each.name == slow else 1.0 for each in group}
@@ -246,6 +247,7 @@ def test_measured_costs_are_kept_where_the_model_is_no_slower(monkeypatch, helps
     direct, tiled = (table().job(each) for each in candidates())
     timed = [TimedJob(direct, 1.0, is_fused=False), TimedJob(tiled, 2.0, is_fused=True)]
     answers = iter(helps)
+    monkeypatch.setattr(driver, "unmeasured", lambda costs: [candidates()])
     monkeypatch.setattr(driver, "measure_choices", lambda *given: timed)
     faster = Paired((2.0,) * 7, (1.0,) * 7)
     monkeypatch.setattr(driver, "choices_gain", lambda *given: faster if next(answers) else None)
@@ -270,10 +272,62 @@ def test_a_model_that_comes_out_no_faster_does_not_help(monkeypatch, after_ns, h
     settings = driver.Options(threads=1, database="")
     costs = driver.kernel_costs(HOST, settings)
     same = parse("graph @main(%x: f32[64]) { %y = relu(%x) return %y }")
-    assert driver.choices_gain(same, HOST, settings, costs) == Paired((), ())
+    assert driver.choices_gain(same, HOST, settings, costs, Deadline.after(60.0)) == Paired((), ())
     other = parse("graph @main(%x: f32[64]) { %z = neg(%x) %y = relu(%z) return %y }")
     made = iter([driver.optimize(each, HOST, settings) for each in (same, other)])
     monkeypatch.setattr(driver, "optimize", lambda *given: next(made))
     pair = Paired((1.0,) * 7, (after_ns,) * 7)
     monkeypatch.setattr(driver, "in_turns", lambda *given: pair)
-    assert (driver.choices_gain(same, HOST, settings, costs) is not None) is helps
+    gain = driver.choices_gain(same, HOST, settings, costs, Deadline.after(60.0))
+    assert (gain is not None) is helps
+
+
+@pytest.mark.parametrize(("build_s", "is_measured"), [(0.0, True), (0.4, False)])
+def test_choices_are_measured_within_their_share_or_not_at_all(monkeypatch, build_s, is_measured):
+    """Where the builds that a comparison needs take more than the share, nothing is begun."""
+    measured = []
+    build, measure = driver.build_module, driver.measure_choices
+
+    def slowly(module, target, options):
+        time.sleep(build_s)
+        return build(module, target, options)
+
+    def measuring(costs, build, deadline):
+        found = measure(costs, build, deadline)
+        measured.extend(found)
+        return found
+
+    settings = driver.Options(threads=2, database="")
+    program = model(8, 16)
+    optimize(program)  # what is estimated is kept, and costs no time below
+    monkeypatch.setattr(driver, "build_module", slowly)
+    monkeypatch.setattr(driver, "measure_choices", measuring)
+    budget = Budget(minutes=(4.0 if build_s else 600.0) / 60.0)
+    tuned = driver.choices_tuned(program, HOST, settings, budget)
+    assert bool(measured) is is_measured
+    if build_s:
+        assert tuned.seconds <= driver.CHOICES_SHARE * budget.seconds + 2 * build_s
+        assert tuned.settings.tune.seconds >= 0.4 * budget.seconds
+
+
+def optimize(program):
+    costs = driver.kernel_costs(HOST, driver.Options(threads=2, database=""))
+    costs.asked = []
+    ctx = PassContext(target=HOST, costs=costs)
+    return driver.optimize(program, HOST, driver.Options(threads=2), ctx)
+
+
+def test_a_build_ends_with_the_first_kernel_after_the_deadline():
+    program = driver.optimize(parse(SPREAD), HOST, driver.Options(threads=2))
+    settings = driver.Options(threads=2, cache=False)
+    with pytest.raises(Late):
+        driver.build_until(Deadline.after(-1.0), program, HOST, settings)
+
+
+def test_pairs_are_fewer_where_there_is_less_time_and_too_few_tell_nothing():
+    def run(*inputs):
+        time.sleep(0.002)
+
+    assert len(driver.in_turns(run, run, [], Deadline.after(60.0)).first) == driver.CHOICES_PAIRS
+    with pytest.raises(Late):
+        driver.in_turns(run, run, [], Deadline.after(0.01))

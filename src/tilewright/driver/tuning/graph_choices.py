@@ -1,6 +1,6 @@
 """Times of what graph passes choose between: each candidate as a kernel, with its default plans.
 
-    found = measure_choices(costs, build, seconds=30)
+    found = measure_choices(costs, build, Deadline.after(30))
 
 Candidates of one choice are measured together or not at all, since prices are compared within one
 kind only. They run in turns, and other data passes through L2 before every call, as other kernels
@@ -9,7 +9,6 @@ of a model would. Who keeps the times lets the next model with such a kernel kno
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +25,7 @@ from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.types import TensorType
 from tilewright.runtime.module import Module as Compiled
 from tilewright.sym import Const
+from tilewright.tune.budget import Deadline, Late
 
 ROUNDS = 7  # of a choice: the fastest of each candidate counts, others were interrupted
 Build = Callable[[Module], Compiled]
@@ -40,26 +40,36 @@ class TimedJob:
     is_fused: bool  # a candidate of fusion
 
 
-def measure_choices(costs: KernelCosts, build: Build, seconds: float) -> list[TimedJob]:
-    """Times of candidates, of as many choices as time allows.
+def measure_choices(costs: KernelCosts, build: Build, deadline: Deadline) -> list[TimedJob]:
+    """Times of candidates, of as many choices as time allows; `build` may be late, too.
 
     Choices between many come first, since there is more to gain; then what is fused, where kernels
     differ least. What was measured before is not again.
     """
-    end = time.monotonic() + seconds
     found: dict[str, TimedJob] = {}
-    for candidates in sorted(costs.asked or (), key=_turn):
-        if time.monotonic() > end:
-            break
+    for candidates in unmeasured(costs):
         jobs = [costs.job(each) for each in candidates]
-        is_known = all(job.key in found or (costs.times and costs.times(job)) for job in jobs)
-        if is_known or not all(map(is_measurable, candidates)):
+        if all(job.key in found for job in jobs):
             continue
         sweep = np.zeros(2 * jobs[0].setting.target.l2_bytes, np.uint8)
-        times = _in_turns(candidates, build, sweep)
+        try:
+            times = _in_turns(candidates, build, sweep, deadline)
+        except Late:
+            break
         for each, job, ns in zip(candidates, jobs, times, strict=True):
             found[job.key] = TimedJob(job, ns, each.is_fused)
     return list(found.values())
+
+
+def unmeasured(costs: KernelCosts) -> list[tuple[Candidate, ...]]:
+    """What was compared without times of all candidates, though these can be measured."""
+    times = costs.times
+
+    def is_known(candidates: Sequence[Candidate]) -> bool:
+        return times is not None and all(times(costs.job(each)) for each in candidates)
+
+    asked = sorted(costs.asked or (), key=_turn)
+    return [each for each in asked if all(map(is_measurable, each)) and not is_known(each)]
 
 
 def _turn(candidates: Sequence[Candidate]) -> tuple[bool, int]:
@@ -74,11 +84,15 @@ def is_measurable(candidate: Candidate) -> bool:
 
 
 def _in_turns(
-    candidates: Sequence[Candidate], build: Build, sweep: np.ndarray[Any, Any]
+    candidates: Sequence[Candidate], build: Build, sweep: np.ndarray[Any, Any], deadline: Deadline
 ) -> list[float]:
-    built = [(build(alone_module(each)), _operands(each)) for each in candidates]
+    built = []
+    for each in candidates:
+        deadline.check()
+        built.append((build(alone_module(each)), _operands(each)))
     taken: list[list[float]] = [[] for _ in built]
     for turn in range(ROUNDS + 1):
+        deadline.check()
         for (run, operands), times in zip(built, taken, strict=True):
             sweep.sum()
             spent = sum(each.total_ns for each in run.profile(*operands).kernels())
