@@ -333,8 +333,13 @@ def choices_tuned(
     begin = time.monotonic()
     kept: list[TimedJob] = []
     gain = Paired((), ())
+
+    def tell(stage: str) -> None:
+        spent = time.monotonic() - begin
+        settings.tuning(Snapshot(spent, budget.seconds, stage, (), 1.0))
+
     with contextlib.suppress(Late):
-        kept, gain = helping_choices(module, target, settings, budget)
+        kept, gain = helping_choices(module, target, settings, budget, tell)
     if kept:
         records = open_records(settings)
         for each in kept:
@@ -360,7 +365,11 @@ def choices_tuned(
 
 
 def helping_choices(
-    module: ir.Module, target: Target, settings: Options, budget: Budget
+    module: ir.Module,
+    target: Target,
+    settings: Options,
+    budget: Budget,
+    tell: Callable[[str], None],
 ) -> tuple[list[TimedJob], Paired]:
     """Times of candidates with which the model is faster, or the same, and the gain: all that were
     measured, or those that do not tell about fusion; none where there is no time to compare.
@@ -368,12 +377,14 @@ def helping_choices(
     The whole model is built first: it is needed anyway, and tells what there is time for.
     """
     deadline = Deadline.after(CHOICES_SHARE * budget.seconds)
+    tell("finding choices of the graph")
     costs = kernel_costs(target, settings)
     costs.asked = []
     optimize(module, target, settings, PassContext(target=target, costs=costs))
     if not unmeasured(costs):
         return [], Paired((), ())
     deadline.check()
+    tell("building the model as it is")
     begin = time.monotonic()
     build_until(deadline, optimize(module, target, settings), target, settings)
     builds_s = COMPARED_BUILDS * (time.monotonic() - begin)
@@ -384,11 +395,15 @@ def helping_choices(
         steps = FUSED if candidate.stage == ir.CANONICAL else ()
         return build_until(measuring, run_passes(candidate, steps, context), target, settings)
 
-    found = measure_choices(costs, build, measuring)
+    def measured_some(count: int, total: int) -> None:
+        tell(f"measuring choices of the graph, {count} of {total}")
+
+    found = measure_choices(costs, build, measuring, measured_some)
     others = [each for each in found if not each.is_fused]
     for timed in (found, others) if len(others) < len(found) else (found,):
         measured = kernel_costs(target, settings)
         measured.times = with_times(timed, measured.times)
+        tell("comparing choices of the graph")
         helps = choices_gain(module, target, settings, measured, deadline) if timed else None
         if helps is not None:
             return timed, helps

@@ -292,8 +292,8 @@ def test_choices_are_measured_within_their_share_or_not_at_all(monkeypatch, buil
         time.sleep(build_s)
         return build(module, target, options)
 
-    def measuring(costs, build, deadline):
-        found = measure(costs, build, deadline)
+    def measuring(*given):
+        found = measure(*given)
         measured.extend(found)
         return found
 
@@ -331,3 +331,18 @@ def test_pairs_are_fewer_where_there_is_less_time_and_too_few_tell_nothing():
     assert len(driver.in_turns(run, run, [], Deadline.after(60.0)).first) == driver.CHOICES_PAIRS
     with pytest.raises(Late):
         driver.in_turns(run, run, [], Deadline.after(0.01))
+
+
+def test_every_stage_of_measuring_choices_is_told():
+    told = []
+    settings = driver.Options(threads=2, database="", tuning=told.append)
+    driver.choices_tuned(model(8, 16), HOST, settings, Budget(minutes=10))
+    stages = [each.stage.partition(",")[0] for each in told]
+    assert list(dict.fromkeys(stages)) == [
+        "finding choices of the graph",
+        "building the model as it is",
+        "measuring choices of the graph",
+        "comparing choices of the graph",
+    ]
+    assert {each.budget_s for each in told} == {600.0}
+    assert [each.seconds for each in told] == sorted(each.seconds for each in told)

@@ -40,17 +40,25 @@ class TimedJob:
     is_fused: bool  # a candidate of fusion
 
 
-def measure_choices(costs: KernelCosts, build: Build, deadline: Deadline) -> list[TimedJob]:
-    """Times of candidates, of as many choices as time allows; `build` may be late, too.
+def measure_choices(
+    costs: KernelCosts,
+    build: Build,
+    deadline: Deadline,
+    progress: Callable[[int, int], None] = lambda count, total: None,
+) -> list[TimedJob]:
+    """Times of candidates, of as many choices as time allows; `build` may be late, too. `progress`
+    hears which choice is begun, and of how many.
 
     Choices between many come first, since there is more to gain; then what is fused, where kernels
     differ least. What was measured before is not again.
     """
     found: dict[str, TimedJob] = {}
-    for candidates in unmeasured(costs):
+    waiting = unmeasured(costs)
+    for at, candidates in enumerate(waiting, 1):
         jobs = [costs.job(each) for each in candidates]
         if all(job.key in found for job in jobs):
             continue
+        progress(at, len(waiting))
         sweep = np.zeros(2 * jobs[0].setting.target.l2_bytes, np.uint8)
         try:
             times = _in_turns(candidates, build, sweep, deadline)
