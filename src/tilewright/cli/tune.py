@@ -76,6 +76,7 @@ def tune(
     from tilewright.tune.budget import Budget
     from tilewright.tune.database import Database, default_path
     from tilewright.tune.search import strategy
+    from tilewright.tune.tuner import INTERRUPTED
 
     allowed = Budget.parse(budget)
     from tilewright.driver.compile import compile
@@ -104,12 +105,15 @@ def tune(
         return made
 
     runs: dict[str, Outcome] = {}
-    with opened_fleet(fleet) as machines, _live(quiet=json) as show:
-        runs["tuned"] = tuned(show, "" if database is None else database)
-        for name in compare or ():
+    with (
+        saying_what_is_kept(database),
+        opened_fleet(fleet) as machines,
+        _live(quiet=json) as show,
+    ):
+        outcome = runs["tuned"] = tuned(show, "" if database is None else database)
+        for name in compare or () if outcome.stopped != INTERRUPTED else ():
             with Database() as empty:
                 runs[name] = tuned(show, empty, name)
-    outcome = runs["tuned"]
     if html is not None:
         _write_page(html, model.name, runs, target, threads)
     told = describe(outcome) | {"database": str(database or "")}
@@ -123,6 +127,17 @@ def tune(
     if compare:
         out.print(curves_table(runs, allowed.seconds))
     _summary(outcome, database)
+
+
+@contextmanager
+def saying_what_is_kept(database: Path | None) -> Iterator[None]:
+    """Ctrl-C where no tuner hears it: records were written as they came."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        where = database or "memory alone, and lost"
+        common.console.print(f"interrupted; what was recorded until then is in {where}")
+        raise typer.Exit(130) from None
 
 
 @contextmanager

@@ -70,7 +70,7 @@ from tilewright.tune.fleet import Fleet
 from tilewright.tune.reader import Reader
 from tilewright.tune.record import Time
 from tilewright.tune.stats import LEAST_PAIRS, Paired
-from tilewright.tune.tuner import Outcome, Snapshot
+from tilewright.tune.tuner import Outcome, Snapshot, interrupted
 
 if TYPE_CHECKING:
     from tilewright.accel.part import Part
@@ -312,9 +312,13 @@ class ChoicesTuned:
     seconds: float
     gain: float = 1.0  # of the whole model
     least_gain: float = 1.0
+    is_interrupted: bool = False  # then kernels are not tuned
 
     def told(self, outcome: Outcome | None) -> Outcome | None:
         """What tuning came to in all."""
+        if self.is_interrupted:
+            note = "interrupted while choices of the graph were measured: times until then are kept"
+            outcome = interrupted([note])
         if outcome is None:
             return None
         return replace(
@@ -338,13 +342,17 @@ def choices_tuned(
         spent = time.monotonic() - begin
         settings.tuning(Snapshot(spent, budget.seconds, stage, (), 1.0))
 
-    with contextlib.suppress(Late):
+    is_interrupted = False
+    try:
         kept, gain = helping_choices(module, target, settings, budget, tell)
+    except Late:
+        pass
+    except KeyboardInterrupt:
+        is_interrupted = True
     if kept:
-        records = open_records(settings)
-        for each in kept:
-            records.time(task_key(each.job), Time(each.ns))
-        records.close(keep=isinstance(settings.database, Database))
+        with writing_records(settings) as records:
+            for each in kept:
+                records.time(task_key(each.job), Time(each.ns))
     costs = kernel_costs(target, settings)
     costs.times = with_times(kept, costs.times)
     spent = time.monotonic() - begin
@@ -357,10 +365,11 @@ def choices_tuned(
 
     return ChoicesTuned(
         PassContext(target=target, costs=costs),
-        replace(settings, tune=left, tuning=listen),
+        replace(settings, tune=None if is_interrupted else left, tuning=listen),
         spent,
         gain.gain,
         gain.least_gain or 1.0,
+        is_interrupted,
     )
 
 
@@ -398,7 +407,8 @@ def helping_choices(
     def measured_some(count: int, total: int) -> None:
         tell(f"measuring choices of the graph, {count} of {total}")
 
-    found = measure_choices(costs, build, measuring, measured_some)
+    with writing_records(settings) as records:
+        found = measure_choices(costs, build, measuring, records, measured_some)
     others = [each for each in found if not each.is_fused]
     for timed in (found, others) if len(others) < len(found) else (found,):
         measured = kernel_costs(target, settings)
@@ -612,7 +622,6 @@ def tuned(
     # Most models are compiled without tuning: then this process needs no code generator.
     from tilewright.driver.tuning.tuning import Settings, tune_model
 
-    records = open_records(options)
     settings = Settings(
         sizes=options.sizes,
         in_place=options.in_place,
@@ -621,23 +630,27 @@ def tuned(
         report=options.tuning,
         fleet=options.fleet,
     )
-    try:
+    with writing_records(options) as records:
         plain = replace(module, states=())  # runs of trial calls are to be alike
         outcome = tune_model(plain, setting, budget, records, settings)
         keys = [task_key(job) for job in jobs_of(module, setting).values()]
         winners = records.winners(keys)
-    finally:
-        records.close(keep=isinstance(options.database, Database))
     return outcome, lambda jobs: winning_choices(jobs, lambda keys: winners)
 
 
-def open_records(options: Options) -> Records:
+@contextlib.contextmanager
+def writing_records(options: Options) -> Iterator[Records]:
     """The records that tuning adds to; whose database it is closes it."""
     given = options.database
     assert not isinstance(given, Reader)  # of compilations that do not tune
     if isinstance(given, Database):
-        return Records(given)
-    return Records.open(default_path() if given is None else given or None)
+        records = Records(given)
+    else:
+        records = Records.open(default_path() if given is None else given or None)
+    try:
+        yield records
+    finally:
+        records.close(keep=isinstance(given, Database))
 
 
 def side_by_side(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

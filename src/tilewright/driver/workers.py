@@ -101,6 +101,7 @@ class Worker(Pipes):
                 stdout=subprocess.PIPE,
                 pass_fds=ends,
                 env=environment,
+                start_new_session=True,  # Ctrl-C is for the one who asks
             )
         finally:
             for end in ends:

@@ -77,8 +77,8 @@ class Child:
             raise Failed(f"took over {seconds or self.limits.seconds:g} s") from None
         except (EOFError, OSError):
             raise Failed(self._epitaph()) from None
-        except Failed:
-            self.stop()
+        except BaseException:
+            self.stop()  # interrupted: its answer must not be taken for that to another question
             raise
 
     @property

@@ -44,6 +44,7 @@ FINAL_ROUNDS = 3
 TABLE_PAIRS, COMPILED_PAIRS = 41, 301  # at most: phases of a machine last for seconds
 OTHER_TRIALS = 3000  # of other tasks that are learned from
 TINY = 1e-9
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,11 @@ class Outcome:
     notes: Sequence[str] = ()
     curve: Sequence[tuple[float, float]] = ()  # seconds, and the gain of all kernels by then
     graph_gain: float = 1.0  # the part of the gain that choices of the graph have
+
+
+def interrupted(notes: Sequence[str]) -> Outcome:
+    """What tuning came to where it was ended before any candidate was tried."""
+    return Outcome(1.0, 1.0, {}, (), 0.0, 0, 0, "", INTERRUPTED, notes)
 
 
 class _Open:
@@ -232,6 +238,7 @@ class Tuner:
         self._model_name = choose(model).name
         self._others = records.query(tasks[0].key.target) if tasks else []
         self._states = [_State(task, _progress(task)) for task in tasks]
+        self._doubtful: set[str] = set()  # tasks whose choices lost in the compiled model
 
     def _opened(self, state: _State) -> list[_Open]:
         """The spaces of a task with what is known of them from before; none before its turn."""
@@ -269,8 +276,16 @@ class Tuner:
                     stopped = "every choice was tried"
                     break
         except KeyboardInterrupt:
-            stopped = "interrupted"
-        gain, least_gain = self._final()
+            stopped = INTERRUPTED
+        notes: list[str] = []
+        gain = least_gain = 1.0
+        try:
+            gain, least_gain = self._final()
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
+            self._forget([unit for unit in self._units() if self._is_doubtful(unit)])
+            kept = len(self._units())
+            notes = [f"interrupted before all was compared: {kept} kernels are kept that won alone"]
         winners = self._keep()
         return Outcome(
             gain,
@@ -282,7 +297,7 @@ class Tuner:
             sum(each.failed for each in self._progress),
             self._model_name,
             stopped,
-            list(self.records.notes),
+            [*self.records.notes, *notes],
             self._curve,
         )
 
@@ -530,11 +545,19 @@ class Tuner:
 
     def _drop(self, units: Sequence[_Unit]) -> None:
         """Some tasks are as rules decide them again, and what was kept of them is forgotten."""
+        self._forget(units)
         for state in (each for unit in units for each in unit):
             self.lab.adopt(Candidate(state.task.name, ()))
+
+    def _forget(self, units: Sequence[_Unit]) -> None:
+        for state in (each for unit in units for each in unit):
             self.records.forget(state.task.key)
             state.chosen = {}
             state.progress.best_ns = state.progress.baseline_ns
+
+    def _is_doubtful(self, unit: _Unit) -> bool:
+        """Whether the compiled model may be slower with some choices, among others."""
+        return any(state.task.name in self._doubtful for state in unit)
 
     def _helping(
         self, units: list[_Unit], deadline: float
@@ -568,7 +591,9 @@ class Tuner:
         chosen = {each.task.name: Candidate.of(each.task.name, each.chosen) for each in states}
         wholes = self.lab.whole(chosen, self._pairs_in(left / 3, COMPILED_PAIRS))
         if not is_no_slower([each.gain for each in wholes]):
+            self._doubtful.update(chosen)
             return None
+        self._doubtful.difference_update(chosen)
         return (
             geometric_mean([each.gain for each in wholes]),
             geometric_mean([max(each.least_gain, TINY) for each in wholes]),

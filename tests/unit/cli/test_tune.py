@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -73,6 +77,41 @@ def test_what_was_found_is_told_and_kept(model, tmp_path):
     assert told["trials"] == sum(each["trials"] for each in told["kernels"])
     with Database(path) as database:
         assert sum(database.versions.values()) >= told["trials"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_what_is_kept_and_ends_the_command(model, tmp_path):
+    """As a terminal sends it: to all processes of the group."""
+    command = [
+        sys.executable, "-c", TOLD, "tune", model, "--budget", "10m", "--threads", "1",
+        "--db", tmp_path / "r.sqlite",
+    ]  # fmt: skip
+    ending = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert ending.stdout is not None
+    for line in ending.stdout:
+        if line == "building the untuned model\n":
+            break
+    os.killpg(ending.pid, signal.SIGINT)
+    out, errors = ending.communicate(timeout=300)
+    assert ending.returncode == 0, errors
+    assert "interrupted" in out
+    assert "are kept" in out
+    assert "Traceback" not in errors
+
+
+TOLD = """
+import sys
+from tilewright.cli import app, tune
+from contextlib import contextmanager
+@contextmanager
+def live(quiet):
+    yield lambda snapshot: print(snapshot.stage, flush=True)
+tune._live = live
+app(sys.argv[1:])
+"""
 
 
 def test_a_page_with_curves_and_choices_is_written(model, tmp_path):

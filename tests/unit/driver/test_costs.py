@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 
@@ -31,8 +32,8 @@ from tilewright.rules import schedule
 from tilewright.rules.estimate import estimate_ns, weights_bytes
 from tilewright.sym import const
 from tilewright.tune.budget import Budget, Deadline, Late
-from tilewright.tune.database import Database
-from tilewright.tune.record import Time
+from tilewright.tune.database import Database, Records
+from tilewright.tune.record import Time, Trial
 from tilewright.tune.stats import Paired
 from tilewright.tune.tuner import Outcome
 
@@ -203,15 +204,19 @@ def built(module):
     return build_module(made, HOST, Options(threads=2, database=""))
 
 
+def unwanted(module):
+    pytest.fail("it is known")
+
+
 def test_choices_are_measured_as_kernels_and_remembered():
     costs = table(target=HOST, asked=[])
     run_passes(model(8, 16), (choose_winograd,), PassContext(target=HOST, costs=costs))
-    found = measure_choices(costs, built, Deadline.after(60.0))
+    found = measure_choices(costs, built, Deadline.after(60.0), Records.open(None))
     (group,) = costs.asked
     assert {each.job.key for each in found} == {costs.job(each).key for each in group}
     costs.times = driver.with_times(found, None)
     assert {price.source for price in costs.prices(group)} == {MEASURED}
-    assert measure_choices(costs, lambda each: pytest.fail("known"), Deadline.after(60.0)) == []
+    assert measure_choices(costs, unwanted, Deadline.after(60.0), Records.open(None)) == []
 
 
 SPREAD = """
@@ -230,7 +235,7 @@ def test_both_ways_to_fuse_are_measured_as_kernels_and_the_faster_is_taken():
     for candidate in group:
         (kernel,) = alone_module(candidate).main.nodes
         assert kernel.op == "fused"
-    found = measure_choices(costs, built, Deadline.after(60.0))
+    found = measure_choices(costs, built, Deadline.after(60.0), Records.open(None))
     assert [each.is_fused for each in found] == [True] * 3
     for slow, ops in (("together", [["exp"], ["add"]]), ("first", [["exp", "add"]])):
         ns = {costs.job(each).key: 1e6 if each.name == slow else 1.0 for each in group}
@@ -346,3 +351,61 @@ def test_every_stage_of_measuring_choices_is_told():
     ]
     assert {each.budget_s for each in told} == {600.0}
     assert [each.seconds for each in told] == sorted(each.seconds for each in told)
+
+
+STAGES = {  # when Ctrl-C comes: what is on record then, trials and times
+    "finding choices of the graph": (False, False),
+    "building the model as it is": (False, False),
+    "measuring choices of the graph, 2": (True, False),
+    "comparing choices of the graph": (True, False),
+    "building the untuned model": (True, True),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_interruption_keeps_what_was_measured_until_then(stage, monkeypatch):
+    def heard(snapshot):
+        if snapshot.stage.startswith(stage):
+            # Not at once: also while a process is asked, or starts.
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            if "untuned" not in stage:
+                time.sleep(5.0)
+
+    def interrupt(*given):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(driver, "choices_gain", lambda *given: Paired((2.0,) * 7, (1.0,) * 7))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Database() as database:
+            module = driver.compile(
+                parse(TWO_CHOICES), threads=2, tune=Budget(minutes=10), database=database,
+                tuning=heard,
+            )  # fmt: skip
+            lines = [line.record for line in database.query()]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert module.tuning.stopped == "interrupted"
+    assert [note for note in module.tuning.notes if "kept" in note]
+    kinds = tuple(any(isinstance(each, kind) for each in lines) for kind in (Trial, Time))
+    assert kinds == STAGES[stage]
+    assert module.tuning.graph_gain == (2.0 if "untuned" in stage else 1.0)
+
+
+TWO_CHOICES = """
+graph @main(%row: f32[1, 48], %x: f32[64, 48], %z: f32[32, 48]) -> (f32[64, 48], f32[32, 48]) {
+  %e = exp(%row)
+  %y = add(%x, %e)
+  %f = tanh(%row)
+  %v = add(%z, %f)
+  return %y, %v
+}"""
+
+
+def test_what_an_ended_tuner_measured_is_not_measured_again():
+    costs = table(target=HOST, asked=[])
+    run_passes(parse(SPREAD), FUSED, PassContext(target=HOST, costs=costs))
+    with Database() as database:
+        found = measure_choices(costs, built, Deadline.after(60.0), Records(database))
+        again = measure_choices(costs, unwanted, Deadline.after(60.0), Records(database))
+    assert [(each.job.key, each.ns) for each in again] == [(t.job.key, t.ns) for t in found]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -54,6 +56,16 @@ def test_questions_are_answered_by_one_process(child):
     assert child.ask(b"a") == b"A"
     assert child.ask(b"b" * 3_000_000) == b"B" * 3_000_000
     assert child.started == 1
+
+
+def test_an_answer_that_nobody_waited_for_is_not_that_to_the_next_question(child):
+    assert child.ask(b"a") == b"A"
+    here = threading.get_ident()
+    threading.Timer(0.3, signal.pthread_kill, [here, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        child.ask(b"hang")
+    assert not child.is_running
+    assert child.ask(b"b") == b"B"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -148,6 +149,37 @@ def test_an_interruption_keeps_what_was_found():
     assert outcome.stopped == "interrupted"
     assert outcome.winners
     assert records.winners([one.key])
+
+
+@pytest.mark.parametrize("stage", ["compare", "whole"])
+def test_an_interruption_of_the_last_comparison_keeps_what_won_in_place(stage, monkeypatch):
+    one = task()
+    lab, records = FakeLab([one]), Records.open(None)
+    monkeypatch.setattr(lab, stage, lambda *given: signal.raise_signal(signal.SIGINT))
+    outcome = tuned([one], lab, records)
+    assert outcome.stopped == "interrupted"
+    assert (outcome.gain, outcome.least_gain) == (1.0, 1.0)
+    assert records.winners([one.key]) == {one.key: outcome.winners["matmul"]}
+    assert outcome.notes == [
+        "interrupted before all was compared: 1 kernels are kept that won alone"
+    ]
+
+
+def test_an_interruption_keeps_nothing_that_lost_in_the_compiled_model(monkeypatch):
+    tasks = several(4)
+    lab, records = FakeLab(tasks, noise=0.0, slow_compiled=("k3",)), Records.open(None)
+    compare = lab.whole
+
+    def whole(chosen, pairs):
+        if "k2" in chosen and len(chosen) < 4:  # all have lost, then k0 and k1 have won
+            signal.raise_signal(signal.SIGINT)
+        return compare(chosen, pairs)
+
+    monkeypatch.setattr(lab, "whole", whole)
+    outcome = tuned(tasks, lab, records, minutes=5.0)
+    assert outcome.stopped == "interrupted"
+    assert set(outcome.winners) == {"k0", "k1"}
+    assert set(records.winners([each.key for each in tasks])) == {each.key for each in tasks[:2]}
 
 
 def test_it_stops_when_nothing_is_left():

@@ -1,10 +1,11 @@
 """Times of what graph passes choose between: each candidate as a kernel, with its default plans.
 
-    found = measure_choices(costs, build, Deadline.after(30))
+    found = measure_choices(costs, build, Deadline.after(30), records)
 
 Candidates of one choice are measured together or not at all, since prices are compared within one
 kind only. They run in turns, and other data passes through L2 before every call, as other kernels
-of a model would. Who keeps the times lets the next model with such a kernel know them.
+of a model would. Every time is a trial on record as soon as it is known; who keeps it as the
+kernel's time lets the next model with such a kernel know it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from tilewright.driver.costs import KernelCosts
 from tilewright.driver.kernels import Job
+from tilewright.driver.tuning.records import task_key
 from tilewright.graph import ir
 from tilewright.graph.build import store_constant
 from tilewright.graph.costs import Candidate
@@ -26,8 +28,11 @@ from tilewright.graph.types import TensorType
 from tilewright.runtime.module import Module as Compiled
 from tilewright.sym import Const
 from tilewright.tune.budget import Deadline, Late
+from tilewright.tune.database import Records
+from tilewright.tune.record import Trial
 
 ROUNDS = 7  # of a choice: the fastest of each candidate counts, others were interrupted
+CHOICE = "choice of the graph"  # what trials of candidates are about
 Build = Callable[[Module], Compiled]
 
 
@@ -44,6 +49,7 @@ def measure_choices(
     costs: KernelCosts,
     build: Build,
     deadline: Deadline,
+    records: Records,
     progress: Callable[[int, int], None] = lambda count, total: None,
 ) -> list[TimedJob]:
     """Times of candidates, of as many choices as time allows; `build` may be late, too. `progress`
@@ -58,15 +64,24 @@ def measure_choices(
         jobs = [costs.job(each) for each in candidates]
         if all(job.key in found for job in jobs):
             continue
-        progress(at, len(waiting))
-        sweep = np.zeros(2 * jobs[0].setting.target.l2_bytes, np.uint8)
-        try:
-            times = _in_turns(candidates, build, sweep, deadline)
-        except Late:
-            break
+        times = [_tried_ns(records, job) for job in jobs]
+        if not all(times):
+            progress(at, len(waiting))
+            sweep = np.zeros(2 * jobs[0].setting.target.l2_bytes, np.uint8)
+            try:
+                times = _in_turns(candidates, build, sweep, deadline)
+            except Late:
+                break
+            for each, job, ns in zip(candidates, jobs, times, strict=True):
+                records.add(task_key(job), Trial(CHOICE, each.name, ns))
         for each, job, ns in zip(candidates, jobs, times, strict=True):
             found[job.key] = TimedJob(job, ns, each.is_fused)
     return list(found.values())
+
+
+def _tried_ns(records: Records, job: Job) -> float:
+    """What a candidate took when a tuner that was ended measured it; 0 where none has."""
+    return next((t.ns for t in reversed(records.trials(task_key(job))) if t.space == CHOICE), 0.0)
 
 
 def unmeasured(costs: KernelCosts) -> list[tuple[Candidate, ...]]:

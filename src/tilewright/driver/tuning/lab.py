@@ -266,11 +266,11 @@ def store_built(job: Job, made: Built) -> None:
     store(job, kernel)
 
 
-def build_all(jobs: Mapping[str, Job], checkers: Checkers, seconds: float) -> dict[str, Built]:
-    """Kernels for tables, by name."""
-    found: dict[str, Built] = {}
+def build_all(
+    jobs: Mapping[str, Job], checkers: Checkers, seconds: float
+) -> Iterator[tuple[str, Built]]:
+    """Kernels for tables by name, as they are ready."""
     for name, answer in checkers.ask({name: Build(job) for name, job in jobs.items()}, seconds):
         if not isinstance(answer, Built):
             raise CompilerBug("TW5090", f"the kernel {name} does not compile: {answer}")
-        found[name] = answer
-    return found
+        yield name, answer

@@ -58,7 +58,7 @@ from tilewright.tune.plans import RuleSpace
 from tilewright.tune.process import Limits
 from tilewright.tune.sketch import SKETCH, SketchSpace
 from tilewright.tune.space import TuneSpace
-from tilewright.tune.tuner import Outcome, Snapshot, Tuner
+from tilewright.tune.tuner import Outcome, Snapshot, Tuner, interrupted
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
 SKETCHED_SHARE = 0.25  # of what vectors can do: a kernel that is nearer to it has no sketches,
@@ -101,7 +101,24 @@ def tune_model(
         spent = time.monotonic() - begin
         settings.report(Snapshot(spent, budget.seconds, stage, (), 1.0))
 
-    tell("building the untuned model")
+    try:
+        tell("building the untuned model")
+        outcome = _tuned(module, setting, budget, begin, records, settings)
+    except KeyboardInterrupt:
+        note = "interrupted while the untuned model was built: its kernels until then are kept"
+        outcome = interrupted([*records.notes, note])
+    return replace(outcome, seconds=time.monotonic() - begin)
+
+
+def _tuned(
+    module: Module,
+    setting: KernelSetting,
+    budget: Budget,
+    begin: float,
+    records: Records,
+    settings: Settings,
+) -> Outcome:
+    """What the tuner finds in what is left of a budget that began to run at a moment."""
     with laboratory(module, setting, settings) as (kernels, lab, measured):
         tasks = list(_tasks(kernels, measured, setting, settings))
         spent = time.monotonic() - begin
@@ -123,7 +140,7 @@ def tune_model(
         )
         outcome = tuner.run()
         _keep_variants(kernels, tasks, outcome, records)
-    return replace(outcome, seconds=time.monotonic() - begin)
+    return outcome
 
 
 def _keep_variants(
@@ -195,11 +212,10 @@ def local_laboratory(
             if (known := _cached(job)) is not None
         }
         missing = {name: job for name, job in jobs.items() if name not in defaults}
-        made = build_all(missing, checkers, 600.0)
-        if settings.use_cache:  # the model is compiled with most of them in the end
-            for name, each in made.items():
-                store_built(missing[name], each)
-        defaults |= made
+        for name, made in build_all(missing, checkers, 600.0):
+            if settings.use_cache:  # the model is compiled with most of them in the end
+                store_built(missing[name], made)
+            defaults[name] = made
         opening = Open(module, setting, defaults, settings.sizes, settings.in_place, RUNS)
         lab = ModelLab(
             jobs,
