@@ -22,7 +22,9 @@ from typing import Protocol
 
 import numpy as np
 
-from tilewright.base.target import Target
+from tilewright.base.errors import UserError
+from tilewright.base.target import CPU, Target
+from tilewright.codegen.build import can_run
 from tilewright.tensor.ir import Function
 from tilewright.tensor.schedule import Schedule
 from tilewright.tune.budget import Budget
@@ -137,6 +139,7 @@ def tune_function(
         True
     """
     chosen = Target.parse(target)
+    check_measurable(chosen, is_here=fleet is None)
     space: FunctionSpace = (
         SketchSpace(what, chosen, threads=threads) if isinstance(what, Function) else what
     )
@@ -150,6 +153,16 @@ def tune_function(
     finally:
         if own:
             pool.close()
+
+
+def check_measurable(target: Target, *, is_here: bool) -> None:
+    """Workers time functions on processors; those on this machine what runs here."""
+    if target.kind != CPU or (is_here and not can_run(target)):
+        raise UserError(
+            "TW5010",
+            f"a function for {target} cannot be tuned here: its schedules cannot be timed",
+            help="tune it for a CPU, with a fleet where that is another one",
+        )
 
 
 class _Tuning:

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sketch_programs as programs
 
 import tilewright as tw
+from tilewright.base.errors import UserError
 from tilewright.tune.database import Database, Records
 from tilewright.tune.functions import local_fleet, tune_function
 from tilewright.tune.sketch import SketchSpace
@@ -79,3 +80,22 @@ def test_points_that_cannot_be_measured_cost_a_trial_each(fleet):
     assert found.choice == "rules"
     assert found.gain == 1.0
     assert [trial.error for trial in found.trials] == ["", *["cannot be made"] * 4]
+
+
+@pytest.mark.parametrize("target", ["cuda -arch=sm_90a", "riscv64-linux-gnu", "wasm32"])
+def test_a_target_that_cannot_be_timed_here_is_refused(target):
+    with pytest.raises(UserError) as caught:
+        tune_function(programs.noisy_or(16, 24, 24, 32), target, trials=1)
+    assert caught.value.code == "TW5010"
+
+
+def test_a_fleet_times_functions_for_other_processors_but_not_for_gpus(fleet):
+    with pytest.raises(UserError) as caught:
+        tune_function(programs.noisy_or(16, 24, 24, 32), "cuda", trials=1, fleet=fleet)
+    assert caught.value.code == "TW5010"
+
+
+def test_there_are_no_sketches_for_gpus():
+    with pytest.raises(UserError) as caught:
+        SketchSpace(programs.noisy_or(16, 24, 24, 32), "cuda -arch=sm_90a")
+    assert caught.value.code == "TW5013"

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from tilewright.base.errors import UserError
-from tilewright.base.target import Target
+from tilewright.base.target import CPU, Target
 from tilewright.rules import schedule as schedule_by_rules
 from tilewright.rules.context import RuleContext
 from tilewright.tensor.ir import Function
@@ -60,6 +60,12 @@ class SketchSpace(GridSpace):
         """`with_rules=False` leaves out what rules make, where they are a space of their own."""
         self.function = fn
         self.context = RuleContext(Target.parse(target), threads, frozenset(constants))
+        if self.context.target.kind != CPU:
+            raise UserError(
+                "TW5013",
+                f"there are no sketches for {self.context.target}: they are schedules of CPUs",
+                help="tune a model for it with tw.compile(tune=...), or write a template",
+            )
         self._made: dict[str, tuple[Program, Structure]] = {}
         grids = [Grid(RULES, {})] if with_rules else []
         for program in programs_of(fn, self.context):
