@@ -83,6 +83,10 @@ def tune(
 
     for name in compare or ():
         strategy(name)  # unknown ones are told before anything is tuned
+    if html is not None:
+        from tilewright.report import check_charts
+
+        check_charts()  # and what is missing in the end
     source = checked_source(model)
     database = db if db is not None else default_path()
 

@@ -14,6 +14,11 @@ INK = "#010203"  # becomes the colour of the text around
 COLOURS = ("#5c6bc0", "#26a69a", "#ef6c00", "#ab47bc", "#8d6e63", "#29b6f6", "#9ccc65", "#ec407a")
 
 
+def check_charts() -> None:
+    """The package that draws is installed: who is going to need it much later may ask first."""
+    _pyplot()
+
+
 def _pyplot() -> Any:
     try:
         import matplotlib

@@ -129,6 +129,18 @@ def test_a_page_with_curves_and_choices_is_written(model, tmp_path):
     assert "<script" not in text
 
 
+def test_a_page_that_cannot_be_drawn_is_told_before_anything_is_tuned(
+    model, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    database = tmp_path / "r.sqlite"
+    done = run(model, "--budget", "1s", "--db", database, "--html", tmp_path / "tuning.html")
+    assert done.exit_code == 1
+    assert "TW9001" in done.stderr
+    assert "tilewright[report]" in done.stderr
+    assert not database.exists()
+
+
 def test_a_search_to_compare_with_is_known(model):
     done = run(model, "--budget", "5s", "--compare", "luck")
     assert done.exit_code == 1
