@@ -63,6 +63,14 @@ def tune(
             "ranked, evolution, annealing, random, grid.",
         ),
     ] = None,
+    cost_model: Annotated[
+        str,
+        typer.Option(
+            "--cost-model",
+            help="What learns from measurements: trees, rank (trees by pairs), gaussian, treegru, "
+            "estimate (nothing); else the best that is installed.",
+        ),
+    ] = "",
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with curves, choices, rooflines.")
     ] = None,
@@ -101,6 +109,7 @@ def tune(
             database=records,
             sizes=sizes_of(dim),
             search=search,
+            cost_model=cost_model,
             allow_blas=allow_blas,
             fleet=machines,
             tuning=show,

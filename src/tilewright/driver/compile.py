@@ -65,10 +65,12 @@ from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.stateful import StatefulModule
 from tilewright.sym import Const
 from tilewright.tune.budget import Budget, Deadline, Late
+from tilewright.tune.cost.choose import choose
 from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.fleet import Fleet
 from tilewright.tune.reader import Reader
 from tilewright.tune.record import Time
+from tilewright.tune.search import strategy
 from tilewright.tune.stats import LEAST_PAIRS, Paired
 from tilewright.tune.tuner import Outcome, Snapshot, interrupted
 
@@ -103,6 +105,8 @@ class Options:
     # or where `dynamic` tells a range, its ends and its middle
     allow_blas: bool = False  # a library's kernel competes, and may be called
     search: str = "ranked"  # how tuning proposes candidates
+    cost_model: str = ""  # that it learns: trees, rank, gaussian, treegru, estimate; "": the best
+    # that is installed
     fleet: Fleet | None = None  # machines that tuning measures on; None: this one
     tuning: Callable[[Snapshot], None] = lambda snapshot: None  # hears how tuning goes
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None
@@ -138,7 +142,8 @@ def compile(
       they are where `tune` finds it faster;
     - `cache=False`: kernels are neither taken from disk nor kept there;
     - `progress`: is called with a stage, how much of it is done, and of how much;
-    - `tune`, `database`, `sizes`, `search`, `fleet`, `allow_blas`, `tuning`: of tuning.
+    - `tune`, `database`, `sizes`, `search`, `cost_model`, `fleet`, `allow_blas`, `tuning`: of
+      tuning.
 
     Examples:
         >>> import numpy as np
@@ -168,6 +173,9 @@ def compile(
             f"precision {precision!r} is not one that models for {chosen} have",
             help=f"use {', '.join(known)}",
         )
+    if settings.tune is not None:
+        choose(settings.cost_model)  # what is unknown or not installed is told before it is needed
+        strategy(settings.search)
     if chosen.kind == CUDA:
         cuda.start_driver()
     with reading_records(settings) as read:
@@ -627,6 +635,7 @@ def tuned(
         in_place=options.in_place,
         use_cache=options.cache,
         search=options.search,
+        model=options.cost_model,
         report=options.tuning,
         fleet=options.fleet,
     )

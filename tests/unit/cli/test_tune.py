@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from tilewright.cli import app
 from tilewright.tune import Database
+from tilewright.tune.cost.choose import choose
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[16, 64] x) => (float[16, 48] y) {
@@ -129,9 +130,7 @@ def test_a_page_with_curves_and_choices_is_written(model, tmp_path):
     assert "<script" not in text
 
 
-def test_a_page_that_cannot_be_drawn_is_told_before_anything_is_tuned(
-    model, tmp_path, monkeypatch
-):
+def test_a_page_that_cannot_be_drawn_is_told_before_anything_is_tuned(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     database = tmp_path / "r.sqlite"
     done = run(model, "--budget", "1s", "--db", database, "--html", tmp_path / "tuning.html")
@@ -139,6 +138,17 @@ def test_a_page_that_cannot_be_drawn_is_told_before_anything_is_tuned(
     assert "TW9001" in done.stderr
     assert "tilewright[report]" in done.stderr
     assert not database.exists()
+
+
+def test_a_cost_model_is_one_by_name(model, tmp_path):
+    done = run(model, "--budget", "5s", "--cost-model", "oracle")
+    assert done.exit_code == 1
+    assert "TW5007" in done.stderr
+    done = run(
+        model, "--budget", "1s", "--threads", "1", "--db", tmp_path / "r.sqlite", "--json",
+        "--cost-model", "estimate",
+    )  # fmt: skip
+    assert json.loads(done.stdout)["model"] == choose("estimate").name
 
 
 def test_a_search_to_compare_with_is_known(model):

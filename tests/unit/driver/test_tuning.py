@@ -33,6 +33,7 @@ from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model
 from tilewright.graph.parser import parse
 from tilewright.rules.rule import Choice
 from tilewright.tune import Budget, Database, TaskKey, Winner
+from tilewright.tune.cost.choose import choose
 from tilewright.tune.database import Records
 from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate
@@ -352,6 +353,22 @@ def test_sizes_to_tune_for_are_sizes_of_the_model(net):
     with pytest.raises(UserError) as caught:
         tw.compile(net, tune=Budget(minutes=1), sizes={"rows": [1]})
     assert caught.value.code == "TW6005"
+
+
+def test_the_cost_model_is_one_by_name(net):
+    module = tw.compile(
+        net, threads=2, tune=Budget(minutes=0.02), database="", cost_model="estimate"
+    )
+    assert module.tuning.model == choose("estimate").name
+
+
+@pytest.mark.parametrize(
+    ("option", "code"), [({"cost_model": "oracle"}, "TW5007"), ({"search": "luck"}, "TW5008")]
+)
+def test_unknown_ways_to_tune_are_told_before_anything_is_read(option, code, tmp_path):
+    with pytest.raises(UserError) as caught:
+        tw.compile(tmp_path / "none.onnx", tune=Budget(minutes=1), **option)
+    assert caught.value.code == code
 
 
 def test_plain_loops_have_nothing_to_tune(net):
