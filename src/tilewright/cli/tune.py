@@ -51,7 +51,9 @@ def tune(
             "--fleet",
             metavar="COMMAND",
             help="Measure on other machines: a command that runs `tilewright worker` there "
-            '("ssh host tilewright worker"), or ray://HOST:PORT. Several times for several.',
+            '("ssh host tilewright worker"), several times for several; or one cluster, '
+            "ray://HOST:PORT?workers=4&cores=2 (else as many workers as it has room for, with as "
+            "many cores as threads).",
         ),
     ] = None,
     compare: Annotated[
@@ -120,7 +122,7 @@ def tune(
     runs: dict[str, Outcome] = {}
     with (
         saying_what_is_kept(database),
-        opened_fleet(fleet) as machines,
+        opened_fleet(fleet, threads) as machines,
         _live(quiet=json) as show,
     ):
         outcome = runs["tuned"] = tuned(show, "" if database is None else database)
@@ -154,8 +156,9 @@ def saying_what_is_kept(database: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def opened_fleet(commands: list[str] | None) -> Iterator[Fleet | None]:
-    """Workers behind commands or on a cluster; none where none are named."""
+def opened_fleet(commands: list[str] | None, threads: int) -> Iterator[Fleet | None]:
+    """Workers behind commands, or on a cluster with cores for so many threads; none where none are
+    named."""
     if not commands:
         yield None
         return
@@ -166,9 +169,11 @@ def opened_fleet(commands: list[str] | None) -> Iterator[Fleet | None]:
         raise typer.BadParameter("a cluster stands alone", param_hint="--fleet")
     if clusters:
         from tilewright.driver.tuning.model_worker import ModelActor
+        from tilewright.runtime.pool import threads as default_threads
         from tilewright.tune.fleet.cluster import ray_fleet
 
-        fleet: Fleet = ray_fleet(clusters[0].removeprefix(RAY), kind=ModelActor)
+        address, cores = clusters[0].removeprefix(RAY), threads or default_threads()
+        fleet: Fleet = ray_fleet(address, cores=cores, kind=ModelActor)
     else:
         fleet = Fleet.from_commands([shlex.split(each) for each in commands])
     with fleet:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from onnx import numpy_helper, parser, save_model
 from typer.testing import CliRunner
 
 from tilewright.cli import app
+from tilewright.cli.tune import opened_fleet
 from tilewright.tune import Database
 from tilewright.tune.cost.choose import choose
 
@@ -170,3 +172,16 @@ def test_a_cluster_without_a_token_is_refused(model, monkeypatch):
     done = run(model, "--budget", "5s", "--fleet", "ray://127.0.0.1:1")
     assert done.exit_code == 1
     assert "TW5206" in done.stderr
+
+
+def test_workers_on_a_cluster_have_a_core_for_each_thread(monkeypatch):
+    asked = []
+
+    @contextmanager
+    def fleet(address, **options):
+        asked.append((address, options["cores"]))
+        yield
+
+    monkeypatch.setattr("tilewright.tune.fleet.cluster.ray_fleet", fleet)
+    with opened_fleet(["ray://127.0.0.1:1?workers=3"], 4):
+        assert asked == [("127.0.0.1:1?workers=3", 4)]

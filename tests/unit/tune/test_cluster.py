@@ -31,8 +31,9 @@ class StandIn:
 
     exceptions = SimpleNamespace(RayError=RayError, GetTimeoutError=GetTimeoutError)
 
-    def __init__(self, fates=()):
+    def __init__(self, fates=(), cores=()):
         self.fates, self.options, self.made, self.killed = list(fates), {}, 0, 0
+        self.cores, self.taken = cores, []  # of its machines; of actors
         self.is_down = False
 
     def init(self, **options):
@@ -50,7 +51,19 @@ class StandIn:
 
             return SimpleNamespace(hello=method("hello"), ask=method("ask"))
 
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
+        def sized(*, num_cpus):
+            self.taken.append(num_cpus)
+            return SimpleNamespace(remote=make)
+
+        return SimpleNamespace(options=sized)
+
+    def nodes(self):
+        alive = [{"Alive": True, "Resources": {"CPU": float(count)}} for count in self.cores]
+        return [
+            *alive,
+            {"Alive": True, "Resources": {}},
+            {"Alive": False, "Resources": {"CPU": 64.0}},
+        ]
 
     def get(self, reference, *, timeout):
         name, call, text = reference
@@ -126,8 +139,44 @@ def test_another_version_on_the_cluster_is_refused(monkeypatch):
             return '{"hello": 1, "version": "0.0", "tags": [], "cores": 1}'
 
     with pytest.raises(UserError, match=r"version '0\.0'") as error:
-        ray_fleet("somewhere", ray=Older())
+        ray_fleet("somewhere", workers=1, ray=Older())
     assert error.value.code == "TW5202"
+
+
+@pytest.mark.parametrize(
+    ("address", "asked", "cores"),
+    [
+        ("somewhere:6379", {"cores": 4}, [4] * 3),  # 8 // 4 + 6 // 4
+        ("somewhere:6379", {"cores": 2, "workers": 1}, [2]),
+        ("somewhere:6379?workers=2", {"cores": 4}, [4] * 2),
+        ("somewhere:6379?workers=5&cores=1", {"cores": 4}, [1] * 5),
+        ("somewhere:6379?cores=3", {}, [3] * 4),
+    ],
+)
+def test_workers_and_their_cores_are_as_asked_or_as_many_as_fit(monkeypatch, address, asked, cores):
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    ray = StandIn(cores=(8, 6))
+    with ray_fleet(address, ray=ray, **asked):
+        assert ray.taken == cores
+        assert ray.options["address"] == "somewhere:6379"
+
+
+@pytest.mark.parametrize("text", ["h:1?workers=0", "h:1?cores=", "h:1?cores=two", "h:1?speed=9"])
+def test_an_address_says_workers_and_cores_or_nothing(text):
+    with pytest.raises(UserError) as error:
+        ray_fleet(text, token="secret", ray=StandIn())
+    assert error.value.code == "TW5201"
+
+
+def test_a_cluster_without_a_machine_that_is_large_enough(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    ray = StandIn(cores=(8, 6))
+    with pytest.raises(UserError, match="no machine of the cluster has 16 cores") as error:
+        ray_fleet("somewhere:6379", cores=16, ray=ray)
+    assert error.value.code == "TW5203"
+    assert ray.is_down
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
     with ray_fleet("10.0.0.7:6379", token=..., workers=8) as fleet:
         job = fleet.submit(...)
 
+    ray_fleet("10.0.0.7:6379?workers=8&cores=4")      the same by an address alone
+
 Ray unpickles what peers that know its token send, so the token is the boundary: without one a
 cluster is refused. Ray listens on every interface of its machines, so none is started here: nothing
 of ours listens anywhere. What we send to actors are texts, as over pipes; they build kernels by
@@ -15,7 +17,9 @@ import contextlib
 import importlib.util
 import json
 import os
+import urllib.parse
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewright.base.errors import UserError
@@ -51,6 +55,8 @@ class Ray(Protocol):
     def remote(self, kind: type) -> Any: ...
 
     def get(self, reference: Any, *, timeout: float) -> Any: ...
+
+    def nodes(self) -> list[Any]: ...
 
     def kill(self, actor: Any) -> None: ...
 
@@ -119,11 +125,47 @@ class RayFleet(Fleet):
         self._ray.shutdown()
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a cluster is, and what is asked of it; 0: not said."""
+
+    address: str
+    workers: int = 0
+    cores: int = 0
+
+    @staticmethod
+    def parse(text: str) -> Place:
+        """From `HOST:PORT`, or `HOST:PORT?workers=8&cores=4`."""
+        address, _, query = text.partition("?")
+        said = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        is_known = set(said) <= {"workers", "cores"}
+        if not is_known or not all(each.isdecimal() and int(each) for each in said.values()):
+            raise UserError(
+                "TW5201",
+                f"{text!r} is no cluster",
+                help="say HOST:PORT, or HOST:PORT?workers=8&cores=4",
+            )
+        return Place(address, **{name: int(each) for name, each in said.items()})
+
+
+def room_for(ray: Ray, cores: int) -> int:
+    """How many workers with so many cores each the machines of a cluster have room for."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found = sum(int(each.get("CPU", 0)) // cores for each in alive)
+    if not found:
+        raise UserError(
+            "TW5203",
+            f"no machine of the cluster has {cores} cores",
+            help="ask for fewer: --threads, or ?cores= in the address",
+        )
+    return found
+
+
 def ray_fleet(
     address: str,
     *,
     token: str | None = None,
-    workers: int = 1,
+    workers: int = 0,
     cores: int = 1,
     lease_s: float = LEASE_S,
     retries: int = RETRIES,
@@ -132,8 +174,11 @@ def ray_fleet(
 ) -> RayFleet:
     """Workers on a cluster that runs; each takes so many of its cores.
 
-    Without a token that of RAY_AUTH_TOKEN is used, if there is one.
+    What the address says of workers and cores comes first; without a number of workers there are as
+    many as there is room for. Without a token that of RAY_AUTH_TOKEN is used, if there is one.
     """
+    place = Place.parse(address)
+    address, workers, cores = place.address, place.workers or workers, place.cores or cores
     said = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
     if not said:
         raise UserError(
@@ -155,7 +200,11 @@ def ray_fleet(
         raise UserError(
             "TW5203", f"the cluster at {address} cannot be reached: {str(error).splitlines()[0]}"
         ) from error
-    return RayFleet(module, workers, cores, lease_s, retries, kind)
+    try:
+        return RayFleet(module, workers or room_for(module, cores), cores, lease_s, retries, kind)
+    except UserError:
+        module.shutdown()
+        raise
 
 
 def _module() -> Ray:
