@@ -13,12 +13,15 @@ from tilewright import graph
 from tilewright.base.dtype import dtype as dtype_of
 from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError, Unsupported
+from tilewright.base.target import Target
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
+from tilewright.driver import compile as driver
 from tilewright.driver import kernel_code
-from tilewright.driver.compile import chains_help
+from tilewright.driver.compile import chains_gain
 from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
+from tilewright.tune import Budget, Database
 
 sys.path.insert(0, str(Path(__file__).parent))
 from host_gpu import CAPTURED, HostGpu, assembled, fetched, on_host, view
@@ -733,7 +736,30 @@ def test_chains_are_kept_where_they_measure_faster_and_answer_the_same(
     monkeypatch.setattr(gpu, "load", loaded)
     for module in made:
         module._gpu = gpu
-    assert chains_help(*made, {}) == helps
+    assert (chains_gain(*made, {}) > 1.0) == helps
+
+
+def chains_of(module):
+    return [name for name in module.program.kernels if name.startswith("chain")]
+
+
+def test_a_verdict_on_chains_is_recorded_and_serves_later_compilations(monkeypatch):
+    nodes = [helper.make_node("MatMul", ["x", "u"], ["a"]),
+             helper.make_node("MatMul", ["a", "v"], ["y"])]  # fmt: skip
+    net = model(nodes, {"x": (F, [1, 64])}, ["y"], {"u": random(64, 64), "v": random(64, 96)})
+    target = Target.parse("cuda -arch=sm_90a")
+    with Database() as database:
+        plain = tw.compile(net, target, database=database)
+        assert not chains_of(plain)
+        tuning = driver.Options(tune=Budget(minutes=1), database=database)
+        for gain in (1.5, 1.0):
+            monkeypatch.setattr(driver, "chains_gain", lambda *given, gain=gain: gain)
+            tuned = driver.build_device(plain.program, target, tuning, None)
+            later = tw.compile(net, target, database=database)
+            assert chains_of(tuned) == chains_of(later)
+            assert bool(chains_of(later)) is (gain > 1.0)
+            assert not chains_of(tw.compile(net, target, database=database, chains=False))
+            assert not chains_of(tw.compile(net, target, database=""))
 
 
 @pytest.mark.parametrize("by_graph", [True, False])

@@ -33,10 +33,12 @@ from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.scopes import SHARED
 from tilewright.tensor.visit import replace_buffers, walk
+from tilewright.tune.record import TaskKey
 
 GEMV = "gemv"
 RULES = {GEMV, "elementwise"}
 LEAST_GEMVS = 2
+CHAINS, JOINED = "chains", "joined"  # what a record of a model's chains is about, and says
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,13 @@ class Member:
 
 def _is_gemv(kernel: Kernel) -> bool:
     return any(decision.rule == GEMV for decision in kernel.decisions)
+
+
+def chains_key(program: Program, target: Target, threads: int) -> TaskKey:
+    """What it is remembered by that a program is faster with chains: all of its kernels in order,
+    each by a name that tells what it computes and how."""
+    called = [node["function"] for node in program.module.main.nodes if node.op == "kernel"]
+    return TaskKey("\n".join([CHAINS, *called]), target.key, threads)
 
 
 def join_chains(program: Program, target: Target, *, use_cache: bool = True) -> Program:

@@ -27,7 +27,7 @@ from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
 from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_signature
-from tilewright.driver.chains import join_chains
+from tilewright.driver.chains import CHAINS, JOINED, chains_key, join_chains
 from tilewright.driver.compare import is_close
 from tilewright.driver.compiled import CompiledModule, CrossModule, Inside
 from tilewright.driver.costs import KernelCosts, Measured, recorded_times
@@ -50,7 +50,12 @@ from tilewright.driver.sizes import (
 )
 from tilewright.driver.tuning.graph_choices import TimedJob, measure_choices, unmeasured
 from tilewright.driver.tuning.inputs import Sizes, placements, random_arrays, size_sets
-from tilewright.driver.tuning.records import recorded_choices, task_key, winning_choices
+from tilewright.driver.tuning.records import (
+    recorded_choices,
+    recorded_winners,
+    task_key,
+    winning_choices,
+)
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.driver.workers import expect_jobs
 from tilewright.frontends.door import Opened, open_model
@@ -69,7 +74,7 @@ from tilewright.tune.cost.choose import choose
 from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.fleet import Fleet
 from tilewright.tune.reader import Reader
-from tilewright.tune.record import Time
+from tilewright.tune.record import Time, Winner
 from tilewright.tune.search import strategy
 from tilewright.tune.stats import LEAST_PAIRS, Paired
 from tilewright.tune.tuner import Outcome, Snapshot, interrupted
@@ -139,7 +144,7 @@ def compile(
     - `schedule=False`: plain loops, as operators define them;
     - `packing=False`, `in_place=False`: weights as they come, no result in an operand's memory;
     - `chains=True`: on a GPU, products of one row that follow each other are one kernel; by default
-      they are where `tune` finds it faster;
+      they are where `tune` finds it faster, or has before;
     - `cache=False`: kernels are neither taken from disk nor kept there;
     - `progress`: is called with a stage, how much of it is done, and of how much;
     - `tune`, `database`, `sizes`, `search`, `cost_model`, `fleet`, `allow_blas`, `tuning`: of
@@ -577,33 +582,43 @@ def build_native(
 def build_device(
     program: Program, target: Target, options: Options, outcome: Outcome | None
 ) -> DeviceModule:
-    """A model on a GPU; chains of its kernels are one where that is asked for, or measured."""
+    """A model on a GPU; chains of its kernels are one where that is asked for, or was found to be
+    faster, now or by a tuner before."""
 
     def made(program: Program) -> DeviceModule:
         plan = plan_memory(program.module.main, in_place=options.in_place)
         return DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
 
-    is_measured = options.chains is None and options.tune is not None and options.fleet is None
-    if not options.schedule or not (options.chains or is_measured):
+    is_open = options.chains is None and options.fleet is None
+    is_measured = is_open and options.tune is not None
+    key = chains_key(program, target, options.threads or _native.threads())
+    is_recorded = is_open and not is_measured and key in recorded_winners([key], options.database)
+    if not options.schedule or not (options.chains or is_measured or is_recorded):
         return made(program)
     joined = join_chains(program, target, use_cache=options.cache)
     if not is_measured or joined is program:
         return made(joined)
     apart, chained = made(program), made(joined)
-    return chained if chains_help(apart, chained, options.sizes) else apart
+    gain = chains_gain(apart, chained, options.sizes)
+    with writing_records(options) as records:
+        if gain > 1.0:
+            records.keep(key, Winner({CHAINS: JOINED}, gain, CHAINS))
+        else:
+            records.forget(key)
+    return chained if gain > 1.0 else apart
 
 
-def chains_help(apart: DeviceModule, chained: DeviceModule, sizes: Sizes) -> bool:
-    """Whether a model gives the same answers on the GPU with its chains as one kernel each, and is
-    surely faster."""
+def chains_gain(apart: DeviceModule, chained: DeviceModule, sizes: Sizes) -> float:
+    """How much faster a model on the GPU surely is with its chains as one kernel each, at the worst
+    of its sizes; 0 where it gives other answers."""
     params, random = apart.program.module.main.params, np.random.default_rng(16)
+    gains = []
     for each in size_sets(params, sizes, 1):
         inputs = random_arrays(params, each, random)
         if not is_close(answers(chained, inputs), answers(apart, inputs)):
-            return False
-        if on_device_in_turns(apart, chained, inputs).least_gain <= 1.0:
-            return False
-    return True
+            return 0.0
+        gains.append(on_device_in_turns(apart, chained, inputs).least_gain)
+    return min(gains)
 
 
 def tuned_or_recorded(

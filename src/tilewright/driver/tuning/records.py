@@ -29,18 +29,25 @@ def task_key(job: Job, key: str = "") -> TaskKey:
 def recorded_choices(
     jobs: Mapping[str, Job], database: str | Path | Database | Reader | None
 ) -> Choices:
-    """What tuning found for some jobs, by their keys.
+    """What tuning found for some jobs, by their keys."""
+    return winning_choices(jobs, lambda keys: recorded_winners(keys, database))
+
+
+def recorded_winners(
+    keys: Sequence[TaskKey], database: str | Path | Database | Reader | None
+) -> Mapping[TaskKey, Winner]:
+    """What tuning found for some tasks.
 
     Records are no reason for a model not to compile: where they cannot be read, there are none.
     """
     try:
         if isinstance(database, Database | Reader):
-            return winning_choices(jobs, database.winners)
+            return database.winners(keys)
         path = default_path() if database is None else Path(database) if database else None
         if path is None or not path.exists():
             return {}
         with Reader(path) as records:
-            return winning_choices(jobs, records.winners)
+            return records.winners(keys)
     except UserError as error:
         _log.warning("kernels are compiled untuned: %s", error.message)
         return {}
