@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilewright.tune.record import TaskKey, Trial, Winner
     from tilewright.tune.sketch import SketchSpace
     from tilewright.tune.templates import template
+    from tilewright.tune.traces import TraceSpace
     from tilewright.tune.tuner import Outcome, Snapshot
 
 _HOMES = {
@@ -31,6 +32,7 @@ _HOMES = {
     "SketchSpace": "sketch",
     "Snapshot": "tuner",
     "TaskKey": "record",
+    "TraceSpace": "traces",
     "Trial": "record",
     "TunedFunction": "functions",
     "Winner": "record",
@@ -45,6 +47,7 @@ __all__ = [
     "SketchSpace",
     "Snapshot",
     "TaskKey",
+    "TraceSpace",
     "Trial",
     "TunedFunction",
     "Winner",

@@ -159,7 +159,7 @@ class Config:
             raise self._bad(f"split {name!r} into {num_outputs} loops")
         made: list[Split] = []
         if policy in (FACTORS, VERBOSE):
-            made += _factorings(extent, num_outputs)
+            made += factorings(extent, num_outputs)
         if policy in (POWER2, VERBOSE):
             made += _powers(extent, num_outputs)
         if policy == CANDIDATE:
@@ -259,7 +259,7 @@ class Config:
         return int(extent.value) if isinstance(extent, Const) else UNKNOWN_EXTENT
 
 
-def _factorings(extent: int, count: int) -> list[Split]:
+def factorings(extent: int, count: int) -> list[Split]:
     """All exact factors, the largest outermost first."""
     if count == 1:
         return [Split((extent,))]
@@ -352,29 +352,26 @@ def template(given: Body | str) -> Any:
     return Template(getattr(given, "__name__", "template"), given)
 
 
-class TemplateSpace(GridSpace):
-    """A template on a function, as a space to tune."""
+class DecidedSpace(GridSpace):
+    """Named decisions, one value of each, as a space to tune: nothing is known of a point but what
+    is measured."""
 
-    def __init__(self, made: Template, fn: Function, target: Target, threads: int) -> None:
-        self.template = made
-        self.function = fn
-        self.target = target
-        self.threads = threads
-        _, self.decisions = made.run(fn, target, threads, {}, None)
+    def __init__(
+        self, name: str, grid: str, fn: Function, decisions: Mapping[str, tuple[Decided, ...]]
+    ) -> None:
+        """`grid` is what texts of points begin with."""
+        self.function, self.decisions = fn, decisions
         fields: dict[str, tuple[Value, ...]] = {
-            name: tuple(each.text for each in values) for name, values in self.decisions.items()
+            name: tuple(each.text for each in values) for name, values in decisions.items()
         }
-        if not fields:
-            raise UserError("TW5102", f"template {made.name} decides nothing")
-        name = "".join(made.name.split())
-        super().__init__(fn.name, (Grid(name, fields),))
+        super().__init__(name, (Grid(grid, fields),))
         self._tables = {
             name: np.array([each.numbers for each in values], np.float32)
-            for name, values in self.decisions.items()
+            for name, values in decisions.items()
         }
         self._places = {
             name: {each.text: at for at, each in enumerate(values)}
-            for name, values in self.decisions.items()
+            for name, values in decisions.items()
         }
 
     @property
@@ -382,7 +379,7 @@ class TemplateSpace(GridSpace):
         return (
             "log_ns",
             *(
-                f"{self.template.name}.{name}[{at}]"
+                f"{self.grids[0].name}.{name}[{at}]"
                 for name, table in self._tables.items()
                 for at in range(table.shape[1])
             ),
@@ -394,7 +391,6 @@ class TemplateSpace(GridSpace):
         return np.concatenate([nothing, *made], axis=1)
 
     def estimate(self, points: Points) -> Column:
-        """Nothing is known of a template but what is measured."""
         return np.zeros(len(points))
 
     def describe(self, at: int, columns: Columns) -> tuple[Column, Column]:
@@ -407,17 +403,31 @@ class TemplateSpace(GridSpace):
         )
         return np.zeros(len(rows)), self.features(rows)[:, 1:]
 
-    def schedule(self, choice: str) -> Schedule:
-        """The schedule that the text of a point stands for."""
+    def chosen(self, choice: str) -> dict[str, int]:
+        """Which value of each decision the text of a point stands for."""
         row = self.point(choice)
         if row is None:
             raise UserError(
                 "TW5103",
-                f"{choice!r} is no point of template {self.template.name}",
+                f"{choice!r} is no point of {self.grids[0].name}",
                 help="decisions: " + ", ".join(self.decisions),
             )
-        chosen = dict(zip(self.decisions, row[0, 1:].tolist(), strict=True))
+        return dict(zip(self.decisions, row[0, 1:].tolist(), strict=True))
+
+
+class TemplateSpace(DecidedSpace):
+    """A template on a function, as a space to tune."""
+
+    def __init__(self, made: Template, fn: Function, target: Target, threads: int) -> None:
+        self.template, self.target, self.threads = made, target, threads
+        _, decisions = made.run(fn, target, threads, {}, None)
+        if not decisions:
+            raise UserError("TW5102", f"template {made.name} decides nothing")
+        super().__init__(fn.name, "".join(made.name.split()), fn, decisions)
+
+    def schedule(self, choice: str) -> Schedule:
+        """The schedule that the text of a point stands for."""
         made, _ = self.template.run(
-            self.function, self.target, self.threads, dict(self.decisions), chosen
+            self.function, self.target, self.threads, dict(self.decisions), self.chosen(choice)
         )
         return made
