@@ -409,3 +409,8 @@ def test_what_an_ended_tuner_measured_is_not_measured_again():
         found = measure_choices(costs, built, Deadline.after(60.0), Records(database))
         again = measure_choices(costs, unwanted, Deadline.after(60.0), Records(database))
     assert [(each.job.key, each.ns) for each in again] == [(t.job.key, t.ns) for t in found]
+
+
+def test_candidates_are_timed_on_numbers_that_differ():
+    (weights,) = alone_module(candidates()[0]).constants.values()
+    assert len(np.unique(weights)) > weights.size // 2

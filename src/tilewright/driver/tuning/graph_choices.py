@@ -154,7 +154,11 @@ def _operands(candidate: Candidate) -> list[np.ndarray[Any, Any]]:
 
 
 def _array(value: Value) -> np.ndarray[Any, Any]:
+    """Normal numbers; ones of other types, which are valid as divisors and nearly all indices: what
+    is run here has no process of its own."""
     of = value.type
     assert isinstance(of, TensorType)
     shape = [int(dim.value) for dim in of.shape or () if isinstance(dim, Const)]
-    return np.ones(shape).astype(of.dtype.numpy)
+    if of.dtype.kind != "float":
+        return np.ones(shape).astype(of.dtype.numpy)
+    return np.random.default_rng(16).standard_normal(shape).astype(of.dtype.numpy)
