@@ -381,6 +381,8 @@ class Tuner:
         proposed = self._proposed()
         if not proposed:
             return False
+        if self._time_left() <= 0:
+            return True  # opening spaces took the rest of it
         self._tell("building and checking")
         good = self._checked(proposed)
         self._tell("timing in place")

@@ -195,6 +195,20 @@ def test_the_budget_holds():
     assert outcome.seconds <= 1.05 * 30.0
 
 
+def test_a_round_whose_spaces_open_too_late_is_not_begun():
+    clock, space = Clock(), GridSpace()
+
+    def span():
+        clock.now += 55.0
+        return (space,)
+
+    one = replace(task(), span=span)
+    lab = FakeLab([task()])
+    outcome = Tuner([one], lab, Records.open(None), Budget(minutes=1.0), clock=clock).run()
+    assert (lab.checked, outcome.stopped) == ([], "the time is up")
+    assert outcome.seconds <= 1.05 * 60.0
+
+
 def test_snapshots_tell_how_it_goes():
     one, told = task(), []
     tuned([one], FakeLab([one]), report=told.append)
