@@ -104,6 +104,17 @@ class Child:
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
 
+    def wait(self) -> None:
+        """Start the process, if none runs, and wait until it may be asked: what it loads until then
+        costs no question its time."""
+        with contextlib.suppress(TimeoutError, EOFError, OSError):  # who asks hears of that
+            self._running()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the process answers at once."""
+        return self._is_ready and self.is_running
+
     def _running(self) -> subprocess.Popen[bytes]:
         self.start()
         assert self._process is not None

@@ -23,13 +23,18 @@ from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
 from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.inputs import placements
-from tilewright.driver.tuning.lab import Checkers
+from tilewright.driver.tuning.lab import Checkers, store_built
 from tilewright.driver.tuning.messages import Build, Check
 from tilewright.driver.tuning.records import choices_of, task_key
 from tilewright.driver.tuning.running import ALL, WHOLE, Running
 from tilewright.driver.tuning.spots import Kernels
 from tilewright.driver.tuning.table import Built, built
-from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model
+from tilewright.driver.tuning.tuning import (
+    Settings,
+    local_laboratory,
+    spaces_of,
+    tune_model,
+)
 from tilewright.graph.parser import parse
 from tilewright.rules.rule import Choice
 from tilewright.tune import Budget, Database, TaskKey, Winner
@@ -327,6 +332,28 @@ def test_a_model_is_tuned_and_the_records_serve_the_next_time(net, tmp_path):
         assert sum(database.versions.values()) > 0
     again = tw.compile(net, threads=2, database=path)
     assert len(tuned_kernels(again)) == len(tuned_kernels(module)) == len(outcome.winners)
+
+
+SLOW_SERVER = """
+import runpy, time
+time.sleep(8)
+runpy.run_module("tilewright.driver.tuning.server", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_check_have_started_before_a_candidate_needs_its_time(graph, matmul):
+    """However long that takes; what a candidate may take is little."""
+    settings = Settings(command=(sys.executable, "-c", SLOW_SERVER))
+    kernels = Kernels(graph, SETTING, {})
+    for job in kernels.jobs.values():
+        store_built(job, built(job))  # none has to be built
+    with local_laboratory(graph, SETTING, settings, kernels) as (lab, _):
+        assert lab._checkers.are_ready
+        space = spaces_of(matmul)[0]
+        choices = {space.name: space.choice(space.default(), 0)}
+        candidate = Candidate.of(matmul.name, choices)
+        assert list(lab.check([candidate], 20.0)) == [(candidate, "")]
 
 
 @pytest.mark.slow

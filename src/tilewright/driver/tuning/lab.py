@@ -82,6 +82,15 @@ class Checkers:
             child.start()  # they load the compiler meanwhile
             self._idle.put(child)
 
+    def wait(self) -> None:
+        """Until all processes have loaded the compiler: candidates have little time to answer."""
+        for child in self._all:
+            child.wait()
+
+    @property
+    def are_ready(self) -> bool:
+        return all(child.is_ready for child in self._all)
+
     def ask(self, questions: Mapping[Any, Question], seconds: float) -> Iterator[tuple[Any, Any]]:
         """Answers as they come, by the questions' names; none is asked after so many seconds, and
         none is waited for much longer."""

@@ -225,7 +225,9 @@ def local_laboratory(
             runner,
             use_cache=settings.use_cache,
         )
-        yield lab, lab.open()
+        measured = lab.open()
+        checkers.wait()
+        yield lab, measured
     finally:
         checkers.close()
         runner.stop()
