@@ -231,7 +231,7 @@ class Tuner:
         self.lab, self.records, self.budget = lab, records, budget
         self._report, self._clock, self._begin = report, clock, clock()
         self._random = np.random.default_rng(seed)
-        self._rate = FIRST_RATE
+        self._rate, self._patience_s = FIRST_RATE, 2 * ROUND_S
         self._curve: list[tuple[float, float]] = []
         self._run_s = sum(task.baseline_ns for task in tasks) / 1e9
         self._model, self._search = model, search
@@ -425,7 +425,7 @@ class Tuner:
     ) -> dict[Candidate, tuple[_Open, str]]:
         """Those that are built and give the right answer; what others did wrong is recorded."""
         begin, count = self._clock(), 0
-        span = max(1.0, min(2 * ROUND_S, self._time_left()))
+        span = max(1.0, min(self._patience_s, self._time_left()))
         good = {}
         for candidate, error in self.lab.check(list(proposed), span):
             space, choice = proposed[candidate]
@@ -437,6 +437,8 @@ class Tuner:
             trial = Trial(space.space.name, choice, estimate_ns=space.estimate_ns(choice))
             self.records.add(space.task.key, replace(trial, error=error))
         spent = self._clock() - begin
+        if not count:  # references may take long to build, and are lost with who builds them
+            self._patience_s *= 2
         if count and spent > 0:
             self._rate = 0.5 * self._rate + 0.5 * count / spent
         return good

@@ -209,6 +209,23 @@ def test_a_round_whose_spaces_open_too_late_is_not_begun():
     assert outcome.seconds <= 1.05 * 60.0
 
 
+def test_checks_that_were_all_late_get_more_time():
+    """What they had begun, such as a reference, was lost: it would be again."""
+    one, allowed = task(), []
+    lab = FakeLab([one])
+    check = lab.check
+
+    def late(candidates, seconds):
+        allowed.append(seconds)
+        return check(candidates, seconds) if seconds > 40.0 else iter(())
+
+    lab.check = late
+    outcome = tuned([one], lab, minutes=10.0)
+    assert allowed[:3] == [16.0, 32.0, 64.0]
+    assert set(allowed[2:]) == {64.0}
+    assert outcome.trials > 0
+
+
 def test_snapshots_tell_how_it_goes():
     one, told = task(), []
     tuned([one], FakeLab([one]), report=told.append)
