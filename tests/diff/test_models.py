@@ -13,9 +13,15 @@ import pytest
 from onnx import numpy_helper, parser
 
 import tilewright as tw
+from tilewright.base.target import Target
 from tilewright.driver.compare import difference, is_close
+from tilewright.driver.compile import Options, optimize
+from tilewright.driver.kernel_code import function_of, schedule_job
+from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.lowering import planned_calls
 from tilewright.frontends.onnx import import_model
 from tilewright.graph.interp import interpret
+from tilewright.rules.rule import why_fell_back
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
@@ -353,3 +359,14 @@ def test_a_convolution_pads_an_open_size_to_what_its_stride_takes(precision):
         (want,) = interpret(import_model(case.model()), x)
         (got,) = model(x=x)
         np.testing.assert_allclose(got, want, atol=0.05 if precision == "bf16" else 1e-5)
+
+
+@pytest.mark.parametrize("size", [None, 3], ids=["dynamic", "known"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_kernel_has_a_rule_of_its_own(case, size):
+    target = Target.host()
+    fused = optimize(import_model(case.model(size)), target, Options(threads=2))
+    for job in planned_calls(fused, KernelSetting(target, 2))[1].values():
+        made = schedule_job(job, function_of(job))
+        assert why_fell_back(made.decisions, made.refusals) == "", job.label
+        assert made.decisions, job.label

@@ -22,7 +22,6 @@ from tilewright.codegen.entry import emit_function, emit_kernel, signature_of
 from tilewright.codegen.nvptx import device_code
 from tilewright.driver.kernels import (
     BLAS,
-    PLAIN,
     RECORDED,
     Job,
     Kernel,
@@ -37,7 +36,7 @@ from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import MODEST, Scheduled, schedule
 from tilewright.rules.library import with_library
-from tilewright.rules.rule import Choice, Decision, Refusal
+from tilewright.rules.rule import PLAIN, Choice, Decision, Refusal
 from tilewright.sym import Expr, Var
 from tilewright.tensor.constants import Packed, Split, split_constant_blocks
 from tilewright.tensor.dependent_launch import WEIGHTS

@@ -24,8 +24,7 @@ from tilewright.graph.ir import Graph, Value
 from tilewright.graph.printer import Printer
 from tilewright.graph.types import TensorType
 from tilewright.lower.graph import sizes_of
-from tilewright.rules.cpu.fallback import FALLBACK_NAME
-from tilewright.rules.rule import Choice, Decision, Refusal
+from tilewright.rules.rule import Choice, Decision, Refusal, why_fell_back
 from tilewright.runtime.signature import Signature
 from tilewright.sym import Expr, Size, Var, free_vars
 from tilewright.tensor.constants import Given, Packed
@@ -33,7 +32,6 @@ from tilewright.tensor.ir import Function
 from tilewright.tensor.printer import Printer as TensorPrinter
 
 BLAS = "blas"
-PLAIN = "plain loops"  # what takes the place of a schedule that the target has no code for
 RECORDED = "tuned plan"  # of a record that does not fit the rules any more
 COMPILER = ("base", "sym", "tensor", "intrin", "te", "graph", "lower", "rules", "codegen", "driver")
 _WORD = re.compile(r"[^A-Za-z0-9_]+")
@@ -152,12 +150,7 @@ class Kernel:
     @property
     def fell_back(self) -> str:
         """Why no rule of its own schedules the kernel; "" where one does."""
-        taken = [each.block for each in self.decisions if each.rule == FALLBACK_NAME]
-        lost = [each for each in self.refusals if each.rule == PLAIN or each.block in taken]
-        if not taken and not any(each.rule == PLAIN for each in lost):
-            return ""
-        reasons = [f"{each.rule} {each.reason}" for each in lost]
-        return "; ".join(reasons) or f"no rule knows what {', '.join(taken)} computes"
+        return why_fell_back(self.decisions, self.refusals)
 
 
 def try_cached(job: Job) -> Kernel | None:

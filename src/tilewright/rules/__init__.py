@@ -23,6 +23,7 @@ from tilewright.rules.gpu import MODEST as GPU_MODEST
 from tilewright.rules.gpu import RULES as GPU_RULES
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.rule import (
+    PLAIN,
     Choice,
     Decision,
     Log,
@@ -35,10 +36,10 @@ from tilewright.rules.rule import (
 )
 from tilewright.rules.space import plan_text
 from tilewright.sym import ZERO
-from tilewright.tensor.ir import Block, Function
+from tilewright.tensor.ir import SERIAL, Block, For, Function
 from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
-from tilewright.tensor.visit import blocks
+from tilewright.tensor.visit import blocks, walk
 
 RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES, CUDA: GPU_RULES}
 MODEST: Mapping[str, frozenset[str]] = {CUDA: GPU_MODEST}  # rules that ask for nothing scarce
@@ -105,6 +106,8 @@ def schedule(
             f"a plan is given for {', '.join(unused)}, which no rule came to",
             help="plans name the block that a rule starts from, as `inspect --schedules` shows it",
         )
+    left = _left(sch.function, taken)
+    log.refusals += [Refusal(name, PLAIN, "as no rule takes it") for name in left]
     return Scheduled(sch, tuple(log.decisions), tuple(log.refusals), tuple(log.offers))
 
 
@@ -168,6 +171,19 @@ def alternatives(
                 rivals.append(Offer(taken.block, rule, problem, taken.context))
         found.append(tuple(rivals))
     return tuple(found)
+
+
+def _left(fn: Function, taken: Collection[str]) -> list[str]:
+    """Blocks that stand as lowering made them, apart from all that rules have scheduled."""
+    found = []
+    for block in blocks(fn.body):
+        path = find_block(fn, block.name) or (block,)
+        root = next((stmt for stmt in path if isinstance(stmt, (For, Block))), block)
+        loops = [stmt for stmt in walk(root) if isinstance(stmt, For)]
+        is_touched = any(loop.kind != SERIAL for loop in loops)
+        if block.writes and not is_touched and not any(b.name in taken for b in blocks(root)):
+            found.append(block.name)
+    return found
 
 
 def _is_idle(block: Block) -> bool:

@@ -17,9 +17,10 @@ from tilewright.base.machine import (
     Machine,
 )
 from tilewright.base.target import Target
-from tilewright.rules.match.nest import Nest, guess
-from tilewright.sym import Cast, Const, Div, Expr, Select, Var, uses_var
-from tilewright.tensor.ir import Block, Buffer, Call, Load
+from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, assumed, guess
+from tilewright.sym import Cast, Const, Div, Expr, Select, Size, Var, uses_var
+from tilewright.sym import walk as walk_exprs
+from tilewright.tensor.ir import Block, Buffer, Call, For, Load, Store, Update
 from tilewright.tensor.visit import exprs
 
 CHEAP_CYCLES = 6.0  # per vector: fetching a value again from L1 takes as long
@@ -90,6 +91,28 @@ def stage_cycles(nest: Nest, made: Collection[Buffer], target: Target) -> float:
 def nest_cycles(nest: Nest, target: Target) -> float:
     """Of all instances of a block, on one core."""
     return instance_cycles(nest, target) * nest.instances
+
+
+def sequence_cycles(nest: Nest, machine: Machine) -> float:
+    """Of one instance of a block whose body has loops of its own, step by step: arithmetic, and
+    every load and store. Loops whose extent is computed on the way count once: they go over parts
+    of what loops of known extents do."""
+    access = 1.0 / machine.loads_per_cycle
+    total, stack = 0.0, [(nest.block.body, 1.0)]
+    while stack:
+        stmt, times = stack.pop()
+        own = list(walk_exprs(*stmt.exprs()))
+        moved = sum(isinstance(expr, Load) for expr in own) + isinstance(stmt, (Store, Update))
+        total += times * (sum(map(cycles, own)) + moved * access)
+        if isinstance(stmt, For) and all(isinstance(each, Size) for each in _decides(stmt.extent)):
+            times *= max(1, assumed(stmt.extent, DYNAMIC_EXTENT, nest.likely))
+        stack += [(child, times) for child in stmt.children()]
+    return total
+
+
+def _decides(extent: Expr) -> list[Expr]:
+    """Variables and elements of buffers that an extent is computed from."""
+    return [each for each in walk_exprs(extent) if isinstance(each, (Var, Load))]
 
 
 def instance_bytes(nest: Nest, machine: Machine) -> list[float]:

@@ -24,6 +24,9 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+FALLBACK_NAME = "fallback"  # the rule that takes what no other does
+PLAIN = "plain loops"  # what stands where no rule took a block, or the target has no code for it
+
 F = TypeVar("F")
 P = TypeVar("P", bound="DataclassInstance")
 
@@ -75,6 +78,16 @@ class Refusal:
     block: str
     rule: str
     reason: str
+
+
+def why_fell_back(decisions: Iterable[Decision], refusals: Iterable[Refusal]) -> str:
+    """Why no rule of its own schedules some block; "" where all have one."""
+    taken = [each.block for each in decisions if each.rule == FALLBACK_NAME]
+    lost = [each for each in refusals if each.rule == PLAIN or each.block in taken]
+    if not taken and not any(each.rule == PLAIN for each in lost):
+        return ""
+    reasons = [f"{each.rule} {each.reason}" for each in lost]
+    return "; ".join(reasons) or f"no rule knows what {', '.join(taken)} computes"
 
 
 @dataclass(frozen=True)
@@ -236,17 +249,3 @@ class Closed:
     """The plan of a rule that decides by itself."""
 
     form: str = "only"
-
-
-def closed(
-    name: str, schedule: Callable[[Schedule, BlockRef, RuleContext], Iterable[BlockRef]]
-) -> Rule[BlockRef, Closed]:
-    """A rule without anything to decide: it schedules a block, or leaves it alone."""
-    return Rule(
-        name,
-        Closed,
-        match=lambda sch, block, context: block,
-        plans=lambda block, context: Space(Closed, {"form": ("only",)}),
-        cost=lambda block, columns, context: Cost.of(unknown=0.0 * columns["form"].astype(bool)),
-        apply=lambda sch, block, plan, context: schedule(sch, block, context),
-    )

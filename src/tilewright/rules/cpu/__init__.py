@@ -24,6 +24,7 @@ from tilewright.rules.cpu.pooling_rows import POOLING_ROWS
 from tilewright.rules.cpu.ranges import RANGE
 from tilewright.rules.cpu.recurrent import RECURRENT
 from tilewright.rules.cpu.reduction import REDUCTION
+from tilewright.rules.cpu.sequence import SEQUENCE
 from tilewright.rules.cpu.transpose import TRANSPOSE
 from tilewright.rules.cpu.winograd import WINOGRAD
 from tilewright.rules.rule import RuleSet
@@ -51,5 +52,6 @@ RULES: RuleSet = (
     (TRANSPOSE,),
     (ELEMENTWISE,),
     (STEPS,),
+    (SEQUENCE,),
     (FALLBACK,),
 )

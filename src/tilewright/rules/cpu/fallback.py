@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import Nest, nest_of, total
-from tilewright.rules.rule import Rule
+from tilewright.rules.rule import FALLBACK_NAME, Rule
 from tilewright.rules.sharing import (
     NONE,
     Axes,
@@ -24,7 +24,6 @@ from tilewright.tensor.ir import INDEPENDENT, If, annotation
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import walk
 
-FALLBACK_NAME = "fallback"
 ROWS = "rows"
 
 

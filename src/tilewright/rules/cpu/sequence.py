@@ -1,0 +1,36 @@
+"""Work in a given order, by one thread: sorting a list, or counting what came before.
+
+Each step depends on what the ones before it stored, so there are no loops to share out or to make
+vectors of. It is listed with what it is expected to take, as any other kernel is.
+"""
+
+from __future__ import annotations
+
+from tilewright.rules import cost as costs
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import Nest, nest_of
+from tilewright.rules.rule import Closed, Rule
+from tilewright.rules.space import Columns, Cost, Space
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
+    """A block whose instances have nothing to tell them apart: loops are its own statements."""
+    nest = nest_of(sch, block)
+    return nest if nest is not None and not nest.spatial else None
+
+
+def plans(nest: Nest, context: RuleContext) -> Space[Closed]:
+    return Space(Closed, {"form": ("only",)})
+
+
+def cost(nest: Nest, c: Columns, context: RuleContext) -> Cost:
+    steps = nest.instances * costs.sequence_cycles(nest, context.target.machine)
+    return Cost.of(compute=steps + 0.0 * (c["form"] == ""))
+
+
+def apply(sch: Schedule, nest: Nest, plan: Closed, context: RuleContext) -> tuple[BlockRef, ...]:
+    return (BlockRef(nest.name),)
+
+
+SEQUENCE = Rule("sequence", Closed, match, plans, cost, apply)
