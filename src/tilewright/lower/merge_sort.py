@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilewright import sym, te
 from tilewright.base.dtype import I64, INDEX
 from tilewright.lower.statements import loops, seq, store, when
-from tilewright.sym import ZERO, Expr
+from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import BufferView
 from tilewright.tensor.ir import For, If, Stmt
 
@@ -39,32 +39,34 @@ def merge_sort(
     cursor: BufferView,
     compare: Compare,
     verdict: BufferView,
+    line: Sequence[Expr] = (),
 ) -> Stmt:
     """order: the numbers below `count`, sorted; equal ones stay in order.
 
     `spare` has room for as many; `cursor` for two: how far the merge is in each of two runs.
-    `compare` leaves its answer in the first element of `verdict`.
+    `compare` leaves its answer in the first element of `verdict`. Of memory that many lines have,
+    this one's is taken.
     """
 
     def merge(start: Expr, width: Expr) -> Stmt:
         middle = sym.minimum(start + width, count)
         end = sym.minimum(middle + width, count)
-        left, right = load(cursor, sym.const(0)), load(cursor, sym.const(1))
+        left, right = load(cursor, *line, ZERO), load(cursor, *line, ONE)
         k = sym.var("k")
 
         def take(side: int, at: Expr) -> Stmt:
-            step = store(cursor, (sym.const(side),), te.cast(at + 1, I64))
-            return seq(store(spare, (k,), order[at]), step)
+            step = store(cursor, (*line, sym.const(side)), te.cast(at + 1, I64))
+            return seq(store(spare, (*line, k), order[(*line, at)]), step)
 
         # Both runs have elements left: the right one only if it is strictly less.
         both = seq(
-            compare(load(order, left), load(order, right)),
-            If(verdict[ZERO] > te.const(0, I64), take(1, right), take(0, left)),
+            compare(load(order, *line, left), load(order, *line, right)),
+            If(verdict[(*line, ZERO)] > te.const(0, I64), take(1, right), take(0, left)),
         )
         rest = If(left < middle, take(0, left), take(1, right))
         begin = seq(
-            store(cursor, (sym.const(0),), te.cast(start, I64)),
-            store(cursor, (sym.const(1),), te.cast(middle, I64)),
+            store(cursor, (*line, ZERO), te.cast(start, I64)),
+            store(cursor, (*line, ONE), te.cast(middle, I64)),
         )
         step = If(te.all(left < middle, right < end), both, rest)
         return seq(begin, For(k, start, end, step))
@@ -73,8 +75,8 @@ def merge_sort(
         width = te.cast(te.shift_left(te.const(1, I64), te.cast(level, I64)), INDEX)
         pairs = sym.ceildiv(count, sym.mul(width, 2))
         merges = loops([pairs], lambda p: merge(p * width * 2, width), "p")
-        back = loops([count], lambda i: store(order, (i,), spare[i]), "b")
+        back = loops([count], lambda i: store(order, (*line, i), spare[(*line, i)]), "b")
         return when([width < count], seq(merges, back))
 
-    fill = loops([count], lambda i: store(order, (i,), te.cast(i, I64)), "f")
+    fill = loops([count], lambda i: store(order, (*line, i), te.cast(i, I64)), "f")
     return seq(fill, loops([sym.const(ROUNDS)], one_round, "level"))

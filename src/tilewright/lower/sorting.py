@@ -1,14 +1,15 @@
 """Selection: the best k elements of each line.
 
-Some are found by insertion: an element that is no better than the last of the k costs one
-comparison. Many, or a dynamic number, are the first of all in order. Where threads are
-many, ranks are counted instead (`pieces`): how many elements come before each one; or runs of
-elements are merged, all at once (`runs`).
+On CPUs lines are independent pieces of work. Keys, integers in the order of the elements, are made
+first. Few are found by insertion: most elements are no better than the last of those that are
+kept, which is seen of many at once. Many are the first of all in order; where the run tells how
+many, it chooses. Where threads are many, ranks are counted instead (`pieces`): how many elements
+come before each one; or runs of elements are merged, all at once (`runs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym, te
@@ -24,137 +25,146 @@ from tilewright.lower.base import (
     wide,
 )
 from tilewright.lower.merge_sort import binary_search, load, merge_sort
-from tilewright.lower.statements import Body, loops, procedure, seq, store, when
+from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.sym import ONE, Expr
 from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import For, If, Stmt
 
-FEW = 512
+FEW = 256  # that insertion finds sooner than sorting does, whatever the length of lines
+PIECE = 32  # elements that are looked at together: some vectors
 LAST = te.const(0xFFFFFFFF, I64)  # of the places that a key has bits for
 Place = Callable[[Sequence[Expr], Expr], Expr]  # of a candidate in its line
 
 
 def _top_k(use: Use, x: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
     axis = front_axis(use["axis"], x.ndim)
-    count = static(use.shape[axis])
     if use["runs"]:
         return _by_merging(use, x, axis)
     if use["pieces"]:
         return _by_counting(use, x, axis)
-    shape = placed(x.shape, axis, use.shape[axis])
-    shapes, types = [shape, shape], [x.dtype, I64]
-    if count is not None and count <= FEW:
-        body = _by_insertion(use, x, axis)
-        shapes.append((sym.const(3),))
-        return procedure(shapes, [x], body, use.name, [*types, I64])[:2]
-    line = (x.shape[axis],)
-    shapes += [line, line, (sym.const(2),), (ONE,)]
-    body = _by_sorting(use, x, axis)
-    return procedure(shapes, [x], body, use.name, [*types, I64, I64, I64, I64])[:2]
+    return _by_lines(use, x, axis)
 
 
-def _better(use: Use, new: Expr, old: Expr) -> Expr:
-    """Strictly, so that of equals the first stays before the others. NaN is the greatest."""
-    a, b = wide(new), wide(old)
-    if not a.dtype.is_float:
-        return a > b if use["largest"] else a < b
-    if use["largest"]:
-        return te.any(a > b, te.all(te.isnan(a), te.logical_not(te.isnan(b))))
-    return te.any(a < b, te.all(te.isnan(b), te.logical_not(te.isnan(a))))
-
-
-def _by_insertion(use: Use, x: Tensor, axis: int) -> Body:
-    """The best so far are kept in order; where a better one belongs is found by halving."""
-    count, length = use.shape[axis], x.shape[axis]
-    rest = [dim for at, dim in enumerate(x.shape) if at != axis]
-    low, high, kept = (sym.const(at) for at in range(3))  # what the state holds
-
-    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
-        (source,), (values, places, state) = ins, outs
-
-        def line(*index: Expr) -> Stmt:
-            def at(position: Expr) -> tuple[Expr, ...]:
-                return (*index[:axis], position, *index[axis:])
-
-            def halve(i: Expr) -> Stmt:
-                middle = sym.floordiv(load(state, low) + load(state, high), 2)
-                before = _better(use, source[at(i)], values[at(middle)])
-                step = If(
-                    before,
-                    store(state, (high,), te.cast(middle, I64)),
-                    store(state, (low,), te.cast(middle + 1, I64)),
-                )
-                return when([state[low] < state[high]], step)
-
-            def down(q: Expr) -> Stmt:
-                """From the last place upwards: what is worse moves by one."""
-                p = load(state, kept) - q
-                return seq(
-                    store(places, at(p), places[at(p - 1)]), store(values, at(p), values[at(p - 1)])
-                )
-
-            def insert(i: Expr) -> Stmt:
-                """`kept` is the place that what is worst moves to."""
-                have, q = load(state, kept), sym.var("q")
-                last = te.cast(sym.minimum(have, count - 1), I64)
-                here = load(state, low)
-                return seq(
-                    store(state, (low,), te.const(0, I64)),
-                    store(state, (high,), state[kept]),
-                    loops([_halvings(use, axis)], lambda _: halve(i), "h"),
-                    store(state, (kept,), last),
-                    For(q, sym.const(0), load(state, kept) - here, down(q)),
-                    store(places, at(here), te.cast(i, I64)),
-                    store(values, at(here), source[at(i)]),
-                    store(state, (kept,), te.cast(load(state, kept) + 1, I64)),
-                )
-
-            def element(i: Expr) -> Stmt:
-                worst = values[at(sym.maximum(load(state, kept) - 1, 0))]
-                room = load(state, kept) < count
-                return when([te.any(room, _better(use, source[at(i)], worst))], insert(i))
-
-            return seq(store(state, (kept,), te.const(0, I64)), loops([length], element, "e"))
-
-        return when([sym.lt(0, count)], loops(rest, line))
-
-    return body
-
-
-def _halvings(use: Use, axis: int) -> Expr:
-    """How often a range of as many places can be halved."""
-    return sym.const((static(use.shape[axis]) or 0).bit_length() + 1)
-
-
-def _by_sorting(use: Use, x: Tensor, axis: int) -> Body:
+def _by_lines(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
+    """Each line by itself: keys of its elements first, then the best by insertion or sorting."""
     length, count = x.shape[axis], use.shape[axis]
-    rest = [dim for at, dim in enumerate(x.shape) if at != axis]
+    lines = tuple(dim for at, dim in enumerate(x.shape) if at != axis)
+    known = static(count)
+    key = _key(use, x[(sym.const(0),) * x.ndim]).dtype
+    shape = placed(x.shape, axis, count)
+    rooms = {"keys": ((*lines, length), key)}
+    if known is None or known <= FEW:
+        rooms["best"] = ((*lines, sym.const(max(1, FEW if known is None else known))), key)
+        rooms["top"] = ((*lines, ONE), key)
+        rooms["rank"] = ((*lines, ONE), I32)
+    if known is None or known > FEW:
+        rooms |= dict.fromkeys(("order", "spare"), ((*lines, length), I64))
+        rooms |= {"cursor": ((*lines, sym.const(2)), I64), "verdict": ((*lines, ONE), I64)}
 
-    def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
-        (source,), (values, places, order, spare, cursor, verdict) = ins, outs
+    def body(ins: list[BufferView], outs: list[BufferView], *line: Expr) -> Stmt:
+        (source,), (values, places) = ins, outs[:2]
+        room = dict(zip(rooms, outs[2:], strict=True))
 
-        def line(*index: Expr) -> Stmt:
-            def at(position: Expr) -> tuple[Expr, ...]:
-                return (*index[:axis], position, *index[axis:])
+        def at(position: Expr) -> tuple[Expr, ...]:
+            return (*line[:axis], position, *line[axis:])
 
-            def compare(a: Expr, b: Expr) -> Stmt:
-                """Only whether the second comes strictly before the first matters."""
-                later = _better(use, source[at(b)], source[at(a)])
-                return store(verdict, (sym.const(0),), te.cast(later, I64))
+        def key_of(place: Expr) -> Stmt:
+            return store(room["keys"], (*line, place), _key(use, source[at(place)]))
 
-            def take(p: Expr) -> Stmt:
-                found = load(order, p)
-                return seq(
-                    store(places, at(p), te.cast(found, I64)),
-                    store(values, at(p), source[at(found)]),
-                )
+        def take(p: Expr) -> Stmt:
+            return store(values, at(p), source[at(load(places, *at(p)))])
 
-            ranked = merge_sort(length, order, spare, cursor, compare, verdict)
-            return seq(ranked, loops([sym.minimum(count, length)], take, "p"))
+        few = _inserted(count, length, line, room, places, at) if "best" in room else seq()
+        many = _sorted(count, length, line, room, places, at) if "order" in room else seq()
+        found = If(count <= FEW, few, many) if known is None else seq(few, many)
+        return seq(loops([length], key_of, "e"), found, loops([count], take, "p"))
 
-        return loops(rest, line)
+    shapes = [shape, shape, *(of for of, _ in rooms.values())]
+    types = [x.dtype, I64, *(of for _, of in rooms.values())]
+    return procedure(shapes, [x], body, use.name, types, lines)[:2]
 
-    return body
+
+Room = Mapping[str, BufferView]  # memory of a line, by name
+
+
+def _inserted(
+    count: Expr,
+    length: Expr,
+    line: Sequence[Expr],
+    room: Room,
+    places: BufferView,
+    at: Callable[[Expr], tuple[Expr, ...]],
+) -> Stmt:
+    """The best so far are kept in order, the first of equals before the others; an element that is
+    no better than the last of them costs one comparison."""
+    keys, best, rank = room["keys"], room["best"], (*line, sym.const(0))
+
+    def insert(e: Expr, kept: Expr) -> Stmt:
+        """Among the first `kept`: behind as many as are no worse."""
+        new, here, q = keys[(*line, e)], load(room["rank"], *rank), sym.var("q")
+
+        def passed(j: Expr) -> Stmt:
+            is_before = te.cast(best[(*line, j)] >= new, I32)
+            return store(room["rank"], rank, room["rank"][rank] + is_before)
+
+        last = kept - q  # from the end, each moves by one
+        down = seq(
+            store(best, (*line, last), best[(*line, last - 1)]),
+            store(places, at(last), places[at(last - 1)]),
+        )
+        return seq(
+            store(room["rank"], rank, te.const(0, I32)),
+            loops([kept], passed, "j"),
+            For(q, sym.const(0), kept - here, down),
+            store(best, (*line, here), new),
+            store(places, at(here), te.cast(e, I64)),
+        )
+
+    def is_better(key: Expr) -> Expr:
+        return key > best[(*line, count - 1)]
+
+    def replace_last(e: Expr) -> Stmt:
+        return when([is_better(keys[(*line, e)])], insert(e, count - 1))
+
+    def piece(number: Expr) -> Stmt:
+        """Most have no element to keep, which their greatest tells."""
+        start = count + number * PIECE
+        end = sym.minimum(start + PIECE, length)
+        found, top, e = room["top"], (*line, sym.const(0)), sym.var("e")
+        greatest = store(found, top, te.max(found[top], keys[(*line, e)]))
+        each = sym.var("e")
+        return seq(
+            store(found, top, te.min_value(found.dtype)),
+            For(e, start, end, greatest),
+            when([is_better(found[top])], For(each, start, end, replace_last(each))),
+        )
+
+    first = loops([count], lambda e: insert(e, e), "f")
+    pieces = loops([sym.ceildiv(length - count, PIECE)], piece, "piece")
+    return when([sym.lt(0, count)], seq(first, pieces))
+
+
+def _sorted(
+    count: Expr,
+    length: Expr,
+    line: Sequence[Expr],
+    room: Room,
+    places: BufferView,
+    at: Callable[[Expr], tuple[Expr, ...]],
+) -> Stmt:
+    """The first of all in order."""
+    keys, order, verdict = room["keys"], room["order"], room["verdict"]
+
+    def compare(a: Expr, b: Expr) -> Stmt:
+        """Only whether the second comes strictly before the first matters."""
+        later = te.cast(keys[(*line, b)] > keys[(*line, a)], I64)
+        return store(verdict, (*line, sym.const(0)), later)
+
+    ranked = merge_sort(length, order, room["spare"], room["cursor"], compare, verdict, line)
+    return seq(
+        ranked,
+        loops([count], lambda p: store(places, at(p), order[(*line, p)]), "p"),
+    )
 
 
 def _by_counting(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
