@@ -1,6 +1,6 @@
 """What is known of a processor: latencies, ports, caches, threads. One record per target.
 
-    Target.parse("cpu -mcpu=cascadelake").machine.l2.size_bytes
+    Target.parse("x86_64-linux-gnu -mcpu=cascadelake").machine.l2.size_bytes
 
 Every cost that a schedule rule or a graph pass weighs is made of these numbers; none of them is
 written anywhere else. A record is known by the processor's name (`machine_of`), filled with what

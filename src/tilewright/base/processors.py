@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+GENERIC = "generic"  # LLVM's name for the oldest of any architecture
+
 # name: (the one it extends, features it adds); LLVM's names throughout
 _X86 = {
     "x86-64": ("", "cmov sse sse2"),
@@ -114,6 +116,14 @@ _IMPLIES = {
 def processors(arch: str) -> tuple[str, ...]:
     """The processors of an architecture whose features are known here."""
     return tuple(_PROCESSORS[arch])
+
+
+def architectures(processor: str) -> tuple[str, ...]:
+    """Those that have a processor of this name; none for one that only LLVM knows, or that it knows
+    of every architecture."""
+    if processor == GENERIC:
+        return ()
+    return tuple(arch for arch, table in _PROCESSORS.items() if processor in table)
 
 
 def features_known(arch: str) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """Targets: the machine a program is compiled for, written as an expert would guess.
 
     cpu                                  this machine
-    cpu -mcpu=skylake-avx512             this architecture, another processor
-    aarch64-linux-gnu -mcpu=cortex-a53   another architecture, by LLVM's triple
+    cpu -mcpu=generic                    this architecture, another processor
+    x86_64-linux-gnu -mcpu=cascadelake   a processor of any architecture, by LLVM's triple
     riscv64-linux-gnu -mattr=+v          with features switched on or off
     cuda -arch=sm_90a                    an NVIDIA GPU
     wasm32                               WebAssembly
@@ -34,13 +34,19 @@ from tilewright.base.host import (
     host_triple,
 )
 from tilewright.base.machine import KB, MB, Cache, Machine, machine_of
-from tilewright.base.processors import BASELINE, processor_features, switch
+from tilewright.base.processors import (
+    BASELINE,
+    architectures,
+    processor_features,
+    processors,
+    switch,
+)
 
 CPU, CUDA, WASM, ACCEL = "cpu", "cuda", "wasm", "accel"
 
 EXAMPLES = (
     "cpu",
-    "cpu -mcpu=skylake-avx512",
+    "x86_64-linux-gnu -mcpu=skylake-avx512",
     "aarch64-linux-gnu -mcpu=cortex-a53",
     "riscv64-linux-gnu -mattr=+v",
     "arm-linux-gnueabihf",
@@ -149,11 +155,6 @@ class Target:
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register; at least 1."""
         return max(1, self.vector_bits // bits)
-
-    @property
-    def fma_units(self) -> int:
-        """Vector multiply-adds that start per cycle."""
-        return self.machine.fma_per_cycle
 
     @property
     def l1d_bytes(self) -> int:
@@ -301,9 +302,23 @@ def _read_attrs(text: str, value: str) -> tuple[str, ...]:
     return attrs
 
 
+def _check_processor(text: str, arch: str, mcpu: str) -> None:
+    """One of another architecture is refused here; a name that is not known, by LLVM."""
+    others = architectures(mcpu)
+    if others and arch not in others:
+        triple = others[0] if others[0] == "wasm32" else f"{others[0]}-linux-gnu"
+        raise UserError(
+            "TW0305",
+            f"target {text!r}: {mcpu} is a processor of {' or '.join(others)}, not of {arch}",
+            help=f"write {triple} -mcpu={mcpu}, or one of: {', '.join(processors(arch))}; "
+            "without -mcpu, cpu is this very machine",
+        )
+
+
 def _machine(text: str, kind: str, triple: str, given: dict[str, str], *, is_host: bool) -> Target:
     arch = ARCHES[triple.split("-")[0]]
     mcpu = given.get("-mcpu", "")
+    _check_processor(text, arch, mcpu)
     attrs = _read_attrs(text, given.get("-mattr", ""))
     own = is_host and not mcpu  # this processor, not only this architecture
     base = host_features() if own else processor_features(arch, mcpu or BASELINE[arch])

@@ -101,7 +101,7 @@ def _check_machine(path: Path, features: Sequence[str]) -> None:
             "TW4034",
             f"{path} is compiled for a processor with {shown}, which this one lacks",
             help="compile it for this machine, or with a target that all your machines have, "
-            "such as 'cpu -mcpu=x86-64-v3'",
+            "such as 'x86_64-linux-gnu -mcpu=x86-64-v3'",
         )
 
 

@@ -14,7 +14,7 @@ FILL = "func @f(%x: f32[4]) stage flat { %x[0] = 0 }"
     [
         ("x86_64-linux-gnu -mcpu=foo", "unknown processor 'foo'"),
         ("x86_64-linux-gnu -mcpu=help", "unknown processor 'help'"),
-        ("x86_64-linux-gnu -mcpu=cortex-a53", "unknown processor 'cortex-a53'"),
+        ("x86_64-linux-gnu -mcpu=cortex-a53", "cortex-a53 is a processor of aarch64, not of x86"),
         ("riscv64-linux-gnu -mcpu=foo", "unknown processor 'foo'"),
         ("x86_64-linux-gnu -mattr=+nonsense", "unknown feature 'nonsense'"),
         ("cpu -mattr=-nonsense", "unknown feature 'nonsense'"),

@@ -124,7 +124,7 @@ def test_features_and_estimates_of_every_structure(program):
 
 
 def test_the_estimate_prefers_tiles_that_fill_registers():
-    space = SketchSpace(programs.gemm(256, 256, 256), "cpu -mcpu=skylake-avx512", threads=1)
+    space = SketchSpace(programs.gemm(256, 256, 256), WIDE, threads=1)
     text = (
         "c:tile@j;d:follow c.i.inner={} c.i.middle=1 c.i.block=1 c.j.inner={} c.j.middle=1 "
         "c.j.block=1 c.r.unroll=1 c.order=program"
