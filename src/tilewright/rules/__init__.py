@@ -33,6 +33,7 @@ from tilewright.rules.rule import (
     RuleSet,
     apply_choice,
     apply_first,
+    choice_of,
 )
 from tilewright.rules.space import plan_text
 from tilewright.sym import ZERO
@@ -64,15 +65,16 @@ def schedule(
     *,
     threads: int = 1,
     constants: Iterable[str] = (),
-    choices: Mapping[str, Choice] | None = None,
+    choices: Mapping[str, Choice | tuple[str, str]] | None = None,
     only: Collection[str] | None = None,
 ) -> Scheduled:
     """Schedule a function. `constants` names parameters known before any call, `choices` blocks
-    whose rule and plan are given; all others get the cheapest plan of the first rule that serves.
+    whose rule and plan are given (`Choice(rule, plan)`, or the two as a tuple); all others get the cheapest plan of the first rule that serves.
     With `only`, other rules than those named are not asked.
     """
     context = RuleContext(Target.parse(target), threads, frozenset(constants))
-    rules, given = RULES.get(context.target.kind, ()), dict(choices or {})
+    rules = RULES.get(context.target.kind, ())
+    given = {name: choice_of(name, each) for name, each in (choices or {}).items()}
     if only is not None:
         rules = tuple([tuple([r for r in entry if r.name in only]) for entry in rules])
     known = {rule.name for entry in rules for rule in entry}
@@ -117,7 +119,7 @@ def default_schedule(
     *,
     threads: int = 1,
     constants: Iterable[str] = (),
-    choices: Mapping[str, Choice] | None = None,
+    choices: Mapping[str, Choice | tuple[str, str]] | None = None,
 ) -> Schedule:
     """The schedule of `schedule` alone: chosen without tuning, but for what `choices` gives."""
     made = schedule(fn, target, threads=threads, constants=constants, choices=choices)

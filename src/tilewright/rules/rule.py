@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tilewright.base.errors import ScheduleError, UserError
+from tilewright.base.errors import ScheduleError, UserError, UserTypeError
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import block_of
 from tilewright.rules.space import Columns, Cost, Priced, Space, parse_plan, plan_text
@@ -54,6 +54,20 @@ class Choice:
 
     rule: str
     plan: str
+
+
+def choice_of(block: str, given: Choice | tuple[str, str]) -> Choice:
+    """What is given for a block; a rule and its plan may be a tuple."""
+    match given:
+        case Choice():
+            return given
+        case (str(rule), str(plan)):
+            return Choice(rule, plan)
+    raise UserTypeError(
+        "TW2706",
+        f"the choice for block {block} is {given!r}",
+        help='give the names of a rule and a plan: ("gemm", "mr=4 nr=2")',
+    )
 
 
 @dataclass(frozen=True)
