@@ -16,7 +16,8 @@ from tilewright.cli.common import Json
 @common.command
 def targets(
     target: Annotated[
-        str, typer.Argument(help="Show the machine model of this one: `x86_64-linux-gnu -mcpu=haswell`.")
+        str,
+        typer.Argument(help="Show the machine model of this: `x86_64-linux-gnu -mcpu=haswell`."),
     ] = "",
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine; takes half a minute.")

@@ -171,10 +171,6 @@ def _prefetch(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ..
     return arith.b.call("llvm.prefetch.p0", "void", args[0], i32(0), i32(3), i32(1))
 
 
-def _nothing(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
-    return Value("i1", "false")
-
-
 def _name(value: Value) -> str:
     return f"v{value.lanes}{value.type.split(' x ')[-1][:-1]}" if value.lanes > 1 else value.type
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base.dtype import DType
 from tilewright.codegen.builder import FunctionText, Value, i64, splat
-from tilewright.codegen.types import element_of, mangled, memory_type, register_type, vector
+from tilewright.codegen.types import mangled, memory_type, vector
 
 WIDEST_SHUFFLE = 4  # strides up to this are loaded whole and shuffled
 MAX_RUNS = 4  # lanes scattered over more runs of elements are gathered
@@ -259,8 +259,3 @@ def _part(offsets: tuple[int, ...], part: int) -> list[tuple[int, int]]:
             start = first.pop() * size
             return [(start, start + size)]
     return []
-
-
-def stored_type(of: DType, lanes: int) -> str:
-    """The register type of `lanes` elements."""
-    return vector(element_of(register_type(of)), lanes)

@@ -12,7 +12,7 @@ import struct
 
 import numpy as np
 
-from tilewright.base.dtype import BF16, F16, F32, F64, DType
+from tilewright.base.dtype import BF16, F16, F32, DType
 from tilewright.sym import Const
 
 _REGISTER = {
@@ -78,11 +78,6 @@ def memory_type(of: DType) -> str:
 def is_small_float(of: DType) -> bool:
     """Whether arithmetic on this type is done in f32."""
     return of.is_float and of.bits < 32
-
-
-def compute_float(of: DType) -> DType:
-    """The float type that arithmetic on `of` is done in."""
-    return F64.with_lanes(of.lanes) if of.scalar is F64 else F32.with_lanes(of.lanes)
 
 
 def float_bits(value: float, of: DType) -> int:

@@ -38,7 +38,6 @@ INJECTIVE = "injective"  # out[i] from in[f(i)]: transpose, slice, concat, gathe
 REDUCTION = "reduction"  # out[i] from in[i, *]
 COMPLEX = "complex"  # matmul, conv: elementwise work can be fused behind it
 OPAQUE = "opaque"  # nothing fuses: sort, control flow, sequences
-PATTERNS = (ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, COMPLEX, OPAQUE)
 
 MAX_RANK = 64
 

@@ -213,10 +213,6 @@ class Real:
         """The value of an f64 as a 32-bit integer."""
         return Whole(sym.Cast(self.expr, I32.with_lanes(self.expr.dtype.lanes)))
 
-    def to_int(self) -> Whole:
-        of = (I32 if self.is_f32 else I64).with_lanes(self.expr.dtype.lanes)
-        return Whole(sym.Cast(self.expr, of))
-
     def _cast(self, to: DType) -> Real:
         of = to.with_lanes(self.expr.dtype.lanes)
         return self if self.expr.dtype is of else Real(sym.Cast(self.expr, of))

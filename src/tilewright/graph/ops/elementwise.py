@@ -94,10 +94,6 @@ def _known_truncdiv(a: Expr, b: Expr) -> Expr | None:
     return None
 
 
-def _known_divisor(build: Callable[[Any, Any], Expr]) -> Callable[[Expr, Expr], Expr | None]:
-    return lambda a, b: build(a, b) if sym.prove(sym.ne(b, 0), EMPTY) else None
-
-
 def _decide(build: Callable[[Any, Any], Expr]) -> Callable[[Expr, Expr], Expr | None]:
     """A comparison of known contents: 1, 0, or None where it depends on sizes."""
 

@@ -24,6 +24,7 @@ from tilewright.tensor.ir import (
     For,
     Function,
     Load,
+    Seq,
     Store,
     Update,
 )
@@ -226,10 +227,7 @@ def loop_extents(sch: Schedule, reference: BlockRef) -> list[Expr]:
 
 def is_expression(block: Block) -> bool:
     """Whether the body stores expressions, without loops or conditions of its own."""
-    return all(
-        isinstance(stmt, (Store, Update)) or type(stmt).__name__ == "Seq"
-        for stmt in walk(block.body)
-    )
+    return all(isinstance(stmt, (Store, Update, Seq)) for stmt in walk(block.body))
 
 
 # ------------------------------------------------------------------------------------ contiguity

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
-
 from tilewright.base.dtype import BOOL, I64, U8, DType
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule, Scalar
@@ -291,16 +289,6 @@ def _tanh_slope(node: Context, y: Value, gradient: Value) -> Value:
 
 def _sigmoid_slope(node: Context, y: Value, gradient: Value) -> Value:
     return node.emit("mul", y, node.emit("sub", node.value(1.0, node.to), y))
-
-
-def _promoting(op: str) -> Rule:
-    """An operator on floats whose operands may be integers."""
-
-    def rule(node: Context) -> Value:
-        to = node.promoted("self", "other", kind=KIND.INT_TO_FLOAT)
-        return node.emit(op, *operands(node, to))
-
-    return rule
 
 
 def _remainder(op: str) -> Rule:
