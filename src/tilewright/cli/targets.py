@@ -17,7 +17,7 @@ from tilewright.cli.common import Json
 def targets(
     target: Annotated[
         str,
-        typer.Argument(help="Show the machine model of this: `x86_64-linux-gnu -mcpu=haswell`."),
+        typer.Argument(help="Show the model of this one: `x86_64-linux-gnu -mcpu=haswell`."),
     ] = "",
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine; takes half a minute.")

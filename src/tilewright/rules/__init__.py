@@ -69,7 +69,8 @@ def schedule(
     only: Collection[str] | None = None,
 ) -> Scheduled:
     """Schedule a function. `constants` names parameters known before any call, `choices` blocks
-    whose rule and plan are given (`Choice(rule, plan)`, or the two as a tuple); all others get the cheapest plan of the first rule that serves.
+    whose rule and plan are given, as a `Choice` or a tuple; all others get the cheapest plan of the
+    first rule that serves.
     With `only`, other rules than those named are not asked.
     """
     context = RuleContext(Target.parse(target), threads, frozenset(constants))

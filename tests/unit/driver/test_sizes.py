@@ -14,7 +14,7 @@ from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
 from tilewright.driver.sizes import ranges_of, sizes_to_measure, with_sizes
-from tilewright.graph.cost import NOMINAL
+from tilewright.graph.rates import NOMINAL
 
 MODEL = "graph @main(%x: f32[batch, 4], %y: f32[batch, n]) { %z = neg(%x) return %z, %y }"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.base.passes import PassContext
-from tilewright.graph import cost
+from tilewright.graph import rates
 from tilewright.graph.build import make_node
 from tilewright.graph.channels_last import ChannelsLast, is_free, rank_of, try_channels_last
 from tilewright.graph.costs import (
@@ -76,7 +76,7 @@ class _Weigher:
     """What nodes take on both sides, and what values take to change sides, in nanoseconds."""
 
     def __init__(self, ctx: PassContext) -> None:
-        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), cost.rates_of(ctx.target)
+        self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
 
     def prices(self, node: Node, found: ChannelsLast, makers: Makers) -> tuple[Price, Price] | None:
         """A kernel channels first, and last; None of a node that is as good either way."""
@@ -100,7 +100,7 @@ class _Weigher:
         return None if prices is None else (prices[0], prices[1])
 
     def _estimated(self, node: Node) -> tuple[Price, Price]:
-        size_bytes = cost.size_bytes(node.outputs[0])
+        size_bytes = rates.size_bytes(node.outputs[0])
         moved_ns = (size_bytes + _size(node.inputs[0])) * self.rates.byte_ns
         if node.op not in CONVOLUTIONS:
             moved_ns = max(size_bytes, _size(node.inputs[0])) * self.rates.byte_ns
@@ -109,7 +109,7 @@ class _Weigher:
             last = moved_ns
             first = last + SLOW_PLANES * moved_ns * float(max(node["strides"]))
         else:
-            last = cost.operations(node) * self.rates.operation_ns / 2 + moved_ns
+            last = rates.operations(node) * self.rates.operation_ns / 2 + moved_ns
             first = SLOW * last
         return Price(FIRST, first, ESTIMATED), Price(LAST, last, ESTIMATED)
 
@@ -126,7 +126,7 @@ class _Weigher:
             prices = self.costs.measured((Candidate("transpose", alone(node)),))
             if prices is not None:
                 return prices[0].ns
-        moved_ns = 2 * cost.size_bytes(value) * self.rates.byte_ns  # read, and written
+        moved_ns = 2 * rates.size_bytes(value) * self.rates.byte_ns  # read, and written
         return moved_ns + self.rates.launch_ns
 
 
@@ -159,7 +159,7 @@ def _is_depthwise(node: Node) -> bool:
 
 
 def _size(value: Value | None) -> int:
-    return 0 if value is None else cost.size_bytes(value)
+    return 0 if value is None else rates.size_bytes(value)
 
 
 def _choose(

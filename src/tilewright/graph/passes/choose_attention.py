@@ -14,7 +14,6 @@ from functools import partial
 
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import CPU, Target
-from tilewright.graph.cost import rates_of, size_bytes
 from tilewright.graph.costs import (
     LEAST_SPEEDUP,
     Candidate,
@@ -28,6 +27,7 @@ from tilewright.graph.ir import CANONICAL, Graph, Module, Node
 from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
 from tilewright.graph.passes.decompose import pieces_of
 from tilewright.graph.passes.fuse import fuse
+from tilewright.graph.rates import rates_of, size_bytes
 from tilewright.sym import Const
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.dtype import F32
-from tilewright.graph.cost import NOMINAL_RATES
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.match import Array, Steps, shape_of
+from tilewright.graph.rates import NOMINAL_RATES
 from tilewright.graph.types import items_of
 from tilewright.sym import Const, Expr
 

@@ -14,7 +14,7 @@ What only rearranges the operand of a product is read in place: a copy of it goe
 that uses it. Cheap work used in several kernels is repeated in each where moving its result costs
 more. A value that others need too is one of several outputs. What costs more is told by the table
 of costs (`graph/costs.py`), of the kernels that there would be either way; what that has no price
-for is weighed by bytes and operations (`graph/cost.py`). No group may wait for itself through
+for is weighed by bytes and operations (`graph/rates.py`). No group may wait for itself through
 others (`graph/groups.py`).
 
 Options: `limit`, the most nodes of a kernel; `numbers`, how many numbers may be in one place of an
@@ -31,14 +31,6 @@ from tilewright import sym
 from tilewright.base.multiprocessor import PROLOGUE_ELEMENTS
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CPU, CUDA, Target
-from tilewright.graph.cost import (
-    Rates,
-    elements,
-    extent,
-    operations_per_element,
-    rates_of,
-    size_bytes,
-)
 from tilewright.graph.costs import Candidate, candidate_of, costs_of, note_choice
 from tilewright.graph.fused_nodes import (
     MAX_SCALAR_VARIANTS,
@@ -51,6 +43,14 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.rates import (
+    Rates,
+    elements,
+    extent,
+    operations_per_element,
+    rates_of,
+    size_bytes,
+)
 from tilewright.graph.types import sizes_of
 from tilewright.graph.views import (
     ALIAS,

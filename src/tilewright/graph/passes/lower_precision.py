@@ -20,7 +20,6 @@ from tilewright.base.multiprocessor import BULK_ROW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.tiles import ROWS as TILE_ROWS
 from tilewright.base.tiles import tile_product
-from tilewright.graph.cost import rates_of, size_bytes
 from tilewright.graph.im2col import (
     as_banded_matrix,
     as_single_channel_rows,
@@ -37,6 +36,7 @@ from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.stream_attention import fits_streams, has_streams
+from tilewright.graph.rates import rates_of, size_bytes
 from tilewright.graph.views import WINDOW_BYTES, is_view
 from tilewright.sym import ONE, Const
 

@@ -14,9 +14,9 @@ import numpy as np
 from tilewright.base.passes import PassContext
 from tilewright.graph import ir
 from tilewright.graph.build import make_node, store_constant
-from tilewright.graph.cost import Rates, elements, rates_of, size_bytes
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.match import Array
+from tilewright.graph.rates import Rates, elements, rates_of, size_bytes
 from tilewright.graph.views import is_view, reads_views
 from tilewright.graph.visit import map_bodies, producers, users
 

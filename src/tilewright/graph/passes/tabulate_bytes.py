@@ -16,12 +16,12 @@ from tilewright.base.dtype import I8, U8
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.build import make_call, make_node, store_constant
-from tilewright.graph.cost import OPERATIONS, operations_per_element
 from tilewright.graph.definitions import Array
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.quantize import TABLE
+from tilewright.graph.rates import OPERATIONS, operations_per_element
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
 from tilewright.sym import const

@@ -17,10 +17,10 @@ import numpy as np
 from tilewright.base.dtype import F16, F32
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CPU, Target
-from tilewright.graph.cost import Rates, rates_of
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.passes.fold_constants import is_packed_weight
+from tilewright.graph.rates import Rates, rates_of
 from tilewright.graph.types import TensorType
 from tilewright.sym import Const
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import Multiprocessor, multiprocessor_of
-from tilewright.graph.cost import OPERATIONS
+from tilewright.graph.rates import OPERATIONS
 from tilewright.intrin import hopper
 from tilewright.intrin.cluster import CLUSTER_SCOPE, MAX_BLOCKS, SUM_BYTES, keep_of, sum_of
 from tilewright.intrin.hopper import WHOLE

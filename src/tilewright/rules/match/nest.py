@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tilewright import sym
-from tilewright.graph.cost import NOMINAL
+from tilewright.graph.rates import NOMINAL
 from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var
 from tilewright.tensor.ir import (
     REDUCE,
