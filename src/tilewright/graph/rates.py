@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.base.machine import KB
+from tilewright.base.machine import FUNCTION_CYCLES, KB, OPERATION_CYCLES
 from tilewright.base.target import CPU, WASM, Target
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.op import BROADCAST, COMPLEX, ELEMENTWISE, INJECTIVE, REDUCTION
@@ -54,12 +54,11 @@ def rates_of(target: Any) -> Rates:
     )
 
 
-# Operations per element, where it is not one.
+# Operations per element, where it is not one: functions count as many as their cycles have room for.
+_FUNCTIONS = {name: round(cycles / OPERATION_CYCLES) for name, cycles in FUNCTION_CYCLES.items()}
 OPERATIONS: dict[str, int] = {
-    **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal", "mod", "fmod", "floordiv"), 4),
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf"), 16),
-    **dict.fromkeys(("sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"), 24),
-    **dict.fromkeys(("asin", "acos", "atan", "atan2", "pow"), 32),
+    **_FUNCTIONS,
+    **dict.fromkeys(("reciprocal", "mod", "floordiv"), _FUNCTIONS["div"]),
     **dict.fromkeys(("quantize", "dequantize", "batch_norm", "random_bits"), 8),
     "lookup_bytes": 24,
     **dict.fromkeys(("reshape", "transpose", "slice", "expand"), 0),
