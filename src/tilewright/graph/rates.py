@@ -54,7 +54,7 @@ def rates_of(target: Any) -> Rates:
     )
 
 
-# Operations per element, where it is not one: functions count as many as their cycles have room for.
+# Operations per element, where it is not one: of functions, as many as their cycles have room for.
 _FUNCTIONS = {name: round(cycles / OPERATION_CYCLES) for name, cycles in FUNCTION_CYCLES.items()}
 OPERATIONS: dict[str, int] = {
     **_FUNCTIONS,
