@@ -1,0 +1,45 @@
+"""Channels of zeros beside those of an image of bytes."""
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import U8
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
+from tilewright.graph.build import Builder
+from tilewright.graph.interp import interpret
+from tilewright.graph.passes.pad_channels import pad_channels
+from tilewright.graph.types import TensorType
+from tilewright.sym import const
+
+
+def model(channels):
+    b = Builder()
+    x = b.param("x", TensorType(U8, tuple(map(const, (1, 5, 5, channels)))))
+    random = np.random.default_rng(0)
+    w = b.constant(random.integers(-9, 9, (16, channels, 3, 3)).astype(np.int8))
+    window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
+    return b.module(b.add("conv_integer", x, w, groups=1, layout="channels_last", **window))
+
+
+def padded(module, processor):
+    target = Target.parse(f"x86_64-linux-gnu -mcpu={processor}")
+    return run_passes(module, (pad_channels,), PassContext(target=target))
+
+
+@pytest.mark.parametrize(
+    ("channels", "processor", "whole"),
+    [
+        (3, "cascadelake", 4),
+        (4, "cascadelake", 4),
+        (2, "cascadelake", 2),  # twice the sums are too many
+        (3, "sapphirerapids", 3),  # tiles take rows of whole windows
+    ],
+)
+def test_channels_become_whole_groups_of_a_dot_product(channels, processor, whole):
+    before = model(channels)
+    after = padded(before, processor)
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node.inputs[1].tensor.static_shape == (16, whole, 3, 3)
+    x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, channels)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
