@@ -35,7 +35,7 @@ from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, ZERO, Const, Expr
 
-LEAST_COLUMNS, SHORTEST = 16, 16  # of a product that is worth it
+LEAST_COLUMNS, LEAST_INNER_ELEMENTS = 16, 16  # of a product that is worth it
 MAX_PADDED_RATIO = 1.25  # times what tiles of sixteen rows, all of use, would take
 MIN_IM2COL_RATIO = 1.5  # times as many elements must all windows have
 IM2COL_COST_COLUMNS = 64  # columns that can be multiplied while a row is unfolded, and read again
@@ -47,7 +47,7 @@ def foldable_weights(node: Node, scope: Scope) -> Array | None:
     if node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1 or weights is None:
         return None
     columns, *inner = weights.shape
-    return weights if columns >= LEAST_COLUMNS and prod(inner) >= SHORTEST else None
+    return weights if columns >= LEAST_COLUMNS and prod(inner) >= LEAST_INNER_ELEMENTS else None
 
 
 def fits_tiles(node: Node, weights: Array) -> bool:

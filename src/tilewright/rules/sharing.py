@@ -22,7 +22,7 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.space import Column, Columns, Value, doublings
 
 NONE = "none"
-MAX_CHUNKS_PER_THREAD = 8  # threads differ in speed: an eighth of a share is waited for at most
+MAX_THREAD_CHUNKS = 8  # threads differ in speed: an eighth of a share is waited for at most
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Work:
         if self.is_static:
             return (1,)
         found: list[int] = []
-        for per_thread in reversed(doublings(MAX_CHUNKS_PER_THREAD)):
+        for per_thread in reversed(doublings(MAX_THREAD_CHUNKS)):
             parts = -(-per_thread * context.threads // self.repeats)
             found += [max(1, self.units // parts), even_share(self.units, parts)]
         if self.is_dynamic:
@@ -58,7 +58,7 @@ Forms = Mapping[Value, Axes]  # where that depends on another field: by the fiel
 def even_share(whole: int, parts: int) -> int:
     """The size of parts: without a rest, if there is such a size a little above."""
     least = max(1, -(-whole // parts))
-    most = least + 2 * least // MAX_CHUNKS_PER_THREAD
+    most = least + 2 * least // MAX_THREAD_CHUNKS
     # There are few parts, but as many sizes as a model's extents: look for the number of parts.
     for count in range(whole // least, max(0, -(-whole // most) - 1), -1):
         if whole % count == 0:

@@ -23,6 +23,15 @@ PLAIN = (0, 1, 2)
 AXES = ("axis", "axes", "perm")
 
 
+# What a constant may be counted in: the last word of its name. Rules for GPUs list candidates of
+# hardware's own units.
+UNITS = frozenset(
+    "bytes channels choices chunks columns cycles draws elements kernels loads nodes operations "
+    "panels parts positions ratio rows score sequences share sites spatial speedup tails times "
+    "vectors".upper().split()
+)
+
+
 @dataclass(frozen=True)
 class Constant:
     place: str  # file:line
@@ -110,6 +119,14 @@ def test_the_numeric_constants_of_rules_and_passes_are_few():
 def test_every_numeric_constant_says_what_it_is_for():
     silent = [f"{each.place} {each.name}" for each in _all() if not each.reason]
     assert not silent, "no comment on the line of " + ", ".join(silent)
+
+
+def test_the_name_of_every_numeric_constant_ends_in_its_unit():
+    im2col = PACKAGE / "graph/im2col.py"
+    found = [*_all(), *constants(im2col.read_text(), "graph/im2col.py")]
+    named = [each for each in found if not each.place.startswith("rules/gpu/")]
+    bare = [f"{each.place} {each.name}" for each in named if each.name.split("_")[-1] not in UNITS]
+    assert not bare, "no unit at the end of " + ", ".join(bare)
 
 
 def test_numbers_in_rules_for_cpus_have_names():

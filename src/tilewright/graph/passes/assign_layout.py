@@ -33,8 +33,8 @@ from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users
 from tilewright.sym import Const
 
-SLOW = 3.0  # a convolution channels first takes so many times as long
-SLOW_PLANES = 0.6  # what a depthwise convolution takes longer channels first, per byte moved
+CHANNELS_FIRST_TIMES = 3.0  # a convolution channels first takes so many times as long
+PLANES_TIMES = 0.6  # what a depthwise convolution takes longer channels first, per byte moved
 
 Makers = dict[Value, Node]
 FIRST, LAST = "channels first", "channels last"
@@ -107,10 +107,10 @@ class _Weigher:
             last, first = moved_ns, 2 * moved_ns
         elif _is_depthwise(node):
             last = moved_ns
-            first = last + SLOW_PLANES * moved_ns * float(max(node["strides"]))
+            first = last + PLANES_TIMES * moved_ns * float(max(node["strides"]))
         else:
             last = rates.operations(node) * self.rates.operation_ns / 2 + moved_ns
-            first = SLOW * last
+            first = CHANNELS_FIRST_TIMES * last
         return Price(FIRST, first, ESTIMATED), Price(LAST, last, ESTIMATED)
 
     def transposed(self, value: Value, makers: Makers) -> float:

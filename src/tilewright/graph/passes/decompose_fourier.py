@@ -24,7 +24,7 @@ from tilewright.graph.rates import NOMINAL_RATES
 from tilewright.graph.types import items_of
 from tilewright.sym import Const, Expr
 
-LARGEST = 1 << 23  # entries of a matrix that is worth its memory
+MAX_MATRIX_ELEMENTS = 1 << 23  # of a matrix that is worth its memory
 
 
 def decomposed_dft(node: Node, steps: Steps) -> list[Node] | None:
@@ -70,7 +70,7 @@ def decomposed_stft(node: Node, steps: Steps) -> list[Node] | None:
     bins = count // 2 + 1 if one_sided else count
     if one_sided and not _is_kept(count * bins):
         return _folded_frames(node, steps, signal, seen, count, step)
-    if count * channels * bins * 2 > LARGEST:
+    if count * channels * bins * 2 > MAX_MATRIX_ELEMENTS:
         return None
     table = _table(count, bins, channels).reshape(count, channels, 2 * bins)
     if seen is not None:
@@ -89,7 +89,7 @@ def _folded_frames(
     """Transforms of real frames by half the products: cosines are the same, and sines opposite,
     for values as far from the begin of a frame as others from its end."""
     bins, half = count // 2 + 1, (count - 1) // 2
-    if (half + 2) * bins > LARGEST:
+    if (half + 2) * bins > MAX_MATRIX_ELEMENTS:
         return None
     add = steps.add
     frames = add("patches", x, kernel=(count,), strides=(step,), dilations=(1,))
@@ -155,7 +155,7 @@ class _Transform:
         used = min(given, half if back else self.count)
         x = x if used == given else self._cut(x, 0, used)
         results = half if self.one_sided and not back else self.count
-        if used * parts * results * 2 > LARGEST:
+        if used * parts * results * 2 > MAX_MATRIX_ELEMENTS:
             return None
         table = _table(self.count, results, parts, inverse=self.inverse)[: used * parts]
         if back:  # the other half of the spectrum is the mirror image of this one
@@ -172,7 +172,7 @@ class _Transform:
         """Two products, the second with what turns the results of the first."""
         a = _factor(self.count)
         b = self.count // a
-        if 4 * b * self.count > LARGEST:
+        if 4 * b * self.count > MAX_MATRIX_ELEMENTS:
             return None
         *outer, _, _ = _items(x)
         parts = _numbers(x)[-1]

@@ -33,7 +33,7 @@ from tilewright.graph.match import (
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Const, Expr
 
-HIDDEN = -1e9  # a number added to scores that leaves nothing of them after softmax
+HIDDEN_SCORE = -1e9  # a number added to scores that leaves nothing of them after softmax
 
 Shape = tuple[Expr, ...]
 
@@ -97,7 +97,7 @@ def _scores(value: Value | None, scope: Scope) -> _Scores | None:
         cond, kept, other = node.inputs
         low = scope.number(other)
         found = _scaled(kept, scope)
-        if found is None or cond is None or low is None or low > HIDDEN:
+        if found is None or cond is None or low is None or low > HIDDEN_SCORE:
             return None
         found.hidden = (cond, low)
         return found if _same(value, kept) else None
@@ -257,9 +257,9 @@ def _causal(mask: Array, scores: _Scores) -> int | None:
     if mask.shape[-2:] != (rows.value, columns.value) or rows.value > columns.value:
         return None
     past = int(columns.value - rows.value)
-    matrix = mask.reshape(mask.shape[-2:]).astype(np.float64)  # HIDDEN is no number of f16
+    matrix = mask.reshape(mask.shape[-2:]).astype(np.float64)  # HIDDEN_SCORE is no number of f16
     seen = np.tri(matrix.shape[0], matrix.shape[1], past, dtype=bool)
-    if bool((matrix[seen] == 0).all()) and bool((matrix[~seen] <= HIDDEN).all()):
+    if bool((matrix[seen] == 0).all()) and bool((matrix[~seen] <= HIDDEN_SCORE).all()):
         return past
     return None
 

@@ -38,7 +38,7 @@ from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, Const, Expr
 
-PHASES = 64  # more kernels than this do not pay
+MAX_PHASE_KERNELS = 64  # of a transposed convolution: more do not pay
 
 
 def split_conv_transpose(module: Module, ctx: PassContext) -> Module:
@@ -166,7 +166,7 @@ def _by_phase(node: Node, scope: Scope) -> Replacement:
     if node.op != "conv_transpose":
         return None
     axes = _axes(node)
-    if axes is None or not 1 <= math.prod(axis.stride for axis in axes) <= PHASES:
+    if axes is None or not 1 <= math.prod(axis.stride for axis in axes) <= MAX_PHASE_KERNELS:
         return None
     phases = [_phases(axis) for axis in axes]
     if any(found is None for found in phases):
@@ -224,7 +224,7 @@ def _together(node: Node, scope: Scope, lanes: int) -> Replacement:
     found = [_phases(axis) for axis in axes]
     phases = [each for each in found if each is not None]
     count, channels = math.prod(axis.stride for axis in axes), weights.shape[1]
-    if len(phases) < len(axes) or not 1 < count <= PHASES:
+    if len(phases) < len(axes) or not 1 < count <= MAX_PHASE_KERNELS:
         return None
     if any(phase.taps == 0 for each in phases for phase in each):
         return None

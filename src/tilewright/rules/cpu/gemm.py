@@ -49,7 +49,7 @@ from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.sharing import MAX_CHUNKS_PER_THREAD
+from tilewright.rules.sharing import MAX_THREAD_CHUNKS
 from tilewright.rules.space import Column, Columns, Cost, Space, tile_sizes, unit
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -263,14 +263,14 @@ def row_tiles(found: Contraction, mr: int) -> int:
 def chunk_counts(found: Contraction, mr_max: int, context: RuleContext) -> tuple[int, ...]:
     """Into how many chunks of equal size m may be cut for threads; 1 for the other axes."""
     totals, threads = {row_tiles(found, mr) for mr in range(1, mr_max + 1)}, context.threads
-    most = 2 * MAX_CHUNKS_PER_THREAD * threads
+    most = 2 * MAX_THREAD_CHUNKS * threads
     return (1, *[n for n in range(threads, most + 1) if any(t % n == 0 for t in totals)])
 
 
 def n_chunks(blocks: Column, parallel: Column, threads: int) -> Column:
     """Into how many chunks blocks of n go where parts of k are around them: a few per thread."""
     chunks = np.where(parallel == N, threads, 1)
-    for per_thread in range(2, MAX_CHUNKS_PER_THREAD + 1):
+    for per_thread in range(2, MAX_THREAD_CHUNKS + 1):
         is_even = (parallel == N) & (blocks % (per_thread * threads) == 0)
         chunks = np.where(is_even, per_thread * threads, chunks)
     return chunks

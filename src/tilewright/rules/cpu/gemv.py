@@ -30,7 +30,7 @@ from tilewright.rules.cpu.gemm_schedule import UNPACKED, Blocking, tiled
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.sharing import MAX_CHUNKS_PER_THREAD
+from tilewright.rules.sharing import MAX_THREAD_CHUNKS
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -94,7 +94,7 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemvPlan]:
             "nr": doublings(min(most_vectors(target), n)),
             "parallel": (NONE, N) if context.threads > 1 else (NONE,),
             "streams": tuple(s for s in (followed, followed // 2, 2 * followed) if s < k),
-            "strips": doublings(2 * MAX_CHUNKS_PER_THREAD),
+            "strips": doublings(2 * MAX_THREAD_CHUNKS),
             "k_unroll": k_unroll_candidates(target.machine),
         },
         legal,

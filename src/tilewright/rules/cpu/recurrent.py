@@ -29,7 +29,7 @@ from tilewright.rules.cpu.dot_model import register_tile
 from tilewright.rules.cpu.dot_model import tile_cycles as dot_tile_cycles
 from tilewright.rules.cpu.gemm_model import ceil_div, tiles_cycles
 from tilewright.rules.match.nest import (
-    DYNAMIC_BATCH,
+    DYNAMIC_SEQUENCES,
     Nest,
     attempt,
     block_of,
@@ -59,7 +59,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
 PANELS, ROWS, INNER = "panels", "rows", "inner"  # what threads share out
-VECTORS = (1, 2, 4, 8)  # of a panel
+PANEL_VECTORS = (1, 2, 4, 8)  # of a panel
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Recurrent:
         if self.weights is None:
             found = {0: self.axes(context)}
             return found | ({1: self.axes(context, steps=self.steps)} if self.are_chains else {})
-        found = {count: self.axes(context, vectors=count) for count in VECTORS}
+        found = {count: self.axes(context, vectors=count) for count in PANEL_VECTORS}
         return found
 
 
@@ -194,7 +194,7 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
     if found.weights is not None:
         gates = total(found.nest, found.weights.gates)
         is_dynamic = found.nest.is_dynamic(found.others)
-        sequences = DYNAMIC_BATCH if is_dynamic else total(found.nest, found.others)
+        sequences = DYNAMIC_SEQUENCES if is_dynamic else total(found.nest, found.others)
 
     def legal(c: Columns) -> Column:
         """Beside the sums, weights of a gate and what is broadcast are in registers; a thread that
@@ -211,7 +211,7 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
     return Space(
         RecurrentPlan,
         {
-            "vectors": VECTORS if found.weights is not None else VECTORS[:1],
+            "vectors": PANEL_VECTORS if found.weights is not None else PANEL_VECTORS[:1],
             "sequences": tuple(range(1, min(sequences, registers) + 1)),
             "alternate": (0, 1) if found.weights is not None else (0,),
             **forms_candidates(forms, context),

@@ -35,7 +35,7 @@ from tilewright.sym import ONE, ZERO, Const, Expr, uses_var
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 ROWS = "rows"  # of tiles
-SQUARE = 4  # elements of a side: as many short loads as one shuffle takes
+SQUARE_ELEMENTS = 4  # elements of a side: as many short loads as one shuffle takes
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ class Transpose:
     @cached_property
     def has_squares(self) -> bool:
         """Whether squares of all sources can be turned."""
-        return self.lanes <= SQUARE * SQUARE and all(map(self._has_squares, self.reads))
+        return self.lanes <= SQUARE_ELEMENTS * SQUARE_ELEMENTS and all(
+            map(self._has_squares, self.reads)
+        )
 
     def _has_squares(self, access: Access) -> bool:
         sides = [_dims(self.nest, access, at) for at in (self.across, self.along)]
@@ -156,7 +158,7 @@ def plans(found: Transpose, context: RuleContext) -> Space[TransposePlan]:
         TransposePlan,
         {
             "row_vectors": tuple(int(v) for v in forms),
-            "square": (1, SQUARE) if found.has_squares else (1,),
+            "square": (1, SQUARE_ELEMENTS) if found.has_squares else (1,),
             **forms_candidates(forms, context),
         },
         lambda c: (
@@ -218,7 +220,7 @@ def _turning_cycles(found: Transpose, width: Column, context: RuleContext) -> Co
     moved = costs.nest_cycles(nest, context.target) * again
     extent = max(1, nest.guess(found.along))
     partial = np.where(extent % width == 0, 0.0, 1.0 / ceil_div(extent, width))
-    whole = 2 * (1 + 1 / machine.loads_per_cycle) / SQUARE
+    whole = 2 * (1 + 1 / machine.loads_per_cycle) / SQUARE_ELEMENTS
     gathered = partial * machine.gather_lane_cycles
     cycles: Column = np.maximum(moved, nest.instances * whole) + nest.instances * gathered
     return cycles

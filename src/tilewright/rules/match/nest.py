@@ -35,7 +35,7 @@ from tilewright.tensor.visit import blocks, exprs, walk
 # What a dynamic extent counts as, in estimates: any (as in the graph), and those known to be
 DYNAMIC_EXTENT = NOMINAL
 DYNAMIC_SPATIAL = 56  # output positions along an axis
-DYNAMIC_BATCH = 4  # sequences that are worked on together
+DYNAMIC_SEQUENCES = 4  # sequences that are worked on together
 
 
 @dataclass(frozen=True)
