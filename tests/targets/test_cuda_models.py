@@ -239,6 +239,52 @@ def test_products_of_open_sizes_are_tiled(name):
     np.testing.assert_allclose(got, np.asarray(want), rtol=2e-4, atol=2e-5)
 
 
+def linear(shape, n):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    return model(nodes, {"x": (F, shape)}, ["y"], {"w": random(shape[-1], n), "b": random(n)})
+
+
+def batched(x, z):
+    return model([helper.make_node("MatMul", ["x", "z"], ["y"])], {"x": (F, x), "z": (F, z)}, ["y"])
+
+
+BATCHED = {
+    "1x1": (open_convolution(["n", 64, 8, 8], 64, 1), [(64, 8, 8)]),
+    "3x3": (open_convolution(["n", 64, 8, 8], 64, 3), [(64, 8, 8)]),
+    "matmul": (linear(["n", 128, 64], 64), [(128, 64)]),
+    "batch": (batched(["n", 2, 128, 64], ["n", 2, 64, 128]), [(2, 128, 64), (2, 64, 128)]),
+}
+IN_HALVES = {"f16": 1e-3, "bf16": 8e-3, "tf32": 1e-3}  # of the largest output
+
+
+def check_in_halves(net, precision, *cases):
+    """Tensor cores multiply, and give what the CPU does for inputs of all these shapes."""
+    module = tw.compile(net, target="cuda -arch=sm_90a", precision=precision, cache=False)
+    rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
+    assert "gemm_hopper" in rules
+    exact = tw.compile(net, target="cpu", threads=1)
+    for shapes in cases:
+        given = [random(*shape) for shape in shapes]
+        (got,) = fetched(on_host(module), on_host(module)(*given))
+        want = np.asarray(exact(*given)[0])
+        limit = IN_HALVES[precision] * np.abs(want).max(initial=0.0)
+        np.testing.assert_allclose(got, want, rtol=0, atol=limit)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*((name, "f16") for name in BATCHED), ("3x3", "bf16"), ("matmul", "tf32")],
+)
+def test_tensor_cores_multiply_whatever_the_batch(name, precision):
+    net, shapes = BATCHED[name]
+    check_in_halves(net, precision, *([(n, *shape) for shape in shapes] for n in (1, 3, 0)))
+
+
 def test_a_schedule_that_a_gpu_has_no_room_for_gives_way_to_a_modest_one(monkeypatch):
     made = kernel_code._kernel
 

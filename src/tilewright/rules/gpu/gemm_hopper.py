@@ -34,7 +34,7 @@ from tilewright.rules.gpu.contraction import splits
 from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
-    extent_of,
+    is_unit,
     parts_along,
     spread_runs,
 )
@@ -535,7 +535,7 @@ def _tiled(
     copies, kind = _results(sch, c, found, stores, is_exact=not done)
     loops = sch.get_loops(c)
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
-    units = [loop for loop in outer if extent_of(sch, loop) == 1]
+    units = [loop for loop in outer if is_unit(sch, loop)]
     outer = [loop for loop in outer if loop not in units]
     beside = {axis: plan.cluster if plan.along == axis else 1 for axis in "mn"}
     span = plan.span // beside["m"]

@@ -10,7 +10,7 @@ from tilewright.base.multiprocessor import LINE_BYTES
 from tilewright.intrin import hopper
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
-from tilewright.sym import ONE, Const
+from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.ir import REDUCE, Load, Store
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops
@@ -29,9 +29,18 @@ def stored_bytes(size_bytes: Any) -> Any:
 
 def extent_of(sch: Schedule, loop: LoopRef) -> int:
     """The iterations of a loop, which are known."""
-    found = next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
+    found = _extent(sch, loop)
     assert isinstance(found, Const)
     return int(found.value)
+
+
+def is_unit(sch: Schedule, loop: LoopRef) -> bool:
+    """Whether a loop has one iteration, whatever dynamic sizes are."""
+    return _extent(sch, loop) is ONE
+
+
+def _extent(sch: Schedule, loop: LoopRef) -> Expr:
+    return next(each.extent for each in all_loops(sch.function.body) if each.var is loop.var)
 
 
 def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
