@@ -15,12 +15,14 @@ from tilewright.base.dtype import from_numpy
 from tilewright.base.errors import TilewrightError, Unsupported
 from tilewright.base.target import Target
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
+from tilewright.codegen.launches import kernels_of
 from tilewright.driver import compile as driver
 from tilewright.driver import kernel_code
 from tilewright.driver.compile import chains_gain
 from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
 from tilewright.runtime.array import Array
+from tilewright.sym import Size, free_vars
 from tilewright.tune import Budget, Database
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -283,6 +285,21 @@ def check_in_halves(net, precision, *cases):
 def test_tensor_cores_multiply_whatever_the_batch(name, precision):
     net, shapes = BATCHED[name]
     check_in_halves(net, precision, *([(n, *shape) for shape in shapes] for n in (1, 3, 0)))
+
+
+def test_the_host_describes_tiles_by_sizes():
+    """It does not know the names that kernels give to products of sizes, h * w."""
+    net = open_convolution(["n", 64, "h", "w"], 64, 1)
+    module = tw.compile(net, target="cuda -arch=sm_90a", precision="f16", cache=False)
+    kernels = [k for code in module.codes.values() for k in kernels_of(code.steps) if k.maps]
+    assert kernels
+    for made in (each for kernel in kernels for each in kernel.maps):
+        assert all(isinstance(v, Size) for v in free_vars(made.height, made.width))
+
+
+def test_tensor_cores_multiply_whatever_the_image():
+    net = open_convolution(["n", 64, "h", "w"], 64, 1)
+    check_in_halves(net, "f16", *([(n, 64, 7, 9)] for n in (1, 3, 0)))
 
 
 def test_a_schedule_that_a_gpu_has_no_room_for_gives_way_to_a_modest_one(monkeypatch):

@@ -16,10 +16,13 @@ from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.base.passes import PassContext
 from tilewright.sym import Const, Expr, FloorDiv, FloorMod, Mul, Size, Var, var
-from tilewright.tensor.ir import THREAD, Alloc, For, Function, Let, Load, MaskedLoad, Stmt
+from tilewright.tensor.ir import THREAD, Alloc, Call, For, Function, Let, Load, MaskedLoad, Stmt
+from tilewright.tensor.passes.fold_windows import WINDOW
 from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.roles import COPY, MULTICAST, PREFETCH
 
 _EVERYWHERE, _NOWHERE = 0, 1 << 30
+_MAPPED = (COPY, MULTICAST, PREFETCH, WINDOW)
 
 
 def hoist_invariants(fn: Function, ctx: PassContext) -> Function:
@@ -83,6 +86,8 @@ class _Hoist(Rewriter):
     def expr(self, expr: Expr, here: int) -> Expr:
         """The expression with names in place of what is known further out than `here`."""
         found: dict[Expr, Expr] = {}
+        # The host describes the memory that tiles are copied from: it knows sizes, and no names.
+        least = _EVERYWHERE + 1 if isinstance(expr, Call) and expr.op in _MAPPED else _EVERYWHERE
         seen: set[Expr] = set()  # parts that are shared would be walked once for each way to them
         stack = [expr]
         while stack:
@@ -92,8 +97,9 @@ class _Hoist(Rewriter):
                 continue
             seen.add(node)
             if node.dtype is INDEX and _is_worth_a_name(node):
-                depth = max(self._known_at(node), self.least)
-                if depth < here:
+                known = self._known_at(node)
+                depth = max(known, self.least)
+                if least <= known and depth < here:
                     names = self.names[depth]
                     if node not in names:
                         names[node] = var("t")
