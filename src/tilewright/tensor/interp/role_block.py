@@ -80,7 +80,10 @@ class Plain:
         self.given = [buffer for buffer in self.used if buffer not in own]
         plain = {buffer: replace(buffer, scope=GLOBAL.reference) for buffer in self.given}
         bound = {each.var for each in walk(stmt) if isinstance(each, (For, Let))}
-        self.free = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
+        named = [node for node in exprs(stmt) if isinstance(node, Var) and node not in bound]
+        # No array tells a size that its extents only compute with, 64 * b.
+        sizes = sym.free_vars(*(dim for buffer in self.given for dim in buffer.shape))
+        self.free = list(dict.fromkeys([*named, *sizes]))
         params: tuple[Buffer | Var, ...] = (*plain.values(), *self.free)
         body = replace_buffers(stmt, {old: new for old, new in plain.items() if new is not old})
         self.function = prepare(Function("part", params, body, stage=DEVICE))
