@@ -31,7 +31,6 @@ from tilewright.runtime import cuda
 from tilewright.runtime.profiler import TERA
 
 DEFAULT = Path(__file__).parent / "models" / "breadth"
-TOLERANCE = {"f32": 2e-3, "f16": 3e-2, "bf16": 1e-1}  # of the largest output, of a deep model
 TURNS = 5
 
 
@@ -40,19 +39,6 @@ def reference(path: Path, inputs: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     return [np.asarray(each) for each in session.run(None, inputs)]
-
-
-def error_of(outputs: Sequence[Any], wanted: Sequence[np.ndarray[Any, Any]]) -> float:
-    """The largest difference as a part of the largest output; infinite where one is not finite."""
-    worst = 0.0
-    for got, want in zip(outputs, wanted, strict=True):
-        found = cuda.to_host(got).astype(np.float64)
-        if found.shape != want.shape:
-            return float("inf")
-        if want.size:
-            off = np.abs(found - want.astype(np.float64)).max() / max(1e-9, np.abs(want).max())
-            worst = max(worst, float(off) if np.isfinite(off) else float("inf"))
-    return worst
 
 
 def rules_of(module: DeviceModule) -> dict[str, str]:
@@ -111,11 +97,11 @@ def outcome(name: str, options: argparse.Namespace) -> dict[str, Any]:
         wanted = reference(path, inputs)
         given = [cuda.to_device(inputs[spec.name]) for spec in module.inputs]
         outputs = module(*given)
-        first = error_of(outputs, wanted)
+        first = report.error_of(list(map(cuda.to_host, outputs)), wanted)
         for _ in range(2):  # launch by launch, then as a graph
             module(*given, out=outputs)
         told["cases"][given_path.name.removesuffix(".in.npz")] = {
-            "error": max(first, error_of(outputs, wanted)),
+            "error": max(first, report.error_of(list(map(cuda.to_host, outputs)), wanted)),
             "ms": device_ms(module, given),
             "kernels": slowest(module, given, options.kernels),
         }
@@ -127,7 +113,7 @@ def figures_of(name: str, told: dict[str, Any], options: argparse.Namespace) -> 
         return [report.Figure(f"{name}: ran", 0.0, "", ">= 1", False)]
     found = [report.Figure(f"{name}: compile", told["compile_s"], "s")]
     for case, said in told["cases"].items():
-        limit = TOLERANCE[options.precision]
+        limit = report.MODEL_TOLERANCE[options.precision]
         found.append(report.at_most(f"{case}: error", said["error"], "", limit))
         found.append(report.Figure(f"{case}: ours", said["ms"], "ms"))
     return found
@@ -157,7 +143,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", type=Path, default=DEFAULT)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--precision", choices=list(TOLERANCE), default="f32")
+    parser.add_argument("--precision", choices=list(report.MODEL_TOLERANCE), default="f32")
     parser.add_argument("--kernels", type=int, default=4, help="shown of each case")
     journal.arguments(parser)
 

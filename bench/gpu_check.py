@@ -30,7 +30,6 @@ from typing import Any
 
 import gpu_zoo
 import models
-import numpy as np
 import report
 import torch
 
@@ -44,7 +43,7 @@ import test_ampere as ampere
 import test_clusters as clusters
 import test_roles as roles
 
-TOLERANCE = {"f32": 2e-3, "f16": 3e-2}  # of the largest output, of a deep model
+PRECISIONS = ("f32", "f16")
 HOPPER, AMPERE = "cuda -arch=sm_90a", "cuda -arch=sm_80"
 ON_AMPERE = ("resnet18", "bert")
 OPEN_BATCH = ("dqn", "mlp", "dcgan_generator", "mobilenet_v2", "resnet18")
@@ -59,11 +58,8 @@ SHARED_BYTES = 160 * 1024  # of a block: the tools need some of what there is
 
 def error_of(outputs: Sequence[Any], wanted: Any) -> float:
     """The largest difference from torch, as a part of the largest output."""
-    worst = 0.0
-    for got, want in zip(outputs, wanted if isinstance(wanted, tuple) else (wanted,), strict=False):
-        reference, found = want.numpy(), cuda.to_host(got).astype(np.float32)
-        worst = max(worst, float(np.abs(found - reference).max() / np.abs(reference).max()))
-    return worst
+    exact = wanted if isinstance(wanted, tuple) else (wanted,)
+    return report.error_of(list(map(cuda.to_host, outputs)), [each.numpy() for each in exact])
 
 
 def static(name: str, target: str, folder: Path, precision: str = "f32") -> float:
@@ -180,16 +176,16 @@ class Check:
     name: str
     title: str
     run: Callable[[], float]
-    tolerance: float = TOLERANCE["f32"]
+    precision: str = "f32"
 
 
 def checks(folder: Path) -> Iterator[Check]:
     for name in STATIC:
         yield Check(name, name, partial(static, name, HOPPER, folder))
     for name in ON_AMPERE:
-        for precision, tolerance in TOLERANCE.items():
+        for precision in PRECISIONS:
             run = partial(static, name, AMPERE, folder, precision)
-            yield Check(name, f"{name} as sm_80, {precision}", run, tolerance)
+            yield Check(name, f"{name} as sm_80, {precision}", run, precision)
     for name in OPEN_BATCH:
         yield Check(name, f"{name}, open batch", partial(open_batch, name, folder))
     for name in OPEN:
@@ -202,8 +198,9 @@ def checked(options: argparse.Namespace) -> list[report.Figure]:
     for check in checks(options.folder):
         if options.only and check.name not in options.only:
             continue
+        limit = report.MODEL_TOLERANCE[check.precision]
         try:
-            figure = report.at_most(f"{check.title}: error", check.run(), "", check.tolerance)
+            figure = report.at_most(f"{check.title}: error", check.run(), "", limit)
         except Exception:  # one model's trouble is a figure of its own, not the end of the others
             print(f"{check.title}: {traceback.format_exc(limit=-3)[-600:]}")
             figure = report.Figure(f"{check.title}: ran", 0.0, "", ">= 1", False)

@@ -135,22 +135,16 @@ def outputs_of(value: Any) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else list(value)
 
 
-def error_of(outputs: Any, wanted: Any) -> float:
-    worst = 0.0
-    for got, want in zip(outputs, outputs_of(wanted), strict=True):
-        found = cuda.to_host(got).astype(np.float64)
-        exact = want.cpu().numpy().astype(np.float64).reshape(found.shape)
-        worst = max(worst, float(np.abs(found - exact).max() / np.abs(exact).max()))
-    return worst
-
-
 def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     case = CASES[name]
     module = tw.compile(graph.parse(case.text, dict(case.numbers)), target="cuda")
     assert isinstance(module, DeviceModule)
     inputs = [each.cuda() for each in case.inputs(torch.Generator().manual_seed(0))]
     outputs = module(*inputs)
-    error = error_of(outputs, case.reference(*inputs))
+    found = list(map(cuda.to_host, outputs))
+    exact = [each.cpu().numpy() for each in outputs_of(case.reference(*inputs))]
+    shaped = [want.reshape(got.shape) for got, want in zip(found, exact, strict=True)]
+    error = report.error_of(found, shaped)
     if options.kernels:
         for event in module.profile(*inputs).events:
             print(f"  {name}: {event.kernel} {event.duration_ns / 1e3:.1f} us")

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import gpu_zoo
-import numpy as np
 import report
 import torch
 
@@ -38,7 +37,6 @@ WANT = {
     ("f16", 32): dict.fromkeys(HALVES, 1.15),
 }  # fmt: skip
 NAMES = {"f32": gpu_zoo.NAMES, "f16": HALVES}
-TOLERANCE = {"f32": 2e-3, "f16": 3e-2}  # of the largest output, of a deep model
 MAX_OUTSIDE = 0.10  # of a model's time
 LATE, LEAST_GAIN = "without dependent launch", 0.99  # 1, and what a clock's jitter takes
 CHAINED = "with chains"
@@ -165,11 +163,7 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     outputs = module(*inputs.values())
     for _ in range(2):  # into the same arrays: as a graph
         module(*inputs.values(), out=outputs)
-    error = 0.0
-    for got, want in zip(outputs, wanted, strict=False):
-        reference = want.numpy()
-        found = torch.from_dlpack(got).float().cpu().numpy()
-        error = max(error, float(np.abs(found - reference).max() / np.abs(reference).max()))
+    error = report.error_of(list(map(cuda.to_host, outputs)), [each.numpy() for each in wanted])
     recorded = last_of(module)
     rivals = rivals_of(made, inputs, options)
     late = serial_graph(recorded)
@@ -184,7 +178,7 @@ def figures_of(name: str, options: argparse.Namespace) -> list[report.Figure]:
     median = {key: statistics.median(found) for key, found in times.items()}
     best = min(median[key] for key in rivals)
     shown = [
-        report.at_most(f"{name}: error", error, "", TOLERANCE[options.precision]),
+        report.at_most(f"{name}: error", error, "", report.MODEL_TOLERANCE[options.precision]),
         report.Figure(f"{name}: ours", median["ours"], "ms"),
         *(report.Figure(f"{name}: {key}", median[key], "ms") for key in rivals),
         report.Figure(f"{name}: compile", compiled_s, "s"),

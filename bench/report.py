@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.host import described_machine
+from tilewright.base.tolerances import relative
 from tilewright.runtime import cuda
 
 try:
@@ -36,6 +37,12 @@ except ImportError:  # machines with a GPU where nothing can be installed
     Console = None  # type: ignore[assignment,misc]  # a plain table does
 
 LINE_BYTES = 64
+# Of the largest output of a deep model: its layers together lose as one long sum does.
+MODEL_TOLERANCE = {
+    "f32": relative("float32", 1 << 20),
+    "f16": relative("float16", 1 << 8),
+    "bf16": relative("bfloat16", 1 << 6),
+}
 RESULTS = Path(__file__).with_name("RESULTS.json")
 
 
@@ -59,6 +66,19 @@ def at_most(name: str, value: float, unit: str, limit: float) -> Figure:
 
 def at_least(name: str, value: float, unit: str, limit: float) -> Figure:
     return Figure(name, value, unit, f">= {limit:g}", bool(value >= limit))
+
+
+def error_of(outputs: Sequence[Any], wanted: Sequence[Any]) -> float:
+    """The largest difference of arrays as a part of the largest number that is wanted; infinite
+    where shapes differ or something is not finite. Maxima of Python overlook NaN: none is given."""
+    worst = 0.0
+    for got, want in zip(outputs, wanted, strict=True):
+        found, exact = np.asarray(got, np.float64), np.asarray(want, np.float64)
+        if found.shape != exact.shape or not (np.isfinite(found) & np.isfinite(exact)).all():
+            return float("inf")
+        if exact.size:
+            worst = max(worst, float(np.abs(found - exact).max() / max(1e-9, np.abs(exact).max())))
+    return worst
 
 
 def on_gpu(measure: Measure) -> Measure:

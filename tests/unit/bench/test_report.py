@@ -39,3 +39,24 @@ def test_figures_that_are_met_or_ask_for_nothing_are_fine(report, monkeypatch):
     report.run(
         "", lambda options: [report.at_most("time", 3, "us", 4), report.Figure("size", 1, "B")]
     )
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "error"),
+    [
+        ([[1.0, 2.0]], [[1.0, 4.0]], 0.5),
+        ([[0.0, 1.0], [2.0]], [[0.0, 1.0], [1.0]], 1.0),
+        ([[1.0], [np.nan]], [[1.0], [1.0]], np.inf),
+        ([[np.nan], [1.0]], [[1.0], [1.0]], np.inf),
+        ([[np.inf]], [[1.0]], np.inf),
+        ([[1.0]], [[1.0, 1.0]], np.inf),
+        ([[]], [[]], 0.0),
+    ],
+)
+def test_the_error_of_what_is_not_finite_is_infinite(report, found, wanted, error):
+    assert report.error_of(found, wanted) == error
+
+
+def test_an_output_that_is_missing_is_an_error(report):
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        report.error_of([[1.0]], [[1.0], [2.0]])
