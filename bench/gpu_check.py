@@ -2,11 +2,11 @@
 
     python bench/gpu_check.py [--json FILE] [--only NAME ...] [--folder FOLDER] [--jobs N]
 
-Every model of bench/models.py with sizes known, some with an open batch or length, two as code of
-sm_80. `--only faults` needs no GPU: of the faults of synchronization that tests/targets plants in
-kernels, so many the interpreter finds. `--only sanitizer`: what three tools of NVIDIA's
-compute-sanitizer find in a convolutional, a transformer and a recurrent model. Models are shared
-out among N processes.
+Every model of bench/models.py with sizes known, some with an open batch or length, in f32 and f16;
+two as code of sm_80. `--only faults` needs no GPU: of the faults of synchronization that
+tests/targets plants in kernels, so many the interpreter finds. `--only sanitizer`: what three tools
+of NVIDIA's compute-sanitizer find in a convolutional, a transformer and a recurrent model. Models
+are shared out among N processes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ import test_roles as roles
 
 PRECISIONS = ("f32", "f16")
 HOPPER, AMPERE = "cuda -arch=sm_90a", "cuda -arch=sm_80"
+ENCODERS = ("bert", "smallbert", "minibert")
+FUSED = ("smallbert", "f16", "attention_hopper")  # a rule that must be there
 ON_AMPERE = ("resnet18", "bert")
-OPEN_BATCH = ("dqn", "mlp", "dcgan_generator", "mobilenet_v2", "resnet18")
+OPEN_BATCH = ("dqn", "mlp", "dcgan_generator", "mobilenet_v2", "resnet18", "smallbert")
 BATCHES = (1, 3, 8)  # of models whose batch is open
-STATIC = (*(name for name in models.MODELS if not name.endswith("_dyn")), "bert")
+STATIC = (*(name for name in models.MODELS if not name.endswith("_dyn")), *ENCODERS)
 OPEN = tuple(name for name in models.MODELS if name.endswith("_dyn"))
 FAULTS, LEAST_FAULTS = "faults", 100
 SANITIZER, TOOLS = "sanitizer", ("memcheck", "racecheck", "synccheck")
-SANITIZED = (("resnet18", "f16"), ("minibert", "f16"), ("lstm_lm_step", "f32"))
+SANITIZED = (("resnet18", "f16"), FUSED[:2], ("lstm_lm_step", "f32"))
 SHARED_BYTES = 160 * 1024  # of a block: the tools need some of what there is
 
 
@@ -62,12 +64,14 @@ def error_of(outputs: Sequence[Any], wanted: Any) -> float:
     return report.error_of(list(map(cuda.to_host, outputs)), [each.numpy() for each in exact])
 
 
-def static(name: str, target: str, folder: Path, precision: str = "f32") -> float:
+def static(name: str, target: str, folder: Path, precision: str) -> float:
     """A model whose sizes are known: launch by launch, then as a graph."""
     made = gpu_zoo.case(name, folder)
     with torch.no_grad():
         wanted = made.module(*made.inputs.values())
     module = tw.compile(made.path, target=target, precision=precision)
+    if (name, precision, target) == (*FUSED[:2], HOPPER):
+        assert FUSED[2] in rules_of(module), "another rule took the case's place"
     given = [cuda.to_device(x.numpy()) for x in made.inputs.values()]
     outputs = module(*given)
     first = error_of(outputs, wanted)
@@ -76,9 +80,14 @@ def static(name: str, target: str, folder: Path, precision: str = "f32") -> floa
     return max(first, error_of(outputs, wanted))
 
 
-def open_batch(name: str, folder: Path) -> float:
+def rules_of(module: Any) -> set[str]:
+    return {each.rule for made in module.program.kernels.values() for each in made.decisions}
+
+
+def open_batch(name: str, folder: Path, precision: str) -> float:
     """A model whose batch is open, with several."""
-    module = tw.compile(gpu_zoo.case(name, folder, 2, is_open=True).path, target=HOPPER)
+    path = gpu_zoo.case(name, folder, 2, is_open=True).path
+    module = tw.compile(path, target=HOPPER, precision=precision)
     worst = 0.0
     for batch in BATCHES:
         made = gpu_zoo.case(name, folder, batch, is_open=True)
@@ -88,11 +97,11 @@ def open_batch(name: str, folder: Path) -> float:
     return worst
 
 
-def open_cases(name: str, folder: Path) -> float:
+def open_cases(name: str, folder: Path, precision: str) -> float:
     """A model of the zoo that has open sizes, with the inputs of all its cases."""
     made = models.build(name)
     folder.mkdir(parents=True, exist_ok=True)
-    module = tw.compile(models.export(name, folder), target=HOPPER)
+    module = tw.compile(models.export(name, folder), target=HOPPER, precision=precision)
     worst = 0.0
     for inputs in made.cases.values():
         with torch.no_grad():
@@ -176,20 +185,22 @@ class Check:
     name: str
     title: str
     run: Callable[[], float]
-    precision: str = "f32"
+    precision: str
 
 
 def checks(folder: Path) -> Iterator[Check]:
-    for name in STATIC:
-        yield Check(name, name, partial(static, name, HOPPER, folder))
-    for name in ON_AMPERE:
-        for precision in PRECISIONS:
-            run = partial(static, name, AMPERE, folder, precision)
-            yield Check(name, f"{name} as sm_80, {precision}", run, precision)
-    for name in OPEN_BATCH:
-        yield Check(name, f"{name}, open batch", partial(open_batch, name, folder))
-    for name in OPEN:
-        yield Check(name, name, partial(open_cases, name, folder))
+    for name, precision in product(STATIC, PRECISIONS):
+        run = partial(static, name, HOPPER, folder, precision)
+        yield Check(name, f"{name}, {precision}", run, precision)
+    for name, precision in product(ON_AMPERE, PRECISIONS):
+        run = partial(static, name, AMPERE, folder, precision)
+        yield Check(name, f"{name} as sm_80, {precision}", run, precision)
+    for name, precision in product(OPEN_BATCH, PRECISIONS):
+        run = partial(open_batch, name, folder, precision)
+        yield Check(name, f"{name}, open batch, {precision}", run, precision)
+    for name, precision in product(OPEN, PRECISIONS):
+        run = partial(open_cases, name, folder, precision)
+        yield Check(name, f"{name}, {precision}", run, precision)
 
 
 def checked(options: argparse.Namespace) -> list[report.Figure]:

@@ -65,7 +65,8 @@ def encoder(layers: int, width: int, heads: int, words: int, length: int) -> mod
 
 ENCODERS = {
     "bert": lambda: encoder(12, 768, 12, 30_522, 128),
-    "minibert": lambda: encoder(6, 384, 12, 30_522, 128),
+    "smallbert": lambda: encoder(4, 512, 8, 30_522, 128),  # heads of 64, as BERT has
+    "minibert": lambda: encoder(6, 384, 12, 30_522, 128),  # heads of 32
     "tinybert": lambda: encoder(2, 64, 4, 100, 16),
 }
 NAMES = ("dqn", "mlp", "dcgan_generator", "lstm_lm_step", "mobilenet_v2", "resnet18", "bert")

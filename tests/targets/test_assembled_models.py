@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import tilewright as tw
+
 pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
 pytest.importorskip("rich", reason="rich is not installed (extra: bench)")
 BENCH = Path(__file__).parents[2] / "bench"
@@ -17,7 +19,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 CASES = [
     ("dqn", "sm_90a", "f16"),
     ("dqn", "sm_80", "f16"),
-    ("minibert", "sm_90a", "f16"),
+    ("smallbert", "sm_90a", "f16"),
     ("resnet50", "sm_90a", "f16"),
     ("lstm_lm_step", "sm_90a", "f32"),
 ]
@@ -45,6 +47,14 @@ def test_the_assembler_finds_no_trouble(assemble, name, arch, precision, tmp_pat
     functions, trouble, spilled = (figure.value for figure in figures)
     assert functions > 4
     assert (trouble, spilled) == (0, 0)
+
+
+def test_attention_is_among_what_is_assembled(assemble, tmp_path):
+    path = assemble.gpu_zoo.case("smallbert", tmp_path).path
+    module = tw.compile(path, target="cuda -arch=sm_90a", precision="f16")
+    assert "attention_hopper" in {
+        each.rule for kernel in module.program.kernels.values() for each in kernel.decisions
+    }
 
 
 SPILLED = "8 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads"
