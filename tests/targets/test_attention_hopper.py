@@ -332,3 +332,32 @@ def test_short_sequences_have_blocks_beside_each_other(length, resident):
     made = schedule(lower_graph(graph.parse(text).main, "attention"), TARGET)
     assert made.decisions[0].rule == "attention_hopper"
     assert f"resident={resident}" in made.decisions[0].plan
+
+
+OTHERS = {
+    "heads of 32": ("sm_90a", (2, 2, 128, 32), "attention_hopper"),
+    "heads of 80": ("sm_90a", (1, 1, 64, 80), "attention_hopper"),
+    "a dynamic batch": ("sm_90a", ("b", 2, 128, 64), "gemm_hopper"),
+    "sm_80": ("sm_80", (1, 2, 128, 64), "gemm_ampere"),
+    "sm_80, a dynamic batch": ("sm_80", ("b", 1, 64, 32), "gemm_ampere"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_no_kernel_streams_takes_tensor_cores_too(name):
+    arch, shape, rule = OTHERS[name]
+    kind = f"f32[{', '.join(map(str, shape))}]"
+    module = graph.parse(f"""graph @main(%q: {kind}, %k: {kind}, %v: {kind}) {{
+      %y = attention(%q, %k, %v)
+      return %y
+    }}""")
+    made = tw.compile(module, target=f"cuda -arch={arch}", precision="f16", cache=False)
+    rules = [each.rule for k in made.program.kernels.values() for each in k.decisions]
+    assert rule in rules
+    assert not {"gemm", "sgemm", "reduction"} & set(rules)
+    for batch in [3, 0] if shape[0] == "b" else [shape[0]]:
+        rng = np.random.default_rng(0)
+        given = [rng.standard_normal((batch, *shape[1:]), np.float32) for _ in "qkv"]
+        (want,) = graph.interpret(module, *given)
+        (got,) = fetched(on_host(made), on_host(made)(*given))
+        np.testing.assert_allclose(got, want, atol=TOLERANCE["f16"], rtol=TOLERANCE["f16"])

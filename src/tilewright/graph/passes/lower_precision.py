@@ -12,12 +12,14 @@ read their weights rounded: that a step takes as long as bringing them is all th
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
 from tilewright.base.dtype import BF16, F16, F32, DType
 from tilewright.base.multiprocessor import BULK_ROW_BYTES
 from tilewright.base.passes import PassContext
+from tilewright.base.target import CUDA
 from tilewright.base.tiles import ROWS as TILE_ROWS
 from tilewright.base.tiles import tile_product
 from tilewright.graph.im2col import (
@@ -34,8 +36,9 @@ from tilewright.graph.im2col import (
 )
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.passes.decompose import pieces_of
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
-from tilewright.graph.passes.stream_attention import fits_streams, has_streams
+from tilewright.graph.passes.stream_attention import features_of, has_streams, streamed_features
 from tilewright.graph.rates import rates_of, size_bytes
 from tilewright.graph.views import WINDOW_BYTES, is_view
 from tilewright.sym import ONE, Const
@@ -93,6 +96,8 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
     )
+    if ctx.target is not None and ctx.target.kind == CUDA:
+        module = rewrite_matches(module, (partial(split_attention, streams=streams),))
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
     kept_bytes = 0 if streams else rates_of(ctx.target).kept_bytes
     reading = partial(read_rounded, small=small, kept_bytes=kept_bytes)
@@ -172,11 +177,17 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
     assert k is not None
     assert v is not None
     if streams:
-        if not fits_streams(node, (F32,)):
+        whole = streamed_features(node, (F32,))
+        if whole is None:
             return None
         steps = Steps(node, scope)
-        rounded = [_rounded_behind(steps, value, small) for value in (q, k, v)]
-        steps.add("attention", *rounded, *others, **{**dict(node.attributes), "to": F32})
+        filled = [_with_features(steps, value, whole, small) for value in (q, k, v)]
+        scale = node.get("scale")
+        scale = 1 / math.sqrt(features_of(q)) if scale is None else scale
+        attributes = {**dict(node.attributes), "to": F32, "scale": scale}
+        made = steps.add("attention", *filled, *others, **attributes)
+        if features_of(v) < whole:
+            steps.add("slice", made, starts=(0,), ends=(features_of(v),), axes=(3,), steps=(1,))
         return steps.done()
     sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())[2:]]
     known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]
@@ -187,6 +198,27 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
     attributes = {**dict(node.attributes), "rounded": True, "to": F32}
     steps.add("attention", *rounded, *others, **attributes)
     return steps.done()
+
+
+def _with_features(steps: Steps, value: Value, whole: int, small: DType) -> Value:
+    """Heads in fewer bits, zeros behind their last features."""
+    rounded = _rounded_behind(steps, value, small)
+    missing = whole - features_of(value)
+    return steps.add("pad", rounded, pads=(0, missing), axes=(3,)) if missing else rounded
+
+
+def split_attention(node: Node, scope: Scope, *, streams: bool) -> Replacement:
+    """Attention of several queries that no one kernel streams: as a GEMM, a softmax and a GEMM.
+    Rows of scores whose length is dynamic are no rows that tensor cores are given."""
+    q, k = node.inputs[:2] if node.op == "attention" else (None, None)
+    if q is None or k is None or q.tensor.dtype is not F32:
+        return None
+    queries, keys = ((shape_of(value) or (ONE,) * 4)[2] for value in (q, k))
+    if queries is ONE or not isinstance(keys, Const):
+        return None
+    if streams and streamed_features(node, (F32,)) is not None:
+        return None
+    return pieces_of(node, scope)
 
 
 def recurrent(node: Node, scope: Scope, *, small: DType) -> Replacement:

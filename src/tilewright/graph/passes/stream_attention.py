@@ -14,7 +14,7 @@ from tilewright.base.dtype import BF16, F16, DType
 from tilewright.base.multiprocessor import STREAMED_FEATURES, STREAMED_KEYS
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
-from tilewright.graph.ir import Module, Node, attributes
+from tilewright.graph.ir import Module, Node, Value, attributes
 from tilewright.graph.match import Replacement, Scope, rewrite_matches, shape_of
 from tilewright.sym import Const
 
@@ -30,22 +30,35 @@ def has_streams(target: Target | None) -> bool:
 
 def streamed(node: Node, scope: Scope) -> Replacement:
     """Attention of small numbers."""
-    if node.op != "attention" or node.get("keys") or not fits_streams(node, (BF16, F16)):
+    if node.op != "attention" or node.get("keys"):
+        return None
+    whole = streamed_features(node, (BF16, F16))
+    if whole is None or any(features_of(value) != whole for value in node.inputs[:3]):
         return None
     return [
         replace(node, attributes=attributes(**{**dict(node.attributes), "keys": STREAMED_KEYS}))
     ]
 
 
-def fits_streams(node: Node, dtypes: tuple[DType, ...]) -> bool:
-    """Whether attention is of whole tiles, its sizes known, and gives nothing but its result."""
+def streamed_features(node: Node, dtypes: tuple[DType, ...]) -> int | None:
+    """The features of a head once zeros fill it up to what instructions take; None where it has
+    more, where sizes are not known, and where attention gives more than its result."""
     q, k, v = node.inputs[:3]
     if len(node.outputs) > 1 or q is None or k is None or v is None:
-        return False
+        return None
     sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())]
     known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]
     if not sizes or len(known) < len(sizes) or min(known) < 1:
-        return False
+        return None
     if any(value.tensor.dtype not in dtypes for value in (q, k, v)):
-        return False
-    return known[3] in STREAMED_FEATURES and known[7] == known[3] == known[11]
+        return None
+    most = max(features_of(value) for value in (q, v))
+    return next((whole for whole in STREAMED_FEATURES if most <= whole), None)
+
+
+def features_of(value: Value | None) -> int:
+    """Those of a head, which are known."""
+    assert value is not None
+    features = (shape_of(value) or ())[3]
+    assert isinstance(features, Const)
+    return int(features.value)
