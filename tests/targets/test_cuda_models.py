@@ -404,6 +404,60 @@ def test_quantized_models_multiply_their_integers(name):
     np.testing.assert_allclose(got, np.asarray(want), rtol=1e-6, atol=1e-6)
 
 
+def quantized_convolution(channels, kernel, size=8, images=1):
+    return quantized(
+        helper.make_node("Conv", ["xd", "wd"], ["c"], pads=[kernel // 2] * 4),
+        bytes_of(32, channels, kernel, kernel),
+        [images, channels, size, size],
+        0,
+    )
+
+
+CONVOLVED = {
+    "1x1": (quantized_convolution(64, 1), (1, 64, 8, 8)),
+    "3x3": (quantized_convolution(64, 3), (1, 64, 8, 8)),
+    "few channels": (quantized_convolution(3, 3, 12), (1, 3, 12, 12)),
+    "dynamic batch": (quantized_convolution(32, 3, images="n"), (3, 32, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLVED)
+def test_convolutions_of_bytes_take_tensor_cores(name):
+    net, shape = CONVOLVED[name]
+    module = tw.compile(net, "cuda -arch=sm_90a", precision="int8", cache=False)
+    rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
+    assert "gemm_hopper" in rules
+    assert "reduction" not in rules
+    x = random(*shape)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    np.testing.assert_array_equal(got, np.asarray(tw.compile(net, target="cpu", threads=1)(x)[0]))
+
+
+def test_windows_of_bytes_are_copied_from_the_image():
+    """Where a pixel has whole rows of a tile; what one convolution leaves is channels last."""
+    channels, text = 128, ""
+    for at in (1, 2):
+        text += f"""%i{at} = conv_integer(%x{at - 1}, %w) {{
+            pads = (1, 1, 1, 1), strides = (1, 1), dilations = (1, 1), groups = 1}}
+          %f{at} = cast(%i{at}) {{to = dtype f32}}
+          %x{at} = quantize(%f{at}, %s, %z) {{to = dtype i8}}
+        """
+    weights = {"w": bytes_of(channels, channels, 3, 3), "s": np.float32(3e3), "z": np.int8(0)}
+    constants = "\n".join(f'%{name} = constant() {{data = "{name}"}}' for name in weights)
+    net = graph.parse(
+        f"graph @main(%x0: i8[1, {channels}, 4, 4]) {{ {constants}\n{text} return %x2 }}",
+        {name: np.asarray(array) for name, array in weights.items()},
+    )
+    module = tw.compile(net, "cuda -arch=sm_90a", precision="int8", cache=False)
+    copied = [code.ptx for code in module.codes.values() if ".im2col." in code.ptx]
+    assert copied
+    for ptx in copied:
+        assembled(ptx)
+    x = bytes_of(1, channels, 4, 4)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    np.testing.assert_array_equal(got, np.asarray(graph.interpret(net, x)[0]))
+
+
 TOP = """
 graph @main(%x: {dtype}[{shape}]) {{
   %k = constant() {{data = "k"}}

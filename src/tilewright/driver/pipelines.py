@@ -86,7 +86,17 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *STREAMED,
         *UNCHECKED,
     ),
-    (CUDA, "int8"): (*QUANTIZED, *CANONICAL, *OPTIMIZED, *UNROLLED, *SCALED, *STREAMED, *UNCHECKED),
+    (CUDA, "int8"): (
+        *QUANTIZED,
+        *CANONICAL,
+        *OPTIMIZED,
+        *UNROLLED,
+        *SCALED,
+        *LAYOUT,
+        *UNFOLDED,
+        *STREAMED,
+        *UNCHECKED,
+    ),
     (CPU, "int8"): (
         *QUANTIZED,
         *CANONICAL,

@@ -18,6 +18,7 @@ from tilewright.sym import ONE, Const, Expr
 Shape = tuple[Expr, ...]
 
 WINDOW_BYTES = 128  # of a pixel, of which copies take as many at a time
+WINDOW_TYPES = ("bf16", "f16", "f32", "i8", "u8")
 ALIAS = "reshape"  # the operator that changes nothing in memory
 
 
@@ -42,7 +43,7 @@ def can_copy_windows(node: Node) -> bool:
     """Whether a node lays out windows whose pixels are whole rows of a tile of tensor cores."""
     x = node.inputs[0] if node.op == "patches" else None
     shape = () if x is None else x.tensor.static_shape or ()
-    if x is None or len(shape) != 4 or x.tensor.dtype.name not in ("bf16", "f16", "f32"):
+    if x is None or len(shape) != 4 or x.tensor.dtype.name not in WINDOW_TYPES:
         return False
     return shape[-1] * x.tensor.dtype.size_bytes % WINDOW_BYTES == 0
 

@@ -14,7 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tilewright.base.multiprocessor import BULK_ROW_BYTES
 from tilewright.base.passes import PassContext
+from tilewright.base.target import CUDA, Target
 from tilewright.base.tiles import tile_product
 from tilewright.graph.costs import Candidate, candidate_of, costs_of, note_choice
 from tilewright.graph.im2col import (
@@ -60,7 +62,9 @@ def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
         steps = Steps(node, scope)
         if form == ROWS:
             return partial_im2col(steps, node, x, weights, bias, "conv_integer")
-        return im2col(steps, node, x, weights, bias, "matmul_integer")
+        # Bulk copies of a GPU take rows of whole runs of bytes.
+        whole = BULK_ROW_BYTES if _is_gpu(ctx.target) else 1
+        return im2col(steps, node, x, weights, bias, "matmul_integer", multiple=whole)
 
     chosen = forms[0]
     costs = costs_of(ctx)
@@ -82,8 +86,14 @@ def _candidate(form: str, nodes: Sequence[Node], node: Node) -> Candidate:
     return replace(found, weights=found.weights | frozenset(at))
 
 
+def _is_gpu(target: Any) -> bool:
+    return isinstance(target, Target) and target.kind == CUDA
+
+
 def _forms(node: Node, weights: Array, target: Any) -> tuple[str, ...]:
     """The forms that a convolution can have, the one that is likely best first."""
+    if _is_gpu(target):
+        return (IM2COL,)  # windows are copied from the image, and never written as rows
     tiles = tile_product(target, "u8", "i8") is not None
     window = any(tap != 1 for tap in weights.shape[2:]) or any(s != 1 for s in node["strides"])
     if fits_tiles(node, weights) or (not tiles and fits_dots(node, weights, target)):
