@@ -433,6 +433,23 @@ def test_convolutions_of_bytes_take_tensor_cores(name):
     np.testing.assert_array_equal(got, np.asarray(tw.compile(net, target="cpu", threads=1)(x)[0]))
 
 
+@pytest.mark.parametrize("precision", ["f16", "int8"])
+def test_groups_that_tensor_cores_outrun_become_one(precision):
+    node = helper.make_node("Conv", ["xd", "wd"], ["c"], pads=[1] * 4, group=4)
+    nets = {
+        "f16": convolution(4, channels=64, outputs=32, size=8),
+        "int8": quantized(node, bytes_of(32, 16, 3, 3), [1, 64, 8, 8], 0),
+    }
+    module = tw.compile(nets[precision], "cuda -arch=sm_90a", precision=precision, cache=False)
+    rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
+    assert "gemm_hopper" in rules
+    x = random(1, 64, 8, 8)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    want = np.asarray(tw.compile(nets[precision], target="cpu", threads=1)(x)[0])
+    limit = 1e-3 * np.abs(want).max() if precision == "f16" else 0.0
+    np.testing.assert_allclose(got, want, rtol=0, atol=limit)
+
+
 def test_windows_of_bytes_are_copied_from_the_image():
     """Where a pixel has whole rows of a tile; what one convolution leaves is channels last."""
     channels, text = 128, ""

@@ -23,6 +23,7 @@ from tilewright.graph.passes import (
 )
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.graph.passes.choose_winograd import choose_winograd
+from tilewright.graph.passes.densify_groups import densify_groups
 
 Passes = tuple[Pass[Module], ...]
 
@@ -64,6 +65,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *OPTIMIZED,
         *UNROLLED,
         *LAYOUT,
+        densify_groups,
         *LOWER_PRECISION,
         *STREAMED,
         *UNCHECKED,
@@ -73,6 +75,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *OPTIMIZED,
         *UNROLLED,
         *LAYOUT,
+        densify_groups,
         *LOWER_PRECISION_F16,
         *STREAMED,
         *UNCHECKED,

@@ -1,9 +1,9 @@
-"""densify_groups: convolutions of bytes get fewer groups, with zeros between what was apart.
+"""densify_groups: convolutions get fewer groups, with zeros between what was apart.
 
 Groups cannot use tiles, which multiply many times as many bytes in a cycle as what is left to them:
 zeros that are multiplied in vain may cost less. Dot products fill the lanes of a register with
 channels of one group: of smaller ones several become one. What multiplies most per cycle, zeros not
-counted, is taken.
+counted, is taken. CPUs do so for bytes; GPUs wherever tensor cores do the products.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from math import gcd
 import numpy as np
 
 from tilewright.base.dots import Dot, dots_of, multiplies_bytes
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
-from tilewright.base.target import Target
+from tilewright.base.target import CUDA, Target
 from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
@@ -31,8 +32,10 @@ def densify_groups(module: Module, ctx: PassContext) -> Module:
 
 
 def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
-    """A convolution of integers without zero points, its weights constant."""
-    if node.op != "conv_integer" or node.get("layout") != CHANNELS_LAST or any(node.inputs[2:4]):
+    """A convolution without zero points, its weights constant."""
+    ops = ("conv", "conv_integer") if target.kind == CUDA else ("conv_integer",)
+    has_zeros = node.op == "conv_integer" and any(node.inputs[2:4])
+    if node.op not in ops or node.get("layout") != CHANNELS_LAST or has_zeros:
         return None
     weights, groups = scope.constant(node.inputs[1]), int(node.get("groups", 1))
     if weights is None or node.inputs[1] is None or weights.shape[1] == 1:
@@ -45,12 +48,15 @@ def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
     made = np.concatenate([whole_weights(part, merged) for part in parts])
     whole = steps.constant(made, node.inputs[1].tensor, "w")
     attributes = {**dict(node.attributes), "groups": groups // merged}
-    steps.add("conv_integer", node.inputs[0], whole, *node.inputs[2:], **attributes)
+    steps.add(node.op, node.inputs[0], whole, *node.inputs[2:], **attributes)
     return steps.done()
 
 
 def _merged_groups(node: Node, weights: Array, groups: int, target: Target) -> int:
     """How many groups become one, so that most products of use are made in a cycle."""
+    if target.kind == CUDA:
+        sm = multiprocessor_of(target)
+        return groups if groups * sm.fma_per_cycle <= sm.tensor_fma_per_cycle else 1
     machine, x, w = target.machine, node.inputs[0], node.inputs[1]
     assert x is not None
     assert w is not None

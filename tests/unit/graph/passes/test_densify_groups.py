@@ -81,3 +81,16 @@ def test_what_multiplies_most_of_use_is_taken(out, groups, left):
 )
 def test_others_stay(made, target):
     assert widened(made, target) is made
+
+
+@pytest.mark.parametrize(
+    ("target", "groups", "left"),
+    [
+        ("cuda -arch=sm_90a", 16, 1),
+        ("cuda -arch=sm_90a", 32, 32),  # zeros would take longer than products outside of them
+        ("cuda -arch=sm_80", 4, 4),
+    ],
+)
+def test_tensor_cores_multiply_zeros_as_long_as_that_is_faster(target, groups, left):
+    (node,) = (n for n in widened(model(groups), target).main.nodes if n.op == "conv_integer")
+    assert node["groups"] == left
