@@ -287,6 +287,17 @@ def test_tensor_cores_multiply_whatever_the_batch(name, precision):
     check_in_halves(net, precision, *([(n, *shape) for shape in shapes] for n in (1, 3, 0)))
 
 
+def test_windows_are_rows_of_tensor_cores_on_sm_80():
+    net, x = convolution(channels=64, outputs=64, size=8), random(1, 64, 8, 8)
+    module = tw.compile(net, target="cuda -arch=sm_80", precision="f16", cache=False)
+    rules = {each.rule for k in module.program.kernels.values() for each in k.decisions}
+    assert "gemm_ampere" in rules
+    assert not rules & {"gemm", "reduction"}
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    want = np.asarray(tw.compile(net, target="cpu", threads=1)(x)[0])
+    np.testing.assert_allclose(got, want, rtol=0, atol=IN_HALVES["f16"] * np.abs(want).max())
+
+
 def test_the_host_describes_tiles_by_sizes():
     """It does not know the names that kernels give to products of sizes, h * w."""
     net = open_convolution(["n", 64, "h", "w"], 64, 1)

@@ -90,13 +90,14 @@ def conv_tf32(node: Node, scope: Scope) -> Replacement:
 def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     tiles = tile_product(ctx.target, small.name, small.name) is not None
     streams = has_streams(ctx.target)
+    gpu = ctx.target is not None and ctx.target.kind == CUDA
     rules = (
         partial(matmul, small=small),
-        partial(conv, tiles=tiles, streams=streams, small=small),
+        partial(conv, tiles=tiles, streams=streams, gpu=gpu, small=small),
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
     )
-    if ctx.target is not None and ctx.target.kind == CUDA:
+    if gpu:
         module = rewrite_matches(module, (partial(split_attention, streams=streams),))
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
     kept_bytes = 0 if streams else rates_of(ctx.target).kept_bytes
@@ -118,7 +119,9 @@ def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
     return steps.done()
 
 
-def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) -> Replacement:
+def conv(
+    node: Node, scope: Scope, *, tiles: bool, streams: bool, gpu: bool, small: DType
+) -> Replacement:
     """A convolution: in a form whose images tiles can read, or else as a product of its windows."""
     x = node.inputs[0] if node.op == "conv" else None
     if x is None or x.tensor.dtype is not F32:
@@ -139,7 +142,7 @@ def conv(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) 
         if fits_banded_matrix(node, weights, pixel, whole):
             return as_banded_matrix(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
         return im2col(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
-    if fits_tiles(node, weights):
+    if fits_tiles(node, weights) and not gpu:
         attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
         rounded = scope.new_constant(narrow, "w", node)
         steps.nodes.append(rounded)
