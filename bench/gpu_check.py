@@ -41,6 +41,7 @@ from tilewright.tensor import parse
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "targets"))
 import test_ampere as ampere
 import test_clusters as clusters
+import test_cuda_models as cuda_models
 import test_roles as roles
 
 PRECISIONS = ("f32", "f16")
@@ -52,6 +53,7 @@ OPEN_BATCH = ("dqn", "mlp", "dcgan_generator", "mobilenet_v2", "resnet18", "smal
 BATCHES = (1, 3, 8)  # of models whose batch is open
 STATIC = (*(name for name in models.MODELS if not name.endswith("_dyn")), *ENCODERS)
 OPEN = tuple(name for name in models.MODELS if name.endswith("_dyn"))
+BYTES = "int8"
 FAULTS, LEAST_FAULTS = "faults", 100
 SANITIZER, TOOLS = "sanitizer", ("memcheck", "racecheck", "synccheck")
 SANITIZED = (("resnet18", "f16"), FUSED[:2], ("lstm_lm_step", "f32"))
@@ -107,6 +109,18 @@ def open_cases(name: str, folder: Path, precision: str) -> float:
         with torch.no_grad():
             wanted = made.module(*inputs.values())
         worst = max(worst, error_of(module(*(x.numpy() for x in inputs.values())), wanted))
+    return worst
+
+
+def of_bytes() -> float:
+    """Quantized convolutions, against the same integers on the CPU."""
+    cases = [(net, cuda_models.random(*shape)) for net, shape in cuda_models.CONVOLVED.values()]
+    cases.append((cuda_models.convolutions_of_bytes(), cuda_models.bytes_of(1, 128, 4, 4)))
+    worst = 0.0
+    for net, x in cases:
+        exact = tw.compile(net, target="cpu")(x)
+        outputs = tw.compile(net, target=HOPPER, precision=BYTES)(x)
+        worst = max(worst, report.error_of(list(map(cuda.to_host, outputs)), exact))
     return worst
 
 
@@ -201,6 +215,7 @@ def checks(folder: Path) -> Iterator[Check]:
     for name, precision in product(OPEN, PRECISIONS):
         run = partial(open_cases, name, folder, precision)
         yield Check(name, f"{name}, {precision}", run, precision)
+    yield Check(BYTES, "quantized convolutions", of_bytes, BYTES)
 
 
 def checked(options: argparse.Namespace) -> list[report.Figure]:
@@ -209,7 +224,7 @@ def checked(options: argparse.Namespace) -> list[report.Figure]:
     for check in checks(options.folder):
         if options.only and check.name not in options.only:
             continue
-        limit = report.MODEL_TOLERANCE[check.precision]
+        limit = report.MODEL_TOLERANCE.get(check.precision, 0.0)  # integers are exact
         try:
             figure = report.at_most(f"{check.title}: error", check.run(), "", limit)
         except Exception:  # one model's trouble is a figure of its own, not the end of the others

@@ -461,9 +461,9 @@ def test_groups_that_tensor_cores_outrun_become_one(precision):
     np.testing.assert_allclose(got, want, rtol=0, atol=limit)
 
 
-def test_windows_of_bytes_are_copied_from_the_image():
-    """Where a pixel has whole rows of a tile; what one convolution leaves is channels last."""
-    channels, text = 128, ""
+def convolutions_of_bytes(channels=128):
+    """Two: what the first leaves is channels last."""
+    text = ""
     for at in (1, 2):
         text += f"""%i{at} = conv_integer(%x{at - 1}, %w) {{
             pads = (1, 1, 1, 1), strides = (1, 1), dilations = (1, 1), groups = 1}}
@@ -472,16 +472,21 @@ def test_windows_of_bytes_are_copied_from_the_image():
         """
     weights = {"w": bytes_of(channels, channels, 3, 3), "s": np.float32(3e3), "z": np.int8(0)}
     constants = "\n".join(f'%{name} = constant() {{data = "{name}"}}' for name in weights)
-    net = graph.parse(
+    return graph.parse(
         f"graph @main(%x0: i8[1, {channels}, 4, 4]) {{ {constants}\n{text} return %x2 }}",
         {name: np.asarray(array) for name, array in weights.items()},
     )
+
+
+def test_windows_of_bytes_are_copied_from_the_image():
+    """Where a pixel has whole rows of a tile."""
+    net = convolutions_of_bytes()
     module = tw.compile(net, "cuda -arch=sm_90a", precision="int8", cache=False)
     copied = [code.ptx for code in module.codes.values() if ".im2col." in code.ptx]
     assert copied
     for ptx in copied:
         assembled(ptx)
-    x = bytes_of(1, channels, 4, 4)
+    x = bytes_of(1, 128, 4, 4)
     (got,) = fetched(on_host(module), on_host(module)(x))
     np.testing.assert_array_equal(got, np.asarray(graph.interpret(net, x)[0]))
 
