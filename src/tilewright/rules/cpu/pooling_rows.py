@@ -53,6 +53,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | Non
     order = [found.batch, found.out_channels, *found.out_spatial, *found.kernel_spatial]
     if order != sorted(order):
         return None
+    if _kernel(found)[1] > context.target.machine.loop_body_instructions:
+        return None  # kernel columns are unrolled
     return found if _most_lanes(found, context) > 1 else None
 
 
@@ -84,8 +86,8 @@ def plans(found: Windows, context: RuleContext) -> Space[PoolRowsPlan]:
         depth = np.where(c["separate"] == 1, max(rows, columns), rows * columns)
         terms = np.where(c["unroll_rows"] == 1, depth, columns)
         is_one = c["vectors"] == 1
-        fits = is_one | ((c["vectors"] * terms <= body) & (2 * c["vectors"] < registers))
-        ok: Column = fits & (is_one | ((c["vectors"] - 1) * c["lanes"] < width))
+        held = (2 * c["vectors"] < registers) & ((c["vectors"] - 1) * c["lanes"] < width)
+        ok: Column = (c["vectors"] * terms <= body) & (is_one | held)
         return ok
 
     most = min(_most_lanes(found, context), max(2, width))
