@@ -47,6 +47,7 @@ Dynamic = bool | Mapping[str, Any]
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _NUMBERS = (SymIntArgument, SymFloatArgument, SymBoolArgument)
+ENDLESS = 1 << 62  # of a size that nothing bounds: one more is a number of 64 bits, too
 _MUTATED = (
     OutputKind.BUFFER_MUTATION,
     OutputKind.USER_INPUT_MUTATION,
@@ -418,8 +419,8 @@ class _Import:
             if name is None or name not in self.importer.own:
                 continue
             low = int(span.lower) if span.lower > 2 else 0
-            high = int(span.upper) if _is_number(span.upper) else (1 << 63) - 1
-            if low or high < 1 << 62:
+            high = min(int(span.upper), ENDLESS) if _is_number(span.upper) else ENDLESS
+            if low or high < ENDLESS:
                 found[name] = (low, high)
         return found
 

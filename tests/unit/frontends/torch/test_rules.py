@@ -10,6 +10,7 @@ from cases import FAMILIES, Family, Recurrent, differences
 from torch import fx
 from torch.utils import _pytree as pytree
 
+import tilewright as tw
 from tilewright.base.dtype import F32
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch import import_program
@@ -140,6 +141,17 @@ def test_nothing_is_picked_from_an_empty_source():
         x = torch.tensor(given)
         (made, *_) = interpret(imported.module, x.numpy(), check=True)
         torch.testing.assert_close(torch.from_numpy(np.array(made)), Masked()(x))
+
+
+def test_sizes_that_only_a_lower_bound_holds_may_be_any():
+    pool = torch.nn.AvgPool2d((1, 7), (3, 2), (0, 1), ceil_mode=True)
+    auto = torch.export.Dim.AUTO
+    x = torch.randn(1, 2, 9, 17)
+    program = torch.export.export(pool, (x,), dynamic_shapes=({2: auto, 3: auto},))
+    model = tw.compile(program, threads=1)
+    for shape in ((1, 2, 9, 17), (1, 2, 12, 30)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(model(x), pool(x))
 
 
 def test_recurrent_layers_stay_whole():
