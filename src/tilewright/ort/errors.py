@@ -49,6 +49,10 @@ class AbsentModule(NotImplemented, ImportError):
     """A module that does not exist here: programs that can do without one go on."""
 
 
+class AbsentMember(NotImplemented, AttributeError):
+    """A member that does not exist here: `hasattr` says so."""
+
+
 class InvalidGraph(UserError):
     """The model breaks the rules of ONNX."""
 
@@ -145,4 +149,4 @@ class Absent:
     def __getattr__(self, member: str) -> NoReturn:
         if member.startswith("__"):  # what Python itself looks for
             raise AttributeError(member)
-        raise absent(f"{self.__name__}.{member}")
+        raise absent(f"{self.__name__}.{member}", kind=AbsentMember)
