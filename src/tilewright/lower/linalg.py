@@ -54,7 +54,7 @@ def _matmul(use: Use, a: Tensor, b: Tensor) -> Tensor:
 
     def term(i: Sequence[Expr], j: Sequence[Expr]) -> Expr:
         left = read(a[tuple(i)])
-        return left * te.cast(read(b[tuple(j)]), left.dtype)
+        return left * read(te.cast(wide(b[tuple(j)]), left.dtype))
 
     return _product(use, a, b, term)
 

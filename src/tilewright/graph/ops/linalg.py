@@ -62,7 +62,8 @@ def _matmul(call: Call, a: Array, b: Array) -> Array:
     to = a.dtype if call["to"] is None else call["to"].numpy
     read = round_tf32 if call["tf32"] else wide
     left = read(a)
-    return np.asarray(np.matmul(left, read(b).astype(left.dtype, copy=False))).astype(to)
+    right = read(wide(b).astype(left.dtype, copy=False))
+    return np.asarray(np.matmul(left, right)).astype(to)
 
 
 def _matmul_integer_type(call: Call) -> tuple[Type, ...]:
