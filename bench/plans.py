@@ -248,7 +248,8 @@ class Kernel:
 
 BYTES = ("u8" if platform.machine() in ("x86_64", "AMD64") else "i8", "i8", "i32")  # of dots
 BF16 = ("bf16", "bf16", "f32")
-DOT_RULES, TILE_RULES = ("gemm_dot", "conv_dot"), ("gemm_amx", "conv_amx", "attention_amx")
+DOT_RULES = ("gemm_dot", "conv_dot", "depthwise_dot")
+TILE_RULES = ("gemm_amx", "conv_amx", "attention_amx")
 
 KERNELS = (
     Kernel("gemm", "bert 128x768x768", matmul(128, 768, 768)),
@@ -273,6 +274,9 @@ KERNELS = (
     Kernel("depthwise", "3x3/2 28x28x192", conv(28, 192, 192, 3, 2, groups=192)),
     Kernel("depthwise", "5x5 14x14x240", conv(14, 240, 240, 5, groups=240)),
     Kernel("depthwise", "u8 3x3 56x56x144", conv_integer(56, 144, 144, 3, "u8", 144)),
+    Kernel("depthwise_dot", "3x3 56x56x192", conv_integer(56, 192, 192, 3, BYTES[0], 192)),
+    Kernel("depthwise_dot", "3x3 28x28x192", conv_integer(28, 192, 192, 3, BYTES[0], 192)),
+    Kernel("depthwise_dot", "5x5 14x14x256", conv_integer(14, 256, 256, 5, BYTES[0], 256)),
     Kernel("depthwise_nchw", "3x3 56x56x64", conv(56, 64, 64, 3, groups=64, channels_first=True)),
     Kernel("depthwise_nchw", "5x5 28x28x96", conv(28, 96, 96, 5, groups=96, channels_first=True)),
     Kernel(
