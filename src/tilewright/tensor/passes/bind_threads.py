@@ -27,7 +27,7 @@ from tilewright.tensor.ir import THREAD, THREAD_AXES, Buffer, For, Function, Let
 from tilewright.tensor.ownership import owning_memory
 from tilewright.tensor.passes.accesses import Access, collect, common
 from tilewright.tensor.passes.pipeline_loops import STAGE, expanded_plan
-from tilewright.tensor.passes.rewriter import Rewriter, as_list, with_body
+from tilewright.tensor.passes.rewriter import Rewriter, as_list, rewrite_kernels, with_body
 from tilewright.tensor.regions import is_data_dependent
 from tilewright.tensor.scopes import LOCAL, SHARED
 from tilewright.tensor.visit import replace_buffers, walk
@@ -37,8 +37,7 @@ def bind_threads(fn: Function, ctx: PassContext) -> Function:
     if not any(isinstance(stmt, For) and stmt.kind == THREAD for stmt in walk(fn.body)):
         return fn
     moved = _moved(fn)
-    body = _FindKernels()(replace_buffers(fn.body, moved))
-    assert body is not None
+    body = rewrite_kernels(replace_buffers(fn.body, moved), _bound)
     allocs = tuple([moved.get(buffer, buffer) for buffer in fn.allocs])
     return replace(fn, body=body, allocs=allocs)
 
@@ -128,24 +127,19 @@ class _Axis:
     extent: Expr
 
 
-class _FindKernels(Rewriter):
-    tracks = False
-
-    def visit_for(self, loop: For) -> Stmt | None:
-        if loop.kind != THREAD:
-            return super().visit_for(loop)
-        axes: dict[str, _Axis] = {}
-        for stmt in walk(loop):
-            if isinstance(stmt, For) and stmt.kind == THREAD:
-                _note(axes, stmt)
-        body = _Bind(axes)(loop)
-        assert body is not None
-        for name in reversed(THREAD_AXES):
-            if name in axes:
-                axis = axes[name]
-                body = For(axis.var, sym.ZERO, axis.extent, body, THREAD, name, (), loop.loc)
-        assert isinstance(body, For)
-        return replace(body, annotations=loop.annotations)  # what is said of the kernel
+def _bound(kernel: For) -> Stmt:
+    axes: dict[str, _Axis] = {}
+    for stmt in walk(kernel):
+        if isinstance(stmt, For) and stmt.kind == THREAD:
+            _note(axes, stmt)
+    body = _Bind(axes)(kernel)
+    assert body is not None
+    for name in reversed(THREAD_AXES):
+        if name in axes:
+            axis = axes[name]
+            body = For(axis.var, sym.ZERO, axis.extent, body, THREAD, name, (), kernel.loc)
+    assert isinstance(body, For)
+    return replace(body, annotations=kernel.annotations)  # what is said of the kernel
 
 
 def _note(axes: dict[str, _Axis], loop: For) -> None:

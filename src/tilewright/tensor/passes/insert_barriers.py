@@ -38,7 +38,7 @@ from tilewright.tensor.ir import (
     seq,
 )
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.passes.rewriter import rewrite_kernels
 from tilewright.tensor.regions import is_data_dependent
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
@@ -48,28 +48,23 @@ _LOOKBACK = 4  # iterations followed exactly; more versions of a buffer in fligh
 
 
 def insert_barriers(fn: Function, ctx: PassContext) -> Function:
-    body = _Kernels()(fn.body)
-    return fn if body is fn.body or body is None else replace(fn, body=body)
+    body = rewrite_kernels(fn.body, _synchronized)
+    return fn if body is fn.body else replace(fn, body=body)
 
 
-class _Kernels(Rewriter):
-    tracks = False
-
-    def visit_for(self, loop: For) -> Stmt | None:
-        if loop.kind != THREAD:
-            return super().visit_for(loop)
-        threads: dict[Var, Expr] = {}
-        nest: list[For] = []
-        body: Stmt = loop
-        while isinstance(body, For) and body.kind == THREAD:
-            nest.append(body)
-            if body.level == THREAD_LEVEL:
-                threads[body.var] = body.extent
-            body = body.body
-        body = _Sync(threads, body).stmt(body)
-        for around in reversed(nest):
-            body = replace(around, body=body)
-        return body
+def _synchronized(kernel: For) -> Stmt:
+    threads: dict[Var, Expr] = {}
+    nest: list[For] = []
+    body: Stmt = kernel
+    while isinstance(body, For) and body.kind == THREAD:
+        nest.append(body)
+        if body.level == THREAD_LEVEL:
+            threads[body.var] = body.extent
+        body = body.body
+    body = _Sync(threads, body).stmt(body)
+    for around in reversed(nest):
+        body = replace(around, body=body)
+    return body
 
 
 def _exchanged(kernel: Stmt) -> set[Buffer]:

@@ -7,12 +7,14 @@ deep as loops do, so it recurses; expressions are left to `sym`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.sym import Context
 from tilewright.tensor.ir import (
+    THREAD,
     Alloc,
     Block,
     For,
@@ -100,6 +102,24 @@ _METHODS: dict[type[Stmt], str] = {
     Alloc: "visit_alloc",
     Block: "visit_block",
 }
+
+
+class _Kernels(Rewriter):
+    tracks = False
+
+    def __init__(self, change: Callable[[For], Stmt]) -> None:
+        super().__init__()
+        self.change = change
+
+    def visit_for(self, loop: For) -> Stmt | None:
+        return self.change(loop) if loop.kind == THREAD else super().visit_for(loop)
+
+
+def rewrite_kernels(stmt: Stmt, change: Callable[[For], Stmt]) -> Stmt:
+    """The statement with every kernel of it, which is an outermost thread loop, changed."""
+    made = _Kernels(change)(stmt)
+    assert made is not None
+    return made
 
 
 def with_body(stmt: For | Let | Alloc, body: Stmt | None) -> Stmt | None:

@@ -29,7 +29,7 @@ from tilewright.tensor.ir import (
     Stmt,
 )
 from tilewright.tensor.passes.pipeline_loops import ASYNC_COPY
-from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.passes.rewriter import Rewriter, rewrite_kernels
 from tilewright.tensor.visit import exprs
 
 PRODUCT = "mma.tile"
@@ -39,22 +39,14 @@ GROUP_THREADS = 128  # four warps, each with 16 rows of a product
 def share_copies(fn: Function, ctx: PassContext) -> Function:
     if not _is_shared(fn.body):
         return fn
-    body = _Kernels()(fn.body)
-    assert body is not None
+    body = rewrite_kernels(
+        fn.body, lambda kernel: _kernel(kernel) if _is_shared(kernel) else kernel
+    )
     return replace(fn, body=body)
 
 
 def _is_shared(stmt: Stmt) -> bool:
     return any(isinstance(node, Call) and node.op in (ASYNC_COPY, PRODUCT) for node in exprs(stmt))
-
-
-class _Kernels(Rewriter):
-    tracks = False
-
-    def visit_for(self, loop: For) -> Stmt | None:
-        if loop.kind != THREAD:
-            return super().visit_for(loop)
-        return _kernel(loop) if _is_shared(loop) else loop
 
 
 def _kernel(kernel: For) -> Stmt:

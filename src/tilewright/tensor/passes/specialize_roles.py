@@ -72,7 +72,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.passes.insert_barriers import BARRIER
 from tilewright.tensor.passes.order_tiles import backwards, longest_first, persistent
 from tilewright.tensor.passes.overlap_products import overlapped
-from tilewright.tensor.passes.rewriter import Rewriter
+from tilewright.tensor.passes.rewriter import rewrite_kernels
 from tilewright.tensor.passes.split_stream_k import Shares, split_stream_k
 from tilewright.tensor.passes.stagger_attention import (
     ATTEND,
@@ -104,24 +104,12 @@ LAG_CYCLES = 1200  # about half a step of attention, of 128 keys and as many fea
 def specialize_roles(fn: Function, ctx: PassContext) -> Function:
     if not rings(fn.body):
         return fn
-    body = _Kernels(weights_of(fn))(fn.body)
-    assert body is not None
-    return replace(fn, body=body)
+    weights = weights_of(fn)
 
+    def change(kernel: For) -> Stmt:
+        return _specialized(kernel, weights) if rings(kernel) else kernel
 
-class _Kernels(Rewriter):
-    tracks = False
-
-    def __init__(self, weights: set[Buffer]) -> None:
-        super().__init__()
-        self.weights = weights
-
-    def visit_for(self, loop: For) -> Stmt | None:
-        if loop.kind != THREAD:
-            return super().visit_for(loop)
-        if not rings(loop):
-            return loop
-        return _specialized(loop, self.weights)
+    return replace(fn, body=rewrite_kernels(fn.body, change))
 
 
 def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
