@@ -74,8 +74,9 @@ def _by_lines(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
         def take(p: Expr) -> Stmt:
             return store(values, at(p), source[at(load(places, *at(p)))])
 
-        few = _inserted(count, length, line, room, places, at) if "best" in room else seq()
-        many = _sorted(count, length, line, room, places, at) if "order" in room else seq()
+        here = _Line(count, length, line, room, places, at)
+        few = here.by_insertion() if "best" in room else seq()
+        many = here.by_sorting() if "order" in room else seq()
         found = If(count <= FEW, few, many) if known is None else seq(few, many)
         return seq(loops([length], key_of, "e"), found, loops([count], take, "p"))
 
@@ -84,87 +85,84 @@ def _by_lines(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
     return procedure(shapes, [x], body, use.name, types, lines)[:2]
 
 
-Room = Mapping[str, BufferView]  # memory of a line, by name
+@dataclass(frozen=True)
+class _Line:
+    """A line whose best are asked for: how many of how many, its memory by name, their places."""
 
+    count: Expr
+    length: Expr
+    line: Sequence[Expr]
+    room: Mapping[str, BufferView]
+    places: BufferView
+    at: Callable[[Expr], tuple[Expr, ...]]
 
-def _inserted(
-    count: Expr,
-    length: Expr,
-    line: Sequence[Expr],
-    room: Room,
-    places: BufferView,
-    at: Callable[[Expr], tuple[Expr, ...]],
-) -> Stmt:
-    """The best so far are kept in order, the first of equals before the others; an element that is
-    no better than the last of them costs one comparison."""
-    keys, best, rank = room["keys"], room["best"], (*line, sym.const(0))
+    def by_insertion(self) -> Stmt:
+        """The best so far are kept in order, the first of equals before the others; an element that
+        is no better than the last of them costs one comparison."""
+        count, length, line, places, at = self.count, self.length, self.line, self.places, self.at
+        room = self.room
+        keys, best, rank = room["keys"], room["best"], (*line, sym.const(0))
 
-    def insert(e: Expr, kept: Expr) -> Stmt:
-        """Among the first `kept`: behind as many as are no worse."""
-        new, here, q = keys[(*line, e)], load(room["rank"], *rank), sym.var("q")
+        def insert(e: Expr, kept: Expr) -> Stmt:
+            """Among the first `kept`: behind as many as are no worse."""
+            new, here, q = keys[(*line, e)], load(room["rank"], *rank), sym.var("q")
 
-        def passed(j: Expr) -> Stmt:
-            is_before = te.cast(best[(*line, j)] >= new, I32)
-            return store(room["rank"], rank, room["rank"][rank] + is_before)
+            def passed(j: Expr) -> Stmt:
+                is_before = te.cast(best[(*line, j)] >= new, I32)
+                return store(room["rank"], rank, room["rank"][rank] + is_before)
 
-        last = kept - q  # from the end, each moves by one
-        down = seq(
-            store(best, (*line, last), best[(*line, last - 1)]),
-            store(places, at(last), places[at(last - 1)]),
-        )
-        return seq(
-            store(room["rank"], rank, te.const(0, I32)),
-            loops([kept], passed, "j"),
-            For(q, sym.const(0), kept - here, down),
-            store(best, (*line, here), new),
-            store(places, at(here), te.cast(e, I64)),
-        )
+            last = kept - q  # from the end, each moves by one
+            down = seq(
+                store(best, (*line, last), best[(*line, last - 1)]),
+                store(places, at(last), places[at(last - 1)]),
+            )
+            return seq(
+                store(room["rank"], rank, te.const(0, I32)),
+                loops([kept], passed, "j"),
+                For(q, sym.const(0), kept - here, down),
+                store(best, (*line, here), new),
+                store(places, at(here), te.cast(e, I64)),
+            )
 
-    def is_better(key: Expr) -> Expr:
-        return key > best[(*line, count - 1)]
+        def is_better(key: Expr) -> Expr:
+            return key > best[(*line, count - 1)]
 
-    def replace_last(e: Expr) -> Stmt:
-        return when([is_better(keys[(*line, e)])], insert(e, count - 1))
+        def replace_last(e: Expr) -> Stmt:
+            return when([is_better(keys[(*line, e)])], insert(e, count - 1))
 
-    def piece(number: Expr) -> Stmt:
-        """Most have no element to keep, which their greatest tells."""
-        start = count + number * PIECE
-        end = sym.minimum(start + PIECE, length)
-        found, top, e = room["top"], (*line, sym.const(0)), sym.var("e")
-        greatest = store(found, top, te.max(found[top], keys[(*line, e)]))
-        each = sym.var("e")
-        return seq(
-            store(found, top, te.min_value(found.dtype)),
-            For(e, start, end, greatest),
-            when([is_better(found[top])], For(each, start, end, replace_last(each))),
-        )
+        def piece(number: Expr) -> Stmt:
+            """Most have no element to keep, which their greatest tells."""
+            start = count + number * PIECE
+            end = sym.minimum(start + PIECE, length)
+            found, top, e = room["top"], (*line, sym.const(0)), sym.var("e")
+            greatest = store(found, top, te.max(found[top], keys[(*line, e)]))
+            each = sym.var("e")
+            return seq(
+                store(found, top, te.min_value(found.dtype)),
+                For(e, start, end, greatest),
+                when([is_better(found[top])], For(each, start, end, replace_last(each))),
+            )
 
-    first = loops([count], lambda e: insert(e, e), "f")
-    pieces = loops([sym.ceildiv(length - count, PIECE)], piece, "piece")
-    return when([sym.lt(0, count)], seq(first, pieces))
+        first = loops([count], lambda e: insert(e, e), "f")
+        pieces = loops([sym.ceildiv(length - count, PIECE)], piece, "piece")
+        return when([sym.lt(0, count)], seq(first, pieces))
 
+    def by_sorting(self) -> Stmt:
+        """The first of all in order."""
+        line, room = self.line, self.room
+        keys, order, verdict = room["keys"], room["order"], room["verdict"]
 
-def _sorted(
-    count: Expr,
-    length: Expr,
-    line: Sequence[Expr],
-    room: Room,
-    places: BufferView,
-    at: Callable[[Expr], tuple[Expr, ...]],
-) -> Stmt:
-    """The first of all in order."""
-    keys, order, verdict = room["keys"], room["order"], room["verdict"]
+        def compare(a: Expr, b: Expr) -> Stmt:
+            """Only whether the second comes strictly before the first matters."""
+            later = te.cast(keys[(*line, b)] > keys[(*line, a)], I64)
+            return store(verdict, (*line, sym.const(0)), later)
 
-    def compare(a: Expr, b: Expr) -> Stmt:
-        """Only whether the second comes strictly before the first matters."""
-        later = te.cast(keys[(*line, b)] > keys[(*line, a)], I64)
-        return store(verdict, (*line, sym.const(0)), later)
+        def place(p: Expr) -> Stmt:
+            return store(self.places, self.at(p), order[(*line, p)])
 
-    ranked = merge_sort(length, order, room["spare"], room["cursor"], compare, verdict, line)
-    return seq(
-        ranked,
-        loops([count], lambda p: store(places, at(p), order[(*line, p)]), "p"),
-    )
+        spare, cursor = room["spare"], room["cursor"]
+        ranked = merge_sort(self.length, order, spare, cursor, compare, verdict, line)
+        return seq(ranked, loops([self.count], place, "p"))
 
 
 def _by_counting(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
