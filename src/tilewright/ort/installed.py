@@ -1,7 +1,8 @@
 """The parts of ONNX Runtime that are Python, or data: those of an installed one, on our sessions.
 
 `onnxruntime.quantization` and its like are not written again: each is a module here that the
-installed module of that name takes the place of. What they import of `onnxruntime` is ours.
+installed module of that name takes the place of. What they import of `onnxruntime` is ours where
+that name is, as it is under `tilewright ort`.
 """
 
 from __future__ import annotations
