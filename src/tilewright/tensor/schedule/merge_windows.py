@@ -62,10 +62,12 @@ class _Merge:
         return sym.simplify(far + sym.mul(sym.sub(self.tap.extent, 1), self.reach) + 1)
 
     def at(self, place: Expr) -> dict[Var, Expr]:
-        """The iterators at a place: any that see it, if only as numbers."""
-        if self.reach == 1:
-            return {self.window.var: ZERO, self.tap.var: place}
-        return {self.window.var: place, self.tap.var: ZERO}
+        return _at(place, self.window.var, self.tap.var, self.reach)
+
+
+def _at(place: Expr, window: Var, tap: Var, reach: int) -> dict[Var, Expr]:
+    """The iterators at a place: any that see it, if only as numbers."""
+    return {window: ZERO, tap: place} if reach == 1 else {window: place, tap: ZERO}
 
 
 def merge_windows(fn: Function, name: str, axis: int, other: int) -> Function:
@@ -164,8 +166,8 @@ def _check(fn: Function, name: str, axis: int, other: int) -> _Merge:
             f"%{buffer.name} has no two dimensions {axis} and {other}",
             f"use two of 0 to {buffer.rank - 1}",
         )
-    iterators = {it.var: it for it in block.iters if it.kind == SPATIAL}
-    window, tap = (iterators.get(places[0][at]) for at in (axis, other))  # type: ignore[call-overload]
+    iterators: dict[Expr, Iter] = {it.var: it for it in block.iters if it.kind == SPATIAL}
+    window, tap = (iterators.get(places[0][at]) for at in (axis, other))
     if window is None or tap is None or block.predicate is not TRUE:
         raise no("iterators do not count these dimensions one by one")
     loops = [_loop(path, block, it) for it in (window, tap)]
@@ -236,7 +238,7 @@ def _depends_on(values: list[Expr], window: Var, tap: Var, factors: tuple[int, i
     """Whether values are the same wherever the place is."""
     step, reach = factors
     place = sym.add(sym.mul(window, step), sym.mul(tap, reach))
-    seen: dict[Var, Expr] = {window: ZERO, tap: place} if reach == 1 else {window: place, tap: ZERO}
+    seen = _at(place, window, tap, reach)
     return all(sym.simplify(sym.substitute(value, seen)) is sym.simplify(value) for value in values)
 
 
