@@ -6,6 +6,7 @@
 If all accesses of a vector of a local buffer carry the same mask, what its other lanes hold only
 ever reaches those same lanes, and stores that mask them. Nor are masks of loads needed where all
 lanes were stored. So the vector can live in a register, which a masked access of memory could not.
+Lanes that lie beyond the buffer, or where its next vector begins, get a place of their own.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import Const, Expr
+from tilewright.sym import Const, Expr, Lt
 from tilewright.tensor.ir import (
     Address,
     Alloc,
+    Broadcast,
     Buffer,
     ExternCall,
     Function,
@@ -32,22 +34,53 @@ from tilewright.tensor.visit import rewrite, walk
 
 
 def unmask_locals(fn: Function, ctx: PassContext) -> Function:
-    uses = _uses(fn.body)
-    free = {buffer for buffer, found in uses.items() if found.is_maskable()}
+    free = {old: found for old, uses in _uses(fn.body).items() if (found := uses.unmasked(old))}
     if not free:
         return fn
 
     def expr_rule(expr: Expr) -> Expr:
-        if isinstance(expr, MaskedLoad) and expr.buffer in free:
-            return Load(expr.buffer, expr.index)
+        if isinstance(expr, Load | MaskedLoad) and expr.buffer in free:
+            found = free[expr.buffer]
+            return Load(found.buffer, found.moved(expr.index))
         return expr
 
     def rule(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Store) and stmt.buffer in free and stmt.mask is not None:
-            return replace(stmt, mask=None)
-        return stmt
+        if not isinstance(stmt, Alloc | Store) or stmt.buffer not in free:
+            return stmt
+        found = free[stmt.buffer]
+        if isinstance(stmt, Alloc):
+            return replace(stmt, buffer=found.buffer)
+        return replace(stmt, buffer=found.buffer, index=found.moved(stmt.index), mask=None)
 
     return replace(fn, body=rewrite(fn.body, rule, expr_rule))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unmasked:
+    """A buffer with room for all lanes of its vectors, and where these begin now."""
+
+    buffer: Buffer
+    places: dict[int, int]
+
+    def moved(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        (at,) = index
+        first = _first(at)
+        assert isinstance(first, Const)
+        place = sym.const(self.places[int(first.value)], first.dtype)
+        return (Ramp(place, at.stride, at.lanes) if isinstance(at, Ramp) else place,)
+
+
+def _first(at: Expr) -> Expr:
+    return at.base if isinstance(at, Ramp) else at
+
+
+def _reach(mask: Expr | None, lanes: int) -> int:
+    """How many lanes a mask may let through, from the first on."""
+    if isinstance(mask, Lt) and isinstance(mask.a, Ramp) and isinstance(mask.b, Broadcast):
+        first, end = mask.a.base, mask.b.value
+        if isinstance(first, Const) and isinstance(end, Const) and mask.a.stride is sym.ONE:
+            return min(lanes, max(1, int(end.value) - int(first.value)))
+    return lanes
 
 
 @dataclass(slots=True)
@@ -61,30 +94,38 @@ class _Uses:
 
     def add(self, is_store: bool, index: tuple[Expr, ...], mask: Expr | None) -> None:
         (at,) = index
-        first, lanes = (at.base, at.lanes) if isinstance(at, Ramp) else (at, 1)
+        first, lanes = _first(at), at.dtype.lanes
         is_run = isinstance(at, Const) or (isinstance(at, Ramp) and at.stride is sym.ONE)
-        if not is_run or not isinstance(first, Const) or first.value + lanes > self.size:
+        if not is_run or not isinstance(first, Const):
             self.is_regular = False
             return
         found = self.stores if is_store else self.loads
         found.setdefault((int(first.value), lanes), set()).add(mask)
 
-    def is_maskable(self) -> bool:
+    def unmasked(self, buffer: Buffer) -> _Unmasked | None:
+        """The buffer without masks, unless somebody could see what these protect."""
         if not self.is_regular:
-            return False
-        reached = 0
+            return None
+        reached = grown = 0
         some_mask = False
+        places = {}
         for first, lanes in sorted({*self.loads, *self.stores}):
             if first < reached:
-                return False  # vectors that overlap
-            reached = first + lanes
+                return None  # vectors that overlap
             loads = self.loads.get((first, lanes), set())
             stores = self.stores.get((first, lanes), set())
             masks = (loads | stores) - {None}
             if stores != {None} and (len(masks) > 1 or (masks and None in loads)):
-                return False
+                return None
+            reached = first + max(_reach(mask, lanes) for mask in loads | stores)
+            places[first] = max(first, grown)
+            grown = places[first] + lanes
             some_mask = some_mask or bool(masks)
-        return some_mask
+        if not some_mask or reached > self.size:
+            return None
+        if grown > self.size:
+            buffer = replace(buffer, shape=(sym.const(grown),))
+        return _Unmasked(buffer, places)
 
 
 def _uses(root: Stmt) -> dict[Buffer, _Uses]:
