@@ -12,7 +12,9 @@
  * steps of a recurrent layer find most of their weights that way.
  *
  * Idle workers spin for a moment and then sleep, and so does a caller that waits for its workers:
- * back-to-back regions cost no system call, and a busy machine is not kept busier.
+ * back-to-back regions cost no system call, and a busy machine is not kept busier. Nobody yields: a
+ * thread that does gives up its time slice on a core that others use, milliseconds for the few
+ * microseconds it would have waited, while one that sleeps is let in again when it wakes.
  *
  * Slots are static memory, never a caller's stack: a late worker may look at a slot that has been
  * closed, or reused, without harm. All of a slot's bookkeeping is one atomic word, so joining,
@@ -38,8 +40,7 @@ enum {
   CACHE_LINE = 64
 };
 
-static const int64_t SPIN_NS = 10 * 1000; /* pausing only */
-static const int64_t IDLE_NS = 60 * 1000; /* pausing and yielding; then sleep */
+static const int64_t SPIN_NS = 60 * 1000; /* then sleep */
 
 /* The word that describes a slot; 0 means free. */
 enum {
@@ -115,9 +116,7 @@ static bool keep_spinning(int64_t *started, uint32_t *steps) {
   if (++*steps % 32 != 0) return true; /* a look at the clock costs as much as a few pauses */
   int64_t now = now_ns();
   if (*started == 0) *started = now;
-  if (now - *started > IDLE_NS) return false;
-  if (now - *started > SPIN_NS) sched_yield();
-  return true;
+  return now - *started <= SPIN_NS;
 }
 
 /* ---- taking part in a region ---- */
