@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 EXTRAS ?= dev
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
@@ -13,7 +14,7 @@ NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test lint unit hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
-.PHONY: results conformance sanitize test-accel clean
+.PHONY: results conformance sanitize test-accel peers clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -35,21 +36,31 @@ $(VENV)/.demo: $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	@touch $@
 
+# Nothing that may import peers runs while they are installed.
+PEERS := $(filter peers,$(MAKECMDGOALS))
+
 # In an order that keeps two jobs busy: the tests are the longest.
 test: lint sanitize unit hosts  ## lint, then all tests
 
-lint: $(SETUP)  ## ruff, clang-format, mypy, import layers
+lint: $(SETUP) $(PEERS)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch] tests/native/*.c bench/native/*.c)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-unit: $(SETUP) $(filter docs,$(MAKECMDGOALS))  ## the tests; tests/browser looks at the site if it is there
-	$(BIN)/pytest -n 2 --dist worksteal
+unit: $(SETUP) $(PEERS) $(filter docs,$(MAKECMDGOALS))  ## the tests; tests/browser looks at the site if it is there
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-hosts: $(SETUP)  ## some tests on this machine pretended to lack what it has
+hosts: $(SETUP) $(PEERS)  ## some tests on this machine pretended to lack what it has
 	$(BIN)/python tests/hosts.py
+
+# The version of ONNX Runtime is the one whose interface tilewright.ort has (INTERFACE there).
+peers: $(SETUP)  ## linkers for WebAssembly and Arm, libraries to compare with, NVIDIA's assembler; tests skip what is not there
+	$(BIN)/pip install --quiet ziglang onnxruntime==1.31.1 torch==2.13.0 \
+		|| echo "no peers: tests against them will be skipped"
+	$(BIN)/pip install --quiet nvidia-cuda-nvcc-cu12==12.9.86 \
+		|| echo "no ptxas: kernels for GPUs will not be assembled"
 
 docs: $(VENV)/.docs  ## the documentation as a site, into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

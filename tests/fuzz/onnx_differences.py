@@ -127,4 +127,5 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("operand cannot broadcast on dim", is_empty),
     Refusal("Subgraph must have the shape set for all outputs"),
     Refusal("is not a graph input, initializer, or output of a previous node"),
+    Refusal("crash (SIG"),  # it died, as by an assertion of its own
 )

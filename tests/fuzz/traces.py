@@ -16,9 +16,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 from programs import DECLARED, declare_intrinsics
 
 from tilewright.base.errors import UserError
+from tilewright.rules import Choice, schedule
+from tilewright.rules.space import plan_text
 from tilewright.sym import Const, Expr
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.ir import (
@@ -37,7 +40,7 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.passes.cut_sums import PART_TERMS
 from tilewright.tensor.passes.interleave_loops import GUEST, HOST, INTERLEAVE
 from tilewright.tensor.passes.tails import TAILS
-from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule, Trace
 from tilewright.tensor.schedule.analysis.tree import find_block, find_loop
 from tilewright.tensor.visit import blocks, written_buffers
 
@@ -63,6 +66,10 @@ def random_trace(
     style = style or rng.choice(("cpu", "cpu", "cpu", "gpu"))
     out = Outcome(Schedule(fn, seed=seed))
     goal = wanted + rng.randint(0, 8)
+    if style == "cpu" and rng.random() < RULED:
+        decided(fn, rng).apply(out.schedule)
+        count_steps(out)
+        goal += sum(out.applied.values())
     # Some find what they fit in fresh programs only.
     early = rng.choice(EARLY) if rng.random() < 0.4 else None
     for attempt in range(attempts):
@@ -87,10 +94,39 @@ def random_trace(
             if iterations(out.schedule.function) > MAX_ITERATIONS:  # splits that cover too much
                 out.schedule.restore(point)
                 continue
-            for step in out.schedule.trace.steps[steps:]:
-                if not step.primitive.startswith("get_"):
-                    out.applied[step.primitive] += 1
+            count_steps(out, steps)
     return out
+
+
+def count_steps(out: Outcome, first: int = 0) -> None:
+    """Add the steps of the trace from one on to what was applied."""
+    names = [step.primitive for step in out.schedule.trace.steps[first:]]
+    out.applied.update(name for name in names if not name.startswith("get_"))
+
+
+RULED = 0.15  # of the schedules for CPUs: begin with what rules decide
+
+
+def decided(fn: Function, rng: random.Random) -> Trace:
+    """What the rules for this machine do, one block by a plan drawn from its space."""
+    threads = rng.choice((1, 2))
+    inputs = [buffer.name for buffer in fn.buffers]
+    constants = rng.sample(inputs, rng.randint(0, len(inputs)))
+    made = schedule(fn, threads=threads, constants=constants)
+    offers = [offer for offer in made.offers if offer.is_open]
+    if not offers:
+        return made.schedule.trace
+    offer = rng.choice(offers)
+    space = offer.space
+    drawn = space.sample(1, np.random.default_rng(rng.getrandbits(32)))
+    plans = [plan_text(space.plan_at(drawn, at)) for at in range(len(next(iter(drawn.values()))))]
+    for plan in plans:
+        given = {offer.block: Choice(offer.rule.name, plan)}
+        try:
+            made = schedule(fn, threads=threads, constants=constants, choices=given)
+        except UserError:
+            continue  # the space is that of the block as rules before had left it
+    return made.schedule.trace
 
 
 EARLY = (

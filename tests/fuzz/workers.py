@@ -6,6 +6,8 @@ The function, of a module beside this file, takes a job and gives plain data. An
 a `Lost`: what became of a worker that died or took too long. Time is that of the processor, so that
 a busy machine loses no jobs; ten times as much may pass on the clock. A process for each job, where
 `most` is 1, need not load everything anew: `preload` names modules that are loaded once.
+
+    outcome = in_child(function, argument)     one call that may crash, from inside of a job
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import gc
 import importlib
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -176,9 +179,31 @@ def _answer(worker: Worker) -> Any:
         return worker.connection.recv()
     except (EOFError, OSError):
         worker.process.join(5)
-        code = worker.process.exitcode
-        name = signal.Signals(-code).name if code is not None and code < 0 else f"exit {code}"
-        return Lost(f"crash ({name})")
+        return Lost(_death(worker.process.exitcode))
+
+
+def _death(code: int | None) -> str:
+    name = signal.Signals(-code).name if code is not None and code < 0 else f"exit {code}"
+    return f"crash ({name})"
+
+
+def in_child(function: Callable[..., Any], *arguments: Any, seconds: int = 600) -> Any:
+    """What a function gives in a process forked for this call, or a `Lost` if that dies."""
+    answer, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(seconds)  # whoever waits for it may be gone
+            with open(end, "wb") as out:
+                pickle.dump(function(*arguments), out)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(end)
+    with open(answer, "rb") as given:
+        data = given.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return Lost(_death(code)) if code else pickle.loads(data)
 
 
 def _stop(worker: Worker) -> None:
