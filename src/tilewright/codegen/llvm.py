@@ -106,21 +106,21 @@ def parse(text: str) -> Any:
     return module
 
 
-def optimize(module: Any, machine: Machine, *, slp: bool = False) -> None:
-    """Run LLVM's O3 pipeline in place.
+def optimize(module: Any, machine: Machine, *, unrolls: bool = True, slp: bool = False) -> None:
+    """Run LLVM's O3 pipeline in place, with or without unrolling loops.
 
     `slp`: vectors of scalars in a row, too. Kernels for CPUs have none to find, and what is found
     in padded products of a few elements makes LLVM's code generator for x86 abort.
     """
-    passes = _pass_builder(machine, slp=slp)
+    passes = _pass_builder(machine, unrolls=unrolls, slp=slp)
     passes.getModulePassManager().run(module, passes)
 
 
-def _pass_builder(machine: Machine, *, slp: bool = False) -> Any:
+def _pass_builder(machine: Machine, *, unrolls: bool = True, slp: bool = False) -> Any:
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
     options.slp_vectorization = slp
-    options.loop_unrolling = True
+    options.loop_unrolling = unrolls
     return llvm.create_pass_builder(target_machine(machine), options)
 
 

@@ -181,7 +181,13 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
     if on_device:
         image = _device_image(_with_weights(split, job.constants), job.setting.target)
     else:
-        image = _image(split.kernel, job.setting.target, is_packer=False, in_place=pairs)
+        image = _image(
+            split.kernel,
+            job.setting.target,
+            is_packer=False,
+            is_scheduled=scheduled is not fn,
+            in_place=pairs,
+        )
     return Kernel(
         job.name,
         image,
@@ -232,7 +238,12 @@ def _device_image(fn: Function, target: Target) -> bytes:
 
 
 def _image(
-    fn: Function, target: Target, *, is_packer: bool, in_place: tuple[tuple[int, int], ...] = ()
+    fn: Function,
+    target: Target,
+    *,
+    is_packer: bool,
+    is_scheduled: bool = True,
+    in_place: tuple[tuple[int, int], ...] = (),
 ) -> bytes:
     """The object code of one function: of a packer with an entry that checks arguments, or bare."""
     machine = llvm.machine_of(target)
@@ -243,5 +254,5 @@ def _image(
         emit_function(module, machine, flat)
     else:
         emit_kernel(module, machine, flat, in_place=in_place)
-    made = optimized(module.text(), flat, machine, runs_once=is_packer)
+    made = optimized(module.text(), flat, machine, runs_once=is_packer, is_scheduled=is_scheduled)
     return llvm.to_object(made, machine)

@@ -45,12 +45,31 @@ def test_sums_of_a_register_tile_are_in_registers():
 def test_code_that_runs_once_is_not_worth_the_whole_pipeline(monkeypatch):
     machine = llvm.machine_of(Target.parse("x86_64-linux-gnu -mcpu=skylake-avx512"))
     fn, asked = gemm(2), []
-    monkeypatch.setattr(llvm, "optimize", lambda module, machine: asked.append(module))
+    monkeypatch.setattr(llvm, "optimize", lambda module, machine, unrolls: asked.append(module))
     text = emit_module(fn, machine)
     assert "%S = alloca" not in str(optimized(text, fn, machine, runs_once=True))
     assert not asked
     optimized(text, fn, machine)
     assert len(asked) == 1
+
+
+def test_plain_loops_are_not_unrolled():
+    """Nests of short loops, unrolled whole, took LLVM 18 s in a model."""
+    machine = llvm.machine_of(Target.parse("x86_64-linux-gnu -mcpu=skylake-avx512"))
+    fn = lower(
+        parse("""
+func @window(%A: f32[6, 6], %W: f32[4, 4], %C: f32[3, 3]) stage scheduled {
+  for %i in 0..3 { for %j in 0..3 { for %u in 0..4 { for %v in 0..4 {
+    %C[%i, %j] = %C[%i, %j] + %A[%i + %u, %j + %v] * %W[%u, %v]
+  } } } }
+}""")
+    )
+    text = emit_module(fn, machine)
+    products = [
+        str(optimized(text, fn, machine, is_scheduled=is_scheduled)).count("fmul")
+        for is_scheduled in (True, False)
+    ]
+    assert products[0] > products[1] == 1
 
 
 def test_the_answer_is_that_of_the_whole_pipeline(monkeypatch):

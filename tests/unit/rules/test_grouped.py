@@ -9,7 +9,8 @@ from tilewright import te
 from tilewright.codegen.build import build
 from tilewright.rules import schedule
 from tilewright.rules.cpu.grouped import GROUPED
-from tilewright.tensor.ir import Function
+from tilewright.tensor.ir import SERIAL, UNROLL, For, Function
+from tilewright.tensor.visit import walk
 
 SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
 
@@ -83,3 +84,14 @@ def test_a_vector_has_whole_groups_and_all_of_their_inputs() -> None:
 def test_code_for_several_groups_in_a_vector_gathers_nothing() -> None:
     made = schedule(grouped(14, 4, 4, 8), SERVER, constants=("w",))
     assert "gather" not in build(made.schedule.function, SERVER).assembly
+
+
+def test_channels_of_one_group_are_a_loop() -> None:
+    """Unrolled they are a body that LLVM spills in, of some hundred multiply-adds."""
+    made = schedule(grouped(8, 16, 16, 4), SERVER, constants=("w",))
+    assert [each.rule for each in made.decisions][:1] == ["grouped"]
+    kinds = {
+        loop.var.name: loop.kind for loop in walk(made.schedule.function.body) if type(loop) is For
+    }
+    assert kinds["c"] == SERIAL
+    assert kinds["v"] == UNROLL

@@ -2,13 +2,15 @@
 
     for n, rows
       for tiles of output positions along the last axis
-        for vectors of channels                       whole groups
+        for vectors of channels                       whole groups, or a part of one
           for kernel positions along other axes       without those outside of the image
-            c x positions x kernel multiply-adds      unrolled: neighbours share what they read
+            for c                                     unrolled where a vector has several groups
+              positions x kernel multiply-adds        unrolled: neighbours share what they read
 
-What a lane multiplies is the channel c of its own group: all of them lie in one vector of the
-image, which is loaded once for all windows that see it and shuffled for each c. A line of the image
-is read for all of its groups at a time, and so is padding a condition on kernel positions.
+What a lane multiplies is the channel c of its own group. Those of several groups lie in one vector
+of the image, which is loaded once for all windows that see it and shuffled for each c; that of one
+group is a number that all lanes read. A line of the image is read for all of its groups at a time,
+and so is padding a condition on kernel positions.
 """
 
 from __future__ import annotations
@@ -152,7 +154,8 @@ def apply(
     *others, width = [loops[at] for at in found.kernel_spatial]
     inner = loops[found.in_channels]
     sch.reorder(*outer, tile, vector, *others, inner, position, width, lane)
-    for loop in (inner, position, width):
+    # With one group in a vector, c need not be known: unrolled, LLVM spills what it hoists.
+    for loop in (inner, position, width) if plan.groups > 1 else (position, width):
         sch.unroll(loop)
     sch.vectorize(lane)
     done = fuse_epilogue(sch, block, vector, lanes, lanes)
