@@ -112,14 +112,24 @@ class Recurrent:
         """The loops of other work, those that are one in truth together."""
         return groups(self.nest, self.nest.spatial)
 
+    @property
+    def assumed_share(self) -> float:
+        """What a step does, of what its dynamic nest would: for few sequences, not any number."""
+        *outer, _ = self.parts
+        rows = [at for part in outer for at in part]
+        if self.weights is not None or self.are_chains or not self.nest.is_dynamic(rows):
+            return 1.0
+        return min(1.0, DYNAMIC_SEQUENCES / total(self.nest, rows))
+
     def axes(self, context: RuleContext, *, vectors: int = 1, steps: int = 1) -> Axes:
         """What threads can share out: of one step, or of all of them."""
-        work = costs.nest_cycles(self.nest, context.target) * steps
+        work = costs.nest_cycles(self.nest, context.target) * steps * self.assumed_share
         if self.weights is not None:
             panels = ceil_div(self.weights.units, vectors * self.lanes)
             return {PANELS: Work(panels, work / panels, is_static=True)} if panels > 1 else {}
         *outer, inner = self.parts
         rows = total(self.nest, [at for part in outer for at in part])
+        rows = max(1, round(rows * self.assumed_share))
         if outer:
             return {ROWS: Work(rows, work / rows)} if rows > 1 else {}
         turns = ceil_div(total(self.nest, inner), self.lanes)
@@ -230,11 +240,31 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
         one = np.maximum(1.0, machine.fma_latency_cycles / np.maximum(1, c["beside"]))
         one = one + LOOP_CYCLES / np.maximum(1, c["beside"])  # of a chain's step, by itself
         lanes = costs.nest_cycles(nest, target) * (found.lanes if found.along_steps else 1)
+        lanes = lanes * found.assumed_share
         serial = np.where(c["beside"] > 0, one * nest.instances, lanes) * at_once
         terms = forms_terms(c, found.form, forms, serial, context)
         return Cost.of(**{name: term * found.steps / at_once for name, term in terms.items()})
+    if not nest.is_dynamic(found.others):
+        terms = _gemm_terms(found, weights, c, total(nest, found.others), context)
+        return Cost.of(**{name: term * found.steps for name, term in terms.items()})
+    # Of a sequence: most calls have one alone, but of several, threads and tiles do more.
+    alone, several = (
+        _gemm_terms(found, weights, c, batch, context) for batch in (1, DYNAMIC_SEQUENCES)
+    )
+    return Cost.of(
+        **{
+            name: found.steps * (term + several[name] / DYNAMIC_SEQUENCES) / 2
+            for name, term in alone.items()
+        }
+    )
+
+
+def _gemm_terms(
+    found: Recurrent, weights: Weights, c: Columns, batch: int, context: RuleContext
+) -> dict[str, Column]:
+    """Of one step of so many sequences."""
+    machine, nest, forms = context.target.machine, found.nest, found.forms(context)
     gates, k = total(nest, weights.gates), nest.guess(nest.reduce[0])
-    batch = total(nest, found.others)
     # A step of k: all gates of a panel, of which each sequence takes one broadcast.
     panels = ceil_div(weights.units, c["vectors"] * found.lanes)
     groups = ceil_div(batch, c["sequences"])
@@ -256,8 +286,7 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
     moved = size_bytes * ((again + groups - 1) / machine.l2.bytes_per_cycle + (1 - again) / far)
     serial = np.maximum(compute, moved) + turns
-    terms = forms_terms(c, found.form, forms, serial, context)
-    return Cost.of(**{name: term * found.steps for name, term in terms.items()})
+    return forms_terms(c, found.form, forms, serial, context)
 
 
 def apply(
