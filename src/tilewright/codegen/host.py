@@ -15,7 +15,8 @@ run a part that has no native code, and `fetch`, which copies the results of tha
 A kernel node with a `site` is called through a table instead (`codegen/adapter.py`): tuning swaps
 its code between runs. One with `variants` has other kernels for some sizes: the first whose
 `limits` (which size, and the most it may be) holds is called, else the node's own; `takes` tells
-which of the node's inputs each of them takes, the node's own first.
+which of the node's inputs each of them takes, the node's own first. A `concurrent` one runs at the
+same time as the node before it: such nodes are the tasks of a parallel region.
 """
 
 from __future__ import annotations
@@ -290,14 +291,22 @@ class _Host:
 
     def graph(self, graph: Graph) -> None:
         """The nodes of a graph whose parameters have been placed."""
-        for node in graph.nodes:
+        for nodes in _at_a_time(graph.nodes):
             self.emitter.forget()
-            _NODES.get(node.op, _Host._unknown)(self, node)
-            for value in (*node.inputs, *node.outputs):
-                root = None if value is None else self.plan.root(value)
-                ends = root is not None and self.plan.last_use.get(root) is node
-                if ends and root in self.pointers:
-                    self.drop(self.pointers.pop(root))
+            if len(nodes) > 1:
+                self._concurrent(nodes)
+            else:
+                _NODES.get(nodes[0].op, _Host._unknown)(self, nodes[0])
+            for node in nodes:
+                self._end_lives(node)
+
+    def _end_lives(self, node: Node) -> None:
+        """Give back late memory that a node was the last to read."""
+        for value in (*node.inputs, *node.outputs):
+            root = None if value is None else self.plan.root(value)
+            ends = root is not None and self.plan.last_use.get(root) is node
+            if ends and root in self.pointers:
+                self.drop(self.pointers.pop(root))
 
     def _unknown(self, node: Node) -> None:
         raise CompilerBug("TW3903", f"the host program cannot run {node.op}", node.loc)
@@ -330,13 +339,61 @@ class _Host:
         self._call_first(node, names, takes, outputs, numbers)
         with b.when(b.compare("icmp ne", begin, i64(0)), unlikely=True):
             emitter.forget()
-            touched = i64(0)
-            for value in (*(values[at] for at in own), *node.outputs):
-                touched = b.op("add", touched, self.bytes_of(value))
-            given: dict[Var, Expr] = dict(zip(fn.scalars, node["sizes"], strict=True))
-            flops = self.size(sym.substitute(sym.as_expr(node["flops"]), given))
+            flops, touched = self._work(node, fn, [values[at] for at in own])
             name = emitter.module.string(node["label"] or fn.name)
             b.call("tw_profile_end", "void", name, begin, flops, touched)
+
+    def _work(self, node: Node, fn: Callee, taken: Sequence[Place]) -> tuple[Value, Value]:
+        """The operations of a kernel, and the bytes it touches."""
+        touched = i64(0)
+        for value in (*taken, *node.outputs):
+            touched = self.b.op("add", touched, self.bytes_of(value))
+        given: dict[Var, Expr] = dict(zip(fn.scalars, node["sizes"], strict=True))
+        return self.size(sym.substitute(sym.as_expr(node["flops"]), given)), touched
+
+    def _concurrent(self, nodes: Sequence[Node]) -> None:
+        """Kernels as the tasks of a region: addresses and sizes are known before it begins."""
+        b, module = self.b, self.emitter.module
+        given: list[Value] = []
+        calls: list[tuple[str, str, int, int]] = []  # callee, label, what it is given: from, to
+        for node in nodes:
+            fn = self.kernels[node["function"]]
+            values = [value for value in node.inputs if value is not None]
+            pointers = [self.pointer(value) for value in values]
+            pointers += [self.place(value) for value in node.outputs]
+            numbers = [self.size(expr) for expr in node["sizes"]]
+            label = node["label"] or fn.name
+            self._check(node, fn)
+            begin = len(given)
+            given += [*self._work(node, fn, values), *pointers, *numbers]
+            calls.append((self._declared(fn, pointers, numbers), label, begin, len(given)))
+        types = [value.type for value in given]
+        struct = "{ " + ", ".join(types) + " }"
+        environment = b.alloca(struct, align=8, hint="environment")
+        for at, value in enumerate(given):
+            b.store(value, b.member(struct, environment, at))
+        task = f"{self.emitter.name}.concurrent.{len(module.functions)}"
+        params = (("ptr noalias readonly", "environment"), ("i64", "begin"), ("i64", "end"))
+        with module.function("i32", task, params, linkage="internal") as (t, (own, first, last)):
+            for at, (callee, label, begin, end) in enumerate(calls):
+                is_taken = t.op(
+                    "and",
+                    t.compare("icmp sle", first, i64(at)),
+                    t.compare("icmp slt", i64(at), last),
+                )
+                with t.when(is_taken):
+                    flops, touched, *args = [
+                        t.load(types[k], t.member(struct, own, k)) for k in range(begin, end)
+                    ]
+                    started = t.call("tw_profile_begin", "i64")
+                    code = t.value("i32", f"call i32 {callee}({', '.join(map(str, args))})")
+                    with t.when(t.compare("icmp ne", code, i32(0)), unlikely=True):
+                        t.ret(code)
+                    t.call("tw_profile_end", "void", module.string(label), started, flops, touched)
+            t.ret(i32(0))
+        count = i64(len(nodes))
+        where = Value("ptr", f"@{task}")
+        self.emitter.check(b.call("tw_parallel_for", "i32", where, environment, count, i32(0)))
 
     def _call_first(
         self,
@@ -362,20 +419,25 @@ class _Host:
     def _call_kernel(
         self, node: Node, fn: Callee, pointers: list[Value], numbers: list[Value]
     ) -> None:
-        b, emitter = self.b, self.emitter
-        given: dict[Var, Expr] = dict(zip(fn.scalars, node["sizes"], strict=True))
-        emitter.forget()
-        requires = tuple([sym.simplify(sym.substitute(cond, given)) for cond in fn.requires])
-        check_requirements(emitter, node["label"] or fn.name, requires)
+        self._check(node, fn)
         site = node.get("site")
         if site is not None:
-            emitter.check(self._call_site(int(site), pointers, numbers))
+            self.emitter.check(self._call_site(int(site), pointers, numbers))
             return
-        callee = emitter.module.declare(
-            "i32", f"{fn.name}_kernel", ["ptr"] * len(pointers) + ["i64"] * len(numbers)
-        )
+        callee = self._declared(fn, pointers, numbers)
         shown = ", ".join(str(value) for value in (*pointers, *numbers))
-        emitter.check(b.value("i32", f"call i32 {callee}({shown})"))
+        self.emitter.check(self.b.value("i32", f"call i32 {callee}({shown})"))
+
+    def _check(self, node: Node, fn: Callee) -> None:
+        """End the call where the sizes are not what a kernel requires."""
+        given: dict[Var, Expr] = dict(zip(fn.scalars, node["sizes"], strict=True))
+        self.emitter.forget()
+        requires = tuple([sym.simplify(sym.substitute(cond, given)) for cond in fn.requires])
+        check_requirements(self.emitter, node["label"] or fn.name, requires)
+
+    def _declared(self, fn: Callee, pointers: Sequence[Value], numbers: Sequence[Value]) -> str:
+        types = ["ptr"] * len(pointers) + ["i64"] * len(numbers)
+        return str(self.emitter.module.declare("i32", f"{fn.name}_kernel", types))
 
     def _call_site(self, site: int, pointers: list[Value], numbers: list[Value]) -> Value:
         """Call what stands in the table of kernels now."""
@@ -757,6 +819,17 @@ class _Rows:
         host.pointers[self.value] = b.load("ptr", self.slot)
         extents = [b.load("i64", b.offset("i64", self.dims, i64(axis))) for axis in range(rank)]
         host._bind_dims(self.value, extents)
+
+
+def _at_a_time(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Nodes in order; those that are concurrent with the one before."""
+    found: list[list[Node]] = []
+    for node in nodes:
+        if node.get("concurrent", False):
+            found[-1].append(node)
+        else:
+            found.append([node])
+    return found
 
 
 _NODES = {

@@ -34,6 +34,7 @@ from tilewright.driver.costs import KernelCosts, Measured, recorded_times
 from tilewright.driver.device_module import DeviceModule, answers, on_device_in_turns
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.hybrid import HybridModule
+from tilewright.driver.inter_op import overlap_kernels
 from tilewright.driver.kernels import Job, KernelSetting
 from tilewright.driver.libraries import allowed_libraries, linked
 from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
@@ -571,6 +572,7 @@ def build_native(
         program = replace(program, module=replace(program.module, constants=weights))
     if target.kind == CUDA:
         return build_device(program, target, options, outcome)
+    program = overlap_kernels(program, setting)
     count = len(program.module.states)
     plan = plan_memory(program.module.main, in_place=options.in_place, states=count)
     image = emit_host(program, plan, target)

@@ -42,7 +42,16 @@ from tilewright.tensor.constants import Packed, Split, split_constant_blocks
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.flops import flops_of
 from tilewright.tensor.in_place import in_place_pairs
-from tilewright.tensor.ir import ExternCall, Function, TensorCall, annotated, sizes_of
+from tilewright.tensor.ir import (
+    PARALLEL,
+    Block,
+    ExternCall,
+    For,
+    Function,
+    TensorCall,
+    annotated,
+    sizes_of,
+)
 from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
 from tilewright.tensor.visit import walk
@@ -200,6 +209,13 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
         str(split.kernel),
         device=on_device,
         externs=_externs(split.kernel),
+        shared=frozenset(
+            each.name
+            for loop in walk(split.kernel.body)
+            if isinstance(loop, For) and loop.kind == PARALLEL
+            for each in walk(loop)
+            if isinstance(each, Block)
+        ),
     )
 
 

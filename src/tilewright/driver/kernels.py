@@ -146,6 +146,11 @@ class Kernel:
     device: bool = False  # the image is a pickled DeviceCode, not an object
     tuned: bool = False  # with choices that tuning found
     externs: tuple[str, ...] = ()  # symbols of libraries that it calls
+    shared: frozenset[str] = frozenset()  # blocks whose work threads share out
+
+    def predicted_ns(self, *, is_shared: bool) -> float:
+        """How long the blocks take that threads share out, or those that one does alone."""
+        return sum(d.predicted_ns for d in self.decisions if (d.block in self.shared) is is_shared)
 
     @property
     def fell_back(self) -> str:

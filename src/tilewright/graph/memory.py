@@ -157,7 +157,7 @@ class _Planner:
     def _visit(self, graph: Graph) -> None:
         owned: set[Value] = set()
         for node in graph.nodes:
-            self.step += 1
+            self.step += not node.get("concurrent", False)
             if node.op == "constant":
                 self.foreign.add(node.output)
                 continue
