@@ -577,7 +577,9 @@ class Emitter:
         ramp = as_ramp(flat) if lanes > 1 else (flat, sym.ZERO)
         if ramp is not None and isinstance(ramp[1], Const):
             base, stride = ramp[0], int(ramp[1].value)
-            place = Place(memory, self.index(base), divisor(base), buffer.dtype, stride)
+            near, beyond = self._parts(base) if stride in (0, 1) else (base, 0)
+            index = self.index(near)
+            place = Place(memory, index, divisor(base), buffer.dtype, stride, beyond=beyond)
             return place, lanes
         known = as_offsets(flat) if lanes > 1 else None
         if known is not None:
@@ -586,6 +588,13 @@ class Emitter:
             part = math.gcd(divisor(base), *map(divisor, buffer.shape[-1:]))
             return Place(memory, self.index(base), 1, buffer.dtype, None, offsets, part), lanes
         return Place(memory, self.index(flat), 1, buffer.dtype), lanes
+
+    def _parts(self, index: Expr) -> tuple[Expr, int]:
+        """An index, and a constant that instructions add to an address: accesses that differ by it
+        share the rest. An optimizer finds so in 64 bits; of sums in 32 it would have to know more."""
+        if self.ranges is None or isinstance(index, Const):
+            return index, 0
+        return without_constant(index)
 
     def _spread(self, value: Value, lanes: int) -> Value:
         """A scalar stored to a vector place goes to every lane."""

@@ -39,6 +39,7 @@ class Place:
     stride: int | None = None  # between lanes when constant
     offsets: tuple[int, ...] = ()  # of the lanes from the index, when known; else it is a vector
     part: int = 1  # divides the index and the buffer: so many elements are there, or none of them
+    beyond: int = 0  # elements from the index to the place, of which the divisor tells
 
     @property
     def align(self) -> int:
@@ -54,7 +55,11 @@ class Accesses:
         self.b = builder
 
     def address(self, place: Place) -> Value:
-        return self.b.offset(memory_type(place.element), place.memory.pointer, place.index)
+        element, pointer = memory_type(place.element), place.memory.pointer
+        if not place.beyond:
+            return self.b.offset(element, pointer, place.index)
+        near = self.b.pure("ptr", f"getelementptr {element}, {pointer}, {place.index}")
+        return self.b.pure("ptr", f"getelementptr {element}, {near}, i64 {place.beyond}")
 
     # ------------------------------------------------------------------ loads
 

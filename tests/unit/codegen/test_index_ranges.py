@@ -80,6 +80,24 @@ func @taken(%x: f32[1000], %at: {of}[128], %y: f32[128]) stage device {{
     assert re.search(r"getelementptr inbounds float, ptr %x, i32", narrow)
 
 
+def test_accesses_that_differ_by_a_constant_share_an_address():
+    """Whatever the constant, the rest of the index is written once, before the branches."""
+    text = kernel_text(
+        """
+func @f(%x: f32[4096], %y: f32[128]) stage device {
+  for %b in thread(blockIdx.x) 0..16 {
+    for %t in thread(threadIdx.x) 0..128 {
+      %y[%t] = %x[%b * 128 + %t + 3] + %x[%b * 128 + %t + 700] * %x[%b * 128 + %t]
+    }
+  }
+}"""
+    )
+    shared = re.findall(r"(\S+) = getelementptr float, ptr %x, i32", text)
+    assert len(shared) == 1
+    beyond = re.findall(rf"getelementptr float, ptr {shared[0]}, i64 (\d+)", text)
+    assert beyond == ["3", "700"]
+
+
 def test_code_for_gpus_multiplies_no_64_bit_indices():
     ptx = device_code(parse(copied(1 << 20))).ptx
     assert not re.search(r"(mul|mad)\.lo\.[su]64", ptx)
