@@ -591,7 +591,7 @@ class Emitter:
 
     def _parts(self, index: Expr) -> tuple[Expr, int]:
         """An index, and a constant that instructions add to an address: accesses that differ by it
-        share the rest. An optimizer finds so in 64 bits; of sums in 32 it would have to know more."""
+        share the rest. LLVM finds so in 64 bits; of sums in 32 it would have to know more."""
         if self.ranges is None or isinstance(index, Const):
             return index, 0
         return without_constant(index)
