@@ -1,11 +1,12 @@
 """Every kernel of the models for GPUs, assembled by ptxas; no GPU is needed.
 
     python bench/gpu_assemble.py [--json FILE] [--only NAME ...] [--arch sm_90a sm_80]
-                                 [--precision f32 f16] [--folder FOLDER]
+                                 [--precision f32 f16 bf16 tf32 int8] [--folder FOLDER]
 
 Needs NVIDIA's assembler: `pip install 'tilewright[ptxas]'`, or one on the path. What it must not
 find: a fault, products that are serialized, a `setmaxnreg` that is ignored, and registers spilled
-to memory in kernels that do a hundredth of a model's work or more.
+to memory in kernels that do a hundredth of a model's work or more. Lower precisions than f16 have
+kernels of their own in some of the models; those for int8 are quantized by ONNX Runtime first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import gpu_zoo
+import numpy as np
 import report
+import zoo
 
 import tilewright as tw
 from tilewright.driver.device_module import DeviceModule
@@ -31,7 +34,16 @@ from tilewright.sym import Const
 
 NAMES = (*gpu_zoo.NAMES, "resnet50")
 HOT = 0.01  # of a model's operations
-ARCHITECTURES, PRECISIONS = ("sm_90a", "sm_80"), ("f32", "f16")
+ARCHITECTURES = ("sm_90a", "sm_80")
+VARIED = ("dqn", "mobilenet_v2", "bert")  # convolutions, depthwise too, GEMMs and attention
+BYTES = "int8"
+COVERED = {
+    "f32": NAMES,
+    "f16": NAMES,
+    "bf16": VARIED,
+    "tf32": VARIED,
+    BYTES: ("dqn", "mobilenet_v2"),
+}
 TROUBLE = ("serialized", "setmaxnreg")  # words of warnings
 
 
@@ -86,10 +98,20 @@ def assembled(ptxas: str, module: DeviceModule, arch: str) -> list[Assembled]:
         return list(pool.map(run, codes))
 
 
+def path_of(name: str, precision: str, folder: Path) -> Path:
+    """The file of a model, quantized where it is to be of bytes."""
+    made = gpu_zoo.case(name, folder)
+    if precision != BYTES:
+        return made.path
+    inputs = made.path.with_suffix(".in.npz")
+    np.savez(inputs, **{key: value.numpy() for key, value in made.inputs.items()})
+    return zoo.quantized(zoo.Case(name, made.path, inputs), folder / BYTES).model
+
+
 def figures_of(
     ptxas: str, name: str, arch: str, precision: str, folder: Path
 ) -> list[report.Figure]:
-    path = gpu_zoo.case(name, folder).path
+    path = path_of(name, precision, folder)
     module = tw.compile(path, target=f"cuda -arch={arch}", precision=precision)
     assert isinstance(module, DeviceModule)
     found = assembled(ptxas, module, arch)
@@ -113,9 +135,9 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
         return []
     return [
         figure
-        for name in options.only or NAMES
-        for arch in options.arch
         for precision in options.precision
+        for name in options.only or COVERED[precision]
+        for arch in options.arch
         for figure in figures_of(ptxas, name, arch, precision, options.folder)
     ]
 
@@ -123,7 +145,7 @@ def measure(options: argparse.Namespace) -> list[report.Figure]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--arch", nargs="*", default=list(ARCHITECTURES))
-    parser.add_argument("--precision", nargs="*", default=list(PRECISIONS))
+    parser.add_argument("--precision", nargs="*", default=list(COVERED), choices=list(COVERED))
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "models")
 
 

@@ -4,7 +4,8 @@
  * with the kernels that decide (`choose`, `begin`, `again`); others are told by "run NAME".
  * FAKE_CUDA_LOG names the file that calls are told to. FAKE_CUDA_LIMIT, in bytes, is all the memory
  * there is; FAKE_CUDA_VERSION the driver's; FAKE_CUDA_FAULT a kernel whose launch fails;
- * FAKE_CUDA_ORDINAL the GPU that all of it is on. What is given back is told by its kind.
+ * FAKE_CUDA_ORDINAL the GPU that all of it is on; with FAKE_CUDA_CAPTURES streams of callers are
+ * being captured. What is given back is told by its kind, and events and waits by their stream.
  */
 #include <stdarg.h>
 #include <stdint.h>
@@ -245,7 +246,10 @@ int cuStreamCreate(void **stream, unsigned flags) {
   *stream = (void *)(intptr_t)(flags + 9);
   return 0;
 }
-int cuStreamSynchronize(void *stream) { return stream ? 0 : 1; }
+int cuStreamSynchronize(void *stream) {
+  tell("synchronize %d\n", (int)(intptr_t)stream);
+  return stream ? 0 : 1;
+}
 int cuStreamDestroy_v2(void *stream) { return stream ? 0 : 1; }
 int cuStreamBeginCapture_v2(void *stream, int mode) {
   captured[depth++] = calloc(1, sizeof(struct graph));
@@ -303,14 +307,21 @@ int cuGraphAddNode_v2(void **node, void *graph, void **waits, const void *edges,
              : 1;
 }
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
-  tell("wait\n");
+  tell(depth ? "wait\n" : "behind %d\n", (int)(intptr_t)stream);
   return stream && event && !flags ? 0 : 1;
+}
+int cuStreamIsCapturing(void *stream, int *status) {
+  *status = getenv("FAKE_CUDA_CAPTURES") != NULL;
+  return stream ? 0 : 1;
 }
 int cuEventCreate(void **event, unsigned flags) {
   *event = (void *)(intptr_t)(flags + 3);
   return 0;
 }
-int cuEventRecord(void *event, void *stream) { return event && stream ? 0 : 1; }
+int cuEventRecord(void *event, void *stream) {
+  if (!depth) tell("event %d\n", (int)(intptr_t)stream);
+  return event && stream ? 0 : 1;
+}
 int cuEventDestroy_v2(void *event) { return event ? 0 : 1; }
 int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long flags) {
   *made = graph;

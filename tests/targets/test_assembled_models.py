@@ -1,7 +1,7 @@
 """Kernels of whole models by NVIDIA's assembler: some of bench/gpu_assemble.py, which has all.
 
 `make assemble-gpu`, and with it `make fuzz`, puts every model of the zoo through it, for both
-architectures and precisions. That takes minutes; here are those with the most kinds of kernels.
+architectures and all precisions. That takes minutes; here are those with the most kinds of kernels.
 """
 
 import importlib
@@ -13,19 +13,30 @@ import pytest
 import tilewright as tw
 
 pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
 pytest.importorskip("rich", reason="rich is not installed (extra: bench)")
 BENCH = Path(__file__).parents[2] / "bench"
 # Convolutions as GEMM, attention, GEMV: by wgmma and by mma.sync.
 CASES = [
     ("dqn", "sm_90a", "f16"),
     ("dqn", "sm_80", "f16"),
+    ("dqn", "sm_90a", "bf16"),
+    ("dqn", "sm_90a", "tf32"),
+    ("dqn", "sm_80", "int8"),
     ("smallbert", "sm_90a", "f16"),
     ("resnet50", "sm_90a", "f16"),
     ("lstm_lm_step", "sm_90a", "f32"),
 ]
 
 
-SHARED = ("gpu_assemble", "gpu_zoo", "models", "report")  # names that other folders have, too
+SHARED = (
+    "gpu_assemble",
+    "gpu_zoo",
+    "models",
+    "report",
+    "zoo",
+    "peers",
+)  # names that other folders have, too
 
 
 @pytest.fixture

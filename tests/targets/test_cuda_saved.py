@@ -350,7 +350,8 @@ def test_what_the_driver_refuses_is_told(
 # A caller without Tilewright: its output is memory of the GPU, somewhat behind where it begins.
 CALLER = """
 import _ctypes, ctypes, json, sys
-saved, driver, behind, calls = sys.argv[1], ctypes.CDLL(sys.argv[2]), *map(int, sys.argv[3:])
+saved, driver = sys.argv[1], ctypes.CDLL(sys.argv[2])
+behind, calls, *streams = map(int, sys.argv[3:])
 
 class Tensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int * 2), ("ndim", ctypes.c_int),
@@ -369,18 +370,30 @@ y = tensor(out.value + behind, 2, 2, 64)
 library = ctypes.CDLL(saved)
 library.tw_last_error.restype = ctypes.c_char_p
 args = (ctypes.POINTER(Tensor) * 2)(ctypes.pointer(x), ctypes.pointer(y))
-told = [(library.net(args, 2), library.tw_last_error().decode()) for _ in range(calls)]
+if streams:
+    on_gpu = ctypes.c_uint64()
+    driver.cuMemAlloc_v2(ctypes.byref(on_gpu), ctypes.c_size_t(4096))
+    given = (x, tensor(on_gpu.value, 2, 2, 48))
+    told = []
+    for at, stream in enumerate(streams):  # the last with an input of the host
+        args[0] = ctypes.pointer(given[at + 1 < len(streams)])
+        on = (library.net_on_stream, ctypes.c_void_p(stream)) if stream else (library.net,)
+        told.append((on[0](args, 2, *on[1:]), library.tw_last_error().decode()))
+else:
+    told = [(library.net(args, 2), library.tw_last_error().decode()) for _ in range(calls)]
 _ctypes.dlclose(library._handle)
 print(json.dumps(told))
 """
 
 
-def called(saved, driver, folder, behind=0, calls=1, **environment):
-    """What calls of a saved model come to, and what the driver was asked."""
+def called(saved, driver, folder, behind=0, calls=1, streams=(), **environment):
+    """What calls of a saved model come to, and what the driver was asked. With streams, calls on
+    each in turn (0: without one), the last with an input that is memory of the host."""
     log = folder / "log.txt"
     told = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver), **environment}
     done = subprocess.run(
-        [sys.executable, "-S", "-c", CALLER, str(saved), str(driver), str(behind), str(calls)],
+        [sys.executable, "-S", "-c", CALLER, str(saved), str(driver), str(behind), str(calls)]
+        + [str(stream) for stream in streams],
         capture_output=True,
         text=True,
         check=False,
@@ -420,6 +433,36 @@ def test_a_library_that_is_unloaded_gives_all_memory_back(saved, driver, tmp_pat
     assert log.count("free 1") == 3  # weights, arena, and room for the input: the output is not its
     assert log.count("unload 1") == log.count("module 1") > 0
     assert log[-1] == "release 0"
+
+
+def test_calls_on_streams_return_at_once_and_wait_for_each_other(saved, driver, tmp_path):
+    """There is one arena: each runs behind the one before, whatever its stream."""
+    told, log = called(saved, driver, tmp_path, streams=(70, 80, 0, 80, 70))
+    assert [code for code, _ in told] == [0] * 5
+    order = ("graph", "event", "behind", "synchronize")
+    asked = [line for line in log if line.split()[0] in order]
+    ours = asked[0].split()[1]  # the library's own stream, once it has made everything ready
+    assert asked == [
+        f"synchronize {ours}",
+        *("graph", "event 70"),
+        *("behind 80", "graph", "event 80"),
+        *(f"behind {ours}", "graph", f"synchronize {ours}"),
+        *("graph", "event 80"),
+        *("behind 70", "graph", "synchronize 70"),  # the input was copied from the host
+    ]
+
+
+def test_a_stream_that_is_being_captured_is_refused_in_words(saved, driver, tmp_path):
+    told, log = called(saved, driver, tmp_path, streams=(70,), FAKE_CUDA_CAPTURES="1")
+    assert told == [[5, "the stream is being captured; call the model outside of it"]]
+    assert "graph" not in log
+
+
+def test_the_header_of_a_library_for_a_gpu_tells_of_streams(saved):
+    text = saved.with_suffix(".h").read_text()
+    assert (
+        "int32_t net_on_stream(const DLTensor *const *args, int32_t n_args, void *stream);" in text
+    )
 
 
 def test_a_driver_without_a_function_is_too_old(saved, program, tmp_path):

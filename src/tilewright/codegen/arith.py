@@ -26,13 +26,13 @@ class Arithmetic:
         self.machine = machine
         self.convert = Converter(builder, machine)
 
-    def binary(self, name: str, a: Value, b: Value, of: DType) -> Value:
-        """add, sub, mul, div."""
+    def binary(self, name: str, a: Value, b: Value, of: DType, *, natural: bool = False) -> Value:
+        """add, sub, mul, div; `natural`: neither operand nor the result is below 0."""
         if of.is_float:
             return self.in_float(of, lambda x, y: self.b.op(f"{_FLOAT[name]} contract", x, y), a, b)
         if of.is_bool:
             return self.b.op(_BOOL[name], a, b)
-        flags = " nsw" if of.scalar is INDEX else ""
+        flags = (" nuw nsw" if natural else " nsw") if of.scalar is INDEX else ""
         return self.convert.wrap(self.b.op(name + flags, a, b), of)
 
     def in_float(self, of: DType, op: Callable[..., Value], *args: Value) -> Value:

@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 
 from tilewright.base.errors import UserError
-from tilewright.base.target import WASM, Target
+from tilewright.base.target import CUDA, WASM, Target
 from tilewright.codegen import cache
 from tilewright.codegen.cache import write_atomically
 from tilewright.runtime.signature import Param, Signature
@@ -38,6 +38,11 @@ _EXPORTS = '-DTW_API=__attribute__((visibility("default")))'
 def set_foreign_name(name: str) -> str:
     """The C function of a model that takes who runs the parts without native code."""
     return f"{name}_set_foreign"
+
+
+def on_stream_name(name: str) -> str:
+    """The C function that runs a model for a GPU on a stream of the caller's."""
+    return f"{name}_on_stream"
 
 
 def foreign_name(name: str) -> str:
@@ -93,9 +98,20 @@ def header(
         lines += [f" *   {_describe(*one)}" for one in zip(signature.params, roles, strict=True)]
         lines.append(" */")
         lines.append(f"int32_t {signature.name}(const DLTensor *const *args, int32_t n_args);")
+        if target.kind == CUDA:
+            lines.append(_on_stream(signature.name))
         lines.append("")
     lines += ["#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]
     return "\n".join(lines)
+
+
+def _on_stream(name: str) -> str:
+    """How a C program has a model run on a stream of its own."""
+    return f"""
+/* The same on a stream (a CUstream or cudaStream_t) that is not being captured, behind what is on
+ * it already. With all tensors on the GPU the call returns at once: wait for the stream before
+ * results are read elsewhere, or memory is given back. Calls of a model run one after another. */
+int32_t {on_stream_name(name)}(const DLTensor *const *args, int32_t n_args, void *stream);"""
 
 
 def _describe(param: Param, handle: str) -> str:

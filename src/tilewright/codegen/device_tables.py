@@ -1,6 +1,7 @@
 """The launches of a model on a GPU as data for the C runtime: `tw_cuda_model` of tilewright.h.
 
     define i32 @NAME_main(ptr call, ptr inputs, i32 n) { return tw_cuda_run(call, @table, ...) }
+    define i32 @NAME_on_stream(ptr args, i32 n, ptr stream) { NAME(args, n), on that stream }
 
 PTX, names, numbers and places are constants of an object file; the runtime's `cuda.c` walks them.
 """
@@ -16,6 +17,7 @@ from typing import Any
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target
 from tilewright.codegen import llvm
+from tilewright.codegen.artifact import on_stream_name
 from tilewright.codegen.build import new_module
 from tilewright.codegen.builder import ModuleText
 
@@ -137,6 +139,12 @@ def device_object(name: str, main: str, tables: Tables, target: Target) -> bytes
     params = (("ptr", "call"), ("ptr", "inputs"), ("i32", "n_inputs"))
     with module.function("i32", main, params) as (b, (call, inputs, count)):
         b.ret(b.call("tw_cuda_run", "i32", call, table, inputs, count))
+    params = (("ptr", "args"), ("i32", "n_args"), ("ptr", "stream"))
+    with module.function("i32", on_stream_name(name), params) as (b, (args, count, stream)):
+        b.call("tw_cuda_enter", "void", stream)
+        code = b.call(name, "i32", args, count)
+        b.call("tw_cuda_leave", "void")
+        b.ret(code)
     return llvm.to_object(llvm.parse(module.text()), machine)
 
 

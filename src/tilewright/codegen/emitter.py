@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import I32, INDEX, U64
+from tilewright.base.dtype import I32, INDEX, U64, DType
 from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.codegen import hardware
 from tilewright.codegen.arith import Arithmetic
@@ -32,6 +32,7 @@ from tilewright.codegen.facts import (
     without_constant,
 )
 from tilewright.codegen.handlers import Handlers
+from tilewright.codegen.index_ranges import WORD, fits, is_natural
 from tilewright.codegen.lookup import bytes_of
 from tilewright.codegen.lookup import emit as emit_lookup
 from tilewright.codegen.machine import Machine
@@ -41,7 +42,7 @@ from tilewright.codegen.rounding import emit as emit_rounded
 from tilewright.codegen.rounding import rounded
 from tilewright.codegen.tiles import TileRegisters
 from tilewright.codegen.types import literal, memory_type, register_type, vector
-from tilewright.sym import Const, Expr, Var
+from tilewright.sym import Const, Context, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Ramp, Stmt
@@ -87,6 +88,7 @@ class Emitter:
         self.cluster = 1  # of a GPU: blocks that see each other's shared memory
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
+        self.ranges: Context | None = None  # with them, indices that 32 bits hold have no more
         self.is_task = False  # inside a parallel loop: further ones run serially
         self.lines: dict[object, str] = {}  # debug locations of statements
         self._workspaces: list[Value] = []
@@ -103,7 +105,7 @@ class Emitter:
             self._memo = {}
             self.b.debug = self.lines.get(_mark(stmt), self.b.debug)
             if isinstance(stmt, ir.Let):
-                self.variables[stmt.var] = self.expr(stmt.value)
+                self.variables[stmt.var] = self.index(stmt.value)
                 if stmt.var.dtype is INDEX and is_non_negative(stmt.value, self.non_negative):
                     self.non_negative[stmt.var] = None
                 stmt = stmt.body
@@ -181,7 +183,7 @@ class Emitter:
         if loop.kind == ir.PARALLEL and not self.is_task:
             self._parallel(loop)
             return
-        start, stop = self.expr(loop.start), self.expr(loop.stop)
+        start, stop = self._alike(self.index(loop.start), self.index(loop.stop))
         count = _trip_count(loop)
         if is_non_negative(loop.start, self.non_negative):
             self.non_negative[loop.var] = None
@@ -319,7 +321,7 @@ class Emitter:
             (environment, begin, end),
         ):
             inner = Emitter(self.module, self.machine, b, self.name, self.handlers, self.debug)
-            inner.is_task = True
+            inner.is_task, inner.ranges = True, self.ranges
             inner.aliases, inner.lines, inner.assembly = self.aliases, lines, self.assembly
             b.debug = lines.get(loop.var, "")
             members = [
@@ -335,14 +337,42 @@ class Emitter:
             first = b.op("add nsw", begin, members[-1])
             last = b.op("add nsw", end, members[-1])
             with b.loop(first, last, hint=loop.var.name) as index:
-                inner.variables[loop.var] = index
+                inner.bind(loop.var, index)
                 inner.stmt(loop.body)
             b.ret(i32(0))
 
     # ------------------------------------------------------------------ expressions
 
     def expr(self, root: Expr) -> Value:
-        """The value of an expression, each distinct node emitted once."""
+        """The value of an expression; of an index in 64 bits."""
+        value = self.index(root)
+        return self._of_width(value, "i64") if root.dtype is INDEX else value
+
+    def _of_width(self, value: Value, type_: str) -> Value:
+        """An index that a type holds, as that type."""
+        if not value.text.startswith("%"):
+            return Value(type_, value.text)
+        return self.b.convert("sext" if type_ == "i64" else "trunc nsw", value, type_)
+
+    def bind(self, var: Var, value: Value) -> None:
+        """What a variable stands for, in 32 bits where they hold it."""
+        is_narrow = var.dtype is INDEX and self.ranges is not None and fits(var, self.ranges)
+        self.variables[var] = self._of_width(value, "i32") if is_narrow else value
+
+    def _alike(self, *values: Value) -> tuple[Value, ...]:
+        """Indices in 32 bits if all of them have no more, else in 64."""
+        is_narrow = self.ranges is not None and all(map(_is_narrow, values))
+        type_ = "i32" if is_narrow else "i64"
+        return tuple([self._of_width(value, type_) for value in values])
+
+    def is_natural(self, expr: Expr) -> bool:
+        """Whether an integer is certainly not below 0."""
+        if is_non_negative(expr, self.non_negative):
+            return True
+        return self.ranges is not None and expr.dtype is INDEX and is_natural(expr, self.ranges)
+
+    def index(self, root: Expr) -> Value:
+        """The value of an expression, each node emitted once; an index may have 32 bits."""
         memo, passed = self._memo, self.b.passed
         stack = [(root, False)]
         while stack:
@@ -360,10 +390,27 @@ class Emitter:
                 stack.extend((child, False) for child in reversed(node.children()))
                 continue
             args = tuple([memo[child] for child in node.children()])
-            memo[node] = _EXPRS[type(node)](self, node, args)
+            memo[node] = self._computed(node, args)
             if node.dtype is INDEX and not self._has_load(node):
                 passed[node] = memo[node]
         return memo[root]
+
+    def _computed(self, node: Expr, args: tuple[Value, ...]) -> Value:
+        """A node's value from those of its children. An index is of 32 bits where its range is, and
+        is computed so where those of all its operands are: then nothing overflows on the way."""
+        rule = _EXPRS[type(node)]
+        if self.ranges is None:
+            return rule(self, node, args)
+        given = list(args)
+        indices = [at for at, child in enumerate(node.children()) if child.dtype is INDEX]
+        is_narrow = node.dtype is not INDEX or fits(node, self.ranges)
+        stays = (
+            is_narrow and type(node) in _ANY_WIDTH and all(_is_narrow(args[at]) for at in indices)
+        )
+        for at in indices:
+            given[at] = self._of_width(args[at], "i32" if stays else "i64")
+        made = rule(self, node, tuple(given))
+        return self._of_width(made, "i32") if node.dtype is INDEX and is_narrow else made
 
     def forget(self) -> None:
         """Emit anew whatever comes: control may not have passed where it was emitted before."""
@@ -530,19 +577,34 @@ class Emitter:
         ramp = as_ramp(flat) if lanes > 1 else (flat, sym.ZERO)
         if ramp is not None and isinstance(ramp[1], Const):
             base, stride = ramp[0], int(ramp[1].value)
-            place = Place(memory, self.expr(base), divisor(base), buffer.dtype, stride)
+            near, beyond = self._parts(base) if stride in (0, 1) else (base, 0)
+            index = self.index(near)
+            place = Place(memory, index, divisor(base), buffer.dtype, stride, beyond=beyond)
             return place, lanes
         known = as_offsets(flat) if lanes > 1 else None
         if known is not None:
             base, constant = without_constant(known[0])
             offsets = tuple(offset + constant for offset in known[1])
             part = math.gcd(divisor(base), *map(divisor, buffer.shape[-1:]))
-            return Place(memory, self.expr(base), 1, buffer.dtype, None, offsets, part), lanes
-        return Place(memory, self.expr(flat), 1, buffer.dtype), lanes
+            return Place(memory, self.index(base), 1, buffer.dtype, None, offsets, part), lanes
+        return Place(memory, self.index(flat), 1, buffer.dtype), lanes
+
+    def _parts(self, index: Expr) -> tuple[Expr, int]:
+        """An index, and a constant that instructions add to an address: accesses that differ by it
+        share the rest. LLVM finds so in 64 bits; of sums in 32 it would have to know more."""
+        if self.ranges is None or isinstance(index, Const):
+            return index, 0
+        return without_constant(index)
 
     def _spread(self, value: Value, lanes: int) -> Value:
         """A scalar stored to a vector place goes to every lane."""
         return self.b.splat(value, lanes) if value.lanes == 1 and lanes > 1 else value
+
+
+def _is_narrow(index: Value) -> bool:
+    """Whether an index has 32 bits, or is a number that they hold."""
+    is_number = not index.text.startswith("%")
+    return index.type == "i32" or (is_number and int(index.text) in WORD)
 
 
 def flat_index(buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
@@ -616,7 +678,14 @@ STMTS: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
 
 
 def _arithmetic(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
-    return lambda e, node, args: e.arith.binary(name, args[0], args[1], node.dtype)
+    def rule(e: Emitter, node: sym.Binary, args: tuple[Value, ...]) -> Value:
+        of = node.dtype
+        natural = (
+            e.ranges is not None and of is INDEX and all(map(e.is_natural, (node.a, node.b, node)))
+        )
+        return e.arith.binary(name, args[0], args[1], of, natural=natural)
+
+    return rule
 
 
 def _minmax(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
@@ -637,7 +706,8 @@ def _order(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
             return compare(e, node, args)
         lanes = node.dtype.lanes
         inside = sym.maximum(sym.minimum(found[0], lanes), 0)
-        count = e.b.splat(e.arith.convert.cast(e.expr(inside), INDEX, I32), lanes)
+        number = e.index(inside)
+        count = e.b.splat(e.arith.convert.cast(number, _width(INDEX, number), I32), lanes)
         numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
         test = "icmp ult" if found[1] else "icmp uge"
         return e.b.compare(test, Value(count.type, f"<{numbers}>"), count)
@@ -648,12 +718,12 @@ def _order(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
 def _division(want: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
     def rule(e: Emitter, node: sym.Binary, args: tuple[Value, ...]) -> Value:
         a, by = args
-        positive = is_non_negative(node.a, e.non_negative)
+        of = _width(node.dtype, a)
+        positive = e.is_natural(node.a)
         number = node.b.value if isinstance(node.b, Broadcast) else node.b
         if isinstance(number, Const):
-            return e.arith.divmod_const(want, a, int(number.value), node.dtype, positive)
-        positive = positive and is_non_negative(node.b, e.non_negative)
-        return e.arith.divmod(want, a, by, node.dtype, positive)
+            return e.arith.divmod_const(want, a, int(number.value), of, positive)
+        return e.arith.divmod(want, a, by, of, positive and e.is_natural(node.b))
 
     return rule
 
@@ -671,7 +741,14 @@ def _select(e: Emitter, node: sym.Select, args: tuple[Value, ...]) -> Value:
 
 
 def _cast(e: Emitter, node: sym.Cast, args: tuple[Value, ...]) -> Value:
-    return e.arith.convert.cast(args[0], node.value.dtype, node.dtype)
+    is_narrow = node.dtype is INDEX and e.ranges is not None and fits(node, e.ranges)
+    have, want = _width(node.value.dtype, args[0]), I32 if is_narrow else node.dtype
+    return e.arith.convert.cast(args[0], have, want)
+
+
+def _width(of: DType, value: Value) -> DType:
+    """The type of a value: an index may have 32 bits."""
+    return I32 if of is INDEX and value.type == "i32" else of
 
 
 def _ramp(e: Emitter, node: Ramp, args: tuple[Value, ...]) -> Value:
@@ -707,6 +784,11 @@ def _call(e: Emitter, node: Call, args: tuple[Value, ...]) -> Value:
     return rule(e.arith, of, node.dtype, args)
 
 
+# Instructions of any width give what they do of these.
+_ANY_WIDTH = frozenset(
+    {sym.Add, sym.Sub, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max}
+    | {sym.Eq, sym.Ne, sym.Lt, sym.Le, sym.Select, sym.Cast}
+)
 _EXPRS: dict[type[Expr], Callable[[Emitter, Any, tuple[Value, ...]], Value]] = {
     sym.Add: _arithmetic("add"),
     sym.Sub: _arithmetic("sub"),

@@ -16,6 +16,7 @@ from tilewright.codegen.builder import FunctionText, ModuleText, Value, i32, i64
 from tilewright.codegen.debug import FUNCTION, START, DebugInfo
 from tilewright.codegen.emitter import Emitter
 from tilewright.codegen.hardware import DLTENSOR
+from tilewright.codegen.index_ranges import index_ranges
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
 from tilewright.codegen.targets import handlers_of
@@ -26,6 +27,7 @@ from tilewright.sym import Const, Expr, Size, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import assembly_of
 from tilewright.tensor.ir import Buffer, Function
+from tilewright.tensor.passes.simplify_program import known
 from tilewright.tensor.visit import output_buffers, walk
 
 CHECK_FAILED = 12  # TW_ERROR_CHECK of the runtime
@@ -121,12 +123,14 @@ def emit_kernel(
         emitter.aliases = _alias_scopes(module, fn, shared)
         emitter.lines, emitter.assembly = lines, assembly_of(fn)
         b.debug = lines.get(START, "")
+        if machine.narrows_indices:
+            emitter.ranges = index_ranges(fn.body, known(fn))
         rest = values[len(fn.buffers) :]
         for buffer, pointer in zip(fn.buffers, values, strict=False):
             align = buffer.dtype.scalar.size_bytes
             emitter.memories[buffer] = Memory(pointer, align, emitter.aliases[buffer])
         for var, value in zip((*scalars, *symbol_sizes(fn)), rest, strict=True):
-            emitter.variables[var] = value
+            emitter.bind(var, value)
         handlers.begin(emitter, fn.body)
         emitter.stmt(fn.body)
         b.ret(i32(0))

@@ -44,7 +44,10 @@ class Emitting(Protocol):
         """Write a statement."""
 
     def expr(self, root: Expr) -> Value:
-        """Write an expression; its value."""
+        """Write an expression; its value, of an index in 64 bits."""
+
+    def index(self, root: Expr) -> Value:
+        """The same, where an index may have 32 bits."""
 
     def pointer(self, node: Expr) -> Value:
         """The address an expression stands for, as a pointer."""

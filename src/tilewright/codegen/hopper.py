@@ -143,7 +143,7 @@ def shared_pointer(e: Emitting, at: Expr) -> Value:
 
 
 def narrow(e: Emitting, value: Expr) -> Value:
-    return e.b.convert("trunc", e.expr(value), "i32")
+    return e.b.convert("trunc", e.index(value), "i32")
 
 
 def _is_first_lane(e: Emitting, mask: int) -> Value:

@@ -18,6 +18,7 @@ class Machine:
     cpu: str
     features: str  # "+avx2,-sse4a"
     pointer_bits: int = 64
+    narrows_indices: bool = False  # those that 32 bits hold are computed in so many
     relocation: str = "pic"
     abi: str = ""
     converts_f16: bool = False  # instructions convert between f16 and f32

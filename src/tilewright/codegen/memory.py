@@ -39,6 +39,7 @@ class Place:
     stride: int | None = None  # between lanes when constant
     offsets: tuple[int, ...] = ()  # of the lanes from the index, when known; else it is a vector
     part: int = 1  # divides the index and the buffer: so many elements are there, or none of them
+    beyond: int = 0  # elements from the index to the place, of which the divisor tells
 
     @property
     def align(self) -> int:
@@ -54,7 +55,11 @@ class Accesses:
         self.b = builder
 
     def address(self, place: Place) -> Value:
-        return self.b.offset(memory_type(place.element), place.memory.pointer, place.index)
+        element, pointer = memory_type(place.element), place.memory.pointer
+        if not place.beyond:
+            return self.b.offset(element, pointer, place.index)
+        near = self.b.pure("ptr", f"getelementptr {element}, {pointer}, {place.index}")
+        return self.b.pure("ptr", f"getelementptr {element}, {near}, i64 {place.beyond}")
 
     # ------------------------------------------------------------------ loads
 
@@ -112,7 +117,7 @@ class Accesses:
         first = place.index
         if stride < 0:
             picks.reverse()
-            first = self.b.op("add nsw", first, i64((lanes - 1) * stride))
+            first = self._moved(first, (lanes - 1) * stride)
         type_ = vector(memory_type(place.element), span)
         pointer = self.b.offset(memory_type(place.element), place.memory.pointer, first)
         align = place.element.size_bytes & -place.element.size_bytes
@@ -133,7 +138,7 @@ class Accesses:
         parts: list[Value] = []
         where: dict[int, int] = {}
         for at, (start, stop) in enumerate(runs):
-            first = self.b.op("add nsw", place.index, i64(start))
+            first = self._moved(place.index, start)
             pointer = self.b.offset(element, place.memory.pointer, first)
             type_ = vector(element, stop - start)
             run = self.b.load(type_, pointer, align=align, extra=place.memory.alias)
@@ -169,7 +174,7 @@ class Accesses:
             self._store_run(value, place, mask)
         elif place.stride == -1 and mask is None:
             reversed_value = self.b.shuffle(value, range(lanes - 1, -1, -1))
-            first = self.b.op("add nsw", place.index, i64(1 - lanes))
+            first = self._moved(place.index, 1 - lanes)
             self._store_run(reversed_value, Place(place.memory, first, 1, place.element, 1), None)
         else:
             self._scatter(value, place, self._indices(place, lanes), mask)
@@ -183,7 +188,7 @@ class Accesses:
         """
         whole, first = self.to_memory(value, place.element), lanes.start
         part = self.b.extract(whole, first) if len(lanes) == 1 else self.b.shuffle(whole, lanes)
-        index = self.b.op("add nsw", place.index, i64(first)) if first else place.index
+        index = self._moved(place.index, first) if first else place.index
         here = replace(place, index=index, divisor=math.gcd(place.divisor, first))
         self.b.store(part, self.address(here), align=here.align, extra=place.memory.alias)
 
@@ -209,6 +214,14 @@ class Accesses:
 
     # ------------------------------------------------------------------ pieces
 
+    def _wide(self, index: Value) -> Value:
+        """An index of 32 bits or more in 64."""
+        return self.b.convert("sext", index, vector("i64", index.lanes))
+
+    def _moved(self, index: Value, by: int) -> Value:
+        """An index so many elements further on, which 32 bits need not hold."""
+        return self.b.op("add nsw", self._wide(index), i64(by))
+
     def _indices(self, place: Place, lanes: int) -> Value:
         """The index of every lane."""
         offsets = place.offsets
@@ -217,7 +230,7 @@ class Accesses:
         if not offsets:
             return place.index
         steps = ", ".join(f"i64 {offset}" for offset in offsets)
-        base = self.b.splat(place.index, lanes)
+        base = self.b.splat(self._wide(place.index), lanes)
         return self.b.op("add nsw", base, Value(base.type, f"<{steps}>"))
 
     def to_register(self, value: Value, of: DType) -> Value:

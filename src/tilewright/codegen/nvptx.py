@@ -32,6 +32,7 @@ from tilewright.codegen.column_order import reordered
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp
 from tilewright.codegen.handlers import Emitting, Handlers
+from tilewright.codegen.index_ranges import index_ranges
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
@@ -48,6 +49,7 @@ from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import RESIDENT, Buffer, Call, For, Function, Stmt, annotation
 from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.passes.accesses import reads_of, writes_of
+from tilewright.tensor.passes.simplify_program import known
 from tilewright.tensor.passes.split_stream_k import WAIT as STREAM_WAIT
 from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED, Owner
 from tilewright.tensor.visit import exprs, rewrite, walk
@@ -59,6 +61,13 @@ GLOBAL = "ptr addrspace(1)"
 BLOCK_SHARED_BYTES = 1024  # that every block has beside its own
 ROUNDED = "rounded_bf16"  # an f32 that bf16 has, nearest to another
 ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
+# The most blocks of a grid, and threads of a block, along each axis: launches of more are refused.
+LAUNCH_LIMITS = {
+    **dict.fromkeys(("blockIdx.y", "blockIdx.z"), 65535),
+    **dict.fromkeys(("threadIdx.x", "threadIdx.y"), 1024),
+    "blockIdx.x": (1 << 31) - 1,
+    "threadIdx.z": 64,
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ def machine(target: Target) -> Machine:
         cpu=target.mcpu or "sm_90a",
         features="+ptx83",
         relocation="default",
+        narrows_indices=True,
         converts_f16=True,
         converts_bf16=True,
         splits_words=True,
@@ -160,8 +170,9 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
         _read_early(emitter, [buffer for buffer in buffers if buffer in weights], waits, meets)
+        emitter.ranges = index_ranges(loop, known(fn), LAUNCH_LIMITS)
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
-            emitter.variables[var] = value
+            emitter.bind(var, value)
         handed = values[len(values) - len(maps) :]
         emitter.tile_maps = dict(zip(maps, handed, strict=True))
         emitter.stmt(loop)
@@ -307,8 +318,10 @@ class DeviceEmitter(Emitter):
     def _thread_index(self, loop: For) -> Value:
         level, axis = loop.thread.split(".")
         name = f"llvm.nvvm.read.ptx.sreg.{REGISTERS[level]}.{axis}"
-        index = self.b.convert("zext", self.b.call(name, "i32"), "i64")
-        return self.b.op("add nsw", index, self.expr(loop.start))
+        index = self.b.call(name, "i32")
+        if loop.start is sym.ZERO:
+            return index
+        return self.b.op("add nsw", self.b.convert("zext", index, "i64"), self.expr(loop.start))
 
     def _place(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Place, int]:
         """Sums of a warpgroup are in registers of its threads: an index says which."""

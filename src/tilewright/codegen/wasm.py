@@ -13,6 +13,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         cpu="generic",
         features=f"{base},{features}".rstrip(","),
         pointer_bits=32,
+        narrows_indices=True,
         relocation="static",
         vector_bits=target.vector_bits,
     )

@@ -59,7 +59,21 @@ typedef struct instance {
   recorded *variants;
   void *stream;
   void *branches[BRANCHES]; /* streams that launches are recorded on, `stream` the first */
+  void *done;               /* what calls on streams of callers end with */
+  bool is_behind;           /* such a call may still run */
 } instance;
+
+static _Thread_local struct {
+  bool is_given;
+  void *stream;
+} callers; /* of this thread's calls */
+
+void tw_cuda_enter(void *stream) {
+  callers.is_given = true;
+  callers.stream = stream;
+}
+
+void tw_cuda_leave(void) { callers.is_given = false; }
 
 static int32_t allocate(address *made, int64_t size_bytes) {
   size_t size = size_bytes > 0 ? (size_t)size_bytes : 1, left = 0, all = 0;
@@ -142,6 +156,7 @@ static void give_back(const instance *on) {
     if (on->modules[i]) tw_cu.module_unload(on->modules[i]);
   }
   if (on->deciding) tw_cu.module_unload(on->deciding);
+  if (on->done) tw_cu.event_destroy(on->done);
   for (int32_t i = 0; i < BRANCHES; ++i) {
     if (on->branches[i]) tw_cu.stream_destroy(on->branches[i]);
   }
@@ -190,6 +205,7 @@ static int32_t prepare(const tw_cuda_model *model, instance *on) {
     if (!on->branches[i]) TRY("cuStreamCreate", tw_cu.stream_create(&on->branches[i], 0));
   }
   on->stream = on->branches[0];
+  if (!on->done) TRY("cuEventCreate", tw_cu.event_create(&on->done, NO_TIMING));
   for (int32_t i = 0; i < model->n_modules; ++i) {
     if (!on->modules[i]) {
       TRY("cuModuleLoadData", tw_cu.module_load(&on->modules[i], model->ptx[i]));
@@ -274,6 +290,7 @@ typedef struct {
   const tw_cuda_variant *variant;
   instance *on;
   recorded *own;
+  void *stream; /* that graphs are launched on */
 } recording;
 
 static int32_t encode_maps(const recording *of) {
@@ -553,8 +570,8 @@ static int32_t record(const recording *of) {
 /* ---- decisions by the host, between graphs ---- */
 
 static int32_t look(const recording *of, address at, void *found, size_t size_bytes) {
-  TRY("cuMemcpyDtoH", tw_cu.copy_out(found, at, size_bytes, of->on->stream));
-  TRY("cuStreamSynchronize", tw_cu.stream_wait(of->on->stream));
+  TRY("cuMemcpyDtoH", tw_cu.copy_out(found, at, size_bytes, of->stream));
+  TRY("cuStreamSynchronize", tw_cu.stream_wait(of->stream));
   return TW_OK;
 }
 
@@ -569,8 +586,8 @@ static int32_t run_loop(const recording *of, const tw_cuda_body *body, const add
   if (code == TW_OK && begins) code = look(of, begins, &goes_on, sizeof goes_on);
   if (told < limit) limit = told;
   for (int64_t i = 0; code == TW_OK && goes_on && i < limit; ++i) {
-    TRY("cuMemcpyHtoD", tw_cu.copy_in(at, &i, sizeof i, of->on->stream));
-    TRY("cuMemcpyHtoD", tw_cu.copy_in(values[5], &yes, sizeof yes, of->on->stream));
+    TRY("cuMemcpyHtoD", tw_cu.copy_in(at, &i, sizeof i, of->stream));
+    TRY("cuMemcpyHtoD", tw_cu.copy_in(values[5], &yes, sizeof yes, of->stream));
     code = run_body(of, body);
     if (code == TW_OK) code = look(of, control + TW_CUDA_COND_AT, &goes_on, sizeof goes_on);
   }
@@ -594,7 +611,7 @@ static int32_t run_body(const recording *of, const tw_cuda_body *body) {
   for (int32_t i = body->first; i < end && code == TW_OK;) {
     int32_t count = graph_size(of, body, i);
     if (count) {
-      TRY("cuGraphLaunch", tw_cu.graph_launch(of->own->graphs[i], of->on->stream));
+      TRY("cuGraphLaunch", tw_cu.graph_launch(of->own->graphs[i], of->stream));
     } else {
       code = run_decision(of, &of->variant->launches[i]);
     }
@@ -649,31 +666,55 @@ static int32_t bind(const recording *of, int32_t at, const void *data, address *
   return code;
 }
 
+/* On the stream of the caller, or ours: behind a call before that another stream may still run, for
+ * there is one arena. Who gave a stream waits for it, unless memory of the host is copied. */
 static int32_t run_bound(const recording *of, const void *const *inputs, void *const *outputs) {
   int32_t n_inputs = of->model->n_inputs, n_outputs = of->model->n_outputs;
   instance *on = of->on;
   const address *bound = of->own->bound;
   const int64_t *bytes = of->variant->tensor_bytes;
+  bool waits = !callers.is_given;
+  if (on->is_behind) {
+    TRY("cuStreamWaitEvent", tw_cu.stream_wait_event(of->stream, on->done, 0));
+  }
   for (int32_t i = 0; i < n_inputs; ++i) {
     if (bound[i] != on->staged[i] || !bytes[i]) continue;
-    TRY("cuMemcpyHtoD", tw_cu.copy_in(bound[i], inputs[i], (size_t)bytes[i], on->stream));
+    TRY("cuMemcpyHtoD", tw_cu.copy_in(bound[i], inputs[i], (size_t)bytes[i], of->stream));
+    waits = true;
   }
   int32_t code = run_body(of, of->variant->bodies);
   if (code != TW_OK) return code;
   for (int32_t i = 0; i < n_outputs; ++i) {
     int32_t at = n_inputs + i;
     if (bound[at] != on->staged[at] || !bytes[at]) continue;
-    TRY("cuMemcpyDtoH", tw_cu.copy_out(outputs[i], bound[at], (size_t)bytes[at], on->stream));
+    TRY("cuMemcpyDtoH", tw_cu.copy_out(outputs[i], bound[at], (size_t)bytes[at], of->stream));
+    waits = true;
   }
-  TRY("cuStreamSynchronize", tw_cu.stream_wait(on->stream));
+  if (waits) {
+    TRY("cuStreamSynchronize", tw_cu.stream_wait(of->stream));
+  } else {
+    TRY("cuEventRecord", tw_cu.event_record(on->done, of->stream));
+  }
+  on->is_behind = !waits;
   return TW_OK;
 }
 
-static int32_t run_locked(const recording *of, const void *const *inputs, void *const *outputs) {
+/* What others record cannot wait for calls before, nor can tensors of the host be copied there. */
+static int32_t check_stream(void) {
+  int status = 0;
+  if (!callers.is_given) return TW_OK;
+  TRY("cuStreamIsCapturing", tw_cu.stream_captures(callers.stream, &status));
+  if (!status) return TW_OK;
+  return tw_error(TW_ERROR_DEVICE, "the stream is being captured; call the model outside of it");
+}
+
+static int32_t run_locked(recording *of, const void *const *inputs, void *const *outputs) {
   int32_t n_inputs = of->model->n_inputs, n_outputs = of->model->n_outputs;
   instance *on = of->on;
   address *bound = of->own->bound;
-  int32_t code = prepare(of->model, on);
+  int32_t code = check_stream();
+  if (code == TW_OK) code = prepare(of->model, on);
+  of->stream = callers.is_given ? callers.stream : on->stream;
   bool is_new = !of->own->is_whole;
   for (int32_t i = 0; i < n_inputs + n_outputs && code == TW_OK; ++i) {
     const void *data = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
@@ -685,7 +726,7 @@ static int32_t run_locked(const recording *of, const void *const *inputs, void *
   if (code == TW_OK && is_new) code = record(of);
   if (code != TW_OK) return code;
   code = run_bound(of, inputs, outputs);
-  if (code != TW_OK) tw_cu.stream_wait(on->stream); /* nothing of the caller's stays in use */
+  if (code != TW_OK) tw_cu.stream_wait(of->stream); /* nothing of the caller's stays in use */
   return code;
 }
 
@@ -746,7 +787,7 @@ int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *c
   tw_cu.context_get(&before);
   result entered = tw_cu.context_set(tw_cuda_context);
   if (entered != 0) return tw_cuda_refused("cuCtxSetCurrent", entered);
-  recording of = {model, variant, on, &on->variants[chosen]};
+  recording of = {model, variant, on, &on->variants[chosen], NULL};
   pthread_mutex_lock(&on->lock);
   code = run_locked(&of, given, wanted);
   pthread_mutex_unlock(&on->lock);

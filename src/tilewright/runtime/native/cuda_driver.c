@@ -49,6 +49,7 @@ static const struct {
     {"cuStreamSynchronize", (void **)&tw_cu.stream_wait, false},
     {"cuStreamDestroy_v2", (void **)&tw_cu.stream_destroy, false},
     {"cuStreamWaitEvent", (void **)&tw_cu.stream_wait_event, false},
+    {"cuStreamIsCapturing", (void **)&tw_cu.stream_captures, false},
     {"cuEventCreate", (void **)&tw_cu.event_create, false},
     {"cuEventRecord", (void **)&tw_cu.event_record, false},
     {"cuEventDestroy_v2", (void **)&tw_cu.event_destroy, false},

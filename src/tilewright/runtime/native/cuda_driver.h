@@ -70,6 +70,7 @@ typedef struct {
   result (*stream_wait)(void *);
   result (*stream_destroy)(void *);
   result (*stream_wait_event)(void *, void *, unsigned);
+  result (*stream_captures)(void *, int *);
   result (*event_create)(void **, unsigned);
   result (*event_record)(void *, void *);
   result (*event_destroy)(void *);

@@ -390,6 +390,11 @@ typedef struct {
 TW_API int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *const *inputs,
                            int32_t n_inputs);
 
+/* What this thread runs from here to tw_cuda_leave is put on a stream of the caller's. A call then
+ * returns before the results are there, unless some of its tensors are memory of the host. */
+TW_API void tw_cuda_enter(void *stream);
+TW_API void tw_cuda_leave(void);
+
 /* ---- processor ---------------------------------------------------------------------------- */
 
 /* Ask the operating system for AMX tile registers, once per process. */

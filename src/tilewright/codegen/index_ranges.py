@@ -1,0 +1,95 @@
+"""Which indices 32 bits hold: ranges of all variables that a program binds.
+
+    ranges = index_ranges(loop, known(fn))
+    fits(i * 4096 + j, ranges)          whether it is one 32-bit number, wherever it is computed
+
+A range is that of the loop or the value that binds a variable, from the greatest extents that
+sizes allow; conditions around it are not asked, since what they guard may be computed before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tilewright.base.dtype import INDEX
+from tilewright.sym import EMPTY, Context, Expr, Interval, Var, bounds
+from tilewright.tensor import ir
+from tilewright.tensor.ir import Stmt
+from tilewright.tensor.visit import walk
+
+WORD = Interval(-(1 << 31), (1 << 31) - 1)
+NO_LIMITS: Mapping[str, int] = MappingProxyType({})
+
+
+def fits(expr: Expr, ranges: Context) -> bool:
+    """Whether an integer is certainly one of 32 bits."""
+    found = bounds(expr, ranges)
+    return _is_bounded(found) and found.lower in WORD and found.upper in WORD
+
+
+def is_natural(expr: Expr, ranges: Context) -> bool:
+    """Whether an integer is certainly not below 0."""
+    lower = bounds(expr, ranges).lower
+    return lower is not None and lower >= 0
+
+
+def index_ranges(
+    root: Stmt, known: Context = EMPTY, thread_limits: Mapping[str, int] = NO_LIMITS
+) -> Context:
+    """What is known of sizes, and the range of every variable bound below `root`.
+
+    Copies of a loop bind one variable: its range holds those of all. `thread_limits`: the most
+    threads that a launch has along an axis, whatever its loops tell.
+    """
+    threads = _threads(root, known, thread_limits)
+    found: dict[Var, Interval] = {}
+    ranges = known
+    for stmt in walk(root):
+        if isinstance(stmt, ir.For):
+            here = _span(stmt, ranges, threads)
+        elif isinstance(stmt, ir.Let) and stmt.var.dtype is INDEX:
+            here = bounds(stmt.value, ranges)
+        else:
+            continue
+        before = found.get(stmt.var)
+        found[stmt.var] = here = here if before is None else before.join(here)
+        if before is not None and _is_bounded(before) and not _is_bounded(here):
+            ranges = known  # what was said of it does not hold
+            for var, span in found.items():
+                ranges = _bound(ranges, var, span)
+        else:
+            ranges = _bound(ranges, stmt.var, here)
+    return ranges
+
+
+def _threads(root: Stmt, known: Context, limits: Mapping[str, int]) -> dict[str, int | None]:
+    """The most threads along each axis: loops on one axis are one axis, so each sees all."""
+    most: dict[str, int | None] = {}
+    for stmt in walk(root):
+        if isinstance(stmt, ir.For) and stmt.kind == ir.THREAD:
+            here, before = bounds(stmt.extent, known).upper, most.get(stmt.thread, 0)
+            most[stmt.thread] = None if here is None or before is None else max(here, before)
+    return {axis: limits.get(axis) if count is None else count for axis, count in most.items()}
+
+
+def _span(loop: ir.For, ranges: Context, threads: Mapping[str, int | None]) -> Interval:
+    """All values of a loop's variable."""
+    start, stop = bounds(loop.start, ranges), bounds(loop.stop, ranges).upper
+    if loop.kind == ir.THREAD:
+        count = threads[loop.thread]
+        stop = None if start.upper is None or count is None else start.upper + count
+    if start.lower is None or stop is None:
+        return Interval(start.lower, None)
+    return Interval(start.lower, max(start.lower, stop - 1))  # one value where it never runs
+
+
+def _is_bounded(span: Interval) -> bool:
+    return span.lower is not None and span.upper is not None
+
+
+def _bound(ranges: Context, var: Var, span: Interval) -> Context:
+    """The range of a variable too, where it has two ends."""
+    if span.lower is None or span.upper is None:
+        return ranges
+    return ranges.bind(var, span.lower, span.upper + 1)

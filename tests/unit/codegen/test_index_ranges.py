@@ -1,0 +1,227 @@
+"""Indices of 32 bits: where ranges prove it, and nowhere else."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright import sym
+from tilewright.base.target import Target
+from tilewright.codegen import llvm
+from tilewright.codegen.build import emit_module, load_object
+from tilewright.codegen.index_ranges import fits, index_ranges, is_natural
+from tilewright.codegen.nvptx import LAUNCH_LIMITS, device_code, emit_kernels
+from tilewright.tensor import interpret, ir, parse
+from tilewright.tensor.passes.simplify_program import known
+from tilewright.tensor.visit import walk
+
+REACH = (1 << 31) // 128  # rows of 128 elements that an index of 32 bits reaches
+
+
+def kernel_text(program):
+    text, _ = emit_kernels(parse(program), Target.parse("cuda"))
+    llvm.parse(text)
+    return text
+
+
+def copied(rows, of="f32", requires=()):
+    """A copy of so many rows, by a block of 128 threads each."""
+    conditions = "".join(f"  require {cond}\n" for cond in requires)
+    return f"""
+func @copied(%x: {of}[{rows}, 128], %y: {of}[{rows}, 128]) stage device {{
+{conditions}
+  for %b in thread(blockIdx.x) 0..{rows} {{
+    for %t in thread(threadIdx.x) 0..128 {{
+      %y[%b, %t] = %x[%b, %t]
+    }}
+  }}
+}}"""
+
+
+def addressed(text):
+    """The types of the indices that elements are found by."""
+    return set(re.findall(r"getelementptr inbounds \w+, ptr \S+, (i\d+)", text))
+
+
+@pytest.mark.parametrize(
+    ("rows", "of", "wanted"),
+    [
+        (REACH, "f32", "i32"),  # 8 GB: elements are counted, not bytes
+        (REACH - 1, "i8", "i32"),
+        (REACH, "i8", "i32"),  # to the last element that 32 bits reach
+        (REACH + 1, "f32", "i64"),
+        (REACH + 1, "i8", "i64"),
+        (2 * REACH, "i8", "i64"),
+    ],
+)
+def test_elements_are_found_by_32_bits_as_long_as_all_are_in_reach(rows, of, wanted):
+    assert addressed(kernel_text(copied(rows, of))) == {wanted}
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(REACH, "i32"), (REACH + 1, "i64"), (None, "i64")])
+def test_a_symbolic_size_needs_a_range_that_is_checked_at_entry(most, wanted):
+    requires = () if most is None else (f"n <= {most}",)
+    assert addressed(kernel_text(copied("n", requires=requires))) == {wanted}
+
+
+def test_a_place_that_memory_tells_has_64_bits_unless_its_type_has_fewer():
+    program = """
+func @taken(%x: f32[1000], %at: {of}[128], %y: f32[128]) stage device {{
+  for %t in thread(threadIdx.x) 0..128 {{
+    %y[%t] = %x[index(%at[%t])]
+  }}
+}}"""
+    wide = kernel_text(program.format(of="i64"))
+    assert re.search(r"getelementptr inbounds float, ptr %x, i64", wide)
+    narrow = kernel_text(program.format(of="i32"))
+    assert re.search(r"getelementptr inbounds float, ptr %x, i32", narrow)
+
+
+def test_accesses_that_differ_by_a_constant_share_an_address():
+    """Whatever the constant, the rest of the index is written once, before the branches."""
+    text = kernel_text(
+        """
+func @f(%x: f32[4096], %y: f32[128]) stage device {
+  for %b in thread(blockIdx.x) 0..16 {
+    for %t in thread(threadIdx.x) 0..128 {
+      %y[%t] = %x[%b * 128 + %t + 3] + %x[%b * 128 + %t + 700] * %x[%b * 128 + %t]
+    }
+  }
+}"""
+    )
+    shared = re.findall(r"(\S+) = getelementptr float, ptr %x, i32", text)
+    assert len(shared) == 1
+    beyond = re.findall(rf"getelementptr float, ptr {shared[0]}, i64 (\d+)", text)
+    assert beyond == ["3", "700"]
+
+
+def test_code_for_gpus_multiplies_no_64_bit_indices():
+    ptx = device_code(parse(copied(1 << 20))).ptx
+    assert not re.search(r"(mul|mad)\.lo\.[su]64", ptx)
+
+
+# --------------------------------------------------------------------------- ranges
+
+
+def ranges_of(program, limits=LAUNCH_LIMITS):
+    fn = parse(program)
+    bound = {
+        stmt.var.name: stmt.var for stmt in walk(fn.body) if isinstance(stmt, (ir.For, ir.Let))
+    }
+    return bound, index_ranges(fn.body, known(fn), limits)
+
+
+def test_a_variable_that_two_loops_bind_has_the_range_of_both():
+    i, j = sym.var("i"), sym.var("j")
+    x = parse("func @f(%x: f32[64]) stage flat {\n}").buffers[0]
+
+    def loop(start, stop):
+        inner = ir.For(j, sym.ZERO, sym.add(i, 1), ir.Store(x, (j,), sym.const(0.0, "f32")))
+        return ir.For(i, sym.const(start), sym.const(stop), inner)
+
+    ranges = index_ranges(ir.Seq((loop(0, 4), loop(10, 20))))
+    assert sym.bounds(i, ranges) == sym.Interval(0, 19)
+    assert sym.bounds(j, ranges) == sym.Interval(0, 19)
+
+
+def test_a_variable_whose_second_range_is_open_has_none():
+    i, n = sym.var("i"), sym.size("n")
+    x = parse("func @f(%x: f32[64]) stage flat {\n}").buffers[0]
+
+    def loop(stop):
+        return ir.For(i, sym.ZERO, stop, ir.Store(x, (i,), sym.const(0.0, "f32")))
+
+    assert not fits(i, index_ranges(ir.Seq((loop(sym.const(4)), loop(n)))))
+    assert not fits(i, index_ranges(ir.Seq((loop(n), loop(sym.const(4))))))
+
+
+def test_threads_of_one_axis_see_all_of_it():
+    bound, ranges = ranges_of(
+        """
+func @f(%x: f32[128], %y: f32[128]) stage device {
+  for %t in thread(threadIdx.x) 0..128 {
+    %x[%t] = f32(1.0)
+    for %u in thread(threadIdx.x) 0..32 {
+      %y[%u] = f32(1.0)
+    }
+  }
+}"""
+    )
+    assert sym.bounds(bound["u"], ranges) == sym.Interval(0, 127)
+
+
+def test_blocks_are_no_more_than_a_launch_has():
+    bound, ranges = ranges_of(copied("n"))
+    assert fits(bound["b"], ranges)
+    assert not fits(sym.mul(bound["b"], 128), ranges)
+    assert is_natural(sym.mul(bound["b"], 128), ranges)
+
+
+# ------------------------------------------------------------------ against the interpreter
+
+NUMBERS = (-(1 << 33), -(1 << 31), -4099, -7, -1, 1, 2, 3, 8, 100, 65537, (1 << 31) - 1, 1 << 31)
+DIVISORS = tuple(number for number in NUMBERS if number not in (0, -1))
+
+
+@st.composite
+def programs(draw):
+    """A function that stores a random index of two loops, some of which need more than 32 bits."""
+    extents = [draw(st.integers(1, 5)) for _ in range(2)]
+    starts = [draw(st.sampled_from((0, -3, (1 << 31) - 2, 1 << 29))) for _ in range(2)]
+    shown = [f"(%i + {starts[0]})", f"(%j + {starts[1]})"]
+    for _ in range(draw(st.integers(1, 6))):
+        a, b = draw(st.sampled_from(shown)), draw(st.sampled_from(shown))
+        number, divisor = draw(st.sampled_from(NUMBERS)), draw(st.sampled_from(DIVISORS))
+        shown.append(
+            draw(
+                st.sampled_from(
+                    [
+                        f"({a} + {b})",
+                        f"({a} - {b})",
+                        f"({a} * {number})",
+                        f"({a} // {divisor})",
+                        f"({a} % {divisor})",
+                        f"min({a}, {b})",
+                        f"max({a}, {number})",
+                        f"select({a} < {b}, {a}, {number})",
+                        f"({a} % 4099 // ({b} % 9 + 1))",
+                    ]
+                )
+            )
+        )
+    return f"""
+func @f(%y: i64[{extents[0]}, {extents[1]}]) stage flat {{
+  for %i in 0..{extents[0]} {{
+    for %j in 0..{extents[1]} {{
+      %y[%i, %j] = i64({shown[-1]})
+    }}
+  }}
+}}"""
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(programs())
+def test_narrow_indices_have_the_values_that_the_interpreter_finds(program):
+    fn = parse(program)
+    shape = tuple(int(str(dim)) for dim in fn.buffers[0].shape)
+    wanted, found = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    try:
+        interpret(fn, wanted)
+    except OverflowError:
+        return  # beyond what any register has
+    if abs(wanted.astype(object)).max() >= 1 << 62:
+        return
+    target = Target.host()
+    machine = replace(llvm.machine_of(target), narrows_indices=True)
+    module = llvm.parse(emit_module(fn, machine))
+    llvm.optimize(module, machine)
+    load_object(fn, target, llvm.to_object(module, machine))(found)
+    assert np.array_equal(found, wanted)
