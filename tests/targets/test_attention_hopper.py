@@ -188,8 +188,13 @@ def told(case, call):
 
 
 @pytest.mark.parametrize("name", OPEN)
-@pytest.mark.parametrize("plan", ["groups=1 keys=64 slots=2 stays=0 queries=1 resident=1",
-                                  "groups=1 keys=128 slots=3 stays=1 queries=2 resident=1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "groups=1 keys=64 slots=2 stays=0 queries=1 resident=1",
+        "groups=1 keys=128 slots=3 stays=1 queries=2 resident=1",
+    ],
+)
 def test_sizes_that_a_call_tells(name, plan):
     made = lowered(plan, SMALL, **OPEN[name])
     for call in CALLS:

@@ -156,6 +156,28 @@ def test_an_empty_batch_gives_an_empty_result():
     assert y.shape == (1, 2, 0, 16)
 
 
+@pytest.mark.parametrize("causal", ["false", "true"])
+@pytest.mark.parametrize("rows", ["n", "1"])
+def test_attention_of_lengths_that_calls_tell(rows, causal):
+    """One kernel for all of them, also for a cache of keys that grows, and for no keys at all."""
+    model = graph.parse(f"""graph @main(%q: f16[b, 4, {rows}, 64], %k: f16[b, 2, n, 64],
+                                        %v: f16[b, 2, n, 64], %l: i64[b]) {{
+      %y = attention(%q, %k, %v, none, %l) {{causal = {causal}}}
+      return %y
+    }}""")
+    module = tw.compile(model, target="cuda")
+    rules = [each.rule for k in module.program.kernels.values() for each in k.decisions]
+    assert rules == ["attention_hopper"]
+    for batch, length in [(1, 1), (3, 197), (2, 2048), (0, 64), (2, 0)]:
+        count = length if rows == "n" else 1
+        shapes = [(batch, 4, count, 64), (batch, 2, length, 64), (batch, 2, length, 64)]
+        given = [random(*shape).astype(np.float16) for shape in shapes]
+        given.append(np.arange(length, length - batch, -1).clip(min=0))
+        (want,) = graph.interpret(model, *given)
+        (got,) = module(*[cuda.to_device(x) for x in given])
+        np.testing.assert_allclose(cuda.to_host(got), want, rtol=4e-3, atol=4e-3)
+
+
 def test_threads_and_streams_do_not_mix():
     module = tw.compile(MODELS["conv_split"], target="cuda")
     (x,) = inputs_of(module)
