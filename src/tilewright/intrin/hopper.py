@@ -63,7 +63,6 @@ RUN = 8  # neighbours in a row that a thread holds in `wgmma.rows`
 QUAD = 4  # threads that share a row
 PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
 ROW_DIGITS = (4, 2, 8)  # of a row's number: warp, first or second of a thread's, thread of eight
-COPY_ALIGN_BYTES = 16  # of every row that a bulk copy reads
 BESIDE_BYTES = 4096  # of shared memory beside tiles, at most: barriers, alignment
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from tilewright import sym
 from tilewright.base.passes import PassContext
 from tilewright.sym import ONE, Const, Expr, Select, Var, conjuncts
+from tilewright.tensor.bulk_copies import can_copy
 from tilewright.tensor.intrin import intrinsic
 from tilewright.tensor.ir import (
     Block,
@@ -92,8 +93,9 @@ def fold_padding(fn: Function, ctx: PassContext) -> Function:
 
 
 def _is_folded(fn: Function, made: Padding) -> bool:
-    """Whether nothing but bulk copies reads a padded buffer, all of them boxes of the source."""
-    if not is_only_copied(fn, made.block, made.padded):
+    """Whether nothing but bulk copies reads a padded buffer, all of them boxes of the source, which
+    they can read."""
+    if not can_copy(made.source) or not is_only_copied(fn, made.block, made.padded):
         return False
     regions = [
         region
