@@ -160,7 +160,7 @@ def test_an_empty_batch_gives_an_empty_result():
 def test_products_of_floats_of_eight_bits():
     """Scales are applied to the sums, whichever a column has."""
     model = graph.parse("""graph @main(%x: f8e4m3[n, 512], %w: f8e4m3[512, 256], %s: f32[256]) {
-      %y0 = matmul(%x, %w) {to = f32}
+      %y0 = matmul(%x, %w) {to = dtype f32}
       %y = mul(%y0, %s)
       return %y
     }""")
