@@ -3,15 +3,17 @@
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
+from tilewright import graph, te
 from tilewright.base.errors import ExecutionError, TilewrightError, Unsupported, UserError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
@@ -26,6 +28,9 @@ from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.intrin import intrinsic
 from tilewright.tensor.ir import annotated
 from tilewright.tensor.passes import lower
+
+sys.path.insert(0, str(Path(__file__).parent))
+from host_gpu import fetched, on_host
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
@@ -603,6 +608,30 @@ def test_operands_are_stored_anew_where_tensor_cores_are_worth_it(name, kind, mo
     ptx = tw.build(made.schedule.function, TARGET).ptx
     assert re.search(r"wgmma\.mma_async", ptx)
     assert not re.search(r"^\s*call", ptx, re.MULTILINE)
+
+
+def test_quantized_floats_of_eight_bits_are_multiplied_as_they_are():
+    """Where less precision than that of f32 is asked for."""
+    model = graph.parse("""graph @main(%x: f32[n, 128], %w: f8e4m3[64, 128],
+                                       %s: f32[], %t: f32[64]) {
+      %q = quantize(%x, %s) {axis = 1, block_size = 0, saturate = true, to = dtype f8e4m3}
+      %a = dequantize(%q, %s) {axis = 1, block_size = 0, to = dtype f32}
+      %b0 = dequantize(%w, %t) {axis = 0, block_size = 0, to = dtype f32}
+      %b = transpose(%b0) {perm = (1, 0)}
+      %y = matmul(%a, %b)
+      return %y
+    }""")
+    for precision, rule in (("f16", "gemm_hopper"), ("f32", "gemm")):
+        made = tw.compile(model, target=TARGET, precision=precision, cache=False)
+        rules = [each.rule for k in made.program.kernels.values() for each in k.decisions]
+        assert rule in rules
+        rng = np.random.default_rng(0)
+        w = rng.standard_normal((64, 128)).astype(ml_dtypes.float8_e4m3fn)
+        scales = [np.float32(0.02), rng.random(64, np.float32)]
+        given = [rng.standard_normal((70, 128), np.float32), w, *scales]
+        (want,) = graph.interpret(model, *given)
+        (got,) = fetched(made, on_host(made)(*given))
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_older_gpus_go_elsewhere():
