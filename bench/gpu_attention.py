@@ -76,6 +76,7 @@ class Operands:
     """Queries, keys and values that take turns, so that none is warm, and results beside them."""
 
     def __init__(self, case: Case) -> None:
+        self.case = case
         batch, heads, length, features = case.shape
         count = copies_of(4 * batch * heads * length * features * torch.bfloat16.itemsize)
         shapes = case.queried, case.shape, case.shape
@@ -97,8 +98,11 @@ def ours_of(made: Scheduled, operands: Operands) -> Run:
     run = tw.build(made.schedule.function, TARGET)
     operands.result(0).fill_(float("nan"))
     torch.cuda.synchronize()
+    batch, _, length, _ = operands.case.shape
+    sizes = {"b": batch, "n": length}
+    told = [sizes[each.name] for each in made.schedule.function.params if each.name in sizes]
     return recorded(
-        lambda turn, stream: run(*operands.at(turn), operands.result(turn), stream=stream)
+        lambda turn, stream: run(*operands.at(turn), operands.result(turn), *told, stream=stream)
     )
 
 
