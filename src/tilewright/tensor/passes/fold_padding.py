@@ -53,7 +53,8 @@ class Padding:
         spans = dict(zip(self.index, region.ranges, strict=True))
         starts: dict[Var, Expr] = {var: span.start for var, span in spans.items()}
         wide = [var for var, span in spans.items() if span.extent is not ONE]
-        ranges, found = [], []
+        ranges: list[Range] = []
+        found: list[Var] = []
         for at in self.place:
             along = sym.linear(at, wide)
             if along is None or len(along[0]) > 1 or any(by is not ONE for by in along[0].values()):
