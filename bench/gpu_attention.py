@@ -4,6 +4,7 @@
 
 bf16, queries, keys and values [batch, heads, length, features]. Launches are captured in graphs
 of 20, over operands that rotate so that none is warm in L2, and take turns; medians of several.
+"dynamic" is the kernel that is told the numbers of sequences, queries and keys by each call.
 With --search the plans that are priced lowest are timed.
 """
 
@@ -36,6 +37,12 @@ class Case:
     shape: tuple[int, int, int, int]
     causal: bool
     want: dict[str, float]
+    queries: int = 0  # of a sequence, where they are fewer than its keys
+
+    @property
+    def queried(self) -> tuple[int, int, int, int]:
+        batch, heads, length, features = self.shape
+        return batch, heads, self.queries or length, features
 
 
 CASES = {
@@ -45,13 +52,20 @@ CASES = {
     "causal64": Case((4, 16, 4096, 64), True, {"cuDNN": 0.9, "flash": 1.6}),
     "bert": Case((32, 12, 128, 64), False, {"best": 2.0}),
     "edge": Case((8, 12, 197, 64), False, {}),
+    "decode": Case((32, 12, 4096, 64), False, {}, queries=1),
+    "decode1": Case((1, 32, 4096, 128), False, {}, queries=1),
 }
+DYNAMIC = 0.9  # of the speed of the kernel for these sizes alone, at least
 
 
-def attention(case: Case, keys: int = 128) -> Function:
-    shape = ", ".join(str(size) for size in case.shape)
+def attention(case: Case, keys: int = 128, *, is_dynamic: bool = False) -> Function:
+    _, heads, rows, features = case.queried
+    batch, _, length, _ = case.shape
+    q, k = f"{batch}, {heads}, {rows}, {features}", f"{batch}, {heads}, {length}, {features}"
+    if is_dynamic:
+        q, k = f"b, {heads}, {case.queries or 'n'}, {features}", f"b, {heads}, n, {features}"
     causal = "true" if case.causal else "false"
-    text = f"""graph @main(%q: bf16[{shape}], %k: bf16[{shape}], %v: bf16[{shape}]) {{
+    text = f"""graph @main(%q: bf16[{q}], %k: bf16[{k}], %v: bf16[{k}]) {{
       %y = attention(%q, %k, %v) {{causal = {causal}, keys = {keys}}}
       return %y
     }}"""
@@ -62,14 +76,16 @@ class Operands:
     """Queries, keys and values that take turns, so that none is warm, and results beside them."""
 
     def __init__(self, case: Case) -> None:
+        self.case = case
         batch, heads, length, features = case.shape
         count = copies_of(4 * batch * heads * length * features * torch.bfloat16.itemsize)
-        self.given = [[self._like(case) for _ in range(3)] for _ in range(count)]
-        self.results = [self._like(case) for _ in range(count)]
+        shapes = case.queried, case.shape, case.shape
+        self.given = [[self._of(shape) for shape in shapes] for _ in range(count)]
+        self.results = [self._of(case.queried) for _ in range(count)]
 
     @staticmethod
-    def _like(case: Case) -> torch.Tensor:
-        return torch.randn(case.shape, device="cuda").bfloat16()
+    def _of(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, device="cuda").bfloat16()
 
     def at(self, turn: int) -> list[torch.Tensor]:
         return self.given[turn % len(self.given)]
@@ -82,8 +98,11 @@ def ours_of(made: Scheduled, operands: Operands) -> Run:
     run = tw.build(made.schedule.function, TARGET)
     operands.result(0).fill_(float("nan"))
     torch.cuda.synchronize()
+    batch, _, length, _ = operands.case.shape
+    sizes = {"b": batch, "n": length}
+    told = [sizes[each.name] for each in made.schedule.function.params if each.name in sizes]
     return recorded(
-        lambda turn, stream: run(*operands.at(turn), operands.result(turn), stream=stream)
+        lambda turn, stream: run(*operands.at(turn), operands.result(turn), *told, stream=stream)
     )
 
 
@@ -112,7 +131,9 @@ def figures_of(name: str, case: Case, search: int) -> list[report.Figure]:
     for decision in made.decisions:
         print(name, decision.rule, decision.plan, f"predicted {decision.predicted_ns / 1e3:.1f} us")
     operands = Operands(case)
-    runs = {"ours": ours_of(made, operands)}
+    runs = {"dynamic": ours_of(schedule(attention(case, is_dynamic=True), TARGET), operands)}
+    dynamic_error = relative_error(case, operands)
+    runs["ours"] = ours_of(made, operands)
     error = relative_error(case, operands)
     for rival, backend in RIVALS.items():
         theirs = theirs_of(backend, case, operands)
@@ -120,12 +141,19 @@ def figures_of(name: str, case: Case, search: int) -> list[report.Figure]:
             runs[rival] = theirs
     median = seconds_of(runs)
     batch, heads, length, features = case.shape
-    work = 4 * batch * heads * length * length * features / (2 if case.causal else 1)
-    shown = [report.at_most(f"{name}: error", error, "", ERROR)]
+    rows = case.queries or length
+    work = 4 * batch * heads * rows * length * features / (2 if case.causal else 1)
+    shown = [
+        report.at_most(f"{name}: error", error, "", ERROR),
+        report.at_most(f"{name}: error, dynamic", dynamic_error, "", ERROR),
+        report.at_least(
+            f"{name}: dynamic against known sizes", median["ours"] / median["dynamic"], "x", DYNAMIC
+        ),
+    ]
     for key, taken in median.items():
         shown.append(report.Figure(f"{name}: {key}", 1e6 * taken, "us"))
         shown.append(report.Figure(f"{name}: {key}", work / taken / 1e12, "TFLOP/s"))
-    others = {key: taken for key, taken in median.items() if key != "ours"}
+    others = {key: taken for key, taken in median.items() if key in RIVALS}
     if others:
         others["best"] = min(others.values())
     for rival, want in case.want.items():

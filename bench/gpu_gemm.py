@@ -1,11 +1,12 @@
 """GEMM on an NVIDIA GPU against cuBLAS, device times in one run.
 
     python bench/gpu_gemm.py [--json FILE] [--search N]
-                             [--only bf16 edges rows epilogue kn f16 tf32 fp8 int8 f32]
+                             [--only bf16 edges rows epilogue kn tn odd f16 tf32 fp8 int8 f32]
 
-C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written). Ours and
-cuBLAS's launches are captured in CUDA graphs of 20, over operands that rotate so that none is warm
-in L2, and take turns; medians of several. `edges` are sizes that no tile divides. `rows` are few
+C = A B^T, both operands with k contiguous (`kn`: C = A B, both as they are written; `tn`: A as
+[k, m] too; `odd`: rows of k that no bulk copy reads). Ours and cuBLAS's launches are captured in
+CUDA graphs of 20, over operands that rotate so that none is warm in L2, and take turns; medians of
+several. `edges` are sizes that no tile divides. `rows` are few
 rows with weights cold, and told to be weights as in models: a launch copies them before the one it
 follows has ended. `epilogue` is a bias, GELU and a residual against torch.compile; `fp8` is e4m3
 with results in bf16, `int8` bytes with sums of i32. With --search the N plans that are priced
@@ -34,6 +35,8 @@ CASES = {
              (128, 4096, 4096): 1.3},
     "epilogue": {(4096,) * 3: 1.15},
     "kn": {(4096,) * 3: 0.95},
+    "tn": {(4096,) * 3: 0.8},
+    "odd": {(4096, 4096, 4001): 0.8},
     "f16": {(4096,) * 3: 1.0},
     "tf32": {(4096,) * 3: 0.95},
     "fp8": {(8192,) * 3: 0.9},
@@ -52,12 +55,23 @@ ERRORS = {"bf16": 4e-3, "f16": 5e-4, "f32": 1e-5, "tf32": 1e-3, "fp8": 4e-3, "in
 TARGET = "cuda -arch=sm_90a"
 
 
-def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool, along_n: bool = False) -> Function:
+def gemm(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    epilogue: bool,
+    along_n: bool = False,
+    along_m: bool = False,
+) -> Function:
     kind = {"tf32": "f32", "fp8": "f8e4m3", "int8": "i8"}.get(dtype, dtype)
     sums = "i32" if dtype == "int8" else "f32"
-    A = te.placeholder((m, k), kind, name="A")
+    A = te.placeholder((k, m) if along_m else (m, k), kind, name="A")
     B = te.placeholder((k, n) if along_n else (n, k), kind, name="B")
     r = te.reduce_axis((0, k), name="r")
+
+    def left(i: te.Expr) -> te.Expr:
+        return A[r, i] if along_m else A[i, r]
 
     def right(j: te.Expr) -> te.Expr:
         return B[r, j] if along_n else B[j, r]
@@ -68,7 +82,7 @@ def gemm(m: int, n: int, k: int, dtype: str, epilogue: bool, along_n: bool = Fal
         return te.function([A, B, C], name="gemm")
     C = te.compute(
         (m, n),
-        lambda i, j: te.sum(te.cast(A[i, r], sums) * te.cast(right(j), sums), axis=r),
+        lambda i, j: te.sum(te.cast(left(i), sums) * te.cast(right(j), sums), axis=r),
         name="C",
     )
     if dtype == "int8":
@@ -99,14 +113,20 @@ class Operands:
     """Matrices that take turns, so that none is warm."""
 
     def __init__(
-        self, dtype: str, sizes: tuple[int, int, int], epilogue: bool, along_n: bool
+        self,
+        dtype: str,
+        sizes: tuple[int, int, int],
+        epilogue: bool,
+        along_n: bool,
+        along_m: bool,
     ) -> None:
         m, n, k = sizes
-        self.along_n = along_n
+        self.along_n, self.along_m = along_n, along_m
         kind = TORCH[dtype]
         self.count = copies_of((m + n) * k * kind.itemsize)
         shape = (k, n) if along_n else (n, k)
-        self.lefts = [self._like(m, k, kind) for _ in range(self.count)]
+        rows = (k, m) if along_m else (m, k)
+        self.lefts = [self._like(*rows, kind) for _ in range(self.count)]
         self.rights = [self._like(*shape, kind) for _ in range(self.count)]
         self.more = []
         if epilogue:
@@ -126,8 +146,8 @@ class Operands:
         return (self.lefts[turn], self.rights[turn], *self.more)
 
     def exact(self) -> torch.Tensor:
-        right = self.rights[0].double()
-        found = self.lefts[0].double() @ (right if self.along_n else right.t())
+        left, right = self.lefts[0].double(), self.rights[0].double()
+        found = (left.t() if self.along_m else left) @ (right if self.along_n else right.t())
         if self.more:
             found = torch.nn.functional.gelu(found + self.more[0].double()) + self.more[1].double()
         return found.float()
@@ -156,6 +176,7 @@ def theirs_of(operands: Operands) -> Run:
             compiled(*operands.at(turn))
         else:
             left, right = operands.at(turn)
+            left = left.t() if operands.along_m else left
             right = right if operands.along_n else right.t()
             if left.dtype is torch.float8_e4m3fn:
                 torch._scaled_mm(left, right, operands.one, operands.one, out_dtype=theirs.dtype)
@@ -172,11 +193,12 @@ def figures_of(
 ) -> list[report.Figure]:
     m, n, k = sizes
     dtype = case if case in TORCH else "bf16"
-    fn = gemm(m, n, k, dtype, case == "epilogue", case == "kn")
+    form = case == "epilogue", case in ("kn", "tn"), case == "tn"
+    fn = gemm(m, n, k, dtype, *form)
     if case == "rows":
         fn = replace(fn, attrs=annotated(fn.attrs, WEIGHTS, (1,)))
     made = schedule(fn, TARGET)
-    operands = Operands(dtype, sizes, case == "epilogue", case == "kn")
+    operands = Operands(dtype, sizes, *form)
     ours, error = ours_of(made, operands)
     mine, other = seconds_of({"ours": ours, "theirs": theirs_of(operands)}).values()
     name, rival = f"{case} {m}x{n}x{k}", "torch.compile" if case == "epilogue" else "cuBLAS"

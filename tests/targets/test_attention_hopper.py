@@ -78,11 +78,12 @@ def ptx_of(plan, name):
     return tw.build(planned(plan, **CASES[name]), TARGET).ptx
 
 
-def check(fn, case, seed=0):
+def check(fn, case, seed=0, sizes=None):
     given = operands(**case)
     (want,) = graph.interpret(graph.parse(text(**case)), *given)
     out = np.full(want.shape, np.nan).astype(given[0].dtype)
-    tw.interpret(fn, *given, out, seed=seed)
+    numbers = [sizes[param.name] for param in fn.params[len(given) + 1 :]]
+    tw.interpret(fn, *given, out, *numbers, seed=seed)
     limit = TOLERANCE[case.get("dtype", "bf16")]
     np.testing.assert_allclose(
         out.astype(np.float32), np.asarray(want).astype(np.float32), rtol=limit, atol=limit
@@ -111,17 +112,26 @@ CASES = {
     },
     "shared keys": {"q": (1, 4, 128), "keys": 128, "shared": 2},
     "edges": {"q": (2, 1, 197), "keys": 197},
-    "few queries": {"q": (1, 1, 3), "keys": 130},
     "a cap and a scale": {
         "q": (1, 1, 128), "keys": 128, "attributes": ", softcap = 5.0, scale = 0.3",
     },
 }  # fmt: skip
 
 
+FEW = {"few queries": {"q": (1, 1, 3), "keys": 130}, "one query": {"q": (1, 2, 1), "keys": 130}}
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("plan", [BOTH, ONE])
 def test_the_lowered_program_computes_what_numpy_does(name, plan):
     check(lowered(plan, **CASES[name]), CASES[name])
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_queries_are_one_tile(name):
+    made = lowered(ONE, **FEW[name])
+    assert f"thread(blockIdx.x) 0..{FEW[name]['q'][1]} " in str(made)
+    check(made, FEW[name])
 
 
 @pytest.mark.slow
@@ -153,6 +163,77 @@ def test_code_is_made_once_for_all_thread_blocks(monkeypatch):
         check(lowered(ONE, **case), case)
         counts.append(len(made))
     assert counts[0] == counts[1] > 0
+
+
+OPEN = {
+    "a batch": {"q": ("b", 1, 128), "keys": 128},
+    "a causal batch": {"q": ("b", 1, 256), "keys": 256, "attributes": ", causal = true"},
+    "a length": {"q": (1, 1, "n"), "keys": "n"},
+    "a causal length": {"q": ("b", 1, "n"), "keys": "n", "attributes": ", causal = true"},
+    "queries and keys": {"q": (1, 2, "n"), "keys": "m", "features": 128},
+    "a window": {"q": (1, 1, "n"), "keys": "n", "attributes": ", window = (40, 20)"},
+    "a mask": {"q": ("b", 1, "n"), "keys": "m", "mask": "f32[b, 1, 1, m]"},
+    "lengths": {"q": (2, 1, "n"), "keys": "m", "lengths": (9, 70)},
+    "a cache of keys": {"q": (1, 2, 1), "keys": "m", "shared": 1},
+    "caches of several lengths": {"q": ("b", 2, 1), "keys": "m", "lengths": (9, 70)},
+}
+CALLS = [{"b": 1, "n": 5, "m": 130}, {"b": 2, "n": 197, "m": 70}]
+
+
+def told(case, call):
+    """A case with the sizes of a call."""
+    sizes = {"q": tuple(call.get(each, each) for each in case["q"])}
+    sizes["keys"] = call.get(case["keys"], case["keys"])
+    return {**case, **sizes, "lengths": case.get("lengths", ())[: sizes["q"][0]]}
+
+
+@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "groups=1 keys=64 slots=2 stays=0 queries=1 resident=1",
+        "groups=1 keys=128 slots=3 stays=1 queries=2 resident=1",
+    ],
+)
+def test_sizes_that_a_call_tells(name, plan):
+    made = lowered(plan, SMALL, **OPEN[name])
+    for call in CALLS:
+        if not OPEN[name].get("lengths") or call["b"] == len(OPEN[name]["lengths"]):
+            check(made, told(OPEN[name], call), sizes=call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPEN)
+def test_code_for_sizes_that_a_call_tells_spills_nothing(name):
+    plan = STAGGERED if OPEN[name]["q"][2] != 1 else ONE
+    ptx = tw.build(planned(plan, **OPEN[name]), TARGET).ptx
+    assert not re.search(r"^\s*call", ptx, re.MULTILINE)
+    told = assembled(ptx)
+    assert "0 bytes spill stores, 0 bytes spill loads" in told
+    assert "C75" not in told
+
+
+def test_heads_side_by_side_are_read_where_they_lie():
+    """No copy of queries, keys or values in other places, whatever the length."""
+    model = graph.parse("""graph @main(%x: f16[b, n, 6, 64]) {
+      %q0 = slice(%x) {starts = (0,), ends = (2,), axes = (2,), steps = (1,)}
+      %k0 = slice(%x) {starts = (2,), ends = (4,), axes = (2,), steps = (1,)}
+      %v0 = slice(%x) {starts = (4,), ends = (6,), axes = (2,), steps = (1,)}
+      %q = transpose(%q0) {perm = (0, 2, 1, 3)}
+      %k = transpose(%k0) {perm = (0, 2, 1, 3)}
+      %v = transpose(%v0) {perm = (0, 2, 1, 3)}
+      %a = attention(%q, %k, %v)
+      %y = transpose(%a) {perm = (0, 2, 1, 3)}
+      return %y
+    }""")
+    module = tw.compile(model, target=TARGET, cache=False)
+    rules = [each.rule for k in module.program.kernels.values() for each in k.decisions]
+    assert rules == ["attention_hopper"]
+    for length in (70, 129):
+        given = np.random.default_rng(0).standard_normal((1, length, 6, 64)).astype(np.float16)
+        (want,) = graph.interpret(model, given)
+        (out,) = fetched(module, on_host(module)(given))
+        np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
 
 
 STAYING = {
@@ -337,7 +418,8 @@ def test_short_sequences_have_blocks_beside_each_other(length, resident):
 OTHERS = {
     "heads of 32": ("sm_90a", (2, 2, 128, 32), "attention_hopper"),
     "heads of 80": ("sm_90a", (1, 1, 64, 80), "attention_hopper"),
-    "a dynamic batch": ("sm_90a", ("b", 2, 128, 64), "gemm_hopper"),
+    "a dynamic batch": ("sm_90a", ("b", 2, 128, 64), "attention_hopper"),
+    "a dynamic length": ("sm_90a", (1, 2, "b", 64), "attention_hopper"),
     "sm_80": ("sm_80", (1, 2, 128, 64), "gemm_ampere"),
     "sm_80, a dynamic batch": ("sm_80", ("b", 1, 64, 32), "gemm_ampere"),
 }
@@ -355,9 +437,10 @@ def test_what_no_kernel_streams_takes_tensor_cores_too(name):
     rules = [each.rule for k in made.program.kernels.values() for each in k.decisions]
     assert rule in rules
     assert not {"gemm", "sgemm", "reduction"} & set(rules)
-    for batch in [3, 0] if shape[0] == "b" else [shape[0]]:
+    for size in [3, 0] if "b" in shape else [1]:
         rng = np.random.default_rng(0)
-        given = [rng.standard_normal((batch, *shape[1:]), np.float32) for _ in "qkv"]
+        sizes = [size if each == "b" else each for each in shape]
+        given = [rng.standard_normal(sizes, np.float32) for _ in "qkv"]
         (want,) = graph.interpret(module, *given)
         (got,) = fetched(on_host(made), on_host(made)(*given))
         np.testing.assert_allclose(got, want, atol=TOLERANCE["f16"], rtol=TOLERANCE["f16"])

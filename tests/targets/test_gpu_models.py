@@ -5,6 +5,7 @@ import sys
 import threading
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -154,6 +155,69 @@ def test_an_empty_batch_gives_an_empty_result():
     module = tw.compile(MODELS["attention_of_any_length"], target="cuda")
     (y,) = module(*(np.zeros((1, 2, 0, 16), np.float32) for _ in range(3)))
     assert y.shape == (1, 2, 0, 16)
+
+
+def test_products_of_floats_of_eight_bits():
+    """Scales are applied to the sums, whichever a column has."""
+    model = graph.parse("""graph @main(%x: f8e4m3[n, 512], %w: f8e4m3[512, 256], %s: f32[256]) {
+      %y0 = matmul(%x, %w) {to = dtype f32}
+      %y = mul(%y0, %s)
+      return %y
+    }""")
+    module = tw.compile(model, target="cuda")
+    rules = [each.rule for kernel in module.program.kernels.values() for each in kernel.decisions]
+    assert "gemm_hopper" in rules
+    x, w = (random(*shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((300, 512), (512, 256)))
+    scale = random(256)
+    (got,) = module(*[cuda.to_device(each) for each in (x, w, scale)])
+    want = x.astype(np.float32) @ w.astype(np.float32) * scale
+    np.testing.assert_allclose(cuda.to_host(got), want, rtol=1e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("k", [1024, 1000, 1001])
+@pytest.mark.parametrize("turns", ["", "a", "b", "ab"])
+def test_products_of_any_layout(turns, k):
+    shapes = {"a": (768, k), "b": (k, 520)}
+    given = {name: random(*shape).astype(np.float16) for name, shape in shapes.items()}
+    params, nodes = [], []
+    for name, array in given.items():
+        rows, columns = array.shape[:: -1 if name in turns else 1]
+        params.append(f"%{name}: f16[{rows}, {columns}]")
+        nodes.append(f"%{name}t = transpose(%{name}) {{perm = (1, 0)}}" if name in turns else "")
+    names = [f"%{name}t" if name in turns else f"%{name}" for name in given]
+    model = graph.parse(f"""graph @main({", ".join(params)}) {{
+      {nodes[0]} {nodes[1]} %y = matmul({", ".join(names)})
+      return %y
+    }}""")
+    module = tw.compile(model, target="cuda")
+    rules = [each.rule for kernel in module.program.kernels.values() for each in kernel.decisions]
+    assert "gemm_hopper" in rules
+    laid = [np.ascontiguousarray(x.T) if name in turns else x for name, x in given.items()]
+    (got,) = module(*[cuda.to_device(x) for x in laid])
+    want = given["a"].astype(np.float32) @ given["b"].astype(np.float32)
+    np.testing.assert_allclose(cuda.to_host(got), want, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("causal", ["false", "true"])
+@pytest.mark.parametrize("rows", ["n", "1"])
+def test_attention_of_lengths_that_calls_tell(rows, causal):
+    """One kernel for all of them, also for a cache of keys that grows, and for no keys at all."""
+    model = graph.parse(f"""graph @main(%q: f16[b, 4, {rows}, 64], %k: f16[b, 2, n, 64],
+                                        %v: f16[b, 2, n, 64], %l: i64[b]) {{
+      %y = attention(%q, %k, %v, none, %l) {{causal = {causal}}}
+      return %y
+    }}""")
+    module = tw.compile(model, target="cuda")
+    rules = [each.rule for k in module.program.kernels.values() for each in k.decisions]
+    assert rules == ["attention_hopper"]
+    for batch, length in [(1, 1), (3, 197), (2, 2048), (0, 64), (2, 0)]:
+        count = length if rows == "n" else 1
+        shapes = [(batch, 4, count, 64), (batch, 2, length, 64), (batch, 2, length, 64)]
+        given = [random(*shape).astype(np.float16) for shape in shapes]
+        given.append(np.arange(length, length - batch, -1).clip(min=0))
+        (want,) = graph.interpret(model, *given)
+        (got,) = module(*[cuda.to_device(x) for x in given])
+        np.testing.assert_allclose(cuda.to_host(got), want, rtol=4e-3, atol=4e-3)
 
 
 def test_threads_and_streams_do_not_mix():

@@ -3,15 +3,17 @@
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
+from tilewright import graph, te
 from tilewright.base.errors import ExecutionError, TilewrightError, Unsupported, UserError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
@@ -19,12 +21,16 @@ from tilewright.base.tf32 import round_tf32
 from tilewright.codegen.nvptx import emit_kernels
 from tilewright.intrin import hopper
 from tilewright.rules import schedule
+from tilewright.rules.gpu import gemm_hopper
 from tilewright.rules.rule import Choice
 from tilewright.tensor import parse
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.intrin import intrinsic
 from tilewright.tensor.ir import annotated
 from tilewright.tensor.passes import lower
+
+sys.path.insert(0, str(Path(__file__).parent))
+from host_gpu import fetched, on_host
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 TARGET = "cuda -arch=sm_90a"
@@ -541,6 +547,91 @@ def test_what_the_hardware_does_not_have_is_not_declared(name, parameters, code)
 def test_rows_that_no_bulk_copy_can_read_go_elsewhere():
     made = schedule(gemm(100, 90, 70), TARGET)  # of 140 bytes, not a multiple of 16
     assert made.decisions[0].rule == "gemm"
+
+
+LAYOUTS = {
+    "A as [k, m]": (True, True, 144, 90),
+    "A as [k, m], B as [n, k]": (True, False, 144, 88),
+    "rows of k by no copy": (False, False, 142, 88),
+    "rows of k by no copy, B as [k, n]": (False, True, 141, 88),
+    "rows of n by no copy": (False, True, 144, 90),
+    "no rows by any copy": (True, True, 141, 91),
+}
+
+
+def laid_out(name, kind):
+    """A GEMM of operands that lie as they like."""
+    (turns_a, turns_b, k, n), m = LAYOUTS[name], 100
+    A = te.placeholder((k, m) if turns_a else (m, k), kind, name="A")
+    B = te.placeholder((k, n) if turns_b else (n, k), kind, name="B")
+    r = te.reduce_axis((0, k), name="r")
+
+    def product(i, j):
+        a, b = A[(r, i) if turns_a else (i, r)], B[(r, j) if turns_b else (j, r)]
+        return te.sum(te.cast(a, "f32") * te.cast(b, "f32"), axis=r)
+
+    C = te.compute((m, n), product, name="C")
+    return te.function([A, B, C], name="gemm")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"), [((256, 256, 250), "gemm"), ((2048,) * 3, "gemm_hopper")]
+)
+def test_operands_are_stored_anew_for_many_products(sizes, rule):
+    m, n, k = sizes
+    A, B = (te.placeholder((k, rows), "f16", name=name) for rows, name in ((m, "A"), (n, "B")))
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute(
+        (m, n), lambda i, j: te.sum(te.cast(A[r, i], "f32") * te.cast(B[r, j], "f32"), axis=r),
+        name="C",
+    )  # fmt: skip
+    assert schedule(te.function([A, B, C], name="gemm"), TARGET).decisions[0].rule == rule
+
+
+@pytest.mark.parametrize("kind", ["f16", "f8e4m3"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_operands_are_stored_anew_where_tensor_cores_are_worth_it(name, kind, monkeypatch):
+    monkeypatch.setattr(gemm_hopper, "_is_worth", lambda *of: True)
+    fn = laid_out(name, kind)
+    made = schedule(fn, TARGET)
+    assert made.decisions[0].rule == "gemm_hopper"
+    assert {each.rule for each in made.decisions[1:]} <= {"transpose", "elementwise"}
+    turns_a, turns_b, *_ = LAYOUTS[name]
+    rng = np.random.default_rng(0)
+    numbers = np.float16 if kind == "f16" else ml_dtypes.float8_e4m3fn
+    shapes = [tuple(int(str(dim)) for dim in param.shape) for param in fn.params]
+    a, b = (rng.standard_normal(shape).astype(numbers) for shape in shapes[:2])
+    left, right = (x.astype(np.float32) for x in (a.T if turns_a else a, b if turns_b else b.T))
+    out = np.full(shapes[2], np.nan, np.float32)
+    tw.interpret(lower(made.schedule.function, "gpu"), a, b, out, seed=1)
+    close(out, left @ right, out.dtype)
+    ptx = tw.build(made.schedule.function, TARGET).ptx
+    assert re.search(r"wgmma\.mma_async", ptx)
+    assert not re.search(r"^\s*call", ptx, re.MULTILINE)
+
+
+def test_quantized_floats_of_eight_bits_are_multiplied_as_they_are():
+    """Where less precision than that of f32 is asked for."""
+    model = graph.parse("""graph @main(%x: f32[n, 128], %w: f8e4m3[64, 128],
+                                       %s: f32[], %t: f32[64]) {
+      %q = quantize(%x, %s) {axis = 1, block_size = 0, saturate = true, to = dtype f8e4m3}
+      %a = dequantize(%q, %s) {axis = 1, block_size = 0, to = dtype f32}
+      %b0 = dequantize(%w, %t) {axis = 0, block_size = 0, to = dtype f32}
+      %b = transpose(%b0) {perm = (1, 0)}
+      %y = matmul(%a, %b)
+      return %y
+    }""")
+    for precision, rule in (("f16", "gemm_hopper"), ("f32", "gemm")):
+        made = tw.compile(model, target=TARGET, precision=precision, cache=False)
+        rules = [each.rule for k in made.program.kernels.values() for each in k.decisions]
+        assert rule in rules
+        rng = np.random.default_rng(0)
+        w = rng.standard_normal((64, 128)).astype(ml_dtypes.float8_e4m3fn)
+        scales = [np.float32(0.02), rng.random(64, np.float32)]
+        given = [rng.standard_normal((70, 128), np.float32), w, *scales]
+        (want,) = graph.interpret(model, *given)
+        (got,) = fetched(made, on_host(made)(*given))
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_older_gpus_go_elsewhere():

@@ -160,7 +160,7 @@ class Emitter:
         else:
             self.expr(value)
 
-    def _if(self, stmt: ir.If) -> None:
+    def branch(self, stmt: ir.If) -> None:
         cond = self.expr(stmt.cond)
         if stmt.otherwise is None:
             with self.b.when(cond):
@@ -667,7 +667,7 @@ STMTS: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     ir.Store: Emitter._store,
     ir.Update: Emitter._update,
     ir.Eval: Emitter._eval,
-    ir.If: Emitter._if,
+    ir.If: lambda emitter, stmt: emitter.branch(stmt),
     ir.For: Emitter._for,
     ir.Alloc: Emitter._alloc,
     ir.ExternCall: hardware.extern_call,

@@ -607,17 +607,23 @@ def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
                 b.store(halves[at % 2][at // 2], b.offset("i32", pointer, i64(place)))
 
 
-def place_of(buffer: Buffer, index: Expr, thread: Var) -> Expr:
-    """The register that an element of a warpgroup's tile is in, which must be the thread's."""
+def lanes_context(thread: Var) -> sym.Context:
+    """What is known of a thread of a warpgroup."""
+    return sym.EMPTY.bind_all({thread: (sym.ZERO, sym.const(THREADS))})
+
+
+def place_of(buffer: Buffer, index: Expr, thread: Var, holds: tuple[Expr, ...]) -> Expr:
+    """The register that an element of a warpgroup's tile is in, which must be the thread's where
+    some conditions hold."""
     held = HELD[buffer.memory.name]
     (size,) = (int(str(dim)) for dim in buffer.shape)
     n = size // M
     row, column = sym.floordiv(index, n), sym.floormod(index, n)
-    ctx = sym.EMPTY.bind_all({thread: (sym.ZERO, sym.const(THREADS))})
-    own: Expr = thread
-    if held.shares_rows:
-        own = sym.mul(sym.floordiv(thread, QUAD), QUAD)
-    if not sym.prove(sym.eq(held.threads(row, column), own), ctx):
+    ctx = lanes_context(thread)
+    if not held.is_own(thread, row, column, ctx):
+        for cond in holds:
+            ctx = ctx.assume(cond)
+    if not held.is_own(thread, row, column, ctx):
         raise Unsupported(
             "TW3056",
             f"element {index} of %{buffer.name} may be in another thread's registers",

@@ -153,15 +153,15 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
 
 def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, ...]:
     """The rows and columns of the matrix that a kernel copies boxes from; the number of matrices
-    comes first where there are several; of images, all extents."""
-    height, width = number(made.height, values), number(made.width, values)
+    comes first where there are several; of images, all extents. An empty one, which no kernel
+    copies from, counts as one: there are no maps of nothing."""
+    height, width = max(1, number(made.height, values)), max(1, number(made.width, values))
+    whole = math.prod(number(dim, values) for dim in made.buffer.shape)
     if made.corners:
-        whole = math.prod(number(dim, values) for dim in made.buffer.shape)
-        return whole // (height * width * made.channels), height, width, made.channels
+        return max(1, whole // (height * width * made.channels)), height, width, made.channels
     if not made.is_batched:
         return height, width
-    whole = math.prod(number(dim, values) for dim in made.buffer.shape)
-    return whole // max(1, height * width), height, width
+    return max(1, whole // (height * width)), height, width
 
 
 def box_of(made: TileMap) -> tuple[int, ...]:

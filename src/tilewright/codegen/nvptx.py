@@ -289,6 +289,7 @@ class DeviceEmitter(Emitter):
 
     lets: Mapping[Var, Expr] = MappingProxyType({})  # of the kernel
     lane: Var | None = None  # the index along threadIdx.x
+    holds: tuple[Expr, ...] = ()  # the conditions that a statement is under
 
     def stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For) and stmt.kind == ir.THREAD:
@@ -301,6 +302,24 @@ class DeviceEmitter(Emitter):
         if isinstance(stmt, ir.Seq):
             stmt = ir.Seq(hopper.joined(stmt.stmts))
         super().stmt(stmt)
+
+    def branch(self, stmt: ir.If) -> None:
+        """What no thread comes to is not written: its registers would be nobody's."""
+        if self.lane is None or stmt.otherwise is not None:
+            super().branch(stmt)
+            return
+        cond, outer = self._told(stmt.cond), self.holds
+        if sym.prove(sym.logical_not(cond), hopper.lanes_context(self.lane)):
+            return
+        self.holds = (*outer, cond)
+        super().branch(stmt)
+        self.holds = outer
+
+    def _told(self, expr: Expr) -> Expr:
+        """An expression without the names that the kernel gives to parts of it."""
+        while any(isinstance(node, Var) and node in self.lets for node in sym.walk(expr)):
+            expr = sym.substitute(expr, self.lets)
+        return expr
 
     def allocate(self, stmt: ir.Alloc) -> None:
         """There is no runtime to ask for more than a stack holds."""
@@ -331,9 +350,8 @@ class DeviceEmitter(Emitter):
         lanes = flat.dtype.lanes
         ramp = as_ramp(flat) if lanes > 1 else (flat, sym.ONE)
         base, stride = (flat, sym.ZERO) if ramp is None else ramp
-        while any(isinstance(node, Var) and node in self.lets for node in sym.walk(base)):
-            base = sym.substitute(base, self.lets)
-        register = hopper.place_of(buffer, base, self.lane)
+        base = self._told(base)
+        register = hopper.place_of(buffer, base, self.lane, self.holds)
         is_run = stride is sym.ONE or buffer.memory == ROW
         if not isinstance(register, Const) or not is_run:
             raise Unsupported(

@@ -7,6 +7,7 @@ from tilewright.base.target import CPU, CUDA
 from tilewright.graph.ir import Module
 from tilewright.graph.passes import (
     CANONICAL,
+    FLOAT8,
     FUSED,
     LAYOUT,
     LOWER_PRECISION,
@@ -61,6 +62,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNCHECKED,
     ),
     (CUDA, "bf16"): (
+        *FLOAT8,
         *CANONICAL,
         *OPTIMIZED,
         *UNROLLED,
@@ -71,6 +73,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNCHECKED,
     ),
     (CUDA, "f16"): (
+        *FLOAT8,
         *CANONICAL,
         *OPTIMIZED,
         *UNROLLED,
@@ -81,6 +84,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNCHECKED,
     ),
     (CUDA, "tf32"): (
+        *FLOAT8,
         *CANONICAL,
         *OPTIMIZED,
         *UNROLLED,
@@ -90,6 +94,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *UNCHECKED,
     ),
     (CUDA, "int8"): (
+        *FLOAT8,
         *QUANTIZED,
         *CANONICAL,
         *OPTIMIZED,

@@ -63,7 +63,6 @@ RUN = 8  # neighbours in a row that a thread holds in `wgmma.rows`
 QUAD = 4  # threads that share a row
 PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
 ROW_DIGITS = (4, 2, 8)  # of a row's number: warp, first or second of a thread's, thread of eight
-COPY_ALIGN_BYTES = 16  # of every row that a bulk copy reads
 BESIDE_BYTES = 4096  # of shared memory beside tiles, at most: barriers, alignment
 
 
@@ -151,12 +150,16 @@ class Held:
     halves_first: bool  # whether all of one row come before those of the other
     shares_rows: bool = False  # the four threads of a row hold the same
 
-    def threads(self, row: Expr, column: Expr) -> Expr:
-        """The thread that holds an element; of a shared row the first of the four."""
-        warp, lane = sym.floordiv(row, 16), sym.floormod(row, 8)
-        first = sym.add(sym.mul(warp, 32), sym.mul(lane, QUAD))
-        part = sym.floormod(sym.floordiv(column, self.columns), QUAD)
-        return first if self.shares_rows else sym.add(first, part)
+    def is_own(self, thread: Expr, row: Expr, column: Expr, ctx: sym.Context) -> bool:
+        """Whether a thread holds an element: warp, thread of eight and of four are compared."""
+        pairs = [
+            (sym.floordiv(row, 16), sym.floordiv(thread, 32)),
+            (sym.floormod(row, 8), sym.floormod(sym.floordiv(thread, QUAD), 8)),
+        ]
+        if not self.shares_rows:
+            part = sym.floormod(sym.floordiv(column, self.columns), QUAD)
+            pairs.append((part, sym.floormod(thread, QUAD)))
+        return all(sym.prove(sym.eq(held, own), ctx) for held, own in pairs)
 
     def register(self, row: Expr, column: Expr, n: int) -> Expr:
         """Which of the thread's registers it is in."""

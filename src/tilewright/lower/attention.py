@@ -218,7 +218,7 @@ ONLINE_SOFTMAX = te.comm_reducer(
     lambda *of: (te.const(-math.inf, F32), te.const(0, F32), te.const(0, F32)),
     name="online_softmax",
 )
-QUERIES = 128  # that a rule takes together, as rules/gpu/attention_hopper.py does
+QUERIES = (64, 128)  # that a rule takes together, as rules/gpu/attention_hopper.py does
 
 
 def _online(
@@ -228,7 +228,9 @@ def _online(
     name = use.name
     batch, heads, rows, features = q.shape
     columns = k.shape[2]
-    high = sym.simplify(sym.mul(sym.ceildiv(rows, QUERIES), QUERIES))
+    few, many = QUERIES
+    together = few if sym.prove(sym.le(rows, few)) else many
+    high = sym.simplify(sym.mul(sym.ceildiv(rows, together), together))
     long = sym.simplify(sym.mul(sym.ceildiv(columns, use["keys"]), use["keys"]))
     queries = _stage(q, high, f"{name}_queries")
     keys = _stage(k, long, f"{name}_keys")

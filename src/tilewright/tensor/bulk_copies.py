@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from tilewright import sym
-from tilewright.sym import ONE, Const
+from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.ir import Address, Buffer, Call, Eval, For, Stmt
 from tilewright.tensor.roles import COPY, MULTICAST
+
+ALIGN_BYTES = 16  # of every row that a bulk copy reads
+
+
+def can_copy(buffer: Buffer) -> bool:
+    """Whether bulk copies can read a buffer's rows: they begin at whole multiples of 16 bytes."""
+    size_bytes = sym.simplify(sym.mul(buffer.shape[-1], buffer.dtype.size_bytes))
+    return sym.simplify(sym.floormod(size_bytes, ALIGN_BYTES)) is ZERO
 
 
 def is_copy(stmt: Stmt) -> bool:

@@ -37,6 +37,7 @@ from tilewright.graph.passes.prefer_integers import prefer_integers
 from tilewright.graph.passes.propagate_sizes import propagate_sizes
 from tilewright.graph.passes.quantize_by_reciprocals import quantize_by_reciprocals
 from tilewright.graph.passes.recognize_attention import recognize_attention
+from tilewright.graph.passes.recognize_float8 import recognize_float8
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
@@ -58,6 +59,9 @@ from tilewright.graph.passes.upcast_matmuls import upcast_matmuls
 # made for them; or wherever it is asked for.
 PREFERRED = (prefer_integers,)
 QUANTIZED = (recognize_quantized, quantize_by_reciprocals)
+
+# Where less precise products are asked for: floats of eight bits are multiplied as they are.
+FLOAT8 = (recognize_float8,)
 
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (

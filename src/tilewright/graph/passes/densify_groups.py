@@ -56,7 +56,9 @@ def _merged_groups(node: Node, weights: Array, groups: int, target: Target) -> i
     """How many groups become one, so that most products of use are made in a cycle."""
     if target.kind == CUDA:
         sm = multiprocessor_of(target)
-        return groups if groups * sm.fma_per_cycle <= sm.tensor_fma_per_cycle else 1
+        # What is left to groups loads both operands of every product.
+        loaded = sm.shared_words_per_cycle // 2
+        return groups if groups * loaded <= sm.tensor_fma_per_cycle else 1
     machine, x, w = target.machine, node.inputs[0], node.inputs[1]
     assert x is not None
     assert w is not None

@@ -131,7 +131,7 @@ def _behind_convolution(node: Node, x: Value, step: Step, scope: Scope) -> Repla
     if through is not None:
         return through
     made = scope.producer(x, *CONVOLUTIONS, "matmul")
-    weights = None if made is None else scope.constant(made.inputs[1])
+    weights = None if made is None else _weights(made, scope)
     rank = len(shape_of(x) or ())
     if made is None or weights is None or not scope.is_used_once(x):
         return _standing_alone(node, x, step, rank, scope)
@@ -151,6 +151,12 @@ def _behind_convolution(node: Node, x: Value, step: Step, scope: Scope) -> Repla
     total = total if affine.term is None else total + affine.term
     has_bias = old is not None or affine.term is not None
     return _remade_product(node, made, weights, total if has_bias else None, scope)
+
+
+def _weights(product: Node, scope: Scope) -> Array | None:
+    """Known weights, in bits enough for those that a factor makes of them: eight have no room."""
+    found = scope.constant(product.inputs[1])
+    return found if found is not None and found.dtype.itemsize > 1 else None
 
 
 def _scaled_outputs(made: Node, weights: Array, factor: Array, groups: int) -> Array:
@@ -236,7 +242,7 @@ def in_front(node: Node, scope: Scope) -> Replacement:
     """A factor or a term per channel of what a convolution, or a product, reads."""
     if node.op not in ("conv", "matmul") or node.inputs[0] is None:
         return None
-    weights = scope.constant(node.inputs[1])
+    weights = _weights(node, scope)
     made = scope.producer(node.inputs[0], "mul", "add")
     if weights is None or made is None or not scope.is_used_once(made.output):
         return None

@@ -39,8 +39,9 @@ def recognize_quantized(module: Module, ctx: PassContext) -> Module:
 
 
 @dataclass
-class _Integers:
-    """A dequantized tensor: integers, their scale and zero point, and the axis of a vector."""
+class Quantized:
+    """A dequantized tensor: numbers of eight bits, their scale and zero point, the axis of a
+    vector."""
 
     value: Value
     scale: Value
@@ -49,7 +50,13 @@ class _Integers:
     perm: tuple[int, ...] | None = None  # the order in which the product reads it
 
 
-def _integers(value: Value | None, scope: Scope) -> _Integers | None:
+def _integers(value: Value | None, scope: Scope) -> Quantized | None:
+    """The integers that a value was made of."""
+    found = quantized(value, scope)
+    return found if found is not None and found.value.tensor.dtype.is_int else None
+
+
+def quantized(value: Value | None, scope: Scope) -> Quantized | None:
     """What a value was before it was dequantized, and perhaps transposed."""
     perm: tuple[int, ...] | None = None
     turned = scope.producer(value, "transpose")
@@ -61,15 +68,15 @@ def _integers(value: Value | None, scope: Scope) -> _Integers | None:
         return None
     x, scale = node.inputs[:2]
     zero = node.inputs[2] if len(node.inputs) > 2 else None
-    if x is None or scale is None or not (x.tensor.dtype.is_int and x.tensor.dtype.bits == 8):
+    if x is None or scale is None or x.tensor.dtype.bits != 8:
         return None
     rank = len(shape_of(x) or ())
     if scale.tensor.dtype is not F32 or rank < 2:
         return None
     if all(dim is ONE for dim in shape_of(scale) or ()):
-        return _Integers(x, scale, zero, None, perm)
+        return Quantized(x, scale, zero, None, perm)
     axis = node.get("axis", 1) % rank
-    return _Integers(x, scale, zero, axis if perm is None else perm.index(axis), perm)
+    return Quantized(x, scale, zero, axis if perm is None else perm.index(axis), perm)
 
 
 def _is_exact(summed: Sequence[Expr]) -> bool:
@@ -82,10 +89,10 @@ def _is_exact(summed: Sequence[Expr]) -> bool:
     return count * U8.max * U8.max <= I32.max  # no two bytes are further apart
 
 
-class _Product(Steps):
+class Product(Steps):
     """The nodes of one product of integers."""
 
-    def operand(self, of: _Integers) -> tuple[Value, Value | None]:
+    def operand(self, of: Quantized) -> tuple[Value, Value | None]:
         """The integers as the product reads them, and their zero point unless it is 0.
 
         Bytes without sign are what the instructions want on the left alone: a constant on the
@@ -107,7 +114,7 @@ class _Product(Steps):
         dtype = I8 if made.dtype == np.int8 else of.value.tensor.dtype
         return self.constant(made, TensorType(dtype, ()), of.value.name), zero
 
-    def signed(self, of: _Integers) -> _Integers:
+    def signed(self, of: Quantized) -> Quantized:
         """Quantized to bytes with a sign, which moves the zero point by 128."""
         made = self.scope.producer(of.value, "quantize")
         zero = self.scope.constant(of.zero)
@@ -123,7 +130,7 @@ class _Product(Steps):
             self.scope.define(each)
         return replace(of, value=node.output, zero=moved)
 
-    def zero(self, of: _Integers) -> Value | None:
+    def zero(self, of: Quantized) -> Value | None:
         known = self.scope.constant(of.zero)
         if of.zero is None or (known is not None and not known.any()):
             return None
@@ -166,7 +173,7 @@ def matmul(node: Node, scope: Scope) -> Replacement:
     assert node.inputs[0] is not None
     if not _is_exact((shape_of(node.inputs[0]) or ())[-1:]):
         return None
-    steps = _Product(node, scope)
+    steps = Product(node, scope)
     left, left_zero = steps.operand(replace(a))
     right, right_zero = steps.operand(steps.signed(b))
     if left_zero is not None and shape_of(left_zero):
@@ -191,7 +198,7 @@ def conv(node: Node, scope: Scope) -> Replacement:
     if x.perm is not None or w.perm is not None or not _is_exact((shape_of(w.value) or ())[1:]):
         return None
     behind = len(shape_of(node.output) or ()) - 2
-    steps = _Product(node, scope)
+    steps = Product(node, scope)
     left, left_zero = steps.operand(x)
     right, right_zero = steps.operand(w)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -206,7 +213,7 @@ def conv(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
-def _whole_bias(bias: Value | None, x: _Integers, w: _Integers, scope: Scope) -> Array | None:
+def _whole_bias(bias: Value | None, x: Quantized, w: Quantized, scope: Scope) -> Array | None:
     """A bias that is a whole multiple of the product of the scales, as integers."""
     node = scope.producer(bias, "dequantize")
     arrays = [scope.constant(value) for value in (x.scale, w.scale)]

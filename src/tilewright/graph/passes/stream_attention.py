@@ -2,8 +2,9 @@
 
     attention(%q, %k, %v)  becomes  attention(%q, %k, %v) {keys = 128}
 
-Scores then never go to memory. Heads have as many features as the instructions take, sizes are
-known; other uses stay as they are.
+Scores then never go to memory. Heads, and their features, are as many as is known beforehand, and
+the instructions take those; numbers of sequences, queries and keys may be told by calls. Other uses
+stay as they are.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ def streamed(node: Node, scope: Scope) -> Replacement:
 
 def streamed_features(node: Node, dtypes: tuple[DType, ...]) -> int | None:
     """The features of a head once zeros fill it up to what instructions take; None where it has
-    more, where sizes are not known, and where attention gives more than its result."""
+    more, where their number or that of heads is not known, and where attention gives more than its
+    result."""
     q, k, v = node.inputs[:3]
     if len(node.outputs) > 1 or q is None or k is None or v is None:
         return None
-    sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())]
-    known = [int(dim.value) for dim in sizes if isinstance(dim, Const)]
-    if not sizes or len(known) < len(sizes) or min(known) < 1:
+    shapes = [shape_of(value) or () for value in (q, k, v)]
+    heads = [dim for shape in shapes for dim in (*shape[1:2], *shape[3:])]
+    known = [int(dim.value) for shape in shapes for dim in shape if isinstance(dim, Const)]
+    if not heads or not all(isinstance(dim, Const) for dim in heads) or min(known) < 1:
         return None
     if any(value.tensor.dtype not in dtypes for value in (q, k, v)):
         return None

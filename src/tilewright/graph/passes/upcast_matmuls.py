@@ -1,10 +1,11 @@
-"""upcast_matmuls: products of f16, and of weights of eight bits, read their operands in f32.
+"""upcast_matmuls: products of f16, floats of eight bits and weights of eight bits read their
+operands in f32.
 
 Sums of products of f16 are taken in f32 anyway, and rounded once. A processor that multiplies f32
 would convert what it reads in the innermost loop, again and again; here whoever computes an operand
 converts it once, and weights are converted at compile time. The results are the same. Products of
 few rows stay: nothing counts but reading B, which is half as long in f16, and a quarter as long
-in bytes.
+in bytes. So do floats of eight bits where tensor cores multiply them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tilewright.base.target import CPU, Target
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.passes.fold_constants import is_packed_weight
+from tilewright.graph.passes.recognize_float8 import F8E4M3, multiplies_float8
 from tilewright.graph.rates import Rates, rates_of
 from tilewright.graph.types import TensorType
 from tilewright.sym import Const
@@ -32,6 +34,8 @@ def upcast_matmuls(module: Module, ctx: PassContext) -> Module:
     target = ctx.target
     is_cpu = not isinstance(target, Target) or target.kind == CPU
     rates = rates_of(target) if is_cpu else None
+    keeps = multiplies_float8(target)
+    module = rewrite_matches(module, (partial(_float8, keeps=keeps),))
     module = rewrite_matches(module, (partial(_weights, rates=rates),))
     return rewrite_matches(module, (partial(_widened, rates=rates),)) if rates else module
 
@@ -48,6 +52,21 @@ def _weights(node: Node, scope: Scope, *, rates: Rates | None) -> Replacement:
     if rates is None or not _has_few_rows(node.inputs[0], rates, packed.dtype.itemsize):
         weights = steps.constant(packed.astype(np.float32), TensorType(F32, ()), "weights")
     steps.add("matmul", node.inputs[0], weights, **dict(node.attributes))
+    return steps.done()
+
+
+def _float8(node: Node, scope: Scope, *, keeps: bool) -> Replacement:
+    """A product of floats of eight bits, where none but those of f32 are multiplied."""
+    if node.op != "matmul" or node.output.tensor.dtype is not F32:
+        return None
+    dtypes = [value.tensor.dtype for value in node.inputs if value is not None]
+    if not all(of.is_float and of.bits == 8 for of in dtypes):
+        return None
+    if keeps and all(of is F8E4M3 for of in dtypes):
+        return None
+    steps = Steps(node, scope)
+    wide = [steps.add("cast", value, to=F32) for value in node.inputs if value is not None]
+    steps.add("matmul", *wide)
     return steps.done()
 
 

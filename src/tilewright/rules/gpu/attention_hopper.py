@@ -35,6 +35,8 @@ FEATURE, REDUCER = "wgmma", "online_softmax"
 KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
+# A length without a range: plans for long sequences lose little on short ones, but not the reverse.
+LONG = 16 * STREAMED_KEYS
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Found:
     rows: int
     keys: int
     features: int
+    is_open: bool  # a number of sequences, heads or queries is told by calls
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -70,7 +73,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if not context.target.has(FEATURE) or not isinstance(body, Update):
         return None
     nest = nest_of(sch, reference)
-    if body.reducer.name != REDUCER or nest is None or nest.is_dynamic(list(nest.loops)):
+    if body.reducer.name != REDUCER or nest is None:
         return None
     score, *_ = body.values
     results = sch.get_consumers(reference)
@@ -80,13 +83,25 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     products = None if scores is None else _product(sch, scores)
     if scores is None or products is None:
         return None
-    batch, heads, rows, features, keys = (nest.guess(at) for at in range(5))
+    batch, heads, _, features, _ = (nest.guess(at) for at in range(5))
+    rows, keys = (nest.assumed(at, LONG) for at in (2, 4))
     kind = products.a.buffer.dtype.name
     known = [load.buffer.dtype.name for load in _loads(block_of(sch.function, reference.name))]
     if kind not in hopper.HALVES or kind not in known or products.b.buffer.dtype.name != kind:
         return None
     made = BlockRef(products.nest.name)
-    return Found(scores, made, reference, results[0], kind, batch * heads, rows, keys, features)
+    return Found(
+        scores,
+        made,
+        reference,
+        results[0],
+        kind,
+        batch * heads,
+        rows,
+        keys,
+        features,
+        nest.is_dynamic(nest.spatial),
+    )
 
 
 def _maker(sch: Schedule, reference: BlockRef, buffer: Buffer) -> BlockRef | None:
@@ -213,10 +228,10 @@ def _streamed(
     tile, group, ii = sch.split(i, [None, plan.groups, hopper.M])
     step, ji = sch.split(j, [None, plan.keys])
     sch.reorder(b, h, tile, group, step, ii, f, ji)
-    sch.reverse_compute_at(result, group)
     sums = block_of(sch.function, o.name).writes[2].buffer
     rows = sch.cache_read(result, _read_of(sch, result, sums), hopper.WIDE_SCOPE)
-    sch.compute_at(rows, group)
+    sch.reverse_compute_at(rows, group)  # all of a tile, also where results are fewer
+    sch.reverse_compute_at(result, group)
     sch.bind(sch.fuse(b, h, tile), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
     for block in (t, s, v, k):
@@ -239,10 +254,10 @@ def _streamed(
     sch.tensorize(sch.get_loops(o)[-3], attend)
     sch.tensorize(sch.get_loops(first)[-2], attend)
     sch.tensorize(sch.get_loops(rows)[-2], hopper.rows_of(found.features))
-    tiles = found.batch * (found.rows // (hopper.M * plan.groups))
-    count = multiprocessor_of(context.target).count * plan.resident
-    blocks = min(tiles, count) if plan.stays else 0
-    sch.specialize(step, plan.slots, blocks, plan.queries, plan.resident)
+    blocks = multiprocessor_of(context.target).count * plan.resident
+    if not found.is_open:
+        blocks = min(blocks, found.batch * (found.rows // (hopper.M * plan.groups)))
+    sch.specialize(step, plan.slots, blocks * plan.stays, plan.queries, plan.resident)
     return (*copies.folded, s, t, o, q, k, v, start, first, rows, result)
 
 

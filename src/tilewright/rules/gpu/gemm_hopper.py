@@ -3,9 +3,11 @@
     for tile in blockIdx.x { for group in threadIdx.y {
       clear; for ko [specialize = (slots, blocks)] { copy A, B; sums += A B^T }; epilogue } }
 
-A has k contiguous, B has k or n. Tiles are `64 * groups` by `block_n`; `slots` of them are in
-flight. Neighbouring blocks share columns of `span` tiles, so that B stays in L2; as many blocks as
-there are multiprocessors stay for all tiles, and fetch the next one while they store the last.
+A has k contiguous, B has k or n, in rows of whole 16 bytes. An operand that lies otherwise is
+stored so first, a weight when compiling, where the products are worth it. Tiles are `64 * groups`
+by `block_n`; `slots` of them are in flight. Neighbouring blocks share columns of `span` tiles, so
+that B stays in L2; as many blocks as there are multiprocessors stay for all tiles, and fetch the
+next one while they store the last.
 
 Sizes that no tile divides are padded: copies fill up with zeros, and the epilogue leaves out what
 is not there. Where tiles are too few, `split_k` parts of the sum are computed apart.
@@ -44,9 +46,10 @@ from tilewright.rules.match.nest import block_of, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
 from tilewright.sym import Cast, Const, Var, uses_var
+from tilewright.tensor.bulk_copies import ALIGN_BYTES, can_copy
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
-from tilewright.tensor.ir import CLUSTER_AXIS, Call, Load, Store
+from tilewright.tensor.ir import CLUSTER_AXIS, Buffer, Call, Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
 from tilewright.tensor.roles import SWIZZLED, consumer_registers
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -91,7 +94,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Found:
-    """A GEMM whose operands tensor cores take as they are, or once a weight is transposed."""
+    """A GEMM whose operands tensor cores take as they are, or once they are stored anew."""
 
     reference: BlockRef
     dtype: str
@@ -104,12 +107,14 @@ class Found:
     k_axis: int
     a_index: int  # of the block's reads
     b_index: int
-    packs_b: bool  # a weight [k, n] that is stored as [n, k]
+    turned: tuple[int, ...]  # the reads that are stored anew with k contiguous
     along_n: bool  # B is [k, n], and read as it is
     is_open: bool  # m, or what stands outside of it, is told by calls
     windows: str = ""  # the block that lays out windows of an image as A, which copies read instead
     is_indexed: bool = False  # A is read by windows; such a block is to be made
     epilogue: int = 0  # operations on each result that follow its sum
+    stored_bytes: int = 0  # of operands that each call stores anew
+    stored_count: int = 0  # of those operands
 
     @property
     def depth(self) -> int:
@@ -140,23 +145,37 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
     if nest.block.writes[0].buffer.dtype.name != operand.sums:
         return None
     m, (n,), (k,) = found.m[-1], found.n, found.k
-    is_indexed = not _is_matrix(found.a, nest.var(m), nest.var(k))
-    windows = _windows(sch, reference, found, is_indexed)
+    sizes = {at: nest.guess(at) for at in (m, n, k)}
+    a_turned = _is_matrix(found.a, nest.var(k), nest.var(m))
+    is_indexed = not a_turned and not _is_matrix(found.a, nest.var(m), nest.var(k))
+    windows = "" if a_turned else _windows(sch, reference, found, is_indexed)
     if is_indexed and not windows:
+        return None
+    if windows and sizes[k] * operand.bytes % hopper.ROW_BYTES:
         return None
     along_n = not _is_matrix(found.b, nest.var(n), nest.var(k))
     if along_n and not _is_matrix(found.b, nest.var(k), nest.var(n)):
         return None
-    packs = along_n and found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
-    sizes = {at: nest.guess(at) for at in (m, n, k)}
-    if along_n and not packs and not operand.is_half:
-        return None
-    if windows and sizes[k] * operand.bytes % hopper.ROW_BYTES:
-        return None
-    rows = [sizes[k], sizes[n]] if along_n and not packs else [sizes[k]]
-    if any(length * operand.bytes % hopper.COPY_ALIGN_BYTES for length in rows):
-        return None
+    is_weight = found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
+    b_turned = along_n and (is_weight or not operand.is_half or not can_copy(found.b.buffer))
     whole = found.guess(tuple(nest.spatial))
+    # Rows of k that no copy can read are stored anew as they are padded.
+    is_whole = sizes[k] * operand.bytes % ALIGN_BYTES == 0
+    anew = [
+        found.guess((*found.batch, *rows, *found.k)) * operand.bytes
+        for load, rows, is_anew in (
+            (found.a, found.m, a_turned or not is_whole),
+            (found.b, found.n, b_turned or not (is_whole or along_n)),
+        )
+        if is_anew and load.buffer.name not in context.constants
+    ]
+    if anew and not _is_worth(whole * sizes[k], sum(anew), len(anew), context):
+        return None
+    turned = [
+        found.read_index(load)
+        for load, is_turned in ((found.a, a_turned), (found.b, b_turned))
+        if is_turned
+    ]
     return Found(
         reference,
         kind,
@@ -169,13 +188,26 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
         k,
         found.read_index(found.a),
         found.read_index(found.b),
-        packs,
-        along_n and not packs,
+        tuple(turned),
+        along_n and not b_turned,
         nest.is_dynamic(list(nest.loops)),
         windows,
         is_indexed,
         sum(_operations(sch, each) for each in epilogue_blocks(sch, reference)),
+        sum(anew),
+        len(anew),
     )
+
+
+def _is_worth(products: int, size_bytes: int, count: int, context: RuleContext) -> bool:
+    """Whether operands of so many bytes are stored anew in less time than other units multiply."""
+    sm = multiprocessor_of(context.target)
+    return products > sm.fma_per_cycle * sm.count * _storing(size_bytes, count, sm)
+
+
+def _storing(size_bytes: int, count: int, sm: Multiprocessor) -> float:
+    """The time of so many kernels that store operands anew, in cycles."""
+    return count * sm.launch_cycles + 2 * size_bytes / sm.memory_bytes_per_cycle
 
 
 def _operations(sch: Schedule, reference: BlockRef) -> int:
@@ -391,6 +423,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         epilogue=np.where(c["pingpong"] > 0, 1.0, np.ceil(waves)) * follows / cluster,
         l2=alone * steps * c["boxes"] * 40.0,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
+        anew=_storing(found.stored_bytes, found.stored_count, sm),
     )
 
 
@@ -434,11 +467,8 @@ def applied(
         done.append(sch.reindex_read(c, found.a_index, "global"))
     elif found.windows:
         done.append(sch.get_block(found.windows))
-    if found.packs_b:
-        packed = sch.cache_read(c, found.b_index, "global")
-        sch.transform_layout(packed, ("write", 0), "(k, n) -> (n, k)")
-        sch.annotate(packed, CONSTANT, True)
-        done.append(packed)
+    for index in found.turned:
+        done += _turned(sch, c, index, context)
     tiled = _clustered if plan.cluster > 1 and plan.along == "k" else _tiled
     if plan.split_k > 1:
         k = sch.get_loops(c)[found.k_axis]
@@ -455,6 +485,25 @@ def applied(
     return (*done, *tiled(sch, c, found, plan, context, unit, []))
 
 
+def _turned(sch: Schedule, c: BlockRef, index: int, context: RuleContext) -> list[BlockRef]:
+    """An operand is stored with k contiguous: a weight when compiling, another by a kernel of its
+    own, which is left to other rules."""
+    source = block_of(sch.function, c.name).reads[index].buffer
+    copy = sch.cache_read(c, index, "global")
+    *outer, row, column = [f"d{at}" for at in range(source.rank)]
+    before, after = (*outer, row, column), (*outer, column, row)
+    sch.transform_layout(copy, ("write", 0), f"({', '.join(before)}) -> ({', '.join(after)})")
+    return _anew(sch, copy, source, context)
+
+
+def _anew(sch: Schedule, copy: BlockRef, source: Buffer, context: RuleContext) -> list[BlockRef]:
+    """The block that stores an operand anew, if it needs no schedule."""
+    if source.name not in context.constants:
+        return []
+    sch.annotate(copy, CONSTANT, True)
+    return [copy]
+
+
 def _clustered(
     sch: Schedule,
     c: BlockRef,
@@ -467,12 +516,12 @@ def _clustered(
     """Blocks of a cluster have parts of the sum of a tile, which they keep where the others see
     them; then each finishes some of its columns."""
     sums, share = hopper.OPERANDS[found.dtype].sums, plan.block_n // plan.cluster
-    stores, done = _whole(sch, c, found, plan, consumers)
+    stores, done, is_exact = _whole(sch, c, found, plan, consumers, context)
     k = sch.get_loops(c)[contraction_of(sch, c).k[-1]]
     partial = parts_along(sch, sch.split(k, [plan.cluster, None])[0])
     operands = contraction_of(sch, partial)
     reads = operands.read_index(operands.a), operands.read_index(operands.b)
-    copies, kind = _results(sch, c, found, stores, is_exact=not done)
+    copies, kind = _results(sch, c, found, stores, is_exact=is_exact)
     *outer, m, n, parts = sch.get_loops(c)
     far, near, group, ii = sch.split(m, [None, plan.span, plan.groups, hopper.M])
     column, piece, jj = sch.split(n, [None, plan.cluster, share])
@@ -528,11 +577,11 @@ def _tiled(
     unit: Unit,
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
-    stores, done = _whole(sch, c, found, plan, consumers)
+    stores, done, is_exact = _whole(sch, c, found, plan, consumers, context)
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
     reads = operands.read_index(operands.a), operands.read_index(operands.b)
-    copies, kind = _results(sch, c, found, stores, is_exact=not done)
+    copies, kind = _results(sch, c, found, stores, is_exact=is_exact)
     loops = sch.get_loops(c)
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
     units = [loop for loop in outer if is_unit(sch, loop)]
@@ -555,19 +604,40 @@ def _tiled(
 
 
 def _whole(
-    sch: Schedule, c: BlockRef, found: Found, plan: Plan, consumers: list[BlockRef]
-) -> tuple[list[BlockRef], list[BlockRef]]:
-    """Sizes that tiles divide: what stores results, and what fills up operands."""
+    sch: Schedule,
+    c: BlockRef,
+    found: Found,
+    plan: Plan,
+    consumers: list[BlockRef],
+    context: RuleContext,
+) -> tuple[list[BlockRef], list[BlockRef], bool]:
+    """Sizes that tiles divide: what stores results, what fills up operands, whether they are as
+    they were."""
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
     wanted = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
     nest = operands.nest
     if not any(nest.is_dynamic([at]) or nest.guess(at) % by for at, by in wanted.items()):
-        return consumers, []
+        return consumers, [], True
     padded, crops = _padded(sch, c, [wanted.get(at, 1) for at in operands.nest.loops])
     for crop in crops if consumers else ():
         sch.compute_inline(crop)
-    return consumers or crops, padded
+    done = []
+    for copy in padded:
+        done += _filled(sch, copy, context)
+    return consumers or crops, done, False
+
+
+def _filled(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:
+    """What fills up an operand, if it needs no schedule: copies do that by themselves, where they
+    can read its rows."""
+    source = block_of(sch.function, copy.name).reads[0].buffer
+    if can_copy(source):
+        return [copy]
+    for producer in sch.get_producers(copy):  # once is enough
+        source = block_of(sch.function, producer.name).reads[0].buffer
+        sch.compute_inline(producer)
+    return _anew(sch, copy, source, context)
 
 
 def _results(

@@ -6,7 +6,8 @@
     call tma_load(A[0 +: 128], T)
 
 The padded copy, made by `pad`, is gone where nothing but such copies reads it. Their boxes begin
-inside of the source, whatever lies behind its last row or column is filled up.
+inside of the source, whatever lies behind its last row or column is filled up. The source may have
+other axes, or be part of a larger buffer: heads that lie side by side, say.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import Const, Select, conjuncts
+from tilewright.sym import ONE, Const, Expr, Select, Var, conjuncts
+from tilewright.tensor.bulk_copies import can_copy
 from tilewright.tensor.intrin import intrinsic
 from tilewright.tensor.ir import (
     Block,
@@ -24,6 +26,7 @@ from tilewright.tensor.ir import (
     Eval,
     Function,
     Load,
+    Range,
     Region,
     Stmt,
     Store,
@@ -37,40 +40,72 @@ COPIES = (COPY, "tma.multicast", "cp.async.tile")
 
 @dataclass(frozen=True)
 class Padding:
-    """A block that pads, and what it pads."""
+    """A block that pads, and what it pads: the element of the source that is at an index."""
 
     block: Block
     padded: Buffer
     source: Buffer
+    index: tuple[Var, ...]
+    place: tuple[Expr, ...]
+
+    def moved(self, region: Region) -> Region | None:
+        """The box of the source that a box of the padded buffer is; None where it is no box."""
+        spans = dict(zip(self.index, region.ranges, strict=True))
+        starts: dict[Var, Expr] = {var: span.start for var, span in spans.items()}
+        wide = [var for var, span in spans.items() if span.extent is not ONE]
+        ranges: list[Range] = []
+        found: list[Var] = []
+        for at in self.place:
+            along = sym.linear(at, wide)
+            if along is None or len(along[0]) > 1 or any(by is not ONE for by in along[0].values()):
+                return None
+            found += along[0]
+            extents = [spans[var].extent for var in along[0]]
+            start = sym.simplify(sym.substitute(at, starts))
+            ranges.append(Range(start, extents[0] if extents else ONE))
+        return Region(self.source, tuple(ranges)) if found == wide else None
 
 
 def fold_padding(fn: Function, ctx: PassContext) -> Function:
     found = [made for stmt in walk(fn.body) if (made := padding_of(stmt, fn)) is not None]
-    sources = {
-        made.padded: made.source for made in found if is_only_copied(fn, made.block, made.padded)
-    }
-    if not sources:
+    folded = {made.padded: made for made in found if _is_folded(fn, made)}
+    if not folded:
         return fn
-    gone = {made.block.name for made in found if made.padded in sources}
+    gone = {made.block.name for made in folded.values()}
+
+    def moved(region: Region) -> Region:
+        made = folded.get(region.buffer)
+        return region if made is None else made.moved(region) or region
 
     def rule(stmt: Stmt) -> Stmt | None:
         match stmt:
             case Block(name=name) if name in gone:
                 return None
             case Block(reads=reads):
-                return replace(stmt, reads=tuple([_moved(read, sources) for read in reads]))
+                return replace(stmt, reads=tuple([moved(read) for read in reads]))
             case TensorCall(regions=regions):
-                return replace(stmt, regions=tuple([_moved(each, sources) for each in regions]))
+                return replace(stmt, regions=tuple([moved(each) for each in regions]))
             case _:
                 return stmt
 
     body = rewrite(fn.body, rule)
-    allocs = tuple([buffer for buffer in fn.allocs if buffer not in sources])
+    allocs = tuple([buffer for buffer in fn.allocs if buffer not in folded])
     return replace(fn, body=body, allocs=allocs)
 
 
-def _moved(region: Region, sources: dict[Buffer, Buffer]) -> Region:
-    return replace(region, buffer=sources.get(region.buffer, region.buffer))
+def _is_folded(fn: Function, made: Padding) -> bool:
+    """Whether nothing but bulk copies reads a padded buffer, all of them boxes of the source, which
+    they can read."""
+    if not can_copy(made.source) or not is_only_copied(fn, made.block, made.padded):
+        return False
+    regions = [
+        region
+        for stmt in walk(fn.body)
+        if isinstance(stmt, TensorCall) or (isinstance(stmt, Block) and stmt is not made.block)
+        for region in (stmt.regions if isinstance(stmt, TensorCall) else stmt.reads)
+        if region.buffer is made.padded
+    ]
+    return all(made.moved(region) is not None for region in regions)
 
 
 def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
@@ -81,23 +116,18 @@ def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
     if not isinstance(value, Select) or stmt.body.buffer not in fn.allocs:
         return None
     cond, inside, zero = value.children()
-    if not isinstance(inside, Load) or inside.index != index:
+    iters = tuple([it.var for it in stmt.iters])
+    if not isinstance(inside, Load) or index != iters:
         return None
     if not isinstance(zero, Const) or zero.value != 0:
         return None
-    if index != tuple([it.var for it in stmt.iters]):
-        return None
-    tests = set(conjuncts(cond))
-    whole = inside.buffer.shape
-    allowed = {sym.lt(at, dim) for at, dim in zip(index, whole, strict=True)}
-    grown = [
-        sym.lt(at, dim)
-        for at, dim, wide in zip(index, whole, stmt.body.buffer.shape, strict=True)
-        if wide is not dim
-    ]
-    if tests != set(grown) or not tests <= allowed:
-        return None
-    return Padding(stmt, stmt.body.buffer, inside.buffer)
+    # What is tested is that an index of its own axis is inside of the source.
+    axes = list(zip(inside.index, inside.buffer.shape, strict=True))
+    for test in conjuncts(cond):
+        own = [at for at, dim in axes if isinstance(at, Var) and test is sym.lt(at, dim)]
+        if len(own) != 1 or sum(sym.uses_var(at, {own[0]}) for at, _ in axes) != 1:
+            return None
+    return Padding(stmt, stmt.body.buffer, inside.buffer, iters, inside.index)
 
 
 def is_only_copied(

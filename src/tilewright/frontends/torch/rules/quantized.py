@@ -198,8 +198,10 @@ def _nibbles(packed: Array) -> Array:
 
 def _scaled_product(node: Context) -> Value:
     """A product of floats of eight bits, with scales for all, or for each row and column."""
-    x, y = node.cast(node["self"], F32), node.cast(node["mat2"], F32)
-    made = node.emit("matmul", x, y)
+    x, y = node["self"], node["mat2"]
+    if x.tensor.dtype is not y.tensor.dtype:
+        x, y = node.cast(x, F32), node.cast(y, F32)
+    made = node.emit("matmul", x, y, to=F32)
     for name in ("scale_a", "scale_b"):
         made = node.emit("mul", made, _spread(node, node.cast(node[name], F32)))
     bias, last = node.get("bias"), node.get("scale_result")
