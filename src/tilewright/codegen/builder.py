@@ -297,6 +297,17 @@ class FunctionText:
         mask = f"<{lanes} x i32> zeroinitializer"
         return self.pure(type_, f"shufflevector {one}, {type_} poison, {mask}")
 
+    def with_bytes(self, value: Value, above: Sequence[int]) -> Value:
+        """Each byte of a vector with known bytes above it, in the order of memory."""
+        lanes, known = value.lanes, sorted(set(above))
+        constant = ", ".join(f"i8 {known[at] if at < len(known) else 0}" for at in range(lanes))
+        places = [lanes + known.index(each) for each in above]
+        picks = [pick for lane in range(lanes) for pick in (lane, *places)]
+        mask = ", ".join(f"i32 {pick}" for pick in picks)
+        type_ = f"<{len(picks)} x i8>"
+        shown = f"shufflevector {value}, {value.type} <{constant}>, <{len(picks)} x i32> <{mask}>"
+        return self.pure(type_, shown)
+
     def shuffle(self, value: Value, picks: Sequence[int]) -> Value:
         """The vector of the picked lanes."""
         type_ = vector(element_of(value.type), len(picks))

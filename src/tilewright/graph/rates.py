@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.base.dtype import F32
 from tilewright.base.machine import FUNCTION_CYCLES, KB, OPERATION_CYCLES
 from tilewright.base.target import CPU, WASM, Target
 from tilewright.graph.ir import Node, Value
@@ -119,3 +120,13 @@ def _reduced(node: Node) -> int:
         keys = second.tensor.shape or ()
         return extent(first.tensor.shape[-1]) + extent(keys[-2])
     return extent(first.tensor.shape[-1])
+
+
+def has_few_rows(a: Value | None, rates: Rates, size_bytes: int) -> bool:
+    """Whether a product's rows are so few that converting B, of elements of so many bytes, for each
+    of them takes no longer than reading it as f32."""
+    shape = a.tensor.shape if a is not None and isinstance(a.type, TensorType) else None
+    if shape is None or not all(isinstance(dim, Const) for dim in shape[:-1]):
+        return False
+    rows = math.prod(int(dim.value) for dim in shape[:-1] if isinstance(dim, Const))
+    return rows * rates.operation_ns < (F32.size_bytes - size_bytes) * rates.byte_ns

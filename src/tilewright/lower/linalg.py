@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright import te
-from tilewright.base.dtype import I32
+from tilewright import sym, te
+from tilewright.base.dtype import F32, I32
 from tilewright.graph.ops.linalg import einsum_terms
 from tilewright.lower.base import Lowering, Use, broadcast_index, read_broadcast, static, wide
 from tilewright.sym import ONE, TRUE, ZERO, Expr
 from tilewright.te import Tensor
+from tilewright.tensor.constants import UNPACKS
 
 
 def summed(
@@ -51,12 +52,68 @@ def _product(
 
 def _matmul(use: Use, a: Tensor, b: Tensor) -> Tensor:
     read = te.round_tf32 if use["tf32"] else wide
+    return _product(use, a, b, lambda i, j: read(a[tuple(i)]) * read(b[tuple(j)]))
 
-    def term(i: Sequence[Expr], j: Sequence[Expr]) -> Expr:
-        left = read(a[tuple(i)])
-        return left * read(te.cast(wide(b[tuple(j)]), left.dtype))
 
-    return _product(use, a, b, term)
+def _matmul_packed(use: Use, a: Tensor, b: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
+    per_byte, zero = use["per_byte"], te.const(use["zero"], F32)
+    groups, length, n = b.shape
+    size = sym.mul(length, per_byte)
+
+    def code(g: Expr, r: Expr, half: Expr, j: Expr) -> Expr:
+        """A weight as it is stored, in f32."""
+        byte = b[g, r, j]
+        if per_byte > 1:
+            byte = te.bitwise_and(te.shift_right(byte, te.cast(half * 4, b.dtype)), 15)
+        return te.cast(wide(byte), F32)
+
+    if not use["scale_sums"]:
+
+        def weight(k: Expr, j: Expr) -> Expr:
+            g, r = sym.floordiv(k, size), sym.floormod(k, size)
+            value = code(g, sym.floordiv(r, per_byte), sym.floormod(r, per_byte), j)
+            value = (value - zero if use["zero"] else value) * scale[g, j]
+            return value if offset is None else value + offset[g, j]
+
+        weights = te.compute(
+            (a.shape[-1], n), weight, name=f"{use.name}_weights", attrs={UNPACKS: True}
+        )
+        return _product(use, a, weights, lambda i, j: a[tuple(i)] * weights[tuple(j)])
+
+    rows = a.shape[:-1]
+    r, half = te.reduce_axis((0, length), name="r"), te.reduce_axis((0, per_byte), name="half")
+    sums = te.compute(
+        (*rows, groups, n),
+        lambda *at: te.sum(
+            a[(*at[:-2], at[-2] * size + r * per_byte + half)] * code(at[-2], r, half, at[-1]),
+            axis=[r, half],
+        ),
+        name=f"{use.name}_sums",
+    )
+    all_of = te.reduce_axis((0, size), name="k")
+    moved = use["zero"] or offset is not None
+    totals = (
+        te.compute(
+            (*rows, groups),
+            lambda *at: te.sum(a[(*at[:-1], at[-1] * size + all_of)], axis=all_of),
+            name=f"{use.name}_totals",
+        )
+        if moved
+        else None
+    )
+    g = te.reduce_axis((0, groups), name="g")
+
+    def scaled(*at: Expr) -> Expr:
+        row, j = at[:-1], at[-1]
+        value = sums[(*row, g, j)]
+        if totals is not None and use["zero"]:
+            value = value - zero * totals[(*row, g)]
+        value = value * scale[g, j]
+        if totals is not None and offset is not None:
+            value = value + offset[g, j] * totals[(*row, g)]
+        return te.sum(value, axis=g)
+
+    return te.compute(use.shape, scaled, name=use.name)
 
 
 def less_zero(value: Expr, zero: Expr | None) -> Expr:
@@ -103,6 +160,7 @@ def _einsum(use: Use, *operands: Tensor) -> Tensor:
 
 LOWERINGS: dict[str, Lowering] = {
     "matmul": _matmul,
+    "matmul_packed": _matmul_packed,
     "matmul_integer": _matmul_integer,
     "einsum": _einsum,
 }

@@ -34,6 +34,9 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.visit import OUTPUTS, blocks, exprs, output_buffers, walk, written_buffers
 
 CONSTANT = "constant"
+UNPACKS = (
+    "unpacks"  # annotation of a block that makes numbers of packed weights, for a rule to place
+)
 Param = Buffer | Var
 
 

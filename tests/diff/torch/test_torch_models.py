@@ -117,7 +117,7 @@ def test_weights_of_eight_bits_are_read_as_they_are_by_few_rows(rows):
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
     held = sum(array.nbytes for array in compiled.inside.program.module.constants.values())
     few, scales = model.w.nbytes, model.scales.nbytes
-    assert held == scales + (few if rows == 1 else 4 * few)
+    assert held == (scales + few if rows == 1 else 4 * few)
 
 
 def test_recurrent_layers_are_native():

@@ -82,6 +82,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     replaces each composite by its own formula, anew at every call: some 0.3 s.
     """
     kept, formulas = _ahead_of_time()
+    kept = kept | _of_torchao()
     with unset_fake_temporarily(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's own, of what it deprecates
         return _decompose_exported_program(
@@ -117,6 +118,12 @@ def under_autograd() -> dict[Any, Callable[..., Any]]:
 def _further() -> dict[Any, Callable[..., Any]]:
     found = [operator(name) for name in TAKEN_APART]
     return {op: decomposition_table[op] for op in found if op in decomposition_table} | _quantized()
+
+
+def _of_torchao() -> dict[Any, Callable[..., Any]]:
+    """What torchao, once it is imported, says of quantized weights: one operator of ours."""
+    packet = getattr(torch.ops.torchao, "dequantize_affine", None)
+    return {} if packet is None else {packet.default: _special_op_to_preserve_cia}
 
 
 def _quantized() -> dict[Any, Callable[..., Any]]:

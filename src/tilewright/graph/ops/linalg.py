@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import F32, I8, I32, DType
+from tilewright import sym
+from tilewright.base.dtype import F32, I32, DType
 from tilewright.base.tf32 import round_tf32
 from tilewright.graph.op import (
     COMPLEX,
@@ -25,6 +26,8 @@ from tilewright.sym import ONE, Expr
 
 Array = np.ndarray[Any, Any]
 
+NIBBLE = 16  # numbers of four bits there are
+
 
 def product_shape(call: Call) -> tuple[Expr, ...]:
     """The shape of a @ b, as NumPy's matmul has it: stacks broadcast, vectors lose their axis."""
@@ -40,15 +43,8 @@ def product_shape(call: Call) -> tuple[Expr, ...]:
     return (*stack, *rows, *columns)
 
 
-def is_packed(weights: DType, by: DType) -> bool:
-    """Whether a matmul reads weights as they are stored, and multiplies them as another type."""
-    return by is F32 and weights.is_int and weights.bits == I8.bits
-
-
 def _matmul_type(call: Call) -> tuple[Type, ...]:
-    a, b = call.tensor(0).dtype, call.tensor(1).dtype
-    if not is_packed(b, a):
-        check_one_dtype(call)
+    check_one_dtype(call)
     return (TensorType(call["to"] or call.tensor(0).dtype, product_shape(call)),)
 
 
@@ -61,9 +57,42 @@ def wide(array: Array) -> Array:
 def _matmul(call: Call, a: Array, b: Array) -> Array:
     to = a.dtype if call["to"] is None else call["to"].numpy
     read = round_tf32 if call["tf32"] else wide
-    left = read(a)
-    right = read(wide(b).astype(left.dtype, copy=False))
-    return np.asarray(np.matmul(left, right)).astype(to)
+    return np.asarray(np.matmul(read(a), read(b))).astype(to)
+
+
+def _matmul_packed_type(call: Call) -> tuple[Type, ...]:
+    (*stack, k), b, per_byte = call.shape(0), call.shape(1), call["per_byte"]
+    if len(b) != 3 or per_byte not in (1, 2):
+        raise call.error("TW1202", f"{call.op} takes weights as [groups, bytes, n], 1 or 2 a byte")
+    groups, length, n = b
+    same_dim(
+        call, k, sym.simplify(sym.mul(sym.mul(groups, length), per_byte)), "the summed dimensions"
+    )
+    for at in (2, 3):
+        if call.has(at):
+            same_dim(call, call.shape(at)[0], groups, "groups")
+            same_dim(call, call.shape(at)[-1], n, "columns")
+    return (TensorType(F32, (*stack, n)),)
+
+
+def unpacked(
+    packed: Array, scale: Array, offset: Array | None = None, *, per_byte: int, zero: int
+) -> Array:
+    """Weights [k, n] in f32; of two in a byte, the lower bits are the first."""
+    groups, _, n = packed.shape
+    if per_byte > 1:
+        packed = np.stack([packed % NIBBLE, packed // NIBBLE], axis=2).reshape(groups, -1, n)
+    weights = (packed.astype(np.float32) - np.float32(zero)) * scale[:, None]
+    if offset is not None:
+        weights = weights + offset[:, None]
+    return np.asarray(weights.reshape(-1, n))
+
+
+def _matmul_packed(
+    call: Call, a: Array, b: Array, scale: Array, offset: Array | None = None
+) -> Array:
+    weights = unpacked(b, scale, offset, per_byte=call["per_byte"], zero=call["zero"])
+    return np.asarray(np.matmul(a, weights))
 
 
 def _matmul_integer_type(call: Call) -> tuple[Type, ...]:
@@ -138,13 +167,32 @@ OPS = (
         "matmul",
         "The product of matrices or stacks of them; a vector is a row on the left, a column on "
         "the right. Sums of small floats are rounded once, to the type `to`, or else theirs. With "
-        "`tf32`, operands of f32 are rounded to ten bits of mantissa. By f32, b may be integers of "
-        "eight bits: the f32 that they are.",
+        "`tf32`, operands of f32 are rounded to ten bits of mantissa.",
         (Input("a", NUMBER), Input("b", NUMBER)),
         _matmul_type,
         _matmul,
         COMPLEX,
         (Attr("to", DType, None), Attr("tf32", bool, False)),
+    ),
+    Op(
+        "matmul_packed",
+        "a @ ((b - zero) * scale + offset) in f32. b is [groups, k / groups, n] of eight bits "
+        "each, or of four, two neighbours along k in a byte; scale and offset are [groups, n]. "
+        "With `scale_sums`, for few rows, sums over groups are scaled instead of weights.",
+        (
+            Input("a", FLOAT),
+            Input("b", NUMBER),
+            Input("scale", FLOAT),
+            Input("offset", FLOAT, optional=True),
+        ),
+        _matmul_packed_type,
+        _matmul_packed,
+        COMPLEX,
+        (
+            Attr("per_byte", int, 1),
+            Attr("zero", int, 0),
+            Attr("scale_sums", bool, False),
+        ),
     ),
     Op(
         "matmul_integer",

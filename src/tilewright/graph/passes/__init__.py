@@ -30,6 +30,7 @@ from tilewright.graph.passes.merge_parallel_convolutions import merge_parallel_c
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from tilewright.graph.passes.merge_window_axes import merge_window_axes
 from tilewright.graph.passes.nest_switches import nest_switches
+from tilewright.graph.passes.pack_weights import pack_weights
 from tilewright.graph.passes.pad_channels import pad_channels
 from tilewright.graph.passes.parallelize_scatters import parallelize_scatters
 from tilewright.graph.passes.parallelize_sorts import parallelize_sorts
@@ -100,6 +101,7 @@ OPTIMIZED = (
     canonicalize,
     remove_dead_nodes,
     merge_parallel_matmuls,
+    pack_weights,
     upcast_matmuls,
     cancel_reshapes,
     split_conv_transpose,

@@ -3,18 +3,20 @@
 A result may be as large as the constants it comes from, or `limit` bytes: weights are transposed
 at compile time, but a small constant is not spread over a large tensor. Weights of few bits grow to
 the numbers they stand for, but large ones that matmuls alone read as floats: whether these stay as
-they are is decided by `upcast_matmuls`. A branch whose condition is constant takes the place of its
+they are is decided by `pack_weights`. A branch whose condition is constant takes the place of its
 `if`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tilewright.base.dtype import F32, U8
 from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_call, store_constant
@@ -22,7 +24,6 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import as_arrays
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.control import BRANCHES, branch_of
-from tilewright.graph.ops.linalg import is_packed
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import (
     Edit,
@@ -58,7 +59,7 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
                 return inlined(node, node.bodies[chosen], node.inputs[1:])
             if is_packed_weight(node, readers) and _bytes(node.output) > limit:
                 return None
-            arrays = _computed(node, known, limit)
+            arrays = computed(node, known, limit)
             if arrays is None:
                 return None
             nodes = []
@@ -74,7 +75,9 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
     return module if changed is module else replace(changed, constants=constants)
 
 
-def _computed(node: Node, known: dict[Value, Array], limit: int) -> list[Array] | None:
+def computed(
+    node: Node, known: Mapping[Value, Array], limit: int = sys.maxsize
+) -> list[Array] | None:
     """The outputs of a node in numbers, if they are known and not too large."""
     op = OPS.get(node.op)
     if op is None or not op.pure or node.bodies or attribute_sizes(node):
@@ -111,15 +114,25 @@ def _computed(node: Node, known: dict[Value, Array], limit: int) -> list[Array] 
 
 
 def is_packed_weight(node: Node, readers: Mapping[Value, Sequence[Node]]) -> bool:
-    """Whether integers of few bits become floats only to be the second operand of matmuls."""
-    given = node.inputs[0] if node.op == "cast" else None
-    if given is None or not is_packed(given.tensor.dtype, node.output.tensor.dtype):
+    """Whether numbers of few bits become f32 only to be the second operand of matmuls, as they are
+    or transposed."""
+    given = node.inputs[0] if node.op in WIDENING else None
+    if given is None or node.output.tensor.dtype is not F32:
         return False
-    found = readers.get(node.output, ())
-    return bool(found) and all(
-        each.op == "matmul" and each.inputs[1] is node.output is not each.inputs[0]
-        for each in found
-    )
+    of = given.tensor.dtype
+    if of.is_bool or of.bits > U8.bits or len(given.tensor.shape or ()) != 2:
+        return False
+
+    def multiplies(value: Value) -> bool:
+        found = readers.get(value, ())
+        return bool(found) and all(
+            each.op == "matmul" and each.inputs[1] is value is not each.inputs[0] for each in found
+        )
+
+    moves = [each for each in readers.get(node.output, ()) if each.op == "transpose"]
+    if len(moves) == len(readers.get(node.output, ())) == 1:
+        return multiplies(moves[0].output)
+    return multiplies(node.output)
 
 
 def _bytes(value: Value) -> int:

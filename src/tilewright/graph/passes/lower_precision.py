@@ -108,9 +108,9 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
 
 
 def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
-    """A GEMM; not one whose weights are smaller still."""
+    """A GEMM."""
     a, b = node.inputs if node.op == "matmul" else (None, None)
-    if a is None or b is None or any(each.tensor.dtype is not F32 for each in (a, b)):
+    if a is None or b is None or a.tensor.dtype is not F32:
         return None
     if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not _is_long(a):
         return None

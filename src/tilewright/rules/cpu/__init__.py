@@ -17,6 +17,7 @@ from tilewright.rules.cpu.fused_reductions import FUSED_REDUCTIONS
 from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_amx import GEMM_AMX
 from tilewright.rules.cpu.gemm_dot import GEMM_DOT
+from tilewright.rules.cpu.gemm_packed import GEMM_PACKED
 from tilewright.rules.cpu.gemv import GEMV
 from tilewright.rules.cpu.grouped import GROUPED
 from tilewright.rules.cpu.pooling import POOLING
@@ -43,6 +44,7 @@ RULES: RuleSet = (
     (CONV, GROUPED),
     (GEMM_AMX,),
     (GEMM_DOT,),
+    (GEMM_PACKED,),
     (GEMV,),
     (DOT_TILES,),
     (GEMM,),

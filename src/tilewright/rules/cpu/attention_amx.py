@@ -35,8 +35,8 @@ from tilewright.rules.cpu.amx_schedule import (
 from tilewright.rules.cpu.gemm_model import NONE, ceil_div
 from tilewright.rules.cpu.gemm_schedule import maker_of
 from tilewright.rules.cpu.vectorize import accumulate_cycles, accumulator_counts, vectorize_stage
-from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import attempt, block_of, fused, inner_nest, nest_of
+from tilewright.rules.match.contraction import Contraction, find_contraction
+from tilewright.rules.match.nest import attempt, block_of, fused, inner_nest
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Columns, Cost, Space, unit
 from tilewright.tensor.ir import REDUCE
@@ -223,8 +223,7 @@ def _is_reduction(sch: Schedule, name: str) -> bool:
 
 def _product(sch: Schedule, reference: BlockRef, context: RuleContext) -> Contraction | None:
     """A block as a product of whole tiles, of rows that are cut into tiles."""
-    nest = nest_of(sch, reference)
-    found = None if nest is None else contraction(nest)
+    found = find_contraction(sch, reference)
     if found is None or kind_of(found, context) is None:
         return None
     is_cut = found.m != () and found.extent(found.m[-1]) == BLOCK_TILES * TILE_ROWS

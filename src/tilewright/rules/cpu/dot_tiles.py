@@ -18,8 +18,8 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import NONE, N, ceil_div, tiles_cycles
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
-from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import fused, nest_of
+from tilewright.rules.match.contraction import Contraction, find_contraction
+from tilewright.rules.match.nest import fused
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import ONE
@@ -36,8 +36,7 @@ class DotTilesPlan:
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction | None:
-    nest = nest_of(sch, block)
-    found = None if nest is None else contraction(nest)
+    found = find_contraction(sch, block)
     return found if found is not None and is_dots(found, context) else None
 
 

@@ -15,7 +15,7 @@ from math import gcd
 
 import numpy as np
 
-from tilewright.base.machine import Machine
+from tilewright.base.machine import WIDENED_LANES, Machine
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.gemm_model import (
@@ -46,8 +46,7 @@ from tilewright.rules.cpu.gemm_schedule import (
     tiled,
 )
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
-from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import nest_of
+from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import MAX_THREAD_CHUNKS
 from tilewright.rules.space import Column, Columns, Cost, Space, tile_sizes, unit
@@ -113,8 +112,7 @@ class Sizes:
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction | None:
-    nest = nest_of(sch, block)
-    return None if nest is None else contraction(nest)
+    return find_contraction(sch, block)
 
 
 # --------------------------------------------------------------------------- the space
@@ -210,6 +208,8 @@ def packings(found: Contraction, context: RuleContext) -> tuple[str, ...]:
         return (UNPACKED,)
     if found.b.buffer.name in context.constants:
         return (WEIGHT,)
+    if found.unpacks_b:  # the whole of it is never in memory
+        return (PANEL,)
     is_contiguous = found.stride(found.b, found.n[-1]) is ONE
     return (UNPACKED, PANEL, BEFORE) if is_contiguous else (PANEL, BEFORE)
 
@@ -307,6 +307,8 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     if found.extent(found.n[-1]) is not None:
         may_pad = (c["pack_b"] != UNPACKED) & ((size.n % nr == 0) | (size.n >= FILLED_PANELS * nr))
         legal &= (c["pad_n"] == 0) | may_pad
+    if found.unpacks_b:
+        legal &= nr * size.lanes % WIDENED_LANES == 0
     steps = np.where(c["kc"] > 0, c["kc"], found.extent(found.k[-1]) or 1)
     legal &= is_unrollable(steps, mr * nr, c["k_unroll"], machine)
     legal &= c["k_unroll"] <= np.maximum(1, machine.lines_ahead // nr)  # prefetched at once

@@ -27,8 +27,7 @@ from tilewright.rules.cpu.amx_schedule import (
     tile_gemm,
 )
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div
-from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import nest_of
+from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Expr
@@ -92,8 +91,7 @@ class AmxGemm:
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | None:
-    nest = nest_of(sch, block)
-    found = None if nest is None else contraction(nest)
+    found = find_contraction(sch, block)
     kind = None if found is None else kind_of(found, context)
     if found is None or kind is None or not found.m:
         return None

@@ -38,8 +38,8 @@ from tilewright.rules.cpu.gemm import chunk_counts, row_tile, row_tiles
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div, most_vectors
 from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
-from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import attempt, fused, nest_of
+from tilewright.rules.match.contraction import Contraction, find_contraction
+from tilewright.rules.match.nest import attempt, fused
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, tile_sizes, unit
 from tilewright.sym import ONE, Const, Expr
@@ -89,8 +89,7 @@ class DotPlan:
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | None:
     """A contraction of types that the target has an instruction for, A contiguous along k."""
-    nest = nest_of(sch, block)
-    found = None if nest is None else contraction(nest)
+    found = find_contraction(sch, block)
     if found is None:
         return None
     types = (found.a.buffer.dtype, found.b.buffer.dtype, found.block.writes[0].buffer.dtype)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.base.errors import ScheduleError
+from tilewright.base.machine import WIDENED_LANES
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
 from tilewright.rules.match.contraction import Contraction, operands
@@ -214,8 +215,14 @@ def maker_of(sch: Schedule, reader: BlockRef, buffer: Buffer) -> BlockRef | None
 
 
 def copy_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef:
-    """A block that copies an operand: the one that pads it, or a new one."""
+    """A block that copies an operand: the one that unpacks or pads it, or a new one."""
     made = producer_of(sch, c, found, which)
+    if found.unpacks_b and which is found.b:
+        maker = maker_of(sch, made or c, which.buffer)
+        assert maker is not None
+        if made is None:
+            return maker
+        sch.compute_inline(maker)
     if made is not None:
         return made
     buffer = operand(sch, c, found, which).buffer
@@ -240,14 +247,15 @@ def _lay_out(
         sch.annotate(panel, CONSTANT, True)
     column_loop = own[names.index(j)]
     rest = [loop for loop in own if loop != column_loop]
-    far, lane = sch.split(column_loop, [None, plan.lanes])
-    contiguous = found.stride(found.b, found.n[-1]) is ONE
+    lanes = WIDENED_LANES if found.unpacks_b else plan.lanes
+    far, lane = sch.split(column_loop, [None, lanes])
+    contiguous = found.unpacks_b or found.stride(found.b, found.n[-1]) is ONE
     if contiguous:
         sch.reorder(*rest, far, lane)
     else:  # a few columns at a time, whose lines the first cache holds
         sch.reorder(far, *rest, lane)
     sch.vectorize(lane)
-    if plan.pack_b == PANEL and contiguous and rest:
+    if plan.pack_b == PANEL and contiguous and rest and not found.unpacks_b:
         attempt(sch, sch.prefetch, panel, 0, rest[-1], plan.pack_rows_ahead)
     if plan.pack_b == BEFORE and plan.parallel != NONE:
         sch.parallel(sch.get_loops(panel)[0])

@@ -27,8 +27,7 @@ from tilewright.rules.cpu.gemm_model import (
     tiles_cycles,
 )
 from tilewright.rules.cpu.gemm_schedule import UNPACKED, Blocking, tiled
-from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import nest_of
+from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import MAX_THREAD_CHUNKS
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
@@ -50,8 +49,7 @@ class GemvPlan:
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction | None:
-    nest = nest_of(sch, block)
-    found = None if nest is None else contraction(nest)
+    found = find_contraction(sch, block)
     return found if found is not None and streams_b(found, context) else None
 
 
@@ -63,6 +61,7 @@ def streams_b(found: Contraction, context: RuleContext) -> bool:
     is_known = all(found.extent(at) is not None for at in (*found.m, *found.k))
     if (
         found.b.buffer.name in context.constants
+        or found.unpacks_b
         or rows > target.machine.address_registers
         or not is_known
     ):

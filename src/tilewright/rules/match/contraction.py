@@ -8,13 +8,17 @@ the contiguous dimension of the result, so B is whichever operand uses that iter
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright import sym
-from tilewright.rules.match.nest import Access, Nest, offset_of
+from tilewright.rules.match.nest import Access, Nest, block_of, nest_of, offset_of
 from tilewright.sym import ONE, Cast, Const, Expr, Mul
-from tilewright.tensor.ir import Block, Call, Load, Update
+from tilewright.tensor.constants import UNPACKS
+from tilewright.tensor.ir import Block, Call, Load, Update, annotation
 from tilewright.tensor.reducers import builtin
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+UNPACKING = ("bit_and", "shift_right")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Contraction:
     m: tuple[int, ...]
     n: tuple[int, ...]
     k: tuple[int, ...]
+    unpacks_b: bool = False  # a block of its own makes B of fewer bits
 
     @property
     def block(self) -> Block:
@@ -60,6 +65,22 @@ class Contraction:
         return next(i for i, r in enumerate(self.block.reads) if r.buffer is load.buffer)
 
 
+def find_contraction(sch: Schedule, block: BlockRef) -> Contraction | None:
+    """What a block is as a sum of products; None if it is none."""
+    nest = nest_of(sch, block)
+    found = None if nest is None else contraction(nest)
+    if found is None:
+        return None
+    made = [block_of(sch.function, ref.name) for ref in sch.get_producers(block)]
+    return replace(
+        found,
+        unpacks_b=any(
+            annotation(each, UNPACKS, False) and each.writes[0].buffer is found.b.buffer
+            for each in made
+        ),
+    )
+
+
 def operands(block: Block) -> tuple[Load, Load] | None:
     """The two loads whose product a block sums, conversions aside."""
     body = block.body
@@ -81,6 +102,14 @@ def _loaded(expr: Expr) -> Load | None:
     while isinstance(expr, Cast) or is_tf32(expr):
         (expr,) = expr.children()
     return expr if isinstance(expr, Load) else None
+
+
+def stored_operand(expr: Expr) -> Load | None:
+    """The load of bytes behind conversions and what takes numbers of few bits out of them."""
+    while isinstance(expr, Cast) or (isinstance(expr, Call) and expr.op in UNPACKING):
+        expr = expr.children()[0]
+    is_byte = isinstance(expr, Load) and expr.buffer.dtype.size_bytes == 1
+    return expr if isinstance(expr, Load) and is_byte else None
 
 
 def is_tf32(expr: Expr) -> bool:

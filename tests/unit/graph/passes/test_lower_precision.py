@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import tilewright as tw
 from tilewright import graph
 from tilewright.base.dtype import F16, F32
 from tilewright.base.passes import PassContext, run_passes
@@ -189,18 +188,3 @@ def test_the_greatest_of_numbers_that_products_and_sums_read_is_of_rounded_ones(
     assert {
         str(node.inputs[0].tensor.dtype) for node in after.main.nodes if node.op == "max_pool"
     } == {"f16"}
-
-
-def test_weights_of_bytes_are_exact_in_tf32():
-    module = graph.parse(
-        "graph @main(%a: f32[3, 5], %b: i8[5, 4]) "
-        "{ %y: f32[3, 4] = matmul(%a, %b) {tf32 = true} return %y }"
-    )
-    rng = np.random.default_rng(0)
-    a, b = (
-        rng.standard_normal((3, 5)).astype(np.float32),
-        rng.integers(-128, 128, (5, 4)).astype(np.int8),
-    )
-    (made,) = graph.interpret(module, a, b)
-    np.testing.assert_allclose(made, round_tf32(a) @ b.astype(np.float32), rtol=1e-6)
-    np.testing.assert_allclose(tw.compile(module, threads=1)(a, b)[0], made, rtol=1e-6)

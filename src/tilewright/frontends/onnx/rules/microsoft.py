@@ -298,7 +298,7 @@ def _matmul_n_bits(node: Context) -> Value:
     middle = node.like(weights, 1 << (bits - 1))
     zero = node.get(3)
     if zero is None:
-        zero = node.emit("expand", middle, shape=(rows, blocks))
+        zero = middle
     elif zero.tensor.dtype is weights.tensor.dtype:
         zero = part(node, reshape(node, unpacked(node, zero, bits), rows, -1), 0, blocks, 1)
     else:

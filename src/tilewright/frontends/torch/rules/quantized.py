@@ -18,7 +18,7 @@ from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.shape import transpose
 from tilewright.frontends.torch.tensors import dtype_of
 from tilewright.graph import Value
-from tilewright.sym import Const, Expr
+from tilewright.sym import ONE, Const, Expr
 
 Array = np.ndarray[Any, Any]
 
@@ -107,6 +107,34 @@ def _dequantize(kind: str) -> Rule:
     return rule
 
 
+def _dequantize_affine(node: Context) -> Value:
+    """torchao's: a scale and a zero point for each block, of any extent along any axis."""
+    x, blocks = node["input"], node.args["block_size"]
+    shape = node.shape(x)
+    counts = [sym.simplify(sym.floordiv(d, b)) for d, b in zip(shape, blocks, strict=True)]
+    given = [node.cast(node["scale"], F32)]
+    if node.get("zero_point") is not None:
+        given.append(node.cast(node["zero_point"], x.tensor.dtype))
+    cut = [axis for axis, count in enumerate(counts) if count is not ONE]
+    long = [axis for axis, block in enumerate(blocks) if block != 1 and axis in cut]
+    if len(cut) <= 1 and not long:  # one for all, or for each place along an axis
+        axis = cut[0] if cut else 0
+        flat = [node.reshape(each, [shape[axis]] if cut else []) for each in given]
+        made = node.emit("dequantize", x, *flat, to=F32, axis=axis)
+    elif len(long) == 1 and all(block == 1 for at, block in enumerate(blocks) if at != long[0]):
+        flat = [node.reshape(each, counts) for each in given]
+        how = {"axis": long[0], "block_size": int(blocks[long[0]])}
+        made = node.emit("dequantize", x, *flat, to=F32, **how)
+    else:
+        apart = [each for pair in zip(counts, blocks, strict=True) for each in pair]
+        spread = [each for count in counts for each in (count, ONE)]
+        scale, *zero = [node.reshape(each, spread) for each in given]
+        parts = [node.cast(node.reshape(x, apart), F32), *(node.cast(z, F32) for z in zero)]
+        less = node.emit("sub", *parts) if zero else parts[0]
+        made = node.reshape(node.emit("mul", less, scale), shape)
+    return node.cast(made, node.to)
+
+
 def _choose(node: Context) -> tuple[Value, Value]:
     """The scale and zero point of the range that a tensor happens to have, zero included."""
     low, high = _extremes(node)
@@ -146,31 +174,31 @@ def _one(node: Context, x: Value, to: DType) -> Value:
 
 def _int8_product(node: Context) -> Value:
     """x times the transpose of weights of eight bits, each row with a scale."""
-    weight = node.cast(transpose(node, node["mat2"], (1, 0)), F32)
-    made = node.emit("matmul", node.cast(node["self"], F32), weight)
-    return node.cast(node.emit("mul", made, node.cast(node["scales"], F32)), node.to)
+    weight = node.emit("dequantize", node["mat2"], node.cast(node["scales"], F32), to=F32, axis=0)
+    made = node.emit("matmul", node.cast(node["self"], F32), transpose(node, weight, (1, 0)))
+    return node.cast(made, node.to)
 
 
 def _int4_product(node: Context) -> Value:
     """x times the transpose of weights of four bits: (w - 8) * scale + zero, by groups along k."""
-    x, of, group = node["self"], node.to, int(node.args["qGroupSize"])
-    scales = node["qScaleAndZeros"]
+    group, scales = int(node.args["qGroupSize"]), node.cast(node["qScaleAndZeros"], F32)
     groups, rows, _ = node.shape(scales)
-    columns = sym.simplify(sym.mul(groups, group))
-    codes = _unpacked(node, node["mat2"], rows, columns)
-    parts = node.reshape(node.cast(codes, F32), (rows, groups, group))
-    turned = transpose(node, node.cast(scales, F32), (1, 0, 2))
+    codes = _unpacked(node, node["mat2"], rows, sym.simplify(sym.mul(groups, group)))
+    pairs = codes.T.reshape(-1, group // 2, 2, codes.shape[0])
     scale, zero = (
-        node.emit("slice", turned, starts=(at,), ends=(at + 1,), axes=(2,), steps=(1,))
+        node.reshape(
+            node.emit("slice", scales, starts=(at,), ends=(at + 1,), axes=(2,), steps=(1,)),
+            (groups, rows),
+        )
         for at in range(2)
     )
-    weight = node.emit("add", node.emit("mul", node.emit("sub", parts, 8.0), scale), zero)
-    weight = node.reshape(weight, (rows, columns))
-    made = node.emit("matmul", node.cast(x, F32), transpose(node, weight, (1, 0)))
-    return node.cast(made, of)
+    packed = node.constant(pairs[:, :, 0] | pairs[:, :, 1] << 4)
+    x = node.cast(node["self"], F32)
+    made = node.emit("matmul_packed", x, packed, scale, zero, per_byte=2, zero=8)
+    return node.cast(made, node.to)
 
 
-def _unpacked(node: Context, packed: Value, rows: Expr, columns: Expr) -> Value:
+def _unpacked(node: Context, packed: Value, rows: Expr, columns: Expr) -> Array:
     """Weights of four bits as numbers of 0 to 15.
 
     Where each lies is the business of PyTorch's kernels on this machine. So PyTorch is asked: it
@@ -187,7 +215,7 @@ def _unpacked(node: Context, packed: Value, rows: Expr, columns: Expr) -> Value:
         places |= _nibbles(moved.numpy()).astype(np.int64) << shift
     codes = np.empty(n * k, np.uint8)
     codes[places] = _nibbles(node.builder.constants[name])
-    return node.constant(codes.reshape(n, k))
+    return codes.reshape(n, k)
 
 
 def _nibbles(packed: Array) -> Array:
@@ -227,6 +255,7 @@ _FORMS = {
 RULES: dict[str, Rule] = {
     **{f"{LIBRARY}.quantize_{form}": _quantize(kind) for form, kind in _FORMS.items()},
     **{f"{LIBRARY}.dequantize_{form}": _dequantize(kind) for form, kind in _FORMS.items()},
+    "torchao.dequantize_affine": _dequantize_affine,
     f"{LIBRARY}.choose_qparams.tensor": _choose,
     f"{LIBRARY}.choose_qparams_symmetric.tensor": _choose_symmetric,
     "aten._weight_int8pack_mm": _int8_product,

@@ -7,20 +7,39 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import BOOL, F32, I32, I64
+from tilewright.base.dtype import BOOL, F32, I32, I64, U8
 from tilewright.frontends.onnx.export.emitter import Emitter, Rule, Unwritable
 from tilewright.frontends.onnx.export.rules.elementwise import narrowed, of_input, wide_type
 from tilewright.graph.ir import Node
+from tilewright.graph.ops.linalg import NIBBLE
 from tilewright.sym import Const, Expr
 
 
 def _matmul(e: Emitter, node: Node) -> str:
     names, of, to = e.inputs(node), of_input(node), node.outputs[0].tensor.dtype
     work = to if to is not of else wide_type(of)
-    each = [value.tensor.dtype for value in node.inputs if value is not None]
-    names = [x if is_ is work else e.cast(x, work) for x, is_ in zip(names, each, strict=True)]
+    if work is not of:
+        names = [e.cast(name, work) for name in names]
     made = e.emit("MatMul", *names)
     return made if work is to else e.cast(made, to)
+
+
+def _matmul_packed(e: Emitter, node: Node) -> str:
+    """The weights one by one, and a product."""
+    a, b, scale, offset = [*e.inputs(node), ""][:4]
+    shape = node.outputs[0].tensor.shape
+    if shape is None:
+        raise Unwritable("matmul_packed of an unknown rank")
+    n = shape[-1]
+    if node.get("per_byte", 1) > 1:
+        halves = [e.emit("Mod", b, e.scalar(NIBBLE, U8)), e.emit("Div", b, e.scalar(NIBBLE, U8))]
+        both = e.emit("Concat", *(e.emit("Unsqueeze", x, e.ints(2)) for x in halves), axis=2)
+        b = e.emit("Reshape", both, e.items((0, -1, n)))
+    weights = e.emit("Sub", e.cast(b, F32), e.scalar(node.get("zero", 0), F32))
+    weights = e.emit("Mul", weights, e.emit("Unsqueeze", scale, e.ints(1)))
+    if offset:
+        weights = e.emit("Add", weights, e.emit("Unsqueeze", offset, e.ints(1)))
+    return str(e.emit("MatMul", a, e.emit("Reshape", weights, e.items((-1, n)))))
 
 
 def _matmul_integer(e: Emitter, node: Node) -> str:
@@ -150,6 +169,7 @@ def _stft(e: Emitter, node: Node) -> str:
 
 RULES: dict[str, Rule] = {
     "matmul": _matmul,
+    "matmul_packed": _matmul_packed,
     "matmul_integer": _matmul_integer,
     "einsum": _einsum,
     "det": lambda e, node: str(e.emit("Det", *e.inputs(node))),
@@ -157,4 +177,4 @@ RULES: dict[str, Rule] = {
     "dft": _dft,
     "stft": _stft,
 }
-COMPOSITES = ("matmul_integer", "attention")
+COMPOSITES = ("matmul_packed", "matmul_integer", "attention")

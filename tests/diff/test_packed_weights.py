@@ -1,0 +1,141 @@
+"""Products by weights of few bits, native against the references and ONNX Runtime."""
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright import graph, te
+from tilewright.base.dtype import F32
+from tilewright.graph.ops.linalg import unpacked
+from tilewright.sym import const
+
+ROWS = [1, 3, 4, 7, 16]
+
+
+def _held(compiled) -> int:
+    return sum(array.nbytes for array in compiled.inside.program.module.constants.values())
+
+
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+def test_bytes_become_floats(kind):
+    n = 256
+    x = te.placeholder((n,), name="x", dtype=kind)
+    y = te.compute((n,), lambda i: te.cast(x[i], "f32"), name="y")
+    sch = tw.Schedule(te.function([x, y], name="widen"))
+    (loop,) = sch.get_loops(sch.get_block("y"))
+    _, lane = sch.split(loop, [None, 16])
+    sch.vectorize(lane)
+    given = np.arange(n).astype(np.uint8).view(np.int8 if kind == "i8" else np.uint8)
+    made = np.zeros(n, np.float32)
+    tw.build(sch.function, target="cpu")(given, made)
+    np.testing.assert_array_equal(made, given.astype(np.float32))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("columns", [16, 48, 50])
+@pytest.mark.parametrize("moved", [False, True])
+def test_weights_of_four_bits(rows, columns, moved):
+    rng = np.random.default_rng(0)
+    groups, length = 3, 8
+    b = rng.integers(0, 256, (groups, length, columns), np.uint8)
+    scale, offset = rng.standard_normal((2, groups, columns)).astype(np.float32)
+    inputs, params = ["%a", "%b", "%s"], f"%b: u8[3, 8, {columns}], %s: f32[3, {columns}]"
+    given = (b, scale)
+    if moved:
+        inputs, params, given = (
+            [*inputs, "%o"],
+            params + f", %o: f32[3, {columns}]",
+            (*given, offset),
+        )
+    module = graph.parse(
+        f"graph @main(%a: f32[{rows}, 48], {params}) {{ %y = matmul_packed({', '.join(inputs)}) "
+        "{per_byte = 2, zero = 8} return %y }"
+    )
+    a = rng.standard_normal((rows, 48)).astype(np.float32)
+    weights = unpacked(*given, per_byte=2, zero=8)
+    (made,) = tw.compile(module, threads=1)(a, *given)
+    np.testing.assert_allclose(made, a @ weights, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        graph.interpret(module, a, *given)[0], a @ weights, rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.uint8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+)
+def test_weights_of_eight_bits_stay_bytes_for_one_row(kind):
+    rng = np.random.default_rng(0)
+    w = (rng.standard_normal((1024, 512)) * 40).clip(0, 200).astype(kind)
+    scale = rng.random(512).astype(np.float32) / 100
+    build = graph.Builder()
+    a = build.param("a", graph.TensorType(F32, (const(1), const(1024))))
+    stored = build.constant(w), build.constant(scale)
+    module = build.module(build.add("matmul", a, build.add("dequantize", *stored, to=F32, axis=1)))
+    x = rng.standard_normal((1, 1024)).astype(np.float32)
+    compiled = tw.compile(module, threads=1)
+    np.testing.assert_allclose(
+        compiled(x)[0], x @ (w.astype(np.float32) * scale), rtol=1e-4, atol=1e-4
+    )
+    assert _held(compiled) == w.nbytes + scale.nbytes
+
+
+def _model(rows, k, n, block, with_zero):
+    rng = np.random.default_rng(0)
+    weights = rng.integers(0, 256, (n, k // block, block // 2), np.uint8)
+    scales = rng.random((n, k // block), np.float32) / 10
+    inputs, stored = ["x", "b", "s"], [("b", weights), ("s", scales)]
+    if with_zero:
+        inputs.append("z")
+        stored.append(("z", rng.integers(0, 256, (n, -(-k // block // 2)), np.uint8)))
+    node = helper.make_node(
+        "MatMulNBits", inputs, ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=block
+    )
+    shapes = [("x", [rows, k]), ("y", [rows, n])]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, of) for name, of in shapes)
+    initializers = [numpy_helper.from_array(array, name) for name, array in stored]
+    of = helper.make_graph([node], "g", [x], [y], initializers)
+    sets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(of, opset_imports=sets, ir_version=10)
+
+
+@pytest.mark.parametrize("rows", [1, 16, "rows"])
+@pytest.mark.parametrize("block", [32, 128])
+@pytest.mark.parametrize("with_zero", [False, True])
+def test_matmul_n_bits_keeps_its_weights_packed(rows, block, with_zero):
+    k, n = 1024, 512
+    model = _model(rows, k, n, block, with_zero)
+    x = np.random.default_rng(1).standard_normal((5 if rows == "rows" else rows, k))
+    x = x.astype(np.float32)
+    (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    compiled = tw.compile(model, threads=1)
+    np.testing.assert_allclose(compiled(x)[0], want, rtol=1e-4, atol=1e-4)
+    assert _held(compiled) == k * n // 2 + (2 if with_zero else 1) * 4 * k * n // block
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_blocks_of_dequantized_int4_stay_packed(rows):
+    k, n, block = 1024, 512, 64
+    rng = np.random.default_rng(0)
+    codes, scales = rng.integers(-8, 8, (k, n)), rng.random((k // block, n), np.float32)
+    stored = [
+        helper.make_tensor("w", TensorProto.INT4, [k, n], codes.ravel().astype(ml_dtypes.int4)),
+        numpy_helper.from_array(scales, "s"),
+    ]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=0, block_size=block),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    shapes = [("x", [rows, k]), ("y", [rows, n])]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, of) for name, of in shapes)
+    of = helper.make_graph(nodes, "g", [x], [y], stored)
+    model = helper.make_model(of, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.checker.check_model(model)
+    given = rng.standard_normal((rows, k)).astype(np.float32)
+    want = given @ (codes * np.repeat(scales, block, axis=0))  # ONNX Runtime rounds x to bytes
+    compiled = tw.compile(model, threads=1)
+    np.testing.assert_allclose(compiled(given)[0], want, rtol=1e-4, atol=1e-3)
+    assert _held(compiled) == k * n // 2 + 4 * k * n // block
