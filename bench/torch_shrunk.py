@@ -30,7 +30,7 @@ COUNTS = {
     **dict.fromkeys(("vocab_size", "type_vocab_size"), WORDS),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 64),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_top_k"), 2),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k"), 2),
     **dict.fromkeys(("n_group", "num_expert_group", "topk_group"), 1),  # of experts
     "max_source_positions": FRAMES,
 }
@@ -41,10 +41,11 @@ INNER = {
 HEADS = {
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head", "n_heads"), 4),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_heads"), 4),
+    "linear_num_heads": 4,
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
 }
 HEAD_WIDTHS = dict.fromkeys(
-    ("head_dim", "d_kv", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8
+    ("head_dim", "linear_head_dim", "d_kv", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8
 )
 WIDTHS = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "projection_dim",
           "embedding_size", "encoder_hidden_size", "decoder_hidden_size")  # fmt: skip

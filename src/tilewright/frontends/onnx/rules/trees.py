@@ -109,7 +109,7 @@ def _any_vote(node: Context, voted: Value) -> Value:
 def _tree_ensemble(node: Context) -> Value:
     splits, modes = node.attr("nodes_splits"), node.attr("nodes_modes")
     missing = node.attr("nodes_missing_value_tracks_true") or (0,) * len(splits)
-    members = _member_sets(node)
+    members = iter(_member_sets(node))
     table, places, ends = Table(), [], []
     for at, feature in enumerate(node.attr("nodes_featureids")):
         tracks = bool(missing[at])
@@ -118,17 +118,16 @@ def _tree_ensemble(node: Context) -> Value:
             ends.append([places[-1]])
             continue
         # One test for each member: all but the last go on to the next.
-        chain = [table.add(feature, v, trees.EQ, missing=tracks) for v in members.pop(0)]
+        chain = [table.add(feature, v, trees.EQ, missing=tracks) for v in next(members)]
         if not chain:  # nothing is a member
             chain = [table.add(feature, np.nan, trees.EQ, missing=tracks)]
         for one, following in itertools.pairwise(chain):
             table.no[one] = following
         places.append(chain[0])
         ends.append(chain)
-    for at, chain in enumerate(ends):
-        for side, column in (("true", table.yes), ("false", table.no)):
-            child = node.attr(f"nodes_{side}nodeids")[at]
-            is_leaf = node.attr(f"nodes_{side}leafs")[at]
+    for side, column in (("true", table.yes), ("false", table.no)):
+        children, are_leaves = node.attr(f"nodes_{side}nodeids"), node.attr(f"nodes_{side}leafs")
+        for child, is_leaf, chain in zip(children, are_leaves, ends, strict=True):
             target = -1 - child if is_leaf else places[child]
             for one in chain if side == "true" else chain[-1:]:
                 column[one] = target
