@@ -452,10 +452,6 @@ class Records:
             records._lost(error)
             return records
 
-    @property
-    def is_on_disk(self) -> bool:
-        return self._disk is not None and not self.notes
-
     def add(self, key: TaskKey, *trials: Trial) -> None:
         self._memory.add(key, *trials)
         self._write(lambda disk: disk.add(key, *trials))

@@ -32,6 +32,8 @@ class Task:
     place: int = 0  # in its group
     flops: int = 0  # of all its calls
     size_bytes: int = 0
+    hints: Callable[[], Sequence[tuple[str, str]]] = field(default=tuple, compare=False)
+    """Spaces and choices to try first: what is likely to be better than the default."""
 
     @cached_property
     def spaces(self) -> tuple[TuneSpace, ...]:

@@ -131,11 +131,6 @@ class Config:
     chosen: Mapping[str, int] | None = None  # None while decisions are being learned
     asked: list[str] = field(default_factory=list)
 
-    @property
-    def is_collecting(self) -> bool:
-        """Whether this run is only there to learn the decisions."""
-        return self.chosen is None
-
     def define_split(
         self,
         name: str,

@@ -165,11 +165,11 @@ class _State:
     progress: Progress
     spaces: list[_Open] | None = None  # None: not opened yet
     chosen: dict[str, str] = field(default_factory=dict)  # the incumbent: what is not the default
-    hints: list[tuple[str, str]] = field(default_factory=list)  # what won elsewhere
+    hints: list[tuple[str, str]] = field(default_factory=list)  # the task's, what won elsewhere
 
     def candidates(self, count: int) -> list[tuple[_Open, str]]:
-        """Choices to try: what won at other sizes or in kernels alike, else of the space with the
-        most to hope for."""
+        """Choices to try: what rules would decide, what won at other sizes or in kernels alike,
+        else of the space with the most to hope for."""
         spaces = self.spaces or []
         hints, self.hints = self.hints[:count], self.hints[count:]
         hinted = [
@@ -259,6 +259,7 @@ class Tuner:
             made.learn(made.default, task.baseline_ns)
             made.refit()
             state.spaces.append(made)
+        state.hints = [*task.hints(), *state.hints]
         return state.spaces
 
     # ------------------------------------------------------------------ the whole

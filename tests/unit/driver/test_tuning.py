@@ -31,6 +31,7 @@ from tilewright.driver.tuning.spots import Kernels
 from tilewright.driver.tuning.table import Built, built
 from tilewright.driver.tuning.tuning import (
     Settings,
+    _decided,
     local_laboratory,
     spaces_of,
     tune_model,
@@ -516,6 +517,18 @@ def test_sizes_that_are_told_apart_are_tuned_on_their_own(open_net, open_matmul)
     alone = Kernels(graph, SETTING, {"n": 32})
     assert alone.spots(name) == [(name, ALL)]
     assert alone.key((name, ALL)) == task_key(open_matmul)
+
+
+def test_what_rules_decide_at_a_size_is_a_hint_for_it(open_net, open_matmul):
+    """A kernel of dynamic sizes is planned for some of them: others have other plans."""
+    graph = optimize(load_graph(open_net), SETTING.target, Options(threads=2))
+    kernels = Kernels(graph, SETTING, {"n": [1, 512]})
+    name = open_matmul.name
+    fixed = [kernels.fixed((name, at)) for at in (0, 1)]
+    assert [each.source.params[0].tensor.shape[0].value for each in fixed] == [1, 512]
+    few, many = (dict(_decided(kernels, (name, at))) for at in (0, 1))
+    assert few.keys() == many.keys()
+    assert few != many
 
 
 @pytest.mark.slow

@@ -311,6 +311,18 @@ def test_what_won_at_one_size_is_tried_at_the_others():
     assert first == second
 
 
+def test_hints_of_a_task_are_tried_first_where_they_are_new():
+    made = task()
+    (grid,) = made.spaces
+    default = grid.choice(grid.default(), 0)
+    hints = [("y", default), ("y", "grid 6 2 4"), ("z", "grid 6 2 4")]
+    made = replace(made, hints=lambda: hints)
+    tuner = Tuner([made], FakeLab([made], noise=0.0), Records.open(None), Budget(minutes=1.0))
+    (state,) = tuner._states
+    (space,) = tuner._opened(state)
+    assert state.candidates(4) == [(space, "grid 6 2 4")]
+
+
 def test_what_won_is_tried_in_kernels_alike_and_in_no_others():
     tasks = [replace(each, label=label) for each, label in zip(several(3), "aab", strict=True)]
     lab = FakeLab(tasks, noise=0.0)

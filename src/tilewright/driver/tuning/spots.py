@@ -5,17 +5,19 @@ A task is named as its kernel; one for a set of sizes has the number of the set 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.base.target import CUDA
-from tilewright.driver.kernels import KernelSetting
-from tilewright.driver.lowering import PlannedCall, planned_calls
+from tilewright.driver.kernels import Job, KernelSetting
+from tilewright.driver.lowering import planned_calls
 from tilewright.driver.tuning.inputs import Sizes, size_sets
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.running import ALL, DEFAULT_SIZE, Spot
-from tilewright.graph.ir import Module
-from tilewright.sym import evaluate, free_vars
+from tilewright.graph.ir import Graph, Module
+from tilewright.graph.visit import Edit
+from tilewright.lower.graph import sizes_of
+from tilewright.sym import const, evaluate, free_vars
 from tilewright.tune.lab import Candidate
 from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.variants import split, winner_of
@@ -40,13 +42,16 @@ class Kernels:
     def __init__(self, module: Module, setting: KernelSetting, sizes: Sizes) -> None:
         calls, self.jobs = planned_calls(module, setting)
         self.sets = size_sets(module.main.params, sizes, DEFAULT_SIZE)
-        self._pivots = {name: self._pivot(name, calls) for name in self.jobs}
+        self._given = {
+            name: [call.sizes for call in calls if call.kernel == name] for name in self.jobs
+        }
+        self._pivots = {name: self._pivot(name) for name in self.jobs}
 
-    def _pivot(self, name: str, calls: Sequence[PlannedCall]) -> tuple[int, list[int]] | None:
+    def _pivot(self, name: str) -> tuple[int, list[int]] | None:
         """Which of a kernel's sizes tells the sets apart, and where; None where none does."""
         if self.jobs[name].setting.target.kind == CUDA:
             return None  # its host program calls one kernel for all sizes
-        given = [call.sizes for call in calls if call.kernel == name]
+        given = self._given[name]
         known = {size for each in self.sets for size in each}
         if len(self.sets) < 2 or any(set(free_vars(*each)) - known for each in given):
             return None
@@ -62,6 +67,15 @@ class Kernels:
         if self._pivots[name] is None:
             return [(name, ALL)]
         return [(name, at) for at in range(len(self.sets))]
+
+    def fixed(self, spot: Spot) -> Job:
+        """A kernel whose sizes are known to be those that its first call has in a set."""
+        name, at = spot
+        job = self.jobs[name]
+        assert isinstance(job.source, Graph)
+        given = [const(int(evaluate(each, self.sets[at]))) for each in self._given[name][0]]
+        sizes = dict(zip(sizes_of(job.source), given, strict=True))
+        return replace(job, source=Edit(sizes=sizes).body(job.source))
 
     def key(self, spot: Spot) -> TaskKey:
         """What is remembered of a kernel, or of a kernel at some sizes."""

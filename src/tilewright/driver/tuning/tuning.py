@@ -16,7 +16,7 @@ from functools import partial
 from tilewright.base.errors import UserError
 from tilewright.base.target import CPU, CUDA, Target
 from tilewright.codegen.build import can_run
-from tilewright.driver.kernel_code import function_of
+from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import (
     BLAS,
     Job,
@@ -40,7 +40,7 @@ from tilewright.driver.tuning.lab import (
 from tilewright.driver.tuning.messages import Open
 from tilewright.driver.tuning.records import task_key
 from tilewright.driver.tuning.roofline import element_of, floor_ns
-from tilewright.driver.tuning.running import ALL, WHOLE, Measured
+from tilewright.driver.tuning.running import ALL, WHOLE, Measured, Spot
 from tilewright.driver.tuning.spots import Kernels, task_of
 from tilewright.driver.tuning.table import Built
 from tilewright.graph.ir import Graph, Module
@@ -54,7 +54,7 @@ from tilewright.tune.database import Records
 from tilewright.tune.fleet import Fleet
 from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate, Lab, Task
-from tilewright.tune.plans import RuleSpace
+from tilewright.tune.plans import RuleSpace, choice_text
 from tilewright.tune.process import Limits
 from tilewright.tune.sketch import SKETCH, SketchSpace
 from tilewright.tune.space import TuneSpace
@@ -297,9 +297,17 @@ def _tasks(
                     at,
                     sum(each.flops for each in here) // len(sets),
                     sum(each.size_bytes for each in here) // len(sets),
+                    tuple if at == ALL else partial(_decided, kernels, (name, at)),
                 )
             )
     yield from sorted(found, key=lambda task: -task.weight * task.baseline_ns)
+
+
+def _decided(kernels: Kernels, spot: Spot) -> list[tuple[str, str]]:
+    """What rules decide about a kernel where a set of sizes is known: blocks and choices."""
+    job = kernels.fixed(spot)
+    made = schedule_job(job, function_of(job))
+    return [(each.block, choice_text(each.choice)) for each in made.decisions]
 
 
 def spaces_of(job: Job, *, sketches: bool = True) -> tuple[TuneSpace, ...]:

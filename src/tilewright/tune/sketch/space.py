@@ -133,12 +133,6 @@ class SketchSpace(GridSpace):
         )
         return float(sum(decision.predicted_ns for decision in made.decisions))
 
-    def best_estimate(self, count: int, seed: int = 0) -> Points:
-        """Of many points at random, those that the machine model prices lowest, best first."""
-        drawn = self.sample(max(4096, 16 * count), np.random.default_rng(seed))
-        order = np.argsort(self.estimate(drawn), kind="stable")
-        return drawn[order[:count]]
-
     def schedule(self, choice: str) -> Schedule:
         """The schedule that the text of a point stands for."""
         row = self.point(choice)
