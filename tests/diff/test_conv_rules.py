@@ -10,6 +10,9 @@ from tilewright import graph, sym
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import default_schedule, schedule
 from tilewright.tensor.constants import Given, split_constant_blocks
+from tilewright.tensor.ir import For
+from tilewright.tensor.passes.tails import is_marked
+from tilewright.tensor.visit import walk
 
 EPILOGUES = {
     "": "%q = relu(%y)",
@@ -163,6 +166,44 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
         "threads": pick.choice([1, 2]),
     }
     check(conf, seed, tw.build, loose=10)
+
+
+@pytest.mark.parametrize(
+    ("rule", "attributes"),
+    [
+        ("depthwise", {"groups": 32}),
+        ("grouped", {"groups": 8}),
+        ("winograd", {"winograd": 2}),
+        ("conv", {}),
+    ],
+)
+def test_rows_of_any_length_have_code_for_whatever_is_left_over(rule, attributes):
+    """Positions that may not exist would each be a branch: in sums, and where padding is read."""
+    conf = {
+        "batch": 1,
+        "channels": 32,
+        "out": 32,
+        "kernel": [3, 3],
+        "attributes": {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), **attributes},
+        "epilogue": "swish",
+        "bias": True,
+        "dynamic": "size",
+        "constant": True,
+        "threads": 1,
+    }
+    module = module_of(conf | {"size": [5, 5]})
+    made = schedule(lower_graph(module.main, "kernel"), "cpu", constants=("w", "b"))
+    assert rule in [each.rule for each in made.decisions]
+    split = split_constant_blocks(made.schedule.function)
+    built = {id(fn): tw.build(fn) for fn in (split.packer, split.kernel) if fn is not None}
+    assert any(isinstance(stmt, For) and is_marked(stmt) for stmt in walk(split.kernel.body))
+    for width in range(1, 20):
+        given = conf | {"size": [5, width]}
+        arrays, _ = arrays_of(module, given, width)
+        (wanted,) = graph.interpret(module, *arrays)
+        found = np.full_like(wanted, np.nan)
+        run_kernel(lambda fn: built[id(fn)], split, arrays, [found], [5, width])
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
 
 
 def of_windows(channels, tile, strides=(1, 1)):

@@ -33,7 +33,7 @@ from tilewright.rules.cpu.dot_model import (
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import ceil_div, most_vectors
 from tilewright.rules.cpu.gemm_schedule import inline_crop
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, attempt, block_of, nest_of
+from tilewright.rules.match.nest import attempt, block_of, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, tile_sizes, unit
@@ -107,7 +107,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
         found,
         next(dot for dot in dots if inner % dot.steps == 0),
         found.size(found.batch) or 1,
-        tuple(found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial),
+        tuple(found.positions(at) for at in found.out_spatial),
         channels,
         total // channels,
         inner,

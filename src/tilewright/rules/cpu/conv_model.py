@@ -57,15 +57,14 @@ def tile_cycles(
     )
     if extents is None:
         extents = np.array(problem.extents)
-    full, rest = extents // tiles, extents % tiles
     cycles = np.zeros(len(nr))
     # A step ends with a branch beside its multiply-adds, the sum with one that is not foreseen.
     turn, around = 1 / machine.fma_latency_cycles, machine.branch_miss_cycles
-    for ends in itertools.product((False, True), repeat=tiles.shape[1]):
-        if not np.any(np.all(np.where(ends, rest, full), axis=1)):
-            continue
-        count = np.prod(np.where(ends, rest > 0, full), axis=1)
-        positions = np.prod(np.where(ends, rest, tiles), axis=1)
+    dynamic = (False, *problem.is_dynamic)
+    axes = [_pieces(extents.T[at], tiles[:, at], each) for at, each in enumerate(dynamic)]
+    for pieces in itertools.product(*axes):
+        count = math.prod(piece[0] for piece in pieces)
+        positions = math.prod(piece[1] for piece in pieces)
         for vectors, repeated in (
             (nr, problem.vectors // nr),
             (problem.vectors % nr, problem.vectors % nr > 0),
@@ -81,16 +80,30 @@ def tile_cycles(
         is_whole = np.all(tiles == extents, axis=1) & (not any(problem.is_dynamic))
         rate = np.where(is_whole, machine.memory_bytes_per_cycle, machine.scattered_bytes_per_cycle)
         cycles = np.maximum(cycles, weights / rate)
-    guarded = np.array([0, *problem.is_dynamic])
-    share = 1 + guarded_times(machine) * np.sum(guarded * (tiles - 1) / 2 / extents, axis=1)
-    tails = np.sum(rest > 0, axis=1) + (problem.vectors % nr > 0)
-    found: Column = cycles * share * (1 + TIE_SHARE * tails)
+    tails = np.sum(np.where(dynamic, tiles > 1, extents % tiles > 0), axis=1)
+    found: Column = cycles * (1 + TIE_SHARE * (tails + (problem.vectors % nr > 0)))
     return found
 
 
+def _pieces(extent: Any, tile: Column, is_dynamic: bool) -> list[tuple[Column, Column]]:
+    """Tiles along an axis, how many and of which extent: whole ones, and what is left over.
+
+    Of a dynamic axis anything may be left over, each with code of its own: all of it counts alike,
+    so that no plan is fitted to the extent that is assumed.
+    """
+    if not is_dynamic:
+        pieces = [(extent // tile, tile), (extent % tile > 0, extent % tile)]
+    else:
+        pieces = [(np.maximum(0, extent - (tile - 1) / 2) / tile, tile)]
+        for left in range(1, int(tile.max())):
+            pieces.append((np.where(left < tile, 1 / tile, 0), np.full_like(tile, left)))
+    return [piece for piece in pieces if np.any(piece[0] * piece[1])]
+
+
 def guarded_times(machine: Machine) -> float:
-    """How many times as long positions take that may not exist: no other overlaps with them."""
-    return machine.fma_latency_cycles / machine.fma_per_cycle
+    """How many more times as long positions take that may not exist: each of their operations is
+    behind a branch, and waits for the one before."""
+    return machine.fma_latency_cycles
 
 
 def is_register_tile(problem: Problem, nr: Any, positions: Any, target: Target) -> Any:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_model import Problem
 from tilewright.rules.cpu.gemm_model import ceil_div
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL
 from tilewright.rules.match.windows import Convolution
 from tilewright.rules.space import unit
 
@@ -59,7 +58,7 @@ class Sizes:
             return None
         if found.out_channels_per_group:
             lanes = _divisor(channels, lanes)
-        spatial = tuple(found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial)
+        spatial = tuple(found.positions(at) for at in found.out_spatial)
         dynamic = tuple(found.size(at) is None for at in found.out_spatial)
         problems = {
             side: Problem(

@@ -1,13 +1,12 @@
 """Depthwise convolution, channels last: tiles of windows, weights as [vector, kernel, lane].
 
 Padding is a condition on kernel positions; lowering splits the borders from the inside of the
-image, where there is none. Where kernels are so long that no tile is surely inside, a padded copy
-is made before.
+image, where there is none. Where kernels are so long that no tile is surely inside, or rows of
+dynamic length have few tiles that are, a padded copy is made before.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,15 +15,18 @@ import numpy as np
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_model import guarded_times
 from tilewright.rules.cpu.conv_schedule import padding_of
-from tilewright.rules.cpu.gemm_model import NONE, ceil_div
+from tilewright.rules.cpu.gemm_model import NONE
 from tilewright.rules.cpu.windows_tile import (
     WindowsPlan,
+    copied_cycles,
+    guarded_tiles,
     lanes_of,
     tile_windows,
+    tiles_along,
     windows_cost,
     windows_space,
 )
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, block_of, nest_of
+from tilewright.rules.match.nest import block_of, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Columns, Cost, Space, unit
@@ -61,13 +63,13 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     is_copied, stride = c["copy_padding"] == 1, found.strides[-1]
     reach = ((found.size(found.kernel_spatial[-1]) or 1) - 1) * found.dilations[-1]
     is_guarded = (reach > (c["positions"] + 1) * stride) & ~is_copied & found.is_padded
-    sizes = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
-    vectors = ceil_div(found.assumed(found.out_channels, DYNAMIC_SPATIAL), lanes_of(found, context))
-    pixels = found.assumed(found.batch, 1) * math.prod(sizes) * math.prod(found.strides)
-    moved = 2 * pixels * vectors * context.target.vector_bytes / machine.l2.bytes_per_cycle
+    tiles = tiles_along(found, c["positions"])
+    share = np.where(is_copied | (not found.is_padded), 0, guarded_tiles(found, tiles, machine))
+    share = np.where(is_guarded, guarded_times(machine), share / tiles)
+    moved = copied_cycles(found, found.nest.guess(found.out_channels), context)
     threads = np.where(c["parallel"] == NONE, 1, context.threads)
     return Cost.of(
-        compute=terms["compute"] * (1 + guarded_times(machine) * is_guarded),
+        compute=terms["compute"] * (1 + share),
         memory=terms["memory"] + is_copied * moved / threads,
         wake=terms["wake"] * (1 + is_copied),
     )

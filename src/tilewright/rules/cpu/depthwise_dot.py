@@ -25,7 +25,7 @@ from tilewright.rules.cpu.depthwise import pack_weights
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import NONE, ceil_div, chain_cycles
 from tilewright.rules.cpu.windows_tile import MAX_POSITIONS, ROWS, moved_cycles, shares
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, fused, nest_of
+from tilewright.rules.match.nest import fused, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
@@ -131,7 +131,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         chain_cycles(problem.across * problem.groups, sums + loads, machine),
     )
     tile = tile + loads / machine.loads_per_cycle
-    *rows, last = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
+    *rows, last = [found.positions(at) for at in found.out_spatial]
     lines = found.assumed(found.batch, 1) * math.prod(rows)
     tiles, parts = ceil_div(last, positions), problem.channels // (vectors * dot.lanes)
     share = shares(c["parallel"], lines, tiles, context)

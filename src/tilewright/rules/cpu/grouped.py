@@ -10,29 +10,30 @@
 What a lane multiplies is the channel c of its own group. Those of several groups lie in one vector
 of the image, which is loaded once for all windows that see it and shuffled for each c; that of one
 group is a number that all lanes read. A line of the image is read for all of its groups at a time,
-and so is padding a condition on kernel positions.
+and so is padding a condition on kernel positions; but of rows of dynamic length, whose borders are
+not known, it may be written beforehand.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu.conv_model import guarded_times
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.depthwise import by_vectors, pack_weights
 from tilewright.rules.cpu.epilogue import fuse_epilogue
-from tilewright.rules.cpu.gemm_model import NONE, ceil_div, chain_cycles
-from tilewright.rules.cpu.windows_tile import ROWS
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, fused, nest_of
+from tilewright.rules.cpu.gemm_model import MAX_TAILS, NONE, ceil_div, chain_cycles
+from tilewright.rules.cpu.windows_tile import ROWS, copied_cycles, guarded_tiles, tiles_along
+from tilewright.rules.match.nest import fused, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 VECTORS = "vectors"  # what threads share out, beside rows
@@ -45,6 +46,7 @@ class GroupedPlan:
     groups: int = unit("groups", "of channels side by side in a vector")
     positions: int = unit("output positions", "of a tile along the last axis")
     parallel: str = unit("loops", "that threads share out: rows, or tiles and vectors of them, too")
+    copy_padding: bool = unit("flag", "padding is written beforehand, and no condition")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
@@ -55,7 +57,9 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
     dtypes = {load.buffer.dtype for load in (found.x, found.w)}
     is_plain = dtypes == {found.nest.block.writes[0].buffer.dtype}
     sizes = (found.size(found.out_channels), found.size(found.in_channels), found.depth)
-    return found if is_plain and None not in sizes else None
+    if not is_plain or None in sizes:
+        return None
+    return replace(found, is_padded=padding_of(sch, found) is not None)
 
 
 def plans(found: Convolution, context: RuleContext) -> Space[GroupedPlan] | None:
@@ -63,8 +67,8 @@ def plans(found: Convolution, context: RuleContext) -> Space[GroupedPlan] | None
     target, inner = context.target, found.size(found.in_channels) or 1
     beside = _groups_beside(found, target.lanes(found.nest.block.writes[0].buffer.dtype.bits))
     kernel = found.size(found.kernel_spatial[-1]) or 1
-    total = found.size(found.out_spatial[-1]) or DYNAMIC_SPATIAL
-    most = min(total, target.vector_registers)
+    total = found.size(found.out_spatial[-1])
+    most = min(total or MAX_TAILS, target.vector_registers)
 
     def held(positions: Any, groups: Any) -> Any:
         """Registers: sums, weights, and what windows see of the image, shuffled for each c."""
@@ -85,6 +89,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[GroupedPlan] | None
             "groups": (beside,),
             "positions": tuple(range(1, most + 1)),
             "parallel": (NONE,) if context.threads == 1 else (NONE, ROWS, VECTORS),
+            "copy_padding": (0, 1) if found.is_padded and total is None else (0,),
         },
         legal,
     )
@@ -109,7 +114,7 @@ def _lanes(found: Convolution, groups: int, context: RuleContext) -> int:
 def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last: operations, loads, and what comes from L2."""
     machine, positions = context.target.machine, c["positions"]
-    *rows, last = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
+    *rows, last = [found.positions(at) for at in found.out_spatial]
     lanes = _lanes(found, int(c["groups"].max(initial=1)), context)
     vectors = (found.size(found.out_channels) or 1) // lanes
     inner = found.size(found.in_channels) or 1
@@ -124,17 +129,17 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     tile = np.maximum(tile, chain_cycles(steps * width, sums + shuffles + loads, machine))
     tile = tile + math.prod(others) * LOOP_CYCLES
     lines = found.assumed(found.batch, 1) * math.prod(rows)
-    tiles = ceil_div(last, positions)
-    is_dynamic = found.size(found.out_spatial[-1]) is None
-    guarded = guarded_times(machine) * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
+    tiles, is_copied = tiles_along(found, positions), c["copy_padding"] == 1
+    guarded = guarded_tiles(found, tiles, machine) * (found.is_padded & ~is_copied)
+    copied = copied_cycles(found, vectors * lanes, context)
     item = found.x.buffer.dtype.size_bytes
     moved = item * (1 + math.prod(found.strides)) * lines * last * vectors * lanes
-    units = np.where(c["parallel"] == ROWS, lines, lines * tiles * vectors)
+    units = np.where(c["parallel"] == ROWS, lines, lines * ceil_div(last, positions) * vectors)
     share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, context.threads) / units)
     return Cost.of(
-        compute=lines * tiles * vectors * tile * (1 + guarded) * share,
-        memory=2 * moved / machine.l2.bytes_per_cycle * share,
-        wake=(c["parallel"] != NONE) * machine.wake_cycles,
+        compute=lines * (tiles + guarded) * vectors * tile * share,
+        memory=(2 * moved / machine.l2.bytes_per_cycle + is_copied * copied) * share,
+        wake=(c["parallel"] != NONE) * machine.wake_cycles * (1 + is_copied),
     )
 
 
@@ -143,7 +148,7 @@ def apply(
 ) -> tuple[BlockRef, ...]:
     block, lanes = BlockRef(found.nest.name), _lanes(found, plan.groups, context)
     padding = padding_of(sch, found)
-    if padding is not None:
+    if padding is not None and not plan.copy_padding:
         sch.compute_inline(padding)
     packed = pack_weights(sch, found, by_vectors(found, lanes), context)
     loops = sch.get_loops(block)
@@ -160,6 +165,8 @@ def apply(
     sch.vectorize(lane)
     done = fuse_epilogue(sch, block, vector, lanes, lanes)
     sch.decompose_reduction(block, [*others, inner][0])
+    if found.size(last) is None:
+        sch.annotate(tile, TAILS, True)
     if plan.parallel != NONE:
         shared = outer if plan.parallel == ROWS else [*outer, tile, vector]
         sch.parallel(fused(sch, shared))

@@ -25,7 +25,7 @@ from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import NONE, ceil_div, chain_cycles
 from tilewright.rules.cpu.vectorize import FEW_ELEMENTS
 from tilewright.rules.cpu.windows_tile import ROWS
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, nest_of
+from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Windows, pool_planes
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
@@ -79,7 +79,7 @@ def _can_separate(found: Windows) -> bool:
 
 def plans(found: Windows, context: RuleContext) -> Space[PoolRowsPlan]:
     rows, columns = _kernel(found)
-    width = found.assumed(found.out_spatial[-1], DYNAMIC_SPATIAL)
+    width = found.positions(found.out_spatial[-1])
     body, registers = context.target.machine.loop_body_instructions, context.target.vector_registers
 
     def legal(c: Columns) -> Column:
@@ -109,8 +109,8 @@ def cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last: loads and operations of both steps, or of one."""
     machine, lanes, vectors = context.target.machine, c["lanes"], c["vectors"]
     (rows, columns), stride = _kernel(found), found.strides[-1]
-    *outer, width = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
-    planes = found.assumed(found.batch, 1) * found.assumed(found.out_channels, DYNAMIC_SPATIAL)
+    *outer, width = [found.positions(at) for at in found.out_spatial]
+    planes = found.assumed(found.batch, 1) * found.nest.guess(found.out_channels)
     is_dynamic = found.size(found.out_spatial[-1]) is None
     is_masked = context.target.masks_loads(found.x.buffer.dtype.bits)
     reach = (width - 1) * stride + (columns - 1) * found.dilations[-1] + 1

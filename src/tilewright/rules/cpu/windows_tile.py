@@ -17,13 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.base.dtype import I8, I32
+from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_model import guarded_times
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import MAX_TAILS, NONE, ceil_div, chain_cycles
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, fused
+from tilewright.rules.match.nest import fused
 from tilewright.rules.match.windows import Windows
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 MAX_POSITIONS = MAX_TAILS  # of a tile: more neighbours share little more
@@ -88,8 +90,8 @@ def windows_space(found: Windows, context: RuleContext) -> Space[WindowsPlan]:
 def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     """Cycles of the thread that finishes last: operations, loads, and what comes from L2."""
     machine, lanes, positions = context.target.machine, lanes_of(found, context), c["positions"]
-    *rows, last = [found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial]
-    vectors = ceil_div(found.assumed(found.out_channels, DYNAMIC_SPATIAL), lanes)
+    *rows, last = [found.positions(at) for at in found.out_spatial]
+    vectors = ceil_div(found.nest.guess(found.out_channels), lanes)
     kernel = [found.size(at) or 1 for at in found.kernel_spatial]
     others = math.prod(kernel[:-1])
     depth = others * kernel[-1]
@@ -108,21 +110,43 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     tile = np.maximum(tile, chain_cycles(depth, sums + loads, machine))
     tile = tile + others * np.where(c["unroll_kernel"] == 1, 1, kernel[-1])
     lines = found.assumed(found.batch, 1) * math.prod(rows)
-    tiles = ceil_div(last, positions)
-    is_dynamic = found.size(found.out_spatial[-1]) is None
-    guarded = guarded_times(machine) * (positions - 1) / 2 / DYNAMIC_SPATIAL if is_dynamic else 0.0
-    work = lines * tiles * vectors * tile * (1 + guarded)
+    tiles = tiles_along(found, positions)
+    work = lines * tiles * vectors * tile
     memory = moved_cycles(found, vectors * lanes, context)
-    share = shares(c["parallel"], lines, tiles, context)
+    share = shares(c["parallel"], lines, ceil_div(last, positions), context)
     wakes = np.where(c["parallel"] == TILES, lines, 1) * (c["parallel"] != NONE)
     return Cost.of(compute=work * share, memory=memory * share, wake=wakes * machine.wake_cycles)
+
+
+def tiles_along(found: Windows, positions: Column) -> Column:
+    """How many tiles a row has; of a dynamic one, any number of positions may be left over."""
+    last = found.out_spatial[-1]
+    extent = found.positions(last)
+    tiles: Column = ceil_div(extent, positions)
+    return (extent + (positions - 1) / 2) / positions if found.size(last) is None else tiles
+
+
+def guarded_tiles(found: Windows, tiles: Column, machine: Machine) -> Column:
+    """How many tiles' time conditions on the padding of a dynamic row cost: the first and the last
+    ask for every position whether it exists."""
+    guarded: Column = guarded_times(machine) * np.minimum(tiles, 2)
+    return guarded if found.size(found.out_spatial[-1]) is None else np.zeros_like(guarded)
+
+
+def copied_cycles(found: Windows, channels: int, context: RuleContext) -> float:
+    """Of a padded copy of the image."""
+    target = context.target
+    sizes = [found.positions(at) for at in found.out_spatial]
+    pixels = found.assumed(found.batch, 1) * math.prod(sizes) * math.prod(found.strides)
+    vectors = ceil_div(channels, target.lanes(found.x.buffer.dtype.bits))
+    return float(2 * pixels * vectors * target.vector_bytes / target.machine.l2.bytes_per_cycle)
 
 
 def moved_cycles(found: Windows, channels: int, context: RuleContext) -> float:
     """The image and the results on their way through L2, as wide as sums."""
     target = context.target
     pixels = found.assumed(found.batch, 1) * math.prod(
-        found.assumed(at, DYNAMIC_SPATIAL) for at in found.out_spatial
+        found.positions(at) for at in found.out_spatial
     )
     vectors = channels // (target.lanes(_sum_bits(found)) * vectors_of(found, context))
     moved = target.vector_bytes * (1 + math.prod(found.strides)) * pixels * vectors
@@ -159,6 +183,8 @@ def tile_windows(
         sch.unroll(kernel[-1])
     done = fuse_epilogue(sch, block, vector, lanes, lanes)
     sch.decompose_reduction(block, kernel[0])
+    if found.size(last) is None:
+        sch.annotate(tile, TAILS, True)
     if plan.parallel != NONE:
         sch.parallel(fused(sch, outer) if plan.parallel == ROWS else tile)
     return done

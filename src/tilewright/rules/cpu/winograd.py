@@ -26,22 +26,25 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.conv_model import Problem, tile_cycles
 from tilewright.rules.cpu.gemm_model import (
+    MAX_TAILS,
     NONE,
     ceil_div,
     fits_registers,
     is_unrollable,
+    load_share,
     most_vectors,
     near_unroll_candidates,
     shortest_part,
 )
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, attempt, block_of
+from tilewright.rules.match.nest import attempt, block_of
 from tilewright.rules.match.winograd import Parts, followed, is_constant, number, parts_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.passes.cut_sums import PART_TERMS
+from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 BLOCKS, PANELS = "blocks", "panels"  # what threads share out
@@ -84,15 +87,14 @@ class Sizes:
         dtype = product.block.writes[0].buffer.dtype
         lanes = context.target.lanes(dtype.bits)
         *_, tall, wide, out = product.spatial
-        tiles = ceil_div(DYNAMIC_SPATIAL, parts.tile)
-        vectors = ceil_div(product.assumed(out, DYNAMIC_SPATIAL), lanes)
+        vectors = ceil_div(product.guess(out), lanes)
         return Sizes(
             side=parts.size,
             batch=product.assumed(2, 1),
-            tall=product.assumed(tall, tiles),
-            wide=product.assumed(wide, tiles),
+            tall=product.positions(tall),
+            wide=product.positions(wide),
             vectors=vectors,
-            depth=product.assumed(product.reduce[0], DYNAMIC_SPATIAL),
+            depth=product.guess(product.reduce[0]),
             lanes=lanes,
             item_bytes=dtype.size_bytes,
             is_dynamic=product.is_dynamic((tall, wide)),
@@ -105,6 +107,10 @@ class Sizes:
     def row_bytes(self) -> int:
         """Transformed inputs and results of one row of tiles."""
         return self.side**2 * self.wide * (self.depth + 2 * self.lanes) * self.item_bytes
+
+    def block_bytes(self, rows: Column) -> Column:
+        """Of rows of tiles, as L2 shall hold them: of an image of any size, twice as wide, too."""
+        return rows * self.row_bytes() * (1 + self.is_dynamic)
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
@@ -121,11 +127,14 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
     is_single = parts.product.extent(2) is ONE
     known = number(parts.product.extent(parts.product.reduce[0]), unknown=1)
     registers = target.vector_registers
+    most = MAX_TAILS if size.is_dynamic else registers - 2
 
     def legal(c: Columns) -> Column:
         positions = c["tile_rows"] * c["tile_columns"]
         legal: Column = fits_registers(positions, c["nr"], target)
         legal &= c["tile_rows"] <= c["rows"]
+        # Beside tiles of every number of columns there is no code for a last panel that is smaller.
+        legal &= (size.vectors % c["nr"] == 0) | (not size.is_dynamic)
         # Of a block whose rows register tiles do not divide, the last would reach into the next.
         whole = (c["rows"] == size.tall) & (not size.is_dynamic)
         legal &= (c["rows"] % c["tile_rows"] == 0) | whole
@@ -145,7 +154,7 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
             "nr": tuple(range(1, min(size.vectors, most_vectors(target)) + 1)),
             "rows": tuple(range(size.tall, 0, -1)),
             "tile_rows": tuple(range(1, max(1, min(size.tall, registers // size.wide)) + 1)),
-            "tile_columns": tuple(range(1, min(size.wide, target.vector_registers - 2) + 1)),
+            "tile_columns": tuple(range(1, min(size.wide, most) + 1)),
             "parallel": (NONE,) if context.threads == 1 else (NONE, BLOCKS, PANELS),
             "once": (0, 1),
             "k_unroll": near_unroll_candidates(target.machine),
@@ -180,7 +189,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     products = size.side**2 * size.batch * blocks * products
     is_far = exceeds(size, context.target)
     room = machine.l2.passing_bytes + (machine.l2.kept_bytes if is_far else 0)
-    outgrown = (rows > 1) & (rows * size.row_bytes() > room)
+    outgrown = (rows > 1) & (size.block_bytes(rows) > room)
     images = size.batch * size.tall * size.row_bytes()
     again = np.where(c["once"] == 1, 1, size.batch * blocks) * size.weights_bytes * is_far
     rate = np.where(
@@ -195,8 +204,10 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     pixels = (size.tall * (size.side - 2) + 2) * (size.wide * (size.side - 2) + 2)
     transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
     transforms += (LOOP_CYCLES + _pass_cycles(machine)) * pixels * deep  # padding
+    loads = load_share(c["tile_rows"] * c["tile_columns"], c["nr"], machine)
     return Cost.of(
         products=(np.maximum(products, again / rate) + TIE_SHARE * products) * share,
+        loads=products * loads * share,
         transforms=size.batch * transforms / np.where(c["parallel"] == NONE, 1, threads),
         images=np.where(outgrown, images / machine.scattered_bytes_per_cycle, 0) * share,
         moved=np.where(c["parallel"] == PANELS, images / machine.l2.bytes_per_cycle, 0),
@@ -308,6 +319,8 @@ def _product(
     for loop in (y, x, vector):
         sch.unroll(loop)
     sch.decompose_reduction(block, c)
+    if parts.product.is_dynamic(parts.product.spatial[-2:-1]):
+        sch.annotate(far_x, TAILS, True)
     near: LoopRef | None = None
     if plan.k_unroll > 1:
         c, near = unrolled_sum(sch, c, plan.k_unroll)

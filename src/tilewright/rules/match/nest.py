@@ -32,9 +32,9 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks, exprs, walk
 
-# What a dynamic extent counts as, in estimates: any (as in the graph), and those known to be
+# What is dynamic counts as, in estimates: any extent (as in the graph), and sizes known to be
 DYNAMIC_EXTENT = NOMINAL
-DYNAMIC_SPATIAL = 56  # output positions along an axis
+DYNAMIC_SPATIAL = 224  # positions of an image along an axis
 DYNAMIC_SEQUENCES = 4  # sequences that are worked on together
 
 
@@ -91,6 +91,13 @@ class Nest:
     def assumed(self, at: int, unknown: int) -> int:
         """The extent; of a dynamic one, what is likely in its range, or a number without any."""
         return assumed(self.extent(at), unknown, self.likely)
+
+    def positions(self, at: int) -> int:
+        """The extent of an axis of an image; of dynamic ones, layers that follow one another divide
+        the same size."""
+        extent = self.extent(at)
+        sizes = {size: self.likely.get(size, DYNAMIC_SPATIAL) for size in sym.free_vars(extent)}
+        return max(1, int(sym.evaluate(extent, sizes)))
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:

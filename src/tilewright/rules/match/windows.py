@@ -44,6 +44,10 @@ class Windows:
         """An extent, or what is assumed of a dynamic one."""
         return self.nest.assumed(at, unknown)
 
+    def positions(self, at: int) -> int:
+        """An extent of the image, or what is assumed of a dynamic one."""
+        return self.nest.positions(at)
+
     @property
     def depth(self) -> int | None:
         """Terms of a reduction, where their number is known."""

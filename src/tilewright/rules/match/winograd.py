@@ -16,7 +16,7 @@ from tilewright.graph.winograd import (
 )
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.epilogue import epilogue_blocks
-from tilewright.rules.match.nest import DYNAMIC_SPATIAL, Nest, attempt, block_of, nest_of
+from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, attempt, block_of, nest_of
 from tilewright.sym import Add, Const, Expr, Mul, Sub
 from tilewright.tensor.ir import Block, Load, annotation
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -54,7 +54,7 @@ class Parts:
         return any(load.index[-1] is summed for load in loads)
 
 
-def number(expr: Expr, unknown: int = DYNAMIC_SPATIAL) -> int:
+def number(expr: Expr, unknown: int = DYNAMIC_EXTENT) -> int:
     return int(expr.value) if isinstance(expr, Const) else unknown
 
 
