@@ -1,4 +1,4 @@
-"""Kernels at the same time: which, in which order, in memory of their own, with the same answers."""
+"""Kernels at the same time: which, in which order, in memory of their own, with equal answers."""
 
 from __future__ import annotations
 
