@@ -35,8 +35,8 @@ FEATURE, REDUCER = "wgmma", "online_softmax"
 KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
-# A length without a range: plans for long sequences lose little on short ones, but not the reverse.
-LONG = 16 * STREAMED_KEYS
+# Plans for long sequences lose little on short ones, but not the reverse.
+LONG = 16 * STREAMED_KEYS  # queries or keys, of a length without a range
 
 
 @dataclass(frozen=True)
