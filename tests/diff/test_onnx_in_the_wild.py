@@ -6,6 +6,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import tilewright as tw
 from tilewright.base.errors import UserError
+from tilewright.frontends.onnx import import_model
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> '
@@ -272,3 +273,25 @@ def test_valid_windows_may_be_rounded_up():
         y = MaxPool <kernel_shape = [3], strides = [2], auto_pad = "VALID", ceil_mode = 1> (x)
     }"""
     check(parsed(text), [ramp(1, 1, 6)])
+
+
+# ------------------------------------------------------------------ sizes known in part
+
+
+SIZES = """s = Shape <start = 0, end = 2> (x)
+    wanted = Cast <to = 7> (t)
+    to = Concat <axis = 0> (s, wanted)
+    y = Resize <mode = "linear"> (x, , , to)"""
+SCALES = """ones = Constant <value = float[2] {1.0, 1.0}> ()
+    by = Concat <axis = 0> (ones, t)
+    y = Resize <mode = "linear"> (x, , by)"""
+
+
+@pytest.mark.parametrize(("nodes", "calls"), [(SIZES, [(6, 9), (2, 3)]), (SCALES, [(1.5, 2.25)])])
+def test_batch_and_channels_are_not_resized(nodes, calls):
+    """What becomes of height and width is known only when the model runs."""
+    text = f"g (float[n, c, h, w] x, float[2] t) => (float[n, c, a, b] y) {{ {nodes} }}"
+    (resize,) = [node for node in import_model(parsed(text)).main.nodes if node.op == "resize"]
+    assert resize["axes"] == (2, 3)
+    assert resize.output.tensor.shape[:2] == resize.inputs[0].tensor.shape[:2]
+    check(parsed(text), *([ramp(2, 3, 4, 5), np.array(size, np.float32)] for size in calls))

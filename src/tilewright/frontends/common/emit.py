@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,25 @@ class Emitter:
         """The contents of an integer value, as expressions of sizes, if known."""
         ((contents,), _) = self.builder.contents.of((value,))
         return contents
+
+    def elements(self, value: Value) -> dict[int, Expr | float]:
+        """Of the elements of a list those that are known, by position, though others are not:
+        integers as expressions of sizes, numbers of other types as they are."""
+        made = next((node for node in reversed(self.builder.nodes) if value in node.outputs), None)
+        parts = made.inputs if made is not None and made.op == "concat" else (value,)
+        found: dict[int, Expr | float] = {}
+        at = 0
+        for part in parts:
+            assert part is not None
+            if part.tensor.static_shape is None:
+                break
+            (known,), (data,) = self.builder.contents.of((part,))
+            if known is not None:
+                found |= dict(enumerate(known, at))
+            elif data is not None:
+                found |= dict(enumerate(map(float, data.ravel()), at))
+            at += math.prod(part.tensor.static_shape)
+        return found
 
     def shape(self, value: Value) -> tuple[Expr, ...]:
         """The shape of a value; its rank must be known."""

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.frontends.onnx.rules.base import Context, Rule
 from tilewright.graph import Value
+from tilewright.sym import Expr
 
 
 def _present(node: Context, at: int) -> Value | None:
@@ -26,21 +28,49 @@ def _resize(node: Context) -> Value:
     coordinates = node.attr("coordinate_transformation_mode", "half_pixel")
     crop = coordinates == "tf_crop_and_resize"
     axes = tuple(axis % rank for axis in node.attr("axes", range(rank)))
+    policy = node.attr("keep_aspect_ratio_policy", "stretch")
+    scales, sizes = _present(node, 2), _present(node, 3)
+    if not crop and policy == "stretch":
+        axes, scales, sizes = _without_kept(node, axes, scales, sizes)
     return _emit(
         node,
         _present(node, 1) if crop else None,
-        _present(node, 2),
-        _present(node, 3),
+        scales,
+        sizes,
         axes=axes,
         coordinates=coordinates,
         nearest=node.attr("nearest_mode", "round_prefer_floor"),
         cubic_a=node.attr("cubic_coeff_a", -0.75),
         exclude_outside=bool(node.attr("exclude_outside", 0)),
         antialias=bool(node.attr("antialias", 0)),
-        policy=node.attr("keep_aspect_ratio_policy", "stretch"),
+        policy=policy,
         crop=crop,
         extrapolation=node.attr("extrapolation_value", 0.0),
     )
+
+
+def _without_kept(
+    node: Context, axes: tuple[int, ...], scales: Value | None, sizes: Value | None
+) -> tuple[tuple[int, ...], Value | None, Value | None]:
+    """Of scales or sizes that are known in part only, those that may change a dimension, and their
+    axes: batch and channels stay as they are whatever becomes of the others."""
+    told = sizes if scales is None else scales
+    if told is None or told in node.builder.known or told in node.builder.data:
+        return axes, scales, sizes
+    dims, known = node.dims(), node.elements(told)
+    kept = [dims[axis] if scales is None else 1.0 for axis in axes]
+    changed = [at for at, same in enumerate(kept) if not _is(known.get(at), same)]
+    if not changed or len(changed) == len(axes):
+        return axes, scales, sizes
+    left = node.emit("gather", told, node.constant(changed), axis=0)
+    rest = tuple(axes[at] for at in changed)
+    return (rest, None, left) if scales is None else (rest, left, sizes)
+
+
+def _is(element: Expr | float | None, wanted: Expr | float) -> bool:
+    if isinstance(element, Expr) and isinstance(wanted, Expr):
+        return sym.equal(element, wanted)
+    return isinstance(element, float) and element == wanted
 
 
 def _emit(
