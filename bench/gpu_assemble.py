@@ -42,7 +42,7 @@ COVERED = {
     "f16": NAMES,
     "bf16": VARIED,
     "tf32": VARIED,
-    BYTES: ("dqn", "mobilenet_v2"),
+    BYTES: ("dqn",),
 }
 TROUBLE = ("serialized", "setmaxnreg")  # words of warnings
 

@@ -578,8 +578,8 @@ class Emitter:
         if ramp is not None and isinstance(ramp[1], Const):
             base, stride = ramp[0], int(ramp[1].value)
             near, beyond = self._parts(base) if stride in (0, 1) else (base, 0)
-            index = self.index(near)
-            place = Place(memory, index, divisor(base), buffer.dtype, stride, beyond=beyond)
+            found = self.index(near)
+            place = Place(memory, found, divisor(base), buffer.dtype, stride, beyond=beyond)
             return place, lanes
         known = as_offsets(flat) if lanes > 1 else None
         if known is not None:

@@ -25,7 +25,7 @@ NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 def fits(expr: Expr, ranges: Context) -> bool:
     """Whether an integer is certainly one of 32 bits."""
     found = bounds(expr, ranges)
-    return _is_bounded(found) and found.lower in WORD and found.upper in WORD
+    return found == found.meet(WORD)
 
 
 def is_natural(expr: Expr, ranges: Context) -> bool:
