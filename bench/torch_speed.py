@@ -1,19 +1,20 @@
-"""How fast PyTorch models are: ours against eager and inductor, in turns.
+"""How fast PyTorch models are: ours against eager, inductor and OpenVINO, in turns.
 
     python bench/torch_speed.py [--sections models,cached,overhead,training,generation]
                                 [--filter REGEX] [--threads 1] [--seconds 1]
-                                [--peers eager,inductor,freezing,max-autotune]
+                                [--peers eager,inductor,freezing,max-autotune,openvino]
 
 Models of transformers with made-up weights, f32, batch 1. Each runs in a process of its own, peers
 and ours take turns within it. The time of the first call is told too, caches empty; `cached` tells
-it of a new process with caches full. Inductor needs a C++ compiler; where there is none it is left
-out and said so.
+it of a new process with caches full. Inductor needs a C++ compiler, OpenVINO its package; what is
+missing is left out and said so.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import os
 import re
 import statistics
@@ -29,6 +30,7 @@ from typing import Any
 import report
 import torch
 import torch.nn.functional as F  # noqa: N812
+import torch_zoo
 from report import Figure
 from torch._inductor.compile_fx import compile_fx
 
@@ -36,9 +38,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
 from workers import Lost, run_jobs
 
-OURS, EAGER, INDUCTOR = "tilewright", "eager", "inductor"
+OURS, EAGER, INDUCTOR, OPENVINO = "tilewright", "eager", "inductor", "openvino"
 MAX_SECONDS = 1800.0  # for one model
 STEPS, PROMPT, TOKENS = 20, 32, 64
+WANT_OPENVINO = 1.15
 WANT_MODELS, WANT_FIRST, WANT_CACHED, WANT_TEXT, WANT_TRAINING = 1.5, 0.4, 0.8, 2.0, 1.0
 MAX_OVERHEAD_US = 40.0
 BATCH = 8  # of training
@@ -91,6 +94,7 @@ class Times:
 
 
 def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    torch_zoo.prepare()
     from transformers import AutoConfig, AutoModel
 
     kind, fields, what = MODELS[name]
@@ -122,6 +126,11 @@ def prepared(who: str, model: torch.nn.Module, threads: int, **options: Any) -> 
 
         named = {"threads": threads, **options}
         return torch.compile(model, backend=tilewright, options=named)  # type: ignore[arg-type]
+    if who == OPENVINO:
+        importlib.import_module("openvino.torch")  # registers the backend
+
+        wanted = {"device": "CPU", "config": {"INFERENCE_NUM_THREADS": threads}}
+        return torch.compile(model, backend=OPENVINO, options=wanted)  # type: ignore[arg-type]
     settings = PEERS[who]
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -153,10 +162,10 @@ def run_model(job: tuple[str, list[str], int, float]) -> Times:
     with torch.no_grad():
         want = _leaves(model(**given))
         for who in (OURS, *peers):
-            called = prepared(who, copy.deepcopy(model), threads, **({"cache": False}
-                              if who == OURS else {}))  # fmt: skip
+            own = {"cache": False} if who == OURS else {}
             start = time.perf_counter()
             try:
+                called = prepared(who, copy.deepcopy(model), threads, **own)
                 made = _leaves(called(**given))
             except Exception as error:
                 times.notes.append(f"{who}: {type(error).__name__}: {str(error)[:120]}")
@@ -192,24 +201,33 @@ def measure_models(options: argparse.Namespace) -> list[Figure]:
     jobs = [(name, peers, options.threads, options.seconds) for name in names]
     figures: list[Figure] = []
     ratios: list[float] = []
+    by_peer: dict[str, list[float]] = {who: [] for who in peers}
     firsts: list[float] = []
     for (name, *_), end in alone("run_model", "models", jobs):
         for note in end.notes:
             print(f"{name}: {note}", flush=True)
-        others = {who: end.calls[who] for who in peers if who in end.calls}
-        if OURS not in end.calls or not others:
+        if OURS not in end.calls:
             continue
-        best = min(others, key=lambda who: others[who])
-        ratio = others[best] / end.calls[OURS]
-        ratios.append(ratio)
-        print(f"{name}: {1e3 * end.calls[OURS]:.2f} ms, {ratio:.2f} of {best}; first call "
+        times = {who: end.calls[who] / end.calls[OURS] for who in peers if who in end.calls}
+        for who, ratio in times.items():
+            by_peer[who].append(ratio)
+        rivals = [ratio for who, ratio in times.items() if who != OPENVINO]
+        ratios += [min(rivals)] if rivals else []
+        shown = ", ".join(f"{ratio:.2f} of {who}" for who, ratio in times.items())
+        print(f"{name}: {1e3 * end.calls[OURS]:.2f} ms, {shown}; first call "
               f"{ {who: round(s, 1) for who, s in end.first.items()} }", flush=True)  # fmt: skip
         if INDUCTOR in end.first:
             firsts.append(end.first[OURS] / end.first[INDUCTOR])
     if ratios:
         mean = statistics.geometric_mean(ratios)
-        figures.append(report.at_least("models, best peer / ours", mean, "x", WANT_MODELS))
+        figures.append(report.at_least("models, best of PyTorch / ours", mean, "x", WANT_MODELS))
         figures.append(report.at_least("models, least", min(ratios), "x", 1.0))
+    for who, found in by_peer.items():
+        title, mean = f"models, {who} / ours", statistics.geometric_mean(found) if found else 0.0
+        if who == OPENVINO and found:
+            figures.append(report.at_least(title, mean, "x", WANT_OPENVINO))
+        elif found:
+            figures.append(Figure(title, mean, "x"))
     if firsts:
         mean = statistics.geometric_mean(firsts)
         figures.append(report.at_most("first call, ours / inductor", mean, "x", WANT_FIRST))
@@ -454,7 +472,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sections", default=",".join(SECTIONS), help="what to measure")
     parser.add_argument("--filter", default="", help="a regular expression on names of models")
     parser.add_argument("--threads", type=int, default=1, help="threads of each")
-    parser.add_argument("--peers", default=",".join((EAGER, *PEERS)), help="whom to compare with")
+    parser.add_argument(
+        "--peers", default=",".join((EAGER, *PEERS, OPENVINO)), help="whom to compare with"
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="to time a model for")
     parser.add_argument("--layers", type=int, default=12, help="of GPT-2 in generation")
 

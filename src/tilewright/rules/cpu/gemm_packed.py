@@ -36,7 +36,7 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, tile_sizes, unit
 from tilewright.sym import Const, Mul
 from tilewright.tensor.constants import CONSTANT
-from tilewright.tensor.ir import REDUCE, Buffer, Load, Update
+from tilewright.tensor.ir import REDUCE, SPATIAL, Buffer, Load, Update
 from tilewright.tensor.reducers import builtin
 from tilewright.tensor.schedule import BlockRef, Schedule
 
@@ -82,13 +82,14 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Packed | None
     b = stored_operand(product.b) if isinstance(product, Mul) else None
     if b is None or b.buffer.name not in context.constants or len(readers) != 1:
         return None
-    kinds = [it.kind for it in nest.block.iters]
-    places = [it.var for it in nest.block.iters]
-    adds = [it for it in block_of(sch.function, readers[0].name).iters if it.kind == REDUCE]
-    is_grouped = len(kinds) == 5 and kinds.index(REDUCE) == 3 and len(adds) == 1
-    if not is_grouped or list(b.index) != [places[1], places[3], places[2]]:
+    shape = [SPATIAL, SPATIAL, SPATIAL, REDUCE, REDUCE]
+    if [it.kind for it in nest.block.iters] != shape or len(nest.loops) < len(shape):
         return None
-    if nest.is_dynamic(range(len(kinds))) or len(nest.loops) < len(kinds):
+    _, group, column, byte, _ = [it.var for it in nest.block.iters]
+    adds = [it for it in block_of(sch.function, readers[0].name).iters if it.kind == REDUCE]
+    if len(adds) != 1 or list(b.index) != [group, byte, column]:
+        return None
+    if nest.is_dynamic(range(len(shape))):
         return None
     return Packed(nest, b, readers[0])
 
