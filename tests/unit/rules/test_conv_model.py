@@ -1,5 +1,7 @@
 """Register tiles of convolutions."""
 
+import pytest
+
 from tilewright import graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
@@ -22,3 +24,24 @@ def test_tails_of_a_dynamic_axis_are_code_of_their_own():
     )
     made = schedule(lower_graph(module.main, "conv"), "aarch64-linux-gnu -mcpu=neoverse-n1")
     assert "tails" in str(made.schedule.function)
+
+
+@pytest.mark.parametrize(("channels", "is_fetched"), [(64, False), (512, True)])
+def test_weights_of_the_next_chunk_are_prefetched_where_they_exceed_l2(channels, is_fetched):
+    """From L2 they come in time, and a full register tile has no register for their address."""
+    module = graph.parse(
+        f"graph @main(%x: f32[1, 9, 9, {channels}], %f: f32[{channels}, {channels}, 3, 3]) "
+        f"-> (f32[1, 7, 7, {channels}]) {{"
+        "%y = conv(%x, %f) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1), "
+        'layout = "channels_last"} return %y }'
+    )
+    fn = lower_graph(module.main, "conv")
+    target = "aarch64-linux-gnu -mcpu=neoverse-n1"
+    made = schedule(fn, target, constants=("f",))
+    (decision,) = [each for each in made.decisions if each.rule == "conv"]
+    fields = dict(word.split("=") for word in decision.plan.split())
+    fields |= {"oc_panels": "1", "prefetch_weights": "0"}  # as many chunks as panels
+    plan = " ".join(f"{name}={value}" for name, value in fields.items())
+    chosen = {decision.block: ("conv", plan)}
+    again = schedule(fn, target, constants=("f",), choices=chosen)
+    assert ("prefetch(" in str(again.schedule.function)) is is_fetched

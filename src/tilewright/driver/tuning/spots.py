@@ -17,7 +17,7 @@ from tilewright.driver.tuning.running import ALL, DEFAULT_SIZE, Spot
 from tilewright.graph.ir import Graph, Module
 from tilewright.graph.visit import Edit
 from tilewright.lower.graph import sizes_of
-from tilewright.sym import const, evaluate, free_vars
+from tilewright.sym import Expr, Var, const, evaluate, free_vars
 from tilewright.tune.lab import Candidate
 from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.variants import split, winner_of
@@ -74,7 +74,7 @@ class Kernels:
         job = self.jobs[name]
         assert isinstance(job.source, Graph)
         given = [const(int(evaluate(each, self.sets[at]))) for each in self._given[name][0]]
-        sizes = dict(zip(sizes_of(job.source), given, strict=True))
+        sizes: dict[Var, Expr] = dict(zip(sizes_of(job.source), given, strict=True))
         return replace(job, source=Edit(sizes=sizes).body(job.source))
 
     def key(self, spot: Spot) -> TaskKey:

@@ -77,7 +77,7 @@ def apply(
     if plan.prefetch_weights:  # all weights come by once, in order
         ahead = -(-plan.prefetch_weights // plan.k_unroll)
         attempt(sch, sch.prefetch, sums, weights, inner, ahead, step, True)
-    elif made.is_chunked:  # they exceed L2: prefetch those of the next chunk meanwhile
+    elif made.is_chunked and _exceeds_l2(size, context):  # prefetch those of the next chunk
         attempt(sch, sch.prefetch, sums, weights, chunk, 1, inner)
     elif found.is_pointwise and padding is None:  # the image is read: prefetch its next pixels
         image = read_index(sch, sums, found.x.buffer)
@@ -87,6 +87,12 @@ def apply(
     if found.size(found.out_spatial[-1]) is None:
         sch.annotate(tiles[-1], TAILS, True)
     return tuple(done)
+
+
+def _exceeds_l2(size: Sizes, context: RuleContext) -> bool:
+    """Whether weights do not stay in L2 from one use to the next. Those that do are near enough: to
+    ask for them takes registers, and a full tile then spills."""
+    return size.problems[1].weights_bytes(context.target) > context.target.machine.l2.kept_bytes
 
 
 def _part_terms(found: Convolution) -> int:

@@ -29,7 +29,7 @@ from tilewright.tune.sketch.apply import apply_structure
 from tilewright.tune.sketch.generate import Program, find_structure, programs_of, structures
 from tilewright.tune.sketch.model import FEATURE_NAMES, StructureModel
 from tilewright.tune.sketch.structure import Structure
-from tilewright.tune.space import Column, Columns, Points
+from tilewright.tune.space import Column, Columns
 
 RULES = "rules"
 SKETCH = "sketch"  # the name of the space, among those of a kernel
