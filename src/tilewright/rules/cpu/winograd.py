@@ -204,7 +204,8 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     pixels = (size.tall * (size.side - 2) + 2) * (size.wide * (size.side - 2) + 2)
     transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
     transforms += (LOOP_CYCLES + _pass_cycles(machine)) * pixels * deep  # padding
-    loads = load_share(c["tile_rows"] * c["tile_columns"], c["nr"], machine)
+    # Known rows want tiles that divide them; among those for rows of any length, loads decide.
+    loads = size.is_dynamic * load_share(c["tile_rows"] * c["tile_columns"], c["nr"], machine)
     return Cost.of(
         products=(np.maximum(products, again / rate) + TIE_SHARE * products) * share,
         loads=products * loads * share,
