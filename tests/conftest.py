@@ -45,6 +45,10 @@ from typing import Any
 
 os.environ["TILEWRIGHT_CHECKED"] = "1"  # before tilewright is imported: freezes every node
 os.environ["TILEWRIGHT_TUNING_DB"] = ""  # what the user has tuned changes no test
+# Before PyTorch and NumPy are imported: their threads would spin while they wait, on cores that
+# other workers want, for as long as everything else takes.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 

@@ -110,7 +110,8 @@ def image(scope: Scope, axes: int, among: tuple[str, ...] = ("float32",)) -> Val
     """A picture: batch, channels, and axes of at least four."""
 
     def suits(v: Val) -> bool:
-        return is_fixed(v.shape[1]) and all(min(dim) >= 4 for dim in v.shape[2:])
+        has_channels = is_fixed(v.shape[1]) and v.shape[1][0] > 0
+        return has_channels and all(min(dim) >= 4 for dim in v.shape[2:])
 
     found = [
         v

@@ -14,6 +14,11 @@ def fill():
     return tw.build(tw.tensor.parse(FILL))
 
 
+@pytest.fixture(scope="module")
+def loaded(fill, tmp_path_factory):
+    return tw.load(fill.save(tmp_path_factory.mktemp("library") / "f.so"))
+
+
 @pytest.mark.parametrize("use", [tw.build, tw.interpret])
 def test_a_schedule_is_no_function(use):
     with pytest.raises(UserTypeError, match="a Schedule") as caught:
@@ -41,9 +46,8 @@ def test_other_things_are_no_function(use, value):
         (None, "TW4018", UserTypeError),
     ],
 )
-def test_bad_numbers_of_threads(fill, tmp_path, threads, code, kind):
+def test_bad_numbers_of_threads(fill, loaded, threads, code, kind):
     x = np.zeros(4, np.float32)
-    loaded = tw.load(fill.save(tmp_path / "f.so"))
     for call in (
         lambda: fill(x, threads=threads),
         lambda: loaded(x, threads=threads),

@@ -88,6 +88,9 @@ class _Tables:
         if node.bodies or len(node.outputs) != 1 or node.op == "lookup_bytes":
             return None
         varying = [v for v in node.inputs if v is not None and v not in self.known]
+        has_axis = any(attr.name == "axis" for attr in op.attributes)
+        if has_axis and any(v in varying for v in node.inputs[1:]):
+            return None  # a scale of several elements lies along an axis, which a table has not
         found = [each for each in map(self._operand, varying) if each is not None]
         if not found or len(found) < len(varying) or len({each.of for each in found}) > 1:
             return None
