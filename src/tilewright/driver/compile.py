@@ -300,7 +300,10 @@ def optimize(
                 "TW6004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
             )
     chosen = [step for step in passes if step.__name__ not in options.without]
-    return run_passes(module, chosen, ctx or pass_context(target, options))
+    ctx = ctx or pass_context(target, options)
+    if ctx.costs is not None:
+        ctx.costs.ranges = ranges_of(module)
+    return run_passes(module, chosen, ctx)
 
 
 def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
