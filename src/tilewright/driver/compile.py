@@ -316,7 +316,8 @@ def kernel_costs(target: Target, settings: Options) -> KernelCosts:
     setting = KernelSetting(target, settings.threads or _native.threads())
     times = recorded_times(settings.database)
     # A model whose choices nobody has estimated has kernels that nobody has compiled.
-    return KernelCosts(setting, times, settings.cache, missed=expect_jobs)
+    is_lowered = settings.precision == "bf16"
+    return KernelCosts(setting, times, settings.cache, is_lowered=is_lowered, missed=expect_jobs)
 
 
 @dataclass(frozen=True)

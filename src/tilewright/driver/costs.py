@@ -37,6 +37,7 @@ class KernelCosts:
     times: Measured | None = None  # None: nothing was measured
     use_cache: bool = True
     asked: list[tuple[Candidate, ...]] | None = None  # None: nobody is going to measure
+    is_lowered: bool = False  # whether products of f32 are to be those of fewer bits
     ranges: Ranges = ()  # of sizes of the model whose candidates these are
     missed: Callable[[], None] = lambda: None  # hears that an estimate was not kept on disk
     _estimates: dict[str, float | None] = field(default_factory=dict)

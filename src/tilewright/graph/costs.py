@@ -78,6 +78,10 @@ class Costs(Protocol):
         """That kernels are shared out to."""
 
     @property
+    def is_lowered(self) -> bool:
+        """Whether products of f32 are to be those of fewer bits."""
+
+    @property
     def has_times(self) -> bool:
         """Whether anything was measured, or is going to be: else there is no need to ask."""
 

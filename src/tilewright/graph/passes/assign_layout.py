@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.base.dtype import F32
+from tilewright.base.dots import dots_of
+from tilewright.base.dtype import BF16, F32, I8
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
+from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
 from tilewright.graph import rates
 from tilewright.graph.build import make_node
 from tilewright.graph.channels_last import ChannelsLast, is_free, rank_of, try_channels_last
@@ -103,9 +105,10 @@ class _Weigher:
             Candidate(FIRST, alone(node), weights, self.in_cache),
             Candidate(LAST, alone(_moved_node(node, found)), weights, self.in_cache),
         )
-        if _is_gpu(self.ctx.target):
+        by_units = self._on_matrix_units(node)
+        if by_units is not None or _is_gpu(self.ctx.target):
             measured = self.costs and self.costs.has_times and self.costs.measured(candidates)
-            return (measured[0], measured[1]) if measured else self._on_tensor_cores(node)
+            return (measured[0], measured[1]) if measured else by_units
         if self.costs is None:
             return None
         least_ns = 0.0 if exact or self.costs.has_times else self._least_ns(node)
@@ -121,15 +124,38 @@ class _Weigher:
             return 0.0
         return rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
 
-    def _on_tensor_cores(self, node: Node) -> Prices | None:
-        """Tensor cores multiply images channels last alone, which precision is lowered for later:
-        what there is to multiply tells, at the rates of either unit."""
-        if node.op not in CONVOLUTIONS:
+    def _on_matrix_units(self, node: Node) -> Prices | None:
+        """Passes behind this one make convolutions for units that take images channels last alone:
+        tensor cores, tiles, dot products. What there is to multiply tells, at rates of both units.
+        """
+        speedup = self._matrix_speedup(node)
+        if node.op not in CONVOLUTIONS or not speedup:
             return None
-        sm = multiprocessor_of(self.ctx.target)
         first = rates.operations(node) * self.rates.operation_ns
-        last = first * sm.fma_per_cycle / sm.tensor_fma_per_cycle
-        return Price(FIRST, first, ESTIMATED), Price(LAST, last, ESTIMATED)
+        return Price(FIRST, first, ESTIMATED), Price(LAST, first / speedup, ESTIMATED)
+
+    def _matrix_speedup(self, node: Node) -> float:
+        """How many times as fast as vectors such a unit multiplies; 0 where none does."""
+        target = self.ctx.target
+        if not isinstance(target, Target):
+            return 0.0
+        if target.kind == CUDA:
+            sm = multiprocessor_of(target)
+            return sm.tensor_fma_per_cycle / sm.fma_per_cycle
+        machine, x, w = target.machine, node.inputs[0], (*node.inputs, None)[1]
+        if node.get("groups", 1) != 1 or x is None or w is None:
+            return 0.0
+        if node.op == "conv_integer" and not tile_product(target, "u8", "i8"):
+            dots = dots_of(target, x.tensor.dtype.name, w.tensor.dtype.name, "i32")
+            per_cycle = dots[0].lanes * dots[0].group * machine.fma_per_cycle if dots else 0
+        elif node.op == "conv_integer" or (self.costs and self.costs.is_lowered):
+            small = I8 if node.op == "conv_integer" else BF16
+            has_tiles = tile_product(target, small.name, small.name) is not None
+            per_tile = ROWS * COLUMNS * ROW_BYTES // small.size_bytes
+            per_cycle = per_tile / machine.tile_cycles if has_tiles else 0
+        else:
+            return 0.0
+        return per_cycle / (target.lanes(F32.bits) * machine.fma_per_cycle)
 
     def moved(self, move: Move, makers: Makers) -> float:
         """What a transpose costs, or, as long as nobody needs to know, what it does at least."""

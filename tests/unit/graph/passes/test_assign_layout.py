@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
 from tilewright.graph import interpret, parse
 from tilewright.graph.costs import AT_LEAST, ESTIMATED, MEASURED, Price
 from tilewright.graph.passes import (
@@ -84,7 +85,7 @@ BODIES = {
 class Table:
     """A table of costs that knows what a kernel takes by the candidate's name."""
 
-    threads, has_times = 1, False
+    threads, has_times, is_lowered = 1, False, False
 
     def __init__(self, **ns):
         self.ns, self.asked = ns, []
@@ -188,10 +189,37 @@ def test_what_is_slightly_faster_by_estimates_is_no_reason_to_leave_channels_las
     assert assign_layout(module, PassContext(costs=clearly)) is module
 
 
+@pytest.mark.parametrize(
+    ("types", "processor", "is_lowered"),
+    [
+        (("u8", "i8", "conv_integer"), "cascadelake", False),
+        (("u8", "i8", "conv_integer"), "emeraldrapids", False),
+        (("f32", "f32", "conv"), "emeraldrapids", True),
+    ],
+)
+def test_what_units_multiply_channels_last_alone_goes_there_by_their_rate(
+    types, processor, is_lowered
+):
+    of, weights, op = types
+    module = parse(
+        f"""
+        graph @main(%x: {of}[1, 64, 28, 28], %w: {weights}[64, 64, 3, 3]) {{
+          %y = {op}(%x, %w) {{{CONV}}}
+          return %y
+        }}
+        """
+    )
+    costs = Table(transpose=1.0)  # knows nothing of the convolution
+    costs.is_lowered = is_lowered
+    ctx = PassContext(target=Target.parse(f"x86_64-linux-gnu -mcpu={processor}"), costs=costs)
+    assert assign_layout(module, ctx) is not module
+    assert ctx.choices[0].chosen == "channels last"
+
+
 class Times:
     """A table of costs that has a time for every kernel."""
 
-    threads, has_times = 1, True
+    threads, has_times, is_lowered = 1, True, False
 
     def __init__(self):
         self.asked = []
