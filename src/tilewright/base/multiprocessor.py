@@ -59,6 +59,7 @@ WARP = 32  # threads that run in step: of the programming model, not of one proc
 USUAL_THREADS = 256  # of a block where nothing asks for more or fewer
 STATIC_SHARED_BYTES = 48 * 1024  # of a block, without asking the driver for more
 LINE_BYTES = 128  # of its caches, and what buffers in shared memory are aligned to
+WINDOW_BYTES = 128  # of a pixel, of which copies of windows take as many at a time
 BULK_ROW_BYTES = 16  # that rows of tensors are a multiple of, where bulk copies take parts of them
 
 # A kernel that starts early finds its blocks where those before it left room, not spread evenly:

@@ -138,6 +138,11 @@ class Target:
         """Whether a multiply-add may put its sum into the register of a factor that it used."""
         return self.arch == "x86_64"
 
+    @property
+    def spreads_loads(self) -> bool:
+        """Whether a number from memory is in all lanes of a vector by its load alone."""
+        return self.arch not in ("aarch64", "arm")
+
     def masks_loads(self, bits: int) -> bool:
         """Whether a vector is loaded without some lanes of so many bits as fast as with all."""
         return self.has("avx512f") or self.has("sve") or (self.has("avx2") and bits >= 32)

@@ -301,7 +301,10 @@ def optimize(
                 "TW6004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
             )
     chosen = [step for step in passes if step.__name__ not in options.without]
-    return run_passes(module, chosen, ctx or pass_context(target, options))
+    ctx = ctx or pass_context(target, options)
+    if ctx.costs is not None:
+        ctx.costs.ranges = ranges_of(module)
+    return run_passes(module, chosen, ctx)
 
 
 def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
@@ -314,7 +317,8 @@ def kernel_costs(target: Target, settings: Options) -> KernelCosts:
     setting = KernelSetting(target, settings.threads or _native.threads())
     times = recorded_times(settings.database)
     # A model whose choices nobody has estimated has kernels that nobody has compiled.
-    return KernelCosts(setting, times, settings.cache, missed=expect_jobs)
+    is_lowered = settings.precision == "bf16"
+    return KernelCosts(setting, times, settings.cache, is_lowered=is_lowered, missed=expect_jobs)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tilewright.base.errors import Unsupported, UserError
 from tilewright.codegen import cache
-from tilewright.driver.kernels import COMPILER, Job, KernelSetting
+from tilewright.driver.kernels import COMPILER, Job, KernelSetting, within_ranges
+from tilewright.driver.sizes import Ranges
 from tilewright.driver.tuning.records import task_key
 from tilewright.graph.collapse import collapse_rows
 from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, Price
@@ -36,8 +37,15 @@ class KernelCosts:
     times: Measured | None = None  # None: nothing was measured
     use_cache: bool = True
     asked: list[tuple[Candidate, ...]] | None = None  # None: nobody is going to measure
+    is_lowered: bool = False  # whether products of f32 are to be those of fewer bits
+    ranges: Ranges = ()  # of sizes of the model whose candidates these are
     missed: Callable[[], None] = lambda: None  # hears that an estimate was not kept on disk
     _estimates: dict[str, float | None] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        """That kernels are shared out to."""
+        return self.setting.threads
 
     @property
     def has_times(self) -> bool:
@@ -47,7 +55,8 @@ class KernelCosts:
     def job(self, candidate: Candidate) -> Job:
         """The kernel of a candidate."""
         graph = collapse_rows(candidate.kernel)
-        return Job(candidate.kernel.name, graph, {}, candidate.weights, self.setting)
+        setting = replace(self.setting, ranges=self.ranges)
+        return Job(candidate.kernel.name, graph, {}, candidate.weights, setting)
 
     def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
         """Times of candidates; None where not all of them are known."""
@@ -92,7 +101,7 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
     if candidate.is_empty:
         return None
     try:
-        fn = lower_graph(collapse_rows(candidate.kernel), "candidate")
+        fn = within_ranges(lower_graph(collapse_rows(candidate.kernel), "candidate"), job)
     except (Unsupported, UserError):
         return None  # it has no code of its own: no candidate
     weights = [fn.params[at].name for at in sorted(job.constants)]

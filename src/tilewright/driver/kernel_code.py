@@ -30,6 +30,7 @@ from tilewright.driver.kernels import (
     store,
     store_packer,
     try_cached,
+    within_ranges,
 )
 from tilewright.driver.libraries import LIBRARY, is_library
 from tilewright.graph.ir import Graph
@@ -37,7 +38,7 @@ from tilewright.lower.graph import lower_graph
 from tilewright.rules import MODEST, Scheduled, schedule
 from tilewright.rules.library import with_library
 from tilewright.rules.rule import PLAIN, Choice, Decision, Refusal
-from tilewright.sym import Expr, Var
+from tilewright.sym import Var
 from tilewright.tensor.constants import Packed, Split, split_constant_blocks
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.flops import flops_of
@@ -50,7 +51,6 @@ from tilewright.tensor.ir import (
     Function,
     TensorCall,
     annotated,
-    sizes_of,
 )
 from tilewright.tensor.passes import lower
 from tilewright.tensor.printer import canonical_text
@@ -79,16 +79,8 @@ def compile_packer(job: PackerJob, *, use_cache: bool = True) -> bytes:
 def function_of(job: Job) -> Function:
     """What a kernel computes, as lowering made it."""
     if isinstance(job.source, Graph):
-        fn = lower_graph(job.source, job.name, job.numbers)
-        return replace(fn, requires=(*fn.requires, *_ranges(job, fn)))
+        return within_ranges(lower_graph(job.source, job.name, job.numbers), job)
     return replace(job.source, name=job.name)
-
-
-def _ranges(job: Job, fn: Function) -> list[Expr]:
-    """What is known of the function's sizes, as conditions that schedules may rely on."""
-    known = {*sizes_of(fn), *(param for param in fn.params if isinstance(param, Var))}
-    found = [(size, low, high) for _, size, low, high in job.ranges if size in known]
-    return [cond for size, low, high in found for cond in (sym.le(low, size), sym.le(size, high))]
 
 
 def _weights(job: Job, fn: Function) -> tuple[str, ...]:

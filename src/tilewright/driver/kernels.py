@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.intern import CHECKED
 from tilewright.base.target import CUDA, Target
 from tilewright.codegen import cache, llvm, nvptx
@@ -29,6 +30,7 @@ from tilewright.runtime.signature import Signature
 from tilewright.sym import Expr, Size, Var, free_vars
 from tilewright.tensor.constants import Given, Packed
 from tilewright.tensor.ir import Function
+from tilewright.tensor.ir import sizes_of as fn_sizes_of
 from tilewright.tensor.printer import Printer as TensorPrinter
 
 BLAS = "blas"
@@ -102,6 +104,14 @@ class Job:
         """A symbol that no other kernel has."""
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:12]
         return f"{_WORD.sub('_', self.label)[:40]}_{digest}"
+
+
+def within_ranges(fn: Function, job: Job) -> Function:
+    """The function of a job with what is known of its sizes, as conditions to rely on."""
+    known = {*fn_sizes_of(fn), *(param for param in fn.params if isinstance(param, Var))}
+    found = [(size, low, high) for _, size, low, high in job.ranges if size in known]
+    more = [cond for size, low, high in found for cond in (sym.le(low, size), sym.le(size, high))]
+    return replace(fn, requires=(*fn.requires, *more))
 
 
 def _dims(value: Value) -> tuple[Expr, ...]:

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.passes import PassContext
-from tilewright.graph.ir import Graph, Node, Value
+from tilewright.base.target import Target
+from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.sym import ZERO
 
 MEASURED, ESTIMATED = "measured", "estimated"
+AT_LEAST = "at least"  # nobody had to know more
 COMPOSED = ("attention",)  # operators whose own rule takes all of it, or several a part each
 LEAST_SPEEDUP = 1.1  # how many times faster another form must be, since estimates are not exact
 
@@ -54,7 +56,7 @@ class Price:
 
     name: str
     ns: float
-    source: str  # MEASURED or ESTIMATED
+    source: str  # MEASURED, ESTIMATED or AT_LEAST
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,14 @@ class GraphChoice:
 
 class Costs(Protocol):
     """What a pass may ask. Every candidate that was asked about can be measured by a tuner."""
+
+    @property
+    def threads(self) -> int:
+        """That kernels are shared out to."""
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether products of f32 are to be those of fewer bits."""
 
     @property
     def has_times(self) -> bool:
@@ -100,6 +110,12 @@ def place_of(loc: Loc) -> str:
     if isinstance(loc, Fused):
         return next((name for name in map(place_of, loc.parts) if name), "")
     return loc.node if isinstance(loc, ModelNode) else ""
+
+
+def weights_stay(module: Module, target: Any) -> bool:
+    """Whether the weights of a model wait in L2 from one call to the next: only all of them do."""
+    total = sum(array.nbytes for array in module.constants.values())
+    return isinstance(target, Target) and total <= target.l2_bytes
 
 
 def candidate_of(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-NOTHING = -1  # a place in the order that a merge left
-
 
 class Groups:
     """A partition of the nodes 0..n-1 of a graph, in an order that respects dependences."""
@@ -19,7 +17,7 @@ class Groups:
         self.depends = depends
         self.group_of = list(range(len(depends)))
         self.members: dict[int, list[int]] = {at: [at] for at in range(len(depends))}
-        self.order = list(range(len(depends)))  # of groups
+        self.order: list[int | None] = [*range(len(depends))]  # of groups; None: merged away
         self.position = list(range(len(depends)))  # of each group in the order
 
     def merge(self, a: int, b: int) -> bool:
@@ -31,21 +29,21 @@ class Groups:
         # What the last waits for goes before the first; the rest, which may wait for the first,
         # stays behind it.
         low, high = self.position[first], self.position[last]
-        region = [group for group in self.order[low + 1 : high] if group != NOTHING]
+        region = [group for group in self.order[low + 1 : high] if group is not None]
         front = [group for group in region if group in between]
         back = [group for group in region if group not in between]
         self.members[a] = sorted(self.members[a] + self.members.pop(b))
         for node in self.members[a]:
             self.group_of[node] = a
         moved = [*front, a, *back]
-        self.order[low : high + 1] = moved + [NOTHING] * (high + 1 - low - len(moved))
+        self.order[low : high + 1] = moved + [None] * (high + 1 - low - len(moved))
         for at, group in enumerate(moved, low):
             self.position[group] = at
         return True
 
     def in_order(self) -> list[list[int]]:
         """The members of each group."""
-        return [self.members[group] for group in self.order if group != NOTHING]
+        return [self.members[group] for group in self.order if group is not None]
 
     def _before(self, group: int, first: int) -> set[int] | None:
         """The groups behind `first` that a group waits for; None if one of them waits for it."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.dots import dots_of
+from tilewright.base.machine import Machine
 from tilewright.base.target import Target
 from tilewright.base.tiles import COLUMNS, MIN_ROWS, ROW_BYTES, ROWS, register_blocks
 from tilewright.graph import ir
@@ -35,10 +36,8 @@ from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, ZERO, Const, Expr
 
-LEAST_COLUMNS, LEAST_INNER_ELEMENTS = 16, 16  # of a product that is worth it
 MAX_PADDED_RATIO = 1.25  # times what tiles of sixteen rows, all of use, would take
 MIN_IM2COL_RATIO = 1.5  # times as many elements must all windows have
-IM2COL_COST_COLUMNS = 64  # columns that can be multiplied while a row is unfolded, and read again
 
 
 def foldable_weights(node: Node, scope: Scope) -> Array | None:
@@ -47,7 +46,7 @@ def foldable_weights(node: Node, scope: Scope) -> Array | None:
     if node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1 or weights is None:
         return None
     columns, *inner = weights.shape
-    return weights if columns >= LEAST_COLUMNS and prod(inner) >= LEAST_INNER_ELEMENTS else None
+    return weights if min(columns, prod(inner)) >= COLUMNS else None  # less fills no tile
 
 
 def fits_tiles(node: Node, weights: Array) -> bool:
@@ -78,7 +77,7 @@ def fits_dots(node: Node, weights: Array, target: Any) -> bool:
     return bool(dots) and is_window and inner % dots[0].group == 0
 
 
-def fits_single_channel_rows(node: Node, weights: Array) -> bool:
+def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bool:
     """Whether tiles can be loaded from lines of few channels, and that takes less than unfolding.
 
     A tap of a line is then all that windows see of it, filled up with zeros to whole tiles.
@@ -96,8 +95,14 @@ def fits_single_channel_rows(node: Node, weights: Array) -> bool:
     deep = ROW_BYTES // 2
     steps = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
     unfolded_steps = -(-prod(taps) * inner // deep)
-    is_cheap = steps * columns <= unfolded_steps * (columns + IM2COL_COST_COLUMNS)
+    is_cheap = steps * columns <= unfolded_steps * (columns + _unfolding_columns(machine))
     return inner < deep and is_cheap and bool(register_blocks(width, height))
+
+
+def _unfolding_columns(machine: Machine) -> float:
+    """Columns that tiles multiply while a row of theirs is unfolded, written and read again."""
+    moved_cycles = 2 * ROW_BYTES / machine.l2.bytes_per_cycle
+    return moved_cycles * ROWS * COLUMNS / machine.tile_cycles
 
 
 def fits_partial_im2col(node: Node, weights: Array) -> bool:

@@ -7,16 +7,12 @@ from tilewright.graph.ir import Value
 
 NOT_NEGATIVE = ("relu", "abs", "sigmoid", "exp", "sqrt", "softmax")
 KEPT = ("reshape", "transpose", "slice", "max_pool", "reduce_max")
-DEPTH = 16  # operators that are looked through
 
 
 def lower_bound(value: Value | None, known: Definitions) -> float | None:
     """A number that no element is below; None where nothing tells. NaN is not below anything."""
     bounds: list[float] = []
-    for _ in range(DEPTH):
-        node = known.producer(value)
-        if node is None:
-            break
+    while (node := known.producer(value)) is not None:
         if node.op in NOT_NEGATIVE:
             bounds.append(0.0)
             break

@@ -24,7 +24,7 @@ from tilewright.graph.visit import first_capture, walk
 from tilewright.runtime import _native
 from tilewright.sym import Const, Expr, Size, Var, free_vars
 
-ALIGN = 64
+ALIGN = 64  # bytes: a vector of any target, and a line of a cache, begin at such addresses
 VIEWS = {"reshape": 0, "require": 1}  # operators whose output is an input's memory: which
 
 

@@ -39,7 +39,7 @@ REDUCTION = "reduction"  # out[i] from in[i, *]
 COMPLEX = "complex"  # matmul, conv: elementwise work can be fused behind it
 OPAQUE = "opaque"  # nothing fuses: sort, control flow, sequences
 
-MAX_RANK = 64
+MAX_RANK = 64  # of tensors, as of NumPy's arrays
 
 FLOAT, INTEGER, NUMBER, BOOLEAN, ANY = "float", "integer", "number", "boolean", "any"
 

@@ -25,7 +25,7 @@ from tilewright.sym import Expr, free_vars
 from tilewright.sym.text import ExprPrinter
 from tilewright.tensor.printer import Printer as TensorPrinter
 
-INLINE_ELEMENTS = 32
+INLINE_ELEMENTS = 32  # of a constant that is printed where it stands
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 

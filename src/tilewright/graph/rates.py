@@ -32,23 +32,25 @@ class Rates:
 
     byte_ns: float  # moved to memory or from it
     operation_ns: float  # of arithmetic, one lane of a vector
+    shared_byte_ns: float  # read or written where other cores see it: the least that any byte takes
     launch_ns: float  # one more kernel: its call, its threads meeting at the end
     kept_bytes: int = 512 * KB  # of a value that stays in a core's cache beside what else is used
     line_bytes: int = 64  # that caches hold and cores share
 
 
 # Where the processor is not known, or is no CPU: a byte is the unit.
-NOMINAL_RATES = Rates(byte_ns=1.0, operation_ns=0.25, launch_ns=4096.0)
+NOMINAL_RATES = Rates(byte_ns=1.0, operation_ns=0.25, shared_byte_ns=1.0, launch_ns=4096.0)
 
 
 def rates_of(target: Any) -> Rates:
     """The rates of a target; nominal ones without any."""
     if not isinstance(target, Target) or target.kind not in (CPU, WASM):
         return NOMINAL_RATES
-    machine = target.machine
+    machine, memory = target.machine, target.machine.memory_bytes_per_cycle
     return Rates(
-        byte_ns=machine.cycle_ns / machine.memory_bytes_per_cycle,
+        byte_ns=machine.cycle_ns / memory,
         operation_ns=machine.cycle_ns / (target.lanes(32) * machine.fma_per_cycle),
+        shared_byte_ns=machine.cycle_ns / max(machine.l3.bytes_per_cycle, memory),
         launch_ns=machine.kernel_call_ns,
         kept_bytes=machine.l2.block_bytes,
         line_bytes=machine.l2.line_bytes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 
 from tilewright import sym
+from tilewright.base.multiprocessor import WINDOW_BYTES
 from tilewright.base.target import Target
 from tilewright.graph.ir import Node
 from tilewright.graph.op import COMPLEX
@@ -17,7 +18,6 @@ from tilewright.sym import ONE, Const, Expr
 
 Shape = tuple[Expr, ...]
 
-WINDOW_BYTES = 128  # of a pixel, of which copies take as many at a time
 WINDOW_TYPES = ("bf16", "f16", "f32", "i8", "u8")
 ALIAS = "reshape"  # the operator that changes nothing in memory
 

@@ -6,6 +6,7 @@ share; the larger of the two is what an instance costs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from tilewright.base.dtype import I8, INDEX, DType
@@ -18,7 +19,7 @@ from tilewright.base.machine import (
 )
 from tilewright.base.target import Target
 from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, assumed, guess
-from tilewright.sym import Cast, Const, Div, Expr, Select, Size, Var, uses_var
+from tilewright.sym import ONE, Cast, Const, Div, Expr, Select, Size, Var, uses_var
 from tilewright.sym import walk as walk_exprs
 from tilewright.tensor.ir import Block, Buffer, Call, For, Load, Store, Update
 from tilewright.tensor.visit import exprs
@@ -33,16 +34,35 @@ def cycles(expr: Expr) -> float:
         return 0.0
     if isinstance(expr, Call):
         return FUNCTION_CYCLES.get(expr.op, OTHER_FUNCTION_CYCLES)
-    if isinstance(expr, Div):
+    if isinstance(expr, Div) and not _is_power_of_two(expr.b):  # those are multiplications
         return FUNCTION_CYCLES["div"]
     if isinstance(expr, (Cast, Select)):
         return CONVERT_CYCLES
     return OPERATION_CYCLES
 
 
-def body_cycles(block: Block) -> float:
-    """Of one vector of instances, whatever they read and write."""
-    return sum(cycles(expr) for expr in exprs(block.body))
+def _is_power_of_two(expr: Expr) -> bool:
+    return isinstance(expr, Const) and math.frexp(float(expr.value))[0] == 1 / 2
+
+
+def body_cycles(block: Block, lane: Var | None = None) -> float:
+    """Of one vector of instances, whatever they read and write. Where lanes are known to be along
+    an iterator, what is asked of other places is asked once for all of them."""
+    found = exprs(block.body)
+    return sum(cycles(expr) for expr in found if lane is None or not _is_place(expr, lane))
+
+
+def _is_place(expr: Expr, lane: Var) -> bool:
+    """Whether an expression asks where instances are, other than along an iterator."""
+    if not expr.dtype.is_bool:
+        return False
+    return not any(each is lane or isinstance(each, Load) for each in walk_exprs(expr))
+
+
+def _lane(nest: Nest) -> Var | None:
+    """The iterator that lanes run along by default: the innermost of several instances."""
+    kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
+    return nest.var(kept[-1]) if kept else None
 
 
 def is_cheap(block: Block) -> bool:
@@ -71,7 +91,7 @@ def instance_cycles(nest: Nest, target: Target) -> float:
     lanes, machine = lanes_of(target, nest.block), target.machine
     moved = sum(instance_bytes(nest, machine))
     return max(
-        body_cycles(nest.block) / lanes,
+        body_cycles(nest.block, _lane(nest)) / lanes,
         moved / shared_bytes_per_cycle(nest, machine),
         1.0 / (machine.loads_per_cycle * lanes),
     )
@@ -83,7 +103,7 @@ def stage_cycles(nest: Nest, made: Collection[Buffer], target: Target) -> float:
     pairs = list(zip(nest.accesses, instance_bytes(nest, machine), strict=True))
     near = sum(size for access, size in pairs if access.buffer in made)
     far = sum(size for access, size in pairs if access.buffer not in made)
-    compute = max(body_cycles(nest.block), 1.0 / machine.loads_per_cycle) / lanes
+    compute = max(body_cycles(nest.block, _lane(nest)), 1.0 / machine.loads_per_cycle) / lanes
     memory = far / shared_bytes_per_cycle(nest, machine) + near / machine.l1d.bytes_per_cycle
     return nest.instances * max(compute, memory)
 
@@ -119,10 +139,12 @@ def instance_bytes(nest: Nest, machine: Machine) -> list[float]:
     """What every access of one instance moves, in the mean."""
     found: list[float] = []
     for access in nest.accesses:
-        if any(access.stride(nest.var(at)) is None for at in nest.loops):
+        if any(isinstance(expr, Load) for expr in walk_exprs(access.offset)):
             found.append(machine.l1d.line_bytes / 2)  # anywhere: a good part of a line
         else:
-            found.append(access.buffer.dtype.size_bytes * _touched(nest, access.offset))
+            # Windows that overlap find most of what they see in a cache.
+            each = access.buffer.dtype.size_bytes * _touched(nest, access.offset)
+            found.append(min(each, guess_bytes(access.buffer) / max(1, nest.instances)))
     return found
 
 
@@ -138,11 +160,12 @@ def _touched(nest: Nest, offset: Expr) -> float:
 def shared_bytes_per_cycle(nest: Nest, machine: Machine) -> float:
     """At which operands come: kernels hand them on through the cache that cores share."""
     shared = machine.l3 if machine.l3.size_bytes else machine.l2
-    size = sum(_size_bytes(each) for each in dict.fromkeys(a.buffer for a in nest.accesses))
+    size = sum(guess_bytes(each) for each in dict.fromkeys(a.buffer for a in nest.accesses))
     return shared.bytes_per_cycle if size <= shared.size_bytes else machine.memory_bytes_per_cycle
 
 
-def _size_bytes(buffer: Buffer) -> int:
+def guess_bytes(buffer: Buffer) -> int:
+    """The memory of a buffer; dynamic extents are guessed."""
     total = buffer.dtype.size_bytes
     for dim in buffer.shape:
         total *= guess(dim)

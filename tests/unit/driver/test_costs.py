@@ -16,6 +16,7 @@ from tilewright.driver import compile as driver
 from tilewright.driver.compile import Options, build_module
 from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.sizes import with_sizes
 from tilewright.driver.tuning.graph_choices import TimedJob, alone_module, measure_choices
 from tilewright.driver.tuning.records import task_key
 from tilewright.graph import Builder, TensorType, parse
@@ -26,6 +27,7 @@ from tilewright.graph.passes import FUSED
 from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.choose_winograd import choose_winograd, with_tile
 from tilewright.graph.passes.im2col_convolutions import im2col_convolutions
+from tilewright.graph.types import sizes_of
 from tilewright.graph.visit import Edit
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
@@ -100,6 +102,29 @@ def test_what_was_measured_decides_about_the_method():
     assert chosen("direct") == (0, "direct")
     assert chosen("winograd 4") == (4, "winograd 4")
     assert chosen("winograd 2") == (2, "winograd 2")
+
+
+DYNAMIC = "graph @main(%x: f32[n, 64]) { %y = exp(%x) return %y }"
+
+
+def test_an_estimate_of_dynamic_sizes_is_for_the_middle_of_their_range():
+    (node,) = parse(DYNAMIC).main.nodes
+    (size,) = sizes_of(node.output.type)
+
+    def estimated(*ranges):
+        costs = table(use_cache=False, ranges=ranges)
+        (price,) = costs.prices((Candidate("kernel", alone(node)),))
+        return price.ns
+
+    few, many = estimated((size, 1, 4)), estimated((size, 1000, 4000))
+    assert 5 * few < estimated() < many / 5
+
+
+def test_ranges_of_a_model_reach_the_table_of_costs():
+    module = with_sizes(parse(DYNAMIC), {"n": (2, 8)})
+    ctx = PassContext(target=SERVER, costs=table(use_cache=False))
+    driver.optimize(module, SERVER, Options(threads=2), ctx)
+    assert [(low, high) for _, low, high in ctx.costs.ranges] == [(2, 8)]
 
 
 @pytest.mark.parametrize(("first_us", "moved"), [(10, False), (1000, True)])

@@ -11,19 +11,29 @@ the target's rates make of their operations and bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from tilewright.base.dots import dots_of
+from tilewright.base.dtype import BF16, F32, I8
+from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
+from tilewright.base.target import CUDA, Target
+from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
 from tilewright.graph import rates
 from tilewright.graph.build import make_node
 from tilewright.graph.channels_last import ChannelsLast, is_free, rank_of, try_channels_last
 from tilewright.graph.costs import (
+    AT_LEAST,
     ESTIMATED,
+    LEAST_SPEEDUP,
     Candidate,
     Price,
     alone,
     costs_of,
     note_choice,
+    weights_stay,
 )
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.min_cut import INFINITE, Network
@@ -33,10 +43,9 @@ from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users
 from tilewright.sym import Const
 
-CHANNELS_FIRST_TIMES = 3.0  # a convolution channels first takes so many times as long
-PLANES_TIMES = 0.6  # what a depthwise convolution takes longer channels first, per byte moved
-
 Makers = dict[Value, Node]
+Prices = tuple[Price, Price]  # channels first, and last
+Move = tuple[Value, str]  # a value, and the form that it gets
 FIRST, LAST = "channels first", "channels last"
 CONVOLUTIONS = ("conv", "conv_transpose", "conv_integer")
 # What has kernels that differ by the form; all else follows.
@@ -45,7 +54,8 @@ KERNELS = (*CONVOLUTIONS, "resize", *(name for name in OPS if name.endswith("_po
 
 def assign_layout(module: Module, ctx: PassContext) -> Module:
     """Before: conv(x).   After: transpose(conv(transpose(x)) {layout = "channels_last"})."""
-    return map_graphs(module, lambda graph: _assign(graph, _Weigher(ctx)))
+    weigher = _Weigher(module, ctx)
+    return map_graphs(module, lambda graph: _assign(graph, weigher))
 
 
 def _assign(graph: Graph, weigher: _Weigher) -> Graph:
@@ -75,59 +85,112 @@ def _with_bodies(node: Node, weigher: _Weigher) -> Node:
 class _Weigher:
     """What nodes take on both sides, and what values take to change sides, in nanoseconds."""
 
-    def __init__(self, ctx: PassContext) -> None:
+    def __init__(self, module: Module, ctx: PassContext) -> None:
         self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
+        self.in_cache = weights_stay(module, ctx.target)
+        self.moves: dict[Move, float] = {}  # what is known of transposes
 
-    def prices(self, node: Node, found: ChannelsLast, makers: Makers) -> tuple[Price, Price] | None:
-        """A kernel channels first, and last; None of a node that is as good either way."""
+    def prices(
+        self, node: Node, found: ChannelsLast, makers: Makers, *, exact: bool = False
+    ) -> Prices | None:
+        """A kernel channels first, and last; None of a node that is as good either way.
+
+        Unless it has to be exact, a kernel takes no more channels first than its multiply-adds.
+        """
         if node.op not in KERNELS:
-            return None
-        measured = self._measured(node, found, makers)
-        return self._estimated(node) if measured is None else measured
-
-    def _measured(
-        self, node: Node, found: ChannelsLast, makers: Makers
-    ) -> tuple[Price, Price] | None:
-        if self.costs is None or not self.costs.has_times:
             return None
         given = [value for value in node.inputs if value is not None]
         weights = frozenset(at for at, value in enumerate(given) if _is_constant(value, makers))
         candidates = (
-            Candidate(FIRST, alone(node), weights),
-            Candidate(LAST, alone(_moved_node(node, found)), weights),
+            Candidate(FIRST, alone(node), weights, self.in_cache),
+            Candidate(LAST, alone(_moved_node(node, found)), weights, self.in_cache),
         )
-        prices = self.costs.measured(candidates)
+        by_units = self._on_matrix_units(node)
+        if by_units is not None or _is_gpu(self.ctx.target):
+            measured = self.costs and self.costs.has_times and self.costs.measured(candidates)
+            return (measured[0], measured[1]) if measured else by_units
+        if self.costs is None:
+            return None
+        least_ns = 0.0 if exact or self.costs.has_times else self._least_ns(node)
+        asked = candidates[1:] if least_ns else candidates
+        prices = self.costs.prices(asked)
+        if least_ns and prices is not None:
+            prices = (Price(FIRST, least_ns, AT_LEAST), *prices)
         return None if prices is None else (prices[0], prices[1])
 
-    def _estimated(self, node: Node) -> tuple[Price, Price]:
-        size_bytes = rates.size_bytes(node.outputs[0])
-        moved_ns = (size_bytes + _size(node.inputs[0])) * self.rates.byte_ns
-        if node.op not in CONVOLUTIONS:
-            moved_ns = max(size_bytes, _size(node.inputs[0])) * self.rates.byte_ns
-            last, first = moved_ns, 2 * moved_ns
-        elif _is_depthwise(node):
-            last = moved_ns
-            first = last + PLANES_TIMES * moved_ns * float(max(node["strides"]))
-        else:
-            last = rates.operations(node) * self.rates.operation_ns / 2 + moved_ns
-            first = CHANNELS_FIRST_TIMES * last
-        return Price(FIRST, first, ESTIMATED), Price(LAST, last, ESTIMATED)
+    def _least_ns(self, node: Node) -> float:
+        """The time of the multiply-adds of a convolution alone, on all threads."""
+        if node.op != "conv" or node.output.tensor.dtype is not F32 or self.costs is None:
+            return 0.0
+        return rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
 
-    def transposed(self, value: Value, makers: Makers) -> float:
-        """What it costs to move a value."""
+    def _on_matrix_units(self, node: Node) -> Prices | None:
+        """Passes behind this one make convolutions for units that take images channels last alone:
+        tensor cores, tiles, dot products. What there is to multiply tells, at rates of both units.
+        """
+        speedup = self._matrix_speedup(node)
+        if node.op not in CONVOLUTIONS or not speedup:
+            return None
+        first = rates.operations(node) * self.rates.operation_ns
+        return Price(FIRST, first, ESTIMATED), Price(LAST, first / speedup, ESTIMATED)
+
+    def _matrix_speedup(self, node: Node) -> float:
+        """How many times as fast as vectors such a unit multiplies; 0 where none does."""
+        target = self.ctx.target
+        if not isinstance(target, Target):
+            return 0.0
+        if target.kind == CUDA:
+            sm = multiprocessor_of(target)
+            return sm.tensor_fma_per_cycle / sm.fma_per_cycle
+        machine, x, w = target.machine, node.inputs[0], (*node.inputs, None)[1]
+        if node.get("groups", 1) != 1 or x is None or w is None:
+            return 0.0
+        if node.op == "conv_integer" and not tile_product(target, "u8", "i8"):
+            dots = dots_of(target, x.tensor.dtype.name, w.tensor.dtype.name, "i32")
+            per_cycle = dots[0].lanes * dots[0].group * machine.fma_per_cycle if dots else 0
+        elif node.op == "conv_integer" or (self.costs and self.costs.is_lowered):
+            small = I8 if node.op == "conv_integer" else BF16
+            has_tiles = tile_product(target, small.name, small.name) is not None
+            per_tile = ROWS * COLUMNS * ROW_BYTES // small.size_bytes
+            per_cycle = per_tile / machine.tile_cycles if has_tiles else 0
+        else:
+            return 0.0
+        return per_cycle / (target.lanes(F32.bits) * machine.fma_per_cycle)
+
+    def moved(self, move: Move, makers: Makers) -> float:
+        """What a transpose costs, or, as long as nobody needs to know, what it does at least."""
+        value, _ = move
         shape = value.tensor.shape or ()
         if len(shape) < 3 or _is_constant(value, makers):
             return 0.0
         if is_free(shape):
             return self.rates.byte_ns  # nothing moves, but neighbours should stay together
-        if self.costs is not None and self.costs.has_times:
-            perm = channels_last(range(len(shape)))
-            node = make_node("transpose", (Value(value.name, value.type),), {"perm": perm})
-            prices = self.costs.measured((Candidate("transpose", alone(node)),))
-            if prices is not None:
-                return prices[0].ns
-        moved_ns = 2 * rates.size_bytes(value) * self.rates.byte_ns  # read, and written
-        return moved_ns + self.rates.launch_ns
+        least_ns = 2 * rates.size_bytes(value) * self.rates.shared_byte_ns  # read, and written
+        return self.moves.get(move, least_ns) + self.rates.launch_ns
+
+    def is_known(self, move: Move) -> bool:
+        return move in self.moves or is_free(move[0].tensor.shape or ())
+
+    def price_move(self, move: Move) -> None:
+        value, to = move
+        rank = rank_of(value)
+        of = value.type if to == LAST else _moved_type(value.tensor)
+        perm = (channels_last if to == LAST else channels_first)(range(rank))
+        node = make_node("transpose", (Value(value.name, of),), {"perm": perm})
+        prices = self.costs and self.costs.prices((Candidate("transpose", alone(node)),))
+        moved_ns = 2 * rates.size_bytes(value) * self.rates.byte_ns
+        self.moves[move] = prices[0].ns if prices else moved_ns
+
+
+def _gain_ns(prices: Sequence[Price]) -> float:
+    """What channels last saves. Estimates are not exact: channels first must be worth leaving what
+    most rules are made for."""
+    first, last = prices
+    return LEAST_SPEEDUP * first.ns - last.ns
+
+
+def _is_gpu(target: Any) -> bool:
+    return isinstance(target, Target) and target.kind == CUDA
 
 
 def _is_constant(value: Value, makers: Makers) -> bool:
@@ -150,57 +213,82 @@ def _moved_node(node: Node, found: ChannelsLast) -> Node:
     return make_node(node.op, given, found.attributes, node.loc, hints=names, types=types)
 
 
-def _is_depthwise(node: Node) -> bool:
-    """Whether planes are convolved one by one, at most places: that goes well either way."""
-    weights = None if node.inputs[1] is None else node.inputs[1].tensor.static_shape
-    if node.op != "conv" or weights is None or any(step > 2 for step in node["strides"]):
-        return False
-    return weights[0] == node.get("groups", 1) and weights[1] == 1 and len(weights) == 4
-
-
-def _size(value: Value | None) -> int:
-    return 0 if value is None else rates.size_bytes(value)
-
-
 def _choose(
     graph: Graph, able: dict[Node, ChannelsLast], weigher: _Weigher
 ) -> dict[Node, ChannelsLast]:
-    """The nodes that are to work channels last: a minimum cut."""
+    """The nodes that are to work channels last: a minimum cut.
+
+    Transposes, and kernels channels first, count as the least that they could take until a cheapest
+    division has them. Once it has none whose price is a guess, there is no cheaper one.
+    """
+    makers = {value: node for node in graph.nodes for value in node.outputs}
+    weighed = {node: weigher.prices(node, found, makers) for node, found in able.items()}
+    while True:
+        side, moves = _divided(graph, able, weighed, weigher, makers)
+        unknown = [move for move in moves if not weigher.is_known(move)]
+        bounded = [node for node, p in weighed.items() if p and p[0].source == AT_LEAST]
+        guessed = [node for node in bounded if node not in side]
+        if not unknown and not guessed:
+            break
+        for move in unknown:
+            weigher.price_move(move)
+        # A few that are dear tell whether it is worth to ask of the others.
+        guessed.sort(key=lambda node: -weighed[node][1].ns)
+        for node in guessed[: -(-len(guessed) // 4)]:
+            weighed[node] = weigher.prices(node, able[node], makers, exact=True)
+    for node, prices in weighed.items():
+        if prices is not None:
+            chosen = LAST if node in side else FIRST
+            note_choice(weigher.ctx, "assign_layout", node, node.op, chosen, prices)
+    return {node: found for node, found in able.items() if node in side}
+
+
+def _divided(
+    graph: Graph,
+    able: dict[Node, ChannelsLast],
+    weighed: Mapping[Node, Prices | None],
+    weigher: _Weigher,
+    makers: Makers,
+) -> tuple[set[Node], list[Move]]:
+    """The nodes that work channels last in the cheapest division, and its transposes."""
     network = Network()
     last, first = network.node(), network.node()  # the two sides
     place = {node: network.node() for node in able}
-    makers = {value: node for node in graph.nodes for value in node.outputs}
-    weighed: dict[Node, tuple[Price, Price]] = {}
-    for node, found in able.items():
-        prices = weigher.prices(node, found, makers)
+    for node, prices in weighed.items():
         if prices is None:
             # Between equals, what follows a convolution stays with it.
             network.edge(last, place[node], weigher.rates.byte_ns / (1 + len(able)))
             continue
-        weighed[node] = prices
-        gain = prices[0].ns - prices[1].ns
+        gain = _gain_ns(prices)
         network.edge(last, place[node], gain)
         network.edge(place[node], first, -gain)
     uses = users(graph)
     results = dict.fromkeys(graph.results)
+    borders: dict[Move, tuple[int, int]] = {}  # the edges that stand for transposes
     for value in (*graph.params, *makers):
         if not isinstance(value.type, TensorType) or rank_of(value) < 3:
             continue
         maker = makers.get(value)
         made = first
-        if maker in able and able[maker].outputs[maker.outputs.index(value)]:
+        if maker is not None and _moves(maker, channels_first):
+            made = last  # before the model moves it, it is there in that form
+        elif maker in able and able[maker].outputs[maker.outputs.index(value)]:
             made = place[maker]
-        readers = [_reader(value, node, able, place, first) for node in uses.get(value, ())]
+        readers = [
+            last if _moves(node, channels_last) else _reader(value, node, able, place, first)
+            for node in uses.get(value, ())
+        ]
         if value in results:
             readers.append(first)
-        _join(network, made, readers, weigher.transposed(value, makers))
-        if maker is not None and maker.op == "transpose":
-            _cancel(network, last, maker, able, place, makers, weigher)
+        borders |= _join(network, made, readers, value, weigher, makers)
     side = network.cut(last, first)
-    for node, prices in weighed.items():
-        chosen = prices[1] if place[node] in side else prices[0]
-        note_choice(weigher.ctx, "assign_layout", node, node.op, chosen.name, prices)
-    return {node: found for node, found in able.items() if place[node] in side}
+    moves = [move for move, (a, b) in borders.items() if a in side and b not in side]
+    return {node for node in able if place[node] in side}, moves
+
+
+def _moves(node: Node, to: Callable[[Sequence[int]], tuple[int, ...]]) -> bool:
+    """Whether a node of the model is a transpose between the two forms."""
+    return node.op == "transpose" and tuple(node["perm"]) == to(range(len(node["perm"])))
 
 
 def _reader(
@@ -217,36 +305,26 @@ def _reader(
     return place[node] if all(moved) else first
 
 
-def _join(network: Network, made: int, readers: list[int], price: float) -> None:
-    """One transpose serves all readers on the other side."""
-    if price <= 0 or not readers:
-        return
-    forth, back = network.node(), network.node()
-    network.edge(made, forth, price)
-    network.edge(back, made, price)
-    for reader in dict.fromkeys(readers):
-        network.edge(forth, reader, INFINITE)
-        network.edge(reader, back, INFINITE)
-
-
-def _cancel(
+def _join(
     network: Network,
-    last: int,
-    node: Node,
-    able: dict[Node, ChannelsLast],
-    place: dict[Node, int],
-    makers: Makers,
+    made: int,
+    readers: list[int],
+    value: Value,
     weigher: _Weigher,
-) -> None:
-    """A transpose of the model that a moved operand makes superfluous speaks for moving it."""
-    x = node.inputs[0]
-    if x is None or rank_of(x) < 3:
-        return
-    maker = makers.get(x)
-    # From the moved form: perm after the way back.
-    back = channels_first(range(rank_of(x)))
-    if [back[axis] for axis in node["perm"]] == sorted(back) and maker in able:
-        network.edge(last, place[maker], 2 * weigher.transposed(x, {}))
+    makers: Makers,
+) -> dict[Move, tuple[int, int]]:
+    """One transpose serves all readers on the other side."""
+    others = [reader for reader in dict.fromkeys(readers) if reader != made]
+    there, back = ((value, LAST), (value, FIRST))
+    if not others or weigher.moved(there, makers) <= 0:
+        return {}
+    on_first, on_last = network.node(), network.node()
+    network.edge(made, on_first, weigher.moved(back, makers))
+    network.edge(on_last, made, weigher.moved(there, makers))
+    for reader in others:
+        network.edge(on_first, reader, INFINITE)
+        network.edge(reader, on_last, INFINITE)
+    return {back: (made, on_first), there: (on_last, made)}
 
 
 # ------------------------------------------------------------------------------------ the change

@@ -28,6 +28,7 @@ from tilewright.graph.costs import (
     alone,
     costs_of,
     note_choice,
+    weights_stay,
 )
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.ops.layout import CHANNELS_FIRST, CHANNELS_LAST
@@ -44,7 +45,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
         return module
     if target.lanes(32) < 4:
         return module
-    in_cache = sum(array.nbytes for array in module.constants.values()) <= target.l2_bytes
+    in_cache = weights_stay(module, target)
 
     def make_rule(graph: Graph) -> Rule:
         constants: dict[Value, None] = {}

@@ -551,7 +551,7 @@ class _Fusion:
 
     def repeat_cheap(self) -> None:
         """Groups of cheap work go into all kernels that use them, where that moves less."""
-        for group in reversed([g for g in self.groups.order if g in self.groups.members]):
+        for group in reversed([g for g in self.groups.order if g is not None]):
             members = self.groups.members[group]
             if not self._is_grouped(members[0]) or self.kind[group] != MAP:
                 continue

@@ -17,7 +17,8 @@ from dataclasses import replace
 from functools import partial
 
 from tilewright.base.dtype import BF16, F16, F32, DType
-from tilewright.base.multiprocessor import BULK_ROW_BYTES
+from tilewright.base.machine import Machine
+from tilewright.base.multiprocessor import BULK_ROW_BYTES, WINDOW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA
 from tilewright.base.tiles import ROWS as TILE_ROWS
@@ -40,7 +41,7 @@ from tilewright.graph.passes.decompose import pieces_of
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.stream_attention import features_of, has_streams, streamed_features
 from tilewright.graph.rates import rates_of, size_bytes
-from tilewright.graph.views import WINDOW_BYTES, is_view
+from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
 RECURRENT = ("rnn", "gru", "lstm")
@@ -89,11 +90,12 @@ def conv_tf32(node: Node, scope: Scope) -> Replacement:
 
 def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     tiles = tile_product(ctx.target, small.name, small.name) is not None
+    machine = ctx.target.machine if tiles else None
     streams = has_streams(ctx.target)
     gpu = ctx.target is not None and ctx.target.kind == CUDA
     rules = (
         partial(matmul, small=small),
-        partial(conv, tiles=tiles, streams=streams, gpu=gpu, small=small),
+        partial(conv, machine=machine, streams=streams, gpu=gpu, small=small),
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
     )
@@ -120,9 +122,10 @@ def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
 
 
 def conv(
-    node: Node, scope: Scope, *, tiles: bool, streams: bool, gpu: bool, small: DType
+    node: Node, scope: Scope, *, machine: Machine | None, streams: bool, gpu: bool, small: DType
 ) -> Replacement:
-    """A convolution: in a form whose images tiles can read, or else as a product of its windows."""
+    """A convolution: in a form whose images tiles can read, where a machine has them, or else as a
+    product of its windows."""
     x = node.inputs[0] if node.op == "conv" else None
     if x is None or x.tensor.dtype is not F32:
         return None
@@ -132,7 +135,7 @@ def conv(
     if weights is None:
         return _grouped(steps, node, x, bias, small) if streams else None
     narrow = weights.astype(small.numpy)
-    if tiles and fits_single_channel_rows(node, weights):
+    if machine and fits_single_channel_rows(node, weights, machine):
         return as_single_channel_rows(
             steps, node, _rounded(steps, x, small), narrow, bias, to=F32, winograd=0
         )
@@ -150,7 +153,7 @@ def conv(
         if bias is not None:
             steps.add("add", sums, bias)
         return steps.done()
-    if tiles and fits_partial_im2col(node, narrow):
+    if machine and fits_partial_im2col(node, narrow):
         return partial_im2col(
             steps, node, _rounded(steps, x, small), narrow, bias, "conv", to=F32, winograd=0
         )

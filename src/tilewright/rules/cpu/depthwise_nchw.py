@@ -10,15 +10,15 @@ for n, channels in parallel
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.machine import LOOP_CYCLES
+from tilewright.base.machine import CONVERT_CYCLES, LOOP_CYCLES, Machine
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.epilogue import fuse_epilogue
-from tilewright.rules.cpu.gemm_model import ceil_div, chain_cycles
+from tilewright.rules.cpu.gemm_model import ceil_div, chain_cycles, partial_cycles
 from tilewright.rules.cpu.windows_tile import MAX_POSITIONS
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, planes_of
@@ -45,7 +45,9 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
         return None
     sizes = [found.size(at) for at in (found.out_channels, *found.out_spatial)]
     most = context.target.machine.loop_body_instructions
-    return None if None in sizes or 2 * _last(found) > most else found
+    if None in sizes or 2 * _last(found) > most:
+        return None
+    return replace(found, is_padded=padding_of(sch, found) is not None)
 
 
 def _last(found: Convolution) -> int:
@@ -104,22 +106,50 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     # Rows of the tile share what they read where the code of all kernel rows is one piece.
     shared = ((rows - 1) * found.strides[-2] + kernel[-2]) / kernel[-2]
     seen = depth * c["vectors"] * np.where(is_unrolled, shared, rows)
-    tile = np.maximum(depth * sums / machine.fma_per_cycle, seen / machine.loads_per_cycle)
+    # Strided elements are loaded whole and shuffled.
+    stride = found.strides[-1]
+    work = (depth * sums + (stride - 1) * seen) / machine.fma_per_cycle
+    tile = np.maximum(work, stride * seen / machine.loads_per_cycle)
     tile = np.maximum(tile, chain_cycles(depth, depth * sums + seen, machine)) + LOOP_CYCLES
     tile = tile + np.where(is_unrolled, 0, depth / kernel[-1] * LOOP_CYCLES)
-    # Strided elements are loaded whole and shuffled, but gathered where a vector is not full.
-    ragged = (found.strides[-1] > 1) & (width % lanes > 0)
-    gathers = np.where(ragged, machine.gather_lane_cycles * lanes * depth * rows, 0)
-    each = math.prod(outer) * tiles * (vectors * tile + gathers)
+    each = (
+        math.prod(outer) * tiles * (vectors * tile + depth * rows * _ragged(found, lanes, context))
+    )
     item = found.nest.block.writes[0].buffer.dtype.size_bytes
     moved = planes * math.prod(outer) * height * width * item * (1 + math.prod(found.strides))
     threads = np.where(c["parallel"] == 1, context.threads, 1)
     share = ceil_div(planes, threads) / planes
     return Cost.of(
         compute=planes * each * share,
+        padding=planes * _padding(found, lanes, machine) * share,
         memory=2 * moved / machine.l2.bytes_per_cycle * share,
         wake=c["parallel"] * machine.wake_cycles,
     )
+
+
+def _ragged(found: Convolution, lanes: Column, context: RuleContext) -> Column:
+    """Cycles of reading a vector that ends beyond a row: gathered where elements are apart, else in
+    pieces where the target cannot leave out lanes."""
+    machine, bits = context.target.machine, found.x.buffer.dtype.bits
+    rest = (found.size(found.out_spatial[-1]) or 1) % lanes
+    if found.strides[-1] > 1:
+        return np.where(rest > 0, machine.gather_lane_cycles * lanes, 0)
+    if context.target.masks_loads(bits):
+        return np.zeros(len(lanes))
+    return np.array([partial_cycles(each, machine) for each in rest.tolist()])
+
+
+def _padding(found: Convolution, lanes: Column, machine: Machine) -> Column:
+    """Of copying a plane with its border: a vector is loaded, chosen from, and stored."""
+    if not found.is_padded:
+        return np.zeros(len(lanes))
+    spatial = zip(found.out_spatial, found.kernel_spatial, found.strides, strict=True)
+    *rows, width = [
+        ((found.size(out) or 1) - 1) * stride + (found.size(kernel) or 1)
+        for out, kernel, stride in spatial
+    ]
+    vector = 1 / machine.loads_per_cycle + CONVERT_CYCLES + 1 / machine.stores_per_cycle
+    return math.prod(rows) * ceil_div(width, lanes) * vector
 
 
 def apply(

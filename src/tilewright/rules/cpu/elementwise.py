@@ -20,6 +20,7 @@ from tilewright.base.dtype import I8
 from tilewright.base.machine import Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cpu.gemm_model import strided_cycles
 from tilewright.rules.match.nest import Nest, fused, groups, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
@@ -132,10 +133,25 @@ def unroll_candidates(
 
 def cost(found: Elementwise, c: Columns, context: RuleContext) -> Cost:
     nest, target = found.nest, context.target
-    body = costs.body_cycles(nest.block) + 1 / c["unroll"]  # a turn ends with a branch
+    # A turn ends with a branch.
+    body = costs.body_cycles(nest.block) + _apart_cycles(found, context) + 1 / c["unroll"]
     loop = nest.instances / costs.lanes_of(target, nest.block) * body
     serial: Column = np.maximum(costs.nest_cycles(nest, target), loop)
     return Cost.of(**sharing_terms(c, found.axes(context), serial, context))
+
+
+def _apart_cycles(found: Elementwise, context: RuleContext) -> float:
+    """Of a vector: what reading elements that are apart takes longer. Those of several rows in a
+    vector are loaded one by one."""
+    nest, machine = found.nest, context.target.machine
+    inner, total = nest.var(found.parts[-1][-1]), 0.0
+    for access in nest.reads:
+        stride = access.stride(inner)
+        if not isinstance(stride, Const) or abs(int(stride.value)) <= 1:
+            continue
+        apart = found.lanes if found.pattern > 1 else abs(int(stride.value))
+        total += strided_cycles(apart, found.lanes, machine)
+    return total
 
 
 def apply(

@@ -16,6 +16,7 @@ from math import gcd
 import numpy as np
 
 from tilewright.base.machine import WIDENED_LANES, Machine
+from tilewright.base.target import Target
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.gemm_model import (
@@ -32,8 +33,10 @@ from tilewright.rules.cpu.gemm_model import (
     load_share,
     longest_chain,
     most_vectors,
+    partial_cycles,
     shortest_part,
     step_cycles,
+    strided_cycles,
     tiles_cycles,
 )
 from tilewright.rules.cpu.gemm_schedule import (
@@ -354,6 +357,8 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         pack=_pack(size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
         pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
         steps_a=_steps_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
+        spread=_spread(found, c, context.target, batch * size.k * passes * ceil_div(n, nr)),
+        strided=_strided(found, size, c, context.target, batch * size.k * passes),
         parts=_parts(size, c, context, (m, n, mr, nr), fma),
         panels=_panels(size, c, context, (m, mr, nr), panel_bytes, fma),
         padding=_padding(size, c, machine, fma),
@@ -428,6 +433,28 @@ def _steps_a(
     fit = min(l1d.kept_bytes // line, l1d.same_set_lines * sets)
     late = tiles * size.k * line / machine.scattered_bytes_per_cycle
     return np.where((c["pack_a"] == 1) | (size.k <= fit), 0, late)
+
+
+def _spread(found: Contraction, c: Columns, target: Target, steps: Column) -> Column:
+    """Filling vectors with numbers of A, where the load alone does not: as many operations as rows.
+    Numbers along m, or along the one loop of k, are loaded together and multiplied lane by lane;
+    loops over windows part them."""
+    along_m = bool(found.m) and found.stride(found.a, found.m[-1]) is ONE
+    if target.spreads_loads or along_m or len(found.k) == 1:
+        return np.zeros(len(c["mr"]))
+    operations: Column = steps * c["mr"] / target.machine.fma_per_cycle
+    return operations
+
+
+def _strided(found: Contraction, size: Sizes, c: Columns, target: Target, sweeps: Column) -> Column:
+    """Reading vectors of B in place whose elements are apart, or the last of which is not full."""
+    stride, extent = found.stride(found.b, found.n[-1]), found.extent(found.n[-1])
+    apart = int(stride.value) if isinstance(stride, Const) else size.lanes
+    vector = strided_cycles(apart, size.lanes, target.machine) if apart > 1 else 0
+    is_masked = apart <= 1 and target.masks_loads(found.b.buffer.dtype.bits)
+    rest = 0 if is_masked or extent is None else extent % size.lanes
+    row = size.n * vector + partial_cycles(rest, target.machine)
+    return np.where(c["pack_b"] == UNPACKED, sweeps * row, 0)
 
 
 def _parts(

@@ -71,6 +71,17 @@ def chain_cycles(steps: Any, instructions: Any, machine: Machine) -> Any:
     return steps * machine.fma_latency_cycles / in_flight
 
 
+def strided_cycles(stride: Any, lanes: Any, machine: Machine) -> Any:
+    """Of a vector of elements that are apart: loaded whole and shuffled, far ones lane by lane."""
+    return np.minimum(2 * stride - 1, lanes * machine.gather_lane_cycles)
+
+
+def partial_cycles(rest: int, machine: Machine) -> float:
+    """Of a vector of which only some elements are there, without masks: pieces of a power of two
+    elements each, loaded by themselves."""
+    return rest.bit_count() * machine.gather_lane_cycles
+
+
 def longest_chain(dtype: DType) -> int:
     """Terms of a sum whose roundings, which grow as the root of their number, take no more than a
     quarter of the digits."""

@@ -217,13 +217,33 @@ def _turning_cycles(found: Transpose, width: Column, context: RuleContext) -> Co
     lines = nest.guess(found.across) * machine.l1d.line_bytes
     parts = machine.l1d.line_bytes / (width * costs.widest(nest.block).size_bytes)
     again = np.where(2 * lines <= machine.l1d.size_bytes, 1.0, np.maximum(parts, 1.0))
-    moved = costs.nest_cycles(nest, context.target) * again
+    moved = costs.nest_cycles(nest, context.target) * again + _scattered_cycles(found, context)
     extent = max(1, nest.guess(found.along))
     partial = np.where(extent % width == 0, 0.0, 1.0 / ceil_div(extent, width))
     whole = 2 * (1 + 1 / machine.loads_per_cycle) / SQUARE_ELEMENTS
     gathered = partial * machine.gather_lane_cycles
     cycles: Column = np.maximum(moved, nest.instances * whole) + nest.instances * gathered
     return cycles
+
+
+def _scattered_cycles(found: Transpose, context: RuleContext) -> float:
+    """What reading takes longer than in order: beyond L2, from more rows than prefetchers follow
+    that do not lie one behind the other."""
+    machine, nest = context.target.machine, found.nest
+    if nest.guess(found.across) <= machine.prefetch_streams:
+        return 0.0
+    apart = [access for access in found.reads if not _follow(found, access)]
+    size_bytes = sum(costs.guess_bytes(access.buffer) for access in apart)
+    if size_bytes <= machine.l2.kept_bytes:
+        return 0.0
+    in_order = costs.shared_bytes_per_cycle(nest, machine)
+    return size_bytes * max(0.0, 1 / machine.scattered_bytes_per_cycle - 1 / in_order)
+
+
+def _follow(found: Transpose, access: Access) -> bool:
+    """Whether the rows of a source lie one behind the other."""
+    stride = access.stride(found.nest.var(found.across))
+    return isinstance(stride, Const) and int(stride.value) <= found.nest.guess(found.along)
 
 
 def apply(

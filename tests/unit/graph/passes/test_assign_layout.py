@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import Target
 from tilewright.graph import interpret, parse
-from tilewright.graph.costs import MEASURED, Price
+from tilewright.graph.costs import AT_LEAST, ESTIMATED, MEASURED, Price
 from tilewright.graph.passes import (
     canonicalize,
     fold_constants,
@@ -81,11 +82,29 @@ BODIES = {
 }
 
 
+class Table:
+    """A table of costs that knows what a kernel takes by the candidate's name."""
+
+    threads, has_times, is_lowered = 1, False, False
+
+    def __init__(self, **ns):
+        self.ns, self.asked = ns, []
+
+    def prices(self, candidates):
+        self.asked += [each.name for each in candidates]
+        ns = [self.ns[each.name.replace(" ", "_")] for each in candidates]
+        return tuple(Price(c.name, n, ESTIMATED) for c, n in zip(candidates, ns, strict=True))
+
+
+def last_is_faster():
+    return Table(channels_first=1e6, channels_last=1.0, transpose=1.0)
+
+
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_layouts_keep_the_answer(body):
     text, transposes = body
     module = parse(f"graph @main({PARAMS}) {{ {text} return %y }}")
-    moved = run_passes(module, (assign_layout, *AFTER), PassContext())
+    moved = run_passes(module, (assign_layout, *AFTER), PassContext(costs=last_is_faster()))
     verify(moved)
     convolutions = [node for node in moved.main.nodes if node.op == "conv"]
     assert all(node["layout"] == "channels_last" for node in convolutions)
@@ -114,7 +133,7 @@ def test_bodies_of_control_flow_are_moved_on_their_own():
         }}
         """
     )
-    moved = run_passes(module, (assign_layout,), PassContext())
+    moved = run_passes(module, (assign_layout,), PassContext(costs=last_is_faster()))
     verify(moved)
     (node,) = moved.main.nodes
     assert [inner.op for inner in node.bodies[0].nodes] == ["transpose", "conv", "transpose"]
@@ -125,15 +144,87 @@ def test_models_without_images_stay_the_same_object():
     assert assign_layout(module, PassContext()) is module
 
 
+CHAIN = f"""
+graph @main(%x: f32[1, 8, 64, 64], %w: f32[8, 8, 3, 3], %v: f32[8, 8, 1, 1]) {{
+  %a = conv(%x, %w) {{{CONV}}}
+  %b = conv(%a, %v) {{dilations = (1, 1), pads = (0, 0, 0, 0), strides = (1, 1)}}
+  return %b
+}}
+"""
+
+
+def test_without_a_table_of_costs_layouts_stay():
+    module = parse(CHAIN)
+    assert assign_layout(module, PassContext()) is module
+
+
+def test_layouts_stay_where_transposes_cost_more_than_they_bring():
+    module = parse(CHAIN)
+    costs = Table(channels_first=2e4, channels_last=1e4, transpose=1e6)
+    assert assign_layout(module, PassContext(costs=costs)) is module
+    costs = Table(channels_first=2e6, channels_last=1e6, transpose=1e4)
+    assert assign_layout(module, PassContext(costs=costs)) is not module
+
+
+def test_only_transposes_at_borders_are_asked_for():
+    costs = Table(channels_first=1e7, channels_last=1e4, transpose=1e3)
+    assign_layout(parse(CHAIN), PassContext(costs=costs))
+    assert costs.asked.count("transpose") == 2  # not that of %a
+    assert costs.asked.count("channels last") == 2
+
+
+def test_a_kernel_is_not_asked_for_in_a_form_whose_multiplications_alone_take_longer():
+    costs = Table(channels_first=1e7, channels_last=1e4, transpose=1e3)
+    ctx = PassContext(costs=costs)
+    assert assign_layout(parse(CHAIN), ctx) is not None
+    assert "channels first" not in costs.asked
+    assert {choice.prices[0].source for choice in ctx.choices} == {AT_LEAST}
+
+
+def test_what_is_slightly_faster_by_estimates_is_no_reason_to_leave_channels_last():
+    module = parse(CHAIN)
+    nearly = Table(channels_first=9.5e8, channels_last=1e9, transpose=1.0)
+    assert assign_layout(module, PassContext(costs=nearly)) is not module
+    clearly = Table(channels_first=8e8, channels_last=1e9, transpose=1.0)
+    assert assign_layout(module, PassContext(costs=clearly)) is module
+
+
+@pytest.mark.parametrize(
+    ("types", "processor", "is_lowered"),
+    [
+        (("u8", "i8", "conv_integer"), "cascadelake", False),
+        (("u8", "i8", "conv_integer"), "emeraldrapids", False),
+        (("f32", "f32", "conv"), "emeraldrapids", True),
+    ],
+)
+def test_what_units_multiply_channels_last_alone_goes_there_by_their_rate(
+    types, processor, is_lowered
+):
+    of, weights, op = types
+    module = parse(
+        f"""
+        graph @main(%x: {of}[1, 64, 28, 28], %w: {weights}[64, 64, 3, 3]) {{
+          %y = {op}(%x, %w) {{{CONV}}}
+          return %y
+        }}
+        """
+    )
+    costs = Table(transpose=1.0)  # knows nothing of the convolution
+    costs.is_lowered = is_lowered
+    ctx = PassContext(target=Target.parse(f"x86_64-linux-gnu -mcpu={processor}"), costs=costs)
+    assert assign_layout(module, ctx) is not module
+    assert ctx.choices[0].chosen == "channels last"
+
+
 class Times:
     """A table of costs that has a time for every kernel."""
 
-    has_times = True
+    threads, has_times, is_lowered = 1, True, False
 
     def __init__(self):
         self.asked = []
 
-    def measured(self, candidates):
+    def prices(self, candidates):
         self.asked += [node.op for each in candidates for node in each.kernel.nodes]
         return tuple(Price(each.name, 1.0 + at, MEASURED) for at, each in enumerate(candidates))
 
