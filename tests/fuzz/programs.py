@@ -217,11 +217,8 @@ def reduction(draw: Draw) -> Program:
         at = dict(zip(kept, i, strict=True))
         return by(X[tuple(axes.get(d, at.get(d)) for d in range(rank))], axis=list(axes.values()))
 
-    out_shape = tuple(shape[d] for d in kept) or (1,)
-    if not kept:
-        R = te.compute((1,), lambda _: value(), name="R")
-    else:
-        R = te.compute(out_shape, value, name="R")
+    out_shape = tuple(shape[d] for d in kept) or draw.rng.choice(((1,), ()))
+    R = te.compute(out_shape, value if kept else lambda *_: value(), name="R")
     result = [R]
     if draw.flip():
         result = [te.compute(out_shape, lambda *i: draw.unary(R[i]), name="Y")]
@@ -370,6 +367,22 @@ def depthwise(draw: Draw) -> Program:
     return Program("depthwise", te.function([X, W, Y], name="depthwise"))
 
 
+def pool(draw: Draw) -> Program:
+    """Windows that share what they see."""
+    channels, kernels = draw.extent(4), [draw.rng.choice((2, 3)) for _ in range(2)]
+    stride, out = draw.rng.choice((1, 1, 2)), (draw.extent(6), draw.extent(6))
+    sides = [(o - 1) * stride + k for o, k in zip(out, kernels, strict=True)]
+    X = te.placeholder((channels, *sides), name="X")
+    r, s = (te.reduce_axis((0, k), name=name) for k, name in zip(kernels, "rs", strict=True))
+    by = draw.rng.choice((te.sum, te.max))
+    Y = te.compute(
+        (channels, *out),
+        lambda c, i, j: by(X[c, i * stride + r, j * stride + s], axis=[r, s]),
+        name="Y",
+    )
+    return Program("pool", te.function([X, Y], name="pool"))
+
+
 def stencil(draw: Draw) -> Program:
     """Two stages that each look at their neighbours."""
     n, m = draw.extent(13) + 2, draw.dim(12)
@@ -487,6 +500,7 @@ MAKERS: tuple[Callable[[Draw], Program], ...] = (
     conv1d,
     conv2d,
     depthwise,
+    pool,
     stencil,
     multi_output,
     siblings,

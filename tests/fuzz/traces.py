@@ -401,7 +401,8 @@ class Moves:
         rank = len(self.at(block).writes[0].ranges)
         if not rank:
             raise Nothing
-        parts = self.sch.rfactor(self.rng.choice(self.loops(block)), rank)
+        sums = sum(it.kind == REDUCE for it in self.at(block).iters)  # innermost at first
+        parts = self.sch.rfactor(self.rng.choice(self.loops(block)[-sums:]), rank)
         self.sch.merge_windows(parts, self.rng.randrange(rank), rank)
 
     def split_rfactor(self) -> None:

@@ -13,6 +13,7 @@ from tilewright.tensor.ir import (
     SPATIAL,
     THREAD,
     VECTOR,
+    VTHREAD,
     Block,
     Buffer,
     For,
@@ -67,7 +68,7 @@ class _Factoring:
         """The loops whose iterations have parts of their own, since they run at the same time."""
         threads = [at for at, loop in enumerate(self.loops) if loop.kind == PARALLEL]
         count = threads[-1] + 1 if threads else 0
-        lanes = [loop for loop in self.loops[count:] if loop.kind == VECTOR]
+        lanes = [loop for loop in self.loops[count:] if loop.kind in (VECTOR, VTHREAD)]
         return [*self.loops[:count], *lanes]
 
 
@@ -80,7 +81,7 @@ def rfactor_at(fn: Function, name: str, var: Var) -> tuple[Function, str]:
             by rfactor_at(S, y), where y is parallel
 
     The loops under `y` are those of what makes B. What runs at the same time has parts of its own:
-    iterations of parallel loops, of those around them, and lanes of vectors.
+    iterations of parallel loops, of those around them, lanes of vectors, and virtual threads.
     """
     found = _check(fn, name, var)
     parts = tuple([_part_buffer(found, buffer) for buffer in found.update.buffers])
