@@ -147,12 +147,14 @@ class _Weigher:
             return 0.0
         if node.op == "conv_integer" and not tile_product(target, "u8", "i8"):
             dots = dots_of(target, x.tensor.dtype.name, w.tensor.dtype.name, "i32")
-            per_cycle = dots[0].lanes * dots[0].group * machine.fma_per_cycle if dots else 0
+            per_cycle = (
+                float(dots[0].lanes * dots[0].group * machine.fma_per_cycle) if dots else 0.0
+            )
         elif node.op == "conv_integer" or (self.costs and self.costs.is_lowered):
             small = I8 if node.op == "conv_integer" else BF16
             has_tiles = tile_product(target, small.name, small.name) is not None
             per_tile = ROWS * COLUMNS * ROW_BYTES // small.size_bytes
-            per_cycle = per_tile / machine.tile_cycles if has_tiles else 0
+            per_cycle = per_tile / machine.tile_cycles if has_tiles else 0.0
         else:
             return 0.0
         return per_cycle / (target.lanes(F32.bits) * machine.fma_per_cycle)
@@ -226,14 +228,14 @@ def _choose(
     while True:
         side, moves = _divided(graph, able, weighed, weigher, makers)
         unknown = [move for move in moves if not weigher.is_known(move)]
-        bounded = [node for node, p in weighed.items() if p and p[0].source == AT_LEAST]
+        bounded = {node: p[1].ns for node, p in weighed.items() if p and p[0].source == AT_LEAST}
         guessed = [node for node in bounded if node not in side]
         if not unknown and not guessed:
             break
         for move in unknown:
             weigher.price_move(move)
         # A few that are dear tell whether it is worth to ask of the others.
-        guessed.sort(key=lambda node: -weighed[node][1].ns)
+        guessed.sort(key=bounded.__getitem__, reverse=True)
         for node in guessed[: -(-len(guessed) // 4)]:
             weighed[node] = weigher.prices(node, able[node], makers, exact=True)
     for node, prices in weighed.items():

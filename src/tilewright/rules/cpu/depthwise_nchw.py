@@ -149,7 +149,8 @@ def _padding(found: Convolution, lanes: Column, machine: Machine) -> Column:
         for out, kernel, stride in spatial
     ]
     vector = 1 / machine.loads_per_cycle + CONVERT_CYCLES + 1 / machine.stores_per_cycle
-    return math.prod(rows) * ceil_div(width, lanes) * vector
+    copied: Column = math.prod(rows) * ceil_div(width, lanes) * vector
+    return copied
 
 
 def apply(
