@@ -159,7 +159,7 @@ def test_an_empty_batch_gives_an_empty_result():
 
 def test_products_of_floats_of_eight_bits():
     """Scales are applied to the sums, whichever a column has."""
-    model = graph.parse("""graph @main(%x: f8e4m3[n, 512], %w: f8e4m3[512, 256], %s: f32[256]) {
+    model = graph.parse("""graph @main(%x: f8e4m3[n, 1024], %w: f8e4m3[1024, 2048], %s: f32[2048]) {
       %y0 = matmul(%x, %w) {to = dtype f32}
       %y = mul(%y0, %s)
       return %y
@@ -167,11 +167,12 @@ def test_products_of_floats_of_eight_bits():
     module = tw.compile(model, target="cuda")
     rules = [each.rule for kernel in module.program.kernels.values() for each in kernel.decisions]
     assert "gemm_hopper" in rules
-    x, w = (random(*shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((300, 512), (512, 256)))
-    scale = random(256)
+    shapes = (300, 1024), (1024, 2048)
+    x, w = (random(*shape).astype(ml_dtypes.float8_e4m3fn) for shape in shapes)
+    scale = random(2048)
     (got,) = module(*[cuda.to_device(each) for each in (x, w, scale)])
     want = x.astype(np.float32) @ w.astype(np.float32) * scale
-    np.testing.assert_allclose(cuda.to_host(got), want, rtol=1e-2, atol=5e-2)
+    np.testing.assert_allclose(cuda.to_host(got), want, rtol=1e-2, atol=1e-1)
 
 
 @pytest.mark.parametrize("k", [1024, 1000, 1001])

@@ -9,7 +9,7 @@ counted, is taken. CPUs do so for bytes; GPUs wherever tensor cores do the produ
 from __future__ import annotations
 
 from functools import partial
-from math import gcd
+from math import gcd, inf, prod
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.sym import Const
+
+FULL_TILE_ELEMENTS = 128 * 128  # of a product that keeps the tensor cores of a multiprocessor busy
 
 
 def densify_groups(module: Module, ctx: PassContext) -> Module:
@@ -58,7 +61,8 @@ def _merged_groups(node: Node, weights: Array, groups: int, target: Target) -> i
         sm = multiprocessor_of(target)
         # What is left to groups loads both operands of every product.
         loaded = sm.shared_words_per_cycle // 2
-        return groups if groups * loaded <= sm.tensor_fma_per_cycle else 1
+        rate = sm.tensor_fma_per_cycle * min(1.0, _full_tiles(node) / sm.count)
+        return groups if groups * loaded <= rate else 1
     machine, x, w = target.machine, node.inputs[0], node.inputs[1]
     assert x is not None
     assert w is not None
@@ -76,6 +80,14 @@ def _merged_groups(node: Node, weights: Array, groups: int, target: Target) -> i
         rate = ROWS * COLUMNS * ROW_BYTES / (machine.tile_cycles + loading) / groups
         rates[groups] = max(rates.get(groups, 0.0), rate)
     return max(rates, key=lambda merged: (rates[merged], merged))
+
+
+def _full_tiles(node: Node) -> float:
+    """How many multiprocessors a convolution's result keeps busy; all where its size is dynamic."""
+    sizes = [dim.value for dim in node.output.tensor.shape or () if isinstance(dim, Const)]
+    if len(sizes) != len(node.output.tensor.shape or ()):
+        return inf
+    return prod(sizes) / FULL_TILE_ELEMENTS
 
 
 def _filling(dot: Dot, weights: Array, groups: int) -> int:

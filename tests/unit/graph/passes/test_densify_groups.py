@@ -13,9 +13,10 @@ from tilewright.sym import const
 SERVER = "x86_64-linux-gnu -mcpu=sapphirerapids"
 
 
-def model(groups, inner=4, out=2, layout="channels_last", constant=True):
+def model(groups, inner=4, out=2, layout="channels_last", constant=True, size=5):
     b, channels = Builder(), groups * inner
-    shape = (1, 5, 5, channels) if layout == "channels_last" else (1, channels, 5, 5)
+    image = (size, size)
+    shape = (1, *image, channels) if layout == "channels_last" else (1, channels, *image)
     x = b.param("x", TensorType(U8, tuple(map(const, shape))))
     values = np.random.default_rng(0).integers(-9, 9, (groups * out, inner, 3, 3)).astype(np.int8)
     w = b.constant(values)
@@ -84,14 +85,16 @@ def test_others_stay(made, target):
 
 
 @pytest.mark.parametrize(
-    ("target", "groups", "left"),
+    ("target", "groups", "size", "left"),
     [
-        ("cuda -arch=sm_90a", 16, 1),
-        ("cuda -arch=sm_90a", 32, 1),  # products outside of them load both operands each
-        ("cuda -arch=sm_90a", 256, 256),  # zeros would take longer than that
-        ("cuda -arch=sm_80", 4, 4),
+        ("cuda -arch=sm_90a", 16, 256, 1),
+        ("cuda -arch=sm_90a", 32, 256, 1),  # products outside of them load both operands each
+        ("cuda -arch=sm_90a", 32, 28, 32),  # which few multiprocessors would multiply
+        ("cuda -arch=sm_90a", 256, 256, 256),  # zeros would take longer than that
+        ("cuda -arch=sm_80", 4, 256, 4),
     ],
 )
-def test_tensor_cores_multiply_zeros_as_long_as_that_is_faster(target, groups, left):
-    (node,) = (n for n in widened(model(groups), target).main.nodes if n.op == "conv_integer")
+def test_tensor_cores_multiply_zeros_as_long_as_that_is_faster(target, groups, size, left):
+    made = widened(model(groups, size=size), target)
+    (node,) = (n for n in made.main.nodes if n.op == "conv_integer")
     assert node["groups"] == left
