@@ -62,7 +62,7 @@ peers: $(SETUP)  ## linkers for WebAssembly and Arm, libraries to compare with, 
 	$(BIN)/pip install --quiet nvidia-cuda-nvcc-cu12==12.9.86 \
 		|| echo "no ptxas: kernels for GPUs will not be assembled"
 
-docs: $(VENV)/.docs  ## the documentation as a site, into site/; warnings are errors
+docs: $(VENV)/.docs $(PEERS)  ## the documentation as a site, into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
