@@ -39,7 +39,7 @@ $(VENV)/.demo: $(SETUP)
 # Nothing that may import peers runs while they are installed.
 PEERS := $(filter peers,$(MAKECMDGOALS))
 
-# In an order that keeps two jobs busy: the tests are the longest.
+# In an order that keeps jobs busy: the tests are the longest.
 test: lint sanitize unit hosts  ## lint, then all tests
 
 lint: $(SETUP) $(PEERS)  ## ruff, clang-format, mypy, import layers

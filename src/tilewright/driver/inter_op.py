@@ -33,8 +33,9 @@ def overlap_kernels(program: Program, setting: KernelSetting) -> Program:
         if node.op != "kernel" or node.get("variants"):
             return False
         kernel = program.kernels[node["function"]]
-        alone_ns = kernel.predicted_ns(is_shared=False)
-        return alone_ns >= max(least_ns, kernel.predicted_ns(is_shared=True))
+        # What threads share out is for one alone beside another kernel, but then both are done.
+        lost_ns = (setting.threads - 2) * kernel.predicted_ns(is_shared=True)
+        return kernel.predicted_ns(is_shared=False) >= max(least_ns, lost_ns)
 
     main = overlapped(program.module.main, is_worth, setting.threads)
     graphs = {**program.module.graphs, "main": main}
@@ -80,7 +81,8 @@ def _split(
     before: set[Node] = set()
     asked = [value for each in beside for value in each.inputs]
     while asked:
-        maker = free.get(value) if (value := asked.pop()) is not None else None
+        value = asked.pop()
+        maker = None if value is None else free.get(value)
         if maker is not None and maker not in before:
             before.add(maker)
             asked += maker.inputs
@@ -92,5 +94,5 @@ def _split(
     )
 
 
-def _with(node: Node, **attributes: object) -> Node:
+def _with(node: Node, **attributes: ir.Attribute) -> Node:
     return replace(node, attributes=ir.attributes(**{**dict(node.attributes), **attributes}))

@@ -160,7 +160,12 @@ class Kernel:
 
     def predicted_ns(self, *, is_shared: bool) -> float:
         """How long the blocks take that threads share out, or those that one does alone."""
-        return sum(d.predicted_ns for d in self.decisions if (d.block in self.shared) is is_shared)
+        found = [d for d in self.decisions if self._is_shared(d.block) is is_shared]
+        return sum(decision.predicted_ns for decision in found)
+
+    def _is_shared(self, block: str) -> bool:
+        """Whether threads share out a block, or one that was taken out of it."""
+        return any(name == block or name.startswith(f"{block}_") for name in self.shared)
 
     @property
     def fell_back(self) -> str:

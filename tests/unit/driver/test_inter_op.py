@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import graph
 from tilewright.base.dtype import F32
 from tilewright.driver.inter_op import overlapped
 from tilewright.graph import ir
@@ -103,6 +104,17 @@ def bidirectional(folder: object) -> str:
     path = f"{folder}/gru.onnx"
     onnx.save(helper.make_model(built, opset_imports=[helper.make_opsetid("", 17)]), path)
     return path
+
+
+def test_reductions_that_threads_share_out_stay_apart():
+    """The block that is decided about is the sum of what threads have found."""
+    made = graph.parse("""graph @main(%x: f32[2048, 1024], %y: f32[2048, 1024]) {
+      %a = reduce_sum(%x) {axes = (0, 1), keepdims = false}
+      %b = reduce_sum(%y) {axes = (0, 1), keepdims = false}
+      return %a, %b
+    }""")
+    nodes = tw.compile(made, threads=4).inside.program.module.main.nodes
+    assert not any(each.get("concurrent", False) for each in nodes)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -95,7 +95,7 @@ class _Weigher:
     ) -> Prices | None:
         """A kernel channels first, and last; None of a node that is as good either way.
 
-        Unless it has to be exact, a kernel takes no more channels first than its multiply-adds.
+        Unless it has to be exact, a kernel channels first counts as no more than its multiply-adds.
         """
         if node.op not in KERNELS:
             return None

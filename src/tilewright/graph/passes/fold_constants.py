@@ -130,6 +130,8 @@ def is_packed_weight(node: Node, readers: Mapping[Value, Sequence[Node]]) -> boo
         )
 
     moves = [each for each in readers.get(node.output, ()) if each.op == "transpose"]
+    if any(tuple(each["perm"]) != (1, 0) for each in moves):
+        return False
     if len(moves) == len(readers.get(node.output, ())) == 1:
         return multiplies(moves[0].output)
     return multiplies(node.output)

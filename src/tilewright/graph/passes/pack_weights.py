@@ -64,6 +64,8 @@ def _weight(node: Node, scope: Scope) -> tuple[Node, bool] | None:
         return None
     if any(v is not None and scope.constant(v) is None for v in made.inputs):
         return None
+    if moved is not None and tuple(moved["perm"]) != (1, 0):
+        return None
     return made, moved is not None
 
 
@@ -72,7 +74,7 @@ def _weights_of(made: Node, is_moved: bool, scope: Scope) -> Weights | None:
     codes, scale, zero = [
         None if value is None else scope.constant(value) for value in (*made.inputs, None, None)
     ][:3]
-    if codes is None or codes.ndim != 2:
+    if codes is None or codes.ndim != 2 or not codes.size:
         return None
     codes = codes.T if is_moved else codes
     k, n = codes.shape
