@@ -577,7 +577,8 @@ class Emitter:
         ramp = as_ramp(flat) if lanes > 1 else (flat, sym.ZERO)
         if ramp is not None and isinstance(ramp[1], Const):
             base, stride = ramp[0], int(ramp[1].value)
-            near, beyond = self._parts(base) if stride in (0, 1) else (base, 0)
+            is_run = stride == 1 or lanes == 1
+            near, beyond = self._parts(base) if is_run else (base, 0)
             found = self.index(near)
             place = Place(memory, found, divisor(base), buffer.dtype, stride, beyond=beyond)
             return place, lanes

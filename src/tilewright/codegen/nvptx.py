@@ -309,7 +309,7 @@ class DeviceEmitter(Emitter):
             super().branch(stmt)
             return
         cond, outer = self._told(stmt.cond), self.holds
-        if sym.prove(sym.logical_not(cond), hopper.lanes_context(self.lane)):
+        if sym.prove(sym.logical_not(cond), self.ranges or sym.EMPTY):
             return
         self.holds = (*outer, cond)
         super().branch(stmt)

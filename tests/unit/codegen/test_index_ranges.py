@@ -225,3 +225,32 @@ def test_narrow_indices_have_the_values_that_the_interpreter_finds(program):
     llvm.optimize(module, machine)
     load_object(fn, target, llvm.to_object(module, machine))(found)
     assert np.array_equal(found, wanted)
+
+
+def test_threads_beyond_a_warpgroup_come_to_their_branch():
+    text = kernel_text("""
+func @upper(%x: f32[256], %y: f32[256]) stage device {
+  for %i in thread(threadIdx.x) 0..256 { if 128 <= %i { %y[%i] = %x[%i] } }
+}""")
+    assert "store float" in text
+
+
+def test_nobody_comes_to_a_branch_beyond_all_threads():
+    text = kernel_text("""
+func @beyond(%x: f32[512], %y: f32[512]) stage device {
+  for %i in thread(threadIdx.x) 0..256 { if 256 <= %i { %y[%i] = %x[%i] } }
+}""")
+    assert "store float" not in text
+
+
+def test_lanes_that_store_to_one_place_store_to_the_right_one():
+    texts = [
+        kernel_text(f"""
+func @last(%x: f32[64], %y: f32[67]) stage device {{
+  for %i in thread(threadIdx.x) 0..64 {{
+    %y[broadcast(%i + {by}, 4)] = broadcast(%x[%i], 4)
+  }}
+}}""")
+        for by in (0, 3)
+    ]
+    assert texts[0] != texts[1]

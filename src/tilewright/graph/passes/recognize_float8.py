@@ -40,8 +40,8 @@ def matmul(node: Node, scope: Scope) -> Replacement:
     if b.axis is not None and b.axis != len(shape_of(b.value) or ()) - 1:
         return None
     steps = Product(node, scope)
-    (left, left_zero), (right, right_zero) = (steps.operand(each) for each in (a, b))
-    if left_zero is not None or right_zero is not None:
+    if steps.zero(a) is not None or steps.zero(b) is not None:
         return None
+    (left, _), (right, _) = (steps.operand(each) for each in (a, b))
     steps.scaled(steps.add("matmul", left, right, to=F32), a.scale, b.scale, 0)
     return steps.done()

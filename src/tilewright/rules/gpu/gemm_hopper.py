@@ -49,7 +49,7 @@ from tilewright.sym import Cast, Const, Var, uses_var
 from tilewright.tensor.bulk_copies import ALIGN_BYTES, can_copy
 from tilewright.tensor.constants import CONSTANT
 from tilewright.tensor.intrin import TensorIntrin
-from tilewright.tensor.ir import CLUSTER_AXIS, Buffer, Call, Load, Store
+from tilewright.tensor.ir import CLUSTER_AXIS, Call, Load, Store
 from tilewright.tensor.passes.fold_windows import windows_of
 from tilewright.tensor.roles import SWIZZLED, consumer_registers
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -493,12 +493,13 @@ def _turned(sch: Schedule, c: BlockRef, index: int, context: RuleContext) -> lis
     *outer, row, column = [f"d{at}" for at in range(source.rank)]
     before, after = (*outer, row, column), (*outer, column, row)
     sch.transform_layout(copy, ("write", 0), f"({', '.join(before)}) -> ({', '.join(after)})")
-    return _anew(sch, copy, source, context)
+    return _anew(sch, copy, context)
 
 
-def _anew(sch: Schedule, copy: BlockRef, source: Buffer, context: RuleContext) -> list[BlockRef]:
+def _anew(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:
     """The block that stores an operand anew, if it needs no schedule."""
-    if source.name not in context.constants:
+    reads = block_of(sch.function, copy.name).reads
+    if any(read.buffer.name not in context.constants for read in reads):
         return []
     sch.annotate(copy, CONSTANT, True)
     return [copy]
@@ -635,9 +636,8 @@ def _filled(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRe
     if can_copy(source):
         return [copy]
     for producer in sch.get_producers(copy):  # once is enough
-        source = block_of(sch.function, producer.name).reads[0].buffer
         sch.compute_inline(producer)
-    return _anew(sch, copy, source, context)
+    return _anew(sch, copy, context)
 
 
 def _results(
