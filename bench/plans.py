@@ -208,6 +208,17 @@ def linear(m: int, n: int, k: int) -> str:
     }}"""
 
 
+def packed(m: int, n: int, k: int, group: int) -> str:
+    """A GEMM with weights of four bits, a scale for each group of k."""
+    shapes = (
+        f"%x: f32[{m}, {k}], %w: u8[{k // group}, {group // 2}, {n}], %s: f32[{k // group}, {n}]"
+    )
+    return f"""graph @main({shapes}) -> (f32[{m}, {n}]) {{
+      %y = matmul_packed(%x, %w, %s) {{per_byte = 2, zero = 8, scale_sums = true}}
+      return %y
+    }}"""
+
+
 def one(x: str, y: str, operator: str) -> str:
     """One operator on one operand."""
     return f"graph @main(%x: {x}) -> ({y}) {{ %y = {operator} return %y }}"
@@ -259,6 +270,9 @@ KERNELS = (
     Kernel("gemv", "1x1024x2048", matmul(1, 1024, 2048), ()),
     Kernel("gemv", "2x4096x1024", matmul(2, 4096, 1024), ()),
     Kernel("gemv", "8x2048x2048", matmul(8, 2048, 2048), ()),
+    Kernel("gemm_packed", "bits 1x4096x4096", packed(1, 4096, 4096, 32), ("w", "s")),
+    Kernel("gemm_packed", "bits 4x1024x1024", packed(4, 1024, 1024, 64), ("w", "s")),
+    Kernel("gemm_packed", "bits 1x1024x2048", packed(1, 1024, 2048, 128), ("w", "s")),
     Kernel("dot_tiles", "8x512x512", linear(8, 512, 512), ()),
     Kernel("dot_tiles", "4x1000x2048", linear(4, 1000, 2048), ()),
     Kernel("dot_tiles", "12x384x1536", linear(12, 384, 1536), ()),
