@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import I32, INDEX, U64, DType
+from tilewright.base.dtype import INDEX, U64
 from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.codegen import hardware
 from tilewright.codegen.arith import Arithmetic
@@ -21,11 +21,11 @@ from tilewright.codegen.builder import NULL, FunctionText, ModuleText, Value, i1
 from tilewright.codegen.calls import RULES
 from tilewright.codegen.captures import captures
 from tilewright.codegen.debug import FUNCTION, DebugInfo
+from tilewright.codegen.expressions import ANY_WIDTH, EXPRESSIONS
 from tilewright.codegen.facts import (
     as_offsets,
     as_ramp,
     divisor,
-    first_lanes,
     is_non_negative,
     known_lanes,
     open_lanes,
@@ -36,16 +36,15 @@ from tilewright.codegen.index_ranges import WORD, fits, is_natural
 from tilewright.codegen.lookup import bytes_of
 from tilewright.codegen.lookup import emit as emit_lookup
 from tilewright.codegen.machine import Machine
-from tilewright.codegen.math import FORMULAS, expand_call
 from tilewright.codegen.memory import Accesses, Memory, Place
 from tilewright.codegen.rounding import emit as emit_rounded
 from tilewright.codegen.rounding import rounded
 from tilewright.codegen.tiles import TileRegisters
-from tilewright.codegen.types import literal, memory_type, register_type, vector
+from tilewright.codegen.types import literal, memory_type, register_type
 from tilewright.sym import Const, Context, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.assembly import Assembly
-from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Ramp, Stmt
+from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Stmt
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import prefetched, walk
 
@@ -398,14 +397,14 @@ class Emitter:
     def _computed(self, node: Expr, args: tuple[Value, ...]) -> Value:
         """A node's value from those of its children. An index is of 32 bits where its range is, and
         is computed so where those of all its operands are: then nothing overflows on the way."""
-        rule = _EXPRS[type(node)]
+        rule = EXPRESSIONS[type(node)]
         if self.ranges is None:
             return rule(self, node, args)
         given = list(args)
         indices = [at for at, child in enumerate(node.children()) if child.dtype is INDEX]
         is_narrow = node.dtype is not INDEX or fits(node, self.ranges)
         stays = (
-            is_narrow and type(node) in _ANY_WIDTH and all(_is_narrow(args[at]) for at in indices)
+            is_narrow and type(node) in ANY_WIDTH and all(_is_narrow(args[at]) for at in indices)
         )
         for at in indices:
             given[at] = self._of_width(args[at], "i32" if stays else "i64")
@@ -672,143 +671,4 @@ STMTS: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     ir.For: Emitter._for,
     ir.Alloc: Emitter._alloc,
     ir.ExternCall: hardware.extern_call,
-}
-
-
-# --------------------------------------------------------------------------- expression rules
-
-
-def _arithmetic(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
-    def rule(e: Emitter, node: sym.Binary, args: tuple[Value, ...]) -> Value:
-        of = node.dtype
-        natural = (
-            e.ranges is not None and of is INDEX and all(map(e.is_natural, (node.a, node.b, node)))
-        )
-        return e.arith.binary(name, args[0], args[1], of, natural=natural)
-
-    return rule
-
-
-def _minmax(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
-    return lambda e, node, args: e.arith.minmax(name, args[0], args[1], node.dtype)
-
-
-def _compare(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
-    return lambda e, node, args: e.arith.compare(name, args[0], args[1], node.a.dtype)
-
-
-def _order(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
-    """Comparisons of places: where only the first lanes pass, or only the last, count those."""
-    compare = _compare(name)
-
-    def rule(e: Emitter, node: sym.Lt | sym.Le, args: tuple[Value, ...]) -> Value:
-        found = first_lanes(node)
-        if found is None:
-            return compare(e, node, args)
-        lanes = node.dtype.lanes
-        inside = sym.maximum(sym.minimum(found[0], lanes), 0)
-        number = e.index(inside)
-        count = e.b.splat(e.arith.convert.cast(number, _width(INDEX, number), I32), lanes)
-        numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
-        test = "icmp ult" if found[1] else "icmp uge"
-        return e.b.compare(test, Value(count.type, f"<{numbers}>"), count)
-
-    return rule
-
-
-def _division(want: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
-    def rule(e: Emitter, node: sym.Binary, args: tuple[Value, ...]) -> Value:
-        a, by = args
-        of = _width(node.dtype, a)
-        positive = e.is_natural(node.a)
-        number = node.b.value if isinstance(node.b, Broadcast) else node.b
-        if isinstance(number, Const):
-            return e.arith.divmod_const(want, a, int(number.value), of, positive)
-        return e.arith.divmod(want, a, by, of, positive and e.is_natural(node.b))
-
-    return rule
-
-
-def _not(e: Emitter, node: sym.Not, args: tuple[Value, ...]) -> Value:
-    return e.b.op("xor", args[0], splat(args[0].type, "true"))
-
-
-def _logical(name: str) -> Callable[[Emitter, Any, tuple[Value, ...]], Value]:
-    return lambda e, node, args: e.b.op(name, *args)
-
-
-def _select(e: Emitter, node: sym.Select, args: tuple[Value, ...]) -> Value:
-    return e.b.select(*args)
-
-
-def _cast(e: Emitter, node: sym.Cast, args: tuple[Value, ...]) -> Value:
-    is_narrow = node.dtype is INDEX and e.ranges is not None and fits(node, e.ranges)
-    have, want = _width(node.value.dtype, args[0]), I32 if is_narrow else node.dtype
-    return e.arith.convert.cast(args[0], have, want)
-
-
-def _width(of: DType, value: Value) -> DType:
-    """The type of a value: an index may have 32 bits."""
-    return I32 if of is INDEX and value.type == "i32" else of
-
-
-def _ramp(e: Emitter, node: Ramp, args: tuple[Value, ...]) -> Value:
-    base, stride = args
-    lanes = node.lanes
-    type_ = vector(base.type, lanes)
-    steps = ", ".join(f"{base.type} {lane}" for lane in range(lanes))
-    scaled = e.b.op("mul", Value(type_, f"<{steps}>"), e.b.splat(stride, lanes))
-    return e.b.op("add", e.b.splat(base, lanes), scaled)
-
-
-def _broadcast(e: Emitter, node: Broadcast, args: tuple[Value, ...]) -> Value:
-    (value,) = args
-    if value.lanes == 1:
-        return e.b.splat(value, node.lanes)
-    picks = [lane % value.lanes for lane in range(node.lanes)]
-    return e.b.shuffle(value, picks)
-
-
-def _call(e: Emitter, node: Call, args: tuple[Value, ...]) -> Value:
-    machine = e.arith.machine
-    expanded = expand_call(node, tables=machine.looks_up, powers=machine.raises_two)
-    if expanded is not node:
-        return e.expr(expanded)
-    rule = RULES.get(node.op)
-    if rule is None:
-        raise Unsupported(
-            "TW3011",
-            f"no code for the function {node.op}",
-            help=f"known here: {', '.join(sorted((*RULES, *FORMULAS)))}",
-        )
-    of = node.args[0].dtype if node.args else node.dtype
-    return rule(e.arith, of, node.dtype, args)
-
-
-# Instructions of any width give what they do of these.
-_ANY_WIDTH = frozenset(
-    {sym.Add, sym.Sub, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max}
-    | {sym.Eq, sym.Ne, sym.Lt, sym.Le, sym.Select, sym.Cast}
-)
-_EXPRS: dict[type[Expr], Callable[[Emitter, Any, tuple[Value, ...]], Value]] = {
-    sym.Add: _arithmetic("add"),
-    sym.Sub: _arithmetic("sub"),
-    sym.Mul: _arithmetic("mul"),
-    sym.Div: _arithmetic("div"),
-    sym.FloorDiv: _division("div"),
-    sym.FloorMod: _division("mod"),
-    sym.Min: _minmax("min"),
-    sym.Max: _minmax("max"),
-    sym.Eq: _compare("eq"),
-    sym.Ne: _compare("ne"),
-    sym.Lt: _order("lt"),
-    sym.Le: _order("le"),
-    sym.And: _logical("and"),
-    sym.Or: _logical("or"),
-    sym.Not: _not,
-    sym.Select: _select,
-    sym.Cast: _cast,
-    Ramp: _ramp,
-    Broadcast: _broadcast,
-    Call: _call,
 }

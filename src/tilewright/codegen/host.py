@@ -21,14 +21,14 @@ same time as the node before it: such nodes are the tasks of a parallel region.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
 from tilewright import sym
 from tilewright.base.errors import CompilerBug
-from tilewright.codegen.builder import NULL, Arm, FunctionText, ModuleText, Value, i1, i32, i64
+from tilewright.codegen.builder import Arm, ModuleText, Value, i1, i32, i64
 from tilewright.codegen.emitter import Emitter
 from tilewright.codegen.entry import (
     CHECK_FAILED,
@@ -39,24 +39,19 @@ from tilewright.codegen.entry import (
     signature_of,
     symbol_sizes,
 )
+from tilewright.codegen.host_carried import Carried, Given, Rows
+from tilewright.codegen.host_memory import CALL, HostMemory, Place
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.targets import handlers_of
-from tilewright.graph import ir as graph_ir
 from tilewright.graph.ir import Graph, Module, Node
-from tilewright.graph.memory import MemoryPlan, size_bytes, spans
+from tilewright.graph.memory import MemoryPlan
 from tilewright.graph.ops.control import trip_of
-from tilewright.graph.types import TensorType
 from tilewright.runtime.signature import Param, Signature
-from tilewright.sym import Expr, Size, Var
+from tilewright.sym import Expr, Var
 from tilewright.tensor.ir import FLAT, Buffer, Function, seq
 
-# The head of tw_call: the table of constants, the function that gives outputs.
-MAX_BYTES = 1 << 62  # no machine has as many: asking for them fails
-CALL = "{ ptr, ptr }"
 MAX_SIZE = 1 << 40
 TABLE = "#kernels"  # among the constants: two addresses per site, an adapter and packed weights
-
-Place = graph_ir.Value
 
 
 class Callee(Protocol):
@@ -123,7 +118,7 @@ def emit_main(
         b.ret(i32(0))
 
 
-class _Host:
+class _Host(HostMemory):
     """Writes the nodes of a graph and of its bodies."""
 
     def __init__(
@@ -135,157 +130,14 @@ class _Host:
         kernels: Mapping[str, Callee],
         constants: Mapping[str, int],
     ) -> None:
-        self.emitter = emitter
-        self.b: FunctionText = emitter.b
-        self.model = model
-        self.plan = plan
-        self.call = call
+        super().__init__(emitter, model, plan, call)
         self.kernels = kernels
         self.constants = constants
-        self.pointers: dict[Place, Value] = {}
-        self._slot_pointers: dict[Place, Value] = {}
         self.open = {  # results whose rank branches tell
             result: at
             for at, result in enumerate(model.main.results)
             if result.tensor.shape is None
         }
-
-    # ------------------------------------------------------------------ memory
-
-    def take_arena(self) -> None:
-        """The arena, and the address of every value in it."""
-        slots, b = self.plan.slots, self.b
-        if not slots:
-            return
-        if self.plan.offsets is not None:
-            arena_bytes = min(self.plan.arena_bytes or 0, MAX_BYTES)
-            arena = b.call("tw_call_arena", "ptr", self.call, i64(arena_bytes))
-            self._check_memory(arena)
-            for slot, offset in zip(slots, self.plan.offsets, strict=True):
-                address = b.offset("i8", arena, i64(offset)) if offset else arena
-                self._slot_pointers[slot.value] = address
-            return
-        sizes = b.alloca(f"[{len(slots)} x i64]", align=8, hint="sizes")
-        for at, slot in enumerate(slots):
-            b.store(self.needed(slot.value.tensor), b.offset("i64", sizes, i64(at)))
-        steps = ", ".join(f"i32 {step}" for step in spans(slots))
-        table = self.emitter.module.constant("spans", f"[{2 * len(slots)} x i32]", f"[{steps}]")
-        count = i32(len(slots))
-        offsets = b.call("tw_call_plan", "ptr", self.call, count, sizes, table)
-        self._check_memory(offsets)
-        arena = b.call("tw_call_arena", "ptr", self.call, i64(0))
-        for at, slot in enumerate(slots):
-            place = b.load("i64", b.offset("i64", offsets, i64(at)))
-            self._slot_pointers[slot.value] = b.offset("i8", arena, place)
-
-    def _check_memory(self, pointer: Value) -> None:
-        with self.b.when(self.b.compare("icmp eq", pointer, NULL), unlikely=True):
-            self.emitter.fail(self.b.call("tw_last_code", "i32"))
-
-    def place(self, value: Place) -> Value:
-        """The memory of a value about to be computed."""
-        if value in self.pointers:
-            return self.pointers[value]
-        if value in self.plan.roots:
-            return self.pointer(value)  # in the place of an operand
-        index = self.plan.outputs.get(value)
-        if index is not None:
-            pointer = self.output(index)
-        elif value in self.plan.late:
-            pointer = self.late(self.needed(value.tensor))
-        else:
-            pointer = self._slot_pointers[value]
-        self.pointers[value] = pointer
-        return pointer
-
-    def output(self, index: int) -> Value:
-        """The caller's memory for a result, or that of the state it replaces."""
-        if index >= len(self.model.made):
-            return self.pointers[self._state(index)]
-        return self.given(index, self.model.main.results[index].tensor.shape or ())
-
-    def given(self, index: int, dims: Sequence[Expr]) -> Value:
-        """The caller's memory for a result of these dimensions."""
-        b = self.b
-        shape = b.alloca(f"[{max(1, len(dims))} x i64]", align=8, hint="shape")
-        for axis, dim in enumerate(dims):
-            b.store(self.size(dim), b.offset("i64", shape, i64(axis)))
-        give = b.load("ptr", b.member(CALL, self.call, 1))
-        args = f"{self.call}, i32 {index}, i32 {len(dims)}, {shape}"
-        pointer = b.value("ptr", f"call ptr {give.text}({args})")
-        self._check_memory(pointer)
-        return pointer
-
-    def _state(self, index: int) -> Place:
-        """The state that a result replaces."""
-        return self.model.main.params[index - len(self.model.main.results)]
-
-    def late(self, size: Expr | Value) -> Value:
-        """Memory that lasts until it is dropped, or the call ends."""
-        wanted = size if isinstance(size, Value) else self.size(size)
-        pointer = self.b.call("tw_call_late", "ptr", self.call, wanted)
-        self._check_memory(pointer)
-        return pointer
-
-    def drop(self, pointer: Value) -> None:
-        self.b.call("tw_call_drop", "void", self.call, pointer)
-
-    def pointer(self, value: Place) -> Value:
-        """Where a value is."""
-        root = value
-        while root not in self.pointers and root in self.plan.roots:
-            root = self.plan.roots[root]
-        if root not in self.pointers:
-            raise CompilerBug("TW3903", f"%{value.name} has not been computed here")
-        return self.pointers[root]
-
-    def copy(self, to: Value, source: Value, size: Value) -> None:
-        if to != source:
-            name = "llvm.memcpy.p0.p0.i64"
-            self.b.call(name, "void", to, source, size, i1(False))
-
-    # ------------------------------------------------------------------ numbers
-
-    def size(self, expr: Expr) -> Value:
-        """The value of an expression of sizes."""
-        self.emitter.forget()
-        return self.emitter.expr(expr)
-
-    def needed(self, of: TensorType) -> Value:
-        """The bytes of a tensor to be; the most there is of numbers where 64 bits do not hold them.
-
-        A model may ask for any size: what comes of an overflow must not look like a small one.
-        """
-        total = i64(of.dtype.size_bytes)
-        for dim in of.shape or ():
-            total = self.b.call("llvm.smul.fix.sat.i64", "i64", total, self.size(dim), i32(0))
-        return total
-
-    def bytes_of(self, value: Place) -> Value:
-        return self.size(size_bytes(value.tensor))
-
-    def bind(self, size: Var, value: Value) -> None:
-        self.emitter.variables[size] = value
-        self.emitter.non_negative[size] = None
-
-    @contextmanager
-    def body(self) -> Iterator[None]:
-        """Code that may not run: behind it, sizes have the values they had before."""
-        known = dict(self.emitter.variables)
-        yield
-        self.emitter.variables = known
-
-    def element(self, value: Place, index: int = 0) -> Value:
-        """An element of an integer or boolean tensor as a 64-bit number."""
-        dtype = value.tensor.dtype
-        bits = 8 * dtype.size_bytes
-        pointer = self.b.offset(f"i{bits}", self.pointer(value), i64(index))
-        loaded = self.b.load(f"i{bits}", pointer)
-        signed = dtype.kind == "int"
-        return self.b.convert("sext" if signed else "zext", loaded, "i64")
-
-    def truth(self, value: Place) -> Value:
-        return self.b.compare("icmp ne", self.element(value), i64(0))
 
     # ------------------------------------------------------------------ nodes
 
@@ -549,9 +401,9 @@ class _Host:
         for end in ends:
             end.publish()
 
-    def _end(self, value: Place) -> _Carried | _Given:
+    def _end(self, value: Place) -> Carried | Given:
         at = self.open.get(value)
-        return _Carried(self, value) if at is None else _Given(self, at)
+        return Carried(self, value) if at is None else Given(self, at)
 
     def _loop(self, node: Node) -> None:
         (body,) = node.bodies
@@ -565,11 +417,11 @@ class _Host:
         going = i1(True) if start is None else self.truth(start)
         b.store(b.convert("zext", going, "i8"), flag)
         step, alive = body.params[0], body.params[1]
-        ends = [_Carried(self, value) for value in node.outputs[:carried]]
+        ends = [Carried(self, value) for value in node.outputs[:carried]]
         for end, value in zip(ends, node.inputs[2 : 2 + carried], strict=True):
             assert value is not None
             end.set(value)
-        rows = [_Rows(self, value) for value in node.outputs[carried:]]
+        rows = [Rows(self, value) for value in node.outputs[carried:]]
         step_memory = b.alloca("i64", align=8, hint="step")
 
         def go_on() -> Value:
@@ -601,11 +453,11 @@ class _Host:
         (body,) = node.bodies
         states, inputs = int(node["states"]), int(node["inputs"])
         b = self.b
-        ends = [_Carried(self, value) for value in node.outputs[:states]]
+        ends = [Carried(self, value) for value in node.outputs[:states]]
         for end, value in zip(ends, node.inputs[:states], strict=True):
             assert value is not None
             end.set(value)
-        rows = [_Rows(self, value) for value in node.outputs[states:]]
+        rows = [Rows(self, value) for value in node.outputs[states:]]
         scanned = node.inputs[states : states + inputs]
         first = scanned[0]
         assert first is not None
@@ -618,7 +470,7 @@ class _Host:
         ):
             for param, source in zip(body.params[states : states + inputs], scanned, strict=True):
                 assert source is not None
-                self._bind_dims(param, [self.size(d) for d in (source.tensor.shape or ())[1:]])
+                self.bind_dims(param, [self.size(d) for d in (source.tensor.shape or ())[1:]])
                 offset = b.op("mul", b.load("i64", counter), self.bytes_of(param))
                 self.pointers[param] = b.offset("i8", self.pointer(source), offset)
             self._iterate(body, body.params[:states], ends, rows, counter, states)
@@ -633,8 +485,8 @@ class _Host:
         self,
         body: Graph,
         params: Sequence[Place],
-        ends: Sequence[_Carried],
-        rows: Sequence[_Rows],
+        ends: Sequence[Carried],
+        rows: Sequence[Rows],
         counter: Value,
         first_row: int,
     ) -> None:
@@ -648,7 +500,7 @@ class _Host:
         given = {self.plan.root(param) for param in params}
         # A result that is another's present value must be saved before that one changes.
         saved = {
-            at: self._saved(result)
+            at: self.saved(result)
             for at, result in enumerate(results)
             if self.plan.root(result) in given and self.plan.root(result) is not params[at]
         }
@@ -659,24 +511,12 @@ class _Host:
             elif self.plan.root(result) is not params[at]:
                 end.set(result)
 
-    def _saved(self, value: Place) -> Value:
-        size = self.bytes_of(value)
-        memory = self.late(size)
-        self.copy(memory, self.pointer(value), size)
-        return memory
-
     def _leave(self, body: Graph) -> None:
         """Drop what a body computed in late memory and gave as a result."""
         own = {value for node in body.nodes for value in node.outputs}
         for root in dict.fromkeys(self.plan.root(result) for result in body.results):
             if root in own and root in self.plan.late and root in self.pointers:
                 self.drop(self.pointers.pop(root))
-
-    def _bind_dims(self, value: Place, dims: Sequence[Value]) -> None:
-        """Sizes that stand alone in a type take the values of its dimensions."""
-        for dim, extent in zip(value.tensor.shape or (), dims, strict=True):
-            if isinstance(dim, Size):
-                self.bind(dim, extent)
 
     # ------------------------------------------------------------------ results
 
@@ -687,138 +527,15 @@ class _Host:
         states = set(graph.params[len(self.model.given) :])
         left = [(at, each) for at, each in enumerate(graph.results) if at not in direct]
         saved = {  # what is another's present state must be read before that is replaced
-            at: self._saved(each)
+            at: self.saved(each)
             for at, each in left
-            if at >= count and self.plan.root(each) in states - {self._state(at)}
+            if at >= count and self.plan.root(each) in states - {self.state(at)}
         }
         for at, result in left:
             source = saved[at] if at in saved else self.pointer(result)
             self.copy(self.output(at), source, self.bytes_of(result))
         for memory in saved.values():
             self.drop(memory)
-
-
-class _Carried:
-    """A value that control flow sets in several places: fixed memory, or memory by a slot."""
-
-    def __init__(self, host: _Host, value: Place) -> None:
-        self.host = host
-        self.value = value
-        self.fixed = host.plan.root(value) not in host.plan.late and value not in host.plan.late
-        b = host.b
-        rank = len(value.tensor.shape or ())
-        if self.fixed:
-            self.memory = host.place(value)
-        else:
-            self.slot = b.alloca("ptr", align=8, hint="carried")
-            b.store(NULL, self.slot)
-            self.dims = b.alloca(f"[{max(1, rank)} x i64]", align=8, hint="dims")
-
-    def set(self, value: Place) -> None:
-        self.set_from(self.host.pointer(value), value)
-
-    def set_from(self, source: Value, value: Place) -> None:
-        """Take the elements at `source`, of the type of `value`."""
-        host, b = self.host, self.host.b
-        size = host.bytes_of(value)
-        if self.fixed:
-            host.copy(self.memory, source, size)
-            return
-        memory = host.late(size)
-        host.copy(memory, source, size)
-        host.drop(b.load("ptr", self.slot))
-        b.store(memory, self.slot)
-        for axis, dim in enumerate(value.tensor.shape or ()):
-            b.store(host.size(dim), b.offset("i64", self.dims, i64(axis)))
-
-    def _extents(self) -> list[Value]:
-        b = self.host.b
-        rank = len(self.value.tensor.shape or ())
-        return [b.load("i64", b.offset("i64", self.dims, i64(axis))) for axis in range(rank)]
-
-    def lend(self, param: Place) -> None:
-        """Show the present value to a body as its parameter."""
-        if self.fixed:
-            self.host.pointers[param] = self.memory
-            self.host._bind_dims(param, [self.host.size(d) for d in self.value.tensor.shape or ()])
-            return
-        self.host.pointers[param] = self.host.b.load("ptr", self.slot)
-        self.host._bind_dims(param, self._extents())
-
-    def publish(self) -> None:
-        """The value is what was set last."""
-        if not self.fixed:
-            self.host.pointers[self.value] = self.host.b.load("ptr", self.slot)
-            self.host._bind_dims(self.value, self._extents())
-
-
-class _Given:
-    """A result that branches give to the caller, each with a rank of its own."""
-
-    def __init__(self, host: _Host, index: int) -> None:
-        self.host = host
-        self.index = index
-
-    def set(self, value: Place) -> None:
-        dims = value.tensor.shape
-        if dims is not None:  # else a branch inside has given it
-            memory = self.host.given(self.index, dims)
-            self.host.copy(memory, self.host.pointer(value), self.host.bytes_of(value))
-
-    def publish(self) -> None:
-        """Nobody here reads it."""
-
-
-class _Rows:
-    """What the rounds of a loop give, one after the other."""
-
-    def __init__(self, host: _Host, value: Place) -> None:
-        self.host = host
-        self.value = value
-        self.fixed = value not in host.plan.late
-        b = host.b
-        if self.fixed:
-            self.memory = host.place(value)
-            return
-        rank = len(value.tensor.shape or ())
-        self.slot = b.alloca("ptr", align=8, hint="rows")
-        self.capacity = b.alloca("i64", align=8, hint="capacity")
-        self.dims = b.alloca(f"[{rank} x i64]", align=8, hint="dims")
-        b.store(host.late(i64(0)), self.slot)
-        b.store(i64(0), self.capacity)
-        bound = host.emitter.variables
-        for axis, dim in enumerate(value.tensor.shape or ()):
-            known = axis > 0 and all(size in bound for size in sym.free_vars(dim))
-            b.store(host.size(dim) if known else i64(0), b.offset("i64", self.dims, i64(axis)))
-
-    def add(self, value: Place, at: Value) -> None:
-        host, b = self.host, self.host.b
-        size = host.bytes_of(value)
-        used = b.op("mul", size, at)
-        if not self.fixed:
-            needed = b.op("add", used, size)
-            short = b.compare("icmp slt", b.load("i64", self.capacity), needed)
-            with b.when(short):
-                room = b.op("mul", needed, i64(2))
-                old = b.load("ptr", self.slot)
-                grown = b.call("tw_call_grow", "ptr", host.call, old, used, room)
-                host._check_memory(grown)
-                b.store(grown, self.slot)
-                b.store(room, self.capacity)
-            b.store(b.op("add", at, i64(1)), b.offset("i64", self.dims, i64(0)))
-            for axis, dim in enumerate(value.tensor.shape or ()):
-                b.store(host.size(dim), b.offset("i64", self.dims, i64(axis + 1)))
-        memory = self.memory if self.fixed else b.load("ptr", self.slot)
-        host.copy(b.offset("i8", memory, used), host.pointer(value), size)
-
-    def publish(self) -> None:
-        if self.fixed:
-            return
-        host, b = self.host, self.host.b
-        rank = len(self.value.tensor.shape or ())
-        host.pointers[self.value] = b.load("ptr", self.slot)
-        extents = [b.load("i64", b.offset("i64", self.dims, i64(axis))) for axis in range(rank)]
-        host._bind_dims(self.value, extents)
 
 
 def _at_a_time(nodes: Sequence[Node]) -> list[list[Node]]:
