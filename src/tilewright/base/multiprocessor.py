@@ -80,6 +80,9 @@ NEAR_BYTES = 64 << 10
 # What every block of a kernel may compute for itself, in a third of its shared memory.
 PROLOGUE_ELEMENTS = 4096
 
+# Of a product, that keep the tensor cores of a multiprocessor busy: two warpgroups' sums.
+FULL_TILE_ELEMENTS = 128 * 128
+
 # What a warpgroup has registers for where attention takes keys some at a time.
 STREAMED_FEATURES = (64, 128)  # of a head
 STREAMED_KEYS = 128  # scores of a row, beside the sums of a head

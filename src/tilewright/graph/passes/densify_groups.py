@@ -14,7 +14,7 @@ from math import gcd, inf, prod
 import numpy as np
 
 from tilewright.base.dots import Dot, dots_of, multiplies_bytes
-from tilewright.base.multiprocessor import multiprocessor_of
+from tilewright.base.multiprocessor import FULL_TILE_ELEMENTS, multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
@@ -22,8 +22,6 @@ from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.sym import Const
-
-FULL_TILE_ELEMENTS = 128 * 128  # of a product that keeps the tensor cores of a multiprocessor busy
 
 
 def densify_groups(module: Module, ctx: PassContext) -> Module:

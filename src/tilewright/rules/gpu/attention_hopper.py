@@ -36,7 +36,7 @@ KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
 GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
 SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
 # Plans for long sequences lose little on short ones, but not the reverse.
-LONG = 16 * STREAMED_KEYS  # queries or keys, of a length without a range
+DYNAMIC_LENGTH = 16 * STREAMED_KEYS  # queries or keys, of a length without a range
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if scores is None or products is None:
         return None
     batch, heads, _, features, _ = (nest.guess(at) for at in range(5))
-    rows, keys = (nest.assumed(at, LONG) for at in (2, 4))
+    rows, keys = (nest.assumed(at, DYNAMIC_LENGTH) for at in (2, 4))
     kind = products.a.buffer.dtype.name
     known = [load.buffer.dtype.name for load in _loads(block_of(sch.function, reference.name))]
     if kind not in hopper.HALVES or kind not in known or products.b.buffer.dtype.name != kind:
