@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright import graph, te
 from tilewright.base.dtype import F32
+from tilewright.base.errors import TilewrightError
 from tilewright.graph.ops.linalg import unpacked
 from tilewright.sym import const
 
@@ -139,3 +140,22 @@ def test_blocks_of_dequantized_int4_stay_packed(rows):
     compiled = tw.compile(model, threads=1)
     np.testing.assert_allclose(compiled(given)[0], want, rtol=1e-4, atol=1e-3)
     assert _held(compiled) == k * n // 2 + 4 * k * n // block
+
+
+@pytest.mark.parametrize(
+    ("params", "attributes", "code"),
+    [
+        ("%a: f32[], %b: u8[1, 8, 4], %s: f32[1, 4]", "", "TW1202"),
+        ("%a: f32[2, 8], %b: u8[8, 4], %s: f32[1, 4]", "", "TW1202"),
+        ("%a: f32[2, 8], %b: u8[1, 8, 4], %s: f32[]", "", "TW1202"),
+        ("%a: f16[2, 8], %b: u8[1, 8, 4], %s: f32[1, 4]", "", "TW1007"),
+        ("%a: f32[2, 8], %b: f32[1, 8, 4], %s: f32[1, 4]", "", "TW1007"),
+        ("%a: f32[2, 16], %b: i8[1, 8, 4], %s: f32[1, 4]", "per_byte = 2", "TW1007"),
+    ],
+)
+def test_what_is_no_product_of_packed_weights_is_refused(params, attributes, code):
+    with pytest.raises(TilewrightError) as refused:
+        graph.parse(
+            f"graph @main({params}) {{ %y = matmul_packed(%a, %b, %s) {{{attributes}}} return %y }}"
+        )
+    assert refused.value.code == code

@@ -134,9 +134,8 @@ def launches(
 
 
 def _is_empty(kernel: Kernel, values: Mapping[Var, int]) -> bool:
-    """Whether there are no threads, or no rows to copy: an empty batch."""
-    extents = (number(dim, values) for dim in (*kernel.grid, *kernel.block))
-    return 0 in extents or any(0 in matrix_of(made, values) for made in kernel.maps)
+    """Whether there are no threads: an empty batch."""
+    return 0 in (number(dim, values) for dim in (*kernel.grid, *kernel.block))
 
 
 def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import F32, I32, DType
+from tilewright.base.dtype import F32, I32, U8, DType
 from tilewright.base.tf32 import round_tf32
 from tilewright.graph.op import (
     COMPLEX,
@@ -61,17 +61,22 @@ def _matmul(call: Call, a: Array, b: Array) -> Array:
 
 
 def _matmul_packed_type(call: Call) -> tuple[Type, ...]:
-    (*stack, k), b, per_byte = call.shape(0), call.shape(1), call["per_byte"]
-    if len(b) != 3 or per_byte not in (1, 2):
+    a, b, per_byte = call.shape(0), call.shape(1), call["per_byte"]
+    if not a or len(b) != 3 or per_byte not in (1, 2):
         raise call.error("TW1202", f"{call.op} takes weights as [groups, bytes, n], 1 or 2 a byte")
-    groups, length, n = b
+    of, packed = call.tensor(0).dtype, call.tensor(1).dtype
+    if of is not F32 or packed.bits != U8.bits or (per_byte > 1 and packed is not U8):
+        raise call.error("TW1007", f"{call.op} takes f32 and bytes, not {of} and {packed}")
+    (*stack, k), (groups, length, n) = a, b
     same_dim(
         call, k, sym.simplify(sym.mul(sym.mul(groups, length), per_byte)), "the summed dimensions"
     )
     for at in (2, 3):
         if call.has(at):
+            if len(call.shape(at)) != 2:
+                raise call.error("TW1202", f"{call.op} takes scales and offsets as [groups, n]")
             same_dim(call, call.shape(at)[0], groups, "groups")
-            same_dim(call, call.shape(at)[-1], n, "columns")
+            same_dim(call, call.shape(at)[1], n, "columns")
     return (TensorType(F32, (*stack, n)),)
 
 

@@ -83,11 +83,11 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Packed | None
     if b is None or b.buffer.name not in context.constants or len(readers) != 1:
         return None
     shape = [SPATIAL, SPATIAL, SPATIAL, REDUCE, REDUCE]
-    if [it.kind for it in nest.block.iters] != shape or len(nest.loops) < len(shape):
+    if [it.kind for it in nest.block.iters] != shape or len(nest.loops) != len(shape):
         return None
     _, group, column, byte, _ = [it.var for it in nest.block.iters]
-    adds = [it for it in block_of(sch.function, readers[0].name).iters if it.kind == REDUCE]
-    if len(adds) != 1 or list(b.index) != [group, byte, column]:
+    adds = [it.kind for it in block_of(sch.function, readers[0].name).iters]
+    if adds != [SPATIAL, SPATIAL, REDUCE] or list(b.index) != [group, byte, column]:
         return None
     if nest.is_dynamic(range(len(shape))):
         return None
