@@ -3,8 +3,9 @@
     T[ramp(0, 1, 8)] = masked(T[ramp(0, 1, 8)], m) + masked(A[..], m) where m
     T[ramp(0, 1, 8)] = T[ramp(0, 1, 8)] + masked(A[..], m)
 
-If all accesses of a vector of a local buffer carry the same mask, what its other lanes hold only
-ever reaches those same lanes, and stores that mask them. Nor are masks of loads needed where all
+If all accesses of a vector of a local buffer carry the same mask, which stays as it is while the
+buffer lives, what its other lanes hold only ever reaches those same lanes, and stores that mask
+them. Nor are masks of loads needed where all
 lanes were stored. So the vector can live in a register, which a masked access of memory could not.
 Lanes that lie beyond the buffer, or where its next vector begins, get a place of their own.
 """
@@ -22,7 +23,9 @@ from tilewright.tensor.ir import (
     Broadcast,
     Buffer,
     ExternCall,
+    For,
     Function,
+    Let,
     Load,
     MaskedLoad,
     Ramp,
@@ -34,7 +37,7 @@ from tilewright.tensor.visit import rewrite, walk
 
 
 def unmask_locals(fn: Function, ctx: PassContext) -> Function:
-    free = {old: found for old, uses in _uses(fn.body).items() if (found := uses.unmasked(old))}
+    free = {old: found for old, uses in _uses(fn.body).items() if (found := uses.unmasked())}
     if not free:
         return fn
 
@@ -87,6 +90,7 @@ def _reach(mask: Expr | None, lanes: int) -> int:
 class _Uses:
     """The accesses of a local buffer: the masks of loads and stores, by first element and width."""
 
+    alloc: Alloc
     size: int
     loads: dict[tuple[int, int], set[Expr | None]] = field(default_factory=dict)
     stores: dict[tuple[int, int], set[Expr | None]] = field(default_factory=dict)
@@ -102,10 +106,12 @@ class _Uses:
         found = self.stores if is_store else self.loads
         found.setdefault((int(first.value), lanes), set()).add(mask)
 
-    def unmasked(self, buffer: Buffer) -> _Unmasked | None:
+    def unmasked(self) -> _Unmasked | None:
         """The buffer without masks, unless somebody could see what these protect."""
         if not self.is_regular:
             return None
+        buffer = self.alloc.buffer
+        shared: set[Expr] = set()  # masks that hide the lanes they leave out from first to last
         reached = grown = 0
         some_mask = False
         places = {}
@@ -115,17 +121,29 @@ class _Uses:
             loads = self.loads.get((first, lanes), set())
             stores = self.stores.get((first, lanes), set())
             masks = (loads | stores) - {None}
-            if stores != {None} and (len(masks) > 1 or (masks and None in loads)):
-                return None
+            if stores != {None}:
+                if len(masks) > 1 or (masks and None in loads):
+                    return None
+                shared |= masks
             reached = first + max(_reach(mask, lanes) for mask in loads | stores)
             places[first] = max(first, grown)
             grown = places[first] + lanes
             some_mask = some_mask or bool(masks)
-        if not some_mask or reached > self.size:
+        if not some_mask or reached > self.size or _vary(shared, self.alloc.body):
             return None
         if grown > self.size:
             buffer = replace(buffer, shape=(sym.const(grown),))
         return _Unmasked(buffer, places)
+
+
+def _vary(masks: set[Expr], body: Stmt) -> bool:
+    """Whether masks may differ from one moment in `body` to another."""
+    if any(isinstance(node, Load | MaskedLoad) for node in sym.walk(*masks)):
+        return True
+    names = sym.free_vars(*masks)
+    return bool(names) and any(
+        isinstance(stmt, For | Let) and stmt.var in names for stmt in walk(body)
+    )
 
 
 def _uses(root: Stmt) -> dict[Buffer, _Uses]:
@@ -136,7 +154,7 @@ def _uses(root: Stmt) -> dict[Buffer, _Uses]:
         if isinstance(stmt, Alloc) and stmt.buffer.memory.owner is Owner.THREAD:
             size, *more = stmt.buffer.shape
             if isinstance(size, Const) and not more:  # external kernels take whole matrices
-                found[stmt.buffer] = _Uses(int(size.value))
+                found[stmt.buffer] = _Uses(stmt, int(size.value))
         elif isinstance(stmt, ExternCall):
             for region in stmt.regions:
                 found.pop(region.buffer, None)
