@@ -30,6 +30,7 @@ from tilewright.tensor.ir import (
     TensorCall,
     Update,
 )
+from tilewright.tensor.passes.facts import in_branch, in_let, in_loop
 from tilewright.tensor.regions import called_regions
 from tilewright.tensor.visit import prefetched
 
@@ -207,11 +208,11 @@ def context_at(access: Access, ctx: Context = sym.EMPTY) -> Context:
         if inner is None:
             break
         if isinstance(stmt, For):
-            ctx = ctx.bind(stmt.var, stmt.start, stmt.stop)
+            ctx = in_loop(ctx, stmt)
         elif isinstance(stmt, If):
-            ctx = ctx.assume(stmt.cond if inner.position == 0 else sym.logical_not(stmt.cond))
-        elif isinstance(stmt, Let) and stmt.var.dtype is sym.ZERO.dtype:
-            ctx = ctx.assume(sym.eq(stmt.var, stmt.value))
+            ctx = in_branch(ctx, stmt, taken=inner.position == 0)
+        elif isinstance(stmt, Let):
+            ctx = in_let(ctx, stmt)
     for guard in access.guards:
         ctx = ctx.assume(guard)
     return ctx

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright import sym
-from tilewright.base.dtype import INDEX
 from tilewright.sym import Context
 from tilewright.tensor.ir import (
     THREAD,
@@ -24,6 +23,7 @@ from tilewright.tensor.ir import (
     Stmt,
     seq,
 )
+from tilewright.tensor.passes.facts import in_branch, in_let, in_loop
 
 
 class Rewriter:
@@ -64,23 +64,20 @@ class Rewriter:
     def visit_for(self, loop: For) -> Stmt | None:
         if not self.tracks:
             return with_body(loop, self(loop.body))
-        body = self.scoped(self.ctx.bind(loop.var, loop.start, loop.stop), loop.body)
-        return with_body(loop, body)
+        return with_body(loop, self.scoped(in_loop(self.ctx, loop), loop.body))
 
     def visit_if(self, stmt: If) -> Stmt | None:
         if not self.tracks:
             otherwise = None if stmt.otherwise is None else self(stmt.otherwise)
             return with_branches(stmt, self(stmt.then), otherwise)
-        then = self.scoped(self.ctx.assume(stmt.cond), stmt.then)
+        then = self.scoped(in_branch(self.ctx, stmt, taken=True), stmt.then)
         if stmt.otherwise is None:
             return with_branches(stmt, then, None)
-        no = self.ctx.assume(sym.logical_not(stmt.cond))
+        no = in_branch(self.ctx, stmt, taken=False)
         return with_branches(stmt, then, self.scoped(no, stmt.otherwise))
 
     def visit_let(self, stmt: Let) -> Stmt | None:
-        inner = self.ctx
-        if self.tracks and stmt.var.dtype is INDEX:
-            inner = inner.assume(sym.eq(stmt.var, stmt.value))
+        inner = in_let(self.ctx, stmt) if self.tracks else self.ctx
         return with_body(stmt, self.scoped(inner, stmt.body))
 
     def visit_alloc(self, stmt: Alloc) -> Stmt | None:

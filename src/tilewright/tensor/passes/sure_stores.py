@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tilewright import sym
 from tilewright.sym import ONE, ZERO, Const, Context, Expr, Var, const
 from tilewright.tensor.ir import Alloc, Buffer, For, If, Stmt, Store
+from tilewright.tensor.passes.facts import in_branch
 from tilewright.tensor.passes.rewriter import Rewriter, with_branches
 from tilewright.tensor.visit import loads
 
@@ -71,16 +72,17 @@ class StoreFinder(Rewriter):
             self.loops = outer
 
     def visit_if(self, stmt: If) -> Stmt | None:
-        then = self._under(stmt.cond, stmt.then)
+        then = self._under(stmt.cond, in_branch(self.ctx, stmt, taken=True), stmt.then)
         if stmt.otherwise is None:
             return with_branches(stmt, then, None)
-        otherwise = self._under(sym.logical_not(stmt.cond), stmt.otherwise)
+        no = in_branch(self.ctx, stmt, taken=False)
+        otherwise = self._under(sym.logical_not(stmt.cond), no, stmt.otherwise)
         return with_branches(stmt, then, otherwise)
 
-    def _under(self, cond: Expr, stmt: Stmt) -> Stmt | None:
+    def _under(self, cond: Expr, ctx: Context, stmt: Stmt) -> Stmt | None:
         outer, self.conditions = self.conditions, (*self.conditions, cond)
         try:
-            return self.scoped(self.ctx.assume(cond), stmt)
+            return self.scoped(ctx, stmt)
         finally:
             self.conditions = outer
 

@@ -120,7 +120,7 @@ class _Uses:
                 return None  # vectors that overlap
             loads = self.loads.get((first, lanes), set())
             stores = self.stores.get((first, lanes), set())
-            masks = (loads | stores) - {None}
+            masks = {mask for mask in loads | stores if mask is not None}
             if stores != {None}:
                 if len(masks) > 1 or (masks and None in loads):
                     return None
