@@ -48,14 +48,10 @@ def match_steps(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | 
 
 
 def plans(nest: Nest, context: RuleContext) -> Space[FallbackPlan]:
-    lanes = _lanes(nest, context)
-    last = nest.extent(nest.spatial[-1])
-    is_wide = lanes > 1 and (not isinstance(last, Const) or int(last.value) >= lanes)
-    is_wide = is_wide and not _branches(nest)
     axes = _axes(nest, context)
     return Space(
         FallbackPlan,
-        {"lanes": (lanes, 1) if is_wide else (1,), **sharing_candidates(axes, context)},
+        {"lanes": _lanes(nest, context), **sharing_candidates(axes, context)},
         lambda c: sharing_legal(c, axes, context),
     )
 
@@ -65,26 +61,38 @@ def _branches(nest: Nest) -> bool:
     return any(isinstance(stmt, If) for stmt in walk(nest.block.body))
 
 
-def _lanes(nest: Nest, context: RuleContext) -> int:
-    return context.target.lanes(max(r.buffer.dtype.bits for r in nest.block.writes))
+def _lanes(nest: Nest, context: RuleContext) -> tuple[int, ...]:
+    """What vectors may hold along the last axis."""
+    lanes = context.target.lanes(max(r.buffer.dtype.bits for r in nest.block.writes))
+    last = nest.extent(nest.spatial[-1])
+    is_wide = lanes > 1 and (not isinstance(last, Const) or int(last.value) >= lanes)
+    return (lanes, 1) if is_wide and not _branches(nest) else (1,)
 
 
-def _outer(nest: Nest) -> list[int]:
-    return nest.spatial[:-1] if len(nest.spatial) > 1 else nest.spatial
+def _outer(nest: Nest, context: RuleContext) -> list[int]:
+    """The axes that threads share out: all, unless vectors may run along the last."""
+    has_vectors = len(nest.spatial) > 1 and len(_lanes(nest, context)) > 1
+    return nest.spatial[:-1] if has_vectors else nest.spatial
+
+
+def _serial_cycles(nest: Nest, context: RuleContext) -> float:
+    """Of all pieces of work on one core."""
+    if annotation(nest.block, INDEPENDENT) is not None:
+        return nest.instances * costs.sequence_cycles(nest, context.target.machine)
+    return costs.nest_cycles(nest, context.target)
 
 
 def _axes(nest: Nest, context: RuleContext) -> Axes:
-    outer = _outer(nest)
+    outer = _outer(nest, context)
     rows = total(nest, outer)
-    work = costs.nest_cycles(nest, context.target)
+    work = _serial_cycles(nest, context)
     return {ROWS: Work(rows, work / max(1, rows), nest.is_dynamic(outer))} if rows > 1 else {}
 
 
 def cost(nest: Nest, c: Columns, context: RuleContext) -> Cost:
-    target = context.target
     vectors = nest.instances / c["lanes"]
     turns = vectors * (1 + costs.body_cycles(nest.block))
-    serial = np.maximum(turns, costs.nest_cycles(nest, target))
+    serial = np.maximum(turns, _serial_cycles(nest, context))
     return Cost.of(**sharing_terms(c, _axes(nest, context), serial, context))
 
 
@@ -102,7 +110,9 @@ def apply(
     for lane in inner:
         sch.attempt(sch.vectorize, lane)
     if plan.parallel != NONE:
-        sch.attempt(_share, sch, spatial[:-1] if len(spatial) > 1 else spatial, plan.chunk)
+        sch.attempt(
+            _share, sch, [spatial[at] for at in range(len(_outer(nest, context)))], plan.chunk
+        )
     return (BlockRef(nest.name),)
 
 
