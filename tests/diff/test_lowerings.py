@@ -1263,18 +1263,41 @@ for _op in ("cummax", "cummin"):
     case(_op, np.array([1, np.nan, 3, 0], np.float32), axis=-1, outputs=2, note="nan")
 _BOXES, _SCORES = rand(2, 9, 4, low=0, high=4), rand(2, 3, 9, low=0, high=1)
 _LIMIT, _OVERLAP = np.array([3]), np.array([0.2], np.float32)
+_LEAST = np.array([0.3], np.float32)
+_SOME = (_BOXES, _SCORES, _LIMIT, _OVERLAP)
+case("suppress_boxes", *_SOME, _LEAST, outputs=2, fixed=(0, 2, 3, 4))
+case("suppress_boxes", *_SOME, _LEAST, room=3, outputs=2, fixed=(0, 2, 3, 4), note="room")
+case("suppress_boxes", *_SOME, center=True, outputs=2, fixed=(0, 2, 3))
+case("suppress_boxes", _BOXES, 0 * _SCORES, np.int64(2), outputs=2, fixed=(0,), note="equal")
+case("suppress_boxes", _BOXES, _SCORES, outputs=2, fixed=(0,), note="none")
 case(
-    "non_max_suppression",
-    _BOXES,
-    _SCORES,
+    "suppress_boxes",
+    _BOXES.astype(np.float64),
+    _SCORES.astype(np.float64),
     _LIMIT,
-    _OVERLAP,
-    np.array([0.3], np.float32),
-    fixed=(0, 2, 3, 4),
+    outputs=2,
+    fixed=(0, 2),
 )
-case("non_max_suppression", _BOXES, _SCORES, _LIMIT, _OVERLAP, center=True, fixed=(0, 2, 3))
-case("non_max_suppression", _BOXES, 0 * _SCORES, np.int64(2), fixed=(0,), note="equal")
-case("non_max_suppression", _BOXES, _SCORES, fixed=(0,), note="none")
+case(
+    "suppress_boxes",
+    rand(1, 150, 4, low=0, high=40),
+    rand(1, 2, 150, seed=1).round(1),
+    np.array([70]),
+    np.array([0.5], np.float32),
+    outputs=2,
+    fixed=(0, 2, 3),
+    note="many",
+)
+case(
+    "list_boxes", rand(2, 3, 4, of=np.int64, high=9), np.array([[0, 4, 2], [1, 0, 0]]), fixed=(0, 1)
+)
+case(
+    "list_boxes",
+    rand(2, 3, 4, of=np.int64, high=9),
+    np.zeros((2, 3), np.int64),
+    fixed=(0, 1),
+    note="none",
+)
 
 for _of in (np.float32, np.int64):
     case(

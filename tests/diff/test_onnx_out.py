@@ -80,6 +80,20 @@ MODELS = {
         }""",
         [(5, 2, 3), (1, 16, 3), (1, 16, 4)],
     ),
+    "boxes": (
+        """g (float[2, n, 4] b, float[2, c, n] s) => (int64[k, 3] y) {
+            most = Constant <value = int64[1] {3}> ()
+            overlap = Constant <value = float[1] {0.1}> ()
+            y = NonMaxSuppression (b, s, most, overlap)
+        }""",
+        [(2, 9, 4), (2, 3, 9)],
+    ),
+    "boxes without a limit": (
+        """g (float[1, 9, 4] b, float[1, 3, 9] s) => (int64[k, 3] y) {
+            y = NonMaxSuppression (b, s)
+        }""",
+        [(1, 9, 4), (1, 3, 9)],
+    ),
 }
 
 

@@ -139,9 +139,10 @@ def test_updates_are_sorted_by_their_places(form, reduction, dtype):
 
 @pytest.mark.parametrize("kinds", ["c", "2"])
 def test_boxes_of_all_classes_are_visited_side_by_side(kinds):
-    call = "non_max_suppression(%b, %s, %most, %overlap) {runs = (2, 4)}"
+    call = "suppress_boxes(%b, %s, %most, %overlap) {runs = (2, 4)}"
     params = f"%b: f32[1, n, 4], %s: f32[1, {kinds}, n]"
-    text = f"graph @main({params}) {{ {CONSTANTS} %y = {call} return %y }}"
+    rows = "%y = list_boxes(%k, %m) {side_by_side = true}"
+    text = f"graph @main({params}) {{ {CONSTANTS} %k, %m = {call} {rows} return %y }}"
     shared_out(text, NUMBERS, [boxes(6), scores(2, 6)])
 
 

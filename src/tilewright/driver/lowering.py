@@ -311,7 +311,7 @@ class _Lowering:
         fresh = fresh_sizes(node)
         told = Value("sizes", TensorType(I64, (const(len(fresh)),)))
         # What threads do side by side they count, too: the host asks for a number.
-        is_shared_out = node.get("runs") or node.get("piece")
+        is_shared_out = any(node.get(how) for how in ("runs", "piece", "side_by_side"))
         setting = self.setting if is_shared_out else host_setting(self.setting)
         job = Job(f"sizes_of_{node.op}", fn, {}, frozenset(), setting)
         scalars = tuple(param for param in fn.params if isinstance(param, Var))

@@ -10,7 +10,6 @@ from tilewright.lower import (
     factorizations,
     indexing,
     linalg,
-    nms,
     norm,
     pool,
     quantize,
@@ -24,6 +23,7 @@ from tilewright.lower import (
     signal,
     slices,
     sorting,
+    suppression,
     trees,
 )
 from tilewright.lower.base import Lowering, Refusal, Use
@@ -45,8 +45,8 @@ FAMILIES = (
     resize,
     signal,
     sorting,
+    suppression,
     search,
-    nms,
     roi,
     deform,
     det,

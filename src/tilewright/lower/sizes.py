@@ -20,8 +20,8 @@ from tilewright.graph.ir import Attribute, Node
 from tilewright.graph.types import sizes_of
 from tilewright.lower.axes import at_axis, axes_of, is_named, items, nth_left, slice_count
 from tilewright.lower.base import Use, front_axis, item, product, shape_of, use_of
-from tilewright.lower.nms import count_selected
 from tilewright.lower.search import count_nonzero, count_unique
+from tilewright.lower.suppression import count_boxes
 from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var, free_vars
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Function
@@ -281,8 +281,8 @@ def _segment_reduce(use: Use, x: Tensor, segments: Tensor, count: Tensor | None)
     return [[item(use, 2, count, 0), *x.shape[1:]]]
 
 
-def _non_max_suppression(use: Use, *inputs: Tensor | None) -> list[Dims]:
-    return [[count_selected(use, *inputs), sym.const(3)]]
+def _list_boxes(use: Use, kept: Tensor, many: Tensor) -> list[Dims]:
+    return [[count_boxes(many, use.name), sym.const(3)]]
 
 
 # ------------------------------------------------------------------------------------ images
@@ -401,7 +401,7 @@ SIZE_RULES: dict[str, Rule] = {
     "unique": _unique,
     "top_k": _top_k,
     "segment_reduce": _segment_reduce,
-    "non_max_suppression": _non_max_suppression,
+    "list_boxes": _list_boxes,
     "resize": _resize,
     "affine_grid": _affine_grid,
     "max_unpool": _max_unpool,

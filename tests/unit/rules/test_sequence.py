@@ -12,8 +12,7 @@ OPERATORS = {
     "nonzero": "graph @main(%x: f32[9, 7]) { %y = nonzero(%x) return %y }",
     "cummax": "graph @main(%x: f32[9, 7]) { %y, %i = cummax(%x) {axis = 1} return %y, %i }",
     "unique": "graph @main(%x: f32[63]) { %y, %f, %i, %c = unique(%x) return %y, %f, %i, %c }",
-    "boxes": "graph @main(%b: f32[1, 50, 4], %s: f32[1, 2, 50], %n: i64[], %o: f32[])"
-    " { %y = non_max_suppression(%b, %s, %n, %o) return %y }",
+    "boxes": "graph @main(%k: i64[1, 2, 50], %n: i64[1, 2]) { %y = list_boxes(%k, %n) return %y }",
     "scatter": "graph @main(%x: f32[9, 7], %i: i64[3, 1], %u: f32[3, 7])"
     " { %y = scatter_nd(%x, %i, %u) return %y }",
 }

@@ -29,6 +29,7 @@ from tilewright.graph.ops import (
     slices,
     sorting,
     strings,
+    suppression,
     trees,
 )
 
@@ -54,6 +55,7 @@ FAMILIES = (
     interleave,
     patches,
     sorting,
+    suppression,
     random,
     sequences,
     control,

@@ -8,11 +8,11 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import I64
-from tilewright.graph.op import FLOAT, INTEGER, NUMBER, OPAQUE, Attr, Call, Input, Op
+from tilewright.graph.op import INTEGER, NUMBER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.moves import check_axis
 from tilewright.graph.ops.rules import check_one_dtype, same_dim
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Expr, const
+from tilewright.sym import Expr
 
 Array = np.ndarray[Any, Any]
 
@@ -97,64 +97,6 @@ def _cumulative_op(name: str, which: str) -> Op:
     )
 
 
-# ------------------------------------------------------------------------------------ suppression
-
-
-def _suppression_type(call: Call) -> tuple[Type, ...]:
-    boxes, scores = call.shape(0), call.shape(1)
-    if len(boxes) != 3 or len(scores) != 3:
-        raise call.error("TW1304", "non_max_suppression takes boxes and scores of rank 3")
-    same_dim(call, boxes[0], scores[0], "the batches of boxes and scores")
-    same_dim(call, boxes[1], scores[2], "the numbers of boxes and scores")
-    return (TensorType(I64, (sym.size("selected"), const(3))),)
-
-
-def _corners(boxes: Array, *, center: bool) -> Array:
-    """Boxes as low and high corners, [..., 4]."""
-    if center:
-        x, y, width, height = np.moveaxis(boxes, -1, 0)
-        return np.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], -1)
-    first, second = boxes[..., :2], boxes[..., 2:]
-    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], -1)
-
-
-def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union of a box with others."""
-    low = np.maximum(box[:2], others[:, :2])
-    high = np.minimum(box[2:], others[:, 2:])
-    common = np.prod(np.maximum(high - low, 0), axis=-1)
-    area = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], axis=-1)
-    union = area - common
-    return np.where(union > 0, common / np.where(union > 0, union, 1), 0)
-
-
-def _suppression(
-    call: Call,
-    boxes: Array,
-    scores: Array,
-    limit: Array | None = None,
-    overlap: Array | None = None,
-    threshold: Array | None = None,
-) -> Array:
-    most = 0 if limit is None else int(np.ravel(limit)[0])
-    allowed = 0.0 if overlap is None else float(np.ravel(overlap)[0])
-    least = None if threshold is None else np.ravel(threshold)[0]
-    found: list[tuple[int, int, int]] = []
-    corners = _corners(boxes, center=call["center"])
-    for batch, label in np.ndindex(*scores.shape[:2]):
-        given = scores[batch, label]
-        ranks = order(given, 0, descending=True)
-        left = ranks if least is None else ranks[given[ranks] > least]
-        kept = 0
-        while left.size and kept < most:
-            best, left = int(left[0]), left[1:]
-            found.append((batch, label, best))
-            kept += 1
-            near = _overlaps(corners[batch, best], corners[batch, left]) > allowed
-            left = left[~near]
-    return np.array(found, np.int64).reshape(-1, 3)
-
-
 OPS = (
     Op(
         "top_k",
@@ -185,24 +127,4 @@ OPS = (
     ),
     _cumulative_op("cummax", "greatest"),
     _cumulative_op("cummin", "least"),
-    Op(
-        "non_max_suppression",
-        "Boxes by score, without those that overlap a better one of their class: rows of batch, "
-        "class and box. `limit` counts per batch and class. With `runs`, code sorts the boxes of "
-        "all classes side by side, so many runs at a time.",
-        (
-            Input("boxes", FLOAT),
-            Input("scores", FLOAT),
-            Input("limit", INTEGER, optional=True),
-            Input("overlap", FLOAT, optional=True),
-            Input("threshold", FLOAT, optional=True),
-        ),
-        _suppression_type,
-        _suppression,
-        OPAQUE,
-        (
-            Attr("center", bool, False),  # boxes as center and extent, not corners
-            Attr("runs", tuple, ()),
-        ),
-    ),
 )

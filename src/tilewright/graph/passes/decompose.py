@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilewright.base.passes import PassContext
-from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Module, Node, Value, attributes
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.passes.decompose_einsum import decomposed_einsum
@@ -40,12 +42,12 @@ def pieces_of(node: Node, scope: Scope) -> list[Node] | None:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether a node has one output and operands of known rank that do not round to few bits."""
+    """Whether operands have a known rank and the one output is not rounded to few bits."""
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
     if len(node.outputs) != 1 or any(shape_of(value) is None for value in values):
         return False
-    floats = [value.tensor.dtype for value in values if value.tensor.dtype.is_float]
-    return all(of.bits >= 32 for of in floats)
+    of = node.output.tensor.dtype
+    return not of.is_float or of.bits >= 32
 
 
 def _x(node: Node) -> Value:
@@ -176,6 +178,20 @@ def _attention(node: Node, steps: Steps) -> list[Node] | None:
     return steps.done()
 
 
+def _suppression(node: Node, steps: Steps) -> list[Node] | None:
+    """What stays of each class, once, in memory of known size; then how many there are, as rows."""
+    given = (*node.inputs, *[None] * (5 - len(node.inputs)))
+    scores, limit, room = given[1], steps.scope.constant(given[2]), None
+    assert scores is not None
+    count = (shape_of(scores) or ())[2]
+    if limit is not None and isinstance(count, Const):
+        room = min(max(int(limit.ravel()[0]), 0), int(count.value))
+    how = {"center": node.get("center", False), "room": room}
+    boxes = make_node("suppress_boxes", given, how, node.loc, hints=("kept", "many"))
+    rows = replace(node, op="list_boxes", inputs=boxes.outputs, attributes=attributes())
+    return [boxes, rows]
+
+
 DECOMPOSITIONS: dict[str, Callable[[Node, Steps], list[Node] | None]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
@@ -187,4 +203,5 @@ DECOMPOSITIONS: dict[str, Callable[[Node, Steps], list[Node] | None]] = {
     "einsum": decomposed_einsum,
     "dft": decomposed_dft,
     "stft": decomposed_stft,
+    "non_max_suppression": _suppression,
 }

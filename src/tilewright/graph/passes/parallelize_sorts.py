@@ -34,7 +34,7 @@ from tilewright.sym import ONE, Const, Expr
 def parallelize_sorts(module: Module, ctx: PassContext) -> Module:
     if ctx.target is None:
         return module
-    rules = (first, counted, distinct, suppressed)
+    rules = (first, counted, distinct, suppressed, listed)
     return rewrite_matches(module, tuple([partial(rule, ctx.target) for rule in rules]))
 
 
@@ -90,7 +90,7 @@ def counted(target: Target, node: Node, scope: Scope) -> Replacement:
 
 def suppressed(target: Target, node: Node, scope: Scope) -> Replacement:
     """Boxes of all classes by score."""
-    if node.op != "non_max_suppression" or node.get("runs") or node.inputs[2] is None:
+    if node.op != "suppress_boxes" or node.get("runs") or node.inputs[2] is None:
         return None
     scores = node.inputs[1]
     shape = None if scores is None else shape_of(scores)
@@ -100,6 +100,13 @@ def suppressed(target: Target, node: Node, scope: Scope) -> Replacement:
     many = prod(size or 1 for size in lines) if length else 1
     runs, _ = runs_of(many, length, multiprocessor_of(target))
     return [replace(node, attributes=attributes(**dict(node.attributes), runs=runs))]
+
+
+def listed(target: Target, node: Node, scope: Scope) -> Replacement:
+    """Boxes of all classes as rows."""
+    if node.op != "list_boxes" or node.get("side_by_side"):
+        return None
+    return [replace(node, attributes=attributes(**dict(node.attributes), side_by_side=True))]
 
 
 def distinct(target: Target, node: Node, scope: Scope) -> Replacement:

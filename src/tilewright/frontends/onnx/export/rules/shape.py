@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from tilewright.base.dtype import BOOL, I32, I64
 from tilewright.frontends.onnx.export.emitter import Emitter, Rule, Unwritable, code_of
 from tilewright.frontends.onnx.export.rules.elementwise import narrowed, of_input, wide_type
@@ -232,8 +230,43 @@ def _suppression(e: Emitter, node: Node) -> str:
     if names[2] and of_input(node, 2) is not I64:
         names[2] = e.cast(names[2], I64)
     if not names[2]:
-        names[2] = e.ints(np.iinfo(np.int32).max)
+        names[2] = e.ints(0)
     return str(e.emit("NonMaxSuppression", *names, center_point_box=int(node.get("center", False))))
+
+
+def _suppress_boxes(e: Emitter, node: Node) -> list[str]:
+    """Rows of all classes, scattered: how many of a class came before tells the place of each."""
+    kept, many = (value.tensor.shape for value in node.outputs)
+    rows = _suppression(e, node)
+    at = e.emit("Slice", rows, e.ints(0), e.ints(2), e.ints(1))
+    box = e.emit("Squeeze", e.emit("Slice", rows, e.ints(2), e.ints(3), e.ints(1)), e.ints(1))
+    one, total = e.ints(1), e.emit("Shape", box)
+    counts = e.emit(
+        "ScatterND",
+        e.emit("Expand", e.ints(0), e.items(many)),
+        at,
+        e.emit("Expand", one, total),
+        reduction="add",
+    )
+    flat = e.emit("Reshape", counts, e.ints(-1))
+    before = e.emit("CumSum", flat, e.scalar(0, I64), exclusive=1)
+    first = e.emit("GatherND", e.emit("Reshape", before, e.items(many), allowzero=1), at)
+    each = e.emit("CumSum", e.emit("Expand", one, total), e.scalar(0, I64), exclusive=1)
+    place = e.emit("Unsqueeze", e.emit("Sub", each, first), e.ints(1))
+    room = e.emit("Expand", e.ints(0), e.items(kept))
+    return [e.emit("ScatterND", room, e.emit("Concat", at, place, axis=1), box), counts]
+
+
+def _list_boxes(e: Emitter, node: Node) -> str:
+    """The places of boxes that stay, their numbers in the last column."""
+    kept, many = e.inputs(node)
+    ones = e.emit("Expand", e.ints(1), e.emit("Shape", kept))
+    place = e.emit("CumSum", ones, e.scalar(-1, I64), exclusive=1)
+    stays = e.emit("Less", place, e.emit("Unsqueeze", many, e.ints(-1)))
+    at = e.emit("Transpose", e.emit("NonZero", stays), perm=[1, 0])
+    box = e.emit("Unsqueeze", e.emit("GatherND", kept, at), e.ints(1))
+    classes = e.emit("Slice", at, e.ints(0), e.ints(2), e.ints(1))
+    return str(e.emit("Concat", classes, box, axis=1))
 
 
 def _interleave(e: Emitter, node: Node) -> str:
@@ -300,6 +333,8 @@ RULES: dict[str, Rule] = {
     "cumsum": _cumulative("CumSum"),
     "cumprod": _cumulative("CumProd"),
     "non_max_suppression": _suppression,
+    "suppress_boxes": _suppress_boxes,
+    "list_boxes": _list_boxes,
     "mel_weights": _mel,
 }
-COMPOSITES = ("interleave",)
+COMPOSITES = ("interleave", "suppress_boxes", "list_boxes")
