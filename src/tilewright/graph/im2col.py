@@ -40,13 +40,22 @@ MAX_PADDED_RATIO = 1.25  # times what tiles of sixteen rows, all of use, would t
 MIN_IM2COL_RATIO = 1.5  # times as many elements must all windows have
 
 
-def foldable_weights(node: Node, scope: Scope) -> Array | None:
+def constant_weights(node: Node, scope: Scope) -> Array | None:
     """The weights of a convolution that can be a product: constant, channels last, one group."""
-    weights = scope.constant(node.inputs[1])
-    if node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1 or weights is None:
-        return None
+    is_product = node.get("layout") == CHANNELS_LAST and node.get("groups", 1) == 1
+    return scope.constant(node.inputs[1]) if is_product else None
+
+
+def foldable_weights(node: Node, scope: Scope) -> Array | None:
+    """The same, if it is a product that fills tiles."""
+    weights = constant_weights(node, scope)
+    return weights if weights is not None and fills_tiles(weights) else None
+
+
+def fills_tiles(weights: Array) -> bool:
+    """Whether filters are as many, and see as much, as a tile has columns."""
     columns, *inner = weights.shape
-    return weights if min(columns, prod(inner)) >= COLUMNS else None  # less fills no tile
+    return min(columns, prod(inner)) >= COLUMNS
 
 
 def fits_tiles(node: Node, weights: Array) -> bool:

@@ -18,13 +18,14 @@ from tilewright.base.multiprocessor import BULK_ROW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.base.tiles import tile_product
-from tilewright.graph.costs import Candidate, candidate_of, costs_of, note_choice
+from tilewright.graph.costs import LEAST_SPEEDUP, Candidate, candidate_of, costs_of, note_choice
 from tilewright.graph.im2col import (
+    constant_weights,
+    fills_tiles,
     fits_dots,
     fits_partial_im2col,
     fits_tiles,
     flatten_rows,
-    foldable_weights,
     has_fewer_windows,
     im2col,
     im2col_by_inputs,
@@ -53,8 +54,11 @@ def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
     if node.op != "conv_integer":
         return None
     x, zeros, bias = node.inputs[0], node.inputs[2:4], (*node.inputs[4:], None)[0]
-    weights = foldable_weights(node, scope)
+    weights = constant_weights(node, scope)
     if x is None or weights is None or any(zeros):
+        return None
+    is_open = not fills_tiles(weights)  # of narrow ones only what they cost tells
+    if is_open and _is_gpu(ctx.target):
         return None
     forms = _forms(node, weights, ctx.target)
 
@@ -68,13 +72,15 @@ def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
 
     chosen = forms[0]
     costs = costs_of(ctx)
-    if costs is not None and costs.has_times and len(forms) > 1:
+    if costs is not None and len(forms) > 1 and (is_open or costs.has_times):
         scratch = replace(scope, constants=dict(scope.constants))
         nodes = {form: [node] if form == DIRECT else made(form, scratch) for form in forms}
         weighed = [_candidate(form, each, node) for form, each in nodes.items() if each]
-        prices = costs.measured(weighed)
+        prices = costs.prices(weighed) if is_open else costs.measured(weighed)
         if prices is not None:
-            chosen = min(prices, key=lambda price: price.ns).name
+            first, *others = prices
+            best = min(others, key=lambda price: price.ns)
+            chosen = best.name if best.ns * LEAST_SPEEDUP < first.ns else first.name
         note_choice(ctx, "im2col_convolutions", node, "convolution", chosen, prices or ())
     return None if chosen == DIRECT else made(chosen, scope)
 
@@ -94,6 +100,8 @@ def _forms(node: Node, weights: Array, target: Any) -> tuple[str, ...]:
     """The forms that a convolution can have, the one that is likely best first."""
     if _is_gpu(target):
         return (IM2COL,)  # windows are copied from the image, and never written as rows
+    if not fills_tiles(weights):
+        return (DIRECT, IM2COL)
     tiles = tile_product(target, "u8", "i8") is not None
     window = any(tap != 1 for tap in weights.shape[2:]) or any(s != 1 for s in node["strides"])
     if fits_tiles(node, weights) or (not tiles and fits_dots(node, weights, target)):

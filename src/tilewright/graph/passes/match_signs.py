@@ -6,21 +6,24 @@ NEON multiplies bytes with a sign by such, VNNI bytes without a sign by bytes wi
 bit of an operand is flipped, which moves its zero point by 128; `fold_zero_points` makes a constant
 of that. Whatever quantizes gives the other bytes straight away, what only moves bytes moves them,
 and those who read them otherwise read the new ones, so that nothing is there twice. Weights count
-as what they are without their zero point, which `fold_zero_points` takes away. Of a layer that
-quantizes its states on the way, these get the other sign.
+as what they are without their zero point, which `fold_zero_points` takes away. Few columns fill no
+tiles, so that they get what dot products take. Of a layer that quantizes its states on the way,
+these get the other sign.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from tilewright.base.dots import multiplies, tap_dot_of
+from tilewright.base.dots import dots_of, multiplies, tap_dot_of
 from tilewright.base.dtype import I8, U8, DType
 from tilewright.base.passes import PassContext
-from tilewright.base.target import Target
+from tilewright.base.target import CPU, Target
 from tilewright.graph.build import make_node
+from tilewright.graph.im2col import fills_tiles
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, remade, rewrite_matches
 from tilewright.graph.types import TensorType
@@ -41,14 +44,28 @@ def match_signs(module: Module, ctx: PassContext) -> Module:
     )
 
 
-def flips(target: Target, a: DType, b: DType, of_windows: bool = False) -> tuple[bool, bool] | None:
+Multiplies = Callable[[Target, str, str], bool]  # whether a target does, bytes of two types
+
+
+def flips(target: Target, a: DType, b: DType, test: Multiplies) -> tuple[bool, bool] | None:
     """Which operands must be flipped for the target to multiply them; None if that is no help."""
     for flip in ((False, False), (True, False), (False, True), (True, True)):
         left, right = (OTHER[of] if it else of for of, it in zip((a, b), flip, strict=True))
-        names = (left.name, right.name)
-        if tap_dot_of(target, *names) is not None if of_windows else multiplies(target, *names):
+        if test(target, left.name, right.name):
             return flip
     return None
+
+
+def instructions_of(node: Node, scope: Scope, target: Target) -> Multiplies:
+    """What a product is made of: tiles are not for one that leaves most of them empty."""
+    if is_depthwise(node):
+        return lambda target, a, b: tap_dot_of(target, a, b) is not None
+    weights = scope.constant(node.inputs[1])
+    if target.kind != CPU or weights is None or weights.ndim < 2:
+        return multiplies
+    if fills_tiles(weights if node.op == "conv_integer" else np.moveaxis(weights, -1, 0)):
+        return multiplies
+    return lambda target, a, b: bool(dots_of(target, a, b, "i32"))
 
 
 def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
@@ -58,15 +75,15 @@ def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
     a, b = node.inputs[:2]
     if a is None or b is None or a.tensor.dtype not in OTHER or b.tensor.dtype not in OTHER:
         return None
-    of_windows = is_depthwise(node)
-    found = flips(target, a.tensor.dtype, left_of_weights(node, scope), of_windows)
+    test = instructions_of(node, scope, target)
+    found = flips(target, a.tensor.dtype, left_of_weights(node, scope), test)
     if found is None or found[1]:
-        found = flips(target, a.tensor.dtype, b.tensor.dtype, of_windows)
+        found = flips(target, a.tensor.dtype, b.tensor.dtype, test)
     if found is None or not any(found):
         return None
     inputs = [*node.inputs, *[None] * (4 - len(node.inputs))]
     steps = Flipped(node, scope)
-    if of_windows and found[0] and Flipped(node, scope).quantized(a) is None:
+    if is_depthwise(node) and found[0] and Flipped(node, scope).quantized(a) is None:
         return None  # a pass over the image would take as long
     for at, wanted in enumerate(found):
         if wanted:

@@ -15,7 +15,7 @@ from tilewright.base.dots import dots_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.base.tiles import tile_product
-from tilewright.graph.im2col import foldable_weights
+from tilewright.graph.im2col import constant_weights, fills_tiles
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 
@@ -25,15 +25,16 @@ MAX_PADDED_RATIO = 1.5  # times the sums: more, and rows of whole windows are ma
 def pad_channels(module: Module, ctx: PassContext) -> Module:
     """Before: conv_integer(%x, %w) of 3 channels.   After: conv_integer(pad(%x), %w4) of 4."""
     target = ctx.target
-    if not isinstance(target, Target) or tile_product(target, "u8", "i8"):
+    if not isinstance(target, Target):
         return module
     return rewrite_matches(module, (partial(pad, target=target),))
 
 
 def pad(node: Node, scope: Scope, *, target: Any) -> Replacement:
-    """A convolution of integers without zero points, in one group, its weights constant."""
-    weights = foldable_weights(node, scope) if node.op == "conv_integer" else None
-    if weights is None:
+    """A convolution of integers without zero points, in one group, its weights constant; where
+    there are tiles, one that does not fill them."""
+    weights = constant_weights(node, scope) if node.op == "conv_integer" else None
+    if weights is None or (tile_product(target, "u8", "i8") and fills_tiles(weights)):
         return None
     x, w = node.inputs[:2]
     if x is None or w is None or any(node.inputs[2:4]):

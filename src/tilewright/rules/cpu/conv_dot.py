@@ -137,11 +137,9 @@ def box_of(problem: Problem, mr: int) -> tuple[int, ...] | None:
 # --------------------------------------------------------------------------- the space
 
 
-def plans(problem: Problem, context: RuleContext) -> Space[ConvDotPlan] | None:
-    """All blockings of a convolution; None where register tiles do not serve."""
+def plans(problem: Problem, context: RuleContext) -> Space[ConvDotPlan]:
+    """All blockings of a convolution."""
     dot = problem.dot
-    if problem.channels * dot.group < dot.lanes:
-        return None  # an instruction for each lane does as much
     boxes = [mr for mr in row_counts(context.target.machine) if box_of(problem, mr) is not None]
     vectors = -(-problem.channels // dot.lanes)
     widths = tile_sizes(min(most_vectors(context.target), vectors))

@@ -127,7 +127,7 @@ def _is_plain(found: Contraction) -> bool:
 def plans(problem: Problem, context: RuleContext) -> Space[DotPlan] | None:
     """All blockings of a GEMM; None where register tiles do not serve."""
     found, dot = problem.found, problem.dot
-    if problem.n < dot.lanes // 2 or found.nest.guess(found.k[-1]) < dot.group:
+    if problem.n == 1 or found.nest.guess(found.k[-1]) < dot.group:
         return None
     if not problem.is_weight and problem.m <= GEMV_MAX_ROWS:
         return None  # packing B takes longer than the sums

@@ -13,11 +13,11 @@ from tilewright.graph.types import TensorType
 from tilewright.sym import const
 
 
-def model(channels):
+def model(channels, filters):
     b = Builder()
     x = b.param("x", TensorType(U8, tuple(map(const, (1, 5, 5, channels)))))
     random = np.random.default_rng(0)
-    w = b.constant(random.integers(-9, 9, (16, channels, 3, 3)).astype(np.int8))
+    w = b.constant(random.integers(-9, 9, (filters, channels, 3, 3)).astype(np.int8))
     window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
     return b.module(b.add("conv_integer", x, w, groups=1, layout="channels_last", **window))
 
@@ -28,18 +28,20 @@ def padded(module, processor):
 
 
 @pytest.mark.parametrize(
-    ("channels", "processor", "whole"),
+    ("channels", "filters", "processor", "whole"),
     [
-        (3, "cascadelake", 4),
-        (4, "cascadelake", 4),
-        (2, "cascadelake", 2),  # twice the sums are too many
-        (3, "sapphirerapids", 3),  # tiles take rows of whole windows
+        (3, 16, "cascadelake", 4),
+        (3, 8, "cascadelake", 4),
+        (4, 16, "cascadelake", 4),
+        (2, 16, "cascadelake", 2),  # twice the sums are too many
+        (3, 16, "sapphirerapids", 3),  # tiles take rows of whole windows
+        (3, 8, "sapphirerapids", 4),  # which so few filters leave half empty
     ],
 )
-def test_channels_become_whole_groups_of_a_dot_product(channels, processor, whole):
-    before = model(channels)
+def test_channels_become_whole_groups_of_a_dot_product(channels, filters, processor, whole):
+    before = model(channels, filters)
     after = padded(before, processor)
     (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
-    assert node.inputs[1].tensor.static_shape == (16, whole, 3, 3)
+    assert node.inputs[1].tensor.static_shape == (filters, whole, 3, 3)
     x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, channels)).astype(np.uint8)
     assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
