@@ -29,13 +29,13 @@ def in_branch(ctx: Context, stmt: If, *, taken: bool) -> Context:
     assert body is not None
     cond = stmt.cond if taken else sym.logical_not(stmt.cond)
     for fact in sym.conjuncts(cond):
-        if _lasts(fact, body):
+        if lasts(fact, body):
             ctx = ctx.assume(fact)
     return ctx
 
 
 def in_loop(ctx: Context, loop: For) -> Context:
-    start, stop = _lasts(loop.start, loop.body), _lasts(loop.stop, loop.body)
+    start, stop = lasts(loop.start, loop.body), lasts(loop.stop, loop.body)
     if start and stop:
         return ctx.bind(loop.var, loop.start, loop.stop)
     if start:
@@ -44,12 +44,12 @@ def in_loop(ctx: Context, loop: For) -> Context:
 
 
 def in_let(ctx: Context, stmt: Let) -> Context:
-    if stmt.var.dtype is not INDEX or not _lasts(stmt.value, stmt.body):
+    if stmt.var.dtype is not INDEX or not lasts(stmt.value, stmt.body):
         return ctx
     return ctx.assume(sym.eq(stmt.var, stmt.value))
 
 
-def _lasts(expr: Expr, body: Stmt) -> bool:
+def lasts(expr: Expr, body: Stmt) -> bool:
     """Whether an expression keeps its value while a statement runs."""
     read = {load.buffer for load in loads(expr)}
     return not read or not any(buffer in read for stmt in walk(body) for buffer in _written(stmt))

@@ -62,6 +62,7 @@ from tilewright.tensor.ir import (
     Stmt,
     Store,
 )
+from tilewright.tensor.passes.facts import lasts
 from tilewright.tensor.passes.rewriter import (
     Rewriter,
     join,
@@ -179,7 +180,8 @@ class _Partition(Rewriter):
         """The conditions to settle at this loop, each with the loops inside around it."""
         found = []
         for cond, inner in _conditions_below(loop):
-            if not any(self._is_better_at(cond, loop, inner, at) for at in range(len(inner))):
+            deeper = any(self._is_better_at(cond, loop, inner, at) for at in range(len(inner)))
+            if not deeper and lasts(cond, loop.body):
                 found.append((cond, inner))
         return found
 
