@@ -13,7 +13,7 @@ NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 # Tests start hundreds of processes: without byte code each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
+.PHONY: help setup demo test lint unit browser hosts test-gpu assemble-gpu bench-gpu docs wheel fuzz bench
 .PHONY: results conformance sanitize test-accel peers clean
 
 help:  ## list the targets
@@ -40,7 +40,7 @@ $(VENV)/.demo: $(SETUP)
 PEERS := $(filter peers,$(MAKECMDGOALS))
 
 # In an order that keeps jobs busy: the tests are the longest.
-test: lint sanitize unit hosts  ## lint, then all tests
+test: lint sanitize unit hosts browser  ## lint, then all tests
 
 lint: $(SETUP) $(PEERS)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/ruff check .
@@ -49,8 +49,11 @@ lint: $(SETUP) $(PEERS)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-unit: $(SETUP) $(PEERS) $(filter docs,$(MAKECMDGOALS))  ## the tests; tests/browser looks at the site if it is there
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+unit: $(SETUP) $(PEERS)  ## the tests, without those of pages
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/browser
+
+browser: $(SETUP) $(PEERS) $(filter docs,$(MAKECMDGOALS))  ## pages in a browser: reports, and the site if it is there
+	$(BIN)/pytest tests/browser
 
 hosts: $(SETUP) $(PEERS)  ## some tests on this machine pretended to lack what it has
 	$(BIN)/python tests/hosts.py

@@ -14,7 +14,7 @@ from tilewright.report.collect import Box, Report
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from models import bert, control_flow, mobilenet_v2
+from page_models import bert, control_flow, mobilenet_v2
 
 MODELS = {"mobilenet_v2": mobilenet_v2, "bert": bert, "control_flow": control_flow}
 LARGEST_BYTES = 5_000_000

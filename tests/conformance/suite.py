@@ -8,6 +8,7 @@ against its inferred type.
 from __future__ import annotations
 
 import functools
+import pickle
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +23,13 @@ from onnx.backend.test.loader import load_model_tests
 
 import tilewright
 from tilewright.base.passes import PassContext, run_passes
+from tilewright.codegen.cache import write_atomically
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 from tilewright.graph.passes import CANONICAL, FUSED, LAYOUT, OPTIMIZED
 from tilewright.graph.verify import verify
 
+KEPT = Path(__file__).parents[2] / "build" / "conformance"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 LIGHT = "real"  # whole architectures with made-up weights; they take minutes to interpret
 PASSED, FAILED, UNSUPPORTED = "passed", "failed", "unsupported"
@@ -56,10 +59,16 @@ class Outputs(list[Any]):
 
 @functools.cache
 def cases(kind: str) -> dict[str, Any]:
-    """The tests of a kind, by name."""
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        return {test.name: test for test in sorted(load_model_tests(kind=kind), key=_name)}
+    """The tests of a kind, by name. ONNX takes ten seconds to make them: they are kept."""
+    path = KEPT / f"onnx-{onnx.__version__}-{kind}.pickle"
+    if not path.exists():
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            tests = {test.name: test for test in sorted(load_model_tests(kind=kind), key=_name)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, pickle.dumps(tests))
+    kept: dict[str, Any] = pickle.loads(path.read_bytes())
+    return kept
 
 
 def _name(test: Any) -> str:

@@ -36,7 +36,7 @@ SHARED = (
     "report",
     "zoo",
     "peers",
-)  # names that other folders have, too
+)  # of bench, whose other tests load them anew
 
 
 @pytest.fixture

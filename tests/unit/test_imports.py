@@ -7,6 +7,8 @@ imports inside functions and under TYPE_CHECKING counted like all others.
 """
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -176,3 +178,22 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_circles_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+# --------------------------------------------------------------------------- helpers of tests
+
+
+def test_modules_that_tests_share_have_names_of_their_own():
+    """Folders are put on the path: of two modules of one name, all would get the first imported."""
+    root = SRC.parent
+    paths = [path for top in ("tests", "bench", "tools") for path in (root / top).rglob("*.py")]
+    folders = defaultdict(set)
+    for path in paths:
+        if not path.stem.startswith(("test_", "conftest", "__")):
+            folders[path.stem].add(path.parent.relative_to(root))
+    imported = {
+        name
+        for path in paths
+        for name in re.findall(r"(?m)^ *(?:import|from) (\w+)", path.read_text())
+    }
+    assert not {name for name in imported if len(folders.get(name, ())) > 1}

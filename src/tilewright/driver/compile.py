@@ -304,6 +304,8 @@ def optimize(
     ctx = ctx or pass_context(target, options)
     if ctx.costs is not None:
         ctx.costs.ranges = ranges_of(module)
+        # A model whose choices nobody has estimated has kernels that nobody has compiled.
+        ctx.costs.missed = functools.partial(expect_jobs, len(module.main.nodes))
     return run_passes(module, chosen, ctx)
 
 
@@ -316,9 +318,8 @@ def kernel_costs(target: Target, settings: Options) -> KernelCosts:
     """The table of costs of a target, with times that tuning left behind."""
     setting = KernelSetting(target, settings.threads or _native.threads())
     times = recorded_times(settings.database)
-    # A model whose choices nobody has estimated has kernels that nobody has compiled.
     is_lowered = settings.precision == "bf16"
-    return KernelCosts(setting, times, settings.cache, is_lowered=is_lowered, missed=expect_jobs)
+    return KernelCosts(setting, times, settings.cache, is_lowered=is_lowered)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Workers are programs of their own (`python -m tilewright.driver.worker`) that read jobs from their
 input and write answers to their output, so that a script that compiles needs no guard against being
-imported by them. They start with the first job and end with this process. Where several start at
-once, one loads the compiler and forks the others.
+imported by them. They start where there are more than a few jobs and end with this process. Where
+several start at once, one loads the compiler and forks the others.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from tilewright.driver.kernels import Job, Kernel, PackerJob
 
 LENGTH = struct.Struct("<Q")
 MAX_AHEAD = 8  # processes that start before it is known how many jobs there are
+# A process loads the compiler in the time that a few kernels take, or passes over a few operators.
+FEW_JOBS = 3
+FEW_OPERATORS = 8
 
 
 def write_message(stream: IO[bytes], message: Any) -> None:
@@ -200,11 +203,15 @@ def _made() -> Workers:
     return made
 
 
-def expect_jobs() -> None:
-    """Start the workers, if none have been: kernels are going to be compiled that no cache has."""
+def expect_jobs(operators: int) -> None:
+    """Start the workers, if none have been: kernels are going to be compiled that no cache has.
+
+    Of a model of few operators it is soon known how many.
+    """
     global _workers
     with _lock:
-        if _workers is None and host_cores() > 1 and sys.executable:
+        is_large = operators > FEW_OPERATORS
+        if _workers is None and is_large and host_cores() > 1 and sys.executable:
             _workers = _made()
             _workers.start()
 
@@ -221,7 +228,8 @@ def compile_all(
     `packer_of` tells which packer a kernel wants that no other one has: workers that are free
     compile packers while others are at the last kernels. `done` hears how many kernels are ready.
     """
-    is_alone = len(jobs) <= 1 or host_cores() == 1 or not sys.executable
+    few = FEW_JOBS if _workers is None else 1
+    is_alone = len(jobs) <= few or host_cores() == 1 or not sys.executable
     submit = _run_here if is_alone else workers().submit
     kernels: dict[int, Kernel | Unsupported] = {}
     packers: dict[str, Future[bytes]] = {}

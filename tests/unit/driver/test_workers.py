@@ -3,7 +3,14 @@
 import pytest
 
 from tilewright.driver import workers
-from tilewright.driver.workers import Workers, expect_jobs, started_workers
+from tilewright.driver.workers import (
+    FEW_JOBS,
+    FEW_OPERATORS,
+    Workers,
+    compile_all,
+    expect_jobs,
+    started_workers,
+)
 
 
 class Worker:
@@ -52,12 +59,30 @@ def test_processes_start_with_the_first_job_if_nobody_expected_it():
 
 
 @pytest.mark.usefixtures("pretended")
-@pytest.mark.parametrize(("cores", "started"), [(1, 0), (2, 2)])
-def test_who_expects_jobs_starts_the_workers_once(monkeypatch, cores, started):
+@pytest.mark.parametrize(
+    ("cores", "operators", "started"), [(1, 100, 0), (2, 100, 2), (2, FEW_OPERATORS, 0)]
+)
+def test_who_expects_jobs_starts_the_workers_once(monkeypatch, cores, operators, started):
     monkeypatch.setattr(workers, "host_cores", lambda: cores)
-    expect_jobs()
-    expect_jobs()
+    expect_jobs(operators)
+    expect_jobs(operators)
     assert Worker.made == started
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(("are_running", "count"), [(False, FEW_JOBS), (True, 1)])
+def test_few_jobs_start_no_workers_and_are_done_by_those_who_run(monkeypatch, are_running, count):
+    monkeypatch.setattr(workers, "host_cores", lambda: 2)
+    here = []
+    monkeypatch.setattr(workers, "_compile_here", lambda job, use_cache: here.append(job))
+    if are_running:
+        workers.workers()
+    for jobs in (range(count), range(count + 1)):
+        made, _ = compile_all(list(jobs), lambda kernel: None)
+        assert len(made) == len(jobs)
+    assert here == list(range(count))
+    assert Worker.made > 0
+    workers.workers().stop()
 
 
 def test_a_worker_forks_others_that_outlive_it():

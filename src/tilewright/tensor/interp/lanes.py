@@ -48,13 +48,14 @@ _MAX_ELEMENTS = 1 << 25  # of memory private to threads
 class Level:
     """One level of concurrency. `phases` holds the current phase of each group of lanes."""
 
-    __slots__ = ("kind", "loop", "phases")
-    _next = itertools.count().__next__  # no two groups are ever in the same phase
+    __slots__ = ("advances", "kind", "loop", "phases")
+    _next = itertools.count().__next__  # no two groups are ever in the same phase; later is greater
 
     def __init__(self, kind: str, groups: int, loop: Var | None = None) -> None:
         self.kind = kind
         self.loop = loop  # of iterations
         self.phases = np.empty(groups, np.int64)
+        self.advances = 0
         self.advance()
 
     def advance(self, groups: Ints | None = None) -> None:
@@ -62,6 +63,7 @@ class Level:
         if groups is None:
             groups = np.arange(len(self.phases))
         self.phases[groups] = (Level._next() << 32) + groups
+        self.advances += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,21 @@ class Place:
 
 
 Copied = tuple[Memory, Place, Any]  # what a copy under way will have stored, and where
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Who touches the elements of a place at one level, and in which phases."""
+
+    phase: Ints
+    me: Ints
+    earliest: int
+    latest: int
+
+    @classmethod
+    def of(cls, phase: Ints, me: Ints) -> Moment:
+        none = not len(phase)
+        return cls(phase, me, 0 if none else int(phase.min()), -1 if none else int(phase.max()))
 
 
 class Lanes:
@@ -101,6 +118,7 @@ class Lanes:
         self.starts = starts  # of iterations, where a level is a loop
         self.origin = origin  # the lanes of another set that these were made from
         self.all = np.arange(count)
+        self.moments: dict[tuple[int, int], tuple[int, Moment]] = {}  # of all lanes, see `_moment`
         self.memories: dict[object, Memory] = {}
         self.begun: list[Copied] = []  # asynchronous copies since the last group
         self.copies: list[list[Copied]] = []  # groups of them that may not have landed
@@ -273,15 +291,16 @@ class Lanes:
         for i, extent in zip(index, shape, strict=True):
             self._check_bounds(memory, index, i, extent, mask, what, at, values)
             position = position * extent + i
-        columns = max((np.shape(x)[1] for x in (*index, mask) if np.ndim(x) == 2), default=1)
+        arrays = [x for x in (*index, mask) if isinstance(x, np.ndarray) and x.ndim == 2]
+        columns = max((x.shape[1] for x in arrays), default=1)
         full = (self.count, columns)
         if memory.owner:
             position = position + (self._copy(memory) * memory.size)[:, None]
         lanes = self.all if columns == 1 else np.repeat(self.all, columns)
-        positions = np.broadcast_to(position, full)
+        positions = spread(position, full)
         if mask is None:
             return Place(positions.reshape(-1), None, full, lanes, memory.size)
-        active = np.broadcast_to(mask, full)
+        active = spread(mask, full)
         return Place(positions[active], active, full, lanes[active.reshape(-1)], memory.size)
 
     def _check_bounds(
@@ -299,6 +318,8 @@ class Lanes:
             if 0 <= i < extent or (mask is not None and not mask.any()):
                 return
             bad: Any = True
+        elif not i.size or (i.min() >= 0 and i.max() < extent):
+            return
         else:
             bad = (i < 0) | (i >= extent)
         wrong = self.first(bad, mask)
@@ -317,6 +338,8 @@ class Lanes:
         self, ok: Any, mask: Mask, fail: Any, at: int, values: tuple[Any, ...], *args: Any
     ) -> None:
         """Call `fail` for the first active lane where `ok` is false, with what that lane sees."""
+        if np.all(ok):
+            return
         lane = self.first(np.logical_not(ok), mask)
         if lane is not None:
             seen = [
@@ -366,7 +389,7 @@ class Lanes:
     ) -> None:
         """Store a value per lane."""
         positions = place.positions
-        wide = np.broadcast_to(value, place.shape)
+        wide = spread(value, place.shape)
         flat = (wide.reshape(-1) if place.mask is None else wide[place.mask]).astype(
             memory.data.dtype, copy=False
         )
@@ -420,7 +443,7 @@ class Lanes:
         if "stamps" not in done:
             done["stamps"] = np.full(domain, -1, np.int64)
         stamps = memory.stamps[place.positions]
-        keys = np.broadcast_to(key, (self.count, 1))[place.lanes, 0]
+        keys = spread(key, (self.count, 1))[:, 0][place.lanes]
         again = done["stamps"][keys] == stamps
         if again.any():
             wrong = int(np.argmax(again))
@@ -457,29 +480,54 @@ class Lanes:
 
     # ------------------------------------------------------------------ races
 
-    def _phase_and_id(self, place: Place, level: int) -> tuple[Ints, Ints]:
-        lanes = place.lanes
-        group = self.slots[level - 1][lanes] if level else 0
-        phase = np.broadcast_to(self.levels[level].phases[group], lanes.shape)
-        return phase, self.ids[level][lanes]
+    def _moment(self, place: Place, level: int) -> Moment:
+        if place.mask is None:
+            return self._moment_of_all(level, place.shape[1])
+        now, lanes = self._moment_of_all(level, 1), place.lanes
+        return Moment.of(now.phase[lanes], now.me[lanes])
+
+    def _moment_of_all(self, level: int, columns: int) -> Moment:
+        """That of an access by every lane; remembered until the level advances."""
+        concurrent, me = self.levels[level], self.ids[level]
+        known = self.moments.get((level, columns))
+        if known is not None and known[0] == concurrent.advances:
+            return known[1]
+        group = self.slots[level - 1] if level else np.zeros(self.count, np.int64)
+        phase = concurrent.phases[group]
+        if columns > 1:
+            phase, me = np.repeat(phase, columns), np.repeat(me, columns)
+        made = Moment.of(phase, me)
+        self.moments[level, columns] = (concurrent.advances, made)
+        return made
 
     def _note_read(
         self, memory: Memory, place: Place, level: int, at: int, values: tuple[Any, ...]
     ) -> None:
         shadow, e = memory.shadow(level), place.positions
-        phase, me = self._phase_and_id(place, level)
-        clash = (shadow.write_phase[e] == phase) & (shadow.writer[e] != me)
-        if clash.any():
-            wrong = int(np.argmax(clash))
-            other = int(shadow.writer[e[wrong]])
-            self._race(memory, place, level, wrong, "read", other, "written", at, values)
-        fresh = shadow.read_phase[e] != phase
-        first = e[fresh]
-        shadow.read_phase[first] = phase[fresh]
-        shadow.reader[first] = me[fresh]
-        shadow.reader_too[first] = -1
+        now = self._moment(place, level)
+        phase, me = now.phase, now.me
+        if shadow.latest_write >= now.earliest:
+            clash = (shadow.write_phase[e] == phase) & (shadow.writer[e] != me)
+            if clash.any():
+                wrong = int(np.argmax(clash))
+                other = int(shadow.writer[e[wrong]])
+                self._race(memory, place, level, wrong, "read", other, "written", at, values)
+        if shadow.latest_read < now.earliest:
+            self._note_first_read(shadow, e, phase, me)
+        else:
+            fresh = shadow.read_phase[e] != phase
+            if fresh.any():
+                self._note_first_read(shadow, e[fresh], phase[fresh], me[fresh])
+        shadow.latest_read = max(shadow.latest_read, now.latest)
         others = shadow.reader[e] != me
-        shadow.reader_too[e[others]] = me[others]
+        if others.any():
+            shadow.reader_too[e[others]] = me[others]
+
+    @staticmethod
+    def _note_first_read(shadow: Shadow, e: Ints, phase: Ints, me: Ints) -> None:
+        shadow.read_phase[e] = phase
+        shadow.reader[e] = me
+        shadow.reader_too[e] = -1
 
     def _note_write(
         self,
@@ -491,23 +539,27 @@ class Lanes:
         values: tuple[Any, ...],
     ) -> None:
         shadow, e = memory.shadow(level), place.positions
-        phase, me = self._phase_and_id(place, level)
-        clash = (shadow.write_phase[e] == phase) & (shadow.writer[e] != me)
-        if self.levels[level].kind != VECTOR:  # storing the same value again is harmless
-            clash &= ~_same(memory.data[e], value)
-        if clash.any():
-            wrong = int(np.argmax(clash))
-            other = int(shadow.writer[e[wrong]])
-            self._race(memory, place, level, wrong, "written", other, "written", at, values)
-        clash = (shadow.read_phase[e] == phase) & (
-            (shadow.reader[e] != me) | (shadow.reader_too[e] >= 0)
-        )
-        if clash.any():
-            wrong = int(np.argmax(clash))
-            other = _other_reader(shadow, int(e[wrong]), int(me[wrong]))
-            self._race(memory, place, level, wrong, "written", other, "read", at, values)
+        now = self._moment(place, level)
+        phase, me = now.phase, now.me
+        if shadow.latest_write >= now.earliest:
+            clash = (shadow.write_phase[e] == phase) & (shadow.writer[e] != me)
+            if clash.any() and self.levels[level].kind != VECTOR:
+                clash &= ~_same(memory.data[e], value)  # storing the same value again is harmless
+            if clash.any():
+                wrong = int(np.argmax(clash))
+                other = int(shadow.writer[e[wrong]])
+                self._race(memory, place, level, wrong, "written", other, "written", at, values)
+        if shadow.latest_read >= now.earliest:
+            clash = (shadow.read_phase[e] == phase) & (
+                (shadow.reader[e] != me) | (shadow.reader_too[e] >= 0)
+            )
+            if clash.any():
+                wrong = int(np.argmax(clash))
+                other = _other_reader(shadow, int(e[wrong]), int(me[wrong]))
+                self._race(memory, place, level, wrong, "written", other, "read", at, values)
         shadow.write_phase[e] = phase
         shadow.writer[e] = me
+        shadow.latest_write = max(shadow.latest_write, now.latest)
         if self.levels[level].kind == VECTOR:  # several iterations in this very statement
             clash = (shadow.writer[e] != me) & (shadow.write_phase[e] == phase)
             if clash.any():
@@ -686,6 +738,13 @@ def _grid(extents: dict[str, int]) -> Ints:
         return np.zeros((1, 0), np.int64)
     axes = np.meshgrid(*(np.arange(max(0, n)) for n in extents.values()), indexing="ij")
     return np.stack([axis.reshape(-1) for axis in axes], axis=-1)
+
+
+def spread(value: Any, shape: tuple[int, int]) -> NDArray[Any]:
+    """A value per lane and column: what most are already."""
+    if isinstance(value, np.ndarray) and value.shape == shape:
+        return value
+    return np.broadcast_to(value, shape)
 
 
 def _same(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:

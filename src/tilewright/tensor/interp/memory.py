@@ -102,11 +102,23 @@ class Memory:
 
 
 class Shadow:
-    """The last writer and the readers of each element, and the phase in which they touched it."""
+    """The last writer and the readers of each element, and the phase in which they touched it.
 
-    __slots__ = ("read_phase", "reader", "reader_too", "write_phase", "writer")
+    No element was touched in a phase later than `latest_write` and `latest_read`.
+    """
+
+    __slots__ = (
+        "latest_read",
+        "latest_write",
+        "read_phase",
+        "reader",
+        "reader_too",
+        "write_phase",
+        "writer",
+    )
 
     def __init__(self, size: int) -> None:
+        self.latest_read = self.latest_write = -1
         self.write_phase = np.full(size, -1)
         self.writer = np.full(size, -1)
         self.read_phase = np.full(size, -1)
