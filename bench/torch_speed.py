@@ -438,7 +438,10 @@ def measure_training(settings: Settings) -> list[Figure]:
                   for a, b in zip(losses[OURS], other, strict=True))  # fmt: skip
         for who, spent in times.calls.items():
             label = f"training step, {name}, {who} / ours"
-            figures.append(report.at_least(label, spent / own, "x", WANT_TRAINING))
+            figure = Figure(label, spent / own, "x")
+            if who == INDUCTOR:
+                figure = report.at_least(label, spent / own, "x", WANT_TRAINING)
+            figures.append(figure)
         label = f"losses of {name}, greatest difference"
         figures.append(report.at_most(label, off, "", MAX_LOSS_OFF))
     return figures
