@@ -273,6 +273,7 @@ _NEOVERSE_N1 = _server(
     frequency_ghz=2.6,
     memory_bytes_per_cycle=6.0,
     scattered_bytes_per_cycle=4.0,
+    memory_lines_ahead=16,  # more of them crowd out those of the hardware prefetchers
 )
 _SMALL_ARM = _server(
     "cortex-a53",

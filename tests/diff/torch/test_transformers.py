@@ -68,6 +68,17 @@ def test_text_is_what_the_model_generates(model):
         text.read(torch.zeros(1, 17, dtype=torch.int64))
 
 
+def test_reading_tells_the_logits_behind_the_last_token(model):
+    from tilewright.plugins import torch as plugin
+
+    text = plugin.Generator(model, length=16, threads=1)
+    words = torch.tensor([[5, 9, 33, 7]])
+    with torch.no_grad():
+        want = model(words).logits
+    torch.testing.assert_close(text.read(words[:, :3]), want[:, 2:3], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(text.read(words[:, 3:]), want[:, 3:], rtol=1e-4, atol=1e-5)
+
+
 def test_a_compiled_model_generates(model):
     compiled = tw.compile(model, threads=1)
     prompt = torch.tensor([[5, 9, 33], [7, 1, 2]])

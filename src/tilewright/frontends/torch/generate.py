@@ -71,7 +71,10 @@ class Decoder(torch.nn.Module):
 
         super().__init__()
         self.model = model
-        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        taken = inspect.signature(model.forward).parameters
+        self.takes_positions = "position_ids" in taken
+        # What comes next is told by the last token: of the others no logits are made.
+        self.last_alone = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         config = model.config.get_text_config(decoder=True)
         self.cache: Any = StaticCache(max_cache_len=length, config=config)
         layers = self.cache.layers
@@ -103,7 +106,7 @@ class Decoder(torch.nn.Module):
             layer.keys, layer.values = (getattr(self, f"{name}_{at}") for name in STATE[:2])
             layer.cumulative_length = getattr(self, f"{STATE[2]}_{at}")
             layer.cumulative_length.copy_(place[0])
-        return self._run(tokens, hidden, cross, mask, place).logits
+        return self._run(tokens, hidden, cross, mask, place).logits[:, -1:]
 
     def _run(
         self,
@@ -114,7 +117,9 @@ class Decoder(torch.nn.Module):
         place: torch.Tensor | None = None,
     ) -> Any:
         if hidden is None:
-            named: dict[str, Any] = {} if mask is None else {"attention_mask": mask}
+            named: dict[str, Any] = dict(self.last_alone)
+            if mask is not None:
+                named["attention_mask"] = mask
             if mask is not None and place is not None and self.takes_positions:
                 behind = (mask.cumsum(1) - 1).clamp(min=0)  # what pads is at no place of a text
                 named["position_ids"] = behind.index_select(1, place)
@@ -210,7 +215,8 @@ class Generator:
                 state.copy_(state[rows])
 
     def read(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The logits behind each of some tokens [batch, tokens], which are remembered."""
+        """The logits [batch, 1, words] behind the last of some tokens [batch, tokens], which are
+        remembered."""
         batch, count = tokens.shape
         if batch != self.batch or self.position + count > self.length:
             raise UserError(

@@ -202,7 +202,9 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
 
     Iteration t of T asks for line t // q of L, where q is the greatest power of two up to T / L:
     each line is asked for q times, which costs less than finding out that it was. Where there are
-    fewer iterations than lines, each asks for several.
+    fewer iterations than lines, each asks for several. Where T is not known before the call, the
+    first iterations of the outermost loop ask for all: a rate that follows T would have the
+    innermost loop count.
     """
     inner = loops_below(place, loop)
     extents = [_known(each.extent, ctx) for each in inner]
@@ -219,10 +221,9 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
         )
     lines = prod(sizes)
     cover = Cover(ctx, set())
-    if extents[0]:
-        at = _in_turns(cover, inner, extents, lines)
-    else:
-        at = _in_open_turns(cover, inner, extents[1:], lines)
+    if not extents[0]:
+        extents[0] = -(-lines // (MAX_AT_ONCE * prod(extents[1:])))
+    at = _in_turns(cover, inner, extents, lines)
     cover.conditions.append(sym.lt(at, lines))
     values: list[Expr] = []
     for axis in reversed(range(len(sizes))):
@@ -258,32 +259,10 @@ def _turn(inner: Sequence[For], extents: Sequence[int]) -> Expr:
 
 
 def _in_turns(cover: Cover, inner: Sequence[For], extents: Sequence[int], lines: int) -> Expr:
-    """The line to ask for, in loops of known extents."""
+    """The line to ask for, in loops of such extents."""
     turn, turns = _turn(inner, extents), prod(extents)
     if lines > turns:
         each_turn = -(-lines // turns)
         cover.all_of(sym.const(each_turn))
         return sym.add(sym.mul(turn, each_turn), cover.values.pop())
     return sym.floordiv(turn, 1 << (turns // lines).bit_length() - 1)
-
-
-def _in_open_turns(cover: Cover, inner: Sequence[For], extents: Sequence[int], lines: int) -> Expr:
-    """The line to ask for, where the extent of the outermost loop is not known before the call.
-
-    Turn t asks for lines t * r // 8 and on, as many as r // 8, at least one. The rate r is chosen
-    by comparing the extent with numbers, so that no turn divides.
-    """
-    turns = prod(extents)  # in one iteration of the outermost loop
-    count = inner[0].extent
-    most = min(-(-lines // turns), MAX_AT_ONCE)
-    rate: Expr = sym.const(8 * most)
-    for each_turn in range(most - 1, 0, -1):
-        enough = -(-lines // (turns * each_turn))
-        rate = sym.select(sym.le(enough, count), sym.const(8 * each_turn), rate)
-    for slower in (2, 4, 8):
-        enough = -(-lines * slower // turns)
-        rate = sym.select(sym.le(enough, count), sym.const(8 // slower), rate)
-    cover.all_of(sym.ceildiv(rate, 8))
-    outer = sym.sub(inner[0].var, inner[0].start)
-    turn = sym.add(sym.mul(outer, turns), _turn(inner[1:], extents))
-    return sym.add(sym.floordiv(sym.mul(turn, rate), 8), cover.values.pop())
