@@ -72,9 +72,7 @@ def _within_rows(sch: Schedule, nest: Nest) -> Nest:
     """A reduction without the rows that it shares with others: of each it has one iteration, along
     which lanes would be empty but for the first."""
     here = _extents(sch, nest)
-    kept = {
-        at: loop for at, loop in nest.loops.items() if at in nest.reduce or here[at] is not ONE
-    }
+    kept = {at: loop for at, loop in nest.loops.items() if at in nest.reduce or here[at] is not ONE}
     return replace(nest, loops=kept)
 
 
