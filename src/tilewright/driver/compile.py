@@ -86,8 +86,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tilewright")
 NAME = "model"
 CHOICES_PAIRS = 15  # of runs without and with what was measured, of modules that are built twice
-CHOICES_SHARE = 0.3  # of a budget of tuning, for what graph passes choose between;
-COMPARED_SHARE = 0.1  # thereof for the model without and with what was measured, at least,
+CHOICES_SHARE = 0.15  # of a budget of tuning, for what graph passes choose between;
+COMPARED_SHARE = 0.05  # thereof for the model without and with what was measured, at least,
 COMPARED_BUILDS = 3  # and what it takes to build it that often, beyond the first time
 NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
 

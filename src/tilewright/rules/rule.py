@@ -12,7 +12,7 @@ take, and every refusal on the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tilewright.base.errors import ScheduleError, UserError, UserTypeError
@@ -79,6 +79,7 @@ class Decision:
     plan: str
     predicted_ns: float
     terms: Mapping[str, float] = field(compare=False)  # cycles, by cause
+    is_given: bool = field(default=False, compare=False)  # by a tuner: it was measured, not priced
 
     @property
     def choice(self) -> Choice:
@@ -95,8 +96,10 @@ class Refusal:
 
 
 def why_fell_back(decisions: Iterable[Decision], refusals: Iterable[Refusal]) -> str:
-    """Why no rule of its own schedules some block; "" where all have one."""
-    taken = [each.block for each in decisions if each.rule == FALLBACK_NAME]
+    """Why no rule of its own schedules some block; "" where all have one, or what serves any block
+    was asked for: it was the fastest."""
+    fallen = [each for each in decisions if each.rule == FALLBACK_NAME and not each.is_given]
+    taken = [each.block for each in fallen]
     lost = [each for each in refusals if each.rule == PLAIN or each.block in taken]
     if not taken and not any(each.rule == PLAIN for each in lost):
         return ""
@@ -189,6 +192,7 @@ def apply_choice(
             f"the plan {choice.plan!r} of {rule.name} cannot be applied to block {block}: "
             f"{log.refusals[-1].reason}",
         )
+    log.decisions[-1] = replace(log.decisions[-1], is_given=True)
     return done
 
 

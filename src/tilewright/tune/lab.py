@@ -56,6 +56,10 @@ class Candidate:
 class Lab(Protocol):
     """Builds, checks and times candidates of one model."""
 
+    @property
+    def build_s(self) -> float:
+        """Seconds that it took to have the model ready, as far as it is known."""
+
     def check(
         self, candidates: Sequence[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
@@ -77,6 +81,8 @@ class Lab(Protocol):
         """The whole model without tuning and with the incumbents, in turns, at each set of sizes;
         and by task."""
 
-    def whole(self, chosen: Mapping[str, Candidate], pairs: int) -> Sequence[Paired]:
+    def whole(
+        self, chosen: Mapping[str, Candidate], pairs: int, seconds: float
+    ) -> Sequence[Paired]:
         """The model as it is compiled without tuning and with these choices, in turns, at each set
-        of sizes. Nothing where it cannot be, or gives another answer."""
+        of sizes. Nothing where it cannot be, gives another answer, or takes longer than that."""

@@ -31,7 +31,8 @@ from tilewright.tune.stats import Paired, geometric_mean, is_no_slower
 from tilewright.tune.tasks import Progress, allot, hope_after, is_enough, left
 from tilewright.tune.variants import partition
 
-FINAL_SHARE = 0.14  # of the budget, for comparisons of the whole model
+FINAL_SHARE = 0.14  # of the budget, for comparisons of the whole model,
+COMPARED_BUILDS, MAX_FINAL_SHARE = 3, 0.5  # or what it takes to build it that often, up to a share
 TABLE_SHARE = 0.3  # of that, with the table of kernels; the rest with models as they are compiled
 ROUND_SHARE, ROUND_S = 0.08, 8.0  # how long candidates of a round are built: the lesser of both
 LEAST_WIDTH, MAX_WIDTH = 8, 64  # candidates of a round
@@ -316,7 +317,13 @@ class Tuner:
 
     def _time_left(self) -> float:
         """Seconds until the final comparison must begin."""
-        return self.budget.seconds * (1.0 - FINAL_SHARE) - self._seconds
+        share = COMPARED_BUILDS * self.lab.build_s / self.budget.seconds
+        share = min(max(share, FINAL_SHARE), MAX_FINAL_SHARE)
+        return self.budget.seconds * (1.0 - share) - self._seconds
+
+    def _seconds_for(self, share: float) -> float:
+        """Of a share of the budget, what is left of it at all."""
+        return max(0.0, self.budget.seconds * min(share, 1.0 - self._seconds / self.budget.seconds))
 
     def _tell(self, stage: str) -> None:
         share = left(self._progress, self._whole_ns)
@@ -517,7 +524,7 @@ class Tuner:
     def _final(self) -> tuple[float, float]:
         """Drop what does not help the whole model; the gain of the rest, and the least it is."""
         self._agree()
-        share = TABLE_SHARE * FINAL_SHARE * self.budget.seconds
+        share = TABLE_SHARE * self._seconds_for(FINAL_SHARE)
         for _ in range(FINAL_ROUNDS):
             units = self._units()
             if not units:
@@ -529,7 +536,7 @@ class Tuner:
                 break
             self._drop(idle or units)
         self._tell("comparing the compiled model")
-        deadline = self._clock() + (1.0 - TABLE_SHARE) * FINAL_SHARE * self.budget.seconds
+        deadline = self._clock() + self._seconds_for((1.0 - TABLE_SHARE) * FINAL_SHARE)
         units = self._units()
         kept, gain = self._helping(units, deadline)
         self._drop([unit for unit in units if unit not in kept])
@@ -594,7 +601,7 @@ class Tuner:
         left = max(0.0, deadline - self._clock())
         states = [state for unit in units for state in unit]
         chosen = {each.task.name: Candidate.of(each.task.name, each.chosen) for each in states}
-        wholes = self.lab.whole(chosen, self._pairs_in(left / 3, COMPILED_PAIRS))
+        wholes = self.lab.whole(chosen, self._pairs_in(left / 3, COMPILED_PAIRS), left)
         if not is_no_slower([each.gain for each in wholes]):
             self._doubtful.update(chosen)
             return None

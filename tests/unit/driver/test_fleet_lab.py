@@ -102,7 +102,7 @@ def test_a_far_lab_checks_races_and_compares(graph, said):
         wholes, by_task = lab.compare(5)
         assert len(wholes) == 1
         assert name in by_task
-        assert 1 < len(lab.whole({name: some[0]}, 5)) <= BUILDS
+        assert 1 < len(lab.whole({name: some[0]}, 5, 60.0)) <= BUILDS
         lab.adopt(Candidate(name, ()))
         assert lab.race({name: wrong}, 5) == {}
     finally:

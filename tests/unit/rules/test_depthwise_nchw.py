@@ -54,5 +54,42 @@ def test_a_large_kernel_has_more_sums_than_its_whole_code_would_allow() -> None:
     (decision,) = schedule(planes(28, 7, 4), TARGET).decisions
     fields = dict(each.split("=") for each in decision.choice.plan.split())
     assert decision.choice.rule == "depthwise_nchw"
-    assert fields["unroll_kernel"] == "0"
+    assert fields["unroll_axes"] == "1"
     assert int(fields["rows"]) * int(fields["vectors"]) >= 8
+
+
+def signal(length: int, kernel: int, channels: int) -> Function:
+    """One row of samples to a channel, padded by half a kernel."""
+    half = kernel // 2
+    x = te.placeholder((1, channels, length), name="x")
+    w = te.placeholder((channels, 1, kernel), name="w")
+    padded = te.compute(
+        (1, channels, length + 2 * half),
+        lambda n, c, i: te.select(te.all(i >= half, i < length + half), x[n, c, i - half], 0.0),
+        name="padded",
+    )
+    d, u = te.reduce_axis((0, 1), name="d"), te.reduce_axis((0, kernel), name="u")
+    y = te.compute(
+        (1, channels, length),
+        lambda n, c, i: te.sum(padded[n, c + d, i + u] * w[c, d, u], axis=(d, u)),
+        name="y",
+    )
+    z = te.compute(y.shape, lambda n, c, i: te.max(y[n, c, i], 0.0), name="z")
+    return te.function([x, w, z], name="layer")
+
+
+@pytest.mark.parametrize("kernel", [3, 301], ids=str)
+def test_every_plan_of_a_signal_keeps_the_answer(check_plans, kernel) -> None:
+    random = np.random.default_rng(0)
+    shapes = ((1, 2, 77), (2, 1, kernel))
+    x, w = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+    fn = signal(77, kernel, 2)
+    check_plans(fn, DEPTHWISE_NCHW, TARGET, [x, w], [(x.shape, np.float32)], plans=5)
+
+
+def test_a_signal_is_a_plane_of_one_row() -> None:
+    for kernel, axes in ((3, "1"), (301, "0")):
+        (decision,) = schedule(signal(500, kernel, 144), TARGET).decisions
+        fields = dict(each.split("=") for each in decision.choice.plan.split())
+        assert decision.choice.rule == "depthwise_nchw"
+        assert (fields["rows"], fields["unroll_axes"]) == ("1", axes)

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from tilewright.base.target import Target
+from tilewright.rules import schedule
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.fallback import FALLBACK
+from tilewright.rules.rule import why_fell_back
 from tilewright.tensor.parser import parse
 from tilewright.tensor.schedule import Schedule
 
@@ -44,3 +46,12 @@ def test_every_plan_keeps_the_answer(check_plans):
     fn = body(BRANCH)
     x = np.random.default_rng(0).standard_normal((40, 33)).astype(np.float32)
     check_plans(fn, FALLBACK, SERVER, [x], [((40, 33), np.float32)])
+
+
+def test_who_was_asked_for_did_not_fall_back():
+    fn = body(BRANCH)
+    (decision,) = schedule(fn, SERVER).decisions
+    made = schedule(fn, SERVER, choices={"y": decision.choice})
+    assert decision.rule == FALLBACK.name
+    assert "no rule knows" in why_fell_back([decision], ())
+    assert why_fell_back(made.decisions, made.refusals) == ""

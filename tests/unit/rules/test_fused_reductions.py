@@ -42,6 +42,26 @@ def test_rows_side_by_side_are_done_together():
     assert [plan.split()[0] for plan in plans] == ["tile=1", "tile=64", "tile=7"]
 
 
+def test_neighbours_that_pieces_do_not_divide_are_one_tile():
+    small = "aarch64-linux-gnu -mcpu=neoverse-n1"
+    plans = [
+        schedule(softmax(shape, 1), small).decisions[0].plan
+        for shape in ((2, 128, 28, 28), (2, 128, 32, 32), (2, 128, 4000))
+    ]
+    assert [plan.split()[0] for plan in plans] == ["tile=28", "tile=16", "tile=16"]
+
+
+def test_a_tile_has_no_more_sums_than_vectors():
+    small = "aarch64-linux-gnu -mcpu=neoverse-n1"
+
+    def scheduled(accumulators):
+        plan = f"tile=8 accumulators={accumulators} parallel=none chunk=1"
+        choices = {"y": (FUSED_REDUCTIONS.name, plan)}
+        return schedule(softmax((2, 12, 70), 1), small, choices=choices).schedule.function
+
+    assert str(scheduled(4)) == str(scheduled(2)) != str(scheduled(1))
+
+
 def test_rows_of_gathered_values_have_lanes_along_themselves():
     a, where = te.placeholder((4096,), name="a"), te.placeholder((64, 1040), "i64", name="where")
     r = te.reduce_axis((0, 1040), name="r")

@@ -170,10 +170,10 @@ def test_an_interruption_keeps_nothing_that_lost_in_the_compiled_model(monkeypat
     lab, records = FakeLab(tasks, noise=0.0, slow_compiled=("k3",)), Records.open(None)
     compare = lab.whole
 
-    def whole(chosen, pairs):
+    def whole(chosen, pairs, seconds):
         if "k2" in chosen and len(chosen) < 4:  # all have lost, then k0 and k1 have won
             signal.raise_signal(signal.SIGINT)
-        return compare(chosen, pairs)
+        return compare(chosen, pairs, seconds)
 
     monkeypatch.setattr(lab, "whole", whole)
     outcome = tuned(tasks, lab, records, minutes=5.0)
@@ -207,6 +207,40 @@ def test_a_round_whose_spaces_open_too_late_is_not_begun():
     outcome = Tuner([one], lab, Records.open(None), Budget(minutes=1.0), clock=clock).run()
     assert (lab.checked, outcome.stopped) == ([], "the time is up")
     assert outcome.seconds <= 1.05 * 60.0
+
+
+def test_what_stretches_on_a_busy_machine_is_taken_off_the_comparison():
+    """Rounds that end late leave less for the end, and the clock governs what is done there."""
+    clock, one, allowed = Clock(), task(), []
+    lab = FakeLab([one])
+    race, whole = lab.race, lab.whole
+
+    def slow_race(wave, pairs):
+        clock.now += 7.0 if clock.now > 44.5 else 0.0
+        return race(wave, pairs)
+
+    def slow_whole(chosen, pairs, seconds):
+        allowed.append(seconds)
+        clock.now += seconds
+        return whole(chosen, pairs, seconds)
+
+    lab.race, lab.whole = slow_race, slow_whole
+    outcome = Tuner([one], lab, Records.open(None), Budget(minutes=1.0), clock=clock).run()
+    assert allowed
+    assert outcome.seconds <= 1.05 * 60.0
+
+
+def test_a_model_that_takes_long_to_build_has_more_time_for_the_comparison():
+    clock, one = Clock(), task()
+    lab, begun = FakeLab([one]), []
+    lab.build_s = 6.0
+
+    def tell(snapshot):
+        begun.append((snapshot.stage, snapshot.seconds))
+
+    alike = {"clock": clock, "report": tell}
+    Tuner([one], lab, Records.open(None), Budget(minutes=1.0), **alike).run()
+    assert max(at for stage, at in begun if stage == "building and checking") <= 60.0 - 3 * 6.0
 
 
 def test_checks_that_were_all_late_get_more_time():
@@ -274,7 +308,7 @@ def test_nothing_is_kept_that_cannot_be_compared():
     one = task()
     lab, records = FakeLab([one]), Records.open(None)
     records.keep(one.key, Winner({"y": "grid 6 3 4"}, 1.2))
-    lab.whole = lambda chosen, pairs: []
+    lab.whole = lambda chosen, pairs, seconds: []
     outcome = tuned([one], lab, records)
     assert (outcome.gain, outcome.winners) == (1.0, {})
     assert records.winners([one.key]) == {}

@@ -68,6 +68,8 @@ class GridSpace:
 class FakeLab:
     """Times that are true up to noise; some choices are planted to fail."""
 
+    build_s = 0.0
+
     def __init__(
         self,
         tasks,
@@ -135,7 +137,7 @@ class FakeLab:
         second = tuple(map(sum, zip(*(each.second for each in by_task.values()), strict=True)))
         return [Paired(first, second)], by_task
 
-    def whole(self, chosen, pairs):
+    def whole(self, chosen, pairs, seconds):
         self.compared = [*getattr(self, "compared", []), sorted(chosen)]
         first, second = [], []
         for _ in range(pairs):

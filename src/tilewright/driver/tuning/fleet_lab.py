@@ -10,6 +10,7 @@ of it, so that any worker can take it, and one that comes back empty can go on
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,10 +69,13 @@ class FleetLab:
     def __init__(self, fleet: Fleet, model: Message, jobs: Mapping[str, Job]) -> None:
         self._fleet, self._model, self._jobs = fleet, model, jobs
         self._incumbents: dict[str, Candidate] = {}
+        self.build_s = 0.0
 
     def open(self, target: Target) -> Sequence[Mapping[str, Measured]]:
         """What kernels take untuned on one of the machines, by set of sizes."""
+        begin = time.monotonic()
         (told,) = self._ask([{"ask": "open"}], strict=True)
+        self.build_s = time.monotonic() - begin
         if told["target"] != target.key:
             raise UserError(
                 "TW6045",
@@ -145,8 +149,11 @@ class FleetLab:
         (told,) = self._ask([{"ask": "compare", "pairs": pairs}], strict=True)
         return [Paired(tuple(a), tuple(b)) for a, b in told["wholes"]], dict(paired(told["times"]))
 
-    def whole(self, chosen: Mapping[str, Candidate], pairs: int) -> Sequence[Paired]:
-        asked = {"ask": "whole", "chosen": told_candidates(chosen), "pairs": pairs}
+    def whole(
+        self, chosen: Mapping[str, Candidate], pairs: int, seconds: float
+    ) -> Sequence[Paired]:
+        said = told_candidates(chosen)
+        asked = {"ask": "whole", "chosen": said, "pairs": pairs, "seconds": seconds}
         (told,) = self._ask([asked])
         return [Paired(tuple(first), tuple(second)) for first, second in told.get("wholes", ())]
 

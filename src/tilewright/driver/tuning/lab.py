@@ -156,24 +156,26 @@ class ModelLab:
         self._incumbents: dict[str, Built] = {}
         self._won: dict[tuple[str, Choices], Built] = {}  # kernels that ever were incumbents
         self._model = runner
-        self._is_open = False
+        self.build_s = 0.0
 
     def open(self) -> Sequence[Mapping[str, Measured]]:
         """Have the model ready; what its kernels take, untuned, by set of sizes."""
+        self._model.wait()
+        begin = time.monotonic()
         try:
             found = self._ask(self._opening)
         except Failed as failure:
             raise CompilerBug("TW5090", f"the model cannot run with a table: {failure}") from None
         if isinstance(found, str):
             raise CompilerBug("TW5090", f"the model cannot run with a table: {found}")
-        self._is_open = True
+        self.build_s = time.monotonic() - begin
         for name, candidate in self._incumbents.items():
             self._ask(Adopt(spot_of(name), candidate))
         measured: Sequence[Mapping[str, Measured]] = found
         return measured
 
-    def _ask(self, question: Question) -> Any:
-        return pickle.loads(self._model.ask(pickle.dumps(question)))
+    def _ask(self, question: Question, seconds: float = 0.0) -> Any:
+        return pickle.loads(self._model.ask(pickle.dumps(question), seconds))
 
     # ------------------------------------------------------------------ as the tuner sees it
 
@@ -234,10 +236,8 @@ class ModelLab:
             self._won[spot[0], candidate.choices] = kernel
             if self._use_cache:
                 store_built(with_choices(self._jobs[spot[0]], candidate), kernel)
-        if self._model.is_running:
+        if self._model.is_running:  # else it hears of its incumbents when it is opened again
             self._ask(Adopt(spot, kernel))
-        else:
-            self.open()
 
     def compare(self, pairs: int) -> tuple[Sequence[Paired], Mapping[str, Paired]]:
         if not self._model.is_running:
@@ -250,11 +250,14 @@ class ModelLab:
             by_task[name] = by_task[name] + pair if name in by_task else pair
         return wholes, by_task
 
-    def whole(self, chosen: Mapping[str, Candidate], pairs: int) -> Sequence[Paired]:
+    def whole(
+        self, chosen: Mapping[str, Candidate], pairs: int, seconds: float
+    ) -> Sequence[Paired]:
         if not self._model.is_running:
             self.open()
+        question = Whole(self._winners(chosen), self._use_cache, pairs, seconds)
         try:
-            times = self._ask(Whole(self._winners(chosen), self._use_cache, pairs))
+            times = self._ask(question, seconds + GRACE_S)
         except Failed:
             return ()
         return () if isinstance(times, str) else list(_paired(times).values())

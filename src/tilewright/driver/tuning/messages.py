@@ -71,6 +71,7 @@ class Whole:
     winners: Mapping[TaskKey, Winner]
     use_cache: bool
     pairs: int
+    seconds: float  # for all of it
 
 
 Question = Build | Check | Open | Race | Compare | Adopt | Whole

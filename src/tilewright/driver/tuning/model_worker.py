@@ -88,7 +88,8 @@ class ModelWorker:
                 }
             case "whole":
                 chosen = _candidates(message["chosen"])
-                return {"wholes": [_told(e) for e in lab.whole(chosen, int(message["pairs"]))]}
+                pairs, seconds = int(message["pairs"]), float(message["seconds"])
+                return {"wholes": [_told(e) for e in lab.whole(chosen, pairs, seconds)]}
             case other:
                 return {"error": f"nobody here knows what {other!r} asks"}
 

@@ -36,6 +36,7 @@ from tilewright.driver.tuning.running import Running, Spot, Times
 from tilewright.driver.tuning.table import Built, built
 from tilewright.runtime import cuda
 from tilewright.runtime.module import Module
+from tilewright.tune.budget import Deadline
 from tilewright.tune.database import Database
 from tilewright.tune.process import (
     DEVICE_EXIT,
@@ -84,13 +85,20 @@ class Server:
                 assert self._running is not None
                 self._running.adopt(spot, candidate)
                 return ""
-            case Whole(winners, use_cache, pairs):
-                return self._whole(winners, use_cache, pairs)
+            case Whole(winners, use_cache, pairs, seconds):
+                return self._whole(winners, use_cache, pairs, Deadline.after(seconds))
 
-    def _whole(self, winners: Mapping[TaskKey, Winner], use_cache: bool, pairs: int) -> Times:
+    def _whole(
+        self,
+        winners: Mapping[TaskKey, Winner],
+        use_cache: bool,
+        pairs: int,
+        deadline: Deadline,
+    ) -> Times:
         """The compiled models in turns, built anew a few times and in either order: where a
         module's memory lies may make more of a difference than a choice. Each time counts as
-        further sizes; models that take longer to build than to compare are built twice."""
+        further sizes; models that take longer to build than to compare are built twice, or once
+        where there is no more time."""
         assert self._running is not None
         found: dict[Spot, tuple[Sequence[float], Sequence[float]]] = {}
         kept: list[Module] = []  # small ones keep their memory: the next have others
@@ -107,7 +115,8 @@ class Server:
                 return {}
             found |= {(name, at + len(found)): pair for (name, at), pair in times.items()}
             kept += made.values() if is_small else ()
-            if count > 1 and 2 * built_s > time.monotonic() - begin:
+            spent_s = time.monotonic() - begin
+            if deadline.left < spent_s or (count > 1 and 2 * built_s > spent_s):
                 break
         return found
 

@@ -122,7 +122,8 @@ def _tuned(
     with laboratory(module, setting, settings) as (kernels, lab, measured):
         tasks = list(_tasks(kernels, measured, setting, settings))
         spent = time.monotonic() - begin
-        left = Budget(max(budget.seconds - spent, 0.5) / 60.0)
+        # The model is compiled once more with what is found.
+        left = Budget(max(budget.seconds - spent - lab.build_s, 0.5) / 60.0)
 
         def listen(snapshot: Snapshot) -> None:
             whole = replace(snapshot, seconds=spent + snapshot.seconds, budget_s=budget.seconds)

@@ -5,6 +5,8 @@ for n, channels in parallel
   for tiles of rows x vectors of a row
     for kernel rows                     unrolled where the body is small: rows share what they read
       kernel columns x tile multiply-adds
+
+A signal is a plane of one row.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, planes_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
-from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 
 @dataclass(frozen=True)
@@ -34,39 +36,52 @@ class PlanesPlan:
     lanes: int = unit("elements", "of a row in a vector")
     rows: int = unit("rows", "of a tile")
     vectors: int = unit("vectors", "of a row in a tile")
-    unroll_kernel: bool = unit("flag", "all kernel axes are unrolled, not the last one alone")
+    unroll_axes: int = unit("axes", "of the kernel that are unrolled, the last ones")
     parallel: bool = unit("flag", "threads share out images and channels")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
     nest = nest_of(sch, block)
     found = None if nest is None else planes_of(nest)
-    if found is None or len(found.out_spatial) < 2 or found.depth is None:
+    if found is None or found.depth is None:
         return None
     sizes = [found.size(at) for at in (found.out_channels, *found.out_spatial)]
-    most = context.target.machine.loop_body_instructions
-    if None in sizes or 2 * _last(found) > most:
+    if None in sizes:
         return None
     return replace(found, is_padded=padding_of(sch, found) is not None)
 
 
-def _last(found: Convolution) -> int:
-    """Kernel positions along a row."""
-    return found.size(found.kernel_spatial[-1]) or 1
+def _plane(found: Convolution) -> list[int]:
+    """The extents of results; a signal is one row."""
+    sizes = [found.size(at) or 1 for at in found.out_spatial]
+    return sizes if len(sizes) > 1 else [1, *sizes]
+
+
+def _between_rows(found: Convolution) -> tuple[int, int]:
+    """Rows of the kernel, and the stride from row to row."""
+    if len(found.out_spatial) < 2:
+        return 1, 1
+    return found.size(found.kernel_spatial[-2]) or 1, found.strides[-2]
+
+
+def _unrolled(found: Convolution, axes: Column) -> Column:
+    """Kernel positions of the last axes, that many of them."""
+    kernel = [found.size(at) or 1 for at in found.kernel_spatial]
+    counts = [math.prod(kernel[len(kernel) - each :]) for each in range(len(kernel) + 1)]
+    return np.array(counts)[axes]
 
 
 def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
     most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
-    width = found.size(found.out_spatial[-1]) or 1
-    rows = found.size(found.out_spatial[-2]) or 1
-    depth, last = found.depth or 1, _last(found)
+    *_, rows, width = _plane(found)
+    all_axes = len(found.kernel_spatial)
     body, registers = context.target.machine.loop_body_instructions, context.target.vector_registers
 
     def legal(c: Columns) -> Column:
         """Beside the sums, what is read and a weight are in registers. A tile of one vector is
         there for every kernel; of single elements LLVM makes vectors where it sees all of them."""
-        sums, is_unrolled = c["rows"] * c["vectors"], c["unroll_kernel"] == 1
-        fits = (sums * np.where(is_unrolled, depth, last) <= body) | (sums == 1)
+        sums, is_unrolled = c["rows"] * c["vectors"], c["unroll_axes"] == all_axes
+        fits = (sums * _unrolled(found, c["unroll_axes"]) <= body) | (sums == 1)
         fits &= (sums + 2 <= registers) & ((c["vectors"] - 1) * c["lanes"] < width)
         ok: Column = fits & ((c["lanes"] > 1) | ((c["vectors"] == 1) & is_unrolled))
         return ok
@@ -79,7 +94,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
             "lanes": doublings(min(most, width))[::-1],
             "rows": tuple(range(1, min(MAX_POSITIONS, rows) + 1)),
             "vectors": _vectors(width, min(most, width)),
-            "unroll_kernel": (1, 0) if len(found.kernel_spatial) > 1 else (1,),
+            "unroll_axes": tuple(range(all_axes, -1, -1)),
             "parallel": (0, 1) if context.threads > 1 else (0,),
         },
         legal,
@@ -95,23 +110,25 @@ def _vectors(width: int, lanes: int) -> tuple[int, ...]:
 
 def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     machine, lanes, rows = context.target.machine, c["lanes"], c["rows"]
-    *outer, height, width = [found.size(at) or 1 for at in found.out_spatial]
+    *outer, height, width = _plane(found)
     planes = found.assumed(found.batch, 1) * (found.size(found.out_channels) or 1)
-    depth, kernel = found.depth or 1, [found.size(at) or 1 for at in found.kernel_spatial]
+    depth, is_unrolled = found.depth or 1, c["unroll_axes"] == len(found.kernel_spatial)
     # Single elements are for LLVM to make vectors of, of half a register as it prefers them.
     most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
     alone = np.where(lanes == 1, max(1, most // 2 // found.strides[-1]), lanes)
     vectors, tiles = ceil_div(width, alone * c["vectors"]), ceil_div(height, rows)
-    sums, is_unrolled = rows * c["vectors"], c["unroll_kernel"] == 1
+    sums = rows * c["vectors"]
     # Rows of the tile share what they read where the code of all kernel rows is one piece.
-    shared = ((rows - 1) * found.strides[-2] + kernel[-2]) / kernel[-2]
+    kernel_rows, step = _between_rows(found)
+    shared = ((rows - 1) * step + kernel_rows) / kernel_rows
     seen = depth * c["vectors"] * np.where(is_unrolled, shared, rows)
     # Strided elements are loaded whole and shuffled.
     stride = found.strides[-1]
     work = (depth * sums + (stride - 1) * seen) / machine.fma_per_cycle
     tile = np.maximum(work, stride * seen / machine.loads_per_cycle)
     tile = np.maximum(tile, chain_cycles(depth, depth * sums + seen, machine)) + LOOP_CYCLES
-    tile = tile + np.where(is_unrolled, 0, depth / kernel[-1] * LOOP_CYCLES)
+    turns = depth / _unrolled(found, c["unroll_axes"])
+    tile = tile + np.where(is_unrolled, 0, turns * LOOP_CYCLES)
     each = (
         math.prod(outer) * tiles * (vectors * tile + depth * rows * _ragged(found, lanes, context))
     )
@@ -160,14 +177,17 @@ def apply(
     padding = padding_of(sch, found)
     loops = sch.get_loops(block)
     batch, channel = loops[found.batch], loops[found.out_channels]
-    *outer, row, column = (loops[at] for at in found.out_spatial)
-    tile, near = sch.split(row, [None, plan.rows])
+    *outer, column = (loops[at] for at in found.out_spatial)
+    near: list[LoopRef] = []  # rows of a tile
+    if outer:
+        tile, row = sch.split(outer.pop(), [None, plan.rows])
+        outer, near = [*outer, tile], [row]
     vector, beside, lane = sch.split(column, [None, plan.vectors, plan.lanes])
     kernel = [loops[at] for at in found.kernel_spatial]
-    inner = (loops[found.in_channels], near, beside, lane)
-    sch.reorder(batch, channel, *outer, tile, vector, *kernel, *inner)
+    inner = (loops[found.in_channels], *near, beside, lane)
+    sch.reorder(batch, channel, *outer, vector, *kernel, *inner)
     sch.vectorize(lane)
-    for loop in (near, beside, *(kernel if plan.unroll_kernel else kernel[-1:])):
+    for loop in (*near, beside, *kernel[len(kernel) - plan.unroll_axes :]):
         sch.unroll(loop)
     done = [block, *fuse_epilogue(sch, block, vector, plan.lanes, plan.vectors * plan.lanes)]
     if padding is not None:

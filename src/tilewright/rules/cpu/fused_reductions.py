@@ -63,6 +63,7 @@ class _Found:
     across: tuple[int, ...]  # iterators of the root: neighbouring rows; () where there are none
     lanes: int
     tile_vectors: tuple[int, ...]  # of neighbouring rows that are done together, candidates
+    box_rows: int  # of neighbouring rows that are done together, at most
 
     @cached_property
     def order(self) -> list[int]:
@@ -90,8 +91,11 @@ class _Found:
             return (1,)
         root = self.stages.root
         together = total(root, self.whole)
-        box = [together] if together <= self.tile_vectors[0] * self.lanes else []
-        last = total(root, self.across[-1:])
+        last, piece = total(root, self.across[-1:]), self.tile_vectors[0] * self.lanes
+        # All of them where pieces would leave a rest, which is a condition in every one.
+        is_ragged = last % piece > 0 and not root.is_dynamic(self.across)
+        most = self.box_rows if is_ragged else piece
+        box = [together] if together <= most else []
         pieces = [
             count * self.lanes
             for count in self.tile_vectors
@@ -126,7 +130,19 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> _Found | None
         return None
     lanes = costs.lanes_of(context.target, found.root.block)
     counts = accumulator_counts(context.target.machine)  # rows are chains of their own, too
-    return _Found(found, tuple(_neighbours(found, lanes)), lanes, counts)
+    near = context.target.machine.l1d.size_bytes // 2  # what else a stage reads has the other half
+    box_rows = max(counts[0] * lanes, near // _row_bytes(found))
+    return _Found(found, tuple(_neighbours(found, lanes)), lanes, counts, box_rows)
+
+
+def _row_bytes(found: Stages) -> int:
+    """What the stages of a row hand on to later ones."""
+    size_bytes = 1
+    for name, nest in found.members.items():
+        own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
+        items = sum(region.buffer.dtype.size_bytes for region in nest.block.writes)
+        size_bytes += items * total(nest, own)
+    return size_bytes
 
 
 def _has_later(sch: Schedule, reference: BlockRef) -> bool:
@@ -196,9 +212,10 @@ def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
     for nest in found.stages.nests:
         base = np.asarray(costs.stage_cycles(nest, made, target))
         if nest.reduce:
-            # A tile has as many accumulators as vectors; those of a row are combined at its end.
+            # Vectors of a tile are sums of their own; those of a row are combined at its end.
             vectors = nest.instances / found.lanes
-            tiled = accumulate_cycles(vectors, np.maximum(1, c["tile"] // found.lanes), machine)
+            sums = np.clip(c["tile"] // found.lanes, 1, c["accumulators"])
+            tiled = accumulate_cycles(vectors, sums, machine)
             single = rows * row_cycles(
                 vectors / rows, found.lanes, c["accumulators"], machine, between / rows
             )

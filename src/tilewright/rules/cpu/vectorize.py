@@ -24,8 +24,10 @@ from tilewright.rules import cost
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.elementwise import unroll_candidates, vectors
 from tilewright.rules.match.nest import (
+    DYNAMIC_EXTENT,
     Access,
     Nest,
+    assumed,
     attempt,
     block_of,
     fused,
@@ -35,7 +37,7 @@ from tilewright.rules.match.nest import (
     total,
 )
 from tilewright.rules.space import Column, doublings
-from tilewright.sym import ONE, Const
+from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.ir import Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
@@ -69,12 +71,17 @@ def vectorize_stage(
 def _within_rows(sch: Schedule, nest: Nest) -> Nest:
     """A reduction without the rows that it shares with others: of each it has one iteration, along
     which lanes would be empty but for the first."""
+    here = _extents(sch, nest)
+    kept = {at: loop for at, loop in nest.loops.items() if at in nest.reduce or here[at] is not ONE}
+    return replace(nest, loops=kept)
+
+
+def _extents(sch: Schedule, nest: Nest) -> dict[int, Expr]:
+    """How far the loops of a block reach where it stands, by iterator: a part of the whole, if it
+    shares the loops around them."""
     around = sch.get_loops(BlockRef(nest.name))
     extents = dict(zip(around, loop_extents(sch, BlockRef(nest.name)), strict=True))
-    kept = {
-        at: loop for at, loop in nest.loops.items() if at in nest.reduce or extents[loop] is not ONE
-    }
-    return replace(nest, loops=kept)
+    return {at: extents[loop] for at, loop in nest.loops.items()}
 
 
 def accumulator_counts(machine: Machine) -> tuple[int, ...]:
@@ -176,8 +183,11 @@ def _vectorize_spatial(
     """Lanes along a contiguous result, several vectors of it at a time."""
     others = [nest.loops[at] for at in nest.spatial if at not in part]
     reduce = [nest.loops[at] for at in nest.reduce]
+    count, here = accumulators, _extents(sch, nest)
+    length = math.prod(assumed(here[at], DYNAMIC_EXTENT, nest.likely) for at in part)
+    while count > 1 and count * lanes > length:
+        count //= 2
     loop = fused(sch, [nest.loops[at] for at in part])
-    count = accumulators if total(nest, part) >= accumulators * lanes else 1
     outer, step, lane = sch.split(loop, [None, count, lanes])
     sch.reorder(*others, outer, *reduce, step, lane)
     sch.vectorize(lane)

@@ -109,7 +109,7 @@ def convolution(nest: Nest) -> Convolution | None:
 def planes_of(nest: Nest) -> Convolution | None:
     """What a nest is as a depthwise convolution channels first; None if it is none."""
     found = _written(nest)
-    if found is None or len(found[0][0].index) < 4:
+    if found is None or len(found[0][0].index) < 3:
         return None
     loads, (batch, out, *places) = found
     for x, w in (loads, loads[::-1]):
