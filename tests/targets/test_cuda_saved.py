@@ -388,7 +388,8 @@ print(json.dumps(told))
 
 def called(saved, driver, folder, behind=0, calls=1, streams=(), **environment):
     """What calls of a saved model come to, and what the driver was asked. With streams, calls on
-    each in turn (0: without one), the last with an input that is memory of the host, unless ALL_ON_GPU."""
+    each in turn (0: without one), the last with an input that is memory of the host, but for
+    ALL_ON_GPU in the environment."""
     log = folder / "log.txt"
     told = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver), **environment}
     done = subprocess.run(
