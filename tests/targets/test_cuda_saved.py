@@ -349,7 +349,7 @@ def test_what_the_driver_refuses_is_told(
 
 # A caller without Tilewright: its output is memory of the GPU, somewhat behind where it begins.
 CALLER = """
-import _ctypes, ctypes, json, sys
+import _ctypes, ctypes, json, os, sys
 saved, driver = sys.argv[1], ctypes.CDLL(sys.argv[2])
 behind, calls, *streams = map(int, sys.argv[3:])
 
@@ -376,7 +376,7 @@ if streams:
     given = (x, tensor(on_gpu.value, 2, 2, 48))
     told = []
     for at, stream in enumerate(streams):  # the last with an input of the host
-        args[0] = ctypes.pointer(given[at + 1 < len(streams)])
+        args[0] = ctypes.pointer(given[at + 1 < len(streams) or "ALL_ON_GPU" in os.environ])
         on = (library.net_on_stream, ctypes.c_void_p(stream)) if stream else (library.net,)
         told.append((on[0](args, 2, *on[1:]), library.tw_last_error().decode()))
 else:
@@ -388,7 +388,8 @@ print(json.dumps(told))
 
 def called(saved, driver, folder, behind=0, calls=1, streams=(), **environment):
     """What calls of a saved model come to, and what the driver was asked. With streams, calls on
-    each in turn (0: without one), the last with an input that is memory of the host."""
+    each in turn (0: without one), the last with an input that is memory of the host, but for
+    ALL_ON_GPU in the environment."""
     log = folder / "log.txt"
     told = {"FAKE_CUDA_LOG": str(log), "TILEWRIGHT_CUDA_DRIVER": str(driver), **environment}
     done = subprocess.run(
@@ -450,6 +451,20 @@ def test_calls_on_streams_return_at_once_and_wait_for_each_other(saved, driver, 
         *("graph", "event 80"),
         *("behind 70", "graph", "synchronize 70"),  # the input was copied from the host
     ]
+
+
+def test_calls_that_have_ended_are_not_waited_for(saved, driver, tmp_path):
+    """The last one waited: its input is of the host."""
+    _, log = called(saved, driver, tmp_path, streams=(70, 80))
+    assert "waited" not in log
+
+
+def test_a_library_waits_for_its_last_call_before_it_gives_memory_back(saved, driver, tmp_path):
+    """That call is on a stream of the caller's, and may still run when the library is unloaded."""
+    told, log = called(saved, driver, tmp_path, streams=(70,), ALL_ON_GPU="1")
+    assert [code for code, _ in told] == [0]
+    assert log.count("waited") == 1
+    assert log.index("event 70") < log.index("waited") < log.index("free 1")
 
 
 def test_a_stream_that_is_being_captured_is_refused_in_words(saved, driver, tmp_path):

@@ -574,8 +574,60 @@ def laid_out(name, kind):
     return te.function([A, B, C], name="gemm")
 
 
+KM = {
+    "A as [k, m]": {"m": 104, "n": 88, "k": 144},
+    "A as [k, m], B as [k, n]": {"m": 64, "n": 128, "k": 72, "along_n": True},
+    "two groups": {"m": 256, "n": 64, "k": 128},
+    "an epilogue": {"m": 136, "n": 72, "k": 64, "along_n": True},
+}
+
+
+def km_gemm(m, n, k, along_n=False):
+    A = te.placeholder((k, m), "bf16", name="A")
+    B = te.placeholder((k, n) if along_n else (n, k), "bf16", name="B")
+    r = te.reduce_axis((0, k), name="r")
+
+    def product(i, j):
+        right = B[(r, j) if along_n else (j, r)]
+        return te.sum(te.cast(A[r, i], "f32") * te.cast(right, "f32"), axis=r)
+
+    C = te.compute((m, n), product, name="C")
+    D = te.compute((m, n), lambda i, j: te.cast(te.max(C[i, j], 0), "bf16"), name="D")
+    return te.function([A, B, D], name="gemm")
+
+
+@pytest.mark.parametrize("name", KM)
+def test_tensor_cores_read_a_as_columns_where_it_lies(name):
+    """No copy of A is stored, and tiles are turned by the products."""
+    sizes = KM[name]
+    m, n, k = (sizes[axis] for axis in "mnk")
+    along_n = sizes.get("along_n", False)
+    plan = f"groups={2 if m > 128 else 1} block_n=64 slots=3 span=1 split_k=1 boxes=1 {ALONE}"
+    choices = {"C": Choice("gemm_hopper", plan)}
+    made = schedule(km_gemm(**sizes), TARGET, choices=choices)
+    assert [each.rule for each in made.decisions] == ["gemm_hopper"]
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((k, m)).astype(TYPES["bf16"])
+    b = rng.standard_normal((k, n) if along_n else (n, k)).astype(TYPES["bf16"])
+    right = (b if along_n else b.T).astype(np.float32)
+    want = np.maximum(a.astype(np.float32).T @ right, 0)
+    for fn in (made.schedule.function, lower(made.schedule.function, "gpu")):
+        out = np.full((m, n), np.nan).astype(TYPES["bf16"])
+        tw.interpret(fn, a, b, out, seed=1)
+        close(out, want, out.dtype)
+    ptx = tw.build(made.schedule.function, TARGET).ptx
+    forms = set(re.findall(r"wgmma\.mma_async[^;]*?, (\d, \d);", ptx))
+    assert forms == {f"1, {int(along_n)}"}
+
+
+def test_a_sum_of_less_than_a_tile_is_not_read_by_columns():
+    """Behind the last row of k a tile would not be zeros: A is stored anew, or left to others."""
+    made = schedule(km_gemm(128, 64, 48), TARGET)
+    assert "wgmma" not in str(lower(made.schedule.function, "gpu")) or len(made.decisions) > 1
+
+
 @pytest.mark.parametrize(
-    ("sizes", "rule"), [((256, 256, 250), "gemm"), ((2048,) * 3, "gemm_hopper")]
+    ("sizes", "rule"), [((252, 252, 250), "gemm"), ((2044,) * 3, "gemm_hopper")]
 )
 def test_operands_are_stored_anew_for_many_products(sizes, rule):
     m, n, k = sizes

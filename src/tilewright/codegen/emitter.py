@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright import sym
-from tilewright.base.dtype import INDEX, U64
+from tilewright.base.dtype import INDEX, U64, DType
 from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.codegen import hardware
 from tilewright.codegen.arith import Arithmetic
@@ -577,10 +577,10 @@ class Emitter:
         if ramp is not None and isinstance(ramp[1], Const):
             base, stride = ramp[0], int(ramp[1].value)
             is_run = stride == 1 or lanes == 1
-            near, beyond = self._parts(base) if is_run else (base, 0)
-            found = self.index(near)
-            place = Place(memory, found, divisor(base), buffer.dtype, stride, beyond=beyond)
-            return place, lanes
+            if is_run and self.ranges is not None and not isinstance(base, Const):
+                run = self._run(memory, base, buffer.dtype)
+                return replace(run, divisor=divisor(base), stride=stride), lanes
+            return Place(memory, self.index(base), divisor(base), buffer.dtype, stride), lanes
         known = as_offsets(flat) if lanes > 1 else None
         if known is not None:
             base, constant = without_constant(known[0])
@@ -589,12 +589,12 @@ class Emitter:
             return Place(memory, self.index(base), 1, buffer.dtype, None, offsets, part), lanes
         return Place(memory, self.index(flat), 1, buffer.dtype), lanes
 
-    def _parts(self, index: Expr) -> tuple[Expr, int]:
-        """An index, and a constant that instructions add to an address: accesses that differ by it
-        share the rest. LLVM finds so in 64 bits; of sums in 32 it would have to know more."""
-        if self.ranges is None or isinstance(index, Const):
-            return index, 0
-        return without_constant(index)
+    def _run(self, memory: Memory, index: Expr, of: DType) -> Place:
+        """Neighbours from an index on. Instructions add a constant to an address: accesses that
+        differ by it share the rest. LLVM finds so in 64 bits; of sums in 32 it would have to know
+        more."""
+        near, beyond = without_constant(index)
+        return Place(memory, self.index(near), 1, of, beyond=beyond)
 
     def _spread(self, value: Value, lanes: int) -> Value:
         """A scalar stored to a vector place goes to every lane."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from tilewright.base.dtype import INDEX
 from tilewright.sym import (
+    ZERO,
     Add,
     And,
     Cast,
@@ -159,6 +160,20 @@ def without_constant(expr: Expr) -> tuple[Expr, int]:
         return expr, 0
     (a, x), (b, y) = without_constant(expr.a), without_constant(expr.b)
     return (add(a, b), x + y) if isinstance(expr, Add) else (sub(a, b), x - y)
+
+
+def split_sum(expr: Expr, is_part: Callable[[Expr], bool]) -> tuple[Expr, Expr]:
+    """The summands of an index that pass a test, and the others."""
+    if is_part(expr):
+        return expr, ZERO
+    if isinstance(expr, (Add, Sub)):
+        (a, x), (b, y) = split_sum(expr.a, is_part), split_sum(expr.b, is_part)
+        join = add if isinstance(expr, Add) else sub
+        return join(a, b), join(x, y)
+    if isinstance(expr, Mul) and is_part(expr.b):
+        part, rest = split_sum(expr.a, is_part)
+        return mul(part, expr.b), mul(rest, expr.b)
+    return ZERO, expr
 
 
 def open_lanes(mask: Expr) -> range | None:

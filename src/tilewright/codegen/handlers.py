@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tilewright.codegen.arith import Arithmetic
 from tilewright.codegen.builder import FunctionText, ModuleText, Value
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.memory import Memory
@@ -27,6 +28,7 @@ class Emitting(Protocol):
     module: ModuleText
     machine: Machine
     b: FunctionText
+    arith: Arithmetic
     name: str
     memories: dict[Buffer, Memory]
     tiles: TileRegisters

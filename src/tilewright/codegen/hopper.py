@@ -367,9 +367,9 @@ def _one_of(last: Call, call: Call) -> Call | None:
         before = _before(last, call)
         return None if before is None else Call(JOINED[call.op], (*before, a, b), BOOL)
     if call.op == "wgmma.weigh" and last.op == JOINED["wgmma.start"]:
-        tile, n, along_n, starts, *operands = last.args
+        tile, n, along_n, along_m, starts, *operands = last.args
         *weighed, waits = call.args
-        if starts is sym.ONE and along_n is sym.ZERO and waits is sym.ZERO:
+        if starts is sym.ONE and along_n is along_m is waits is sym.ZERO:
             return Call(BOTH, (*weighed, tile, n, *operands), BOOL)
     return None
 
@@ -382,8 +382,8 @@ def _before(last: Call, call: Call) -> tuple[Expr, ...] | None:
             return (sums, *form, sym.ONE)
         case op, (summed, a, b, *rest) if op == call.op and summed is sums and rest == form:
             return (sums, *form, sym.ZERO, a, b)
-        case op, (summed, n, along_n, *_) if op == JOINED[call.op] and summed is sums:
-            return last.args if [n, along_n] == form else None
+        case op, (summed, *rest) if op == JOINED[call.op] and summed is sums:
+            return last.args if rest[: len(form)] == form else None
     return None
 
 
@@ -392,23 +392,22 @@ def _eval_of(stmt: Stmt) -> Call | None:
     return value if isinstance(value, Call) else None
 
 
-def _tile(*, waits: bool) -> Callable[[Emitting, Expr, Expr, Expr, Expr, Expr], None]:
-    def emit_tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> None:
+def _tile(*, waits: bool) -> Callable[..., None]:
+    def emit_tile(e: Emitting, tile: Expr, a: Expr, b: Expr, *form: Expr) -> None:
         """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
-        along = bool(known_number(along_n))
-        _products(e, tile, known_number(n), [(a, b)], starts=False, along_n=along, waits=waits)
+        _products(e, tile, form, [(a, b)], starts=False, waits=waits)
 
     return emit_tile
 
 
 def _tiles(*, waits: bool) -> Callable[..., None]:
     def emit_tiles(
-        e: Emitting, tile: Expr, n: Expr, along_n: Expr, starts: Expr, *operands: Expr
+        e: Emitting, tile: Expr, n: Expr, along_n: Expr, along_m: Expr, starts: Expr, *of: Expr
     ) -> None:
         """Several products of a sum, the first of which may start it."""
-        pairs = list(zip(operands[::2], operands[1::2], strict=True))
-        along, first = bool(known_number(along_n)), bool(known_number(starts))
-        _products(e, tile, known_number(n), pairs, starts=first, along_n=along, waits=waits)
+        pairs = list(zip(of[::2], of[1::2], strict=True))
+        first = bool(known_number(starts))
+        _products(e, tile, (n, along_n, along_m), pairs, starts=first, waits=waits)
 
     return emit_tiles
 
@@ -416,19 +415,23 @@ def _tiles(*, waits: bool) -> Callable[..., None]:
 def _products(
     e: Emitting,
     tile: Expr,
-    width: int,
+    form: tuple[Expr, ...],
     pairs: list[tuple[Expr, Expr]],
     *,
     starts: bool,
-    along_n: bool,
     waits: bool,
 ) -> None:
-    """Sums += A B; B has neighbours along k, or along n in boxes of a row's length."""
+    """Sums += A B; B has neighbours along k, or along n in boxes of a row's length, A along k, or
+    along m in one such box."""
+    width, *along = map(known_number, form)
+    along_n, along_m = map(bool, along)
     registers = sum_registers(e, tile, width)
     kind = sum_kind(tile)
     before = [] if starts else [e.b.load(kind, register) for register in registers]
     at = len(registers) + len(before)
-    lines, operands = multiplied(e, width, 0, at, pairs, starts=starts, along_n=along_n)
+    lines, operands = multiplied(
+        e, width, 0, at, pairs, starts=starts, along_n=along_n, along_m=along_m
+    )
     assembled(e, [*lines, *committed(waits)], registers, before, operands, kind)
 
 
@@ -440,7 +443,8 @@ def multiplied(
     pairs: list[tuple[Expr, Expr]],
     *,
     starts: bool,
-    along_n: bool,
+    along_n: bool = False,
+    along_m: bool = False,
 ) -> tuple[list[str], list[Value]]:
     """The lines of products of pairs, and their operands; sums and operands by their numbers."""
     (source, _), *_ = pairs
@@ -452,18 +456,18 @@ def multiplied(
     types = f"{made}.{kind.assembler}.{kind.assembler}"
     op = f"wgmma.mma_async.sync.aligned.m64n{width}k{step}.{types}"
     signs = ", 1, 1" if kind.sums == "f32" else ""
-    turned = f", 0, {int(along_n)}" if kind.is_half else ""  # of A, of B
+    turned = f", {int(along_m)}, {int(along_n)}" if kind.is_half else ""  # of A, of B
     lines: list[str] = []
     operands: list[Value] = []
     goes_on = 0 if starts else 1
-    apart = depth * ROW_BYTES if along_n else 16
-    for a, b in pairs:
+    aparts = [depth * ROW_BYTES if turns else 16 for turns in (along_m, along_n)]
+    for pair in pairs:
         left = operands_at + len(operands)
-        operands += [operand_descriptor(e, a), operand_descriptor(e, b, apart)]
+        operands += [operand_descriptor(e, *each) for each in zip(pair, aparts, strict=True)]
         for at in range(depth // step):
-            move = step * size * at >> 4
-            down = step * ROW_BYTES * at >> 4 if along_n else move
-            lines += [f"add.s64 a, ${left}, {move};", f"add.s64 b, ${left + 1}, {down};"]
+            move, down = step * size * at >> 4, step * ROW_BYTES * at >> 4
+            lines.append(f"add.s64 a, ${left}, {down if along_m else move};")
+            lines.append(f"add.s64 b, ${left + 1}, {down if along_n else move};")
             lines.append(f"{op} {{{sums}}}, a, b, {goes_on}{signs}{turned};")
             goes_on = 1
     return lines, operands

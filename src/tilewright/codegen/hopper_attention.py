@@ -294,7 +294,7 @@ def _both(
     packed = [e.b.load("i32", register) for register in _lefts(e, left, known_number(keys))]
     before = [e.b.load("float", register) for register in outputs]
     count, at = len(outputs), 2 * len(outputs) + len(scores)
-    lines, given = multiplied(e, known_number(n), count, at, pairs, starts=True, along_n=False)
+    lines, given = multiplied(e, known_number(n), count, at, pairs, starts=True)
     more, others = _weighing(e, count, at + len(given), packed, values, known_number(keys))
     whole = [*lines, *committed(False), *more, *committed(False)]
     assembled(e, whole, [*outputs, *scores], before, [*given, *others])

@@ -40,6 +40,7 @@ class Place:
     offsets: tuple[int, ...] = ()  # of the lanes from the index, when known; else it is a vector
     part: int = 1  # divides the index and the buffer: so many elements are there, or none of them
     beyond: int = 0  # elements from the index to the place, of which the divisor tells
+    is_short: bool = False  # the index is of 32 bits, and the bytes up to it, not below 0, too
 
     @property
     def align(self) -> int:
@@ -56,9 +57,16 @@ class Accesses:
 
     def address(self, place: Place) -> Value:
         element, pointer = memory_type(place.element), place.memory.pointer
+        if place.is_short:
+            size = Value("i32", str(place.element.size_bytes))
+            distance = self.b.convert("zext", self.b.op("mul nuw nsw", place.index, size), "i64")
+            near = self.b.pure("ptr", f"getelementptr i8, {pointer}, {distance}")
+        elif place.beyond:
+            near = self.b.pure("ptr", f"getelementptr {element}, {pointer}, {place.index}")
+        else:
+            near = self.b.offset(element, pointer, place.index)
         if not place.beyond:
-            return self.b.offset(element, pointer, place.index)
-        near = self.b.pure("ptr", f"getelementptr {element}, {pointer}, {place.index}")
+            return near
         return self.b.pure("ptr", f"getelementptr {element}, {near}, i64 {place.beyond}")
 
     # ------------------------------------------------------------------ loads

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright import sym
-from tilewright.base.dtype import BF16, F32
+from tilewright.base.dtype import BF16, F32, F64, DType
 from tilewright.base.errors import Unsupported
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.target import Target
@@ -28,11 +28,12 @@ from tilewright.codegen import (
     wgmma,
 )
 from tilewright.codegen.builder import ModuleText, Value, i64
+from tilewright.codegen.calls import RULES
 from tilewright.codegen.column_order import reordered
 from tilewright.codegen.emitter import Emitter, flat_index
-from tilewright.codegen.facts import as_ramp
+from tilewright.codegen.facts import as_ramp, split_sum, without_constant
 from tilewright.codegen.handlers import Emitting, Handlers
-from tilewright.codegen.index_ranges import index_ranges
+from tilewright.codegen.index_ranges import fits, index_ranges
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
@@ -171,6 +172,7 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
         _read_early(emitter, [buffer for buffer in buffers if buffer in weights], waits, meets)
         emitter.ranges = index_ranges(loop, known(fn), LAUNCH_LIMITS)
+        emitter.uniform = frozenset(scalars)
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
             emitter.bind(var, value)
         handed = values[len(values) - len(maps) :]
@@ -284,17 +286,24 @@ def _free_scalars(root: Stmt) -> tuple[Var, ...]:
     return tuple(found)
 
 
+# Nodes whose value is that of their operands alone: no memory is read.
+UNIFORM = (Const, sym.Add, sym.Sub, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max)
+
+
 class DeviceEmitter(Emitter):
     """Writes a kernel: threads instead of loops, shared memory, barriers."""
 
     lets: Mapping[Var, Expr] = MappingProxyType({})  # of the kernel
     lane: Var | None = None  # the index along threadIdx.x
+    uniform: frozenset[Var] = frozenset()  # numbers that all threads of a block have in common
     holds: tuple[Expr, ...] = ()  # the conditions that a statement is under
 
     def stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For) and stmt.kind == ir.THREAD:
             if stmt.thread == "threadIdx.x":
                 self.lane = stmt.var
+            if stmt.thread.startswith("blockIdx"):
+                self.uniform |= {stmt.var}
             self.variables[stmt.var] = self._thread_index(stmt)
             self.non_negative[stmt.var] = None
             self.stmt(stmt.body)
@@ -362,6 +371,29 @@ class DeviceEmitter(Emitter):
         at = int(register.value)
         apart = 0 if buffer.memory == ROW else 1  # a row's number is the same in all columns
         return Place(self.memories[buffer], i64(at), at or lanes, buffer.dtype, apart), lanes
+
+    def _run(self, memory: Memory, index: Expr, of: DType) -> Place:
+        """What all threads of a block have in common is added to the pointer, once for a warp. Each
+        thread then has a short distance of its own, which accesses to other buffers share: of all
+        that they keep, one register instead of two for each buffer."""
+        near, beyond = without_constant(index)
+        common, own = split_sum(near, self._is_uniform)
+        if sym.ZERO in (common, own):
+            return super()._run(memory, index, of)
+        element, start = memory_type(of), self.index(common)  # it may be outside of the buffer
+        pointer = self.b.pure("ptr", f"getelementptr {element}, {memory.pointer}, {start}")
+        memory = replace(memory, pointer=pointer)
+        assert self.ranges is not None
+        is_short = self.is_natural(own) and fits(sym.mul(own, of.size_bytes), self.ranges)
+        return Place(memory, self.index(own), 1, of, beyond=beyond, is_short=is_short)
+
+    def _is_uniform(self, expr: Expr) -> bool:
+        """Whether an index is the same in all threads of a block, by the variables in it."""
+        nodes = sym.walk(self._told(expr))
+        return all(
+            node in self.uniform if isinstance(node, Var) else isinstance(node, UNIFORM)
+            for node in nodes
+        )
 
     def fail(self, code: Value) -> None:
         """A kernel has no way to report: what can fail is checked on the host."""
@@ -447,18 +479,31 @@ def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
     return _barrier(e, node, is_statement)
 
 
-def _power_of_two(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """Lane by lane."""
-    given = e.expr(node.args[0])
-    flushes = ".ftz" if node.op == FLUSHED_POWER else ""
-    asked = f'asm "ex2.approx{flushes}.f32 $0, $1;", "=f,f"'
-    if node.dtype.lanes == 1:
-        return e.b.value("float", f"call float {asked}({given})")
-    result = Value(given.type, "undef")
-    for at in range(node.dtype.lanes):
-        power = e.b.value("float", f"call float {asked}({e.b.extract(given, at)})")
-        result = e.b.value(given.type, f"insertelement {result}, {power}, i32 {at}")
-    return result
+def _by_instruction(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """An instruction for f32, lane by lane. None of them branches to a slow path, which ptxas moves
+    no load over; roots are inverted to 2**-22.9, as good as rounding the root and its inverse."""
+    given, of = e.expr(node.args[0]), node.dtype
+    if of.scalar is F64:
+        return RULES[node.op](e.arith, of, of, (given,))
+    asked = f'asm "{INSTRUCTIONS[node.op]} $0, $1;", "=f,f"'
+
+    def op(x: Value) -> Value:
+        if x.lanes == 1:
+            return e.b.value("float", f"call float {asked}({x})")
+        result = Value(x.type, "undef")
+        for at in range(x.lanes):
+            made = e.b.value("float", f"call float {asked}({e.b.extract(x, at)})")
+            result = e.b.value(x.type, f"insertelement {result}, {made}, i32 {at}")
+        return result
+
+    return e.arith.in_float(of, op, given)
+
+
+INSTRUCTIONS = {
+    POWER: "ex2.approx.f32",
+    FLUSHED_POWER: "ex2.approx.ftz.f32",
+    "rsqrt": "rsqrt.approx.f32",
+}
 
 
 def _join_roundings(body: Stmt) -> Stmt:
@@ -590,8 +635,7 @@ HANDLERS = Handlers(
         **dict.fromkeys(ampere.RULES, ampere.emit),
         "barrier.shared": _barrier,
         "prefetch": _prefetch,
-        POWER: _power_of_two,
-        FLUSHED_POWER: _power_of_two,
+        **dict.fromkeys(INSTRUCTIONS, _by_instruction),
         ROUNDED: _rounded,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,

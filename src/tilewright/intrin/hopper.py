@@ -4,6 +4,7 @@
     tma_multicast_bf16(rows=128)    the same, of a tile that all blocks of a cluster have alike
     wgmma_bf16(n=256)          C[64, 256] += A[64, 64] B[256, 64]^T, f32 sums in registers
     wgmma_kn_bf16(n=256)       C[64, 256] += A[64, 64] B[64, 256], B in boxes of 64 columns
+    wgmma_km_bf16(n=256)       C[64, 256] += A[64, 64]^T B[256, 64]^T; also wgmma_km_kn
     wgmma_f8e4m3(n=256)        C[64, 256] += A[64, 128] B[256, 128]^T
     wgmma_tf32(n=256)          C[64, 256] += A[64, 32] B[256, 32]^T, of f32 rounded to tf32
     wgmma_i8(n=256)            C[64, 256] += A[64, 128] B[256, 128]^T, i32 sums; also u8
@@ -74,7 +75,8 @@ class Operand:
     bytes: int
     depth: int  # of one instruction
     assembler: str
-    is_half: bool = False  # B may have neighbours along n, sums are rounded to it, attention has it
+    # A may have neighbours along m, B along n; sums are rounded to it, attention has it.
+    is_half: bool = False
     sums: str = "f32"
 
     @property
@@ -113,10 +115,15 @@ def multicast_of(dtype: str, rows: int, *, evict_first: bool = False) -> TensorI
     return intrinsic(f"tma_multicast_{dtype}", rows=rows, evict_first=int(evict_first))
 
 
-def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
-    """The product whose right operand has neighbours along k, or along n."""
-    name = OPERANDS[dtype].name
-    return intrinsic(f"wgmma_kn_{name}" if along_n else f"wgmma_{name}", n=n)
+def dot_of(dtype: str, n: int, *, along_n: bool = False, along_m: bool = False) -> TensorIntrin:
+    """The product whose right operand has neighbours along k, or along n, its left one along k, or
+    along m."""
+    return intrinsic(_dot_name(dtype, along_n=along_n, along_m=along_m), n=n)
+
+
+def _dot_name(dtype: str, *, along_n: bool, along_m: bool) -> str:
+    form = ("km_" if along_m else "") + ("kn_" if along_n else "")
+    return f"wgmma_{form}{OPERANDS[dtype].name}"
 
 
 def store_of(dtype: str, n: int) -> TensorIntrin:
@@ -200,37 +207,37 @@ def _load(dtype: str, rows: int, evict_first: int, *, to: str = "load") -> Tenso
     )
 
 
-def _dot(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
+def _dot(dtype: str, n: int, *, along_n: bool = False, along_m: bool = False) -> TensorIntrin:
     operand = OPERANDS[dtype]
     k = operand.columns
-    name, shape, value = f"wgmma_{operand.name}", f"[{n}, {k}]", "%B[%vj, %vk]"
+    name = _dot_name(dtype, along_n=along_n, along_m=along_m)
+    left, row = (f"[{k}, {M}]", "%A[%vk, %vi]") if along_m else (f"[{M}, {k}]", "%A[%vi, %vk]")
+    shape, value = f"[{n}, {k}]", "%B[%vj, %vk]"
     zero = "0.0" if operand.sums == "f32" else "0"
     if along_n and n > k:  # boxes of columns, one behind the other
         shape, value = f"[{n // k}, {k}, {k}]", f"%B[%vj // {k}, %vk, %vj % {k}]"
     elif along_n:
         shape, value = f"[{k}, {n}]", "%B[%vk, %vj]"
-    if along_n:
-        name = f"wgmma_kn_{dtype}"
+    form = (sym.const(n), sym.const(int(along_n)), sym.const(int(along_m)))
 
     def update(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
-        tiles = (address(C), address(A), address(B))
-        return instruction("wgmma.tile", *tiles, sym.const(n), sym.const(int(along_n)))
+        return instruction("wgmma.tile", address(C), address(A), address(B), *form)
 
     def reset(A: Buffer, B: Buffer, C: Buffer) -> Stmt:
         return instruction("wgmma.clear", address(C), sym.const(n))
 
     return member(
         f"""
-        func @{name}(%A: {dtype}[{M}, {k}] in {TILE_SCOPE}, %B: {dtype}{shape} in {TILE_SCOPE},
+        func @{name}(%A: {dtype}{left} in {TILE_SCOPE}, %B: {dtype}{shape} in {TILE_SCOPE},
                      %C: {operand.sums}[{M}, {n}] in {SUM_SCOPE}) stage scheduled {{
           for %i in 0..{M} {{ for %j in 0..{n} {{ for %k in 0..{k} {{
             block @C(%vi: spatial {M} = %i, %vj: spatial {n} = %j, %vk: reduce {k} = %k) {{
-              reads %A[%vi, %vk], {value}
+              reads {row}, {value}
               writes %C[%vi, %vj]
               init {{
                 %C[%vi, %vj] = {zero}
               }}
-              %C[%vi, %vj] sum= {operand.read("%A[%vi, %vk]")} * {operand.read(value)}
+              %C[%vi, %vj] sum= {operand.read(row)} * {operand.read(value)}
             }}
           }} }} }}
         }}
@@ -352,5 +359,7 @@ for _of, _operand in OPERANDS.items():
     declare_family(f"wgmma_{_operand.name}", (_width,), partial(_dot, _of))
 for _of in HALVES:
     declare_family(f"wgmma_kn_{_of}", (BOXES,), partial(_dot, _of, along_n=True))
+    declare_family(f"wgmma_km_{_of}", (N,), partial(_dot, _of, along_m=True))
+    declare_family(f"wgmma_km_kn_{_of}", (BOXES,), partial(_dot, _of, along_n=True, along_m=True))
     declare_family(f"wgmma_attend_{_of}", (KEYS, FEATURES), partial(_attend, _of))
     declare_family(f"wgmma_round_{_of}", (N,), partial(_store, _of))

@@ -117,14 +117,12 @@ def _spread(x: Tensor, axes: list[int], name: str) -> Tensor:
     return te.compute(total.shape, lambda *i: total[i] / count, name=name)
 
 
-def _root(use: Use, spread: Expr) -> Expr:
-    return te.sqrt(spread + te.const(use["epsilon"], spread.dtype))
-
-
 def _inverse(use: Use, spread: Tensor, name: str) -> Tensor:
     """One over the root of each spread: elements are multiplied, which is cheaper than division."""
-    one = te.const(1, spread.dtype)
-    return te.compute(spread.shape, lambda *i: one / _root(use, spread[i]), name=f"{name}_inverse")
+    epsilon = te.const(use["epsilon"], spread.dtype)
+    return te.compute(
+        spread.shape, lambda *i: te.rsqrt(spread[i] + epsilon), name=f"{name}_inverse"
+    )
 
 
 def _layer_norm(

@@ -436,7 +436,10 @@ class TensorMap:
     """How bulk copies see a matrix, or several: boxes of rows of 128 bytes, swizzled in shared
     memory. Extents are from the outermost in. With corners they are images, channels last, whose
     windows begin between the lowest line and column and the highest ones, counted from the image's
-    last, some lines and columns apart; a box is a kernel position of some pixels."""
+    last, some lines and columns apart; a box is a kernel position of some pixels.
+
+    Without an address there is nothing to copy from, as of an empty array of torch's: the driver
+    would refuse to describe it, and no kernel looks at what is described."""
 
     TYPES: ClassVar = {
         "bf16": "BFLOAT16",
@@ -457,6 +460,9 @@ class TensorMap:
     ) -> None:
         self.driver = driver = _Driver.get()
         api, inward = driver.api, shape[::-1]
+        if not address:
+            self._map = api.CUtensorMap()
+            return
         kind = f"CU_TENSOR_MAP_DATA_TYPE_{self.TYPES[dtype.name]}"
         strides, apart = [], dtype.size_bytes
         for extent in inward[:-1]:

@@ -42,8 +42,8 @@ func @copied(%x: {of}[{rows}, 128], %y: {of}[{rows}, 128]) stage device {{
 
 
 def addressed(text):
-    """The types of the indices that elements are found by."""
-    return set(re.findall(r"getelementptr inbounds \w+, ptr \S+, (i\d+)", text))
+    """The types of the indices that the rows of blocks are found by."""
+    return set(re.findall(r"getelementptr \w+, ptr %[xy], (i\d+)", text))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,50 @@ func @taken(%x: f32[1000], %at: {of}[128], %y: f32[128]) stage device {{
     assert re.search(r"getelementptr inbounds float, ptr %x, i32", narrow)
 
 
+@pytest.mark.parametrize("rows", [1 << 10, 4 * REACH])
+def test_threads_of_a_block_are_some_bytes_from_its_own_pointer(rows):
+    """Blocks that are far apart too: the bytes of a thread are few, and one number for both."""
+    text = kernel_text(copied(rows))
+    (distance,) = re.findall(r"(\S+) = zext i32 \S+ to i64", text)
+    starts = re.findall(r"(\S+) = getelementptr float, ptr %[xy], i(?:32|64) \S+", text)
+    found = re.findall(r"getelementptr i8, ptr (\S+), i64 (\S+)", text)
+    assert sorted(found) == sorted((start, distance) for start in starts)
+
+
+def test_what_threads_do_not_have_in_common_is_not_added_to_the_pointer_of_a_block():
+    """A number of a loop, of memory, of a thread by another name: none is the block's."""
+    text = kernel_text(
+        """
+func @f(%x: f32[4096], %at: i32[128], %y: f32[128]) stage device {
+  for %b in thread(blockIdx.x) 0..2 {
+    for %t in thread(threadIdx.x) 0..64 {
+      let %u: index = %t * 2
+      for %i in 0..2 {
+        %y[%b * 64 + %t] = %x[%b * 2048 + %u + %i] + %x[%b * 2048 + index(%at[%b])]
+      }
+    }
+  }
+}"""
+    )
+    starts = re.findall(r"getelementptr float, ptr %[xy], i32 (\S+)", text)
+    factors = [re.search(rf"{re.escape(start)} = mul .* (\d+)$", text, re.M)[1] for start in starts]
+    assert sorted(factors) == ["2048", "64"]
+
+
+def test_an_index_that_may_be_below_0_is_not_counted_in_bytes_from_there():
+    text = kernel_text(
+        """
+func @f(%x: f32[64, 64], %y: f32[64, 64]) stage device {
+  for %b in thread(blockIdx.x) 0..64 {
+    for %t in thread(threadIdx.x) 0..64 {
+      %y[%b, %t] = %x[%b, 63 - %t]
+    }
+  }
+}"""
+    )
+    assert len(re.findall("getelementptr i8", text)) == 1
+
+
 def test_accesses_that_differ_by_a_constant_share_an_address():
     """Whatever the constant, the rest of the index is written once, before the branches."""
     text = kernel_text(
@@ -92,9 +136,9 @@ func @f(%x: f32[4096], %y: f32[128]) stage device {
   }
 }"""
     )
-    shared = re.findall(r"(\S+) = getelementptr float, ptr %x, i32", text)
-    assert len(shared) == 1
-    beyond = re.findall(rf"getelementptr float, ptr {shared[0]}, i64 (\d+)", text)
+    (start,) = re.findall(r"(\S+) = getelementptr float, ptr %x, i32", text)
+    (shared,) = re.findall(rf"(\S+) = getelementptr i8, ptr {start}, i64", text)
+    beyond = re.findall(rf"getelementptr float, ptr {shared}, i64 (\d+)", text)
     assert beyond == ["3", "700"]
 
 

@@ -178,7 +178,7 @@ def times_and_costs(sizes):
     values = {name: [row[at + 1] for row in rows] for at, name in enumerate(FIELDS)}
     columns = {name: np.array(found) for name, found in values.items() if name == "along"}
     columns |= {name: np.array(found, int) for name, found in values.items() if name != "along"}
-    found = Found(BlockRef("C"), "bf16", 1, *sizes, 0, 1, 2, 0, 1, False, False, False)
+    found = Found(BlockRef("C"), "bf16", 1, *sizes, 0, 1, 2, 0, 1, (), False, False, False)
     space = gemm_hopper.plans(found, CONTEXT)
     assert space.legal(columns).all()
     cycles = gemm_hopper.cost(found, columns, CONTEXT).cycles

@@ -10,6 +10,7 @@ import types
 import numpy as np
 import pytest
 
+from tilewright.base.dtype import BF16
 from tilewright.base.errors import TilewrightError
 from tilewright.runtime import cuda
 
@@ -176,6 +177,22 @@ def with_streams(captured=()):
     )
     made.cuPointerGetAttribute = lambda kind, address: (CUresult.CUDA_SUCCESS, 0)
     return made
+
+
+@pytest.mark.parametrize(("address", "asked"), [(4096, 1), (0, 0)])
+def test_an_empty_array_without_memory_is_not_described_to_the_driver(driver, address, asked):
+    """As torch has it; kernels that are handed what stands for its map copy nothing by it."""
+    made = driver(Driver())
+    made.CUtensorMapDataType = made.CUtensorMapInterleave = Enum()
+    made.CUtensorMapSwizzle = made.CUtensorMapL2promotion = made.CUtensorMapFloatOOBfill = Enum()
+    made.cuuint64_t = made.cuuint32_t = int
+    made.CUtensorMap = lambda: types.SimpleNamespace(getPtr=lambda: 64)
+    made.cuTensorMapEncodeTiled = lambda *args: (
+        made.calls.append("encoded") or CUresult.CUDA_SUCCESS,
+        made.CUtensorMap(),
+    )
+    found = cuda.TensorMap(address, (1, 64), BF16, (64, 64))
+    assert (found.pointer, made.calls.count("encoded")) == (64, asked)
 
 
 def waits(made):

@@ -40,7 +40,7 @@ FEATURES = ("mma", "ldmatrix", "cp.async", "bf16")
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """Of 16-bit numbers; windows of images are rows like others, once they are laid out."""
     has_all = all(context.target.has(feature) for feature in FEATURES)
-    found = found_in(sch, reference, context) if has_all else None
+    found = found_in(sch, reference, context, takes_km=False) if has_all else None
     if found is None or found.dtype not in hopper.HALVES or found.is_indexed:
         return None
     return replace(found, windows="")

@@ -3,8 +3,9 @@
     for tile in blockIdx.x { for group in threadIdx.y {
       clear; for ko [specialize = (slots, blocks)] { copy A, B; sums += A B^T }; epilogue } }
 
-A has k contiguous, B has k or n, in rows of whole 16 bytes. An operand that lies otherwise is
-stored so first, a weight when compiling, where the products are worth it. Tiles are `64 * groups`
+Operands have k contiguous, those of 16-bit numbers also A m and B n, in rows of whole 16 bytes. An
+operand that lies otherwise is stored so first, a weight when compiling, where the products are
+worth it. Tiles are `64 * groups`
 by `block_n`; `slots` of them are in flight. Neighbouring blocks share columns of `span` tiles, so
 that B stays in L2; as many blocks as there are multiprocessors stay for all tiles, and fetch the
 next one while they store the last.
@@ -109,6 +110,7 @@ class Found:
     b_index: int
     turned: tuple[int, ...]  # the reads that are stored anew with k contiguous
     along_n: bool  # B is [k, n], and read as it is
+    along_m: bool  # A is [k, m], and read as it is
     is_open: bool  # m, or what stands outside of it, is told by calls
     windows: str = ""  # the block that lays out windows of an image as A, which copies read instead
     is_indexed: bool = False  # A is read by windows; such a block is to be made
@@ -123,11 +125,16 @@ class Found:
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    return found_in(sch, reference, context) if context.target.has(FEATURE) else None
+    if not context.target.has(FEATURE):
+        return None
+    return found_in(sch, reference, context, takes_km=True)
 
 
-def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, n and k known."""
+def found_in(
+    sch: Schedule, reference: BlockRef, context: RuleContext, *, takes_km: bool
+) -> Found | None:
+    """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, n and k known; whether those
+    take A as [k, m]."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
@@ -158,13 +165,17 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
         return None
     is_weight = found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     b_turned = along_n and (is_weight or not operand.is_half or not can_copy(found.b.buffer))
+    # Rows of a tile of A are then k: of fewer than a tile has, the rest would not be zeros.
+    along_m = a_turned and takes_km and operand.is_half and sizes[k] >= operand.columns
+    along_m &= can_copy(found.a.buffer)
+    a_turned &= not along_m
     whole = found.guess(tuple(nest.spatial))
     # Rows of k that no copy can read are stored anew as they are padded.
     is_whole = sizes[k] * operand.bytes % ALIGN_BYTES == 0
     anew = [
         found.guess((*found.batch, *rows, *found.k)) * operand.bytes
         for load, rows, is_anew in (
-            (found.a, found.m, a_turned or not is_whole),
+            (found.a, found.m, a_turned or not (is_whole or along_m)),
             (found.b, found.n, b_turned or not (is_whole or along_n)),
         )
         if is_anew and load.buffer.name not in context.constants
@@ -190,6 +201,7 @@ def found_in(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found 
         found.read_index(found.b),
         tuple(turned),
         along_n and not b_turned,
+        along_m,
         nest.is_dynamic(list(nest.loops)),
         windows,
         is_indexed,
@@ -247,7 +259,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         rows = hopper.M * c["groups"]
         # Of a matrix with fewer rows than a product has, tiles are as low; behind them all is room,
         # in whole slots. Copies of windows fill whole tiles.
-        is_low = not (found.is_open or found.windows)
+        is_low = not (found.is_open or found.windows or found.along_m)
         low = -(-found.m // SWIZZLED) * SWIZZLED if is_low else 0
         stored = np.where((c["groups"] == 1) & (low > 0), np.minimum(rows, low), rows)
         behind = ceildiv(rows - stored, c["boxes"] * stored)
@@ -266,6 +278,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         if found.windows:  # there is nothing behind the last kernel position
             parts = found.k % (c["split_k"] * step) == 0
         boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
+        boxes &= (c["boxes"] == 1) | (not found.along_m)
         # Every box begins inside of a row.
         deep = ceildiv(found.k, found.depth) % (c["boxes"] * _parts(c)) == 0
         clustered = _clusters(found, c, sm)
@@ -294,7 +307,9 @@ def _candidates(found: Found, sm: Multiprocessor) -> dict[str, Sequence[int | st
         "slots": SLOTS,
         "span": spans or SPAN[:1],
         "split_k": [s for s in splits(sm) if s == 1 or found.k % (s * found.depth) == 0],
-        "boxes": BOXES[:1] if found.along_n else [at for at in BOXES if boxes % at == 0],
+        "boxes": [at for at in BOXES if boxes % at == 0]
+        if not (found.along_n or found.along_m)
+        else BOXES[:1],
         "cluster": doublings(MAX_BLOCKS) if meets else (1,),
         "along": ("k", "m", "n", STREAM_K) if meets else ("k", STREAM_K),
         "resident": (1, 2),
@@ -322,6 +337,7 @@ def _clusters(found: Found, c: Columns, sm: Multiprocessor) -> Column:
     # Threads of an epilogue have runs of every part of a tile's columns.
     sums = (c["block_n"] % (count * WHOLE.multiple) == 0) & (c["split_k"] == 1)
     low = rows if found.is_open else np.minimum(rows, -(-found.m // SWIZZLED) * SWIZZLED)
+    low = found.depth if found.along_m else low
     a_shared = (low % (count * SWIZZLED) == 0) & (ceildiv(found.n, c["block_n"]) % count == 0)
     columns = found.depth if found.along_n else np.minimum(c["block_n"], found.n)
     b_shared = (columns % (count * SWIZZLED) == 0) & (c["span"] % count == 0)
@@ -379,7 +395,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     narrow = slot / sm.l2_bytes_per_cycle
     # What L2 hands out to all of them: such tiles once, and all that rows lie across.
     across = 2 * sm.sector_bytes  # it hands out so many at a time
-    a_rows = tall * _spread(found.k * size, across)
+    a_rows = tall * _spread((found.m if found.along_m else found.k) * size, across)
     a_rows = a_rows / np.where(c["along"] == "n", c["cluster"], 1)
     b_rows = wide * _spread((found.n if found.along_n else found.k) * size, across)
     b_rows = b_rows / np.where(c["along"] == "m", c["cluster"], 1)
@@ -691,18 +707,18 @@ def _multiply(
     sch.compute_at(a, ko)
     sch.compute_at(b, ko)
     start = sch.decompose_reduction(c, ko)
-    if found.along_n:
-        _in_boxes(sch, b, depth)
-    elif plan.boxes > 1:
-        for copy in (a, b):
+    for copy, is_turned in ((a, found.along_m), (b, found.along_n)):
+        if is_turned or plan.boxes > 1:
             _in_boxes(sch, copy, depth)
     sch.unroll(box)
-    product = unit.dot_of(found.dtype, plan.block_n, along_n=found.along_n)
+    form = {"along_m": True} if found.along_m else {}
+    product = unit.dot_of(found.dtype, plan.block_n, along_n=found.along_n, **form)
     sch.tensorize(sch.get_loops(c)[-3], product)
     sch.tensorize(sch.get_loops(start)[-2], product)
+    height = depth if found.along_m else plan.rows
     columns = depth if found.along_n else plan.block_n
     once = {"evict_first": True} if plan.evict_first else {}
-    for copy, rows, apart, policy in ((a, plan.rows, "n", {}), (b, columns, "m", once)):
+    for copy, rows, apart, policy in ((a, height, "n", {}), (b, columns, "m", once)):
         copied = hopper.multicast_of if plan.along == apart else unit.copy_of
         sch.tensorize(sch.get_loops(copy)[-2], copied(found.dtype, rows, **policy))
     tiles = ceildiv(found.m, plan.rows) * ceildiv(found.n, plan.block_n)

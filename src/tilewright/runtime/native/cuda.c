@@ -139,9 +139,11 @@ static instance *instance_of(const tw_cuda_model *model) {
   return found;
 }
 
-/* Graphs, kernels and memory of a model on the GPU; what was not made yet is nothing. */
+/* Graphs, kernels and memory of a model on the GPU, when no call uses them any more; what was not
+ * made yet is nothing. */
 static void give_back(const instance *on) {
   const tw_cuda_model *model = on->model;
+  if (on->is_behind) tw_cu.event_wait(on->done);
   for (int32_t i = 0; i < model->n_variants; ++i) {
     for (int32_t j = 0; j < model->variants[i].n_launches; ++j) {
       if (on->variants[i].graphs[j]) tw_cu.graph_exec_free(on->variants[i].graphs[j]);

@@ -52,6 +52,7 @@ static const struct {
     {"cuStreamIsCapturing", (void **)&tw_cu.stream_captures, false},
     {"cuEventCreate", (void **)&tw_cu.event_create, false},
     {"cuEventRecord", (void **)&tw_cu.event_record, false},
+    {"cuEventSynchronize", (void **)&tw_cu.event_wait, false},
     {"cuEventDestroy_v2", (void **)&tw_cu.event_destroy, false},
     {"cuStreamBeginCapture_v2", (void **)&tw_cu.capture_begin, false},
     {"cuStreamEndCapture", (void **)&tw_cu.capture_end, false},

@@ -73,6 +73,7 @@ typedef struct {
   result (*stream_captures)(void *, int *);
   result (*event_create)(void **, unsigned);
   result (*event_record)(void *, void *);
+  result (*event_wait)(void *);
   result (*event_destroy)(void *);
   result (*capture_begin)(void *, int);
   result (*capture_end)(void *, void **);

@@ -61,9 +61,11 @@ def sums_of(at: Expr, n: Expr, agent: Agent) -> np.ndarray[Any, Any]:
 
 
 def multiply(args: tuple[Expr, ...], agent: Agent, loc: Loc, operand: Operand) -> None:
-    """Sums += A B, B as rows of columns or, turned, as boxes of columns."""
+    """Sums += A B, B as rows of columns or, turned, as boxes of columns; A may be turned too."""
     sums = sums_of(args[0], args[3], agent)
     a = operand(args[1], M, agent, loc)
+    if any(value_of(along_m, agent.env) for along_m in args[5:]):
+        a = a.T
     if not value_of(args[4], agent.env):
         sums += a @ operand(args[2], sums.shape[1], agent, loc).T
         return
