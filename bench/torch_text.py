@@ -2,9 +2,10 @@
 
     python bench/torch_text.py [--filter REGEX] [--tokens 12]
 
-Decoders (GPT-2, Llama with grouped heads, Gemma with windows, OPT, Mistral), encoders with decoders
-(T5, BART, Whisper), made-up weights. Each is compiled whole by `tilewright.compile(model)` and
-generates, in a process of its own; eager takes the likeliest token of a whole run each time.
+Decoders (GPT-2, Llama with grouped heads, Gemma with windows, experts, biases by distance ...),
+encoders with decoders (T5, BART, Marian, Whisper), made-up weights. Each is compiled whole by
+`tilewright.compile(model)` and generates, in a process of its own; eager takes the likeliest token
+of a whole run each time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import report
 import torch
+import torch_zoo
 from report import Figure
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
@@ -38,9 +40,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("AutoModelForCausalLM", {**GROUPED, "sliding_window": 8}),
     "gemma3_text": ("AutoModelForCausalLM", {**GROUPED, "head_dim": 8, "sliding_window": 8}),
     "opt": ("AutoModelForCausalLM", {**WIDTHS, "ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "gpt_neox": ("AutoModelForCausalLM", {**WIDTHS, "intermediate_size": 64}),
+    "qwen3": ("AutoModelForCausalLM", {**GROUPED, "head_dim": 8}),
+    "mixtral": ("AutoModelForCausalLM", {**GROUPED, "num_local_experts": 4}),
+    "falcon": ("AutoModelForCausalLM", {**WIDTHS, "alibi": False}),
+    "bloom": ("AutoModelForCausalLM", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "t5": ("AutoModelForSeq2SeqLM", {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2,
                                      "num_heads": 4}),
     "bart": ("AutoModelForSeq2SeqLM", BOTH),
+    "marian": ("AutoModelForSeq2SeqLM", BOTH),
     "whisper": ("AutoModelForSpeechSeq2Seq", {**BOTH, "max_source_positions": 50,
                                               "num_mel_bins": 16}),
 }  # fmt: skip
@@ -48,6 +56,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def run_text(job: tuple[str, int]) -> tuple[int, str]:
     """How many tokens are eager's, and what was written."""
+    torch_zoo.prepare()  # transformers loads torchvision where it finds it
     import transformers
 
     import tilewright as tw

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch_shrunk
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -42,6 +43,7 @@ NOISE = 0.02  # of parameters that would be zeros
 LEAST = 1e-30  # an error to divide by
 DRAWS = 5  # of inputs, till eager's own rounding does not decide what it finds
 MORE = 6  # inputs of each batch size for what looks wrong
+MANY_BYTES = 1 << 30  # of parameters, of which there is no copy in f64
 FLOOR = 1e-6  # errors below this share of the greatest element are rounding, whatever eager's are
 
 
@@ -332,7 +334,7 @@ def _judged(
     seconds: float,
 ) -> Outcome:
     """Held against eager in f64, and so is eager itself."""
-    wide = copy.deepcopy(model).double()
+    wide = widened(model)
     if hasattr(wide, "set_experts_implementation"):  # of transformers: the fast ones have no f64
         wide.set_experts_implementation("eager")
     worst: Errors = {}
@@ -353,6 +355,26 @@ def _judged(
     message = told(ratio(worst), ratios) + (where(worst) if status == WRONG else "")
     message += " (PyTorch has no f64 for it)" if exact is eager else ""
     return Outcome(status, message, ratio(worst), seconds)
+
+
+def widened(model: nn.Module) -> nn.Module:
+    """A copy of a model in f64. Many parameters stay those of the model, and each is f64 only while
+    it is read: copies of all would be twice as large as everything else here."""
+    parameters = list(model.parameters())
+    if sum(each.nbytes for each in parameters) < MANY_BYTES:
+        return copy.deepcopy(model).double()
+    wide = copy.deepcopy(model, {id(each): each for each in parameters})
+    for module in list(wide.modules()):
+        for name, value in module.named_buffers(recurse=False):
+            setattr(module, name, _wide(value))
+        for name, _ in list(module.named_parameters(recurse=False)):
+            parametrize.register_parametrization(module, name, _InF64(), unsafe=True)
+    return wide
+
+
+class _InF64(nn.Module):
+    def forward(self, parameter: torch.Tensor) -> torch.Tensor:
+        return parameter.double()
 
 
 def _decided(
