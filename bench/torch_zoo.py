@@ -11,6 +11,7 @@ of torch.export that itself gives something else than the model counts as one th
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib.util
@@ -118,15 +119,27 @@ def build_torchvision(name: str, is_small: bool = True) -> Built:
     )
     if name in ("googlenet", "inception_v3"):
         options["init_weights"] = False
-    model = models.get_model(name, weights=None, **options)
+    model = _sized(name, options, is_small)
     video = name in models.list_models(module=models.video)
     if name.startswith("raft"):
         return model, lambda n: {"image1": torch.randn(n, 3, 128, 128),
                                  "image2": torch.randn(n, 3, 128, 128)}  # fmt: skip
     first = next(iter(inspect.signature(model.forward).parameters))
     own = VIDEO if video else LARGE
-    sides = (SMALL, LARGE) if is_small else (own,)
+    sides = (SMALL, VIDEO, LARGE) if is_small else (own,)
     return model, _images(model, first, (3, 16) if video else (3,), sides)
+
+
+def _sized(name: str, options: dict[str, Any], is_small: bool) -> nn.Module:
+    """A model of torchvision, for small images where that is for the builder to decide."""
+    from torchvision import models
+
+    made = inspect.signature(models.get_model_builder(name)).return_annotation
+    if is_small and "image_size" in inspect.signature(made).parameters:
+        for side in (SMALL, VIDEO):
+            with contextlib.suppress(AssertionError):  # patches do not divide it
+                return models.get_model(name, weights=None, image_size=side, **options)
+    return models.get_model(name, weights=None, **options)
 
 
 def _images(
