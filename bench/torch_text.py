@@ -32,7 +32,8 @@ WORDS, END = 64, 63
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED = {**WIDTHS, "num_key_value_heads": 2, "intermediate_size": 64}
 BOTH = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}  # fmt: skip
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+        "forced_eos_token_id": None}  # fmt: skip
 # (the class, fields of its config)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("AutoModelForCausalLM", {"n_layer": 2, "n_head": 2, "n_embd": 16}),

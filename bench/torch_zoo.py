@@ -229,7 +229,8 @@ def build_timm(name: str, is_small: bool = True) -> Built:
 
     model = timm.create_model(name, pretrained=False)
     channels, side, _ = model.default_cfg.get("input_size", (3, LARGE, LARGE))
-    return model, _images(model, "x", (channels,), (SMALL, side) if is_small else (side,))
+    _, least, _ = model.default_cfg.get("min_input_size") or (channels, side, side)
+    return model, _images(model, "x", (channels,), (SMALL, least, side) if is_small else (side,))
 
 
 def transformers_names() -> list[str]:
