@@ -2,9 +2,10 @@
 
     python bench/torch_text.py [--filter REGEX] [--tokens 12]
 
-Decoders (GPT-2, Llama with grouped heads, Gemma with windows, OPT, Mistral), encoders with decoders
-(T5, BART, Whisper), made-up weights. Each is compiled whole by `tilewright.compile(model)` and
-generates, in a process of its own; eager takes the likeliest token of a whole run each time.
+Decoders (GPT-2, Llama with grouped heads, Gemma with windows, experts, biases by distance ...),
+encoders with decoders (T5, BART, Marian, Whisper), made-up weights. Each is compiled whole by
+`tilewright.compile(model)` and generates, in a process of its own; eager takes the likeliest token
+of a whole run each time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import report
 import torch
+import torch_zoo
 from report import Figure
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
@@ -30,7 +32,8 @@ WORDS, END = 64, 63
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED = {**WIDTHS, "num_key_value_heads": 2, "intermediate_size": 64}
 BOTH = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}  # fmt: skip
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+        "forced_eos_token_id": None}  # fmt: skip
 # (the class, fields of its config)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("AutoModelForCausalLM", {"n_layer": 2, "n_head": 2, "n_embd": 16}),
@@ -38,9 +41,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("AutoModelForCausalLM", {**GROUPED, "sliding_window": 8}),
     "gemma3_text": ("AutoModelForCausalLM", {**GROUPED, "head_dim": 8, "sliding_window": 8}),
     "opt": ("AutoModelForCausalLM", {**WIDTHS, "ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "gpt_neox": ("AutoModelForCausalLM", {**WIDTHS, "intermediate_size": 64}),
+    "qwen3": ("AutoModelForCausalLM", {**GROUPED, "head_dim": 8}),
+    "mixtral": ("AutoModelForCausalLM", {**GROUPED, "num_local_experts": 4}),
+    "falcon": ("AutoModelForCausalLM", {**WIDTHS, "alibi": False}),
+    "bloom": ("AutoModelForCausalLM", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "t5": ("AutoModelForSeq2SeqLM", {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2,
                                      "num_heads": 4}),
     "bart": ("AutoModelForSeq2SeqLM", BOTH),
+    "marian": ("AutoModelForSeq2SeqLM", BOTH),
     "whisper": ("AutoModelForSpeechSeq2Seq", {**BOTH, "max_source_positions": 50,
                                               "num_mel_bins": 16}),
 }  # fmt: skip
@@ -48,6 +57,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def run_text(job: tuple[str, int]) -> tuple[int, str]:
     """How many tokens are eager's, and what was written."""
+    torch_zoo.prepare()  # transformers loads torchvision where it finds it
     import transformers
 
     import tilewright as tw

@@ -11,6 +11,7 @@ of torch.export that itself gives something else than the model counts as one th
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib.util
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 import torch_shrunk
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -42,6 +44,7 @@ NOISE = 0.02  # of parameters that would be zeros
 LEAST = 1e-30  # an error to divide by
 DRAWS = 5  # of inputs, till eager's own rounding does not decide what it finds
 MORE = 6  # inputs of each batch size for what looks wrong
+MANY_BYTES = 1 << 30  # of parameters, of which there is no copy in f64
 FLOOR = 1e-6  # errors below this share of the greatest element are rounding, whatever eager's are
 
 
@@ -116,15 +119,27 @@ def build_torchvision(name: str, is_small: bool = True) -> Built:
     )
     if name in ("googlenet", "inception_v3"):
         options["init_weights"] = False
-    model = models.get_model(name, weights=None, **options)
+    model = _sized(name, options, is_small)
     video = name in models.list_models(module=models.video)
     if name.startswith("raft"):
         return model, lambda n: {"image1": torch.randn(n, 3, 128, 128),
                                  "image2": torch.randn(n, 3, 128, 128)}  # fmt: skip
     first = next(iter(inspect.signature(model.forward).parameters))
     own = VIDEO if video else LARGE
-    sides = (SMALL, LARGE) if is_small else (own,)
+    sides = (SMALL, VIDEO, LARGE) if is_small else (own,)
     return model, _images(model, first, (3, 16) if video else (3,), sides)
+
+
+def _sized(name: str, options: dict[str, Any], is_small: bool) -> nn.Module:
+    """A model of torchvision, for small images where that is for the builder to decide."""
+    from torchvision import models
+
+    made = inspect.signature(models.get_model_builder(name)).return_annotation
+    if is_small and "image_size" in inspect.signature(made).parameters:
+        for side in (SMALL, VIDEO):
+            with contextlib.suppress(AssertionError):  # patches do not divide it
+                return models.get_model(name, weights=None, image_size=side, **options)
+    return models.get_model(name, weights=None, **options)
 
 
 def _images(
@@ -214,7 +229,8 @@ def build_timm(name: str, is_small: bool = True) -> Built:
 
     model = timm.create_model(name, pretrained=False)
     channels, side, _ = model.default_cfg.get("input_size", (3, LARGE, LARGE))
-    return model, _images(model, "x", (channels,), (SMALL, side) if is_small else (side,))
+    _, least, _ = model.default_cfg.get("min_input_size") or (channels, side, side)
+    return model, _images(model, "x", (channels,), (SMALL, least, side) if is_small else (side,))
 
 
 def transformers_names() -> list[str]:
@@ -332,7 +348,7 @@ def _judged(
     seconds: float,
 ) -> Outcome:
     """Held against eager in f64, and so is eager itself."""
-    wide = copy.deepcopy(model).double()
+    wide = widened(model)
     if hasattr(wide, "set_experts_implementation"):  # of transformers: the fast ones have no f64
         wide.set_experts_implementation("eager")
     worst: Errors = {}
@@ -353,6 +369,26 @@ def _judged(
     message = told(ratio(worst), ratios) + (where(worst) if status == WRONG else "")
     message += " (PyTorch has no f64 for it)" if exact is eager else ""
     return Outcome(status, message, ratio(worst), seconds)
+
+
+def widened(model: nn.Module) -> nn.Module:
+    """A copy of a model in f64. Many parameters stay those of the model, and each is f64 only while
+    it is read: copies of all would be twice as large as everything else here."""
+    parameters = list(model.parameters())
+    if sum(each.nbytes for each in parameters) < MANY_BYTES:
+        return copy.deepcopy(model).double()
+    wide = copy.deepcopy(model, {id(each): each for each in parameters})
+    for module in list(wide.modules()):
+        for name, value in module.named_buffers(recurse=False):
+            setattr(module, name, _wide(value))
+        for name, _ in list(module.named_parameters(recurse=False)):
+            parametrize.register_parametrization(module, name, _InF64(), unsafe=True)
+    return wide
+
+
+class _InF64(nn.Module):
+    def forward(self, parameter: torch.Tensor) -> torch.Tensor:
+        return parameter.double()
 
 
 def _decided(

@@ -25,7 +25,6 @@ from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import ACCEL, CPU, CUDA, Target
 from tilewright.codegen import jit, llvm
 from tilewright.codegen.build import can_run, new_module
-from tilewright.codegen.export import places_of
 from tilewright.codegen.host import emit_main, input_signature
 from tilewright.driver.chains import CHAINS, JOINED, chains_key, join_chains
 from tilewright.driver.compare import is_close
@@ -65,7 +64,6 @@ from tilewright.graph.memory import MemoryPlan, plan_memory
 from tilewright.graph.passes import FUSED
 from tilewright.graph.types import is_tensor, tensor_of
 from tilewright.runtime import _native, cuda
-from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec
 from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.stateful import StatefulModule
@@ -572,9 +570,6 @@ def build_native(
         progress=lambda count, total: options.progress("kernels", count, total),
         choose=choose,
     )
-    if can_run(target):
-        weights = side_by_side(program.module.constants)
-        program = replace(program, module=replace(program.module, constants=weights))
     if target.kind == CUDA:
         return build_device(program, target, options, outcome)
     program = overlap_kernels(program, setting)
@@ -682,21 +677,6 @@ def writing_records(options: Options) -> Iterator[Records]:
         yield records
     finally:
         records.close(keep=isinstance(given, Database))
-
-
-def side_by_side(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays in one piece of memory: what is large enough lies on huge pages.
-
-    Weights are read from end to end, so that every small page would be a miss of its own.
-    """
-    places = list(places_of(arrays.values()))
-    ends = [at + each.nbytes for at, each in zip(places, arrays.values(), strict=True)]
-    memory = np.asarray(empty((max(ends, default=0),), "u8"))
-    moved = {}
-    for (name, each), at, end in zip(arrays.items(), places, ends, strict=True):
-        moved[name] = memory[at:end].view(each.dtype).reshape(each.shape)
-        moved[name][...] = each
-    return moved
 
 
 def emit_host(program: Program, plan: MemoryPlan, target: Target) -> bytes:

@@ -119,9 +119,8 @@ def _linked(
     module, target = lowering.module, lowering.setting.target
     packing = Packing({**module.constants, **(packed or {})}, kernels, packers, target)
     lowered = _with_packed(graph, lowering, packing)
-    packing.finish()
     names = dict.fromkeys((*_used_constants(lowered), *module.states))
-    constants = {name: packing.constants[name] for name in names}
+    constants = packing.finish(names, moved=packed is None)
     made = replace(
         module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
     )

@@ -1,18 +1,20 @@
 """Weights in the form that kernels read, made once while compiling.
 
     packing = Packing(module.constants, kernels, images, target)
-    names = packing.pack(kernel, weights)     packed by another thread
-    packing.finish()                          all of them are there
+    names = packing.pack(kernel, weights)     of what packing will make
+    constants = packing.finish(names)         all of them are there, side by side
 
 A packer is code of its own, shared by all kernels that pack alike, and weights that several kernels
-want packed alike are packed once.
+want packed alike are packed once, into the memory where the model reads them: beside the weights
+that were given, a model needs no more than those it reads.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ import numpy as np
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target
 from tilewright.codegen import jit, llvm
+from tilewright.codegen.export import places_of
 from tilewright.driver.kernels import (
     Kernel,
     Packer,
@@ -55,6 +58,15 @@ class Wanted:
         return PackerJob(kernel.name, packer.text, packer.source, self._target)
 
 
+@dataclass(frozen=True)
+class _Task:
+    """Weights to be packed, by name, and what becomes of them."""
+
+    packer: str
+    weights: tuple[str, ...]
+    results: tuple[str, ...]
+
+
 class Packing:
     """Runs packers on weights."""
 
@@ -65,12 +77,11 @@ class Packing:
         images: Mapping[str, bytes],
         target: Target,
     ) -> None:
-        self.constants: dict[str, Array] = dict(constants)
+        self.constants: dict[str, Array] = dict(constants)  # stand-ins for those to be packed
         self.kernels = kernels
         packers = [k.packer for k in kernels.values() if k.packer is not None]
         self._run = _loaded(packers, images, target) if packers else {}
-        self._threads = ThreadPoolExecutor(os.cpu_count() or 1, "tilewright-pack")
-        self._pending: list[Future[None]] = []
+        self._tasks: list[_Task] = []
 
     def pack(self, kernel: Kernel, weights: tuple[str, ...]) -> tuple[str, ...]:
         """The names of the packed forms of weights; they are filled when all is finished."""
@@ -80,17 +91,45 @@ class Packing:
         base = "+".join(weights)
         names = tuple(f"{base}#{packer.signature.name}.{at}" for at in range(len(results)))
         if names[0] not in self.constants:
-            made = [_memory(param.shape, param.dtype) for param in results]
-            given = [np.asarray(self.constants[name], order="C") for name in weights]
-            run = self._run[packer.signature.name]
-            self._pending.append(self._threads.submit(_pack, run, given, made))
+            self._tasks.append(_Task(packer.signature.name, weights, names))
+            made = [_stand_in(param.shape, param.dtype) for param in results]
             self.constants.update(zip(names, made, strict=True))
         return names
 
-    def finish(self) -> None:
-        for pending in self._pending:
-            pending.result()
-        self._threads.shutdown()
+    def finish(self, names: Iterable[str], *, moved: bool = True) -> dict[str, Array]:
+        """The constants of these names, side by side; those that need no packing stay where they
+        are unless they are to be moved, too."""
+        packed = {name: self.constants[name] for task in self._tasks for name in task.results}
+        found = {name: self.constants[name] for name in names}
+        placed = side_by_side((found if moved else {}) | packed)
+        with ThreadPoolExecutor(os.cpu_count() or 1, "tilewright-pack") as threads:
+            pending = [threads.submit(self._fill, task, placed) for task in self._tasks]
+            for name in placed.keys() - packed.keys():
+                placed[name][...] = found[name]
+            for each in pending:
+                each.result()
+        return {name: placed.get(name, array) for name, array in found.items()}
+
+    def _fill(self, task: _Task, placed: Mapping[str, Array]) -> None:
+        made = [placed[name] for name in task.results]
+        for array in made:
+            array[...] = 0  # a layout may have holes that the packer leaves alone
+        given = (np.asarray(self.constants[name], order="C") for name in task.weights)
+        self._run[task.packer](*given, *made)
+
+
+def side_by_side(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Memory for such arrays, in one piece: what is large enough lies on huge pages.
+
+    Weights are read from end to end, so that every small page would be a miss of its own.
+    """
+    places = list(places_of(arrays.values()))
+    ends = [at + each.nbytes for at, each in zip(places, arrays.values(), strict=True)]
+    memory = np.asarray(empty((max(ends, default=0),), "u8"))
+    return {
+        name: memory[at:end].view(each.dtype).reshape(each.shape)
+        for (name, each), at, end in zip(arrays.items(), places, ends, strict=True)
+    }
 
 
 def _loaded(
@@ -107,14 +146,8 @@ def _loaded(
     }
 
 
-def _pack(run: Any, given: Sequence[Array], made: Sequence[Array]) -> None:
-    for array in made:
-        array[...] = 0  # a layout may have holes that the packer leaves alone
-    run(*given, *made)
-
-
-def _memory(shape: tuple[int | str | None, ...], of: DType) -> Array:
-    """Memory of the runtime: on cache lines, and on large pages where it is much."""
+def _stand_in(shape: tuple[int | str | None, ...], of: DType) -> Array:
+    """An array of that shape which takes no memory."""
     extents = tuple(extent for extent in shape if isinstance(extent, int))
     assert len(extents) == len(shape)
-    return empty(extents, of).numpy()
+    return np.broadcast_to(np.zeros((), of.numpy), extents)

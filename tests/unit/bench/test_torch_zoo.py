@@ -133,3 +133,15 @@ def test_f32_of_a_models_own_making_is_f64_in_what_it_is_held_against(zoo):
     assert exact.dtype is torch.float64
     torch.testing.assert_close(exact.float(), eager)
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_many_parameters_are_f64_only_while_they_are_read(zoo, monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).eval()
+    x = torch.randn(3, 4, dtype=torch.float64)
+    expected = zoo.widened(model)(x)
+    monkeypatch.setattr(zoo, "MANY_BYTES", 0)
+    wide = zoo.widened(model)
+    assert torch.equal(wide(x), expected)
+    kept = {each.data_ptr() for each in model.parameters()}
+    assert {each.data_ptr() for each in wide.parameters()} == kept
+    assert model[0].weight.dtype is model[1].running_mean.dtype is torch.float32

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.driver import workers
-from tilewright.driver.compile import side_by_side
+from tilewright.base.target import Target
+from tilewright.driver import packing, workers
+from tilewright.driver.packing import side_by_side
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[64, 96] x) => (float[64, 64] y, float[64, 64] z) {
@@ -57,7 +58,7 @@ def test_a_packer_that_the_cache_lost_is_made_again(two_products, tmp_path, monk
         np.testing.assert_array_equal(a, b)
 
 
-def test_weights_lie_side_by_side():
+def test_memory_of_weights_lies_side_by_side():
     given = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3).T,
         "number": np.array(7, np.int64),
@@ -69,7 +70,23 @@ def test_weights_lie_side_by_side():
     assert places == sorted(places)
     assert all(place % 64 == 0 for place in places)
     for name, each in given.items():
-        assert placed[name].dtype == each.dtype
+        assert (placed[name].dtype, placed[name].shape) == (each.dtype, each.shape)
         assert placed[name].flags["C_CONTIGUOUS"]
-        np.testing.assert_array_equal(placed[name], each)
     assert side_by_side({}) == {}
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_weights_are_packed_where_the_model_reads_them(two_products, monkeypatch, is_packed):
+    asked = []
+    kept = packing.empty
+    monkeypatch.setattr(packing, "empty", lambda shape, of: asked.append(shape) or kept(shape, of))
+    constants = tw.compile(two_products, packing=is_packed).inside.program.module.constants
+    (each,) = constants.values()
+    assert asked == [(each.nbytes,)]
+
+
+def test_constants_that_are_views_are_read_in_order():
+    w = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    made = packing.Packing({"w": w}, {}, {}, Target.host()).finish(["w"])
+    np.testing.assert_array_equal(made["w"], w)
+    assert made["w"].flags["C_CONTIGUOUS"]

@@ -110,7 +110,20 @@ def computed(
         return None  # a fault in the data is found when the model runs
     if not all(isinstance(array, np.ndarray) for array in made):
         return None
-    return [np.ascontiguousarray(array).reshape(array.shape) for array in made]
+    return [
+        array if any(_is_moved(array, each) for each in every) else _contiguous(array)
+        for array in made
+    ]
+
+
+def _is_moved(made: Array, given: Array | None) -> bool:
+    """Whether an array is all of another one's memory in another order, such as a transpose: a copy
+    is then left to whoever packs it, one weight at a time."""
+    return given is not None and made.size == given.size and np.may_share_memory(made, given)
+
+
+def _contiguous(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def is_packed_weight(node: Node, readers: Mapping[Value, Sequence[Node]]) -> bool:
