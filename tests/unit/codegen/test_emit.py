@@ -182,9 +182,9 @@ def test_lanes_in_one_aligned_part_of_a_buffer_are_loaded_whole(size, index, loa
 def test_positions_of_lanes_leave_loops_that_do_not_change_them(target, gathers):
     """Without gathers every lane is a load of its own, whose number is known outside of rows."""
     program = """
-    func @f(%x: f32[8, 64], %at: i32[4], %y: f32[8, 4]) stage flat {
+    func @f(%x: f32[8, 64], %at: index[4], %y: f32[8, 4]) stage flat {
       for %i in 0..8 {
-        %y[%i, ramp(0, 1, 4)] = %x[broadcast(%i, 4), max(min(index(%at[ramp(0, 1, 4)]),
+        %y[%i, ramp(0, 1, 4)] = %x[broadcast(%i, 4), max(min(%at[ramp(0, 1, 4)],
           broadcast(63, 4)), broadcast(0, 4))]
       }
     }"""
