@@ -132,9 +132,10 @@ class Resize:
             # Halves, quarters ... are exact, so places move by 1 after so many elements, and what
             # is nearest to them by 2 after twice as many: those tell of all.
             scale = self.factor(at)
-            times = int(scale.value) if isinstance(scale, Const) and scale.value >= 1.0 else 0
-            is_exact = times.bit_count() == 1 and sym.equal(after, sym.mul(before, times))
-            if not is_exact or times != scale.value:
+            if not isinstance(scale, Const) or scale.value < 1.0 or scale.value % 1.0:
+                return 0
+            times = int(scale.value)
+            if times.bit_count() > 1 or not sym.equal(after, sym.mul(before, times)):
                 return 0
             size, count = 2, 2 * times
         i = sym.var("i")
