@@ -25,6 +25,7 @@ from tilewright.codegen.expressions import ANY_WIDTH, EXPRESSIONS
 from tilewright.codegen.facts import (
     as_offsets,
     as_ramp,
+    common_part,
     divisor,
     is_non_negative,
     known_lanes,
@@ -73,7 +74,7 @@ class Emitter:
         self.handlers = handlers
         self.debug = debug
         self.arith = Arithmetic(builder, machine)
-        self.access = Accesses(builder)
+        self.access = Accesses(builder, machine)
         self.variables: dict[Var, Value] = {}
         self.memories: dict[Buffer, Memory] = {}
         self.aliases: dict[Buffer, str] = {}
@@ -587,7 +588,11 @@ class Emitter:
             offsets = tuple(offset + constant for offset in known[1])
             part = math.gcd(divisor(base), *map(divisor, buffer.shape[-1:]))
             return Place(memory, self.index(base), 1, buffer.dtype, None, offsets, part), lanes
-        return Place(memory, self.index(flat), 1, buffer.dtype), lanes
+        if lanes == 1:
+            return Place(memory, self.index(flat), 1, buffer.dtype), lanes
+        common, apart = common_part(flat)
+        origin = None if isinstance(common, Const) and common.value == 0 else self.index(common)
+        return Place(memory, self.index(apart), 1, buffer.dtype, origin=origin), lanes
 
     def _run(self, memory: Memory, index: Expr, of: DType) -> Place:
         """Neighbours from an index on. Instructions add a constant to an address: accesses that

@@ -176,6 +176,32 @@ def split_sum(expr: Expr, is_part: Callable[[Expr], bool]) -> tuple[Expr, Expr]:
     return ZERO, expr
 
 
+def common_part(index: Expr) -> tuple[Expr, Expr]:
+    """A vector of positions as a sum: what all lanes have in common, and a vector."""
+    match index:
+        case Broadcast(value, lanes) if value.dtype.lanes == 1:
+            return value, Broadcast(ZERO, lanes)
+        case Ramp(base, stride, lanes) if base.dtype.lanes == 1:
+            return base, Ramp(ZERO, stride, lanes)
+        case Add(a, b):
+            (x, xs), (y, ys) = common_part(a), common_part(b)
+            return add(x, y), _sum_of_lanes(xs, ys)
+        case Mul(a, Broadcast(factor)) if factor.dtype.lanes == 1:
+            x, xs = common_part(a)
+            return mul(x, factor), xs if _is_nothing(xs) else Mul(xs, index.b)
+    return ZERO, index
+
+
+def _sum_of_lanes(a: Expr, b: Expr) -> Expr:
+    if _is_nothing(a):
+        return b
+    return a if _is_nothing(b) else Add(a, b)
+
+
+def _is_nothing(lanes: Expr) -> bool:
+    return isinstance(lanes, Broadcast) and lanes.value is ZERO
+
+
 def open_lanes(mask: Expr) -> range | None:
     """The lanes that a mask lets through, where they are known and neighbours."""
     found = known_lanes(mask)

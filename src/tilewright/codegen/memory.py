@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base.dtype import DType
 from tilewright.codegen.builder import FunctionText, Value, i64, splat
+from tilewright.codegen.machine import Machine
 from tilewright.codegen.types import mangled, memory_type, vector
 
 WIDEST_SHUFFLE = 4  # strides up to this are loaded whole and shuffled
@@ -41,6 +42,7 @@ class Place:
     part: int = 1  # divides the index and the buffer: so many elements are there, or none of them
     beyond: int = 0  # elements from the index to the place, of which the divisor tells
     is_short: bool = False  # the index is of 32 bits, and the bytes up to it, not below 0, too
+    origin: Value | None = None  # from where a vector of indices counts; else from the first
 
     @property
     def align(self) -> int:
@@ -52,8 +54,9 @@ class Place:
 class Accesses:
     """Memory accesses written to one function."""
 
-    def __init__(self, builder: FunctionText) -> None:
+    def __init__(self, builder: FunctionText, machine: Machine) -> None:
         self.b = builder
+        self.machine = machine
 
     def address(self, place: Place) -> Value:
         element, pointer = memory_type(place.element), place.memory.pointer
@@ -84,7 +87,7 @@ class Accesses:
         elif mask is None and 0 < abs(place.stride) <= WIDEST_SHUFFLE:
             loaded = self._load_strided(place, place.stride, lanes)
         else:
-            loaded = self._gather(place, self._indices(place, lanes), lanes, mask)
+            loaded = self._gather(place, lanes, mask)
         return self.to_register(loaded, place.element)
 
     def _load_one(self, place: Place) -> Value:
@@ -140,7 +143,7 @@ class Accesses:
             runs = _part(place.offsets, place.part) or runs
             width = runs[0][1] - runs[0][0] if len(runs) == 1 else 1
         if mask is not None or width == 1 or len(runs) > MAX_RUNS:
-            return self._gather(place, self._indices(place, lanes), lanes, mask)
+            return self._gather(place, lanes, mask)
         element = memory_type(place.element)
         align = place.element.size_bytes & -place.element.size_bytes
         parts: list[Value] = []
@@ -157,9 +160,12 @@ class Accesses:
             parts = [self.b.concat(*pair) for pair in pairs]
         return self.b.shuffle(parts[0], [where[offset] for offset in place.offsets])
 
-    def _gather(self, place: Place, indices: Value, lanes: int, mask: Value | None) -> Value:
+    def _gather(self, place: Place, lanes: int, mask: Value | None) -> Value:
+        place = self._apart(place, lanes)
         type_ = vector(memory_type(place.element), lanes)
-        pointers = self.b.offset(memory_type(place.element), place.memory.pointer, indices)
+        if mask is None and not self.machine.has_gather:
+            return self._load_each(place, type_)
+        pointers = self._pointers(place, place.index)
         mask = mask or splat(vector("i1", lanes), "true")
         name = f"llvm.masked.gather.{mangled(type_)}.v{lanes}p0"
         callee = self.b.module.declare(type_, name, [pointers.type, mask.type, type_])
@@ -169,6 +175,26 @@ class Accesses:
             type_,
             f"call {type_} {callee}({where}, {mask}, {type_} zeroinitializer){place.memory.alias}",
         )
+
+    def _load_each(self, place: Place, type_: str) -> Value:
+        """Lane by lane, as machines without gathers do. Written out, the number of every lane is
+        a value of its own, which loops that do not change it need not ask for again."""
+        element, loaded = memory_type(place.element), Value(type_, "poison")
+        align, extra = place.element.size_bytes & -place.element.size_bytes, place.memory.alias
+        for lane in range(place.index.lanes):
+            pointer = self._pointers(place, self.b.extract(place.index, lane))
+            one = self.b.load(element, pointer, align=align, extra=extra)
+            loaded = self.b.pure(type_, f"insertelement {loaded}, {one}, i64 {lane}")
+        return loaded
+
+    def _pointers(self, place: Place, indices: Value) -> Value:
+        """The addresses of indices, counted from the origin."""
+        element, start = memory_type(place.element), place.memory.pointer
+        if place.origin is None:
+            return self.b.offset(element, start, indices)
+        start = self.b.pure("ptr", f"getelementptr {element}, {start}, {place.origin}")
+        type_ = vector("ptr", indices.lanes)
+        return self.b.pure(type_, f"getelementptr {element}, {start}, {indices}")
 
     # ------------------------------------------------------------------ stores
 
@@ -185,7 +211,7 @@ class Accesses:
             first = self._moved(place.index, 1 - lanes)
             self._store_run(reversed_value, Place(place.memory, first, 1, place.element, 1), None)
         else:
-            self._scatter(value, place, self._indices(place, lanes), mask)
+            self._scatter(value, place, mask)
 
     def store_part(self, value: Value, place: Place, lanes: range) -> None:
         """Store some lanes, which are neighbours.
@@ -210,9 +236,10 @@ class Accesses:
         where = f"ptr align {place.align} {pointer.text}"
         self.b.line(f"call void {callee}({value}, {where}, {mask}){alias}")
 
-    def _scatter(self, value: Value, place: Place, indices: Value, mask: Value | None) -> None:
+    def _scatter(self, value: Value, place: Place, mask: Value | None) -> None:
         lanes = value.lanes
-        pointers = self.b.offset(memory_type(place.element), place.memory.pointer, indices)
+        place = self._apart(place, lanes)
+        pointers = self._pointers(place, place.index)
         mask = mask or splat(vector("i1", lanes), "true")
         name = f"llvm.masked.scatter.{mangled(value.type)}.v{lanes}p0"
         callee = self.b.module.declare("void", name, [value.type, pointers.type, mask.type])
@@ -230,16 +257,15 @@ class Accesses:
         """An index so many elements further on, which 32 bits need not hold."""
         return self.b.op("add nsw", self._wide(index), i64(by))
 
-    def _indices(self, place: Place, lanes: int) -> Value:
-        """The index of every lane."""
+    def _apart(self, place: Place, lanes: int) -> Place:
+        """The place with an index of every lane."""
         offsets = place.offsets
         if place.stride is not None:
             offsets = tuple(lane * place.stride for lane in range(lanes))
         if not offsets:
-            return place.index
+            return place
         steps = ", ".join(f"i64 {offset}" for offset in offsets)
-        base = self.b.splat(self._wide(place.index), lanes)
-        return self.b.op("add nsw", base, Value(base.type, f"<{steps}>"))
+        return replace(place, index=Value(vector("i64", lanes), f"<{steps}>"), origin=place.index)
 
     def to_register(self, value: Value, of: DType) -> Value:
         """A loaded value as computations take it."""

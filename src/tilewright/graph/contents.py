@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.base.dtype import INDEX, DType
 from tilewright.graph.ir import Attribute, Value
-from tilewright.graph.op import Call, Known, Op, as_arrays
+from tilewright.graph.op import FLOAT, Call, Item, Known, Op, as_arrays
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import ZERO, Const, const
 
@@ -109,10 +109,16 @@ def fold_inputs(
     left, given = list(inputs), dict(attributes)
     for name, at in op.foldable.items():
         value = left[at] if at < len(left) else None
-        ((known,), _) = contents.of((value,))
-        if value is None or known is None or value.tensor.rank not in (0, 1):
+        ((known,), (numbers,)) = contents.of((value,))
+        if value is None or value.tensor.rank not in (0, 1):
             continue
-        items = tuple(int(x.value) if isinstance(x, Const) else x for x in known)
+        items: tuple[Item, ...]
+        if known is not None:
+            items = tuple(int(x.value) if isinstance(x, Const) else x for x in known)
+        elif numbers is not None and op.inputs[at].kind == FLOAT:
+            items = tuple(float(x) for x in numbers.ravel())
+        else:
+            continue
         given[name] = items if value.tensor.rank == 1 else items[0]
         left[at] = None
     while left and left[-1] is None:

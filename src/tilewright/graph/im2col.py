@@ -55,7 +55,7 @@ def foldable_weights(node: Node, scope: Scope) -> Array | None:
 def fills_tiles(weights: Array) -> bool:
     """Whether filters are as many, and see as much, as a tile has columns."""
     columns, *inner = weights.shape
-    return min(columns, prod(inner)) >= COLUMNS
+    return bool(min(columns, prod(inner)) >= COLUMNS)
 
 
 def fits_tiles(node: Node, weights: Array) -> bool:

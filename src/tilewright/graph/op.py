@@ -10,9 +10,9 @@ the attributes (defaults filled in), the input types, and, where they are known 
 the contents of small integer inputs as expressions, for operators such as reshape whose output
 shape depends on a value. One file per family in `ops/`, one table of all in `ops/__init__.py`.
 
-An input that `folds` is an integer scalar or list which usually is known at compile time, such as
-the axes of a reduction. Where it is, a node has an attribute of its name in its place, whose items
-are numbers or expressions of sizes; rules and references see an input either way.
+An input that `folds` is a scalar or list which usually is known at compile time, such as the axes
+of a reduction. Where it is, a node has an attribute of its name in its place, whose items are
+numbers or, of integers, expressions of sizes; rules and references see an input either way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import I64, DType
+from tilewright.base.dtype import F64, I64, DType
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.base.loc import UNKNOWN, Loc
 from tilewright.graph.ir import Attribute, Graph
@@ -204,13 +204,17 @@ def check_countable(of: Type, loc: Loc = UNKNOWN) -> None:
         raise UserError("TW1018", f"{of} has more bytes than 64 bits count", loc)
 
 
-Items = int | Expr | tuple[int | Expr, ...]  # a folded input, as an attribute
+Item = int | float | Expr
+Items = Item | tuple[Item, ...]  # a folded input, as an attribute
 
 
-def unfold(items: Items) -> tuple[TensorType, Known, np.ndarray[Any, Any] | None]:
+def unfold(items: Items) -> tuple[TensorType, Known | None, np.ndarray[Any, Any] | None]:
     """What an attribute in place of an input stands for: its type, contents, and numbers."""
-    contents = tuple(as_expr(x) for x in (items if isinstance(items, tuple) else (items,)))
-    shape = (const(len(contents)),) if isinstance(items, tuple) else ()
+    several = items if isinstance(items, tuple) else (items,)
+    shape = (const(len(several)),) if isinstance(items, tuple) else ()
+    if any(isinstance(x, float) for x in several):
+        return TensorType(F64, shape), None, np.array(items, np.float64)
+    contents = tuple(as_expr(x) for x in several)
     numbers = [int(x.value) for x in contents if isinstance(x, Const)]
     data = None
     if len(numbers) == len(contents):

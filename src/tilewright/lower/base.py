@@ -179,12 +179,16 @@ def counted(index: Expr, dim: Expr) -> Expr:
 
 def read_at(tensor: Tensor, index: Sequence[Expr], *from_memory: int) -> Expr:
     """An element at positions that come from memory along some axes; 0 of an empty tensor."""
-    value = tensor[tuple(index)]
-    doubtful = [tensor.shape[axis] for axis in from_memory]
+    return unless_empty(tensor, from_memory, tensor[tuple(index)])
+
+
+def unless_empty(tensor: Tensor, axes: Sequence[int], value: Expr) -> Expr:
+    """What is computed from elements along axes of which there may be none; 0 then."""
+    doubtful = [tensor.shape[axis] for axis in axes]
     tests = [sym.lt(0, dim) for dim in doubtful if static(dim) is None]
     if any(static(dim) == 0 for dim in doubtful):
-        return te.const(0, tensor.dtype)
-    return te.if_then_else(te.all(*tests), value, te.const(0, tensor.dtype)) if tests else value
+        return te.const(0, value.dtype)
+    return te.if_then_else(te.all(*tests), value, te.const(0, value.dtype)) if tests else value
 
 
 def item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr:
@@ -194,6 +198,15 @@ def item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr:
         return known[position]
     assert tensor is not None
     return te.cast(tensor[(position,) if tensor.ndim else ()], INDEX)
+
+
+def real_item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr | float:
+    """An element of a list of reals: known, or read from memory."""
+    known = use.call.array(at)
+    if known is not None:
+        return float(known[position])
+    assert tensor is not None
+    return tensor[(position,)]
 
 
 def copied(tensor: Tensor, name: str) -> Tensor:

@@ -16,16 +16,19 @@ import numpy as np
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, I32, I64, INDEX, DType
 from tilewright.lower.base import (
+    STORED,
     Lowering,
     Use,
     item,
     placed,
     read_at,
+    real_item,
     static,
+    unless_empty,
     wide,
     wide_type,
 )
-from tilewright.sym import Expr
+from tilewright.sym import Const, Expr
 from tilewright.te import Tensor
 from tilewright.tensor.interp.values import evaluate
 
@@ -69,8 +72,8 @@ class Resize:
     def factor(self, at: int) -> Expr:
         """The scale along the axis that is named at position `at`."""
         use, axes = self.use, self.use["axes"]
-        if self.scales is not None:
-            return _real(self.scales[at])
+        if use.call.has(2):
+            return _real(real_item(use, 2, self.scales, at))
 
         def ratio(place: int) -> Expr:
             before = self.x.shape[axes[place]]
@@ -96,7 +99,7 @@ class Resize:
         before, after = self.x.shape[axis], self.use.shape[axis]
         scale = self.factor(at)
         place = self._place(at, _real(i), _real(before), after, scale)
-        if self.use["crop"]:
+        if self.use["crop"] or (isinstance(scale, Const) and scale.value != 1.0):
             return place
         same = te.all(te.eq(before, after), te.eq(scale, _real(1.0)))
         return te.select(same, _real(i), place)
@@ -115,23 +118,35 @@ class Resize:
             found = te.cast(nearest(te, places[i], _real(0.5)), INDEX)
             return te.cast(_inside(found, size), of)
 
-        sources = te.compute((after,), source, name=f"{self.use.name}_sources{axis}")
+        sources = te.compute((after,), source, name=f"{self.use.name}_sources{axis}", attrs=STORED)
         return lambda i: _inside(sources[i], size)
 
     def _repeats(self, at: int) -> int:
         """How often every element of an axis is repeated, where it is known to be; else 0."""
         axis = self.use["axes"][at]
-        before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
-        if not before or not after or after % before:
-            return 0
+        before, after = self.x.shape[axis], self.use.shape[axis]
+        size, count = static(before), static(after)
+        if size and count and count % size == 0:
+            times = count // size
+        else:
+            # Halves, quarters ... are exact, so places move by 1 after so many elements, and what
+            # is nearest to them by 2 after twice as many: those tell of all.
+            scale = self.factor(at)
+            if not isinstance(scale, Const) or scale.value < 1.0 or scale.value % 1.0:
+                return 0
+            times = int(scale.value)
+            if times.bit_count() > 1 or not sym.equal(after, sym.mul(before, times)):
+                return 0
+            size, count = 2, 2 * times
         i = sym.var("i")
         place = sym.simplify(self.place(at, i))
         if not all(node is i or isinstance(node, _ARITHMETIC) for node in sym.walk(place)):
             return 0
-        each = np.arange(after)
+        each = np.arange(count)
         found = _NEAREST[self.use["nearest"]](np, evaluate(place, {i: each}), 0.5)
-        times = after // before
-        return times if np.all(np.clip(found, 0, before - 1) == each // times) else 0
+        # What lies outside of an axis of dynamic size is not outside of its first elements.
+        found = np.clip(found, 0, size - 1) if static(before) else found
+        return times if np.all(found == each // times) else 0
 
     def _place(self, at: int, x: Expr, before: Expr, after: Expr, scale: Expr) -> Expr:
         half, one, zero = _real(0.5), _real(1.0), _real(0.0)
@@ -167,11 +182,14 @@ class Resize:
         """Whether an axis is known to stay as it is."""
         axis = self.use["axes"][at]
         before, after = (sym.simplify(of[axis]) for of in (self.x.shape, self.use.shape))
-        is_stretched = self.scales is None and self.use["policy"] == "stretch"
-        return before is after and is_stretched and not self.use["crop"]
+        if self.use.call.has(2):
+            is_same = real_item(self.use, 2, self.scales, at) == 1.0
+        else:
+            is_same = self.use["policy"] == "stretch"
+        return before is after and is_same and not self.use["crop"]
 
     def order(self) -> list[int]:
-        """Positions of axes, those first that leave least to be done along the others.
+        """Positions of the axes that change, those first that leave least to be done along others.
 
         Of axes that grow alike, the last comes first: it is read by lanes, each from its own place.
         """
@@ -181,12 +199,14 @@ class Resize:
             return after / before if before and after else 1.0
 
         axes = self.use["axes"]
-        return sorted(range(len(axes)), key=lambda at: (growth(axes[at]), -axes[at]))
+        left = [at for at in range(len(axes)) if not self.is_kept(at)]
+        return sorted(left, key=lambda at: (growth(axes[at]), -axes[at]))
 
-    def along(self, x: Tensor, at: int, places: Tensor, of: DType) -> Tensor:
+    def along(self, x: Tensor, at: int, places: Tensor, of: DType, *, is_last: bool) -> Tensor:
         """x resized along one axis: the weighted sum of the taps of each place.
 
         Weights and sources of all places stand side by side: a vector of places reads a vector.
+        Taps that are known by number are written out: the last axis joins what follows it.
         """
         use = self.use
         axis = use["axes"][at]
@@ -225,23 +245,30 @@ class Resize:
         def share(k: Expr, i: Expr) -> Expr:
             return te.cast(weights[k, i] if total is None else weights[k, i] / total[i], of)
 
-        shares = te.compute((count, after), share, name=f"{name}_shares")
+        shares = te.compute((count, after), share, name=f"{name}_shares", attrs=STORED)
         near = _position_type(before)
         lows = te.compute(
             (after,),
             lambda i: te.cast(_near(te.cast(te.floor(places[i]), INDEX), before, taps), near),
             name=f"{name}_lows",
+            attrs=STORED,
         )
-        shape = placed(x.shape, axis, after)
 
-        def element(*index: Expr) -> Expr:
-            k = te.reduce_axis((0, count), name="k")
+        def tap(index: tuple[Expr, ...], k: Expr) -> Expr:
             i = index[axis]
             source = _inside(lows[i] + te.cast(step(k), near), before)
-            value = te.cast(read_at(x, placed(index, axis, source), axis), of)
-            return te.sum(value * shares[k, i], axis=k)
+            return te.cast(x[placed(index, axis, source)], of) * shares[k, i]
 
-        return te.compute(shape, element, name=name)
+        def element(*index: Expr) -> Expr:
+            known = static(count)
+            if known is None or use["antialias"]:
+                k = te.reduce_axis((0, count), name="k")
+                return te.sum(unless_empty(x, (axis,), tap(index, k)), axis=k)
+            first, *others = [tap(index, sym.const(k)) for k in range(known)]
+            return unless_empty(x, (axis,), sum(others, first))
+
+        attrs = None if is_last else STORED  # which elements the next axis reads again
+        return te.compute(placed(x.shape, axis, after), element, name=name, attrs=attrs)
 
 
 def _near(low: Expr, size: Expr, taps: Expr) -> Expr:
@@ -280,9 +307,9 @@ def _resize(
     if use["mode"] == "nearest":
         nearest = [resize.nearest(at, places[at]) for at in range(len(axes))]
     else:
-        for at in resize.order():
-            if not resize.is_kept(at):
-                made = resize.along(made, at, places[at], of)
+        order = resize.order()
+        for at in order:
+            made = resize.along(made, at, places[at], of, is_last=at == order[-1])
 
     def element(*index: Expr) -> Expr:
         source, outside = list(index), []
@@ -336,9 +363,9 @@ def _grid_sample(use: Use, x: Tensor, grid: Tensor) -> Tensor:
             weight: Expr = te.const(1, of)
             for _, part in taps:
                 weight = weight * part
-            seen = te.cast(read_at(x, (n, c, *(near for near, _ in taps)), *range(2, x.ndim)), of)
+            seen = te.cast(x[(n, c, *(near for near, _ in taps))], of)
             total = total + seen * weight
-        return te.cast(total, use.dtype)
+        return te.cast(unless_empty(x, range(2, x.ndim), total), use.dtype)
 
     return te.compute(use.shape, element, name=use.name)
 

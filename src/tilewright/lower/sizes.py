@@ -19,7 +19,16 @@ from tilewright.base.errors import Unsupported
 from tilewright.graph.ir import Attribute, Node
 from tilewright.graph.types import sizes_of
 from tilewright.lower.axes import at_axis, axes_of, is_named, items, nth_left, slice_count
-from tilewright.lower.base import Use, front_axis, item, product, shape_of, use_of
+from tilewright.lower.base import (
+    Use,
+    front_axis,
+    item,
+    number,
+    product,
+    real_item,
+    shape_of,
+    use_of,
+)
 from tilewright.lower.search import count_nonzero, count_unique
 from tilewright.lower.suppression import count_boxes
 from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var, free_vars
@@ -298,13 +307,13 @@ def _resize(
     """As the reference: products with scales in f32, ratios of sizes in f64."""
     dims = list(x.shape)
     axes = use["axes"]
-    if scales is not None:
+    if use.call.has(2):
         for at, axis in enumerate(axes):
             exact = te.cast(dims[axis], F32)
             if use["crop"] and roi is not None:
                 start = te.cast(roi[at], F64)
                 exact = exact * te.cast(te.cast(roi[at + len(axes)], F64) - start, F32)
-            exact = te.floor(exact * te.cast(scales[at], F32))
+            exact = te.floor(exact * number(real_item(use, 2, scales, at), F32))
             fits = te.all(exact >= te.const(0, F32), exact < te.const(MOST, F32))
             dims[axis] = te.cast(te.select(fits, exact, te.const(-1, F32)), INDEX)
         return [dims]

@@ -7,7 +7,7 @@ share; the larger of the two is what an instance costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from tilewright.base.dtype import I8, INDEX, DType
 from tilewright.base.machine import (
@@ -18,11 +18,11 @@ from tilewright.base.machine import (
     Machine,
 )
 from tilewright.base.target import Target
-from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, assumed, guess
-from tilewright.sym import ONE, Cast, Const, Div, Expr, Select, Size, Var, uses_var
+from tilewright.rules.match.nest import DYNAMIC_EXTENT, Access, Nest, assumed, guess
+from tilewright.sym import ONE, ZERO, Cast, Const, Div, Expr, Select, Size, Var, uses_var
 from tilewright.sym import walk as walk_exprs
 from tilewright.tensor.ir import Block, Buffer, Call, For, Load, Store, Update
-from tilewright.tensor.visit import exprs
+from tilewright.tensor.visit import exprs, walk
 
 CHEAP_CYCLES = 6.0  # per vector: fetching a value again from L1 takes as long
 TIE_SHARE = 0.01  # of the time: what decides between plans that are otherwise alike
@@ -73,8 +73,23 @@ def is_cheap(block: Block) -> bool:
 def widest(block: Block) -> DType:
     """The largest type that values of a block have on their way, indices aside."""
     types = [region.buffer.dtype for region in block.writes]
-    types += [expr.dtype for expr in exprs(block.body) if not _is_index(expr)]
+    types += [expr.dtype for expr in _values(block) if not _is_index(expr)]
     return max(types, key=lambda of: of.bits)
+
+
+def _values(block: Block) -> Iterator[Expr]:
+    """What results are computed from, but not where elements are read: positions that do not fit
+    one vector take several."""
+    stack = [expr for stmt in walk(block.body) for expr in stmt.exprs()]
+    seen: set[Expr] = set()
+    while stack:
+        expr = stack.pop()
+        if expr in seen:
+            continue
+        seen.add(expr)
+        yield expr
+        if not isinstance(expr, Load):
+            stack.extend(expr.children())
 
 
 def _is_index(expr: Expr) -> bool:
@@ -138,14 +153,34 @@ def _decides(extent: Expr) -> list[Expr]:
 def instance_bytes(nest: Nest, machine: Machine) -> list[float]:
     """What every access of one instance moves, in the mean."""
     found: list[float] = []
+    lane = _lane(nest)
     for access in nest.accesses:
-        if any(isinstance(expr, Load) for expr in walk_exprs(access.offset)):
-            found.append(machine.l1d.line_bytes / 2)  # anywhere: a good part of a line
+        size = guess_bytes(access.buffer)
+        if lane is not None and _is_anywhere(access, lane):
+            each = machine.l1d.line_bytes / 2  # a good part of a line
+            is_near = roamed_bytes(nest, access) <= machine.l2.kept_bytes
         else:
             # Windows that overlap find most of what they see in a cache.
             each = access.buffer.dtype.size_bytes * _touched(nest, access.offset)
-            found.append(min(each, guess_bytes(access.buffer) / max(1, nest.instances)))
+            is_near = True
+        found.append(min(each, size / max(1, nest.instances)) if is_near else each)
     return found
+
+
+def roamed_bytes(nest: Nest, access: Access) -> float:
+    """Of a buffer, what an access may read next: all, or a row or plane where iterators tell."""
+    size = float(guess_bytes(access.buffer))
+    for at in nest.loops:
+        stride = access.stride(nest.var(at))
+        if stride is not None and stride is not ZERO:
+            size /= max(1, nest.guess(at))
+    return size
+
+
+def _is_anywhere(access: Access, lane: Var) -> bool:
+    """Whether neighbours along the lanes are read at positions that memory tells."""
+    is_told = any(isinstance(expr, Load) for expr in walk_exprs(access.offset))
+    return is_told and access.stride(lane) is None
 
 
 def _touched(nest: Nest, offset: Expr) -> float:

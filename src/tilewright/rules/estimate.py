@@ -3,10 +3,11 @@
     estimate_ns(fn, target, threads=2, constants=("w",))
     estimate_ns(fn, target, threads=2, several=True)
 
-A kernel of several operators is scheduled, and what rules expect of its parts adds up. One of one
-operator is not: the price is that of the cheapest plan of the first rule that serves one of its
-blocks, or of a rival of it, since that rule takes all stages with it. The search is a short one:
-candidates of a graph are many, and differ by more than plans next to each other.
+A kernel of several operators is scheduled, and what rules expect of its parts adds up; so is one
+whose blocks reduce nothing, each of which is taken by itself. One of one operator is not: the price
+is that of the cheapest plan of the first rule that serves one of its blocks, or of a rival of it,
+since that rule takes all stages with it. The search is a short one: candidates of a graph are many,
+and differ by more than plans next to each other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tilewright.rules.inline import inline_producers
 from tilewright.rules.rule import Closed, Rule
 from tilewright.rules.space import Columns, Cost, Priced
 from tilewright.sym import Const
-from tilewright.tensor.ir import Block, Buffer, Function, annotation
+from tilewright.tensor.ir import REDUCE, Block, Buffer, Function, annotation
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks, written_buffers
 
@@ -45,12 +46,16 @@ def estimate_ns(
     a kernel takes at least as long as they take to come from memory.
     """
     context = RuleContext(Target.parse(target), threads, frozenset(constants))
-    cycles = _sum(fn, context) if several else _first(fn, context)
+    cycles = _sum(fn, context) if several or not _reduces(fn) else _first(fn, context)
     if cycles is None:
         return None
     if not in_cache:
         cycles = max(cycles, weights_bytes(fn, context.constants) / _weights_rate(context))
     return cycles * context.target.machine.cycle_ns
+
+
+def _reduces(fn: Function) -> bool:
+    return any(it.kind == REDUCE for block in blocks(fn.body) for it in block.iters)
 
 
 def _weights_rate(context: RuleContext) -> float:

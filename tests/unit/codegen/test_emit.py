@@ -176,6 +176,24 @@ def test_lanes_in_one_aligned_part_of_a_buffer_are_loaded_whole(size, index, loa
 
 
 @pytest.mark.parametrize(
+    ("target", "gathers"),
+    [("x86_64-linux-gnu -mcpu=haswell", True), ("aarch64-linux-gnu -mcpu=neoverse-n1", False)],
+)
+def test_positions_of_lanes_leave_loops_that_do_not_change_them(target, gathers):
+    """Without gathers every lane is a load of its own, whose number is known outside of rows."""
+    program = """
+    func @f(%x: f32[8, 64], %at: index[4], %y: f32[8, 4]) stage flat {
+      for %i in 0..8 {
+        %y[%i, ramp(0, 1, 4)] = %x[broadcast(%i, 4), max(min(%at[ramp(0, 1, 4)],
+          broadcast(63, 4)), broadcast(0, 4))]
+      }
+    }"""
+    text = emitted(program, target)
+    assert ("masked.gather" in text) == gathers
+    assert text.count("extractelement") == (0 if gathers else 4)
+
+
+@pytest.mark.parametrize(
     ("limit", "is_stored", "is_gathered"),
     [(56, True, False), (48, False, False), (52, True, True)],
     ids=["all lanes", "no lane", "some lanes"],

@@ -345,7 +345,7 @@ OPS = (
         (
             Input("x", ANY),
             Input("roi", FLOAT, optional=True),
-            Input("scales", FLOAT, optional=True),
+            Input("scales", FLOAT, optional=True, folds=True),
             Input("sizes", INTEGER, optional=True, folds=True),
         ),
         _resize_type,

@@ -14,6 +14,7 @@ from tilewright.rules.cpu.dot_tiles import DOT_TILES
 from tilewright.rules.cpu.elementwise import ELEMENTWISE
 from tilewright.rules.cpu.fallback import FALLBACK, STEPS
 from tilewright.rules.cpu.fused_reductions import FUSED_REDUCTIONS
+from tilewright.rules.cpu.gathered import GATHERED
 from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_amx import GEMM_AMX
 from tilewright.rules.cpu.gemm_dot import GEMM_DOT
@@ -52,6 +53,7 @@ RULES: RuleSet = (
     (FUSED_REDUCTIONS,),
     (REDUCTION,),
     (TRANSPOSE,),
+    (GATHERED,),
     (ELEMENTWISE,),
     (STEPS,),
     (SEQUENCE,),

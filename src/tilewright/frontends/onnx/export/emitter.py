@@ -14,6 +14,7 @@ from tilewright.base.dtype import DType
 from tilewright.frontends.onnx.importer import type_proto
 from tilewright.graph import ir
 from tilewright.graph.ir import Graph, Node, Value
+from tilewright.graph.op import FLOAT
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, sizes_of
 from tilewright.graph.visit import attribute_sizes, walk
@@ -163,7 +164,11 @@ class Emitter:
             return self.name(value)
         spec = OPS[node.op].inputs[at]
         items = node.get(spec.name)
-        return "" if items is None or not spec.folds else self.items(items)
+        if items is None or not spec.folds:
+            return ""
+        if spec.kind == FLOAT:
+            return self.constant(np.array(items, np.float32))
+        return self.items(items)
 
     def items(self, items: Any) -> str:
         """A number or a list of numbers and expressions of sizes, as i64."""

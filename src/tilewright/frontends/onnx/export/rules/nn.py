@@ -288,8 +288,8 @@ def _lookup(e: Emitter, node: Node) -> str:
 
 
 def _resize(e: Emitter, node: Node) -> str:
-    x, roi, scales = [*e.inputs(node), "", ""][:3]
-    sizes = e.operand(node, 3)
+    x, roi = [*e.inputs(node), ""][:2]
+    scales, sizes = e.operand(node, 2), e.operand(node, 3)
     of, rank = of_input(node), _rank(node)
     if wide_type(of) is not of and str(of) not in ("i8", "u8"):
         x = e.cast(x, I32)

@@ -1,0 +1,177 @@
+"""Elements read at positions that come from memory, lane by lane: each position is asked for once.
+
+    for chunk in parallel ... { for tile of lanes { for row in 0..16 { for l in vector 0..4 {
+        out[row, l] = x[row, at[l]] * share[l] + ... } } } }
+
+An axis that is resized, an image that is sampled: the same positions hold for all channels, or for
+all rows. A few of those are done inside of a vector of positions, which stay in registers, as do
+weights that are read along with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.rules import cost as costs
+from tilewright.rules.context import RuleContext
+from tilewright.rules.match.nest import (
+    Access,
+    Nest,
+    fused,
+    groups,
+    guess,
+    is_expression,
+    nest_of,
+    total,
+)
+from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import (
+    NONE,
+    Axes,
+    Forms,
+    Work,
+    forms_candidates,
+    forms_legal,
+    forms_terms,
+)
+from tilewright.rules.space import Column, Columns, Cost, Space, Value, doublings, unit
+from tilewright.sym import ONE, Var, free_vars, walk
+from tilewright.tensor.ir import Load
+from tilewright.tensor.schedule import BlockRef, Schedule
+
+ROWS = "rows"
+
+
+@dataclass(frozen=True)
+class GatheredPlan:
+    """What is decided about a block that reads at positions from memory."""
+
+    reuse: int = unit("rows", "that are read at the same positions, one after the other")
+    parallel: str = unit("axis", "that threads share out")
+    chunk: int = unit("units of reused rows", "that a thread takes at a time")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A block without reductions; its loops, those that are one in truth together."""
+
+    nest: Nest
+    parts: tuple[tuple[int, ...], ...]  # the last has the lanes
+    shared: int  # the part that positions do not depend on
+    gathers: int  # accesses of a vector at positions from memory
+    has_streams: bool  # some of which read rows in order, each within one
+    lanes: int
+
+    @property
+    def rows(self) -> int:
+        return total(self.nest, self.parts[self.shared])
+
+    def reuses(self, context: RuleContext) -> tuple[int, ...]:
+        """Rows in turn, the most first. Their lines stay in L1, even where rows lie so that they
+        meet in few sets; rows that are read in order are streams that the hardware prefetchers
+        follow, beside as many that are written."""
+        machine = context.target.machine
+        lines = machine.l1d.period_bytes // machine.l1d.line_bytes
+        most = min(self.rows, max(1, lines // (self.gathers + 1)))
+        if self.has_streams:
+            most = min(most, machine.prefetch_streams // 2)
+        whole = (self.rows,) if self.rows <= most and self._is_known else ()
+        return tuple(dict.fromkeys((*whole, *doublings(most)[::-1])))
+
+    @property
+    def _is_known(self) -> bool:
+        return not self.nest.is_dynamic(self.parts[self.shared])
+
+    def forms(self, context: RuleContext) -> Forms:
+        """Threads share out rows that are done in turn, and what lies around them."""
+        outer = [at for n, part in enumerate(self.parts[:-1]) if n != self.shared for at in part]
+        work = costs.nest_cycles(self.nest, context.target)
+        is_dynamic = self.nest.is_dynamic([*outer, *self.parts[self.shared]])
+        found: dict[Value, Axes] = {}
+        for reuse in self.reuses(context):
+            units = total(self.nest, outer) * -(-self.rows // reuse)
+            found[reuse] = {ROWS: Work(units, work / units, is_dynamic)} if units > 1 else {}
+        return found
+
+
+def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Gathered | None:
+    nest = nest_of(sch, block)
+    if nest is None or not nest.loops or len(nest.spatial) != len(nest.block.iters):
+        return None
+    lanes = costs.lanes_of(context.target, nest.block)
+    if not is_expression(nest.block) or lanes < 2:
+        return None
+    parts = groups(nest, range(len(nest.loops)))
+    lane = nest.var(parts[-1][-1])
+    found = [access for access in nest.reads if access.stride(lane) is None and _looks_up(access)]
+    used = {var for access in found for var in free_vars(*_positions(access))}
+    free = [n for n, part in enumerate(parts[:-1]) if _is_shared(nest, part, used)]
+    if not found or not free or total(nest, parts[-1]) < lanes:
+        return None
+    has_streams = any(_stays_in_row(nest, access) for access in found)
+    return Gathered(nest, tuple(map(tuple, parts)), free[-1], len(found), has_streams, lanes)
+
+
+def _positions(access: Access) -> list[Load]:
+    """What is read from memory to tell where an access goes."""
+    return [expr for expr in walk(access.offset) if isinstance(expr, Load)]
+
+
+def _looks_up(access: Access) -> bool:
+    return bool(_positions(access))
+
+
+def _stays_in_row(nest: Nest, access: Access) -> bool:
+    """Whether memory tells positions along the last dimension alone."""
+    row = access.buffer.dtype.size_bytes * guess(access.buffer.shape[-1])
+    return costs.roamed_bytes(nest, access) <= row
+
+
+def _is_shared(nest: Nest, part: Sequence[int], used: Collection[Var]) -> bool:
+    """Whether positions are the same all along a loop, which has several steps."""
+    several = [at for at in part if nest.extent(at) is not ONE]
+    return total(nest, part) > 1 and not any(nest.var(at) in used for at in several)
+
+
+def plans(found: Gathered, context: RuleContext) -> Space[GatheredPlan]:
+    forms = found.forms(context)
+    return Space(
+        GatheredPlan,
+        {"reuse": found.reuses(context), **forms_candidates(forms, context)},
+        lambda c: forms_legal(c, "reuse", forms, context),
+    )
+
+
+def cost(found: Gathered, c: Columns, context: RuleContext) -> Cost:
+    """A vector's positions become addresses once for all rows that are done in turn."""
+    nest, machine = found.nest, context.target.machine
+    loads = found.gathers * found.lanes
+    each = costs.body_cycles(nest.block) + loads / machine.loads_per_cycle
+    body = each + loads * machine.gather_lane_cycles / c["reuse"]
+    serial: Column = np.maximum(
+        costs.nest_cycles(nest, context.target), nest.instances / found.lanes * body
+    )
+    return Cost.of(**forms_terms(c, "reuse", found.forms(context), serial, context))
+
+
+def apply(
+    sch: Schedule, found: Gathered, plan: GatheredPlan, context: RuleContext
+) -> tuple[BlockRef, ...]:
+    loops = [fused(sch, [found.nest.loops[at] for at in part]) for part in found.parts]
+    *around, lane_loop = loops
+    shared = around.pop(found.shared)
+    units, row = sch.split(shared, [None, plan.reuse])
+    tile, lane = sch.split(lane_loop, [None, found.lanes])
+    sch.reorder(*around, units, tile, row, lane)
+    sch.vectorize(lane)
+    if plan.parallel != NONE:
+        whole = fused(sch, [*around, units])
+        chunk, _ = sch.split(whole, [None, plan.chunk])
+        sch.parallel(chunk)
+    return (BlockRef(found.nest.name),)
+
+
+GATHERED = Rule("gathered", GatheredPlan, match, plans, cost, apply)
