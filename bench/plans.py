@@ -83,6 +83,14 @@ def conv(size: int, cin: int, cout: int, kernel: int, stride: int = 1, **more: A
     }}"""
 
 
+def resize(of: str, height: int, width: int) -> str:
+    """An image between whose pixels is interpolated."""
+    channels = of.partition(",")[0]
+    sizes = f'{{axes = (2, 3), mode = "linear", sizes = ({height}, {width})}}'
+    result = f"f32[1, {channels}, {height}, {width}]"
+    return f"graph @main(%x: f32[1, {of}]) -> ({result}) {{ %y = resize(%x) {sizes} return %y }}"
+
+
 def pool(size: int, channels: int, kernel: int, stride: int, layout: str = "channels_last") -> str:
     """The largest of windows."""
     pad = kernel // 2
@@ -320,6 +328,14 @@ KERNELS = (
     *(
         Kernel("fused_reductions", f"softmax {m}x{n}", one(*[f"f32[{m}, {n}]"] * 2, SOFTMAX), ())
         for m, n in ((128, 1000), (1536, 128), (384, 384))
+    ),
+    *(
+        Kernel("gathered", f"resize {of} to {height}x{width}", resize(of, height, width), ())
+        for of, height, width in (
+            ("64, 40, 40", 80, 80),
+            ("3, 480, 640", 224, 224),
+            ("256, 7, 7", 14, 14),
+        )
     ),
     *(
         Kernel("transpose", f"{m}x{n}", one(f"f32[{m}, {n}]", f"f32[{n}, {m}]", TRANSPOSE), ())
