@@ -500,6 +500,7 @@ for _stride, _pad, _dilation in ((1, 0, 1), (2, 1, 1), (2, (0, 1, 2, 0), 2), (3,
         note=f"{_stride} {_pad} {_dilation}",
     )
 case("conv", rand(2, 3, 9), rand(4, 3, 3), rand(4), **window((3,), 2, 1), fixed=(1, 2), reduction=9)
+case("conv", rand(2, 4, 9), rand(0, 2, 3), **window((3,), 1, 1), groups=2, fixed=(1,), note="none")
 case(
     "conv",
     rand(1, 2, 4, 5, 4),
@@ -1266,7 +1267,7 @@ _LIMIT, _OVERLAP = np.array([3]), np.array([0.2], np.float32)
 _LEAST = np.array([0.3], np.float32)
 _SOME = (_BOXES, _SCORES, _LIMIT, _OVERLAP)
 case("suppress_boxes", *_SOME, _LEAST, outputs=2, fixed=(0, 2, 3, 4))
-case("suppress_boxes", *_SOME, _LEAST, room=3, outputs=2, fixed=(0, 2, 3, 4), note="room")
+case("suppress_boxes", *_SOME, _LEAST, capacity=3, outputs=2, fixed=(0, 2, 3, 4), note="capacity")
 case("suppress_boxes", *_SOME, center=True, outputs=2, fixed=(0, 2, 3))
 case("suppress_boxes", _BOXES, 0 * _SCORES, np.int64(2), outputs=2, fixed=(0,), note="equal")
 case("suppress_boxes", _BOXES, _SCORES, outputs=2, fixed=(0,), note="none")

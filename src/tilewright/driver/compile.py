@@ -303,7 +303,8 @@ def optimize(
     if ctx.costs is not None:
         ctx.costs.ranges = ranges_of(module)
         # A model whose choices nobody has estimated has kernels that nobody has compiled.
-        ctx.costs.missed = functools.partial(expect_jobs, len(module.main.nodes))
+        operators = sum(node.op != "constant" for node in module.main.nodes)
+        ctx.costs.missed = functools.partial(expect_jobs, operators)
     return run_passes(module, chosen, ctx)
 
 

@@ -104,7 +104,7 @@ class Packing:
         placed = side_by_side((found if moved else {}) | packed)
         with ThreadPoolExecutor(os.cpu_count() or 1, "tilewright-pack") as threads:
             pending = [threads.submit(self._fill, task, placed) for task in self._tasks]
-            for name in placed.keys() - packed.keys():
+            for name in (name for name in placed if name not in packed):
                 placed[name][...] = found[name]
             for each in pending:
                 each.result()

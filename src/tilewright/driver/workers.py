@@ -249,12 +249,17 @@ def compile_all(
 
 
 def _run_here(job: Job | PackerJob, use_cache: bool) -> Future[Any]:
-    """What a worker would do, done by this process."""
+    """What a worker would do, done by this process, which a crash of the code generator ends."""
     future: Future[Any] = Future()
     try:
         future.set_result(_compile_here(job, use_cache))
     except TilewrightError as error:
         future.set_exception(error)
+    except Exception as error:
+        what = f"compiling the kernel {job.label} failed: {type(error).__name__}: {error}"
+        bug = CompilerBug("TW6001", what)
+        bug.__cause__ = error
+        future.set_exception(bug)
     return future
 
 

@@ -23,7 +23,7 @@ from tilewright.te import Tensor
 
 def _group(channel: Expr, channels: Expr, groups: int) -> Expr:
     """The group of a channel, of which there are `channels` in all."""
-    if groups == 1:
+    if groups == 1 or static(channels) == 0:
         return ZERO
     return sym.floordiv(channel, sym.simplify(sym.floordiv(channels, groups)))
 

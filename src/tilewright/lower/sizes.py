@@ -290,8 +290,8 @@ def _segment_reduce(use: Use, x: Tensor, segments: Tensor, count: Tensor | None)
     return [[item(use, 2, count, 0), *x.shape[1:]]]
 
 
-def _list_boxes(use: Use, kept: Tensor, many: Tensor) -> list[Dims]:
-    return [[count_boxes(many, use.name), sym.const(3)]]
+def _list_boxes(use: Use, kept: Tensor, counts: Tensor) -> list[Dims]:
+    return [[count_boxes(counts, use.name), sym.const(3)]]
 
 
 # ------------------------------------------------------------------------------------ images

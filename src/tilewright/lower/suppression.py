@@ -64,7 +64,7 @@ class _Class:
     scores: BufferView
     scalars: tuple[Expr | None, ...]  # how many stay at most, how much they overlap, least score
     kept: BufferView
-    many: BufferView
+    counts: BufferView
     corners: BufferView
     hidden: BufferView
 
@@ -78,11 +78,11 @@ class _Class:
 
     def select(self, candidates: Expr, visit: Callable[[Expr], Stmt]) -> Stmt:
         """Candidates by rank, until enough stay."""
-        line, limit, room = self.line, self.scalars[0], self.kept.shape[-1]
+        line, limit, capacity = self.line, self.scalars[0], self.kept.shape[-1]
         assert limit is not None
-        clear = loops([room], lambda k: store(self.kept, (*line, k), _ZERO), "k")
-        many = self.many[line]
-        more = [many < te.cast(limit, I64), many < te.cast(room, I64)]
+        clear = loops([capacity], lambda k: store(self.kept, (*line, k), _ZERO), "k")
+        many = self.counts[line]
+        more = [many < te.cast(limit, I64), many < te.cast(capacity, I64)]
 
         def some(number: Expr) -> Stmt:
             rank, first = sym.var("rank"), number * PIECE
@@ -90,14 +90,14 @@ class _Class:
             return when(more, For(rank, first, end, when(more, visit(rank))))
 
         pieces = loops([sym.ceildiv(candidates, PIECE)], some, "some")
-        return seq(clear, store(self.many, line, _ZERO), pieces)
+        return seq(clear, store(self.counts, line, _ZERO), pieces)
 
     def meet(self, box: Expr) -> Stmt:
         """A box against all that stay so far."""
         line, hidden = self.line, (*self.line, ZERO)
         parts = [wide(self.boxes[line[0], box, sym.const(part)]) for part in range(2 * _AXES)]
         own = [sym.var(f"corner{at}", parts[0].dtype) for at in range(2 * _AXES)]
-        many, k = load(self.many, *line), sym.var("k")
+        many, k = load(self.counts, *line), sym.var("k")
 
         def against(k: Expr) -> Stmt:
             other = [self.corners[(*line, sym.const(at), k)] for at in range(2 * _AXES)]
@@ -114,7 +114,7 @@ class _Class:
         stays = seq(
             store(self.kept, (*line, many), te.cast(box, I64)),
             *(store(self.corners, (*line, sym.const(at), many), own[at]) for at in range(len(own))),
-            store(self.many, line, self.many[line] + _ONE),
+            store(self.counts, line, self.counts[line] + _ONE),
         )
         stmt = seq(
             store(self.hidden, hidden, _SHOWN),
@@ -128,7 +128,7 @@ class _Class:
 
 def _suppress_boxes(use: Use, *inputs: Tensor | None) -> tuple[Tensor, ...]:
     if inputs[2] is None:  # without a limit none is asked for
-        shapes = [(use.name, use.shape), (f"{use.name}_many", use.shape[:-1])]
+        shapes = [(use.name, use.shape), (f"{use.name}_counts", use.shape[:-1])]
         return tuple(te.compute(of, lambda *at: _ZERO, name=name) for name, of in shapes)
     given = [at for at, tensor in enumerate(inputs) if tensor is not None]
     tensors = [tensor for tensor in inputs if tensor is not None]
@@ -139,7 +139,7 @@ def _suppress_boxes(use: Use, *inputs: Tensor | None) -> tuple[Tensor, ...]:
     corner = wide(boxes[(ZERO,) * boxes.ndim]).dtype
     rooms = {
         "kept": (kept_shape, I64),
-        "many": (tuple(lines), I64),
+        "counts": (tuple(lines), I64),
         "corners": ((*lines, sym.const(2 * _AXES), kept_shape[-1]), corner),
         "hidden": (own, I32),
     }
@@ -238,7 +238,7 @@ class _Heap:
         return seq(
             store(self.levels, self.first, _ZERO),
             loops([sym.const(INDEX_BITS)], level, "level"),
-            loops([half], lambda at: self.sink(half - at - 1), "parent"),
+            loops([half], lambda at: self.sift_down(half - at - 1), "parent"),
         )
 
     def take(self, into: BufferView) -> Stmt:
@@ -249,10 +249,10 @@ class _Heap:
             store(self.left, self.first, self.left[self.first] - _ONE),
             store(self.keys, self.first, self.keys[last]),
             store(self.box, self.first, self.box[last]),
-            self.sink(ZERO),
+            self.sift_down(ZERO),
         )
 
-    def sink(self, place: Expr) -> Stmt:
+    def sift_down(self, place: Expr) -> Stmt:
         """A box moves down as long as one below it comes first."""
         many = load(self.left, *self.first)
         parent = load(self.place, *self.first)
@@ -289,16 +289,16 @@ class _Heap:
 # ------------------------------------------------------------------------------------ rows
 
 
-def count_boxes(many: Tensor, name: str) -> Expr:
+def count_boxes(counts: Tensor, name: str) -> Expr:
     """How many boxes all classes have."""
-    axes = [te.reduce_axis((0, dim), name=f"c{at}") for at, dim in enumerate(many.shape)]
-    total = te.compute((), lambda: te.sum(many[tuple(axes)], axis=axes), name=f"{name}_count")
+    axes = [te.reduce_axis((0, dim), name=f"c{at}") for at, dim in enumerate(counts.shape)]
+    total = te.compute((), lambda: te.sum(counts[tuple(axes)], axis=axes), name=f"{name}_count")
     return te.cast(total[()], INDEX)
 
 
-def _list_boxes(use: Use, kept: Tensor, many: Tensor) -> Tensor:
+def _list_boxes(use: Use, kept: Tensor, counts: Tensor) -> Tensor:
     if use["side_by_side"]:
-        return _all_rows(use, kept, many)
+        return _all_rows(use, kept, counts)
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
         out, at = outs
@@ -312,27 +312,27 @@ def _list_boxes(use: Use, kept: Tensor, many: Tensor) -> Tensor:
             end = sym.minimum(load(ins[1], *line), kept.shape[-1])
             return For(k, ZERO, end, when([row < out.shape[0]], step))
 
-        return seq(store(at, (ZERO,), _ZERO), loops(many.shape, rows, "line"))
+        return seq(store(at, (ZERO,), _ZERO), loops(counts.shape, rows, "line"))
 
-    return procedure([use.shape, (ONE,)], [kept, many], body, use.name, [I64, I64])[0]
+    return procedure([use.shape, (ONE,)], [kept, counts], body, use.name, [I64, I64])[0]
 
 
-def _all_rows(use: Use, kept: Tensor, many: Tensor) -> Tensor:
+def _all_rows(use: Use, kept: Tensor, counts: Tensor) -> Tensor:
     """Every row looks for its class: in front of it are all boxes of the classes before."""
-    lines = many.shape
+    lines = counts.shape
     flat = product(lines)
     j = te.reduce_axis((0, flat), name="j")
 
     def up_to(at: Expr) -> Expr:
-        own = read_at(many, split_index(j, lines), *range(len(lines)))
+        own = read_at(counts, split_index(j, lines), *range(len(lines)))
         return te.sum(te.select(j <= at, own, _ZERO), axis=j)
 
-    counts = te.compute((flat,), up_to, name=f"{use.name}_counts")
-    which = positions(counts, (use.shape[0],), f"{use.name}_which")
+    ends = te.compute((flat,), up_to, name=f"{use.name}_ends")
+    which = positions(ends, (use.shape[0],), f"{use.name}_which")
 
     def element(row: Expr, part: Expr) -> Expr:
         line = inside(which[row], flat)
-        before = te.if_then_else(line > 0, read_at(counts, (sym.maximum(line - 1, 0),), 0), _ZERO)
+        before = te.if_then_else(line > 0, read_at(ends, (sym.maximum(line - 1, 0),), 0), _ZERO)
         index = split_index(line, lines)
         place = inside(te.cast(row, I64) - before, kept.shape[-1])
         box = read_at(kept, (*index, place), *range(kept.ndim))

@@ -77,12 +77,14 @@ def bound_index(count: int, confidence: float = CONFIDENCE) -> int | None:
 
 def is_no_slower(gains: Sequence[float]) -> bool:
     """Whether a program that was compared several times, each time built anew or at other sizes, is
-    no slower: in the mean by more than these differ, and at none by what two wins make up for."""
-    if not gains or min(gains) < 1.0 / WORTH**2:
+    no slower: in the mean by more than these differ, and at none by what two wins make up for. Of
+    one comparison nobody knows how much they differ: it must be a win."""
+    if len(gains) < 2:
+        return bool(gains) and gains[0] >= WORTH
+    if min(gains) < 1.0 / WORTH**2:
         return False
     logs = [math.log(gain) for gain in gains]
-    error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
-    return fmean(logs) >= error
+    return fmean(logs) >= stdev(logs) / math.sqrt(len(logs))
 
 
 def geometric_mean(values: Sequence[float]) -> float:

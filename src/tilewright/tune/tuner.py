@@ -317,13 +317,18 @@ class Tuner:
 
     def _time_left(self) -> float:
         """Seconds until the final comparison must begin."""
-        share = COMPARED_BUILDS * self.lab.build_s / self.budget.seconds
-        share = min(max(share, FINAL_SHARE), MAX_FINAL_SHARE)
-        return self.budget.seconds * (1.0 - share) - self._seconds
+        return self.budget.seconds - self._final_s - self._seconds
 
-    def _seconds_for(self, share: float) -> float:
-        """Of a share of the budget, what is left of it at all."""
-        return max(0.0, self.budget.seconds * min(share, 1.0 - self._seconds / self.budget.seconds))
+    @property
+    def _final_s(self) -> float:
+        """Seconds that are kept for comparisons of the whole model."""
+        share = COMPARED_BUILDS * self.lab.build_s / self.budget.seconds
+        return self.budget.seconds * min(max(share, FINAL_SHARE), MAX_FINAL_SHARE)
+
+    def _seconds_to_compare(self) -> float:
+        """What is left of the budget; for one comparison there is time even where nothing is."""
+        least = 2 * (self.lab.build_s + LEAST_PAIRS * self._run_s)
+        return max(self.budget.seconds - self._seconds, least)
 
     def _tell(self, stage: str) -> None:
         share = left(self._progress, self._whole_ns)
@@ -524,7 +529,7 @@ class Tuner:
     def _final(self) -> tuple[float, float]:
         """Drop what does not help the whole model; the gain of the rest, and the least it is."""
         self._agree()
-        share = TABLE_SHARE * self._seconds_for(FINAL_SHARE)
+        share = TABLE_SHARE * min(self._final_s, self._seconds_to_compare())
         for _ in range(FINAL_ROUNDS):
             units = self._units()
             if not units:
@@ -536,10 +541,12 @@ class Tuner:
                 break
             self._drop(idle or units)
         self._tell("comparing the compiled model")
-        deadline = self._clock() + self._seconds_for((1.0 - TABLE_SHARE) * FINAL_SHARE)
+        deadline = self._clock() + self._seconds_to_compare()
         units = self._units()
         kept, gain = self._helping(units, deadline)
-        self._drop([unit for unit in units if unit not in kept])
+        gone = [unit for unit in units if unit not in kept]
+        self._forget([unit for unit in gone if self._is_doubtful(unit)])
+        self._reset(gone)
         return gain
 
     def _units(self) -> list[_Unit]:
@@ -558,14 +565,23 @@ class Tuner:
     def _drop(self, units: Sequence[_Unit]) -> None:
         """Some tasks are as rules decide them again, and what was kept of them is forgotten."""
         self._forget(units)
+        self._reset(units)
+
+    def _reset(self, units: Sequence[_Unit]) -> None:
         for state in (each for unit in units for each in unit):
+            self._take_back(state)
             self.lab.adopt(Candidate(state.task.name, ()))
 
     def _forget(self, units: Sequence[_Unit]) -> None:
+        """What was compared and lost, in this run or in one before."""
         for state in (each for unit in units for each in unit):
             self.records.forget(state.task.key)
-            state.chosen = {}
-            state.progress.best_ns = state.progress.baseline_ns
+            self._take_back(state)
+
+    @staticmethod
+    def _take_back(state: _State) -> None:
+        state.chosen = {}
+        state.progress.best_ns = state.progress.baseline_ns
 
     def _is_doubtful(self, unit: _Unit) -> bool:
         """Whether the compiled model may be slower with some choices, among others."""

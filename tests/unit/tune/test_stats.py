@@ -65,8 +65,8 @@ def test_geometric_mean():
 @pytest.mark.parametrize(
     ("gains", "expected"),
     [
-        ([1.0], True),
-        ([0.99], False),
+        ([1.03], True),
+        ([1.0], False),  # nobody knows how much builds differ
         ([1.03, 1.04, 1.02, 1.05], True),
         ([1.06, 0.99, 1.05, 1.03], True),
         ([1.06, 0.95, 1.09, 1.05], False),  # one of them is much slower

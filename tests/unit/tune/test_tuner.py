@@ -232,15 +232,43 @@ def test_what_stretches_on_a_busy_machine_is_taken_off_the_comparison():
 
 def test_a_model_that_takes_long_to_build_has_more_time_for_the_comparison():
     clock, one = Clock(), task()
-    lab, begun = FakeLab([one]), []
-    lab.build_s = 6.0
+    lab, begun, allowed = FakeLab([one]), [], []
+    lab.build_s, whole = 6.0, lab.whole
 
     def tell(snapshot):
         begun.append((snapshot.stage, snapshot.seconds))
 
+    def slow_whole(chosen, pairs, seconds):
+        allowed.append(seconds)
+        clock.now += 2 * lab.build_s
+        return whole(chosen, pairs, seconds)
+
+    lab.whole = slow_whole
     alike = {"clock": clock, "report": tell}
-    Tuner([one], lab, Records.open(None), Budget(minutes=1.0), **alike).run()
+    outcome = Tuner([one], lab, Records.open(None), Budget(minutes=1.0), **alike).run()
     assert max(at for stage, at in begun if stage == "building and checking") <= 60.0 - 3 * 6.0
+    assert allowed[0] >= 2 * lab.build_s
+    assert outcome.winners
+
+
+def test_a_budget_that_is_over_at_once_takes_nothing_from_the_records():
+    clock, one = Clock(), task()
+    lab, records = FakeLab([one]), Records.open(None)
+    records.keep(one.key, Winner({"y": "grid 6 3 4"}, 1.2))
+    check, whole, allowed = lab.check, lab.whole, []
+
+    def slow_check(candidates, seconds):
+        clock.now += 90.0
+        return check(candidates, seconds)
+
+    def told_whole(chosen, pairs, seconds):
+        allowed.append(seconds)
+        return whole(chosen, pairs, seconds)
+
+    lab.check, lab.whole, lab.build_s = slow_check, told_whole, 2.0
+    Tuner([one], lab, records, Budget(minutes=1.0), clock=clock).run()
+    assert allowed[0] > lab.build_s  # there is time for one comparison
+    assert one.key in records.winners([one.key])
 
 
 def test_checks_that_were_all_late_get_more_time():

@@ -257,7 +257,7 @@ class ModelLab:
             self.open()
         question = Whole(self._winners(chosen), self._use_cache, pairs, seconds)
         try:
-            times = self._ask(question, seconds + GRACE_S)
+            times = self._ask(question, seconds + 2 * self.build_s + GRACE_S)
         except Failed:
             return ()
         return () if isinstance(times, str) else list(_paired(times).values())

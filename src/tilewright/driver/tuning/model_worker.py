@@ -67,8 +67,12 @@ class ModelWorker:
                     {name: list(astuple(each)) for name, each in one.items()}
                     for one in opened.measured
                 ]
-                kernels = list(opened.kernels.jobs)
-                return {"target": opened.target.key, "kernels": kernels, "measured": measured}
+                return {
+                    "target": opened.target.key,
+                    "kernels": list(opened.kernels.jobs),
+                    "measured": measured,
+                    "build_s": lab.build_s,
+                }
             case "check":
                 asked = [Candidate.of(task, choices) for task, choices in message["candidates"]]
                 places = {each: str(at) for at, each in enumerate(asked)}

@@ -34,23 +34,23 @@ def _listed_type(call: Call) -> tuple[Type, ...]:
 
 
 def _rows_type(call: Call) -> tuple[Type, ...]:
-    kept, many = call.shape(0), call.shape(1)
-    if len(kept) != 3 or len(many) != 2:
+    kept, counts = call.shape(0), call.shape(1)
+    if len(kept) != 3 or len(counts) != 2:
         raise call.error("TW1304", "list_boxes takes boxes of rank 3 and their numbers")
-    for boxes, number in zip(kept, many, strict=False):
+    for boxes, number in zip(kept, counts, strict=False):
         same_dim(call, boxes, number, "the classes of boxes and of their numbers")
     return (TensorType(I64, (sym.size("selected"), const(3))),)
 
 
-def _rows(call: Call, kept: Array, many: Array) -> Array:
-    rows = [(*at, box) for at in np.ndindex(*many.shape) for box in kept[at][: many[at]]]
+def _rows(call: Call, kept: Array, counts: Array) -> Array:
+    rows = [(*at, box) for at in np.ndindex(*counts.shape) for box in kept[at][: counts[at]]]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
 def _kept_type(call: Call) -> tuple[Type, ...]:
     classes, count = _checked(call)
-    room = count if call["room"] is None else const(call["room"])
-    return TensorType(I64, (*classes, room)), TensorType(I64, classes)
+    capacity = count if call["capacity"] is None else const(call["capacity"])
+    return TensorType(I64, (*classes, capacity)), TensorType(I64, classes)
 
 
 def _corners(boxes: Array, *, center: bool) -> Array:
@@ -105,17 +105,17 @@ def _listed(call: Call, boxes: Array, scores: Array, *rest: Array | None) -> Arr
 
 
 def _kept(call: Call, boxes: Array, scores: Array, *rest: Array | None) -> tuple[Array, Array]:
-    room = scores.shape[2] if call["room"] is None else call["room"]
-    lists = [some[:room] for some in _selected(call, boxes, scores, *rest)]
-    return _padded(scores, lists, room)
+    capacity = scores.shape[2] if call["capacity"] is None else call["capacity"]
+    lists = [some[:capacity] for some in _selected(call, boxes, scores, *rest)]
+    return _padded(scores, lists, capacity)
 
 
-def _padded(scores: Array, lists: list[list[int]], room: int) -> tuple[Array, Array]:
-    kept = np.zeros((len(lists), room), np.int64)
+def _padded(scores: Array, lists: list[list[int]], capacity: int) -> tuple[Array, Array]:
+    kept = np.zeros((len(lists), capacity), np.int64)
     for row, some in zip(kept, lists, strict=True):
         row[: len(some)] = some
-    many = np.array([len(some) for some in lists], np.int64)
-    return kept.reshape(*scores.shape[:2], room), many.reshape(scores.shape[:2])
+    counts = np.array([len(some) for some in lists], np.int64)
+    return kept.reshape(*scores.shape[:2], capacity), counts.reshape(scores.shape[:2])
 
 
 INPUTS = (
@@ -142,7 +142,7 @@ OPS = (
         "list_boxes",
         "Rows of batch, class and box, of so many boxes of each class. With `side_by_side`, code "
         "finds all rows at once.",
-        (Input("kept", INTEGER), Input("many", INTEGER)),
+        (Input("kept", INTEGER), Input("counts", INTEGER)),
         _rows_type,
         _rows,
         OPAQUE,
@@ -150,13 +150,13 @@ OPS = (
     ),
     Op(
         "suppress_boxes",
-        "The boxes that `non_max_suppression` lists, by batch and class, with room for all or for "
-        "so many; then zeros. And how many they are. With `runs`, code sorts the boxes of all "
-        "classes side by side, so many runs at a time.",
+        "The boxes that `non_max_suppression` lists, by batch and class, with `capacity` for all "
+        "or for so many; then zeros. And how many they are. With `runs`, code sorts the boxes of "
+        "all classes side by side, so many runs at a time.",
         INPUTS,
         _kept_type,
         _kept,
         OPAQUE,
-        (CENTER, Attr("room", int, None), Attr("runs", tuple, ())),
+        (CENTER, Attr("capacity", int, None), Attr("runs", tuple, ())),
     ),
 )

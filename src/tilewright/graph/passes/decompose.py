@@ -42,12 +42,13 @@ def pieces_of(node: Node, scope: Scope) -> list[Node] | None:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether operands have a known rank and the one output is not rounded to few bits."""
+    """Whether operands have a known rank, and the one output is no float that rounds to few bits on
+    its way."""
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
     if len(node.outputs) != 1 or any(shape_of(value) is None for value in values):
         return False
-    of = node.output.tensor.dtype
-    return not of.is_float or of.bits >= 32
+    floats = [value.tensor.dtype for value in values if value.tensor.dtype.is_float]
+    return not node.output.tensor.dtype.is_float or all(of.bits >= 32 for of in floats)
 
 
 def _x(node: Node) -> Value:
@@ -181,13 +182,13 @@ def _attention(node: Node, steps: Steps) -> list[Node] | None:
 def _suppression(node: Node, steps: Steps) -> list[Node] | None:
     """What stays of each class, once, in memory of known size; then how many there are, as rows."""
     given = (*node.inputs, *[None] * (5 - len(node.inputs)))
-    scores, limit, room = given[1], steps.scope.constant(given[2]), None
+    scores, limit, capacity = given[1], steps.scope.constant(given[2]), None
     assert scores is not None
     count = (shape_of(scores) or ())[2]
     if limit is not None and isinstance(count, Const):
-        room = min(max(int(limit.ravel()[0]), 0), int(count.value))
-    how = {"center": node.get("center", False), "room": room}
-    boxes = make_node("suppress_boxes", given, how, node.loc, hints=("kept", "many"))
+        capacity = min(max(int(limit.ravel()[0]), 0), int(count.value))
+    how = {"center": node.get("center", False), "capacity": capacity}
+    boxes = make_node("suppress_boxes", given, how, node.loc, hints=("kept", "counts"))
     rows = replace(node, op="list_boxes", inputs=boxes.outputs, attributes=attributes())
     return [boxes, rows]
 

@@ -18,7 +18,14 @@ from tilewright.base.multiprocessor import BULK_ROW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.base.tiles import tile_product
-from tilewright.graph.costs import LEAST_SPEEDUP, Candidate, candidate_of, costs_of, note_choice
+from tilewright.graph.costs import (
+    ESTIMATED,
+    LEAST_SPEEDUP,
+    Candidate,
+    candidate_of,
+    costs_of,
+    note_choice,
+)
 from tilewright.graph.im2col import (
     constant_weights,
     fills_tiles,
@@ -57,8 +64,8 @@ def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
     weights = constant_weights(node, scope)
     if x is None or weights is None or any(zeros):
         return None
-    is_open = not fills_tiles(weights)  # of narrow ones only what they cost tells
-    if is_open and _is_gpu(ctx.target):
+    is_narrow = not fills_tiles(weights)  # of narrow ones only what they cost tells
+    if is_narrow and _is_gpu(ctx.target):
         return None
     forms = _forms(node, weights, ctx.target)
 
@@ -72,15 +79,15 @@ def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
 
     chosen = forms[0]
     costs = costs_of(ctx)
-    if costs is not None and len(forms) > 1 and (is_open or costs.has_times):
+    if costs is not None and len(forms) > 1 and (is_narrow or costs.has_times):
         scratch = replace(scope, constants=dict(scope.constants))
         nodes = {form: [node] if form == DIRECT else made(form, scratch) for form in forms}
         weighed = [_candidate(form, each, node) for form, each in nodes.items() if each]
-        prices = costs.prices(weighed) if is_open else costs.measured(weighed)
+        prices = costs.prices(weighed) if is_narrow else costs.measured(weighed)
         if prices is not None:
-            first, *others = prices
-            best = min(others, key=lambda price: price.ns)
-            chosen = best.name if best.ns * LEAST_SPEEDUP < first.ns else first.name
+            first, best = prices[0], min(prices, key=lambda price: price.ns)
+            margin = LEAST_SPEEDUP if best.source == ESTIMATED else 1.0
+            chosen = best.name if best.ns * margin < first.ns else first.name
         note_choice(ctx, "im2col_convolutions", node, "convolution", chosen, prices or ())
     return None if chosen == DIRECT else made(chosen, scope)
 

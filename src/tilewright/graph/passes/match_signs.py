@@ -60,12 +60,22 @@ def instructions_of(node: Node, scope: Scope, target: Target) -> Multiplies:
     """What a product is made of: tiles are not for one that leaves most of them empty."""
     if is_depthwise(node):
         return lambda target, a, b: tap_dot_of(target, a, b) is not None
-    weights = scope.constant(node.inputs[1])
-    if target.kind != CPU or weights is None or weights.ndim < 2:
-        return multiplies
-    if fills_tiles(weights if node.op == "conv_integer" else np.moveaxis(weights, -1, 0)):
+    a = node.inputs[0]
+    assert a is not None
+    # All that read the same bytes read them with one sign, which tiles take either of.
+    readers = (node, *scope.users.get(a, ()))
+    alike = [user for user in readers if user.op in PRODUCTS and not is_depthwise(user)]
+    if target.kind != CPU or all(fills_tiles_of(user, scope) for user in alike):
         return multiplies
     return lambda target, a, b: bool(dots_of(target, a, b, "i32"))
+
+
+def fills_tiles_of(node: Node, scope: Scope) -> bool:
+    """Whether a product has as many columns as tiles, as far as is known."""
+    weights = scope.constant(node.inputs[1])
+    if weights is None or weights.ndim < 2:
+        return True
+    return fills_tiles(weights if node.op == "conv_integer" else np.moveaxis(weights, -1, 0))
 
 
 def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
@@ -75,10 +85,7 @@ def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
     a, b = node.inputs[:2]
     if a is None or b is None or a.tensor.dtype not in OTHER or b.tensor.dtype not in OTHER:
         return None
-    test = instructions_of(node, scope, target)
-    found = flips(target, a.tensor.dtype, left_of_weights(node, scope), test)
-    if found is None or found[1]:
-        found = flips(target, a.tensor.dtype, b.tensor.dtype, test)
+    found = flips_of(node, a, b, scope, target)
     if found is None or not any(found):
         return None
     inputs = [*node.inputs, *[None] * (4 - len(node.inputs))]
@@ -95,6 +102,17 @@ def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
         inputs.pop()
     steps.add(node.op, *inputs, **dict(node.attributes))
     return steps.done()
+
+
+def flips_of(
+    node: Node, a: Value, b: Value, scope: Scope, target: Target
+) -> tuple[bool, bool] | None:
+    """Which operands of a product must be flipped; None if that is no help."""
+    test = instructions_of(node, scope, target)
+    found = flips(target, a.tensor.dtype, left_of_weights(node, scope), test)
+    if found is None or found[1]:
+        found = flips(target, a.tensor.dtype, b.tensor.dtype, test)
+    return found
 
 
 def left_of_weights(node: Node, scope: Scope) -> DType:
@@ -135,11 +153,7 @@ def dequantize(node: Node, scope: Scope, *, target: Target) -> Replacement:
     if q is None or q.tensor.dtype not in OTHER:
         return None
     other = OTHER[q.tensor.dtype]
-    is_product = scope.is_used_by(q, *PRODUCTS)
-    wanted = multiplies(target, other.name, "i8") and not multiplies(
-        target, q.tensor.dtype.name, "i8"
-    )
-    if not is_product or not wanted:
+    if not any(is_flipped(q, user, scope, target) for user in scope.users.get(q, ())):
         return None
     steps = Flipped(node, scope)
     moved = steps.quantized(q)
@@ -148,6 +162,17 @@ def dequantize(node: Node, scope: Scope, *, target: Target) -> Replacement:
     zero = node.inputs[2] if len(node.inputs) > 2 else None
     steps.add("dequantize", moved, node.inputs[1], steps.zero(zero, other), **dict(node.attributes))
     return steps.done()
+
+
+def is_flipped(q: Value, node: Node, scope: Scope, target: Target) -> bool:
+    """Whether a node is a product that reads bytes the other way round."""
+    if node.op not in PRODUCTS or node.inputs[0] is not q:
+        return False
+    b = node.inputs[1]
+    if b is None or b.tensor.dtype not in OTHER:
+        return False
+    found = flips_of(node, q, b, scope, target)
+    return found is not None and found[0]
 
 
 def states(node: Node, scope: Scope, *, target: Target) -> Replacement:

@@ -5,10 +5,9 @@
 
 Operands have k contiguous, those of 16-bit numbers also A m and B n, in rows of whole 16 bytes. An
 operand that lies otherwise is stored so first, a weight when compiling, where the products are
-worth it. Tiles are `64 * groups`
-by `block_n`; `slots` of them are in flight. Neighbouring blocks share columns of `span` tiles, so
-that B stays in L2; as many blocks as there are multiprocessors stay for all tiles, and fetch the
-next one while they store the last.
+worth it. Tiles are `64 * groups` by `block_n`; `slots` of them are in flight. Neighbouring blocks
+share columns of `span` tiles, so that B stays in L2; as many blocks as there are multiprocessors
+stay for all tiles, and fetch the next one while they store the last.
 
 Sizes that no tile divides are padded: copies fill up with zeros, and the epilogue leaves out what
 is not there. Where tiles are too few, `split_k` parts of the sum are computed apart.

@@ -3,6 +3,8 @@ is written there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.sym import Context, Expr
@@ -28,31 +30,33 @@ def in_branch(ctx: Context, stmt: If, *, taken: bool) -> Context:
     body = stmt.then if taken else stmt.otherwise
     assert body is not None
     cond = stmt.cond if taken else sym.logical_not(stmt.cond)
-    for fact in sym.conjuncts(cond):
-        if lasts(fact, body):
-            ctx = ctx.assume(fact)
+    for fact in lasting(sym.conjuncts(cond), body):
+        ctx = ctx.assume(fact)
     return ctx
 
 
 def in_loop(ctx: Context, loop: For) -> Context:
-    start, stop = lasts(loop.start, loop.body), lasts(loop.stop, loop.body)
-    if start and stop:
+    kept = lasting((loop.start, loop.stop), loop.body)
+    if loop.start in kept and loop.stop in kept:
         return ctx.bind(loop.var, loop.start, loop.stop)
-    if start:
+    if loop.start in kept:
         ctx = ctx.assume(sym.le(loop.start, loop.var))
-    return ctx.assume(sym.lt(loop.var, loop.stop)) if stop else ctx
+    return ctx.assume(sym.lt(loop.var, loop.stop)) if loop.stop in kept else ctx
 
 
 def in_let(ctx: Context, stmt: Let) -> Context:
-    if stmt.var.dtype is not INDEX or not lasts(stmt.value, stmt.body):
+    if stmt.var.dtype is not INDEX or not lasting((stmt.value,), stmt.body):
         return ctx
     return ctx.assume(sym.eq(stmt.var, stmt.value))
 
 
-def lasts(expr: Expr, body: Stmt) -> bool:
-    """Whether an expression keeps its value while a statement runs."""
-    read = {load.buffer for load in loads(expr)}
-    return not read or not any(buffer in read for stmt in walk(body) for buffer in _written(stmt))
+def lasting(exprs: Iterable[Expr], body: Stmt) -> list[Expr]:
+    """Those of some expressions that keep their value while a statement runs."""
+    read = {expr: {load.buffer for load in loads(expr)} for expr in exprs}
+    if not any(read.values()):
+        return list(read)
+    written = {buffer for stmt in walk(body) for buffer in _written(stmt)}
+    return [expr for expr, buffers in read.items() if not buffers & written]
 
 
 def _written(stmt: Stmt) -> list[Buffer]:

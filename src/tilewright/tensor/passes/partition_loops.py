@@ -62,7 +62,7 @@ from tilewright.tensor.ir import (
     Stmt,
     Store,
 )
-from tilewright.tensor.passes.facts import lasts
+from tilewright.tensor.passes.facts import lasting
 from tilewright.tensor.passes.rewriter import (
     Rewriter,
     join,
@@ -180,10 +180,10 @@ class _Partition(Rewriter):
         """The conditions to settle at this loop, each with the loops inside around it."""
         found = []
         for cond, inner in _conditions_below(loop):
-            deeper = any(self._is_better_at(cond, loop, inner, at) for at in range(len(inner)))
-            if not deeper and lasts(cond, loop.body):
+            if not any(self._is_better_at(cond, loop, inner, at) for at in range(len(inner))):
                 found.append((cond, inner))
-        return found
+        kept = set(lasting((cond for cond, _ in found), loop.body))
+        return [(cond, inner) for cond, inner in found if cond in kept]
 
     def _is_better_at(self, cond: Expr, loop: For, inner: list[For], at: int) -> bool:
         """Whether a loop further in will settle the condition for all but a few iterations."""
@@ -241,6 +241,8 @@ class _Partition(Rewriter):
 
     def _parts(self, loop: For) -> list[For]:
         """Prologue, steady part and epilogue, as far as there are any; or the loop itself."""
+        if len(lasting({loop.start, loop.stop}, loop.body)) < len({loop.start, loop.stop}):
+            return [loop]
         bounds: list[_Bound] = []
         around: dict[Expr, list[For]] = {}
         for cond, inner in self._conditions(loop):

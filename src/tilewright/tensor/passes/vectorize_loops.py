@@ -59,6 +59,7 @@ from tilewright.tensor.ir import (
     Store,
     seq,
 )
+from tilewright.tensor.passes.facts import lasting
 from tilewright.tensor.passes.sure_stores import Interval, StoreFinder, Stores, copied, intervals
 from tilewright.tensor.visit import fresh_copy, loads, rewrite, walk
 
@@ -196,6 +197,8 @@ class _Lanes:
         if not cond.dtype.is_vector:
             otherwise = None if stmt.otherwise is None else self.stmt(stmt.otherwise)
             return If(cond, self.stmt(stmt.then), otherwise, stmt.loc)
+        if not lasting((stmt.cond,), stmt):
+            raise _NoVectorForm  # masks are computed where they are used: behind stores, too
         if stmt.otherwise is None:
             # What all lanes agree on stays a branch.
             agreed: list[Expr] = []

@@ -236,33 +236,33 @@ def _suppression(e: Emitter, node: Node) -> str:
 
 def _suppress_boxes(e: Emitter, node: Node) -> list[str]:
     """Rows of all classes, scattered: how many of a class came before tells the place of each."""
-    kept, many = (value.tensor.shape for value in node.outputs)
+    kept, classes = (value.tensor.shape for value in node.outputs)
     rows = _suppression(e, node)
     at = e.emit("Slice", rows, e.ints(0), e.ints(2), e.ints(1))
     box = e.emit("Squeeze", e.emit("Slice", rows, e.ints(2), e.ints(3), e.ints(1)), e.ints(1))
     one, total = e.ints(1), e.emit("Shape", box)
     counts = e.emit(
         "ScatterND",
-        e.emit("Expand", e.ints(0), e.items(many)),
+        e.emit("Expand", e.ints(0), e.items(classes)),
         at,
         e.emit("Expand", one, total),
         reduction="add",
     )
     flat = e.emit("Reshape", counts, e.ints(-1))
     before = e.emit("CumSum", flat, e.scalar(0, I64), exclusive=1)
-    first = e.emit("GatherND", e.emit("Reshape", before, e.items(many), allowzero=1), at)
+    first = e.emit("GatherND", e.emit("Reshape", before, e.items(classes), allowzero=1), at)
     each = e.emit("CumSum", e.emit("Expand", one, total), e.scalar(0, I64), exclusive=1)
     place = e.emit("Unsqueeze", e.emit("Sub", each, first), e.ints(1))
-    room = e.emit("Expand", e.ints(0), e.items(kept))
-    return [e.emit("ScatterND", room, e.emit("Concat", at, place, axis=1), box), counts]
+    zeros = e.emit("Expand", e.ints(0), e.items(kept))
+    return [e.emit("ScatterND", zeros, e.emit("Concat", at, place, axis=1), box), counts]
 
 
 def _list_boxes(e: Emitter, node: Node) -> str:
     """The places of boxes that stay, their numbers in the last column."""
-    kept, many = e.inputs(node)
+    kept, counts = e.inputs(node)
     ones = e.emit("Expand", e.ints(1), e.emit("Shape", kept))
     place = e.emit("CumSum", ones, e.scalar(-1, I64), exclusive=1)
-    stays = e.emit("Less", place, e.emit("Unsqueeze", many, e.ints(-1)))
+    stays = e.emit("Less", place, e.emit("Unsqueeze", counts, e.ints(-1)))
     at = e.emit("Transpose", e.emit("NonZero", stays), perm=[1, 0])
     box = e.emit("Unsqueeze", e.emit("GatherND", kept, at), e.ints(1))
     classes = e.emit("Slice", at, e.ints(0), e.ints(2), e.ints(1))
