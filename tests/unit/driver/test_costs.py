@@ -216,11 +216,23 @@ def test_weights_from_memory_take_their_time():
     assert prices[0].ns <= prices[1].ns
 
 
-def test_a_kernel_that_no_rule_prices_has_no_estimate():
+def square(op):
     b = Builder()
     x = b.param("x", TensorType(F32, (const(4), const(4))))
-    graph = b.module(b.add("det", x)).main
-    assert table().prices((Candidate("det", alone(graph.nodes[0])),)) is None
+    return Candidate(op, alone(b.module(b.add(op, x)).main.nodes[0]))
+
+
+def test_work_in_order_has_the_price_of_its_rule():
+    candidate = square("det")
+    made = schedule(lower_graph(candidate.kernel, "kernel"), SERVER, threads=2)
+    assert "sequence" in [each.rule for each in made.decisions]
+    (price,) = table(use_cache=False).prices((candidate,))
+    assert price.ns == pytest.approx(sum(each.predicted_ns for each in made.decisions))
+
+
+def test_a_kernel_that_no_rule_prices_has_no_estimate(monkeypatch):
+    monkeypatch.setattr("tilewright.rules.estimate.RULES", {})
+    assert table(use_cache=False).prices((square("reduce_sum"),)) is None
 
 
 def built(module):

@@ -1,7 +1,10 @@
 """Processes that compile: started before there are jobs, and one for each thread."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from tilewright.base.errors import CompilerBug
 from tilewright.driver import workers
 from tilewright.driver.workers import (
     FEW_JOBS,
@@ -83,6 +86,17 @@ def test_few_jobs_start_no_workers_and_are_done_by_those_who_run(monkeypatch, ar
     assert here == list(range(count))
     assert Worker.made > 0
     workers.workers().stop()
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_fails_in_this_process_is_named_as_in_a_worker(monkeypatch):
+    def fail(job, use_cache):
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(workers, "_compile_here", fail)
+    job = SimpleNamespace(label="softmax")
+    with pytest.raises(CompilerBug, match=r"TW6001.*softmax failed: RuntimeError: no such"):
+        compile_all([job], lambda kernel: None)
 
 
 def test_a_worker_forks_others_that_outlive_it():
