@@ -18,8 +18,9 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -92,14 +93,15 @@ class Child:
         self.stop()
         self.started += 1
         self._is_ready = False
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=self._environment,
-            start_new_session=True,  # Ctrl-C is for the one who asks
-        )
+        with uninterrupted():
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C is for the one who asks
+            )
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
@@ -151,6 +153,22 @@ class Child:
         process, self._process = self._process, None
         if process is not None:
             end_process(process)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits: a process that starts would be nobody's to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

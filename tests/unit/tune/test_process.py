@@ -121,6 +121,22 @@ def test_a_child_that_hangs_ends_with_a_parent_that_is_killed(tmp_path):
     assert not is_alive(pid)
 
 
+def test_an_interruption_waits_until_a_child_can_be_ended(monkeypatch):
+    child = Child([sys.executable, "-c", "import time; time.sleep(60)"], Limits())
+    start = subprocess.Popen
+
+    def interrupted(*given, **more):
+        made = start(*given, **more)
+        signal.raise_signal(signal.SIGINT)
+        return made
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        child.start()
+    assert child.is_running
+    child.stop()
+
+
 PARENT = """
 import sys
 from tilewright.tune.process import Child, Limits

@@ -79,8 +79,12 @@ class Checkers:
         self._all = [Child(command, limits, server_environment()) for _ in range(count)]
         self._idle: SimpleQueue[Child] = SimpleQueue()
         for child in self._all:
-            child.start()  # they load the compiler meanwhile
             self._idle.put(child)
+
+    def start(self) -> None:
+        """Have all processes load the compiler meanwhile."""
+        for child in self._all:
+            child.start()
 
     def wait(self) -> None:
         """Until all processes have loaded the compiler: candidates have little time to answer."""

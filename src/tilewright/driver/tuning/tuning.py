@@ -207,6 +207,7 @@ def local_laboratory(
     checkers = Checkers(limits, command=settings.command)
     runner = model_process(memory_bytes=0 if on_gpu else MODEL_MEMORY_BYTES)
     try:
+        checkers.start()  # not before somebody ends them, whatever interrupts
         defaults = {
             name: known
             for name, job in (jobs.items() if settings.use_cache else ())
