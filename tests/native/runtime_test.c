@@ -566,6 +566,66 @@ static void test_foreign_parts_run_by_callbacks(void) {
   tw_model_free(above);
 }
 
+/* Counts products below the least normal number that are kept, on every thread of a region. */
+static int32_t count_subnormals(void *env, int64_t begin, int64_t end) {
+  _Atomic int64_t *kept = env;
+  for (int64_t i = begin; i < end; ++i) {
+    volatile float small = 1e-30f, product = small * 1e-10f;
+    atomic_fetch_add(kept, product != 0);
+  }
+  return TW_OK;
+}
+
+static int64_t kept_subnormals(void) {
+  _Atomic int64_t kept = 0;
+  tw_parallel_for(count_subnormals, &kept, SIZE, 4);
+  return kept;
+}
+
+static int64_t kept_inside, kept_by_callback;
+
+static int32_t run_underflow(void *context, int32_t number, const DLTensor *const *inputs,
+                             int32_t n, const int64_t *sizes, int64_t *told) {
+  (void)context, (void)number, (void)inputs, (void)n, (void)sizes;
+  kept_by_callback = kept_subnormals();
+  *told = 1;
+  return TW_OK;
+}
+
+static int32_t fetch_nothing(void *context, int32_t number, const DLTensor *const *outputs,
+                             int32_t n) {
+  (void)context, (void)number, (void)outputs, (void)n;
+  return TW_OK;
+}
+
+static int32_t underflow_main(tw_call *call, const DLTensor *const *inputs, int32_t n_inputs) {
+  int32_t code = part_main(call, inputs, n_inputs);
+  kept_inside = kept_subnormals();
+  return code;
+}
+
+static void test_a_model_flushes_subnormals_and_its_caller_keeps_them(void) {
+#if defined(__x86_64__)
+  const int64_t kept_of_a_model = 0;
+#else
+  const int64_t kept_of_a_model = SIZE;
+#endif
+  static void *underflow;
+  const tw_entry entry = {&model_signature, underflow_main, constants, &underflow, 1, NULL};
+  tw_foreign mine = {run_underflow, fetch_nothing, NULL};
+  float x = 1, y = 0;
+  int64_t one[1] = {1};
+  DLTensor tx = {&x, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, one, NULL, 0}, ty = tx;
+  ty.data = &y;
+  const DLTensor *args[2] = {&tx, &ty};
+  EXPECT(kept_subnormals() == SIZE);
+  EXPECT(tw_set_foreign(&entry, &mine) == TW_OK);
+  EXPECT(tw_run_model(&entry, args, 2) == TW_OK);
+  EXPECT(kept_inside == kept_of_a_model && kept_by_callback == SIZE);
+  EXPECT(kept_subnormals() == SIZE);
+  tw_model_free(underflow);
+}
+
 static void test_a_runtime_tells_its_version(void) {
   EXPECT(tw_this_runtime.version == TW_RUNTIME_VERSION);
   EXPECT(tw_this_runtime.size_bytes == (int32_t)sizeof tw_this_runtime);
@@ -605,6 +665,7 @@ static const struct {
     TEST(test_a_model_is_called_from_many_threads),
     TEST(test_a_models_outputs_are_checked),
     TEST(test_foreign_parts_run_by_callbacks),
+    TEST(test_a_model_flushes_subnormals_and_its_caller_keeps_them),
     TEST(test_a_runtime_tells_its_version),
 };
 

@@ -86,6 +86,14 @@ def test_empty_tensors_have_answers(module):
     assert (y.shape, z.shape) == ((0, 4), (0, 8))
 
 
+def test_a_call_leaves_the_callers_subnormal_numbers_alone():
+    text = "graph @main(%x: f32[64], %w: f32[64]) { %y = mul(%x, %w) return %y }"
+    small, least = np.full(64, 1e-30, np.float32), np.float32(2**-126)
+    (product,) = tw.compile(tw.graph.parse(text), threads=2)(small, small[::-1] * 1e20)
+    assert np.all(np.abs(np.asarray(product) - small * (small * 1e20)) < least)
+    assert np.all(small * np.float32(1e-10) > 0)  # the thread that called rounds as before
+
+
 def test_options_are_checked(model):
     for options, code in (
         ({"target": "wasm32"}, "TW6002"),

@@ -42,7 +42,9 @@ int32_t tw_call_foreign(tw_call *call, int32_t part, const tw_signature *signatu
   const DLTensor **inputs = tensors_of(signature, data, dims);
   if (!inputs) return tw_last_code();
   tw_error(TW_OK, "");
+  tw_set_float_mode(call->float_mode); /* the callback is the caller's code */
   int32_t code = foreign->run(foreign->context, part, inputs, signature->n_params, sizes, told);
+  tw_flush_subnormals();
   tw_workspace_free(inputs);
   return code == TW_OK ? TW_OK : failed(signature, code);
 }
@@ -53,7 +55,9 @@ int32_t tw_call_fetch(tw_call *call, int32_t part, const tw_signature *signature
   const DLTensor **outputs = tensors_of(signature, data, dims);
   if (!outputs) return tw_last_code();
   tw_error(TW_OK, "");
+  tw_set_float_mode(call->float_mode);
   int32_t code = foreign->fetch(foreign->context, part, outputs, signature->n_params);
+  tw_flush_subnormals();
   tw_workspace_free(outputs);
   return code == TW_OK ? TW_OK : failed(signature, code);
 }

@@ -78,10 +78,12 @@ tw_call *tw_call_begin(tw_model *model) {
   call->constants = model->constants;
   call->foreign = foreign;
   call->next = NULL;
+  call->float_mode = tw_flush_subnormals();
   return call;
 }
 
 void tw_call_end(tw_model *model, tw_call *call) {
+  tw_set_float_mode(call->float_mode);
   for (int32_t i = 0; i < call->n_late; ++i) tw_workspace_free(call->late[i]);
   call->n_late = 0;
   lock(model);

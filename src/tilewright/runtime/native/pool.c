@@ -64,6 +64,7 @@ typedef struct {
   void *env;
   int64_t grain;
   int32_t threads;
+  uint32_t float_mode; /* the caller's */
   bool backward;
   /* The first error, written by whoever moves `code` away from 0. */
   _Atomic int32_t code;
@@ -182,6 +183,7 @@ static bool help_someone(int32_t worker) {
   for (int i = 0; i < MAX_REGIONS; ++i) {
     region *r = &pool.regions[i];
     if (!try_join(r)) continue;
+    tw_set_float_mode(r->float_mode);
     int64_t begin = tw_profile_begin_share();
     take_part(r, 1 + worker % (r->threads - 1));
     tw_profile_end("", begin, 0, 0); /* before the caller goes on, and maybe stops the profiler */
@@ -361,6 +363,7 @@ static int32_t run(tw_task task, void *env, int64_t count, int32_t threads, bool
   r->task = task;
   r->env = env;
   r->threads = threads;
+  r->float_mode = tw_float_mode();
   r->grain = count / threads / GRAINS > 1 ? count / threads / GRAINS : 1;
   atomic_store_explicit(&r->code, TW_OK, memory_order_relaxed);
   r->backward = backward;

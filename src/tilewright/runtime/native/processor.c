@@ -1,4 +1,5 @@
-/* What the operating system must be asked before some instructions may run. */
+/* What the operating system must be asked before some instructions may run, and modes of rounding.
+ */
 #define _GNU_SOURCE
 #include "tilewright.h"
 
@@ -21,4 +22,25 @@ int32_t tw_request_tiles(void) {
 int32_t tw_request_tiles(void) {
   return tw_error(TW_ERROR_CHECK, "this machine has no AMX tile registers");
 }
+#endif
+
+#if defined(__x86_64__)
+enum { FLUSH_TO_ZERO = 1 << 15 };
+
+uint32_t tw_float_mode(void) { return __builtin_ia32_stmxcsr(); }
+
+void tw_set_float_mode(uint32_t mode) {
+  if (mode != tw_float_mode())
+    __builtin_ia32_ldmxcsr(mode); /* writing waits for what is in flight */
+}
+
+uint32_t tw_flush_subnormals(void) {
+  uint32_t before = tw_float_mode();
+  tw_set_float_mode(before | FLUSH_TO_ZERO);
+  return before;
+}
+#else
+uint32_t tw_float_mode(void) { return 0; }
+void tw_set_float_mode(uint32_t mode) { (void)mode; }
+uint32_t tw_flush_subnormals(void) { return 0; }
 #endif

@@ -182,6 +182,7 @@ struct tw_call {
   int64_t plan_count;
   void **late; /* memory taken by tw_call_late */
   int32_t n_late, late_capacity;
+  uint32_t float_mode; /* the caller's, restored when the call ends */
   tw_call *next;
 };
 
@@ -399,6 +400,13 @@ TW_API void tw_cuda_leave(void);
 
 /* Ask the operating system for AMX tile registers, once per process. */
 TW_API int32_t tw_request_tiles(void);
+
+/* How this thread rounds. x86 processors take over a hundred cycles for every result below the
+ * least normal number; while they are flushed it is 0 instead. Operands are read as they are.
+ * Elsewhere such results cost nothing and are kept. */
+TW_API uint32_t tw_float_mode(void);
+TW_API void tw_set_float_mode(uint32_t mode);
+TW_API uint32_t tw_flush_subnormals(void); /* returns the mode before */
 
 #ifdef __cplusplus
 }
