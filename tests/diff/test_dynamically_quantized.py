@@ -146,7 +146,7 @@ def test_ranges_of_zeros_and_beyond_numbers(kind, factor):
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, 1e-45])
-@pytest.mark.parametrize("rest", [1.0, 1e-42, 1e37])
+@pytest.mark.parametrize("rest", [1.0, 1e-34, 1e37])  # x86 flushes the scale of less
 def test_one_number_makes_a_range(number, rest):
     made = model(
         "g (float[3, 70] x) => (uint8[3, 70] q, float s, uint8 z) {\n"

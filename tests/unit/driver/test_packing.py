@@ -90,3 +90,14 @@ def test_constants_that_are_views_are_read_in_order():
     made = packing.Packing({"w": w}, {}, {}, Target.host()).finish(["w"])
     np.testing.assert_array_equal(made["w"], w)
     assert made["w"].flags["C_CONTIGUOUS"]
+
+
+def test_packed_weights_have_no_subnormal_numbers(weighted):
+    model = weighted(TEXT, 96, 64)
+    (weights,) = model.graph.initializer
+    tiny = np.full((96, 64), 1e-40, np.float32)
+    tiny[3, 5], tiny[95] = 2.0**-126, 0.5
+    weights.raw_data = tiny.tobytes()
+    program = tw.compile(model).inside.program
+    (packed,) = (np.asarray(w) for name, w in program.module.constants.items() if "#" in name)
+    assert set(np.unique(packed)) == {0.0, np.float32(2.0**-126), 0.5}
