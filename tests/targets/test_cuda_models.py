@@ -1079,6 +1079,16 @@ def test_launches_that_wait_for_memory_start_early():
     assert all(launch.starts_early for launch in recorded.launches if not launch.flops)
 
 
+def test_both_products_of_attention_compute():
+    """Whichever moves more: blocks of neither may lie where those before it left room."""
+    plain = tw.compile(attention(96), target="cuda -arch=sm_90a", cache=False)
+    on_host(plain)(*inputs_of(plain))
+    (recorded,) = plain._kept.values()
+    computing = [launch for launch in recorded.launches if launch.flops]
+    assert len(computing) == 2 < len(recorded.launches)
+    assert not any(launch.starts_early for launch in computing)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", MODELS)

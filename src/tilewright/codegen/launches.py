@@ -36,6 +36,7 @@ class Kernel:
     written: tuple[Buffer, ...] = ()  # those of its buffers that it writes
     can_start_early: bool = False  # whether it waits by itself for those before it to end
     is_together: bool = False  # all blocks have to be there at once, for they wait for each other
+    multiplies: bool = False  # whether it adds up products, and so does a node's arithmetic
 
 
 @dataclass(frozen=True)

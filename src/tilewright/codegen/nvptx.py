@@ -194,6 +194,21 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
         changed,
         waits,
         meets or shares,
+        warps or fences or _adds_products(loop),
+    )
+
+
+def _adds_products(loop: For) -> bool:
+    """Whether some number grows by products, one after the other."""
+    return any(
+        isinstance(stmt, ir.Store)
+        and isinstance(stmt.value, sym.Add)
+        and any(isinstance(part, sym.Mul) for part in (stmt.value.a, stmt.value.b))
+        and any(
+            isinstance(part, ir.Load) and part.buffer is stmt.buffer
+            for part in (stmt.value.a, stmt.value.b)
+        )
+        for stmt in walk(loop)
     )
 
 

@@ -98,15 +98,17 @@ class Owner(Protocol):
 
 
 def with_work(launches: Sequence[Started], flops: int) -> list[Started]:
-    """The launches of a node, told who does its arithmetic and who may start early: the kernel that
-    moves most computes, others prepare what it reads or add up what it leaves."""
+    """The launches of a node, told who does its arithmetic and who may start early: those that add
+    up products compute, or else the one that moves most; others prepare what they read or add up
+    what they leave."""
     if not launches:
         return []
     heaviest = max(launches, key=lambda launch: launch.moved_bytes).kernel
-    own = flops // sum(launch.kernel is heaviest for launch in launches)
+    compute = {id(each.kernel) for each in launches if each.kernel.multiplies} or {id(heaviest)}
+    own = flops // sum(id(launch.kernel) in compute for launch in launches)
     done = []
     for launch in launches:
-        work = own if launch.kernel is heaviest else 0
+        work = own if id(launch.kernel) in compute else 0
         # Blocks with bulk copies are one for each multiprocessor, whenever they start.
         suits = bool(launch.kernel.maps) or work <= EARLY_FLOPS_PER_BYTE * launch.moved_bytes
         early = launch.kernel.can_start_early and suits and not launch.kernel.is_together
