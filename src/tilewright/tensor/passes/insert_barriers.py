@@ -13,7 +13,9 @@ two under the same condition.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL
@@ -91,6 +93,7 @@ class _Touch:
     ranges: tuple[Range, ...]
     is_write: bool
     stmt: Stmt
+    only: Mapping[Var, int]  # the one thread, by its numbers, that conditions around it leave
 
     def at(self, variable: Var, value: Expr) -> _Touch:
         """The same access seen when the variable has another value."""
@@ -101,7 +104,7 @@ class _Touch:
             Range(sym.substitute(r.start, moved), sym.substitute(r.extent, moved))
             for r in self.ranges
         ]
-        return _Touch(self.buffer, tuple(ranges), self.is_write, self.stmt)
+        return replace(self, ranges=tuple(ranges))
 
 
 class _Sync:
@@ -225,24 +228,36 @@ class _Sync:
 
     # ------------------------------------------------------------------ accesses
 
-    def touches(self, root: Stmt) -> list[_Touch]:
-        """The accesses of shared memory at and below a statement."""
+    def touches(self, root: Stmt, only: Mapping[Var, int] = MappingProxyType({})) -> list[_Touch]:
+        """The accesses of shared memory at and below a statement, which all threads reach, or one
+        alone."""
         found = self.touched.get(root)
         if found is None:
             found = [
-                _Touch(buffer, ranges, False, root)
+                _Touch(buffer, ranges, False, root, only)
                 for buffer, ranges, _, _ in reads_of(root)
                 if buffer in self.exchanged
             ]
             found += [
-                _Touch(buffer, ranges, True, root)
+                _Touch(buffer, ranges, True, root, only)
                 for buffer, ranges in writes_of(root)
                 if buffer in self.exchanged
             ]
             for child in root.children():
-                found += self.touches(child)
+                inside = only
+                if isinstance(root, If) and child is root.then:
+                    inside = {**only, **self._left_by(root.cond)}
+                found += self.touches(child, inside)
             self.touched[root] = found
         return found
+
+    def _left_by(self, cond: Expr) -> dict[Var, int]:
+        """The numbers of threads of which a condition leaves one."""
+        if not self.differs(cond):
+            return {}
+        ctx = self.ctx.assume(cond)
+        left = {thread: sym.bounds(thread, ctx).value for thread in self.threads}
+        return {thread: number for thread, number in left.items() if number is not None}
 
     def _exchange(self, touches: list[_Touch]) -> Buffer | None:
         """A buffer through which threads exchange values among these accesses."""
@@ -269,6 +284,7 @@ class _Sync:
             return False
         own = {thread for a, b in pairs for thread in self._told_apart(a, b)}
         own |= self._told_together(pairs)
+        own |= {thread for thread, number in old.only.items() if new.only.get(thread) == number}
         return any(
             thread not in own and not (isinstance(extent, Const) and extent.value == 1)
             for thread, extent in self.threads.items()
