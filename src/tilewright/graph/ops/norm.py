@@ -164,6 +164,15 @@ def _batch_norm(
     return np.asarray((wide(x) - mean) * factor + bias).astype(x.dtype)
 
 
+def _lrn_type(call: Call) -> tuple[Type, ...]:
+    rank = len(call.shape(0))
+    if rank < 2:
+        raise call.error("TW1208", f"axis 1 of {call.op} is not one of {rank}")
+    if call["size"] < 1:
+        raise call.error("TW1204", f"{call.op} over a window of {call['size']} channels")
+    return same_type(call)
+
+
 def _lrn(call: Call, x: Array) -> Array:
     """x / (bias + alpha / size * sum of squares of `size` neighbouring channels) ** beta."""
     size = call["size"]
@@ -260,7 +269,7 @@ OPS = (
             "lrn",
             "x over a power of the squares of neighbouring channels.",
             (Input("x", FLOAT),),
-            same_type,
+            _lrn_type,
             _lrn,
             REDUCTION,
             (

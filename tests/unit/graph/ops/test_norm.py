@@ -75,6 +75,8 @@ def test_lrn_looks_at_neighbouring_channels(run_op):
         ("group_norm", [(2, 4, 3), (3,), (4,)], {"groups": 2}, "TW1015.*channels"),
         ("group_norm", [(2, 4, 3), (4,), (4,)], {"groups": 3}, "TW1205.*3 groups do not divide 4"),
         ("batch_norm", [(2, 4), (4, 1), (4,), (4,), (4,)], {}, "TW1209.*rank 2, not 1"),
+        ("lrn", [(4,)], {"size": 3}, "TW1208.*axis 1 of lrn is not one of 1"),
+        ("lrn", [(2, 4)], {"size": 0}, "TW1204.*window of 0 channels"),
     ],
 )
 def test_what_does_not_fit(run_op, op, shapes, attributes, error):
