@@ -598,7 +598,7 @@ def in_a_process(
         lines, code, told = done.stdout, done.returncode, done.stderr.strip()
     except subprocess.TimeoutExpired as late:
         lines = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        code, told = -1, f"took over {options.limit:g} s"
+        code, told = -1, f"all plans together took over {options.limit:g} s, this was the last"
     return parse_events(lines, code, told)
 
 
