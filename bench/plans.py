@@ -334,7 +334,7 @@ KERNELS = (
         for of, height, width in (
             ("64, 40, 40", 80, 80),
             ("3, 480, 640", 224, 224),
-            ("256, 7, 7", 14, 14),
+            ("128, 14, 14", 28, 28),
         )
     ),
     *(
@@ -382,15 +382,13 @@ KERNELS = (
 )
 
 
-def open_rules() -> tuple[str, ...]:
-    """The rules for CPUs that leave something to decide, and that this one can run."""
+def open_rules(target: Any) -> tuple[str, ...]:
+    """The rules for CPUs that leave something to decide, and that a target can run."""
     from tilewright.base.dots import dots_of
-    from tilewright.base.target import Target
     from tilewright.base.tiles import tile_product
     from tilewright.rules.cpu import RULES
     from tilewright.rules.rule import Closed
 
-    target = Target.parse("cpu")
     missing = () if dots_of(target, *BYTES) else DOT_RULES
     missing += () if tile_product(target, *BF16[:2]) else TILE_RULES
     found = [rule.name for entry in RULES for rule in entry if rule.plan is not Closed]
@@ -600,7 +598,7 @@ def in_a_process(
         lines, code, told = done.stdout, done.returncode, done.stderr.strip()
     except subprocess.TimeoutExpired as late:
         lines = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        code, told = -1, f"took over {options.limit:g} s"
+        code, told = -1, f"all plans together took over {options.limit:g} s, this was the last"
     return parse_events(lines, code, told)
 
 
@@ -832,11 +830,23 @@ def _indented(plans: str, mark: str) -> str:
 # --------------------------------------------------------------------------- the script
 
 
+def place_in_core(cpu: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Which of the hardware threads of its core a CPU is, as far as the system tells: second ones
+    have half a core beside one that is busy."""
+    try:
+        told = (cpus / f"cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return 0
+    first, _, last = told.strip().partition("-")  # 0-1, or 0,8
+    siblings = range(int(first), int(last) + 1) if last else [int(at) for at in told.split(",")]
+    return sorted(siblings).index(cpu)
+
+
 def cores_of_jobs(jobs: int, threads: int) -> list[Sequence[int]]:
     """Cores of its own for each job; a job alone has all of them."""
     if jobs == 1:
         return [()]
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (place_in_core(core), core))
     if jobs * threads > len(cores):
         sys.exit(f"{jobs} jobs of {threads} threads need more than {len(cores)} cores")
     return [cores[at * threads : (at + 1) * threads] for at in range(jobs)]
@@ -848,7 +858,10 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 
         zoo.ensure_models(options.zoo, options.only)
         return diff(options)
-    rules = [name for name in open_rules() if not options.rules or name in options.rules]
+    from tilewright.base.target import Target
+
+    found = open_rules(Target.parse("cpu"))
+    rules = [name for name in found if not options.rules or name in options.rules]
     chosen = [each for each in KERNELS if each.rule in rules]
     free: SimpleQueue[Sequence[int]] = SimpleQueue()
     for cores in cores_of_jobs(options.jobs, options.threads):

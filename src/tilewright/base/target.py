@@ -143,6 +143,11 @@ class Target:
         """Whether a number from memory is in all lanes of a vector by its load alone."""
         return self.arch not in ("aarch64", "arm")
 
+    @property
+    def gathers(self) -> bool:
+        """Whether an instruction loads lanes from anywhere, by a vector of their places."""
+        return self.has("avx512f") or (self.arch == "riscv64" and self.has("v"))
+
     def masks_loads(self, bits: int) -> bool:
         """Whether a vector is loaded without some lanes of so many bits as fast as with all."""
         return self.has("avx512f") or self.has("sve") or (self.has("avx2") and bits >= 32)

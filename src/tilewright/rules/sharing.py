@@ -99,9 +99,8 @@ def sharing_terms(
         total = max(1.0, units * work.repeats)
         share = np.where(here, np.minimum(1.0, np.maximum(1 / threads, rounds / total)), share)
         dispatch = np.where(here, chunks / threads * chunk_cycles(machine), dispatch)
-        # Where a core is taken away, all others wait for its chunk; that is seldom.
-        late = np.minimum(chunk, total) * serial_cycles / total
-        imbalance = np.where(here, machine.exposed_share * late, imbalance)
+        late = late_cycles(np.minimum(chunk, total) * serial_cycles / total, machine)
+        imbalance = np.where(here, late, imbalance)
     wake = np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles)
     return {
         "compute": serial_cycles * share,
@@ -137,6 +136,11 @@ def forms_terms(
         for name, term in sharing_terms(c, axes, serial_cycles, context).items():
             found[name] = np.where(c[field] == value, term, found.get(name, term))
     return found
+
+
+def late_cycles(piece_cycles: Any, machine: Machine) -> Any:
+    """Where a core is taken away, all others wait for its chunk; that is seldom."""
+    return machine.exposed_share * piece_cycles
 
 
 def chunk_cycles(machine: Machine) -> float:

@@ -86,20 +86,30 @@ def test_changes_of_plans_are_told_kernel_by_kernel(plans):
     assert plans.compare(after, after) == ([], 3)
 
 
-SERVERS = {"u8": "x86_64-linux-gnu -mcpu=cascadelake", "i8": "aarch64-linux-gnu -mcpu=neoverse-n1"}
+TARGETS = {  # the type of bytes that it has dot products of, and whether it has matrix tiles
+    "x86_64-linux-gnu -mcpu=emeraldrapids": ("u8", True),
+    "x86_64-linux-gnu -mcpu=haswell": ("", False),
+    "aarch64-linux-gnu -mcpu=neoverse-n1": ("i8", False),
+}
 
 
-def test_every_open_rule_has_three_kernels_that_it_schedules(plans):
-    server, tiles = SERVERS[plans.BYTES[0]], "x86_64-linux-gnu -mcpu=emeraldrapids"
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_open_rule_has_three_kernels_that_it_schedules(plans, target):
+    bytes_of_dots, has_tiles = TARGETS[target]
+    rules = plans.open_rules(Target.parse(target))
     met = Counter()
     for kernel in plans.KERNELS:
-        target = tiles if kernel.rule in plans.TILE_RULES else server
-        made = schedule(kernel.function, target, threads=2, constants=kernel.constants)
+        if kernel.rule not in rules:
+            continue
+        features = " -mattr=-amx-tile" if has_tiles and kernel.rule in plans.DOT_RULES else ""
+        made = schedule(kernel.function, target + features, threads=2, constants=kernel.constants)
         assert [each.block for each in made.offers] == [each.block for each in made.decisions]
         assert kernel.rule in {each.rule for each in made.decisions}, kernel.name
         met[kernel.rule] += 1
-    rules = {rule.name for entry in RULES for rule in entry if rule.plan is not Closed}
-    assert {name: met[name] for name in rules if met[name] < 3} == {}
+    missing = () if plans.BYTES[0] == bytes_of_dots else plans.DOT_RULES
+    missing += () if has_tiles else plans.TILE_RULES
+    every = {rule.name for entry in RULES for rule in entry if rule.plan is not Closed}
+    assert {name: met[name] for name in every if met[name] < 3} == dict.fromkeys(missing, 0)
 
 
 def test_each_job_has_cores_of_its_own(plans, monkeypatch):
@@ -108,6 +118,16 @@ def test_each_job_has_cores_of_its_own(plans, monkeypatch):
     assert plans.cores_of_jobs(2, 2) == [[0, 1], [2, 3]]
     with pytest.raises(SystemExit, match="need more than 4 cores"):
         plans.cores_of_jobs(3, 2)
+    monkeypatch.setattr(plans, "place_in_core", lambda cpu: cpu % 2)
+    assert plans.cores_of_jobs(2, 2) == [[0, 2], [1, 3]]
+
+
+def test_second_threads_of_a_core_are_told_apart(plans, tmp_path):
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3", "4-5", "4-5", "6")):
+        told = tmp_path / f"cpu{cpu}/topology/thread_siblings_list"
+        told.parent.mkdir(parents=True)
+        told.write_text(f"{siblings}\n")
+    assert [plans.place_in_core(cpu, tmp_path) for cpu in range(8)] == [0, 0, 1, 1, 0, 1, 0, 0]
 
 
 def test_the_kernels_of_a_model_are_listed_once_with_their_plans():

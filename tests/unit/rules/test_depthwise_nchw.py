@@ -8,7 +8,8 @@ import pytest
 from tilewright import te
 from tilewright.rules import schedule
 from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
-from tilewright.tensor.ir import Function
+from tilewright.tensor.ir import VECTOR, Block, For, Function
+from tilewright.tensor.visit import walk
 
 TARGET = "x86_64-linux-gnu -mcpu=haswell"
 
@@ -56,6 +57,20 @@ def test_a_large_kernel_has_more_sums_than_its_whole_code_would_allow() -> None:
     assert decision.choice.rule == "depthwise_nchw"
     assert fields["unroll_axes"] == "1"
     assert int(fields["rows"]) * int(fields["vectors"]) >= 8
+
+
+def test_planes_are_padded_by_whole_vectors_whatever_lanes_the_sums_have() -> None:
+    (offer,) = schedule(planes(56, 3, 4, 2), TARGET).offers
+    plan = "lanes=4 rows=7 vectors=1 unroll_axes=2 parallel=0"
+    made = schedule(planes(56, 3, 4, 2), TARGET, choices={offer.block: ("depthwise_nchw", plan)})
+    loops = [each for each in walk(made.schedule.function.body) if isinstance(each, For)]
+    around = [
+        int(loop.extent.value)
+        for loop in loops
+        if loop.kind == VECTOR
+        and any(isinstance(each, Block) and each.name == "padded" for each in walk(loop.body))
+    ]
+    assert around == [8]
 
 
 def signal(length: int, kernel: int, channels: int) -> Function:

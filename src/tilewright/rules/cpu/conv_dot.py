@@ -36,6 +36,7 @@ from tilewright.rules.cpu.gemm_schedule import inline_crop
 from tilewright.rules.match.nest import attempt, block_of, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import chunk_cycles, late_cycles
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, tile_sizes, unit
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
@@ -200,7 +201,8 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     across = ceil_div(others, mr // tall)
     panels = ceil_div(problem.channels, nr * dot.lanes)
     pieces = problem.groups * ceil_div(panels, c["chunk_panels"]) * ceil_div(lines, c["block_rows"])
-    tiles = ceil_div(pieces, threads) * c["block_rows"] * across * c["chunk_panels"]
+    own = ceil_div(pieces, threads)
+    tiles = own * c["block_rows"] * across * c["chunk_panels"]
     tiles = np.minimum(tiles, problem.groups * panels * lines * across)
     weights = c["chunk_panels"] * nr * problem.panel_vector_bytes
     near = weights <= machine.l1d.size_bytes // 2
@@ -211,7 +213,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     rows = c["block_rows"] * tall * found.strides[0] + reach
     image_bytes = rows * problem.row_bytes / found.strides[0]
     is_far = image_bytes > machine.l2.block_bytes
-    read = ceil_div(pieces, threads) * image_bytes
+    read = own * image_bytes
     # Rows are padded where they are read, or all before, as work of its own.
     is_chunked = panels > c["chunk_panels"]
     whole_bytes = problem.batch * problem.out_spatial[0] * problem.row_bytes
@@ -219,14 +221,18 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     before = before + np.where(c["parallel"] == 1, machine.wake_cycles, 0.0)
     near_by = read / machine.l1d.bytes_per_cycle
     b_bytes, exposed = tiles * nr * problem.panel_vector_bytes, machine.exposed_share
+    epilogue = tiles * result_cycles(mr, nr, problem.narrower, machine)
+    loop = tiles * problem.depth / dot.steps / c["k_unroll"]
     return Cost.of(
         dots=sums,
-        fuse_epilogue=tiles * result_cycles(mr, nr, problem.narrower, machine),
+        fuse_epilogue=epilogue,
         tails=2 * TIE_SHARE * sums * rest,
         weights_from_l2=np.where(near, 0.0, exposed * b_bytes / machine.l2.bytes_per_cycle),
         image=read / machine.l2.bytes_per_cycle * np.where(is_far, 2.0, 1.0),
         padding=np.where(is_chunked, before, near_by) * problem.is_padded,
-        loop=tiles * problem.depth / dot.steps / c["k_unroll"],
+        loop=loop,
+        dispatch=c["parallel"] * own * chunk_cycles(machine),
+        imbalance=c["parallel"] * late_cycles((sums + epilogue + loop) / own, machine),
         wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0.0),
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.machine import CONVERT_CYCLES, LOOP_CYCLES, Machine
+from tilewright.base.machine import CONVERT_CYCLES, LOOP_CYCLES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.epilogue import fuse_epilogue
@@ -57,6 +57,11 @@ def _plane(found: Convolution) -> list[int]:
     return sizes if len(sizes) > 1 else [1, *sizes]
 
 
+def _most_lanes(found: Convolution, context: RuleContext) -> int:
+    """Elements in a vector of the target."""
+    return context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+
+
 def _between_rows(found: Convolution) -> tuple[int, int]:
     """Rows of the kernel, and the stride from row to row."""
     if len(found.out_spatial) < 2:
@@ -72,7 +77,7 @@ def _unrolled(found: Convolution, axes: Column) -> Column:
 
 
 def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
-    most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+    most = _most_lanes(found, context)
     *_, rows, width = _plane(found)
     all_axes = len(found.kernel_spatial)
     body, registers = context.target.machine.loop_body_instructions, context.target.vector_registers
@@ -114,7 +119,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     planes = found.assumed(found.batch, 1) * (found.size(found.out_channels) or 1)
     depth, is_unrolled = found.depth or 1, c["unroll_axes"] == len(found.kernel_spatial)
     # Single elements are for LLVM to make vectors of, of half a register as it prefers them.
-    most = context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits)
+    most = _most_lanes(found, context)
     alone = np.where(lanes == 1, max(1, most // 2 // found.strides[-1]), lanes)
     vectors, tiles = ceil_div(width, alone * c["vectors"]), ceil_div(height, rows)
     sums = rows * c["vectors"]
@@ -138,7 +143,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     share = ceil_div(planes, threads) / planes
     return Cost.of(
         compute=planes * each * share,
-        padding=planes * _padding(found, lanes, machine) * share,
+        padding=planes * _padding_cycles(found, context) * share,
         memory=2 * moved / machine.l2.bytes_per_cycle * share,
         wake=c["parallel"] * machine.wake_cycles,
     )
@@ -156,18 +161,18 @@ def _ragged(found: Convolution, lanes: Column, context: RuleContext) -> Column:
     return np.array([partial_cycles(each, machine) for each in rest.tolist()])
 
 
-def _padding(found: Convolution, lanes: Column, machine: Machine) -> Column:
+def _padding_cycles(found: Convolution, context: RuleContext) -> float:
     """Of copying a plane with its border: a vector is loaded, chosen from, and stored."""
     if not found.is_padded:
-        return np.zeros(len(lanes))
+        return 0.0
+    machine = context.target.machine
     spatial = zip(found.out_spatial, found.kernel_spatial, found.strides, strict=True)
     *rows, width = [
         ((found.size(out) or 1) - 1) * stride + (found.size(kernel) or 1)
         for out, kernel, stride in spatial
     ]
     vector = 1 / machine.loads_per_cycle + CONVERT_CYCLES + 1 / machine.stores_per_cycle
-    copied: Column = math.prod(rows) * ceil_div(width, lanes) * vector
-    return copied
+    return math.prod(rows) * -(-width // _most_lanes(found, context)) * vector
 
 
 def apply(
@@ -192,7 +197,7 @@ def apply(
     done = [block, *fuse_epilogue(sch, block, vector, plan.lanes, plan.vectors * plan.lanes)]
     if padding is not None:
         sch.compute_at(padding, channel)
-        _, along = sch.split(sch.get_loops(padding)[-1], [None, plan.lanes])
+        _, along = sch.split(sch.get_loops(padding)[-1], [None, _most_lanes(found, context)])
         sch.vectorize(along)
         done.append(padding)
     sch.decompose_reduction(block, kernel[0])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.machine import CONVERT_CYCLES
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.nest import (
@@ -146,11 +147,17 @@ def plans(found: Gathered, context: RuleContext) -> Space[GatheredPlan]:
 
 
 def cost(found: Gathered, c: Columns, context: RuleContext) -> Cost:
-    """A vector's positions become addresses once for all rows that are done in turn."""
+    """A vector's positions become addresses once for all rows that are done in turn; where an
+    instruction takes positions, each row has that anew. Rows beside each other are streams each."""
     nest, machine = found.nest, context.target.machine
     loads = found.gathers * found.lanes
-    each = costs.body_cycles(nest.block) + loads / machine.loads_per_cycle
-    body = each + loads * machine.gather_lane_cycles / c["reuse"]
+    each, spread = loads / machine.loads_per_cycle, loads * machine.gather_lane_cycles
+    places = found.gathers * (1 / machine.loads_per_cycle + CONVERT_CYCLES)
+    if context.target.gathers:
+        body = max(each, spread) * (1 + costs.TIE_SHARE * c["reuse"]) + places / c["reuse"]
+    else:
+        body = each + spread / c["reuse"]
+    body = costs.body_cycles(nest.block) + body
     serial: Column = np.maximum(
         costs.nest_cycles(nest, context.target), nest.instances / found.lanes * body
     )

@@ -41,6 +41,7 @@ from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.match.nest import attempt, fused
 from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import chunk_cycles, late_cycles
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, tile_sizes, unit
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.constants import CONSTANT
@@ -188,11 +189,12 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     is_m, is_n, is_batch = (c["parallel"] == axis for axis in (M, N, BATCH))
     tiles = ceil_div(problem.m, mr)
     chunks = np.where(c["m_chunks"] > 1, c["m_chunks"], tiles)
-    rows = ceil_div(chunks, threads) * ceil_div(tiles, chunks) * mr
+    chunk_tiles = np.where(is_m, ceil_div(tiles, chunks), tiles)
+    rows = ceil_div(chunks, threads) * chunk_tiles * mr
     m = np.where(is_m, np.minimum(problem.m, rows), problem.m)
     panels = ceil_div(problem.n, nr * dot.lanes)
-    blocks = ceil_div(ceil_div(panels, c["nc_panels"]), threads)
-    panels = np.where(is_n, blocks * c["nc_panels"], panels)
+    blocks = ceil_div(panels, c["nc_panels"])
+    panels = np.where(is_n, ceil_div(blocks, threads) * c["nc_panels"], panels)
     batch = np.where(is_batch, ceil_div(problem.batch, threads), problem.batch)
     full, rest = m // mr, m % mr
     left = np.maximum(rest, 1)
@@ -208,9 +210,12 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     shared_out = np.where(c["parallel"] == NONE, 1, threads)
     pack = 0 if problem.is_weight else LOOP_CYCLES * groups / dot.lanes / shared_out
     # Every tile of rows reads its panels of B from L2, every block of panels all rows of A.
-    b_bytes = batch * ceil_div(m, mr) * panels * nr * problem.panel_vector_bytes
+    row_panels = batch * ceil_div(m, mr) * panels
+    b_bytes = row_panels * nr * problem.panel_vector_bytes
     a_bytes = batch * ceil_div(panels, c["nc_panels"]) * m * problem.k
-    beyond = b_bytes if problem.n * problem.k > machine.l2.size_bytes else 0
+    # Where L2 does not hold all of B, it holds a block of several panels for one chunk of rows.
+    again = np.where(c["nc_panels"] == 1, 1.0, 1 / chunk_tiles) - 1 / tiles
+    beyond = b_bytes * again if problem.n * problem.k > machine.l2.size_bytes else 0
     # What threads do not share out, each of them fetches. Results, and what they meet in memory,
     # are whole rows only where those are shared out; other cores fetch lines of parts of rows too.
     item = I32.size_bytes / problem.narrower
@@ -220,20 +225,22 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     a_once = problem.batch * problem.m * problem.k / np.where(is_m | is_batch, threads, 1)
     scattered = np.where(is_n, machine.exposed_rows_share, machine.exposed_share)
     exposed = machine.exposed_share
+    epilogue, loop = batch * panels * each, row_panels * problem.calls / c["k_unroll"]
+    pieces = problem.batch * np.where(is_m, chunks, np.where(is_n, blocks, 1))
+    own = np.where(c["parallel"] == NONE, 0, ceil_div(pieces, threads))
     return Cost.of(
         dots=sums,
-        fuse_epilogue=batch * panels * each,
+        fuse_epilogue=epilogue,
         b_from_l2=exposed * b_bytes / machine.l2.bytes_per_cycle,
         a_from_l2=exposed * a_bytes / machine.l2.bytes_per_cycle,
-        beyond_l2=machine.exposed_share
-        * beyond
-        / machine.memory_bytes_per_cycle
-        * (c["nc_panels"] == 1),
+        beyond_l2=exposed * beyond / machine.memory_bytes_per_cycle,
         once=exposed * (a_once + b_once) / beyond_l2_rate,
         rows=scattered * moved / beyond_l2_rate,
         tails=2 * TIE_SHARE * sums * (problem.m % mr > 0),
-        loop=batch * panels * ceil_div(m, mr) * problem.calls / c["k_unroll"],
+        loop=loop,
         pack=pack,
+        dispatch=own * chunk_cycles(machine),
+        imbalance=late_cycles((sums + epilogue + loop) / np.maximum(own, 1), machine) * (own > 0),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
     )
 

@@ -190,8 +190,10 @@ def _is_even(found: Transpose, c: Columns) -> Column:
 
 def cost(found: Transpose, c: Columns, context: RuleContext) -> Cost:
     """A tile reads parts of lines of as many rows as a vector has lanes, and writes as many rows
-    as it is wide: more of them than L1 holds of one set may come and go twice."""
-    l1d, item = context.target.machine.l1d, costs.widest(found.nest.block).size_bytes
+    as it is wide: more of them than L1 holds of one set may come and go twice. Meanwhile lanes
+    across it are taken one by one, or in squares."""
+    machine, item = context.target.machine, costs.widest(found.nest.block).size_bytes
+    l1d = machine.l1d
     pairs = zip(c["row_vectors"].tolist(), c["square"].tolist(), strict=True)
     width = np.array([found.width(*pair) for pair in pairs])
     row_bytes = width * item
@@ -200,7 +202,9 @@ def cost(found: Transpose, c: Columns, context: RuleContext) -> Cost:
     extent = max(1, found.nest.guess(found.along))
     strips = ceil_div(extent, width)
     padded = strips * width / extent
-    serial = costs.nest_cycles(found.nest, context.target) * (read + written) * padded
+    moved = costs.nest_cycles(found.nest, context.target) * (read + written) / 2 * padded
+    lanes = found.nest.instances * machine.gather_lane_cycles
+    serial = np.maximum(moved, lanes + machine.exposed_share * moved)
     turned = _turning_cycles(found, width, context)
     forms = found.forms(context)
     serial = np.where(c["square"] == 1, serial, turned)

@@ -412,7 +412,7 @@ class _Partition(Rewriter):
         yes = None if then is None else self(fresh_copy(then))
         self.ctx = outer.assume(sym.logical_not(always))
         if otherwise is not None:
-            otherwise = self._settled(otherwise, holding)
+            otherwise = self._settled(otherwise, (loop.var, *holding))
         tail = try_tail(list(around.items()), self.ctx) if is_marked(loop) else None
         if tail is not None and otherwise is not None:
             otherwise = _of_each_height(otherwise, tail)
@@ -433,11 +433,12 @@ class _Partition(Rewriter):
         tried = range(start, stop, max(1, (stop - start) // _TRIED_ITERATIONS))
         return 2 * sum(bool(sym.evaluate(cond, {loop.var: at})) for at in tried) >= len(tried)
 
-    def _settled(self, body: Stmt, conditions: Iterable[Expr]) -> Stmt:
-        """The body with the value of remainders that have but one: the last tile's number, say."""
+    def _settled(self, body: Stmt, exprs: Iterable[Expr]) -> Stmt:
+        """The body with the value of a variable and of remainders that have but one: the number of
+        the last tile, say. Conditions inside may then be certain."""
         values: dict[Expr, Expr] = {}
-        for node in sym.walk(*conditions):
-            if isinstance(node, FloorMod):
+        for node in sym.walk(*exprs):
+            if isinstance(node, (Var, FloorMod)):
                 value = sym.simplify(node, self.ctx)
                 if isinstance(value, Const):
                     values[node] = value
