@@ -19,13 +19,14 @@ def values(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype(ml_dtypes.bfloat16)
 
 
-def gemm(m, n, k):
-    a = te.placeholder((m, k), "bf16", name="a")
+def gemm(m, n, k, *, turned=False):
+    a = te.placeholder((k, m) if turned else (m, k), "bf16", name="a")
     b = te.placeholder((k, n), "bf16", name="b")
     r = te.reduce_axis((0, k), name="r")
 
     def product(i, j):
-        return te.sum(te.cast(a[i, r], "f32") * te.cast(b[r, j], "f32"), axis=r)
+        left = a[r, i] if turned else a[i, r]
+        return te.sum(te.cast(left, "f32") * te.cast(b[r, j], "f32"), axis=r)
 
     return te.function([a, b, te.compute((m, n), product, name="c")], name="gemm")
 
@@ -35,6 +36,12 @@ def test_every_plan_of_a_gemm_keeps_the_answer(check_plans, constants):
     inputs, outputs = [values(21, 32), values(32, 64)], [((21, 64), np.float32)]
     fn = gemm(21, 64, 32)
     check_plans(fn, GEMM_AMX, SERVER, inputs, outputs, constants=constants, **FEW)
+
+
+def test_an_operand_that_does_not_lie_along_k_is_turned(check_plans):
+    inputs, outputs = [values(32, 21), values(32, 64)], [((21, 64), np.float32)]
+    fn = gemm(21, 64, 32, turned=True)
+    check_plans(fn, GEMM_AMX, SERVER, inputs, outputs, constants=("b",), **FEW)
 
 
 def test_tiles_have_as_many_rows_as_divide_m_well():
