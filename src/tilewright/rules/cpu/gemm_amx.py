@@ -13,11 +13,11 @@ row than one of sixteen, and no rows have to be filled up with zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.tiles import MIN_ROWS, ROW_BYTES
+from tilewright.base.tiles import BLOCK_TILES, MIN_ROWS, ROW_BYTES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
     TILE_ROWS,
@@ -109,10 +109,19 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | Non
     )
     if not plain:
         return None
-    made = AmxGemm(found, kind, found.b.buffer.name in context.constants)
+    made = AmxGemm(_longest_last(found), kind, found.b.buffer.name in context.constants)
     # With fewer rows, too much of a tile is filled up with zeros.
     is_large = 2 * made.m >= MIN_ROWS and made.n >= TILE_ROWS
     return made if is_large and (found.extent(found.k[-1]) or 0) >= TILE_ROWS else None
+
+
+def _longest_last(found: Contraction) -> Contraction:
+    """Tiles run along the last iterator of m: where it is dynamic, and perhaps short, along one that
+    fills a register block for sure."""
+    extent, longest = max((found.extent(at) or 0, at) for at in found.m)
+    if found.extent(found.m[-1]) is not None or extent < BLOCK_TILES * TILE_ROWS:
+        return found
+    return replace(found, m=(*(at for at in found.m if at != longest), longest))
 
 
 def plans(found: AmxGemm, context: RuleContext) -> Space[AmxGemmPlan]:
