@@ -116,8 +116,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | Non
 
 
 def _longest_last(found: Contraction) -> Contraction:
-    """Tiles run along the last iterator of m: where it is dynamic, and perhaps short, along one that
-    fills a register block for sure."""
+    """Tiles run along the last iterator of m: where it is dynamic, and perhaps short, along one
+    that fills a register block for sure."""
     extent, longest = max((found.extent(at) or 0, at) for at in found.m)
     if found.extent(found.m[-1]) is not None or extent < BLOCK_TILES * TILE_ROWS:
         return found
