@@ -129,6 +129,14 @@ def test_batches_of_transposed_operands(kind):
 
 
 @every_target
+def test_an_operand_that_does_not_lie_along_k_is_turned(kind):
+    sizes = {"b": 2, "m": 18, "n": 6, "k": 23}
+    check(kind, sizes, ("bkm", "kn", "bmn"), constant=True, threads=2)
+    check(kind, {**sizes, "n": 33}, ("kbm", "bnk", "bmn"), threads=2, followed=True)
+    check(kind, sizes, ("bkm", "kn", "bmn"), symbolic="bm", constant=True)
+
+
+@every_target
 def test_sizes_that_only_the_run_knows(kind):
     check(kind, {"m": 11, "n": 48, "k": 32}, symbolic="m", constant=True)
     check(kind, {"m": 6, "n": 35, "k": 18}, ("mk", "nk", "mn"), symbolic="mnk")

@@ -203,6 +203,18 @@ def test_tree_classifiers(how, positive, rng):
         check("TreeEnsembleClassifier", rows(rng), **names, **given, **trees, **base)
 
 
+@pytest.mark.parametrize("of_trees", [(0, 1, 2, 0, 1, 2), (2, 1, 1, 2, 2), (0, 2, 2), (0, 0, 2, 1)])
+def test_trees_that_vote_for_one_target_each(of_trees, rng):
+    """Of each target as many, some with fewer, one with none, and one with far more than others."""
+    trees = forest(rng, "class", 60, 3, only=0)
+    trees["class_ids"] = [of_trees[tree % len(of_trees)] for tree in trees["class_treeids"]]
+    for base in ({}, {"base_values": [0.3, -0.2, 0.1]}):
+        names = {"classlabels_int64s": [3, 4, 5], "outputs": 2, **base}
+        for count in (1, 40):  # few walk side by side down many trees, many down one
+            x = np.resize(rows(rng), (count, 3))
+            check("TreeEnsembleClassifier", x, **names, **trees)
+
+
 def test_an_ensemble_reads_its_columns_once(monkeypatch, rng):
     """Not once for each node: of 35,000 nodes that took ten minutes."""
     trees = 40

@@ -14,12 +14,14 @@ from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import Stmt
 
 GROUP = 16  # walks side by side, as each waits for what it loads; of many rows, down one tree
+STEPS = 4  # of all walks of a group, before looking whether any goes on
 
 
 def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
-    """The output holds the node a row has come to; a walk is as long as the deepest tree."""
+    """The output holds the node a row has come to; a group walks on while one of it does."""
     nodes, features = columns[0].shape[0], x.shape[1]
     depth = nodes if use["depth"] is None else sym.const(use["depth"])
+    is_forest = use["leaves"] is not None
     rows, trees = use.shape
     zero, minus = te.const(0, I64), te.const(-1, I64)
 
@@ -35,7 +37,7 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
 
         def step(row: Expr, tree: Expr) -> Stmt:
             here = out[row, tree]
-            node = _kept(here, nodes)
+            node = te.cast(here, INDEX) if is_forest else _kept(here, nodes)
             value = values[row, _kept(feature[node], features)]
             hit = _hit(use["modes"], te.cast(modes[node], I64), value, splits[node], missing[node])
             child = te.select(hit, te.cast(yes[node], I64), te.cast(no[node], I64))
@@ -44,8 +46,13 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
         def each(made: Callable[[Expr, Expr], Stmt]) -> Stmt:
             return loops([count], lambda at: made(*place(at)), "walk")
 
+        def some(_: Expr) -> Stmt:
+            ends = [place(sym.minimum(at, sym.sub(count, 1))) for at in range(GROUP)]
+            goes_on = te.any(*(out[row, tree] >= zero for row, tree in ends))
+            return when([goes_on], loops([sym.const(STEPS)], lambda _: each(step), "step"))
+
         start = each(lambda row, tree: store(out, (row, tree), te.cast(roots[tree], I64)))
-        down = loops([depth], lambda _: each(step), "step")
+        down = loops([sym.ceildiv(depth, STEPS)], some, "steps")
         end = each(lambda row, tree: store(out, (row, tree), minus - out[row, tree]))
         return seq(start, when([sym.lt(0, nodes), sym.lt(0, features)], down), end)
 

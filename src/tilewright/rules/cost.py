@@ -19,7 +19,7 @@ from tilewright.base.machine import (
 )
 from tilewright.base.target import Target
 from tilewright.rules.match.nest import DYNAMIC_EXTENT, Access, Nest, assumed, guess
-from tilewright.sym import ONE, ZERO, Cast, Const, Div, Expr, Select, Size, Var, uses_var
+from tilewright.sym import ONE, ZERO, Cast, Const, Div, Expr, Select, Size, Var, bounds, uses_var
 from tilewright.sym import walk as walk_exprs
 from tilewright.tensor.ir import Block, Buffer, Call, For, Load, Store, Update
 from tilewright.tensor.visit import exprs, walk
@@ -130,8 +130,8 @@ def nest_cycles(nest: Nest, target: Target) -> float:
 
 def sequence_cycles(nest: Nest, machine: Machine) -> float:
     """Of one instance of a block whose body has loops of its own, step by step: arithmetic, and
-    every load and store. Loops whose extent is computed on the way count once: they go over parts
-    of what loops of known extents do."""
+    every load and store. Loops whose extent is computed on the way count once, as they go over
+    parts of what loops of known extents do, or as often as they can run at most."""
     access = 1.0 / machine.loads_per_cycle
     total, stack = 0.0, [(nest.block.body, 1.0)]
     while stack:
@@ -139,15 +139,20 @@ def sequence_cycles(nest: Nest, machine: Machine) -> float:
         own = list(walk_exprs(*stmt.exprs()))
         moved = sum(isinstance(expr, Load) for expr in own) + isinstance(stmt, (Store, Update))
         total += times * (sum(map(cycles, own)) + moved * access)
-        if isinstance(stmt, For) and all(isinstance(each, Size) for each in _decides(stmt.extent)):
-            times *= max(1, assumed(stmt.extent, DYNAMIC_EXTENT, nest.likely))
+        if isinstance(stmt, For):
+            times *= _turns(stmt.extent, nest)
         stack += [(child, times) for child in stmt.children()]
     return total
 
 
-def _decides(extent: Expr) -> list[Expr]:
-    """Variables and elements of buffers that an extent is computed from."""
-    return [each for each in walk_exprs(extent) if isinstance(each, (Var, Load))]
+def _turns(extent: Expr, nest: Nest) -> int:
+    """Of a loop in a block's body."""
+    decides = [each for each in walk_exprs(extent) if isinstance(each, (Var, Load))]
+    if all(isinstance(each, Size) for each in decides):
+        return max(1, assumed(extent, DYNAMIC_EXTENT, nest.likely))
+    if any(isinstance(each, Load) for each in decides):
+        return 1
+    return max(1, bounds(extent).upper or 1)
 
 
 def instance_bytes(nest: Nest, machine: Machine) -> list[float]:

@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 
 # The library's own runtime, and the version that we can use, as in native/tilewright.h.
 RUNTIME = "tw_this_runtime"
-RUNTIME_VERSION = 2
+RUNTIME_VERSION = 3
 
 
 class LoadedModule(Module):

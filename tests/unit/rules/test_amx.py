@@ -10,6 +10,7 @@ from tilewright.rules import schedule
 from tilewright.rules.cpu.attention_amx import ATTENTION_AMX
 from tilewright.rules.cpu.conv_amx import CONV_AMX
 from tilewright.rules.cpu.gemm_amx import GEMM_AMX
+from tilewright.tensor.interp import interpret
 
 SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
 FEW = {"plans": 3, "tolerance": 2e-2}  # tiles take the interpreter long; sums are of bf16
@@ -19,13 +20,14 @@ def values(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype(ml_dtypes.bfloat16)
 
 
-def gemm(m, n, k):
-    a = te.placeholder((m, k), "bf16", name="a")
+def gemm(m, n, k, *, turned=False):
+    a = te.placeholder((k, m) if turned else (m, k), "bf16", name="a")
     b = te.placeholder((k, n), "bf16", name="b")
     r = te.reduce_axis((0, k), name="r")
 
     def product(i, j):
-        return te.sum(te.cast(a[i, r], "f32") * te.cast(b[r, j], "f32"), axis=r)
+        left = a[r, i] if turned else a[i, r]
+        return te.sum(te.cast(left, "f32") * te.cast(b[r, j], "f32"), axis=r)
 
     return te.function([a, b, te.compute((m, n), product, name="c")], name="gemm")
 
@@ -35,6 +37,28 @@ def test_every_plan_of_a_gemm_keeps_the_answer(check_plans, constants):
     inputs, outputs = [values(21, 32), values(32, 64)], [((21, 64), np.float32)]
     fn = gemm(21, 64, 32)
     check_plans(fn, GEMM_AMX, SERVER, inputs, outputs, constants=constants, **FEW)
+
+
+def test_an_operand_that_does_not_lie_along_k_is_turned(check_plans):
+    inputs, outputs = [values(32, 21), values(32, 64)], [((21, 64), np.float32)]
+    fn = gemm(21, 64, 32, turned=True)
+    check_plans(fn, GEMM_AMX, SERVER, inputs, outputs, constants=("b",), **FEW)
+
+
+def test_tiles_run_along_rows_that_are_many_for_sure():
+    """Of few sequences, tiles along those would be padding for the most part."""
+    module = graph.parse(
+        "graph @main(%x: bf16[33, batch, 32], %w: bf16[32, 64]) -> (f32[33, batch, 64])"
+        "{ %y = matmul(%x, %w) {to = dtype f32} return %y }"
+    )
+    fn = lower_graph(module.main, "gemm")
+    made = schedule(fn, SERVER, constants=["w"])
+    assert made.decisions[0].rule == GEMM_AMX.name
+    x, w = values(33, 2, 32), values(32, 64)
+    got, want = np.zeros((2, 33, 2, 64), np.float32)
+    for function, result in ((made.schedule.function, got), (fn, want)):
+        interpret(function, x, w, result, 2)
+    np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
 
 
 def test_tiles_have_as_many_rows_as_divide_m_well():

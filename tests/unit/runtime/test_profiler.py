@@ -1,4 +1,6 @@
 import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -65,10 +67,21 @@ def test_newest_events_are_kept_and_the_others_counted(run):
     assert "3 runs were not recorded" in str(record)
 
 
-def test_long_names_are_cut(run):
+def test_long_names_are_whole(run):
+    """Kernels of which the first hundred letters are the same stay apart."""
+    names = ["k" * 100 + end for end in ("", "a", "b", "")]
     with profile() as record:
-        run("k" * 100)
-    assert record.events[0].kernel == "k" * 63
+        for name in names:
+            run(name)
+    assert [event.kernel for event in record.events] == names
+    assert {each.kernel: each.calls for each in record.kernels()} == Counter(names)
+
+
+def test_names_of_several_threads_are_kept_once(run):
+    names = [f"kernel {at}" for at in range(300)]
+    with profile() as record, ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, names * 4))
+    assert sorted(event.kernel for event in record.events) == sorted(names * 4)
 
 
 def test_shares_of_workers_have_the_names_of_their_kernels():

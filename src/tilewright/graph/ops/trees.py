@@ -20,13 +20,13 @@ Array = np.ndarray[Any, Any]
 MODES = LEQ, LT, GTE, GT, EQ, NEQ = tuple(range(6))
 
 
-def depth_of(yes: Array, no: Array, roots: Array) -> int:
-    """The most nodes on a way from a root to a leaf; as many as there are where ways do not end."""
+def depth_of(yes: Array, no: Array, roots: Array) -> int | None:
+    """The most nodes on a way from a root to a leaf; None where ways do not end."""
     at, depth = np.unique(roots[roots >= 0]), 0
     while at.size and depth < len(yes):
         below = np.unique(np.concatenate([yes[at], no[at]]))
         at, depth = below[below >= 0], depth + 1
-    return depth
+    return None if at.size else depth
 
 
 def _leaves_type(call: Call) -> tuple[Type, ...]:
@@ -89,6 +89,7 @@ OPS = (
         attributes=(
             Attr("depth", int, None),  # nodes that a row passes at most; by default all of them
             Attr("modes", tuple, MODES),  # those that occur
+            Attr("leaves", int, None),  # if every way comes to one of so many, within the depth
         ),
     ),
 )

@@ -307,6 +307,11 @@ def _nonzero(spans: _Spans, node: Node) -> Span | None:
     return ZERO, sym.simplify(sym.sub(x.tensor.shape[0], 1))
 
 
+def _leaves(spans: _Spans, node: Node) -> Span | None:
+    leaves = node["leaves"]
+    return None if leaves is None else (ZERO, const(leaves - 1))
+
+
 def _joined(spans: _Spans, values: tuple[Value | None, ...]) -> Span | None:
     found = [spans.of(value) for value in values]
     if not found or any(span is None for span in found):
@@ -335,6 +340,7 @@ _LEARN: dict[str, Callable[[_Spans, Node], Span | None]] = {
     "arg_min": _positions,
     "top_k": _positions,
     "nonzero": _nonzero,
+    "tree_leaves": _leaves,
     "gather": _same,
     "gather_elements": _same,
     "gather_nd": _same,

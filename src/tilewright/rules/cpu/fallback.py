@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
-from tilewright.rules.match.nest import Nest, nest_of, total
+from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, nest_of, total
 from tilewright.rules.rule import FALLBACK_NAME, Rule
 from tilewright.rules.sharing import (
     NONE,
@@ -44,7 +45,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
 def match_steps(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
     """Pieces of work that go step by step, and are independent of each other."""
     nest = match(sch, block, context)
-    return nest if nest is not None and annotation(nest.block, INDEPENDENT) is not None else None
+    return nest if nest is not None and _is_independent(nest) else None
 
 
 def plans(nest: Nest, context: RuleContext) -> Space[FallbackPlan]:
@@ -77,20 +78,32 @@ def _outer(nest: Nest, context: RuleContext) -> list[int]:
 
 def _serial_cycles(nest: Nest, context: RuleContext) -> float:
     """Of all pieces of work on one core."""
-    if annotation(nest.block, INDEPENDENT) is not None:
-        return nest.instances * costs.sequence_cycles(nest, context.target.machine)
+    if _is_independent(nest):
+        each = costs.sequence_cycles(nest, context.target.machine)
+        return _pieces(nest, list(nest.loops)) * each
     return costs.nest_cycles(nest, context.target)
+
+
+def _is_independent(nest: Nest) -> bool:
+    return annotation(nest.block, INDEPENDENT) is not None
+
+
+def _pieces(nest: Nest, part: list[int]) -> int:
+    """Of work along some axes: independent ones may each take several elements of a size."""
+    if not _is_independent(nest):
+        return total(nest, part)
+    return math.prod(nest.computed(at, DYNAMIC_EXTENT) for at in part)
 
 
 def _axes(nest: Nest, context: RuleContext) -> Axes:
     outer = _outer(nest, context)
-    rows = total(nest, outer)
+    rows = _pieces(nest, outer)
     work = _serial_cycles(nest, context)
     return {ROWS: Work(rows, work / max(1, rows), nest.is_dynamic(outer))} if rows > 1 else {}
 
 
 def cost(nest: Nest, c: Columns, context: RuleContext) -> Cost:
-    vectors = nest.instances / c["lanes"]
+    vectors = _pieces(nest, list(nest.loops)) / c["lanes"]
     turns = vectors * (1 + costs.body_cycles(nest.block))
     serial = np.maximum(turns, _serial_cycles(nest, context))
     return Cost.of(**sharing_terms(c, _axes(nest, context), serial, context))

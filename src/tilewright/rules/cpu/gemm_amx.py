@@ -13,11 +13,11 @@ row than one of sixteen, and no rows have to be filled up with zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.base.tiles import MIN_ROWS, ROW_BYTES
+from tilewright.base.tiles import BLOCK_TILES, MIN_ROWS, ROW_BYTES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
     TILE_ROWS,
@@ -27,6 +27,7 @@ from tilewright.rules.cpu.amx_schedule import (
     tile_gemm,
 )
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div
+from tilewright.rules.cpu.gemm_schedule import turned_along_k
 from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
@@ -80,6 +81,11 @@ class AmxGemm:
     def a_bytes(self) -> int:
         return self.outer_m * self.m * self.k * self.gemm.a.buffer.dtype.size_bytes
 
+    @property
+    def turns_a(self) -> bool:
+        """Whether A does not lie along k."""
+        return self.gemm.stride(self.gemm.a, self.gemm.k[-1]) is not ONE
+
     def strip_bytes(self, column_tiles: int) -> int:
         """Of B, for one register block."""
         return self.k * TILE_ROWS * column_tiles * self.gemm.b.buffer.dtype.size_bytes
@@ -101,12 +107,21 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | Non
         for load in (found.a, found.b)
         for at in load.index
     )
-    if not plain or found.stride(found.a, found.k[-1]) is not ONE:
+    if not plain:
         return None
-    made = AmxGemm(found, kind, found.b.buffer.name in context.constants)
+    made = AmxGemm(_longest_last(found), kind, found.b.buffer.name in context.constants)
     # With fewer rows, too much of a tile is filled up with zeros.
     is_large = 2 * made.m >= MIN_ROWS and made.n >= TILE_ROWS
     return made if is_large and (found.extent(found.k[-1]) or 0) >= TILE_ROWS else None
+
+
+def _longest_last(found: Contraction) -> Contraction:
+    """Tiles run along the last iterator of m: where it is dynamic, and perhaps short, along one
+    that fills a register block for sure."""
+    extent, longest = max((found.extent(at) or 0, at) for at in found.m)
+    if found.extent(found.m[-1]) is not None or extent < BLOCK_TILES * TILE_ROWS:
+        return found
+    return replace(found, m=(*(at for at in found.m if at != longest), longest))
 
 
 def plans(found: AmxGemm, context: RuleContext) -> Space[AmxGemmPlan]:
@@ -201,6 +216,7 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
         0.0,
     )
     packing = 0.0 if found.b_is_constant else 2 * b_all / machine.l2.bytes_per_cycle
+    turning = 2 * a_all / machine.l2.bytes_per_cycle / threads if found.turns_a else 0.0
     share = n_share * m_share * batch_share
     return Cost.of(
         compute=compute * share,
@@ -210,6 +226,7 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
         c=c_bytes / machine.l2.bytes_per_cycle * share,
         requests=requests * share,
         packing=packing * n_share * batch_share,
+        turn_a=turning + 0.0 * share,
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
     )
 
@@ -233,7 +250,8 @@ def apply(
         plan.prefetch_b,
         plan.prefetch_a,
     )
-    return tile_gemm(sch, BlockRef(found.gemm.nest.name), found.gemm, blocking)
+    gemm = turned_along_k(sch, found.gemm)
+    return tile_gemm(sch, BlockRef(gemm.nest.name), gemm, blocking)
 
 
 GEMM_AMX = Rule("gemm_amx", AmxGemmPlan, match, plans, cost, apply)

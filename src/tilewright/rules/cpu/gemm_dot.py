@@ -14,7 +14,7 @@ whole panels; sums of integers wrap like any i32, so the answer is the same to t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from tilewright.rules.cpu.dot_model import (
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm import chunk_counts, row_tile, row_tiles
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div, most_vectors
-from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of
+from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of, turned_along_k
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.match.nest import attempt, fused
@@ -61,6 +61,7 @@ class Problem:
     n: int
     k: int
     is_weight: bool  # B is packed before the first call
+    turns_a: bool  # A does not lie along k
     narrower: int  # times, the results than the sums
 
     @property
@@ -89,14 +90,14 @@ class DotPlan:
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | None:
-    """A contraction of types that the target has an instruction for, A contiguous along k."""
+    """A contraction of types that the target has an instruction for."""
     found = find_contraction(sch, block)
     if found is None:
         return None
     types = (found.a.buffer.dtype, found.b.buffer.dtype, found.block.writes[0].buffer.dtype)
     dots = dots_of(context.target, *(each.name for each in types))
     k = found.k[-1]
-    if not dots or not _is_plain(found) or found.stride(found.a, k) is not ONE:
+    if not dots or not _is_plain(found):
         return None
     return Problem(
         found,
@@ -106,6 +107,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
         found.nest.guess(found.n[-1]),
         found.guess(found.k),
         found.b.buffer.name in context.constants,
+        found.stride(found.a, k) is not ONE,
         narrower_of(sch, block, types[-1].size_bytes),
     )
 
@@ -228,6 +230,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     epilogue, loop = batch * panels * each, row_panels * problem.calls / c["k_unroll"]
     pieces = problem.batch * np.where(is_m, chunks, np.where(is_n, blocks, 1))
     own = np.where(c["parallel"] == NONE, 0, ceil_div(pieces, threads))
+    a_bytes_all = problem.batch * problem.m * problem.k
     return Cost.of(
         dots=sums,
         fuse_epilogue=epilogue,
@@ -241,6 +244,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         pack=pack,
         dispatch=own * chunk_cycles(machine),
         imbalance=late_cycles((sums + epilogue + loop) / np.maximum(own, 1), machine) * (own > 0),
+        turn_a=2 * problem.turns_a * a_bytes_all / machine.l2.bytes_per_cycle / threads,
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
     )
 
@@ -252,7 +256,8 @@ def apply(
     sch: Schedule, problem: Problem, plan: DotPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     """Pad, pack B in groups, cut into register tiles, leave the sums to the instruction."""
-    found, dot = problem.found, problem.dot
+    found, dot = turned_along_k(sch, problem.found), problem.dot
+    problem = replace(problem, found=found)
     c = sch.get_block(found.nest.name)
     sch.pad(c, _multiples(problem, plan))
     panel = copy_of(sch, c, found, found.b)

@@ -22,7 +22,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.machine import WIDENED_LANES
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
-from tilewright.rules.match.contraction import Contraction, operands
+from tilewright.rules.match.contraction import Contraction, find_contraction, operands
 from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
 from tilewright.tensor.constants import CONSTANT
@@ -212,6 +212,17 @@ def maker_of(sch: Schedule, reader: BlockRef, buffer: Buffer) -> BlockRef | None
         if block_of(sch.function, producer.name).writes[0].buffer is buffer:
             return producer
     return None
+
+
+def turned_along_k(sch: Schedule, found: Contraction) -> Contraction:
+    """A copied to where it lies along k, unless it does; the copy is left to `transpose`."""
+    if found.stride(found.a, found.k[-1]) is ONE:
+        return found
+    c = BlockRef(found.nest.name)
+    sch.reindex_read(c, found.read_index(found.a), "global")
+    made = find_contraction(sch, c)
+    assert made is not None
+    return made
 
 
 def copy_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef:

@@ -82,7 +82,11 @@ class Reduction:
         rows, at = self.rows(lanes, accumulators), self.split(context.threads)
         if rows > 1:
             found[ROWS] = Work(rows, work / rows, nest.is_dynamic(nest.spatial))
-        if lanes == preferred_lanes(nest, self.lanes) and nest.guess(at) > 1:
+        # Of a dynamic number of results there may be one: parts of it must be worth a thread.
+        dynamic = [each for each in nest.spatial if nest.is_dynamic([each])]
+        least = work / total(nest, dynamic)
+        is_worth = not dynamic or least >= 2 * context.target.machine.wake_cycles
+        if lanes == preferred_lanes(nest, self.lanes) and nest.guess(at) > 1 and is_worth:
             found[PARTS] = Work(nest.guess(at), work / nest.guess(at), nest.is_dynamic([at]))
         return found
 

@@ -95,8 +95,12 @@ class Nest:
     def positions(self, at: int) -> int:
         """The extent of an axis of an image; of dynamic ones, layers that follow one another divide
         the same size."""
+        return self.computed(at, DYNAMIC_SPATIAL)
+
+    def computed(self, at: int, unknown: int) -> int:
+        """The extent, computed from what is likely of dynamic sizes, or from a number."""
         extent = self.extent(at)
-        sizes = {size: self.likely.get(size, DYNAMIC_SPATIAL) for size in sym.free_vars(extent)}
+        sizes = {size: self.likely.get(size, unknown) for size in sym.free_vars(extent)}
         return max(1, int(sym.evaluate(extent, sizes)))
 
     @cached_property

@@ -4,11 +4,15 @@
  * when the ring is full the oldest entries are overwritten. An entry is a sequence lock: its
  * `sequence` is odd while being written and names its event otherwise, so that a reader can tell a
  * torn entry from a whole one. Words are atomic because a slow writer may meet a reader.
+ *
+ * Names are kept, each once, for as long as the process lives: an event may be read when the
+ * library that named it is gone.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -30,6 +34,14 @@ typedef struct ring {
   entry entries[];
 } ring;
 
+typedef struct name {
+  struct name *next; /* of those whose hashes end alike */
+  char text[];
+} name;
+
+enum { NAME_LISTS = 1024 };
+
+static _Atomic(name *) names[NAME_LISTS];
 static _Atomic(ring *) current;
 static atomic_bool enabled, shares_too;
 static _Atomic int64_t oldest; /* events before this one belong to an earlier start */
@@ -52,18 +64,49 @@ int64_t tw_profile_begin_share(void) {
   return atomic_load_explicit(&shares_too, memory_order_relaxed) ? tw_profile_begin() : 0;
 }
 
+static const char *found_name(const name *from, const name *end, const char *text) {
+  for (; from != end; from = from->next) {
+    if (strcmp(from->text, text) == 0) return from->text;
+  }
+  return NULL;
+}
+
+/* The copy of a name: the one there is, or a new one. Lists only ever grow at their heads. */
+static const char *kept_name(const char *text) {
+  uint32_t hash = 2166136261u; /* FNV-1a */
+  for (const char *c = text; *c; ++c) hash = (hash ^ (unsigned char)*c) * 16777619u;
+  _Atomic(name *) *list = &names[hash % NAME_LISTS];
+  name *head = atomic_load_explicit(list, memory_order_acquire);
+  const char *found = found_name(head, NULL, text);
+  if (found) return found;
+  size_t size_bytes = strlen(text) + 1;
+  name *made = malloc(sizeof *made + size_bytes);
+  if (!made) return "";
+  memcpy(made->text, text, size_bytes);
+  made->next = head;
+  while (!atomic_compare_exchange_weak(list, &made->next, made)) {
+    found = found_name(made->next, head, text); /* of another thread, meanwhile */
+    head = made->next;
+    if (found) {
+      free(made);
+      return found;
+    }
+  }
+  return made->text;
+}
+
 void tw_profile_end(const char *kernel, int64_t begin, int64_t flops, int64_t size_bytes) {
   if (begin == 0) return;
   ring *events = atomic_load_explicit(&current, memory_order_acquire);
   if (!events) return;
   if (thread_number < 0) thread_number = atomic_fetch_add(&threads_seen, 1);
 
-  tw_profile_event event = {.begin_ns = begin,
+  tw_profile_event event = {.kernel = kept_name(kernel),
+                            .begin_ns = begin,
                             .end_ns = now_ns(),
                             .flops = flops,
                             .size_bytes = size_bytes,
                             .thread = thread_number};
-  strncpy(event.kernel, kernel, sizeof event.kernel - 1);
   int64_t words[WORDS];
   memcpy(words, &event, sizeof event);
 

@@ -234,10 +234,8 @@ TW_API int64_t tw_profile_begin(void);
 /* Record one run of `kernel` that began at `begin`; nothing when `begin` is 0. */
 TW_API void tw_profile_end(const char *kernel, int64_t begin, int64_t flops, int64_t size_bytes);
 
-enum { TW_PROFILE_NAME_SIZE = 64 };
-
 typedef struct {
-  char kernel[TW_PROFILE_NAME_SIZE];
+  const char *kernel; /* the profiler's own copy, which stays */
   int64_t begin_ns, end_ns, flops, size_bytes, thread;
 } tw_profile_event;
 
@@ -269,7 +267,7 @@ TW_API int32_t tw_run_model(const tw_entry *entry, const DLTensor *const *args, 
  */
 TW_API int32_t tw_set_foreign(const tw_entry *entry, const tw_foreign *foreign);
 
-enum { TW_RUNTIME_VERSION = 2 };
+enum { TW_RUNTIME_VERSION = 3 };
 
 /* A library carries a runtime of its own. Who calls its code otherwise than by the entry, as Python
  * does, uses these functions with it, and never those of another copy. */

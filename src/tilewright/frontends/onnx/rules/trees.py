@@ -1,4 +1,11 @@
-"""Ensembles of decision trees: leaves found, weights summed, labels picked."""
+"""Ensembles of decision trees: leaves found, weights summed, labels picked.
+
+Trees that vote for one target each, as boosted ones do, are put side by side by target, so that
+every leaf has a single weight:
+
+    %leaves = tree_leaves(%x, ...)                     rows x (targets * trees of a target)
+    %sums = reduce_sum(gather(weights, reshape(%leaves, rows x targets x trees)), axes = (2))
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.dtype import F32
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.scores import (
@@ -32,6 +40,7 @@ MODES = {
 }
 MEMBER = 6
 MAX_WEIGHTS = 1 << 28  # leaves times targets
+MAX_PADDED = 2  # trees, with those that fill up targets of fewer, for each that there is
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
@@ -59,48 +68,121 @@ class Table:
         return len(self.features) - 1
 
 
-def _leaf_weights(node: Context, table: Table, weights: Array) -> Value:
-    """The weights, [rows, trees, targets], of the leaves that rows come to."""
+@dataclass(frozen=True)
+class Votes:
+    """Leaves of all trees that rows come to, and what they vote for each target."""
+
+    leaves: Value  # [rows, trees]
+    weights: Array  # [leaves, targets]; NaN is no vote
+    targets: range | None  # that trees stand side by side for, as many for each; None: in order
+    are_for_all: bool  # every row has a vote for every target
+
+
+def _votes(node: Context, table: Table, weights: Array, how: str) -> Votes:
+    """Of trees to be aggregated somehow; for sums, side by side by target where that can be."""
     x = as_rows(node, node[0])
     if not x.tensor.dtype.is_float:
         x = node.emit("cast", x, to=F32)
     of = x.tensor.dtype.numpy
+    yes, no, roots = (np.asarray(each, np.int32) for each in (table.yes, table.no, table.roots))
+    depth = trees.depth_of(yes, no, roots)
+    are_for_all, targets = not np.isnan(weights).any(), None
+    if how == "SUM" and depth is not None:
+        one_each = _targets_of_trees(yes, no, roots, weights)
+        groups = None if one_each is None else _side_by_side(roots, one_each, len(weights))
+        if one_each is not None and groups is not None:
+            targets = range(one_each.min(), one_each.max() + 1)
+            are_for_all = np.unique(one_each).size == weights.shape[1]
+            roots, nobody = groups.ravel(), np.full((1, weights.shape[1]), np.nan)
+            weights = np.concatenate([weights, nobody])
     columns = (
         np.asarray(table.features, np.int32),
         np.asarray(table.splits).astype(of),
         np.asarray(table.modes, np.int32),
-        np.asarray(table.yes, np.int32),
-        np.asarray(table.no, np.int32),
+        *(yes, no),
         np.asarray(table.missing, bool),
-        np.asarray(table.roots, np.int32),
+        roots,
     )
+    least = min((int(each.min()) for each in (yes, no, roots) if each.size), default=0)
     told = {
-        "depth": trees.depth_of(*(columns[at] for at in (3, 4, 6))),
+        "depth": depth,
         "modes": tuple(sorted(set(table.modes))) or trees.MODES,
+        "leaves": len(weights) if depth is not None and -least <= len(weights) else None,
     }
     leaves = node.emit("tree_leaves", x, *(node.constant(column) for column in columns), **told)
-    return node.emit("gather", node.constant(weights.astype(of)), leaves, axis=0)
+    return Votes(leaves, weights.astype(of), targets, are_for_all)
 
 
-def _voted(node: Context, votes: Value) -> Value:
-    return node.emit("logical_not", node.emit("isnan", votes))
+def _targets_of_trees(yes: Array, no: Array, roots: Array, weights: Array) -> Array | None:
+    """The target that each tree votes for; None if one votes for several, or for none."""
+    voted = ~np.isnan(weights)
+    if not (voted.sum(1) == 1).all():
+        return None
+    target = voted.argmax(1)
+    found = np.full(len(roots), -1)
+    tree, at = np.arange(len(roots)), roots
+    while at.size:
+        leaf = at < 0
+        mine, theirs = tree[leaf], target[-1 - at[leaf]]
+        found[mine] = np.where(found[mine] < 0, theirs, found[mine])
+        if (found[mine] != theirs).any():
+            return None
+        tree, at = np.tile(tree[~leaf], 2), np.concatenate([yes[at[~leaf]], no[at[~leaf]]])
+    return found
 
 
-def _aggregate(node: Context, votes: Value, how: str) -> Value:
+def _side_by_side(roots: Array, targets: Array, nobody: int) -> Array | None:
+    """Roots by target, in order; those of fewer trees filled up with a leaf. None if by many."""
+    if not roots.size:
+        return None
+    counts = np.bincount(targets - targets.min())
+    if counts.size * counts.max() > MAX_PADDED * len(roots):
+        return None
+    made = np.full((counts.size, counts.max()), -1 - nobody, roots.dtype)
+    order = np.argsort(targets, kind="stable")
+    made[np.arange(counts.max()) < counts[:, None]] = roots[order]
+    return made
+
+
+def _reduced(node: Context, op: str, table: Array, leaves: Value) -> Value:
+    """What leaves of all trees have in a table, [leaves, targets], as one per target."""
+    picked = node.emit("gather", node.constant(table), leaves, axis=0)
+    return node.emit(op, picked, axes=(1,), keepdims=False)
+
+
+def _aggregate(node: Context, votes: Votes, how: str) -> Value:
     """Votes of all trees for each target; a target nobody votes for has 0."""
-    voted, zero = _voted(node, votes), node.like(votes, 0.0)
+    weights, cast = votes.weights, ~np.isnan(votes.weights)
+    if how == "SUM" and votes.targets is not None:
+        return _sums_by_target(node, votes, votes.targets)
     if how in ("SUM", "AVERAGE"):
-        counted = node.emit("where", voted, votes, zero)
         op = "reduce_sum" if how == "SUM" else "reduce_mean"
-        return node.emit(op, counted, axes=(1,), keepdims=False)
-    fill = node.like(votes, np.inf if how == "MIN" else -np.inf)
-    op = "reduce_min" if how == "MIN" else "reduce_max"
-    best = node.emit(op, node.emit("where", voted, votes, fill), axes=(1,), keepdims=False)
-    return node.emit("where", _any_vote(node, voted), best, zero)
+        return _reduced(node, op, np.where(cast, weights, 0), votes.leaves)
+    fill, op = (np.inf, "reduce_min") if how == "MIN" else (-np.inf, "reduce_max")
+    fill = weights.dtype.type(fill)
+    best = _reduced(node, op, np.where(cast, weights, fill), votes.leaves)
+    if votes.are_for_all:
+        return best
+    return node.emit("where", _any_vote(node, votes), best, node.like(best, 0.0))
 
 
-def _any_vote(node: Context, voted: Value) -> Value:
-    return node.emit("reduce_max", voted, axes=(1,), keepdims=False)
+def _sums_by_target(node: Context, votes: Votes, targets: range) -> Value:
+    """Of trees side by side by target: a leaf has one weight."""
+    weights, (rows, count) = votes.weights, node.dims(votes.leaves)
+    one = np.nansum(weights, axis=1, dtype=weights.dtype)
+    apart = node.reshape(
+        votes.leaves, (rows, sym.const(len(targets)), sym.floordiv(count, len(targets)))
+    )
+    picked = node.emit("gather", node.constant(one), apart, axis=0)
+    sums = node.emit("reduce_sum", picked, axes=(2,), keepdims=False)
+    others = weights.shape[1] - targets.stop
+    if targets.start == others == 0:
+        return sums
+    return node.emit("pad", sums, pads=(targets.start, others), axes=(1,))
+
+
+def _any_vote(node: Context, votes: Votes) -> Value:
+    return _reduced(node, "reduce_max", ~np.isnan(votes.weights), votes.leaves)
 
 
 # ------------------------------------------------------------------------------------ TreeEnsemble
@@ -136,8 +218,8 @@ def _tree_ensemble(node: Context) -> Value:
     _check_size(node, len(weights), node.attr("n_targets"))
     dense = np.full((len(weights), node.attr("n_targets")), np.nan)
     dense[np.arange(len(weights)), list(node.attr("leaf_targetids"))] = weights
-    votes = _leaf_weights(node, table, dense)
-    scores = _aggregate(node, votes, AGGREGATES[node.attr("aggregate_function", 1)])
+    how = AGGREGATES[node.attr("aggregate_function", 1)]
+    scores = _aggregate(node, _votes(node, table, dense, how), how)
     return transformed(node, scores, TRANSFORMS[node.attr("post_transform", 0)])
 
 
@@ -163,7 +245,7 @@ def _floats(node: Context, name: str) -> Array | None:
     return None if given is None else np.asarray(given)
 
 
-def _old_votes(node: Context, kind: str, targets: int) -> Value:
+def _old_votes(node: Context, kind: str, targets: int, how: str) -> Votes:
     """Votes of trees in the form of TreeEnsembleRegressor and TreeEnsembleClassifier."""
     columns = {
         name: node.attr(f"nodes_{name}")
@@ -200,7 +282,7 @@ def _old_votes(node: Context, kind: str, targets: int) -> Value:
     for tree, place_in, target, amount in zip(*fields, amounts, strict=True):
         row = -1 - place[tree, place_in]
         weights[row, target] = amount + np.nan_to_num(weights[row, target], nan=0.0)
-    return _leaf_weights(node, table, weights)
+    return _votes(node, table, weights, how)
 
 
 def _check_size(node: Context, leaves: int, targets: int) -> None:
@@ -220,8 +302,8 @@ def _as_f32(node: Context, x: Value) -> Value:
 
 
 def _regressor(node: Context) -> Value:
-    votes = _old_votes(node, "target", node.attr("n_targets", 1))
-    scores = _aggregate(node, votes, node.attr("aggregate_function", "SUM"))
+    how = node.attr("aggregate_function", "SUM")
+    scores = _aggregate(node, _old_votes(node, "target", node.attr("n_targets", 1), how), how)
     scores = transformed(node, _with_base(node, scores), node.attr("post_transform", "NONE"))
     return _as_f32(node, scores)
 
@@ -229,7 +311,7 @@ def _regressor(node: Context) -> Value:
 def _classifier(node: Context) -> tuple[Value, Value]:
     """The class with the greatest sum of votes, among those with any."""
     labels = labels_of(node, "classlabels_int64s", "classlabels_strings")
-    votes = _old_votes(node, "class", len(labels))
+    votes = _old_votes(node, "class", len(labels), "SUM")
     scores = _with_base(node, _aggregate(node, votes, "SUM"))
     how = node.attr("post_transform", "NONE")
     used = set(node.attr("class_ids"))
@@ -242,8 +324,8 @@ def _classifier(node: Context) -> tuple[Value, Value]:
         chosen, both = binary_scores(node, one, labels, how, positive=positive, rest=positive)
         return chosen, _as_f32(node, both if at == 0 else transformed(node, scores, how))
     counted = scores
-    if _floats(node, "base_values") is None:
-        heard = _any_vote(node, _voted(node, votes))
+    if _floats(node, "base_values") is None and not votes.are_for_all:
+        heard = _any_vote(node, votes)
         counted = node.emit("where", heard, scores, node.like(scores, -np.inf))
     return pick_labels(node, counted, labels), _as_f32(node, transformed(node, scores, how))
 
