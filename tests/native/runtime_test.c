@@ -193,6 +193,12 @@ static void pin(pthread_t thread, int core) {
   pthread_setaffinity_np(thread, sizeof one, &one);
 }
 
+static int32_t pin_worker(void *env, int64_t begin, int64_t end) {
+  meeting *m = env;
+  if (!pthread_equal(pthread_self(), m->caller)) pin(pthread_self(), m->callers_core);
+  return meet(m, begin, end);
+}
+
 static void *spin(void *ending) {
   while (!atomic_load((atomic_bool *)ending)) continue;
   return NULL;
@@ -227,6 +233,22 @@ static void test_a_worker_that_wakes_on_its_callers_core_goes_elsewhere(void) {
 
   atomic_store(&ending, true);
   for (int k = 0; k < count; ++k) pthread_join(spinning[k], NULL);
+  sched_setaffinity(0, sizeof usable, &usable);
+  tw_shutdown();
+}
+
+static void test_a_worker_that_others_pin_to_its_callers_core_stays(void) {
+  cpu_set_t usable;
+  EXPECT(sched_getaffinity(0, sizeof usable, &usable) == 0);
+  EXPECT(covers_once(100, 2)); /* the worker starts with all of them */
+  int core = sched_getcpu();
+  pin(pthread_self(), core);
+  for (int round = 0; round < 10; ++round) {
+    meeting m = {.caller = pthread_self(), .callers_core = core, .workers_core = core};
+    EXPECT(tw_parallel_for(round ? meet : pin_worker, &m, 2, 2) == TW_OK);
+    EXPECT(round == 0 || m.workers_core == core);
+    nanosleep(&(struct timespec){.tv_nsec = 300 * 1000}, NULL);
+  }
   sched_setaffinity(0, sizeof usable, &usable);
   tw_shutdown();
 }
@@ -653,6 +675,7 @@ static const struct {
     TEST(test_many_callers_at_once),
     TEST(test_workers_that_sleep_wake_again),
     TEST(test_a_worker_that_wakes_on_its_callers_core_goes_elsewhere),
+    TEST(test_a_worker_that_others_pin_to_its_callers_core_stays),
     TEST(test_shutdown_ends_workers_and_the_next_region_starts_new_ones),
     TEST(test_forked_child_has_a_working_pool),
     TEST(test_default_thread_count_can_be_set),
