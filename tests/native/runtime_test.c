@@ -3,6 +3,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -165,6 +166,91 @@ static void test_workers_that_sleep_wake_again(void) {
     EXPECT(covers_once(1000, 3));
     nanosleep(&(struct timespec){.tv_nsec = 300 * 1000}, NULL);
   }
+}
+
+/* Both threads of a region: each says where it runs, and waits for the other for a while. */
+
+typedef struct {
+  pthread_t caller;
+  atomic_int arrived, callers_core, workers_core;
+} meeting;
+
+static int32_t meet(void *env, int64_t begin, int64_t end) {
+  meeting *m = env;
+  bool is_caller = pthread_equal(pthread_self(), m->caller);
+  atomic_store(is_caller ? &m->callers_core : &m->workers_core, sched_getcpu());
+  atomic_fetch_add(&m->arrived, (int)(end - begin));
+  for (int step = 0; step < 1000 && atomic_load(&m->arrived) < 2; ++step) {
+    nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
+  }
+  return TW_OK;
+}
+
+static void pin(pthread_t thread, int core) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  pthread_setaffinity_np(thread, sizeof one, &one);
+}
+
+static int32_t pin_worker(void *env, int64_t begin, int64_t end) {
+  meeting *m = env;
+  if (!pthread_equal(pthread_self(), m->caller)) pin(pthread_self(), m->callers_core);
+  return meet(m, begin, end);
+}
+
+static void *spin(void *ending) {
+  while (!atomic_load((atomic_bool *)ending)) continue;
+  return NULL;
+}
+
+static void test_a_worker_that_wakes_on_its_callers_core_goes_elsewhere(void) {
+  enum { CORES = 2, ROUNDS = 20 };
+  cpu_set_t usable, few;
+  EXPECT(sched_getaffinity(0, sizeof usable, &usable) == 0);
+  CPU_ZERO(&few);
+  pthread_t spinning[CORES];
+  atomic_bool ending = false;
+  int count = 0;
+  for (int core = 0; core < CPU_SETSIZE && count < CORES; ++core) {
+    if (!CPU_ISSET(core, &usable)) continue;
+    CPU_SET(core, &few); /* none of these is idle */
+    EXPECT(pthread_create(&spinning[count], NULL, spin, &ending) == 0);
+    pin(spinning[count++], core);
+  }
+  tw_shutdown(); /* new workers inherit what the caller may use */
+  sched_setaffinity(0, sizeof few, &few);
+
+  int together = 0;
+  for (int round = 0; round < ROUNDS; ++round) {
+    meeting m = {.caller = pthread_self(), .callers_core = -1, .workers_core = -2};
+    EXPECT(tw_parallel_for(meet, &m, 2, 2) == TW_OK);
+    together += m.callers_core == m.workers_core;
+    nanosleep(&(struct timespec){.tv_nsec = 300 * 1000}, NULL); /* the worker falls asleep */
+    if (m.workers_core >= 0) pin(pthread_self(), m.workers_core);
+  }
+  EXPECT(count < CORES || together < ROUNDS / 2);
+
+  atomic_store(&ending, true);
+  for (int k = 0; k < count; ++k) pthread_join(spinning[k], NULL);
+  sched_setaffinity(0, sizeof usable, &usable);
+  tw_shutdown();
+}
+
+static void test_a_worker_that_others_pin_to_its_callers_core_stays(void) {
+  cpu_set_t usable;
+  EXPECT(sched_getaffinity(0, sizeof usable, &usable) == 0);
+  EXPECT(covers_once(100, 2)); /* the worker starts with all of them */
+  int core = sched_getcpu();
+  pin(pthread_self(), core);
+  for (int round = 0; round < 10; ++round) {
+    meeting m = {.caller = pthread_self(), .callers_core = core, .workers_core = core};
+    EXPECT(tw_parallel_for(round ? meet : pin_worker, &m, 2, 2) == TW_OK);
+    EXPECT(round == 0 || m.workers_core == core);
+    nanosleep(&(struct timespec){.tv_nsec = 300 * 1000}, NULL);
+  }
+  sched_setaffinity(0, sizeof usable, &usable);
+  tw_shutdown();
 }
 
 static void test_shutdown_ends_workers_and_the_next_region_starts_new_ones(void) {
@@ -648,6 +734,8 @@ static const struct {
     TEST(test_error_reaches_the_caller_with_its_message),
     TEST(test_many_callers_at_once),
     TEST(test_workers_that_sleep_wake_again),
+    TEST(test_a_worker_that_wakes_on_its_callers_core_goes_elsewhere),
+    TEST(test_a_worker_that_others_pin_to_its_callers_core_stays),
     TEST(test_shutdown_ends_workers_and_the_next_region_starts_new_ones),
     TEST(test_forked_child_has_a_working_pool),
     TEST(test_default_thread_count_can_be_set),

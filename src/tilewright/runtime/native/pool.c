@@ -16,6 +16,9 @@
  * thread that does gives up its time slice on a core that others use, milliseconds for the few
  * microseconds it would have waited, while one that sleeps is let in again when it wakes.
  *
+ * Where no core is idle, Linux starts a thread on the core of whoever woke it. A worker there would
+ * take turns with the very caller that it is to help, so it goes to another core and stays away.
+ *
  * Slots are static memory, never a caller's stack: a late worker may look at a slot that has been
  * closed, or reused, without harm. All of a slot's bookkeeping is one atomic word, so joining,
  * leaving and closing cannot be torn apart.
@@ -77,7 +80,8 @@ static struct {
   _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* grows with every published region */
   _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
   _Atomic int32_t workers;
-  pthread_mutex_t mutex; /* guards sleeping, starting and ending; never held while working */
+  _Atomic int32_t waker_core; /* where the caller runs that woke a worker last; -1: unknown */
+  pthread_mutex_t mutex;      /* guards sleeping, starting and ending; never held while working */
   pthread_cond_t published, left, ended;
   bool ending;
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER,
@@ -119,6 +123,35 @@ static bool keep_spinning(int64_t *started, uint32_t *steps) {
   if (*started == 0) *started = now;
   return now - *started <= SPIN_NS;
 }
+
+/* Before a signal: whoever is about to sleep does so now, and will hear it. The mutex is free again
+ * then, since a thread that wakes on our core and finds it taken sleeps again until we go on.
+ */
+static void await_sleepers(void) {
+  pthread_mutex_lock(&pool.mutex);
+  pthread_mutex_unlock(&pool.mutex);
+}
+
+/* ---- cores ---- */
+
+#if defined(__linux__)
+static int32_t current_core(void) { return sched_getcpu(); }
+
+/* Go to another core than `core`, if there is one that this worker may use. */
+static void avoid_core(int32_t core) {
+  static _Thread_local cpu_set_t usable, chosen; /* as others have set them, and as we have */
+  cpu_set_t now;
+  if (core < 0 || current_core() != core) return;
+  if (sched_getaffinity(0, sizeof now, &now) != 0) return;
+  if (!CPU_EQUAL(&now, &chosen)) usable = now;
+  chosen = usable;
+  CPU_CLR(core, &chosen);
+  if (CPU_COUNT(&chosen) > 0) sched_setaffinity(0, sizeof chosen, &chosen);
+}
+#else
+static int32_t current_core(void) { return -1; }
+static void avoid_core(int32_t core) { (void)core; }
+#endif
 
 /* ---- taking part in a region ---- */
 
@@ -172,9 +205,8 @@ static bool try_join(region *r) {
 static void leave(region *r) {
   int32_t before = atomic_fetch_sub_explicit(&r->state, 1, memory_order_release);
   if (before & WAITING && (before & INSIDE) == 1) {
-    pthread_mutex_lock(&pool.mutex);
+    await_sleepers();
     pthread_cond_broadcast(&pool.left);
-    pthread_mutex_unlock(&pool.mutex);
   }
 }
 
@@ -209,6 +241,7 @@ static bool await_region(uint32_t seen) {
   atomic_fetch_sub(&pool.sleepers, 1);
   bool go_on = !pool.ending;
   pthread_mutex_unlock(&pool.mutex);
+  avoid_core(atomic_load_explicit(&pool.waker_core, memory_order_relaxed));
   return go_on;
 }
 
@@ -306,11 +339,10 @@ static void publish(region *r) {
   /* Either the worker that falls asleep sees this epoch, or we see that it sleeps. */
   atomic_fetch_add(&pool.epoch, 1);
   if (atomic_load(&pool.sleepers) == 0) return;
-  pthread_mutex_lock(&pool.mutex);
-  for (int32_t k = 0; k < seats && k < atomic_load(&pool.sleepers); ++k) {
-    pthread_cond_signal(&pool.published);
-  }
-  pthread_mutex_unlock(&pool.mutex);
+  atomic_store_explicit(&pool.waker_core, current_core(), memory_order_relaxed);
+  await_sleepers();
+  int32_t sleepers = atomic_load(&pool.sleepers); /* as of now: those that wake are fewer at once */
+  for (int32_t k = 0; k < seats && k < sleepers; ++k) pthread_cond_signal(&pool.published);
 }
 
 static bool has_workers(region *r) {
@@ -350,10 +382,11 @@ static bool next_direction(tw_task task) {
 
 static int32_t run(tw_task task, void *env, int64_t count, int32_t threads, bool backward) {
   if (count <= 0) return TW_OK;
+  if (inside_region) return run_alone(task, env, count, backward);
   if (threads <= 0) threads = tw_threads();
   if (threads > MAX_THREADS) threads = MAX_THREADS;
   if (threads > count) threads = (int32_t)count;
-  region *r = threads > 1 && !inside_region && count < INT64_MAX / 4 ? acquire_region() : NULL;
+  region *r = threads > 1 && count < INT64_MAX / 4 ? acquire_region() : NULL;
   if (!r) return run_alone(task, env, count, backward);
 
   static pthread_once_t once = PTHREAD_ONCE_INIT;
