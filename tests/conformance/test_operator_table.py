@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(ROOT / "tools" / "site"))
 
 from operators import FALLBACK, NATIVE, REFUSED, UNTRIED, own_test, rows_of  # noqa: E402
-from run_operators import outcome  # noqa: E402
+from run_operators import operators_of, outcome, shown  # noqa: E402
 from suite import PASSED, UNSUPPORTED, cases, native, run_test  # noqa: E402
 
 from tilewright.base.target import Target  # noqa: E402
@@ -44,6 +44,13 @@ def test_every_operator_that_is_imported_has_a_row():
     assert rows.keys() == RULES.keys()
     assert rows.pop(("ai.onnx", "Abs")) == REFUSED
     assert set(rows.values()) == {UNTRIED}
+
+
+def test_tests_that_no_row_shows_are_not_tried():
+    tests = cases("node")
+    ops = {name: [list(op) for op in operators_of(test)] for name, test in tests.items()}
+    ends = {name: {"ops": found, "status": NATIVE} for name, found in ops.items()}
+    assert rows_of({name: ends[name] for name in shown(tests)}) == rows_of(ends)
 
 
 def test_every_operator_is_in_a_test_of_the_suite_or_of_ours():

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from grids import every_pair
 
 import tilewright as tw
 from tilewright import graph, sym
@@ -316,15 +317,17 @@ def test_many_weights_for_few_pixels_are_read_once(size, kernel, pads, threads):
 
 
 @pytest.mark.parametrize(
-    ("out", "inner"), [(24, 144), (8, 50), (40, 144), (3, 24), (48, 32), (24, 15)]
+    ("channels", "window", "threads"),
+    every_pair(
+        [(24, 144), (8, 50), (40, 144), (3, 24), (48, 32), (24, 15)],
+        [(1, 1, ""), (1, 1, "size"), (3, 2, ""), (3, 1, "batch")],
+        [1, 2],
+    ),
+    ids=str,
 )
-@pytest.mark.parametrize(
-    ("kernel", "stride", "dynamic"), [(1, 1, ""), (1, 1, "size"), (3, 2, ""), (3, 1, "batch")]
-)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_channels_that_half_fill_a_vector_are_summed_side_by_side(
-    out, inner, kernel, stride, dynamic, threads
-):
+def test_channels_that_half_fill_a_vector_are_summed_side_by_side(channels, window, threads):
+    out, inner = channels
+    kernel, stride, dynamic = window
     conf = {
         "batch": 2,
         "size": [11, 13],

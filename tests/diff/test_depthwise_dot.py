@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from grids import every_pair
 
 import tilewright as tw
 from tilewright.base.dots import tap_dot_of
@@ -43,10 +44,15 @@ def check(of, sizes, channels, kernel, strides=(1, 1), dilations=(1, 1), threads
     return compiled
 
 
-@pytest.mark.parametrize("of", ["u8", "i8"])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kernel", [(3, 3), (5, 5), (2, 4), (7, 1), (4, 3), (9, 2)])
-@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (1, 3)])
+@pytest.mark.parametrize(
+    ("of", "threads", "kernel", "strides"),
+    every_pair(
+        ("u8", "i8"),
+        (1, 2),
+        ((3, 3), (5, 5), (2, 4), (7, 1), (4, 3), (9, 2)),
+        ((1, 1), (2, 2), (1, 3)),
+    ),
+)
 def test_windows_of_any_size(of, threads, kernel, strides):
     check(of, (17, 19), 48, kernel, strides, threads=threads)
 

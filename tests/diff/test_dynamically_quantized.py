@@ -1,7 +1,10 @@
 """Models that quantize what they see on the way: the compiled integers are the interpreter's."""
 
+from itertools import product
+
 import numpy as np
 import pytest
+from grids import every_pair
 from onnx import numpy_helper, parser
 
 import tilewright as tw
@@ -24,17 +27,17 @@ def weights(of, *shape):
     return made.astype(of)
 
 
-def check(made, threads, **inputs):
-    """All integers are the same; the rest is what they are made of."""
-    want = interpret(import_model(made), *inputs.values())
-    got = tw.compile(made, threads=threads)(**inputs)
-    for ours, theirs in zip(got, want, strict=True):
-        np.testing.assert_array_equal(np.asarray(ours), theirs)
+def check(made, threads, *calls, **inputs):
+    """All integers are the same, in every call; the rest is what they are made of."""
+    reference, compiled = import_model(made), tw.compile(made, threads=threads)
+    for each in calls or (inputs,):
+        want = interpret(reference, *each.values())
+        for ours, theirs in zip(compiled(**each), want, strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), theirs)
+    return compiled
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("of", [np.int8, np.uint8])
-@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize(("of", "zero", "threads"), every_pair((np.int8, np.uint8), (0, 3), (1, 2)))
 def test_a_convolution_pads_with_a_zero_point_of_the_run(of, zero, threads):
     made = model(
         "g (float[1, 3, 11, 9] x) => (int32[1, 24, 6, 5] y) {\n"
@@ -89,7 +92,7 @@ def test_a_product_of_two_that_are_quantized_on_the_way(threads):
 
 CHAIN = """
 q, s, z = DynamicQuantizeLinear (x)
-p = {product} (q, w, z)
+p = {operator} (q, w, z)
 f = Cast <to = 1> (p)
 t = Mul (s, u)
 m = Mul (f, t)
@@ -113,50 +116,56 @@ LAYERS = {
 }
 
 
-def two_layers(kind, size, last, factor=0.01):
-    """A layer whose results are quantized over the range they happen to have."""
-    given, made, product, shape = LAYERS[kind]
-    chain = CHAIN.format(product=product, last=last)
+def two_layers(kind, size, last, **constants):
+    """A layer whose results are quantized over the range they happen to have.
+
+    The factor `u` of its results is a constant or given with a call.
+    """
+    given, made, operator, shape = LAYERS[kind]
+    given += "" if constants else ", float u"
+    chain = CHAIN.format(operator=operator, last=last)
     ends = f"g ({given}) => ({made}, float o, uint8 zero)".replace("{n}", str(size))
-    return model(f"{ends} {{{chain}}}", w=weights(np.int8, *shape), u=np.float32(factor))
+    return model(f"{ends} {{{chain}}}", w=weights(np.int8, *shape), **constants)
 
 
 def shape_of(kind):
     return {"product": (21, 40), "convolution": (1, 8, 11, 9), "depthwise": (1, 16, 11, 9)}[kind]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("is_dynamic", [False, True])
-@pytest.mark.parametrize("last", ["Relu", "Identity", "Abs"])
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize(
+    ("kind", "last", "is_dynamic", "threads"),
+    every_pair(tuple(LAYERS), ("Relu", "Identity", "Abs"), (False, True), (1, 2)),
+)
 def test_the_range_of_a_layer_is_found_where_it_is_made(kind, last, is_dynamic, threads):
     shape = shape_of(kind)
-    made = two_layers(kind, "n" if is_dynamic else shape[-2], last)
+    made = two_layers(kind, "n" if is_dynamic else shape[-2], last, u=np.float32(0.01))
     x = np.random.default_rng(1).normal(0.5, 1, shape).astype(np.float32)
-    check(made, threads, x=x)
-    kernels = [each.kernel for each in tw.compile(made, threads=threads).profile(x=x).events]
+    kernels = [each.kernel for each in check(made, threads, x=x).profile(x=x).events]
     assert any("integer" in name and "reduce" in name for name in kernels)
 
 
-@pytest.mark.parametrize("factor", [0.0, 1e-45, -1e30, 3e38, np.inf, np.nan])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_ranges_of_zeros_and_beyond_numbers(kind, factor):
+def test_ranges_of_zeros_and_beyond_numbers(kind):
     x = np.random.default_rng(1).normal(0.5, 1, shape_of(kind)).astype(np.float32)
-    check(two_layers(kind, shape_of(kind)[-2], "Identity", factor), 1, x=x)
+    factors = (0.0, 1e-45, -1e30, 3e38, np.inf, np.nan)
+    made = two_layers(kind, shape_of(kind)[-2], "Identity")
+    check(made, 1, *({"x": x, "u": np.float32(factor)} for factor in factors))
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, 1e-45])
-@pytest.mark.parametrize("rest", [1.0, 1e-34, 1e37])  # x86 flushes the scale of less
-def test_one_number_makes_a_range(number, rest):
+def test_one_number_makes_a_range():
     made = model(
         "g (float[3, 70] x) => (uint8[3, 70] q, float s, uint8 z) {\n"
         "q, s, z = DynamicQuantizeLinear (x)\n}"
     )
-    x = np.random.default_rng(1).normal(0.5, 1, (3, 70)) * rest
-    x[1, 5] = number
-    check(made, 1, x=x.astype(np.float32))
+    calls = []
+    rests = 1.0, 1e-34, 1e37  # x86 flushes the scale of less
+    for number, rest in product((np.nan, np.inf, -np.inf, 3e38, 1e-45), rests):
+        x = np.random.default_rng(1).normal(0.5, 1, (3, 70)) * rest
+        x[1, 5] = number
+        calls.append({"x": x.astype(np.float32)})
+    check(made, 1, *calls)
 
 
 def test_a_range_of_nothing():
-    made = two_layers("product", "n", "Relu")
+    made = two_layers("product", "n", "Relu", u=np.float32(0.01))
     check(made, 1, x=np.zeros((0, 40), np.float32))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from grids import every_pair
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import tilewright as tw
@@ -236,9 +237,10 @@ def recurrent(kind, direction, time):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("time", [9, "t"])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize(
+    ("kind", "direction", "time"),
+    every_pair(("RNN", "GRU", "LSTM"), ("forward", "reverse", "bidirectional"), (9, "t")),
+)
 def test_sequences_shorter_than_the_time_axis(kind, direction, time):
     lengths = ([9, 9], [3, 5], [1, 9], [2, 0])
     check(recurrent(kind, direction, time), *([ramp(9, 2, 4), np.int32(each)] for each in lengths))
@@ -253,9 +255,14 @@ def test_no_step_where_all_sequences_are_empty():
 # ------------------------------------------------------------------ windows larger than the image
 
 
-@pytest.mark.parametrize("dims", [(3, 2), ("h", "w")])
-@pytest.mark.parametrize("extra", [{}, {"ceil_mode": 1}, {"pads": [1, 0, 0, 0]}])
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    ("op", "extra", "dims"),
+    every_pair(
+        ("MaxPool", "AveragePool", "LpPool"),
+        ({}, {"ceil_mode": 1}, {"pads": [1, 0, 0, 0]}),
+        ((3, 2), ("h", "w")),
+    ),
+)
 def test_a_window_larger_than_its_image(op, extra, dims):
     """One window is left where the image lacks less than a stride."""
     more = {"kernel_shape": [5, 4], "strides": [3, 3], **extra}

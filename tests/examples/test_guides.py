@@ -26,16 +26,22 @@ LANGUAGES = {"python", "sh", "text", "cmake"}
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
+@pytest.fixture(scope="module")
+def cache_folder(tmp_path_factory):
+    """Pages compile the same model."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @needs_compiler
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_guide_runs(page, tmp_path, monkeypatch):
+def test_a_guide_runs(page, tmp_path, monkeypatch, cache_folder):
     if page.stem == "pytorch":
         pytest.importorskip("torch")
         if not entry_points(group="torch_dynamo_backends", name="tilewright"):
             pytest.skip("the package is not installed: its backend has no entry point")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(cache_folder))
     write_model(tmp_path / "model.onnx")
     space = {"__name__": "guide"}
     printed = ""

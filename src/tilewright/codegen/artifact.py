@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright.base.errors import UserError
@@ -176,6 +177,10 @@ def find_compiler(target: Target, *, static: bool = False) -> list[str]:
     )
 
 
+def _is_zig(compiler: list[str]) -> bool:
+    return "ziglang" in compiler
+
+
 def _without_vendor(target: Target) -> str:
     return "-".join(part for part in target.triple.split("-") if part != "unknown")
 
@@ -199,17 +204,11 @@ def link_library(
     output: Path, objects: list[Path], target: Target, more: tuple[Path, ...] = ()
 ) -> None:
     """Link objects, the runtime and more of its C files into a shared library."""
-    command = find_compiler(target)
+    compiler = find_compiler(target)
     flags = ["-shared", "-fPIC", "-fvisibility=hidden"]
-    libraries = ["-lpthread", "-lm", "-ldl"]
-    if "ziglang" in command:
-        _link(output, [*objects, *more], target, [*command, *flags], libraries)
-        return
-    flags.append("-Wl,-Bsymbolic")  # two libraries in one process keep to their own runtimes
-    runtime = output.with_suffix(".runtime.o")
-    runtime.write_bytes(_runtime_object((*runtime_files(target), *more), command))
-    files = [str(path) for path in (*objects, runtime)]
-    run_compiler([*command, *flags, "-o", str(output), *files, *libraries])
+    if not _is_zig(compiler):
+        flags.append("-Wl,-Bsymbolic")  # two libraries in one process keep to their own runtimes
+    _link(output, objects, target, compiler, flags, more)
 
 
 def _runtime_object(sources: tuple[Path, ...], command: list[str]) -> bytes:
@@ -235,21 +234,31 @@ def link_wasm(
     """Link objects and the runtime into a WebAssembly module."""
     exports = [*functions, "tw_last_error", "tw_last_code", "malloc", "free"]
     flags = ["-mexec-model=reactor", *(f"-Wl,--export={name}" for name in exports)]
-    _link(output, objects, target, [*find_compiler(target), *flags], [])
+    _link(output, objects, target, find_compiler(target), flags)
 
 
 def link_program(output: Path, objects: list[Path], target: Target, sources: list[Path]) -> None:
     """Link objects, C files and the runtime into a program that needs no library."""
-    command = find_compiler(target, static=True)
-    _link(output, [*objects, *sources], target, command, ["-lpthread", "-lm", "-ldl"])
+    _link(output, [*objects, *sources], target, find_compiler(target, static=True))
 
 
 def _link(
-    output: Path, inputs: list[Path], target: Target, command: list[str], libraries: list[str]
+    output: Path,
+    inputs: list[Path],
+    target: Target,
+    compiler: list[str],
+    flags: Sequence[str] = (),
+    more: tuple[Path, ...] = (),
 ) -> None:
-    files = [str(path) for path in (*inputs, *runtime_files(target))]
-    flags = ["-O2", "-std=gnu11", _EXPORTS, f"-I{FOLDER}", "-o", str(output)]
-    run_compiler([*command, *flags, *files, *libraries])
+    """Link objects and C files with the runtime, compiled once where it can be kept as an object."""
+    runtime = (*runtime_files(target), *more)
+    if not _is_zig(compiler):
+        kept = output.with_suffix(".runtime.o")
+        kept.write_bytes(_runtime_object(runtime, compiler))
+        runtime = (kept,)
+    command = [*compiler, *flags, "-O2", "-std=gnu11", _EXPORTS, f"-I{FOLDER}", "-o", str(output)]
+    libraries = [] if target.kind == WASM else ["-lpthread", "-lm", "-ldl"]
+    run_compiler([*command, *(str(path) for path in (*inputs, *runtime)), *libraries])
 
 
 def run_compiler(command: list[str]) -> None:

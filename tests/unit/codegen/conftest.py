@@ -1,8 +1,13 @@
-"""A cache of its own for every test of code generation."""
+"""A cache for all tests of code generation, which begins empty."""
 
 import pytest
 
 
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+def _own_cache(cache_folder, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(cache_folder))

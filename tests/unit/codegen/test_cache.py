@@ -29,6 +29,12 @@ def entries():
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    """An empty one for every test here."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+
+
 def test_what_was_written_is_read_back():
     assert cache.try_read("key") is None
     cache.write("key", b"payload")

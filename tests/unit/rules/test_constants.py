@@ -11,6 +11,7 @@ import io
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,7 @@ def literals(source: str) -> Iterator[ast.Constant]:
             yield node
 
 
+@cache
 def _all() -> list[Constant]:
     return _in(sorted(path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py")))
 

@@ -4,12 +4,18 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.ao.quantization.fx._decomposed  # has the operators of quantized models registered
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils import _pytree as pytree
+
+from tilewright.frontends.torch.program import Imported
+from tilewright.frontends.torch.tensors import array_of
+from tilewright.graph import interpret
+from tilewright.graph.verify import verify
 
 aten, quantized = torch.ops.aten, torch.ops.quantized_decomposed
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
@@ -727,6 +733,30 @@ class Family(nn.Module):
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(x.clone() for _, tensors in self.cases.values() for x in tensors)
+
+
+def interpreted(imported: Imported, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """What an imported model gives, by the interpreter, in its own structure."""
+    verify(imported.module)
+    with np.errstate(all="ignore"):
+        given = (torch.view_as_real(x) if x.is_complex() else x for x in inputs)
+        made = interpret(imported.module, *(array_of(x) for x in given), check=True)
+    tensors = [_tensor(np.array(array, order="C")) for array in made]
+    structure = imported.structure
+    flat = [_result(kind, which, tensors) for kind, which in structure.results]
+    return pytree.tree_unflatten(flat, structure.out_spec)
+
+
+def _result(kind: str, which: Any, tensors: list[torch.Tensor]) -> Any:
+    if kind == "constant":
+        return which
+    return torch.view_as_complex(tensors[which]) if kind == "complex" else tensors[which]
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
 
 
 def differences(made: dict[str, Any], want: dict[str, Any]) -> list[str]:
