@@ -87,6 +87,9 @@ FULL_TILE_ELEMENTS = 128 * 128
 STREAMED_FEATURES = (64, 128)  # of a head
 STREAMED_KEYS = 128  # scores of a row, beside the sums of a head
 
+# Blocks that may share the keys of few queries: of a number that calls tell, as many steps each.
+KEY_PARTS = 32
+
 
 def multiprocessor_of(target: Target) -> Multiprocessor:
     """The record of a CUDA target."""
