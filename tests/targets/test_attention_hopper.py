@@ -475,6 +475,22 @@ def test_a_model_takes_keys_some_at_a_time(lengths):
     )
 
 
+@pytest.mark.parametrize("keys", [300, "m"])
+def test_heads_that_share_keys_are_queries_of_one(keys):
+    case = {"q": (1, 4, 1), "keys": keys, "shared": 2, "attributes": ", causal = true"}
+    model = graph.parse(text(**case, lengths=(70,)).replace("keys = 128, ", ""))
+    module = tw.compile(model, target=TARGET, cache=False)
+    (kernel,) = module.program.kernels.values()
+    assert [each.rule for each in kernel.decisions] == ["attention_hopper"]
+    given = operands((1, 4, 1), 300, shared=2, lengths=(70,))
+    (want,) = graph.interpret(model, *given)
+    (out,) = fetched(module, on_host(module)(*given))
+    limit = TOLERANCE["bf16"]
+    np.testing.assert_allclose(
+        out.astype(np.float32), np.asarray(want).astype(np.float32), rtol=limit, atol=limit
+    )
+
+
 @pytest.mark.parametrize(
     "case", [{"features": 80}, {"dtype": "f32"}, {"target": "cuda -arch=sm_80"}]
 )

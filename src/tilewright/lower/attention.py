@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, INDEX, DType
-from tilewright.base.multiprocessor import KEY_PARTS
+from tilewright.base.multiprocessor import KEY_PARTS, STREAMED_QUERIES
 from tilewright.graph.ops.attention import QUERY_BLOCK
 from tilewright.lower.base import Lowering, Use, read_broadcast, static, wide, wide_type
 from tilewright.lower.linalg import summed
@@ -219,7 +219,10 @@ ONLINE_SOFTMAX = te.comm_reducer(
     lambda *of: (te.const(-math.inf, F32), te.const(0, F32), te.const(0, F32)),
     name="online_softmax",
 )
-QUERIES = (64, 128)  # that a rule takes together, as rules/gpu/attention_hopper.py does
+QUERIES = (
+    STREAMED_QUERIES,
+    2 * STREAMED_QUERIES,
+)  # that a rule takes together, as rules/gpu/attention_hopper.py does
 
 
 def _online(
