@@ -17,8 +17,6 @@ from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, 
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Const, Expr
 
-ANYWHERE = (-1, -1)  # a window without bounds
-
 
 def merge_query_heads(module: Module, ctx: PassContext) -> Module:
     return rewrite_matches(module, (merged,))
@@ -54,7 +52,7 @@ def _sees_alike(node: Node, shapes: list[tuple[Expr, ...]], others: list[Value |
         added = shape_of(mask)
         if added is None or any(dim is not ONE for dim in added[-3:-1]):
             return False
-    if node.get("window", ANYWHERE) != ANYWHERE:
+    if any(bound >= 0 for bound in node.get("window", ())):
         return False
     if not node.get("causal"):
         return True

@@ -208,9 +208,10 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # A score takes some six instructions, of which a multiprocessor issues a warp's worth each.
     lanes = sm.warp * sm.warps_issued_per_cycle
     powers = (6.0 * queries * c["keys"] + 1.0 * queries * found.features) / lanes
-    waiting = sm.global_latency_cycles / c["slots"] / c["resident"]
+    resident = np.minimum(c["resident"], waves)  # others are not there
+    waiting = sm.global_latency_cycles / c["slots"] / resident
     # With slots enough, products of one step run under the powers of the next.
-    beside = np.minimum(c["resident"], 2)  # more gain nothing
+    beside = np.minimum(resident, 2)  # more gain nothing
     apart = products + powers / np.minimum(c["groups"] * beside, 2)
     together = np.maximum(products, powers) + sm.wgmma_latency_cycles
     each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
@@ -219,12 +220,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     rate = np.minimum(
         sm.memory_bytes_per_cycle, np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
     )
-    # Of each part three numbers of f32 for every result, written and read.
-    parts = np.where(c["splits"] > 1, c["splits"], 0) * (
-        24.0 * found.batch * found.results * found.features
-    )
-    busy = waves * steps * np.maximum(each, waiting)
     latency = sm.global_latency_cycles
+    # Of each part three numbers of f32 for every result are written and read. Threads that combine
+    # them have a few loads under way; other waves of blocks wait for queries, keys and stores.
+    stored = 24.0 * found.batch * found.results * found.features * c["splits"]
+    combined = sm.launch_cycles + stored / sm.memory_bytes_per_cycle + c["splits"] * latency / 4
+    combined = combined + 3 * (waves - 1) * latency
+    busy = waves * steps * np.maximum(each, waiting)
     return Cost.of(
         steps=np.maximum(busy, moved / rate),
         # Who stays begins once; with two tiles of queries, the next one's keys are on their way.
@@ -232,7 +234,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         # From its last scores on a tile needs nothing of memory: others beside it do.
         ends=waves * latency / beside + steps * each,
         late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
-        parts=np.where(c["splits"] > 1, sm.launch_cycles, 0) + parts / sm.memory_bytes_per_cycle,
+        parts=np.where(c["splits"] > 1, combined, 0),
     )
 
 
