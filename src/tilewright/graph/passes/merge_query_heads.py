@@ -12,6 +12,7 @@ from __future__ import annotations
 from tilewright import sym
 from tilewright.base.multiprocessor import STREAMED_QUERIES
 from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, shape_of
 from tilewright.graph.types import items_of
@@ -39,7 +40,7 @@ def merged(node: Node, scope: Scope) -> Replacement:
         "reshape", q, like=node, shape=items_of((batch, shared, heads // shared * rows, features))
     )
     same = {**dict(node.attributes), "causal": False, "past": 0}
-    found = scope.new("attention", together.output, k, v, *others, like=node, **same)
+    found = make_node("attention", (together.output, k, v, *others), same, node.loc)
     whole = items_of(shape_of(node.output) or ())
     return together, found, remade(node, "reshape", found.output, shape=whole)
 

@@ -270,7 +270,7 @@ def _streamed(
     *_, j = sch.get_loops(o)
     parts = [plan.splits] if plan.splits > 1 else []
     step, *of, ji = sch.split(j, [None, *parts, plan.keys])
-    stores, ends = [result], []
+    stores, ends = [result], list[BlockRef]()
     for part in of:
         o, stores, ends = _parted(sch, o, part, result)
     for at, scope in enumerate((hopper.ROW_SCOPE, hopper.ROW_SCOPE, hopper.SUM_SCOPE)):
