@@ -38,11 +38,24 @@ class Case:
     causal: bool
     want: dict[str, float]
     queries: int = 0  # of a sequence, where they are fewer than its keys
+    shared: int = 0  # heads of keys, where several of the queries' look at one
 
     @property
     def queried(self) -> tuple[int, int, int, int]:
         batch, heads, length, features = self.shape
         return batch, heads, self.queries or length, features
+
+    @property
+    def keyed(self) -> tuple[int, int, int, int]:
+        batch, heads, length, features = self.shape
+        return batch, self.shared or heads, length, features
+
+    @property
+    def merged(self) -> tuple[int, int, int, int]:
+        """Queries as `merge_query_heads` leaves them to our kernel."""
+        batch, heads, rows, features = self.queried
+        shared = self.shared or heads
+        return batch, shared, heads // shared * rows, features
 
 
 CASES = {
@@ -53,17 +66,22 @@ CASES = {
     "bert": Case((32, 12, 128, 64), False, {"best": 2.0}),
     "edge": Case((8, 12, 197, 64), False, {}),
     "decode": Case((32, 12, 4096, 64), False, {}, queries=1),
-    "decode1": Case((1, 32, 4096, 128), False, {}, queries=1),
+    "decode1": Case((1, 32, 4096, 128), False, {"best": 1.0}, queries=1),
+    "decode16": Case((1, 16, 4096, 128), False, {"best": 1.0}, queries=1),
+    "decode_grouped": Case((1, 32, 8192, 128), False, {"best": 1.0}, queries=1, shared=8),
+    "speculative": Case((1, 16, 4096, 128), False, {"best": 1.0}, queries=16),
 }
 DYNAMIC = 0.9  # of the speed of the kernel for these sizes alone, at least
 
 
 def attention(case: Case, keys: int = 128, *, is_dynamic: bool = False) -> Function:
-    _, heads, rows, features = case.queried
-    batch, _, length, _ = case.shape
+    _, heads, rows, features = case.merged
+    batch, _, length, _ = case.keyed
     q, k = f"{batch}, {heads}, {rows}, {features}", f"{batch}, {heads}, {length}, {features}"
     if is_dynamic:
-        q, k = f"b, {heads}, {case.queries or 'n'}, {features}", f"b, {heads}, n, {features}"
+        # Who decodes knows how many sequences there are, but not how long they are.
+        many, some = (batch, rows) if case.queries else ("b", "n")
+        q, k = f"{many}, {heads}, {some}, {features}", f"{many}, {heads}, n, {features}"
     causal = "true" if case.causal else "false"
     text = f"""graph @main(%q: bf16[{q}], %k: bf16[{k}], %v: bf16[{k}]) {{
       %y = attention(%q, %k, %v) {{causal = {causal}, keys = {keys}}}
@@ -77,9 +95,9 @@ class Operands:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        batch, heads, length, features = case.shape
+        batch, heads, length, features = case.keyed
         count = copies_of(4 * batch * heads * length * features * torch.bfloat16.itemsize)
-        shapes = case.queried, case.shape, case.shape
+        shapes = case.queried, case.keyed, case.keyed
         self.given = [[self._of(shape) for shape in shapes] for _ in range(count)]
         self.results = [self._of(case.queried) for _ in range(count)]
 
@@ -101,9 +119,13 @@ def ours_of(made: Scheduled, operands: Operands) -> Run:
     batch, _, length, _ = operands.case.shape
     sizes = {"b": batch, "n": length}
     told = [sizes[each.name] for each in made.schedule.function.params if each.name in sizes]
-    return recorded(
-        lambda turn, stream: run(*operands.at(turn), operands.result(turn), *told, stream=stream)
-    )
+    shape = operands.case.merged
+
+    def start(turn: int, stream: int) -> None:
+        q, *keys = operands.at(turn)
+        run(q.view(shape), *keys, operands.result(turn).view(shape), *told, stream=stream)
+
+    return recorded(start)
 
 
 def theirs_of(backend: SDPBackend, case: Case, operands: Operands) -> Run | None:
@@ -111,7 +133,11 @@ def theirs_of(backend: SDPBackend, case: Case, operands: Operands) -> Run | None
     attend = torch.nn.functional.scaled_dot_product_attention
     try:
         with sdpa_kernel(backend):
-            return captured(lambda turn: attend(*operands.at(turn), is_causal=case.causal))
+            return captured(
+                lambda turn: attend(
+                    *operands.at(turn), is_causal=case.causal, enable_gqa=bool(case.shared)
+                )
+            )
     except RuntimeError as error:
         print(backend, str(error)[:200])
         return None
@@ -121,7 +147,9 @@ def relative_error(case: Case, operands: Operands) -> float:
     """Against products in f32, of one sequence."""
     wide, out = [x[:1].float() for x in operands.at(0)], operands.result(0)
     with sdpa_kernel(SDPBackend.MATH):
-        exact = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=case.causal)
+        exact = torch.nn.functional.scaled_dot_product_attention(
+            *wide, is_causal=case.causal, enable_gqa=bool(case.shared)
+        )
     return float((out[:1].float() - exact).abs().max() / exact.abs().max())
 
 

@@ -134,6 +134,7 @@ EARLY = (
     "tensorize",
     "reindex_read",
     "pad",
+    "crop",
     "interleave",
     "part_terms",
     "rows",
@@ -447,6 +448,9 @@ class Moves:
             multiples = [1 if k == REDUCE else m for k, m in zip(kinds, multiples, strict=True)]
         self.sch.pad(block, multiples, clamp)
 
+    def crop(self) -> None:
+        self.sch.crop(self.block())
+
     # ------------------------------------------------------------------ memory
 
     def cache_read(self) -> None:
@@ -564,6 +568,7 @@ COMMON: dict[str, tuple[Move, int]] = {
     "storage_align": (Moves.storage_align, 1),
     "transform_layout": (Moves.transform_layout, 4),
     "pad": (Moves.pad, 3),
+    "crop": (Moves.crop, 2),
     "rfactor": (Moves.rfactor, 2),
     "rfactor_at": (Moves.rfactor_at, 2),
     "merge_windows": (Moves.merge_windows, 2),

@@ -91,10 +91,10 @@ def check(fn, case, seed=0, sizes=None):
 
 
 BOTH, ONE = (
-    "groups=2 keys=128 slots=2 stays=0 queries=1 resident=1",
-    "groups=1 keys=64 slots=3 stays=0 queries=1 resident=1",
+    "groups=2 keys=128 slots=2 stays=0 queries=1 resident=1 splits=1",
+    "groups=1 keys=64 slots=3 stays=0 queries=1 resident=1 splits=1",
 )
-STAGGERED = "groups=2 keys=128 slots=3 stays=0 queries=1 resident=1"
+STAGGERED = "groups=2 keys=128 slots=3 stays=0 queries=1 resident=1 splits=1"
 CASES = {
     "plain": {"q": (1, 2, 128), "keys": 256},
     "wide heads": {"q": (1, 1, 128), "keys": 256, "features": 128},
@@ -191,8 +191,8 @@ def told(case, call):
 @pytest.mark.parametrize(
     "plan",
     [
-        "groups=1 keys=64 slots=2 stays=0 queries=1 resident=1",
-        "groups=1 keys=128 slots=3 stays=1 queries=2 resident=1",
+        "groups=1 keys=64 slots=2 stays=0 queries=1 resident=1 splits=1",
+        "groups=1 keys=128 slots=3 stays=1 queries=2 resident=1 splits=1",
     ],
 )
 def test_sizes_that_a_call_tells(name, plan):
@@ -200,6 +200,90 @@ def test_sizes_that_a_call_tells(name, plan):
     for call in CALLS:
         if not OPEN[name].get("lengths") or call["b"] == len(OPEN[name]["lengths"]):
             check(made, told(OPEN[name], call), sizes=call)
+
+
+SPLIT = {
+    "one query": {"q": (1, 2, 1), "keys": 512, "features": 128},
+    "queries of batches": {"q": (3, 2, 4), "keys": 512},
+    "several tiles": {"q": (1, 1, 128), "keys": 512},
+    "shared keys": {"q": (1, 4, 2), "keys": 512, "shared": 2},
+    "causal, parts without keys": {
+        "q": (1, 1, 10), "keys": 1024, "attributes": ", causal = true, past = 50",
+    },
+    "a mask": {"q": (1, 1, 5), "keys": 512, "mask": "f32[1, 1, 1, 512]"},
+    "lengths": {"q": (3, 1, 2), "keys": 1024, "lengths": (1000, 5, 0)},
+    "a ragged end": {"q": (1, 1, 4), "keys": 4100},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("plan", ["slots=2 stays=0 queries=1", "slots=3 stays=1 queries=2"])
+def test_blocks_share_keys(name, plan):
+    case = SPLIT[name]
+    made = lowered(f"groups=1 keys=64 {plan} resident=1 splits=4", SMALL, **case)
+    batch, heads, rows = case["q"]
+    blocks = 2 if "stays=1" in plan else 4 * batch * heads * -(-rows // 64)
+    assert f"thread(blockIdx.x) 0..{blocks} " in str(made)
+    # Of queries that fill up a tile nothing is stored.
+    part = batch * heads * rows * case.get("features", 64)
+    assert f"v2_rf_global: f32[{4 * part}]" in str(made)
+    check(made, case)
+
+
+OPEN_SPLIT = {
+    "a cache of keys": {"q": (1, 2, 1), "keys": "m", "shared": 1},
+    "a batch of caches": {"q": ("b", 1, 3), "keys": "m", "mask": "f32[b, 1, 1, m]"},
+    "caches of several lengths": {"q": ("b", 2, 1), "keys": "m", "lengths": (9, 70)},
+    "causal": {"q": (2, 2, 16), "keys": "m", "attributes": ", causal = true, past = 40"},
+}
+
+
+@pytest.mark.parametrize("name", OPEN_SPLIT)
+@pytest.mark.parametrize("plan", ["keys=64 slots=2 stays=0", "keys=128 slots=3 stays=1"])
+def test_blocks_share_keys_that_a_call_tells(name, plan):
+    """A block whose part has none stores that it found nothing."""
+    case = OPEN_SPLIT[name]
+    made = lowered(f"groups=1 {plan} queries=1 resident=1 splits=8", SMALL, **case)
+    for call in [*CALLS, {"b": 2, "m": 700}]:
+        if not case.get("lengths") or call["b"] == len(case["lengths"]):
+            check(made, told(case, call), sizes=call)
+
+
+@pytest.mark.parametrize(
+    ("shape", "keys", "splits"),
+    [
+        ((1, 16, 1, 128), 4096, True),  # sixteen blocks, of 132 that there is room for
+        ((1, 2, 16, 64), "m", True),
+        ((32, 12, 4096, 64), 4096, False),
+        ((32, 12, 128, 64), 128, False),
+        ((1, 16, 1, 128), 128, False),
+    ],
+)
+def test_keys_are_shared_where_blocks_are_few(shape, keys, splits):
+    batch, heads, _, features = shape
+    q, k = ", ".join(map(str, shape)), f"{batch}, {heads}, {keys}, {features}"
+    text = f"""graph @main(%q: bf16[{q}], %k: bf16[{k}], %v: bf16[{k}]) {{
+      %y = attention(%q, %k, %v) {{keys = 128}}
+      return %y
+    }}"""
+    made = schedule(lower_graph(graph.parse(text).main, "attention"), TARGET)
+    assert ("splits=1" not in made.decisions[0].plan.split()) == splits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [16, 4])
+@pytest.mark.parametrize("keys", [4096, "m"])
+def test_code_of_shared_keys_spills_nothing(keys, shared):
+    """With the plan that is priced lowest, of which the producer has the fewest registers."""
+    text = f"""graph @main(%q: bf16[1, 16, 8, 128], %k: bf16[1, {shared}, {keys}, 128],
+                           %v: bf16[1, {shared}, {keys}, 128]) {{
+      %y = attention(%q, %k, %v) {{keys = 128}}
+      return %y
+    }}"""
+    made = schedule(lower_graph(graph.parse(text).main, "attention"), TARGET)
+    told = assembled(tw.build(made.schedule.function, TARGET).ptx)
+    assert told.count("0 bytes spill stores, 0 bytes spill loads") == 2
+    assert "C75" not in told
 
 
 @pytest.mark.slow
@@ -248,14 +332,14 @@ STAYING = {
                                   "slots=4 stays=1 queries=3"])  # fmt: skip
 def test_blocks_stay_for_all_tiles(name, plan):
     case = STAYING[name]
-    made = lowered(f"groups=1 keys=64 {plan} resident=1", SMALL, **case)
+    made = lowered(f"groups=1 keys=64 {plan} resident=1 splits=1", SMALL, **case)
     assert "thread(blockIdx.x) 0..2 " in str(made)
     check(made, case)
 
 
 def test_blocks_that_had_more_steps_of_one_wave_have_fewer_of_the_next():
     plan, case = (
-        "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1",
+        "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1 splits=1",
         {"q": (1, 2, 256), "keys": 256},
     )
     causal = {**case, "attributes": ", causal = true"}
@@ -266,7 +350,7 @@ def test_blocks_that_had_more_steps_of_one_wave_have_fewer_of_the_next():
 @pytest.mark.parametrize("fault", ["steps are not counted", "the count begins at one"])
 def test_a_fault_in_the_count_of_steps_is_found(fault):
     case = STAYING["causal"]
-    plan = "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1"
+    plan = "groups=1 keys=64 slots=2 stays=1 queries=1 resident=1 splits=1"
     good = str(lowered(plan, SMALL, **case))
     bad = {
         "steps are not counted": re.sub(r"(%steps\[0\] = %before) .*", r"\g<1>", good, count=1),
@@ -388,6 +472,22 @@ def test_a_model_takes_keys_some_at_a_time(lengths):
     (out,) = fetched(module, on_host(module)(*given))
     np.testing.assert_allclose(
         out.astype(np.float32), np.asarray(want).astype(np.float32), rtol=2e-2, atol=2e-2
+    )
+
+
+@pytest.mark.parametrize("keys", [300, "m"])
+def test_heads_that_share_keys_are_queries_of_one(keys):
+    case = {"q": (1, 4, 1), "keys": keys, "shared": 2, "attributes": ", causal = true"}
+    model = graph.parse(text(**case, lengths=(70,)).replace("keys = 128, ", ""))
+    module = tw.compile(model, target=TARGET, cache=False)
+    (kernel,) = module.program.kernels.values()
+    assert [each.rule for each in kernel.decisions] == ["attention_hopper"]
+    given = operands((1, 4, 1), 300, shared=2, lengths=(70,))
+    (want,) = graph.interpret(model, *given)
+    (out,) = fetched(module, on_host(module)(*given))
+    limit = TOLERANCE["bf16"]
+    np.testing.assert_allclose(
+        out.astype(np.float32), np.asarray(want).astype(np.float32), rtol=limit, atol=limit
     )
 
 

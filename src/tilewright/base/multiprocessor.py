@@ -86,6 +86,10 @@ FULL_TILE_ELEMENTS = 128 * 128
 # What a warpgroup has registers for where attention takes keys some at a time.
 STREAMED_FEATURES = (64, 128)  # of a head
 STREAMED_KEYS = 128  # scores of a row, beside the sums of a head
+STREAMED_QUERIES = 64  # rows of its tile
+
+# Blocks that may share the keys of few queries: of a number that calls tell, as many steps each.
+KEY_PARTS = 32
 
 
 def multiprocessor_of(target: Target) -> Multiprocessor:

@@ -18,7 +18,7 @@ from tilewright.cli.common import Json, Model, Precision, Target, Threads, Witho
 
 if TYPE_CHECKING:  # loading the tuner would slow every command down
     from tilewright.tune.fleet import Fleet
-    from tilewright.tune.tuner import Outcome, Snapshot
+    from tilewright.tune.outcome import Outcome, Snapshot
 
 SHOWN = 16  # kernels in the table while it goes on
 RAY = "ray://"
@@ -85,8 +85,8 @@ def tune(
     """
     from tilewright.tune.budget import Budget
     from tilewright.tune.database import Database, default_path
+    from tilewright.tune.outcome import INTERRUPTED
     from tilewright.tune.search import strategy
-    from tilewright.tune.tuner import INTERRUPTED
 
     allowed = Budget.parse(budget)
     from tilewright.driver.compile import compile

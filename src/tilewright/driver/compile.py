@@ -69,14 +69,12 @@ from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.stateful import StatefulModule
 from tilewright.sym import Const
 from tilewright.tune.budget import Budget, Deadline, Late
-from tilewright.tune.cost.choose import choose
 from tilewright.tune.database import Database, Records, default_path
 from tilewright.tune.fleet import Fleet
+from tilewright.tune.outcome import Outcome, Snapshot, interrupted
 from tilewright.tune.reader import Reader
 from tilewright.tune.record import Time, Winner
-from tilewright.tune.search import strategy
 from tilewright.tune.stats import LEAST_PAIRS, Paired
-from tilewright.tune.tuner import Outcome, Snapshot, interrupted
 
 if TYPE_CHECKING:
     from tilewright.accel.part import Part
@@ -177,8 +175,11 @@ def compile(
             f"precision {precision!r} is not one that models for {chosen} have",
             help=f"use {', '.join(known)}",
         )
-    if settings.tune is not None:
-        choose(settings.cost_model)  # what is unknown or not installed is told before it is needed
+    if settings.tune is not None:  # what is unknown or not installed is told before it is needed
+        from tilewright.tune.cost.choose import choose
+        from tilewright.tune.search import strategy
+
+        choose(settings.cost_model)
         strategy(settings.search)
     if chosen.kind == CUDA:
         cuda.start_driver()

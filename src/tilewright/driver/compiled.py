@@ -49,7 +49,7 @@ from tilewright.runtime.seal import seal
 from tilewright.runtime.signature import Param, Signature
 from tilewright.runtime.sources import accelerator_sources
 from tilewright.sym import Const, Size
-from tilewright.tune.tuner import Outcome
+from tilewright.tune.outcome import Outcome
 
 if TYPE_CHECKING:
     from tilewright.accel.part import Part

@@ -45,8 +45,8 @@ from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Event, Record
 from tilewright.sym import Size, Var
 from tilewright.tensor.ir import Buffer
+from tilewright.tune.outcome import Outcome
 from tilewright.tune.stats import Paired
-from tilewright.tune.tuner import Outcome
 
 KEPT = 32  # sets of sizes and addresses whose launches are remembered
 PAIRS, LAUNCHES = 15, 20  # of two modules in turns: turns, and graphs of each

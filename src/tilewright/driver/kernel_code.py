@@ -35,7 +35,8 @@ from tilewright.driver.kernels import (
 from tilewright.driver.libraries import LIBRARY, is_library
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
-from tilewright.rules import MODEST, Scheduled, schedule
+from tilewright.rules import Scheduled, schedule
+from tilewright.rules.gpu import MODEST
 from tilewright.rules.library import with_library
 from tilewright.rules.rule import PLAIN, Choice, Decision, Refusal
 from tilewright.sym import Var
@@ -158,7 +159,7 @@ def _compiled(job: Job) -> Kernel:
             Refusal(each.block, PLAIN, f"instead of {each.rule}: {error.message}")
             for each in made.decisions
         ]
-        if job.setting.target.kind in MODEST:
+        if job.setting.target.kind == CUDA:
             made = _modest(job, fn)
             kernel = _kernel(job, fn, made.schedule.function)
             return replace(kernel, decisions=made.decisions, refusals=(*made.refusals, *lost))
@@ -168,7 +169,7 @@ def _compiled(job: Job) -> Kernel:
 
 def _modest(job: Job, fn: Function) -> Scheduled:
     """The function scheduled by the rules that serve any block."""
-    setting, only = job.setting, MODEST[job.setting.target.kind]
+    setting, only = job.setting, MODEST
     known = _weights(job, fn)
     return schedule(fn, setting.target, threads=setting.threads, constants=known, only=only)
 

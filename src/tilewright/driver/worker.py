@@ -11,10 +11,13 @@ from tilewright.base.errors import TilewrightError
 from tilewright.driver.kernel_code import compile_kernel, compile_packer
 from tilewright.driver.kernels import Job
 from tilewright.driver.workers import read_message, write_message
+from tilewright.rules import RULES
 
 
 def main() -> None:
     """Serve until the other end closes; arguments are the pipes of processes to be forked."""
+    for kind in RULES:  # before others are forked, which then have them
+        RULES[kind]
     gc.disable()  # programs have no cycles to speak of: once after each kernel is often enough
     gc.freeze()
     ends = [int(end) for end in sys.argv[1:]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, INDEX, DType
+from tilewright.base.multiprocessor import KEY_PARTS, STREAMED_QUERIES
 from tilewright.graph.ops.attention import QUERY_BLOCK
 from tilewright.lower.base import Lowering, Use, read_broadcast, static, wide, wide_type
 from tilewright.lower.linalg import summed
@@ -218,7 +219,10 @@ ONLINE_SOFTMAX = te.comm_reducer(
     lambda *of: (te.const(-math.inf, F32), te.const(0, F32), te.const(0, F32)),
     name="online_softmax",
 )
-QUERIES = (64, 128)  # that a rule takes together, as rules/gpu/attention_hopper.py does
+QUERIES = (
+    STREAMED_QUERIES,
+    2 * STREAMED_QUERIES,
+)  # that a rule takes together, as rules/gpu/attention_hopper.py does
 
 
 def _online(
@@ -231,7 +235,8 @@ def _online(
     few, many = QUERIES
     together = few if sym.prove(sym.le(rows, few)) else many
     high = sym.simplify(sym.mul(sym.ceildiv(rows, together), together))
-    long = sym.simplify(sym.mul(sym.ceildiv(columns, use["keys"]), use["keys"]))
+    whole = use["keys"] * (_key_parts(columns, use["keys"]) if together == few else 1)
+    long = sym.simplify(sym.mul(sym.ceildiv(columns, whole), whole))
     queries = _stage(q, high, f"{name}_queries")
     keys = _stage(k, long, f"{name}_keys")
     weighted = _stage(v, long, f"{name}_weighted")
@@ -282,6 +287,16 @@ def _online(
         return te.cast(found, use.dtype)
 
     return te.compute(use.shape, result, name=name, tag=STAGE)
+
+
+def _key_parts(columns: Expr, keys: int) -> int:
+    """Parts that steps over keys are a multiple of, so that blocks may share them. Steps that this
+    adds are masked, and left out; of a known number they are few."""
+    size = static(columns)
+    if size is None:
+        return KEY_PARTS
+    steps = -(-size // keys)
+    return min(KEY_PARTS, 1 << max(0, (steps // 8).bit_length() - 1))
 
 
 def _stage(x: Tensor, rows: Expr, name: str) -> Tensor:

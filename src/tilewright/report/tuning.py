@@ -12,8 +12,8 @@ from tilewright.codegen.cache import write_atomically
 from tilewright.report.charts import curves, moved_roofline
 from tilewright.report.collect import peak_gbytes, peak_gflops
 from tilewright.report.page import html_table
+from tilewright.tune.outcome import Outcome
 from tilewright.tune.record import Winner
-from tilewright.tune.tuner import Outcome
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -11,16 +11,13 @@ holds several rules they compete, and the cheapest plan takes the block. The las
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.base.errors import UserError
 from tilewright.base.target import CPU, CUDA, WASM, Target
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cpu import RULES as CPU_RULES
-from tilewright.rules.gpu import MODEST as GPU_MODEST
-from tilewright.rules.gpu import RULES as GPU_RULES
 from tilewright.rules.inline import inline_producers
 from tilewright.rules.rule import (
     PLAIN,
@@ -42,10 +39,29 @@ from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks, walk
 
-RULES: Mapping[str, RuleSet] = {CPU: CPU_RULES, WASM: CPU_RULES, CUDA: GPU_RULES}
-MODEST: Mapping[str, frozenset[str]] = {CUDA: GPU_MODEST}  # rules that ask for nothing scarce
+
+class _Loaded(Mapping[str, RuleSet]):
+    """The rules of a kind of target, loaded when they are asked for: a process that finds all of
+    its kernels in the cache schedules none."""
+
+    def __getitem__(self, kind: str) -> RuleSet:
+        match kind:
+            case "cpu" | "wasm":
+                from tilewright.rules.cpu import RULES
+            case "cuda":
+                from tilewright.rules.gpu import RULES
+            case _:
+                raise KeyError(kind)
+        return RULES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((CPU, WASM, CUDA))
+
+    def __len__(self) -> int:
+        return len(tuple(self))
 
 
+RULES = _Loaded()
 RIVAL_TIMES = 4.0  # the default's cost: what takes longer by another rule is no alternative
 
 

@@ -50,7 +50,8 @@ def rings(body: Stmt) -> list[For]:
 
 def producer_registers(resident: Any) -> Any:
     """Of the warpgroup that copies; fewer where a multiprocessor has several blocks at once."""
-    return np.where(resident == 1, PRODUCER_REGISTERS, LEAST_REGISTERS)
+    some = (PRODUCER_REGISTERS + LEAST_REGISTERS) // 2
+    return np.select([resident == 1, resident == 2], [PRODUCER_REGISTERS, some], LEAST_REGISTERS)
 
 
 def consumer_registers(groups: Any, resident: Any) -> Any:

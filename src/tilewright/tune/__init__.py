@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from tilewright.tune.database import Database
     from tilewright.tune.fleet import Fleet
     from tilewright.tune.functions import TunedFunction, tune_function
+    from tilewright.tune.outcome import Outcome, Snapshot
     from tilewright.tune.record import TaskKey, Trial, Winner
     from tilewright.tune.sketch import SketchSpace
     from tilewright.tune.templates import template
     from tilewright.tune.traces import TraceSpace
-    from tilewright.tune.tuner import Outcome, Snapshot
 
 _HOMES = {
     "Budget": "budget",
     "Database": "database",
     "Fleet": "fleet",
-    "Outcome": "tuner",
+    "Outcome": "outcome",
     "SketchSpace": "sketch",
-    "Snapshot": "tuner",
+    "Snapshot": "outcome",
     "TaskKey": "record",
     "TraceSpace": "traces",
     "Trial": "record",

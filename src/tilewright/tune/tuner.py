@@ -24,6 +24,7 @@ from tilewright.tune.cost.choose import choose, with_transfer
 from tilewright.tune.database import Records
 from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate, Lab, Task
+from tilewright.tune.outcome import INTERRUPTED, Outcome, Snapshot
 from tilewright.tune.record import Trial, Winner
 from tilewright.tune.search import View, strategy
 from tilewright.tune.space import Points
@@ -45,55 +46,6 @@ FINAL_ROUNDS = 3
 TABLE_PAIRS, COMPILED_PAIRS = 41, 301  # at most: phases of a machine last for seconds
 OTHER_TRIALS = 3000  # of other tasks that are learned from
 TINY = 1e-9
-INTERRUPTED = "interrupted"
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """How tuning stands: what is shown while it goes on.
-
-    Examples:
-        >>> from tilewright.tune import Snapshot
-        >>> now = Snapshot(12.0, 60.0, "searching", tasks=(), left=0.2)
-        >>> f"{now.stage}: {now.seconds:.0f} of {now.budget_s:.0f} s"
-        'searching: 12 of 60 s'
-    """
-
-    seconds: float
-    budget_s: float
-    stage: str
-    tasks: Sequence[Progress]
-    left: float  # share of the model's time that may be left to gain
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What tuning came to: `model.tuning` of a model compiled with `tune=`.
-
-    Examples:
-        >>> from tilewright.tune import Outcome
-        >>> outcome = Outcome(1.07, 1.05, {}, (), 60.0, 310, 4, "trees", "time is up")
-        >>> f"{outcome.gain:.2f}x after {outcome.trials} candidates"
-        '1.07x after 310 candidates'
-    """
-
-    gain: float  # untuned by tuned time of the whole model, in turns
-    least_gain: float  # with 95% confidence
-    winners: Mapping[str, Winner]  # by task
-    tasks: Sequence[Progress]
-    seconds: float
-    trials: int
-    failed: int
-    model: str  # the cost model in use
-    stopped: str  # why it ended
-    notes: Sequence[str] = ()
-    curve: Sequence[tuple[float, float]] = ()  # seconds, and the gain of all kernels by then
-    graph_gain: float = 1.0  # the part of the gain that choices of the graph have
-
-
-def interrupted(notes: Sequence[str]) -> Outcome:
-    """What tuning came to where it was ended before any candidate was tried."""
-    return Outcome(1.0, 1.0, {}, (), 0.0, 0, 0, "", INTERRUPTED, notes)
 
 
 class _Open:

@@ -35,9 +35,9 @@ from tilewright.rules.estimate import estimate_ns, weights_bytes
 from tilewright.sym import const
 from tilewright.tune.budget import Budget, Deadline, Late
 from tilewright.tune.database import Database, Records
+from tilewright.tune.outcome import Outcome
 from tilewright.tune.record import Time, Trial
 from tilewright.tune.stats import Paired
-from tilewright.tune.tuner import Outcome
 
 SERVER = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
 HOST = Target.parse("cpu")

@@ -406,8 +406,8 @@ def test_plain_loops_have_nothing_to_tune(net):
 
 def test_json_is_what_the_command_tells(net, tmp_path):
     from tilewright.cli.tune import describe
+    from tilewright.tune.outcome import Outcome
     from tilewright.tune.tasks import Progress
-    from tilewright.tune.tuner import Outcome
 
     task = Progress("matmul_1", "matmul", 2000.0, 1000.0, 1000.0)
     outcome = Outcome(

@@ -54,11 +54,12 @@ from tilewright.tune.database import Records
 from tilewright.tune.fleet import Fleet
 from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.lab import Candidate, Lab, Task
+from tilewright.tune.outcome import Outcome, Snapshot, interrupted
 from tilewright.tune.plans import RuleSpace, choice_text
 from tilewright.tune.process import Limits
 from tilewright.tune.sketch import SKETCH, SketchSpace
 from tilewright.tune.space import TuneSpace
-from tilewright.tune.tuner import Outcome, Snapshot, Tuner, interrupted
+from tilewright.tune.tuner import Tuner
 
 LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
 SKETCHED_SHARE = 0.25  # of what vectors can do: a kernel that is nearer to it has no sketches,

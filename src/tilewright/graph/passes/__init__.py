@@ -28,6 +28,7 @@ from tilewright.graph.passes.match_signs import match_signs
 from tilewright.graph.passes.merge_common_subexpressions import merge_common_subexpressions
 from tilewright.graph.passes.merge_parallel_convolutions import merge_parallel_convolutions
 from tilewright.graph.passes.merge_parallel_matmuls import merge_parallel_matmuls
+from tilewright.graph.passes.merge_query_heads import merge_query_heads
 from tilewright.graph.passes.merge_window_axes import merge_window_axes
 from tilewright.graph.passes.nest_switches import nest_switches
 from tilewright.graph.passes.pack_weights import pack_weights
@@ -144,7 +145,7 @@ LOWER_PRECISION_F16 = (lower_precision_f16, *LOWER_PRECISION[1:])
 LOWER_PRECISION_TF32 = (lower_precision_tf32, *LOWER_PRECISION[1:])
 
 # Where tensor cores do the products of attention.
-STREAMED = (stream_attention,)
+STREAMED = (stream_attention, merge_query_heads)
 
 # Where products of a quantized model are those of its integers: functions of bytes become tables,
 # scales become one.

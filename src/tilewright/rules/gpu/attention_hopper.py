@@ -15,20 +15,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.errors import ScheduleError
-from tilewright.base.multiprocessor import STREAMED_KEYS, multiprocessor_of
+from tilewright.base.multiprocessor import KEY_PARTS, STREAMED_KEYS, multiprocessor_of
 from tilewright.intrin import hopper
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.parts import contraction_of, spread_runs
+from tilewright.rules.gpu.parts import ceildiv, contraction_of, spread_runs
+from tilewright.rules.gpu.threads import bind_flat, units_first
 from tilewright.rules.match.contraction import Contraction, contraction
-from tilewright.rules.match.nest import block_of, nest_of
+from tilewright.rules.match.nest import assumed, block_of, nest_of
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Column, Columns, Cost, Space
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings
+from tilewright.sym import Expr, Lt, Select
 from tilewright.tensor.ir import REDUCE, Block, Buffer, Load, Store, Update
 from tilewright.tensor.passes.fold_padding import padding_of
 from tilewright.tensor.passes.stagger_attention import LEAST_SLOTS
 from tilewright.tensor.roles import consumer_registers
-from tilewright.tensor.schedule import BlockRef, Schedule
+from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
 FEATURE, REDUCER = "wgmma", "online_softmax"
@@ -49,6 +52,7 @@ class Plan:
     stays: int = 0  # whether a block takes tile after tile, as many as multiprocessors
     queries: int = 1  # tiles of queries in shared memory: others come while one is in use
     resident: int = 1  # blocks that a multiprocessor has at once
+    splits: int = 1  # blocks that share the keys of a tile, each with every so many steps
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,12 @@ class Found:
     result: BlockRef
     dtype: str
     batch: int  # with heads
-    rows: int
-    keys: int
+    rows: int  # in whole tiles
+    results: int  # of those, that are no filling
+    keys: int  # without filling
     features: int
+    steps: tuple[int, ...]  # keys that one may take
+    parts: tuple[int, ...]  # of the keys, with as many steps each
     is_open: bool  # a number of sequences, heads or queries is told by calls
 
 
@@ -84,12 +91,17 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if scores is None or products is None:
         return None
     batch, heads, _, features, _ = (nest.guess(at) for at in range(5))
-    rows, keys = (nest.assumed(at, DYNAMIC_LENGTH) for at in (2, 4))
+    rows = nest.assumed(2, DYNAMIC_LENGTH)
     kind = products.a.buffer.dtype.name
     known = [load.buffer.dtype.name for load in _loads(block_of(sch.function, reference.name))]
     if kind not in hopper.HALVES or kind not in known or products.b.buffer.dtype.name != kind:
         return None
     made = BlockRef(products.nest.name)
+    results_of, keys_of = (
+        assumed(_filled_from(sch, made, load, nest.extent(at)), DYNAMIC_LENGTH, nest.likely)
+        for load, at in ((products.a, 2), (products.b, 4))
+    )
+    whole = nest.extent(4)
     return Found(
         scores,
         made,
@@ -98,10 +110,37 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         kind,
         batch * heads,
         rows,
-        keys,
+        results_of,
+        keys_of,
         features,
+        tuple([keys for keys in KEYS if _divides(keys, whole)]),
+        tuple(
+            [
+                parts
+                for parts in doublings(KEY_PARTS)
+                if parts == 1 or _divides(parts * KEYS[0], whole)
+            ]
+        ),
         nest.is_dynamic(nest.spatial),
     )
+
+
+def _divides(by: int, extent: Expr) -> bool:
+    return sym.prove(sym.eq(sym.floormod(extent, by), 0))
+
+
+def _filled_from(sch: Schedule, product: BlockRef, load: Load, whole: Expr) -> Expr:
+    """The rows of an operand before zeros fill up tiles."""
+    maker = _maker(sch, product, load.buffer)
+    block = None if maker is None else block_of(sch.function, maker.name)
+    if block is None or not isinstance(block.body, Store):
+        return whole
+    if isinstance(block.body.value, Select):
+        condition, *_ = block.body.value.children()
+        for part in sym.conjuncts(condition):
+            if isinstance(part, Lt) and part.a is block.body.index[2]:
+                return part.b
+    return whole
 
 
 def _maker(sch: Schedule, reference: BlockRef, buffer: Buffer) -> BlockRef | None:
@@ -138,52 +177,64 @@ def _loads(block: Block) -> list[Load]:
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     sm = multiprocessor_of(context.target)
     width = found.features * hopper.OPERANDS[found.dtype].bytes
-    if width % hopper.ROW_BYTES:
+    if width % hopper.ROW_BYTES or not found.steps:
         return None
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"] * c["queries"] + 2 * c["slots"] * c["keys"]
-        whole = (found.rows % (hopper.M * c["groups"]) == 0) & (found.keys % c["keys"] == 0)
+        whole = found.rows % (hopper.M * c["groups"]) == 0
         fits = rows * width + hopper.BESIDE_BYTES // 2 <= sm.shared_bytes // c["resident"]
         needed = hopper.attend_registers(c["keys"], found.features)
         fits &= needed <= consumer_registers(c["groups"], c["resident"])
         result: Column = whole & fits & ((c["queries"] == 1) | (c["stays"] == 1))
         return result
 
-    candidates = {"groups": GROUPS, "keys": KEYS, "slots": SLOTS, "stays": (1, 0),
-                  "queries": (2, 3, 1), "resident": (1, 2, 3)}  # fmt: skip
+    candidates = {"groups": GROUPS, "keys": found.steps, "slots": SLOTS, "stays": (1, 0),
+                  "queries": (2, 3, 1), "resident": (1, 2, 3),
+                  "splits": found.parts}  # fmt: skip
     return Space(Plan, candidates, legal)
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Waves of tiles of queries: products of both kinds and powers of scores beside them, keys and
-    values out of L2, or all operands from memory; what no other tile is beside."""
+    values out of L2, or all operands from memory; what no other tile is beside; sums of parts of
+    the keys, stored and combined."""
     sm = multiprocessor_of(context.target)
     queries, width = hopper.M * c["groups"], found.features * hopper.OPERANDS[found.dtype].bytes
-    blocks = found.batch * (found.rows // queries)
+    blocks = found.batch * (found.rows // queries) * c["splits"]
     waves = -(-blocks // sm.count)
-    steps = found.keys / c["keys"]
+    steps = ceildiv(found.keys, c["keys"] * c["splits"])
     products = 2.0 * queries * c["keys"] * found.features / sm.tensor_fma_per_cycle
     # A score takes some six instructions, of which a multiprocessor issues a warp's worth each.
     lanes = sm.warp * sm.warps_issued_per_cycle
     powers = (6.0 * queries * c["keys"] + 1.0 * queries * found.features) / lanes
-    waiting = sm.global_latency_cycles / c["slots"] / c["resident"]
+    resident = np.minimum(c["resident"], waves)  # others are not there
+    waiting = sm.global_latency_cycles / c["slots"] / resident
     # With slots enough, products of one step run under the powers of the next.
-    beside = np.minimum(c["resident"], 2)  # more gain nothing
+    beside = np.minimum(resident, 2)  # more gain nothing
     apart = products + powers / np.minimum(c["groups"] * beside, 2)
     together = np.maximum(products, powers) + sm.wgmma_latency_cycles
     each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
     each = np.maximum(each, 2.0 * c["keys"] * width / sm.l2_bytes_per_cycle)
-    moved = 2.0 * found.batch * (found.rows + found.keys) * width
-    busy = waves * steps * np.maximum(each, waiting)
+    moved = 2.0 * found.batch * (found.results + found.keys) * width
+    rate = np.minimum(
+        sm.memory_bytes_per_cycle, np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
+    )
     latency = sm.global_latency_cycles
+    # Of each part three numbers of f32 for every result are written and read. Threads that combine
+    # them have a few loads under way; other waves of blocks wait for queries, keys and stores.
+    stored = 24.0 * found.batch * found.results * found.features * c["splits"]
+    combined = sm.launch_cycles + stored / sm.memory_bytes_per_cycle + c["splits"] * latency / 4
+    combined = combined + 3 * (waves - 1) * latency
+    busy = waves * steps * np.maximum(each, waiting)
     return Cost.of(
-        steps=np.maximum(busy, moved / sm.memory_bytes_per_cycle),
+        steps=np.maximum(busy, moved / rate),
         # Who stays begins once; with two tiles of queries, the next one's keys are on their way.
         start=(1 + (waves - 1) * (2 - c["stays"]) * (c["queries"] == 1)) * latency,
         # From its last scores on a tile needs nothing of memory: others beside it do.
         ends=waves * latency / beside + steps * each,
         late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
+        parts=np.where(c["splits"] > 1, combined, 0),
     )
 
 
@@ -216,23 +267,28 @@ def _streamed(
     s, t, o = found.products, found.scores, found.values
     q, k, v = copies.queries, copies.keys, copies.values
     result = _absorb(sch, found.result)
-    for block, at, scope in (
-        (s, 0, hopper.SUM_SCOPE),
-        (t, 0, hopper.SUM_SCOPE),
-        (o, 0, hopper.ROW_SCOPE),
-        (o, 1, hopper.ROW_SCOPE),
-        (o, 2, hopper.SUM_SCOPE),
-    ):
-        sch.set_scope(block, at, scope)
-    b, h, i, f, j = sch.get_loops(o)
+    *_, j = sch.get_loops(o)
+    parts = [plan.splits] if plan.splits > 1 else []
+    step, *of, ji = sch.split(j, [None, *parts, plan.keys])
+    stores, ends = [result], list[BlockRef]()
+    for part in of:
+        o, stores, ends = _parted(sch, o, part, result)
+    for at, scope in enumerate((hopper.ROW_SCOPE, hopper.ROW_SCOPE, hopper.SUM_SCOPE)):
+        sch.set_scope(o, at, scope)
+    for block in (s, t):
+        sch.set_scope(block, 0, hopper.SUM_SCOPE)
+    b, h, i, f, *_ = sch.get_loops(o)
     tile, group, ii = sch.split(i, [None, plan.groups, hopper.M])
-    step, ji = sch.split(j, [None, plan.keys])
-    sch.reorder(b, h, tile, group, step, ii, f, ji)
+    sch.reorder(b, h, tile, *of, group, step, ii, f, ji)
     sums = block_of(sch.function, o.name).writes[2].buffer
-    rows = sch.cache_read(result, _read_of(sch, result, sums), hopper.WIDE_SCOPE)
-    sch.reverse_compute_at(rows, group)  # all of a tile, also where results are fewer
-    sch.reverse_compute_at(result, group)
-    sch.bind(sch.fuse(b, h, tile), "blockIdx.x")
+    last = next(each for each in stores if _reads(sch, each, sums))
+    rows = sch.cache_read(last, _read_of(sch, last, sums), hopper.WIDE_SCOPE)
+    for block in (rows, *stores):  # all of a tile, also where results are fewer
+        sch.reverse_compute_at(block, group)
+    for store in stores if of else ():
+        *_, row, column, part = sch.get_loops(store)
+        sch.reorder(part, row, column)
+    sch.bind(sch.fuse(b, h, tile, *of), "blockIdx.x")
     sch.bind(group, "threadIdx.y")
     for block in (t, s, v, k):
         sch.compute_at(block, step)
@@ -248,7 +304,8 @@ def _streamed(
     sch.tensorize(sch.get_loops(s)[-3], dot)
     sch.tensorize(sch.get_loops(start)[-2], dot)
     _spread(sch, t)
-    spread_runs(sch, result)
+    for store in stores:
+        spread_runs(sch, store)
     first = sch.decompose_reduction(o, step)
     attend = hopper.attend_of(found.dtype, plan.keys, found.features)
     sch.tensorize(sch.get_loops(o)[-3], attend)
@@ -256,9 +313,39 @@ def _streamed(
     sch.tensorize(sch.get_loops(rows)[-2], hopper.rows_of(found.features))
     blocks = multiprocessor_of(context.target).count * plan.resident
     if not found.is_open:
-        blocks = min(blocks, found.batch * (found.rows // (hopper.M * plan.groups)))
+        blocks = min(blocks, found.batch * (found.rows // (hopper.M * plan.groups)) * plan.splits)
     sch.specialize(step, plan.slots, blocks * plan.stays, plan.queries, plan.resident)
-    return (*copies.folded, s, t, o, q, k, v, start, first, rows, result)
+    return (*copies.folded, s, t, o, q, k, v, start, first, rows, *stores, *ends)
+
+
+def _parted(
+    sch: Schedule, whole: BlockRef, part: LoopRef, result: BlockRef
+) -> tuple[BlockRef, list[BlockRef], list[BlockRef]]:
+    """Parts of the keys apart, what stores their sums, and what combines those in a kernel of its
+    own: a thread for each result."""
+    partial = sch.rfactor(part, 0)
+    sch.crop(whole)  # of queries that fill up a tile nothing is stored
+    stores = [
+        sch.reindex_read(whole, at, "global")
+        for at in range(len(block_of(sch.function, whole.name).reads))
+    ]
+    for store in stores:
+        sch.transform_layout(store, ("write", 0), "(b, h, i, f, part) -> (part, b, h, i, f)")
+    nest = nest_of(sch, result)
+    if nest is None:
+        raise ScheduleError("TW2705", f"the loops of @{result.name} are not its own")
+    units, loops = units_first(nest, nest.spatial)
+    sch.reorder(*units, *loops)
+    _, thread = bind_flat(sch, loops)
+    sch.compute_at(whole, thread)
+    for at in range(len(block_of(sch.function, whole.name).writes)):
+        sch.set_scope(whole, at, "local")
+    sch.unroll(sch.get_loops(whole)[-1])
+    return partial, stores, [whole, result]
+
+
+def _reads(sch: Schedule, reference: BlockRef, buffer: Buffer) -> bool:
+    return any(read.buffer is buffer for read in block_of(sch.function, reference.name).reads)
 
 
 def _columns(found: Found) -> int:

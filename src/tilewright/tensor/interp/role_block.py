@@ -106,9 +106,12 @@ def used_buffers(stmt: Stmt) -> dict[Buffer, None]:
 
 
 def is_plain(stmt: Stmt) -> bool:
-    """Whether a statement stores, and nothing in it is done by a warpgroup together."""
+    """Whether a statement stores more than a role's count, and nothing in it is done by a warpgroup
+    together."""
     calls = any(isinstance(each, Eval) for each in walk(stmt))
-    return not calls and any(isinstance(each, Store) for each in walk(stmt))
+    own = {each.buffer for each in walk(stmt) if isinstance(each, Alloc)}
+    stored = [each.buffer for each in walk(stmt) if isinstance(each, Store)]
+    return not calls and any(each in own or each.scope != COUNT_SCOPE for each in stored)
 
 
 def axes_of(kernel: Stmt, level: str) -> list[For]:

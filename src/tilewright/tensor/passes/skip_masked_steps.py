@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from tilewright import sym
 from tilewright.base.passes import PassContext
-from tilewright.sym import ZERO, Const, Expr, Le, Lt, Select, Var
+from tilewright.sym import ZERO, Const, Context, Expr, Le, Lt, Select, Var
 from tilewright.tensor.ir import (
     THREAD,
     Address,
@@ -29,7 +29,6 @@ from tilewright.tensor.ir import (
     Eval,
     For,
     Function,
-    Load,
     Stmt,
     Store,
     annotation,
@@ -59,8 +58,6 @@ def _is_ring(stmt: Stmt) -> bool:
 
 
 class _Trim(Rewriter):
-    tracks = False
-
     def __init__(self) -> None:
         super().__init__()
         self.threads: Ranges = {}  # of the block that is looked at
@@ -73,10 +70,10 @@ class _Trim(Rewriter):
                 return super().visit_for(loop)
             finally:
                 self.threads = outer
-        return _trimmed(loop, self.threads) if _is_ring(loop) else super().visit_for(loop)
+        return _trimmed(loop, self.threads, self.ctx) if _is_ring(loop) else super().visit_for(loop)
 
 
-def _trimmed(loop: For, threads: Ranges) -> Stmt:
+def _trimmed(loop: For, threads: Ranges, ctx: Context) -> Stmt:
     scores = _scores(loop)
     stores = [s for s in walk(loop.body) if isinstance(s, Store) and s.buffer is scores]
     if scores is None or len(stores) != 1:
@@ -89,7 +86,8 @@ def _trimmed(loop: For, threads: Ranges) -> Stmt:
     if not stops:
         return loop
     stop = sym.minimum(loop.stop, sym.add(stops[0], 1))
-    if any(isinstance(node, Load) for node in sym.walk(stop)):  # what a call gives may be anything
+    # What a call gives may be anything; a block with a part of the keys may have none to look at.
+    if not sym.prove(sym.le(loop.start, stop), ctx):
         stop = sym.maximum(loop.start, stop)
     return replace(loop, stop=sym.simplify(stop))
 

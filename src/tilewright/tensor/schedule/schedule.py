@@ -35,6 +35,7 @@ from tilewright.tensor.schedule.cache_read import cache_read
 from tilewright.tensor.schedule.cache_write import cache_write
 from tilewright.tensor.schedule.compute_at import compute_at
 from tilewright.tensor.schedule.compute_inline import compute_inline
+from tilewright.tensor.schedule.crop import crop
 from tilewright.tensor.schedule.decompose_reduction import decompose_reduction
 from tilewright.tensor.schedule.double_buffer import double_buffer
 from tilewright.tensor.schedule.fuse import fuse
@@ -427,6 +428,11 @@ class Schedule:
         if clamp:
             arguments["clamp"] = True
         self._record("pad", arguments, None)
+
+    def crop(self, block: BlockRef) -> None:
+        """The extents of the block's iterators go no further than others read its results."""
+        self._apply("crop", crop, _name(block))
+        self._record("crop", {"block": block}, None)
 
     # ------------------------------------------------------------------ memory
 

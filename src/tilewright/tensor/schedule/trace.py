@@ -179,6 +179,7 @@ PRIMITIVES = frozenset(  # what a step may name; methods of Schedule
         "cache_write",
         "compute_at",
         "compute_inline",
+        "crop",
         "decide",
         "decompose_reduction",
         "double_buffer",
