@@ -27,7 +27,7 @@ MNEMONICS = {
     "neon_usdot": "usdot",
     "neon_usdot_by_element": "sudot",
 }
-every_dot = pytest.mark.parametrize("dot", (*DOTS, *CODE_DOTS), ids=lambda dot: dot.name)
+every_dot = pytest.mark.parametrize("dot", [*DOTS, *CODE_DOTS], ids=lambda dot: dot.name)
 
 
 def target_of(dot):
