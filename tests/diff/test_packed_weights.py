@@ -84,6 +84,50 @@ def test_weights_of_eight_bits_stay_bytes_for_one_row(kind):
     assert _held(compiled) == w.nbytes + scale.nbytes
 
 
+@pytest.mark.parametrize(
+    ("rows", "bits", "block"),
+    [(1, 8, 0), (3, 8, 32), ("n", 8, 128), (3, 4, 0), (1, 4, 64), ("n", 4, 32)],
+)
+@pytest.mark.parametrize("spread", [0.0, 4.0])
+def test_rows_of_floats_lose_nothing_as_digits(rows, bits, block, spread):
+    rng, k, n = np.random.default_rng(0), 4096, 80
+    w = rng.integers(-(1 << bits - 1), 1 << bits - 1, (k, n)).astype(np.int8)
+    scale = rng.random((k // block, n) if block else n).astype(np.float32)
+    build = graph.Builder()
+    row = size("n") if rows == "n" else const(rows)
+    a = build.param("a", graph.TensorType(F32, (row, const(k))))
+    stored = build.constant(w), build.constant(scale)
+    how = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    real = build.add("dequantize", *stored, to=F32, **how)
+    module = build.module(build.add("matmul", a, real))
+    x = rng.standard_normal((5 if rows == "n" else rows, k))
+    x = (x * np.exp(spread * rng.standard_normal(x.shape))).astype(np.float32)  # some far larger
+    x[-1, : k // 2] = 0
+    weights = w * np.repeat(scale, block, axis=0) if block else w * scale
+    exact = x.astype(np.float64) @ (weights.astype(np.float64))
+    ours = np.asarray(tw.compile(module, threads=1)(x)[0])
+    apart = (np.abs(made - exact).max(axis=1) for made in (ours, x @ weights.astype(np.float32)))
+    assert np.all(np.divide(*apart) < 2)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e-40, 1e36])
+def test_rows_with_numbers_that_have_no_digits(number):
+    rng, k, n = np.random.default_rng(0), 1024, 512
+    w, scale = rng.integers(-128, 128, (k, n)).astype(np.int8), np.full(n, 2.0**-7, np.float32)
+    build = graph.Builder()
+    a = build.param("a", graph.TensorType(F32, (const(2), const(k))))
+    stored = build.constant(w), build.constant(scale)
+    module = build.module(build.add("matmul", a, build.add("dequantize", *stored, to=F32, axis=1)))
+    x = np.zeros((2, k), np.float32)
+    x[0, 7], x[1] = number, 1
+    made = np.asarray(tw.compile(module, threads=1)(x)[0])
+    np.testing.assert_allclose(made[1], (w * scale).sum(axis=0), rtol=1e-5)
+    if np.isfinite(number):
+        np.testing.assert_allclose(made[0], x[0, 7] * w[7] * scale, rtol=1e-5, atol=1e-36)
+    else:
+        assert not np.isfinite(made[0][w[7] != 0]).any()
+
+
 def _model(rows, k, n, block, with_zero, bits=4, **attributes):
     rng, blocks = np.random.default_rng(0), -(-k // block)
     weights = rng.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)

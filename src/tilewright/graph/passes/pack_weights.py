@@ -28,7 +28,7 @@ from tilewright.base.target import CPU, Target
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.ops.linalg import NIBBLE, unpacked
-from tilewright.graph.packed_integers import integer_rows
+from tilewright.graph.packed_integers import digit_rows, integer_rows
 from tilewright.graph.passes.fold_constants import WIDENING, computed, is_packed_weight
 from tilewright.graph.rates import Rates, has_few_rows, rates_of
 from tilewright.graph.types import TensorType
@@ -44,9 +44,8 @@ def pack_weights(module: Module, ctx: PassContext) -> Module:
         return rewrite_matches(module, (_widened, _unpacked))
     rates = rates_of(target)
     module = rewrite_matches(module, (partial(_packed, rates=rates), _widened))
-    return rewrite_matches(
-        module, (partial(integer_rows, target=target), partial(_scaled_sums, target=target))
-    )
+    rules = (integer_rows, digit_rows, _scaled_sums)
+    return rewrite_matches(module, tuple(partial(rule, target=target) for rule in rules))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.dot_model import register_tile, row_counts, tile_cycles, whole
 from tilewright.rules.cpu.epilogue import fuse_epilogue
-from tilewright.rules.cpu.gemm_model import NONE, M, N, ceil_div, most_vectors
+from tilewright.rules.cpu.gemm_model import NONE, M, N, ceil_div, load_share, most_vectors
 from tilewright.rules.cpu.gemm_packed import constant_panel, scale_panels
 from tilewright.rules.match.contraction import operands
 from tilewright.rules.match.nest import Nest, block_of, nest_of
@@ -176,6 +176,7 @@ def cost(found: PackedDots, c: Columns, context: RuleContext) -> Cost:
     memory = all_bytes / machine.memory_bytes_per_cycle / threads
     return Cost.of(
         work=np.maximum(dots + unpacked, memory),
+        loads=load_share(mr, nr, machine) * dots,
         scaled=scaled,
         begun=begun,
         spilled=np.where(
