@@ -9,10 +9,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright import graph, te
-from tilewright.base.dtype import F32
+from tilewright.base.dtype import F32, I8
 from tilewright.base.errors import TilewrightError
-from tilewright.graph.ops.linalg import unpacked
-from tilewright.sym import const
+from tilewright.graph.ops.linalg import packed_codes, unpacked
+from tilewright.sym import const, size
 
 ROWS = [1, 3, 4, 7, 16]
 
@@ -84,17 +84,60 @@ def test_weights_of_eight_bits_stay_bytes_for_one_row(kind):
     assert _held(compiled) == w.nbytes + scale.nbytes
 
 
-def _model(rows, k, n, block, with_zero):
-    rng = np.random.default_rng(0)
-    weights = rng.integers(0, 256, (n, k // block, block // 2), np.uint8)
-    scales = rng.random((n, k // block), np.float32) / 10
+@pytest.mark.parametrize(
+    ("rows", "bits", "block"),
+    [(1, 8, 0), (3, 8, 32), ("n", 8, 128), (3, 4, 0), (1, 4, 64), ("n", 4, 32)],
+)
+@pytest.mark.parametrize("spread", [0.0, 4.0])
+def test_rows_of_floats_lose_nothing_as_digits(rows, bits, block, spread):
+    rng, k, n = np.random.default_rng(0), 4096, 80
+    w = rng.integers(-(1 << bits - 1), 1 << bits - 1, (k, n)).astype(np.int8)
+    scale = rng.random((k // block, n) if block else n).astype(np.float32)
+    build = graph.Builder()
+    row = size("n") if rows == "n" else const(rows)
+    a = build.param("a", graph.TensorType(F32, (row, const(k))))
+    stored = build.constant(w), build.constant(scale)
+    how = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    real = build.add("dequantize", *stored, to=F32, **how)
+    module = build.module(build.add("matmul", a, real))
+    x = rng.standard_normal((5 if rows == "n" else rows, k))
+    x = (x * np.exp(spread * rng.standard_normal(x.shape))).astype(np.float32)  # some far larger
+    x[-1, : k // 2] = 0
+    weights = w * np.repeat(scale, block, axis=0) if block else w * scale
+    exact = x.astype(np.float64) @ (weights.astype(np.float64))
+    ours = np.asarray(tw.compile(module, threads=1)(x)[0])
+    apart = (np.abs(made - exact).max(axis=1) for made in (ours, x @ weights.astype(np.float32)))
+    assert np.all(np.divide(*apart) < 2)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e-40, 1e36])
+def test_rows_with_numbers_that_have_no_digits(number):
+    rng, k, n = np.random.default_rng(0), 1024, 512
+    w, scale = rng.integers(-128, 128, (k, n)).astype(np.int8), np.full(n, 2.0**-7, np.float32)
+    build = graph.Builder()
+    a = build.param("a", graph.TensorType(F32, (const(2), const(k))))
+    stored = build.constant(w), build.constant(scale)
+    module = build.module(build.add("matmul", a, build.add("dequantize", *stored, to=F32, axis=1)))
+    x = np.zeros((2, k), np.float32)
+    x[0, 7], x[1] = number, 1
+    made = np.asarray(tw.compile(module, threads=1)(x)[0])
+    np.testing.assert_allclose(made[1], (w * scale).sum(axis=0), rtol=1e-5)
+    if np.isfinite(number):
+        np.testing.assert_allclose(made[0], x[0, 7] * w[7] * scale, rtol=1e-5, atol=1e-36)
+    else:
+        assert not np.isfinite(made[0][w[7] != 0]).any()
+
+
+def _model(rows, k, n, block, with_zero, bits=4, **attributes):
+    rng, blocks = np.random.default_rng(0), -(-k // block)
+    weights = rng.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)
+    scales = rng.random((n, blocks), np.float32) / 10
     inputs, stored = ["x", "b", "s"], [("b", weights), ("s", scales)]
     if with_zero:
         inputs.append("z")
-        stored.append(("z", rng.integers(0, 256, (n, -(-k // block // 2)), np.uint8)))
-    node = helper.make_node(
-        "MatMulNBits", inputs, ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=block
-    )
+        stored.append(("z", rng.integers(0, 256, (n, -(-blocks * bits // 8)), np.uint8)))
+    attributes |= {"K": k, "N": n, "bits": bits, "block_size": block}
+    node = helper.make_node("MatMulNBits", inputs, ["y"], domain="com.microsoft", **attributes)
     shapes = [("x", [rows, k]), ("y", [rows, n])]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, of) for name, of in shapes)
     initializers = [numpy_helper.from_array(array, name) for name, array in stored]
@@ -150,12 +193,91 @@ def test_blocks_of_dequantized_int4_stay_packed(rows):
         ("%a: f32[2, 8], %b: u8[1, 8, 4], %s: f32[]", "", "TW1202"),
         ("%a: f16[2, 8], %b: u8[1, 8, 4], %s: f32[1, 4]", "", "TW1007"),
         ("%a: f32[2, 8], %b: f32[1, 8, 4], %s: f32[1, 4]", "", "TW1007"),
-        ("%a: f32[2, 16], %b: i8[1, 8, 4], %s: f32[1, 4]", "per_byte = 2", "TW1007"),
+        ("%a: f32[2, 16], %b: f8e4m3[1, 8, 4], %s: f32[1, 4]", "per_byte = 2", "TW1007"),
+        ("%a: i8[2, 8], %b: i8[1, 8, 4], %s: f32[1, 4]", "", "TW1007"),
+        ("%a: i8[2, 8], %b: f8e4m3[1, 8, 4], %s: f32[1, 4], %t: f32[2, 1]", "", "TW1007"),
+        ("%a: i8[2, 8], %b: i8[1, 8, 4], %s: f32[1, 4], %t: f32[1]", "", "TW1202"),
+        ("%a: i8[2, 8], %b: i8[1, 8, 4], %s: f32[1, 4], %t: f32[2, 4]", "", "TW1015"),
     ],
 )
 def test_what_is_no_product_of_packed_weights_is_refused(params, attributes, code):
+    given = "%a, %b, %s" + (", none, %t" if "%t" in params else "")
     with pytest.raises(TilewrightError) as refused:
         graph.parse(
-            f"graph @main({params}) {{ %y = matmul_packed(%a, %b, %s) {{{attributes}}} return %y }}"
+            f"graph @main({params}) {{ %y = matmul_packed({given}) {{{attributes}}} return %y }}"
         )
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 19, "n"])
+@pytest.mark.parametrize("per_byte", [1, 2])
+@pytest.mark.parametrize("columns", [16, 48])
+@pytest.mark.parametrize("moved", [False, True])
+def test_sums_of_integers_over_groups_are_exact(rows, per_byte, columns, moved):
+    rng = np.random.default_rng(0)
+    groups, length = 3, 32
+    b = rng.integers(-128, 128, (groups, length // per_byte, columns)).astype(np.int8)
+    scale = np.ones((groups, columns), np.float32)
+    offset = rng.integers(-8, 8, (groups, columns)).astype(np.float32)
+    a = rng.integers(-127, 128, (5 if rows == "n" else rows, groups * length)).astype(np.int8)
+    a_scale = np.exp2(rng.integers(-2, 2, (len(a), groups))).astype(np.float32)
+    build = graph.Builder()
+    row = size("n") if rows == "n" else const(rows)
+    given = [
+        build.param("a", graph.TensorType(I8, (row, const(groups * length)))),
+        build.constant(b),
+        build.constant(scale),
+        build.constant(offset) if moved else None,
+        build.param("t", graph.TensorType(F32, (row, const(groups)))),
+    ]
+    module = build.module(
+        build.add("matmul_packed", *given, per_byte=per_byte, zero=0 if moved else 16)
+    )
+    (want,) = graph.interpret(module, a, a_scale)
+    codes = packed_codes(b, per_byte).astype(np.int64) - (0 if moved else 16)
+    by_group = np.einsum("mgk,gkn->mgn", a.reshape(-1, groups, length).astype(np.int64), codes)
+    if moved:
+        by_group = by_group + a.reshape(-1, groups, length).sum(2, dtype=int)[..., None] * offset
+    np.testing.assert_array_equal(want, (by_group * a_scale[..., None]).sum(axis=1))
+    compiled = tw.compile(module, threads=1)
+    np.testing.assert_array_equal(compiled(a, a_scale)[0], want)
+
+
+def _rounded(x, block):
+    """Rows as ONNX Runtime quantizes them: bytes with a sign, each block by its own range."""
+    apart = np.pad(x, ((0, 0), (0, -x.shape[1] % block))).reshape(len(x), -1, block)
+    scale = np.abs(apart).max(axis=2, keepdims=True) / np.float32(127)
+    by = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+    rounded = np.rint(apart * by) * scale
+    return rounded.reshape(len(x), -1)[:, : x.shape[1]].astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "n", "bits", "block"),
+    [
+        (1, 1024, 512, 4, 32),
+        (1, 1024, 512, 8, 128),
+        (16, 1024, 512, 4, 16),
+        ("rows", 1024, 512, 4, 256),
+        ("rows", 1024, 512, 8, 64),
+        (3, 1000, 512, 4, 64),
+        (2, 1024, 511, 4, 32),
+    ],
+)
+@pytest.mark.parametrize("with_zero", [False, True])
+def test_rows_of_bytes_meet_weights_of_few_bits(rows, k, n, bits, block, with_zero):
+    model = _model(rows, k, n, block, with_zero, bits, accuracy_level=4)
+    whole = _model(rows, k, n, block, with_zero, bits)
+    x = np.random.default_rng(1).standard_normal((5 if rows == "rows" else rows, k))
+    x = x.astype(np.float32)
+    x[0, :block] = 0
+    feed = {"x": x}
+    (exact,) = onnxruntime.InferenceSession(whole.SerializeToString()).run(None, feed)
+    (theirs,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    (want,) = onnxruntime.InferenceSession(whole.SerializeToString()).run(
+        None, {"x": _rounded(x, block)}
+    )
+    compiled = tw.compile(model, threads=1)
+    ours = np.asarray(compiled(x)[0])
+    np.testing.assert_allclose(ours, want, rtol=1e-4, atol=1e-3)
+    assert np.abs(ours - exact).max() <= 1.5 * np.abs(theirs - exact).max()

@@ -41,7 +41,7 @@ _U8, _I8, _I16, _BF16 = (
     ("i16", "i16", "i32"),
     ("bf16", "bf16", "f32"),
 )
-_UU = ("u8", "u8", "i32")
+_UU, _SU = ("u8", "u8", "i32"), ("i8", "u8", "i32")
 _VNNI = "llvm.x86.avx512.vpdpbusd"
 _SDOT, _UDOT, _USDOT = (
     f"llvm.aarch64.neon.{name}.v4i32.v16i8" for name in ("sdot", "udot", "usdot")
@@ -63,6 +63,13 @@ DOTS: tuple[Dot, ...] = (
     Dot("neon_sdot", _ARM, *_I8, 4, 4, _SDOT, chain_cycles=1, shares=1),
     Dot("neon_udot", _ARM, *_UU, 4, 4, _UDOT, chain_cycles=1, shares=1),
     Dot("neon_usdot", _I8MM, *_U8, 4, 4, _USDOT, chain_cycles=1, shares=1),
+)
+
+# Rows with a sign by weights of few bits without one, which only their own kernels ask for: other
+# products get the signs that tiles multiply, too.
+CODE_DOTS: tuple[Dot, ...] = (
+    Dot("vnni_i8_dot", ("avx512vnni",), *_SU, 16, 4, f"{_VNNI}.512", chain_cycles=5),
+    Dot("vnni_i8_dot_256", ("avxvnni",), *_SU, 8, 4, f"{_VNNI}.256", chain_cycles=5),
 )
 
 # Dot products of two rows: every lane has a group of its own of A, too.
@@ -97,13 +104,20 @@ def row_dot_of(target: Target, length: int) -> Dot | None:
     return next((dot for dot in found if length % (dot.lanes * dot.group) == 0), None)
 
 
-def dots_of(target: Target, a: str, b: str, c: str) -> tuple[Dot, ...]:
+def code_dots_of(target: Target, b: str) -> tuple[Dot, ...]:
+    """The instructions that multiply rows of i8 by weights of few bits, which have this type."""
+    return dots_of(target, "i8", b, "i32", (*DOTS, *CODE_DOTS))
+
+
+def dots_of(
+    target: Target, a: str, b: str, c: str, among: tuple[Dot, ...] = DOTS
+) -> tuple[Dot, ...]:
     """The instructions of a target that multiply these types, the widest first."""
     if target.kind != CPU:
         return ()
     found = [
         dot
-        for dot in DOTS
+        for dot in among
         if (dot.a, dot.b, dot.c) == (a, b, c) and all(map(target.has, dot.features))
     ]
     widest = max((dot.lanes for dot in found), default=0)

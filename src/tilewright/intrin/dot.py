@@ -2,6 +2,7 @@
 
     vnni_u8_dot       AVX-512 VNNI: 16 lanes of i32, each the sum of 4 products u8 x i8
     vnni_u8_dot_256   AVX-VNNI: the same in 8 lanes
+    vnni_i8_dot, vnni_i8_dot_256    the same instructions, the group that every lane uses being i8
     madd_i16_dot      AVX-512: 16 lanes of i32, each the sum of 2 products i16 x i16
     madd_i16_dot_256  AVX2: the same in 8 lanes; bytes are widened first, so that nothing saturates
     bf16_dot          AVX512-BF16: 16 lanes of f32, each the sum of 2 products of bf16
@@ -20,7 +21,7 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright import sym
-from tilewright.base.dots import DOTS, ROW_DOTS, Dot
+from tilewright.base.dots import CODE_DOTS, DOTS, ROW_DOTS, Dot
 from tilewright.base.dtype import DType, dtype
 from tilewright.intrin.declare import declare
 from tilewright.sym import ONE, ZERO, Expr
@@ -85,7 +86,9 @@ def _declared(dot: Dot) -> TensorIntrin:
         total = _vector(C, lanes)
         for at, left in enumerate(shared(A)):
             pair = (left, own(B, at))
-            if dot.a == dot.b:  # where either may come first, an element of a register is second
+            # Where either may come first, an element of a register is second; otherwise it is
+            # bytes without a sign that come first.
+            if dot.a == dot.b or dot.b == "u8":
                 pair = pair[::-1]
             if dot.adds:
                 total = Call(dot.llvm, (total, *pair), total.dtype)
@@ -133,6 +136,6 @@ def _declared_rows(dot: Dot) -> TensorIntrin:
 
 
 INTRINSICS: dict[str, TensorIntrin] = {
-    **{dot.name: _declared(dot) for dot in DOTS},
+    **{dot.name: _declared(dot) for dot in (*DOTS, *CODE_DOTS)},
     **{dot.name: _declared_rows(dot) for dot in ROW_DOTS},
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright import sym, te
-from tilewright.base.dtype import F32, I32
-from tilewright.graph.ops.linalg import einsum_terms
+from tilewright.base.dtype import F32, I8, I32, DType
+from tilewright.graph.ops.linalg import HALF, NIBBLE, einsum_terms
 from tilewright.lower.base import Lowering, Use, broadcast_index, read_broadcast, static, wide
 from tilewright.sym import ONE, TRUE, ZERO, Expr
 from tilewright.te import Tensor
@@ -55,62 +55,143 @@ def _matmul(use: Use, a: Tensor, b: Tensor) -> Tensor:
     return _product(use, a, b, lambda i, j: read(a[tuple(i)]) * read(b[tuple(j)]))
 
 
-def _matmul_packed(use: Use, a: Tensor, b: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
-    per_byte, zero = use["per_byte"], te.const(use["zero"], F32)
-    groups, length, n = b.shape
-    size = sym.mul(length, per_byte)
+def _matmul_packed(
+    use: Use,
+    a: Tensor,
+    b: Tensor,
+    scale: Tensor,
+    offset: Tensor | None,
+    a_scale: Tensor | None,
+) -> Tensor:
+    packed = _Packed(use, b)
+    if a_scale is not None:
+        return _integer_sums(packed, a, a_scale, scale, offset)
+    if use["scale_sums"]:
+        return _float_sums(packed, a, scale, offset)
+    size, zero = packed.size, te.const(use["zero"], F32)
 
-    def code(g: Expr, r: Expr, half: Expr, j: Expr) -> Expr:
-        """A weight as it is stored, in f32."""
-        byte = b[g, r, j]
-        if per_byte > 1:
-            byte = te.bitwise_and(te.shift_right(byte, te.cast(half * 4, b.dtype)), 15)
-        return te.cast(wide(byte), F32)
+    def weight(k: Expr, j: Expr) -> Expr:
+        g, at = sym.floordiv(k, size), sym.floormod(k, size)
+        half, r = sym.floordiv(at, packed.length), sym.floormod(at, packed.length)
+        value = packed.number(g, half, r, j)
+        value = (value - zero if use["zero"] else value) * scale[g, j]
+        return value if offset is None else value + offset[g, j]
 
-    if not use["scale_sums"]:
+    weights = te.compute(
+        (a.shape[-1], b.shape[-1]), weight, name=f"{use.name}_weights", attrs={UNPACKS: True}
+    )
+    return _product(use, a, weights, lambda i, j: a[tuple(i)] * weights[tuple(j)])
 
-        def weight(k: Expr, j: Expr) -> Expr:
-            g, r = sym.floordiv(k, size), sym.floormod(k, size)
-            value = code(g, sym.floordiv(r, per_byte), sym.floormod(r, per_byte), j)
-            value = (value - zero if use["zero"] else value) * scale[g, j]
-            return value if offset is None else value + offset[g, j]
 
-        weights = te.compute(
-            (a.shape[-1], n), weight, name=f"{use.name}_weights", attrs={UNPACKS: True}
+class _Packed:
+    """Weights of few bits: [groups, bytes, n], one or two of them a byte."""
+
+    def __init__(self, use: Use, b: Tensor):
+        self.use, self.b, self.per_byte = use, b, use["per_byte"]
+        self.groups, self.length, self.n = b.shape
+        self.size = sym.mul(self.length, self.per_byte)  # of a group
+
+    def code(self, g: Expr, half: Expr, r: Expr, j: Expr) -> Expr:
+        """A weight as it is stored."""
+        byte, of = self.b[g, r, j], self.b.dtype
+        if self.per_byte == 1:
+            return byte
+        if of is I8:
+            up = te.shift_left(byte, te.cast(HALF - half * HALF, of))
+            return te.bitwise_and(up, te.const(-NIBBLE, of))
+        down = te.shift_right(byte, te.cast(half * HALF, of))
+        return te.bitwise_and(down, te.const(NIBBLE - 1, of))
+
+    def number(self, g: Expr, half: Expr, r: Expr, j: Expr) -> Expr:
+        """The same in f32."""
+        return te.cast(wide(self.code(g, half, r, j)), F32)
+
+    def step(self, g: Expr, half: Expr, r: Expr) -> Expr:
+        """Which of a row's numbers meets a weight."""
+        return g * self.size + half * self.length + r
+
+    def axes(self) -> tuple[Expr, Expr]:
+        """The sum over a group."""
+        return (
+            te.reduce_axis((0, self.per_byte), name="half"),
+            te.reduce_axis((0, self.length), name="r"),
         )
-        return _product(use, a, weights, lambda i, j: a[tuple(i)] * weights[tuple(j)])
 
-    rows = a.shape[:-1]
-    r, half = te.reduce_axis((0, length), name="r"), te.reduce_axis((0, per_byte), name="half")
+
+def _float_sums(packed: _Packed, a: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
+    """Sums over groups of what is stored, scaled afterwards."""
+    use, rows = packed.use, a.shape[:-1]
+    half, r = packed.axes()
     sums = te.compute(
-        (*rows, groups, n),
+        (*rows, packed.groups, packed.n),
         lambda *at: te.sum(
-            a[(*at[:-2], at[-2] * size + r * per_byte + half)] * code(at[-2], r, half, at[-1]),
+            a[(*at[:-2], packed.step(at[-2], half, r))] * packed.number(at[-2], half, r, at[-1]),
             axis=[r, half],
         ),
         name=f"{use.name}_sums",
     )
-    all_of = te.reduce_axis((0, size), name="k")
-    moved = use["zero"] or offset is not None
-    totals = (
-        te.compute(
-            (*rows, groups),
-            lambda *at: te.sum(a[(*at[:-1], at[-1] * size + all_of)], axis=all_of),
-            name=f"{use.name}_totals",
-        )
-        if moved
-        else None
-    )
-    g = te.reduce_axis((0, groups), name="g")
+    totals = _group_totals(packed, a, F32) if use["zero"] or offset is not None else None
+    g = te.reduce_axis((0, packed.groups), name="g")
 
     def scaled(*at: Expr) -> Expr:
         row, j = at[:-1], at[-1]
         value = sums[(*row, g, j)]
         if totals is not None and use["zero"]:
-            value = value - zero * totals[(*row, g)]
+            value = value - te.const(use["zero"], F32) * totals[(*row, g)]
         value = value * scale[g, j]
         if totals is not None and offset is not None:
             value = value + offset[g, j] * totals[(*row, g)]
+        return te.sum(value, axis=g)
+
+    return te.compute(use.shape, scaled, name=use.name)
+
+
+def _group_totals(packed: _Packed, a: Tensor, of: DType) -> Tensor:
+    """What a row's numbers of each group add up to."""
+    k = te.reduce_axis((0, packed.size), name="k")
+    return te.compute(
+        (*a.shape[:-1], packed.groups),
+        lambda *at: te.sum(te.cast(a[(*at[:-1], at[-1] * packed.size + k)], of), axis=k),
+        name=f"{packed.use.name}_totals",
+    )
+
+
+def _integer_sums(
+    packed: _Packed, a: Tensor, a_scale: Tensor, scale: Tensor, offset: Tensor | None
+) -> Tensor:
+    """Sums over groups of integers, scaled afterwards."""
+    use, rows = packed.use, a.shape[:-1]
+    codes = (
+        te.compute(
+            (packed.groups, packed.per_byte, packed.length, packed.n),
+            packed.code,
+            name=f"{use.name}_codes",
+            attrs={UNPACKS: True},
+        )
+        if packed.per_byte > 1
+        else None
+    )
+    half, r = packed.axes()
+
+    def term(*at: Expr) -> Expr:
+        *row, g, j = at
+        code = packed.b[g, r, j] if codes is None else codes[g, half, r, j]
+        product = te.cast(a[(*row, packed.step(g, half, r))], I32) * te.cast(code, I32)
+        return te.sum(product, axis=[half, r])
+
+    sums = te.compute((*rows, packed.groups, packed.n), term, name=f"{use.name}_sums")
+    totals = _group_totals(packed, a, I32) if use["zero"] or offset is not None else None
+    g = te.reduce_axis((0, packed.groups), name="g")
+
+    def scaled(*at: Expr) -> Expr:
+        *row, j = at
+        value = sums[(*row, g, j)]
+        if totals is not None and use["zero"]:
+            value = value - te.const(use["zero"], I32) * totals[(*row, g)]
+        by = a_scale[(*row, g)]
+        value = te.cast(value, F32) * scale[g, j] * by
+        if totals is not None and offset is not None:
+            value = value + offset[g, j] * (te.cast(totals[(*row, g)], F32) * by)
         return te.sum(value, axis=g)
 
     return te.compute(use.shape, scaled, name=use.name)

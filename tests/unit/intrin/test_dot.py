@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
-from tilewright.base.dots import DOTS, ROW_DOTS, dots_of, row_dot_of
+from tilewright.base.dots import CODE_DOTS, DOTS, ROW_DOTS, code_dots_of, dots_of, row_dot_of
 from tilewright.base.errors import Unsupported
 from tilewright.base.target import Target
 from tilewright.tensor.intrin import intrinsic
@@ -15,6 +15,8 @@ from tilewright.tensor.intrin import intrinsic
 NUMPY = {"i32": np.int32, "f32": np.float32}
 X86, ARM = "x86_64-linux-gnu -mcpu=sapphirerapids", "aarch64-linux-gnu -mcpu=neoverse-v1"
 MNEMONICS = {
+    "vnni_i8_dot": "vpdpbusd",
+    "vnni_i8_dot_256": "vpdpbusd",
     "vnni_u8_dot": "vpdpbusd",
     "vnni_u8_dot_256": "vpdpbusd",
     "madd_i16_dot": "vpmaddwd",
@@ -25,7 +27,7 @@ MNEMONICS = {
     "neon_usdot": "usdot",
     "neon_usdot_by_element": "sudot",
 }
-every_dot = pytest.mark.parametrize("dot", DOTS, ids=lambda dot: dot.name)
+every_dot = pytest.mark.parametrize("dot", [*DOTS, *CODE_DOTS], ids=lambda dot: dot.name)
 
 
 def target_of(dot):
@@ -122,6 +124,20 @@ def test_elements_of_a_register_are_used_by_number():
 def test_a_target_has_the_widest(target, types, names):
     found = dots_of(Target.parse(target), *types.split())
     assert [dot.name for dot in found] == names
+
+
+@pytest.mark.parametrize(
+    ("target", "weights", "names"),
+    [
+        ("x86_64-linux-gnu -mcpu=cascadelake", "i8", []),
+        ("x86_64-linux-gnu -mcpu=cascadelake", "u8", ["vnni_i8_dot"]),
+        ("x86_64-linux-gnu -mcpu=alderlake", "u8", ["vnni_i8_dot_256"]),
+        ("x86_64-linux-gnu -mcpu=haswell", "u8", []),
+        ("aarch64-linux-gnu -mcpu=neoverse-n1", "i8", ["neon_sdot_by_element", "neon_sdot"]),
+    ],
+)
+def test_rows_with_a_sign_meet_weights_of_one_type(target, weights, names):
+    assert [dot.name for dot in code_dots_of(Target.parse(target), weights)] == names
 
 
 @every_dot

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import F32, I32, U8, DType
+from tilewright.base.dtype import F32, I8, I32, U8, DType
 from tilewright.base.tf32 import round_tf32
 from tilewright.graph.op import (
     COMPLEX,
@@ -27,6 +27,7 @@ from tilewright.sym import ONE, Expr
 Array = np.ndarray[Any, Any]
 
 NIBBLE = 16  # numbers of four bits there are
+HALF = 4  # bits of a byte
 
 
 def product_shape(call: Call) -> tuple[Expr, ...]:
@@ -65,8 +66,12 @@ def _matmul_packed_type(call: Call) -> tuple[Type, ...]:
     if not a or len(b) != 3 or per_byte not in (1, 2):
         raise call.error("TW1202", f"{call.op} takes weights as [groups, bytes, n], 1 or 2 a byte")
     of, packed = call.tensor(0).dtype, call.tensor(1).dtype
-    if of is not F32 or packed.bits != U8.bits or (per_byte > 1 and packed is not U8):
-        raise call.error("TW1007", f"{call.op} takes f32 and bytes, not {of} and {packed}")
+    if of is not (I8 if call.has(4) else F32) or packed.bits != U8.bits:
+        raise call.error(
+            "TW1007", f"{call.op} takes f32, or i8 with scales, and bytes, not {of} and {packed}"
+        )
+    if (per_byte > 1 or call.has(4)) and packed not in (I8, U8):
+        raise call.error("TW1007", f"{call.op} has no integers in {packed}")
     (*stack, k), (groups, length, n) = a, b
     same_dim(
         call, k, sym.simplify(sym.mul(sym.mul(groups, length), per_byte)), "the summed dimensions"
@@ -77,27 +82,59 @@ def _matmul_packed_type(call: Call) -> tuple[Type, ...]:
                 raise call.error("TW1202", f"{call.op} takes scales and offsets as [groups, n]")
             same_dim(call, call.shape(at)[0], groups, "groups")
             same_dim(call, call.shape(at)[1], n, "columns")
+    if call.has(4):
+        *rows, each = call.shape(4) or (ONE,)
+        if len(rows) != len(stack):
+            raise call.error("TW1202", f"{call.op} takes scales of a as [..., groups]")
+        for have, want in zip((*rows, each), (*stack, groups), strict=True):
+            same_dim(call, have, want, "scales of a and its groups")
     return (TensorType(F32, (*stack, n)),)
+
+
+def packed_codes(packed: Array, per_byte: int) -> Array:
+    """Numbers of four or eight bits, [groups, k / groups, n]: of two in a byte, those in the lower
+    bits are the first half of their group. With a sign they count sixteen times: each is a byte of
+    which the lower bits are gone."""
+    if per_byte == 1:
+        return packed
+    if packed.dtype == np.int8:
+        halves = packed << HALF, packed & -NIBBLE
+    else:
+        halves = packed & NIBBLE - 1, packed >> HALF
+    return np.concatenate(halves, axis=1)
 
 
 def unpacked(
     packed: Array, scale: Array, offset: Array | None = None, *, per_byte: int, zero: int
 ) -> Array:
-    """Weights [k, n] in f32; of two in a byte, the lower bits are the first."""
-    groups, _, n = packed.shape
-    if per_byte > 1:
-        packed = np.stack([packed % NIBBLE, packed // NIBBLE], axis=2).reshape(groups, -1, n)
-    weights = (packed.astype(np.float32) - np.float32(zero)) * scale[:, None]
+    """Weights [k, n] in f32."""
+    codes = packed_codes(packed, per_byte)
+    weights = (codes.astype(np.float32) - np.float32(zero)) * scale[:, None]
     if offset is not None:
         weights = weights + offset[:, None]
-    return np.asarray(weights.reshape(-1, n))
+    return np.asarray(weights.reshape(-1, packed.shape[-1]))
 
 
 def _matmul_packed(
-    call: Call, a: Array, b: Array, scale: Array, offset: Array | None = None
+    call: Call,
+    a: Array,
+    b: Array,
+    scale: Array,
+    offset: Array | None = None,
+    a_scale: Array | None = None,
 ) -> Array:
-    weights = unpacked(b, scale, offset, per_byte=call["per_byte"], zero=call["zero"])
-    return np.asarray(np.matmul(a, weights))
+    per_byte, zero = call["per_byte"], call["zero"]
+    if a_scale is None:
+        weights = unpacked(b, scale, offset, per_byte=per_byte, zero=zero)
+        return np.asarray(np.matmul(a, weights))
+    groups, _, n = b.shape
+    codes = exact(packed_codes(b, per_byte), np.asarray(zero))
+    rows = np.moveaxis(exact(a, None).reshape(-1, groups, codes.shape[1]), 1, 0)
+    total = np.matmul(rows, codes).astype(np.float32) * scale[:, None]
+    if offset is not None:
+        total = total + rows.sum(axis=2, keepdims=True).astype(np.float32) * offset[:, None]
+    by_group = total * np.moveaxis(a_scale.reshape(-1, groups), 1, 0)[:, :, None]
+    return np.asarray(by_group.sum(axis=0).reshape(*a.shape[:-1], n))
 
 
 def _matmul_integer_type(call: Call) -> tuple[Type, ...]:
@@ -182,13 +219,16 @@ OPS = (
     Op(
         "matmul_packed",
         "a @ ((b - zero) * scale + offset) in f32. b is [groups, k / groups, n] of eight bits "
-        "each, or of four, two neighbours along k in a byte; scale and offset are [groups, n]. "
-        "With `scale_sums`, for few rows, sums over groups are scaled instead of weights.",
+        "each, or of four, two in a byte: the lower bits are of the first half of a group; with a "
+        "sign each is a byte without its lower bits. Scale and offset are [groups, n]. With "
+        "`scale_sums`, for few rows, sums over groups are scaled instead of weights. a is f32, or "
+        "i8 with a scale for every group of a row: then sums over groups are those of integers.",
         (
-            Input("a", FLOAT),
+            Input("a", NUMBER),
             Input("b", NUMBER),
             Input("scale", FLOAT),
             Input("offset", FLOAT, optional=True),
+            Input("a_scale", FLOAT, optional=True),
         ),
         _matmul_packed_type,
         _matmul_packed,

@@ -8,7 +8,8 @@ within 16 of each other, two to a byte. Others become f32 now, once: with many r
 unpacked at every call, and save a quarter of the memory at most.
 
 Few rows multiply the numbers that are stored, and the sum over each group is scaled. With more of
-them weights are scaled before, a panel at a time, and read by all rows.
+them weights are scaled before, a panel at a time, and read by all rows. Rows that are quantized
+themselves meet them as integers, where the target adds products of bytes (`packed_integers.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tilewright.base.target import CPU, Target
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.ops.linalg import NIBBLE, unpacked
+from tilewright.graph.packed_integers import digit_rows, integer_rows
 from tilewright.graph.passes.fold_constants import WIDENING, computed, is_packed_weight
 from tilewright.graph.rates import Rates, has_few_rows, rates_of
 from tilewright.graph.types import TensorType
@@ -42,7 +44,8 @@ def pack_weights(module: Module, ctx: PassContext) -> Module:
         return rewrite_matches(module, (_widened, _unpacked))
     rates = rates_of(target)
     module = rewrite_matches(module, (partial(_packed, rates=rates), _widened))
-    return rewrite_matches(module, (partial(_scaled_sums, target=target),))
+    rules = (integer_rows, digit_rows, _scaled_sums)
+    return rewrite_matches(module, tuple(partial(rule, target=target) for rule in rules))
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,8 @@ def _packed(node: Node, scope: Scope, *, rates: Rates) -> Replacement:
         least = int(wide.min())
         if int(wide.max()) - least < NIBBLE and length % 2 == 0:
             per_byte, low = 2, least
-            pairs = (wide - low).astype(np.uint8).reshape(len(weights.scale), -1, 2, n)
-            codes = pairs[:, :, 0] | pairs[:, :, 1] << (NIBBLE.bit_length() - 1)
+            halves = (wide - low).astype(np.uint8).reshape(len(weights.scale), 2, -1, n)
+            codes = halves[:, 0] | halves[:, 1] << (NIBBLE.bit_length() - 1)
     codes = np.ascontiguousarray(codes).reshape(len(weights.scale), -1, n)
     zero = weights.zero - np.float32(low)
     steps = Steps(node, scope)
@@ -175,7 +178,9 @@ def _unpacked(node: Node, scope: Scope) -> Replacement:
 def _scaled_sums(node: Node, scope: Scope, *, target: Target | None) -> Replacement:
     """Few rows, whose sums over a group stay in registers, as a matrix."""
     a, b = node.inputs[:2] if node.op == "matmul_packed" else (None, None)
-    if a is None or b is None or node.get("scale_sums") or target is None:
+    if a is None or b is None or a.tensor.dtype is not F32 or node.get("scale_sums"):
+        return None
+    if target is None:
         return None
     shape, of = shape_of(a), shape_of(b)
     columns = None if of is None else of[-1]

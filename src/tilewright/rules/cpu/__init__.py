@@ -19,6 +19,7 @@ from tilewright.rules.cpu.gemm import GEMM
 from tilewright.rules.cpu.gemm_amx import GEMM_AMX
 from tilewright.rules.cpu.gemm_dot import GEMM_DOT
 from tilewright.rules.cpu.gemm_packed import GEMM_PACKED
+from tilewright.rules.cpu.gemm_packed_dot import GEMM_PACKED_DOT
 from tilewright.rules.cpu.gemv import GEMV
 from tilewright.rules.cpu.grouped import GROUPED
 from tilewright.rules.cpu.pooling import POOLING
@@ -43,6 +44,7 @@ RULES: RuleSet = (
     (CONV_AMX,),
     (CONV_DOT,),
     (CONV, GROUPED),
+    (GEMM_PACKED_DOT,),
     (GEMM_AMX,),
     (GEMM_DOT,),
     (GEMM_PACKED,),

@@ -154,10 +154,9 @@ def apply(
     sch: Schedule, found: Packed, plan: PackedPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     sums, width = BlockRef(found.sums.name), plan.nr * WIDENED_LANES
-    scales = [read.buffer for read in block_of(sch.function, found.total.name).reads]
     panels = [
-        _panel(sch, sums, found.b.buffer, width),
-        *(_panel(sch, found.total, x, width) for x in scales if x.name in context.constants),
+        constant_panel(sch, sums, found.b.buffer, width),
+        *scale_panels(sch, found.total, width, context),
     ]
     row, column, group = sch.get_loops(found.total)
     tile, near = sch.split(row, [None, plan.mr])
@@ -184,14 +183,31 @@ def apply(
     return (sums, found.total, *panels, *stores)
 
 
-def _panel(sch: Schedule, reader: BlockRef, weights: Buffer, width: int) -> BlockRef:
-    """Weights, or their scales, in the order in which they are read."""
+def scale_panels(
+    sch: Schedule, total: BlockRef, width: int, context: RuleContext
+) -> list[BlockRef]:
+    """The scales and offsets of columns, those of a panel side by side."""
+    reads = [read.buffer for read in block_of(sch.function, total.name).reads]
+    weights = [buffer for buffer in reads if buffer.name in context.constants]
+    return [constant_panel(sch, total, buffer, width) for buffer in weights]
+
+
+def constant_panel(
+    sch: Schedule, reader: BlockRef, weights: Buffer, width: int, group: int = 1
+) -> BlockRef:
+    """Weights, or their scales, in the order in which they are read: a panel's columns side by
+    side, of each so many steps of k."""
     panel = sch.cache_read(reader, read_index(sch, reader, weights), "global")
-    *outer, j = [f"x{axis}" for axis in range(len(weights.shape))]
-    names, places = ", ".join((*outer, j)), ", ".join((f"{j} // {width}", *outer, f"{j} % {width}"))
-    sch.transform_layout(panel, ("write", 0), f"({names}) -> ({places})")
-    _, lane = sch.split(sch.get_loops(panel)[-1], [None, WIDENED_LANES])
-    sch.vectorize(lane)
+    *outer, j = names = [f"x{axis}" for axis in range(len(weights.shape))]
+    places = [f"{j} // {width}", *outer, f"{j} % {width}"]
+    if group > 1:
+        k = outer[-1]
+        places[-2:] = [f"{k} // {group}", places[-1], f"{k} % {group}"]
+    sch.transform_layout(panel, ("write", 0), f"({', '.join(names)}) -> ({', '.join(places)})")
+    loops = sch.get_loops(panel)
+    if group == 1:
+        _, lane = sch.split(loops[-1], [None, WIDENED_LANES])
+        sch.vectorize(lane)
     sch.annotate(panel, CONSTANT, True)
     return panel
 

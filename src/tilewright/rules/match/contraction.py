@@ -18,7 +18,7 @@ from tilewright.tensor.ir import Block, Call, Load, Update, annotation
 from tilewright.tensor.reducers import builtin
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-UNPACKING = ("bit_and", "shift_right")
+UNPACKING = ("bit_and", "shift_left", "shift_right")
 
 
 @dataclass(frozen=True)

@@ -284,29 +284,50 @@ def _qgemm(node: Context) -> Value:
     return node.emit("quantize", real, node[7], node[8], to=node[8].tensor.dtype)
 
 
+ROWS_OF_BYTES = 4  # the accuracy level at which rows are quantized too
+
+
 def _matmul_n_bits(node: Context) -> Value:
     """Weights of few bits, packed into bytes in blocks along the summed axis."""
     bits, block = node.attr("bits", 4), node.attr("block_size")
     rows, columns = node.attr("N"), node.attr("K")
     if bits not in (2, 4, 8):
         raise Skip(f"MatMulNBits of {bits} bits")
-    scales = node[2]
+    if node.get(4) is not None:
+        raise Skip("MatMulNBits with g_idx")
     blocks = -(-columns // block)
-    scales = reshape(node, scales, rows, blocks)
-    weights = reshape(node, unpacked(node, node[1], bits), rows, -1)
-    weights = part(node, weights, 0, columns, 1)
-    middle = node.like(weights, 1 << (bits - 1))
+    scales = reshape(node, node.emit("cast", node[2], to=F32), rows, blocks)
+    weights = reshape(node, unpacked(node, node[1], bits), rows, blocks * block)
     zero = node.get(3)
     if zero is None:
-        zero = middle
+        zero = node.like(weights, 1 << (bits - 1))
     elif zero.tensor.dtype is weights.tensor.dtype:
         zero = part(node, reshape(node, unpacked(node, zero, bits), rows, -1), 0, blocks, 1)
     else:
         raise Skip("MatMulNBits with zero points that are not packed")
-    of = node[0].tensor.dtype
-    real = node.emit("dequantize", weights, scales, zero, to=of, axis=1, block_size=block)
-    out = node.emit("matmul", node[0], transpose(node, real, 1, 0))
-    return out if node.get(5) is None else node.emit("add", out, node[5])
+    real = node.emit("dequantize", weights, scales, zero, to=F32, axis=1, block_size=block)
+    x = node.emit("cast", node[0], to=F32)
+    missing = blocks * block - columns
+    if missing:  # the last block of a row is whole, as that of the weights is
+        x = node.emit("pad", x, pads=(0, missing), axes=(node.rank() - 1,))
+    if node.attr("accuracy_level", 0) == ROWS_OF_BYTES:
+        x = _rounded_blocks(node, x, block)
+    out = node.emit("matmul", x, transpose(node, real, 1, 0))
+    out = out if node.get(5) is None else node.emit("add", out, node.emit("cast", node[5], to=F32))
+    return node.emit("cast", out, to=node[0].tensor.dtype)
+
+
+def _rounded_blocks(node: Context, x: Value, block: int) -> Value:
+    """x rounded to bytes with a sign, each block along its last axis by its own range."""
+    *outer, last = dims(node, x)
+    apart = reshape(node, x, *outer, last // block, block)
+    most = node.emit("reduce_max", node.emit("abs", apart), axes=(len(outer) + 1,), keepdims=False)
+    scale = node.emit("div", most, 127.0)
+    nothing = node.emit("equal", most, 0.0)  # all of a block are zeros
+    scale = node.emit("where", nothing, node.like(scale, 1.0), scale)
+    blocks = {"axis": len(outer), "block_size": block}
+    quantized = node.emit("quantize", x, scale, to=I8, reciprocal=True, **blocks)
+    return node.emit("dequantize", quantized, scale, to=F32, **blocks)
 
 
 def unpacked(node: Context, packed: Value, bits: int) -> Value:

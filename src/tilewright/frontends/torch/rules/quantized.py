@@ -117,6 +117,8 @@ def _dequantize_affine(node: Context) -> Value:
         given.append(node.cast(node["zero_point"], x.tensor.dtype))
     cut = [axis for axis, count in enumerate(counts) if count is not ONE]
     long = [axis for axis, block in enumerate(blocks) if block != 1 and axis in cut]
+    if len(cut) > 1 and not long:  # one for each row, which is a block
+        long = [axis for axis, block in enumerate(blocks) if block != 1]
     if len(cut) <= 1 and not long:  # one for all, or for each place along an axis
         axis = cut[0] if cut else 0
         flat = [node.reshape(each, [shape[axis]] if cut else []) for each in given]
@@ -184,7 +186,7 @@ def _int4_product(node: Context) -> Value:
     group, scales = int(node.args["qGroupSize"]), node.cast(node["qScaleAndZeros"], F32)
     groups, rows, _ = node.shape(scales)
     codes = _unpacked(node, node["mat2"], rows, sym.simplify(sym.mul(groups, group)))
-    pairs = codes.T.reshape(-1, group // 2, 2, codes.shape[0])
+    halves = codes.T.reshape(-1, 2, group // 2, codes.shape[0])
     scale, zero = (
         node.reshape(
             node.emit("slice", scales, starts=(at,), ends=(at + 1,), axes=(2,), steps=(1,)),
@@ -192,7 +194,7 @@ def _int4_product(node: Context) -> Value:
         )
         for at in range(2)
     )
-    packed = node.constant(pairs[:, :, 0] | pairs[:, :, 1] << 4)
+    packed = node.constant(halves[:, 0] | halves[:, 1] << 4)
     x = node.cast(node["self"], F32)
     made = node.emit("matmul_packed", x, packed, scale, zero, per_byte=2, zero=8)
     return node.cast(made, node.to)

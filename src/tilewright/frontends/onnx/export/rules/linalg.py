@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.base.dtype import BOOL, F32, I32, I64, U8
+from tilewright import sym
+from tilewright.base.dtype import BOOL, F32, I8, I32, I64, DType
 from tilewright.frontends.onnx.export.emitter import Emitter, Rule, Unwritable
 from tilewright.frontends.onnx.export.rules.elementwise import narrowed, of_input, wide_type
 from tilewright.graph.ir import Node
@@ -26,20 +27,41 @@ def _matmul(e: Emitter, node: Node) -> str:
 
 def _matmul_packed(e: Emitter, node: Node) -> str:
     """The weights one by one, and a product."""
-    a, b, scale, offset = [*e.inputs(node), ""][:4]
-    shape = node.outputs[0].tensor.shape
-    if shape is None:
+    a, b, scale, offset, a_scale = [*e.inputs(node), "", ""][:5]
+    shape, of = node.outputs[0].tensor.shape, node.inputs[0]
+    if shape is None or of is None or of.tensor.shape is None:
         raise Unwritable("matmul_packed of an unknown rank")
     n = shape[-1]
+    if a_scale:
+        groups = e.emit("Reshape", e.cast(a, F32), e.items((*shape[:-1], *_groups(node))))
+        a = e.emit("Mul", groups, e.emit("Unsqueeze", a_scale, e.ints(-1)))
+        a = e.emit("Reshape", a, e.items(of.tensor.shape))
     if node.get("per_byte", 1) > 1:
-        halves = [e.emit("Mod", b, e.scalar(NIBBLE, U8)), e.emit("Div", b, e.scalar(NIBBLE, U8))]
-        both = e.emit("Concat", *(e.emit("Unsqueeze", x, e.ints(2)) for x in halves), axis=2)
-        b = e.emit("Reshape", both, e.items((0, -1, n)))
+        b = e.emit("Concat", *_halves(e, b, of_input(node, 1)), axis=1)
     weights = e.emit("Sub", e.cast(b, F32), e.scalar(node.get("zero", 0), F32))
     weights = e.emit("Mul", weights, e.emit("Unsqueeze", scale, e.ints(1)))
     if offset:
         weights = e.emit("Add", weights, e.emit("Unsqueeze", offset, e.ints(1)))
     return str(e.emit("MatMul", a, e.emit("Reshape", weights, e.items((-1, n)))))
+
+
+def _groups(node: Node) -> tuple[Expr, Expr]:
+    """How many groups a row has, and the length of one."""
+    assert node.inputs[1] is not None
+    groups, length, _ = node.inputs[1].tensor.shape or ()
+    return groups, sym.mul(length, node.get("per_byte", 1))
+
+
+def _halves(e: Emitter, b: str, of: DType) -> tuple[str, str]:
+    """The numbers in the lower and in the higher four bits of bytes."""
+    whole, by = e.cast(b, I32), e.scalar(NIBBLE, I32)
+    low = e.emit("Mod", whole, by)
+    high = e.emit("Sub", whole, low)
+    if of is not I8:
+        return low, e.emit("Div", high, by)
+    middle = e.scalar(NIBBLE // 2, I32)
+    low = e.emit("Sub", e.emit("Mod", e.emit("Add", low, middle), by), middle)
+    return e.emit("Mul", low, by), high
 
 
 def _matmul_integer(e: Emitter, node: Node) -> str:
