@@ -7,6 +7,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from grids import every_pair
 
 import tilewright as tw
 from tilewright import te
@@ -403,9 +404,9 @@ def at_the_end_of_a_page():
         libc.mprotect(guard, ctypes.c_size_t(page), 3)
 
 
-@pytest.mark.parametrize("symbolic", ["", "n", "mn"])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("layout", ["plain", "stack"])
+@pytest.mark.parametrize(
+    ("layout", "threads", "symbolic"), every_pair(("plain", "stack"), (1, 2), ("", "n", "mn"))
+)
 def test_nothing_is_read_behind_the_last_column(layout, threads, symbolic, at_the_end_of_a_page):
     built = {}  # by the sizes that are fixed
     for n, m, k in [(1, 1, 1), (5, 1, 1), (15, 2, 1), (130, 1, 1), (30, 3, 7), (17, 8, 20)]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grids import every_pair
 
 import tilewright as tw
 from tilewright import graph, sym, tensor
@@ -309,10 +310,12 @@ def test_heads_side_by_side_are_copied_apart(close):
 # ------------------------------------------------------------------------------------ recurrence
 
 
-@pytest.mark.parametrize("of", ["f32", "bf16"])
-@pytest.mark.parametrize("constants", [(), ("r",)])
-@pytest.mark.parametrize(("steps", "batch", "hidden"), [(3, 1, 40), (1, 3, 7), (4, 9, 33)])
-def test_recurrent_layers_keep_the_answer(steps, batch, hidden, constants, of, close):
+@pytest.mark.parametrize(
+    ("sizes", "constants", "of"),
+    every_pair([(3, 1, 40), (1, 3, 7), (4, 9, 33)], [(), ("r",)], ["f32", "bf16"]),
+)
+def test_recurrent_layers_keep_the_answer(sizes, constants, of, close):
+    steps, batch, hidden = sizes
     module = graph.parse(
         f"graph @main(%g: f32[{steps}, {batch}, {4 * hidden}], %r: {of}[{4 * hidden}, {hidden}], "
         f"%h: f32[{batch}, {hidden}], %c: f32[{batch}, {hidden}]) -> "

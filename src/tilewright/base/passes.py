@@ -6,8 +6,6 @@
 A pass is known by the name of its function. It returns the very object it was given when it has
 nothing to do. Its options are `pass.option` in the context; in text, `pass{option = value}`. Every
 pass has the option `enabled`, by which it is switched off.
-Analyses are functions of a program that return a value, kept by the context while the program
-lives.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from tilewright.base.errors import CompilerBug, TilewrightError, UserError
 from tilewright.base.text import Tokens
 
 P = TypeVar("P")
-R = TypeVar("R")
 Pass = Callable[[P, "PassContext"], P]
 Option = int | float | str | bool
 
@@ -44,7 +41,6 @@ class PassContext:
     choices: list[Any] = field(default_factory=list)
     # why passes left nodes as they are, by where these come from
     reasons: dict[str, str] = field(default_factory=dict)
-    _analyses: dict[tuple[Any, int], tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def option(self, name: str, default: Any) -> Any:
         """The value given for `pass.option`; it must be of the default's type."""
@@ -56,15 +52,6 @@ class PassContext:
                 help=f"write {name.replace('.', '{', 1)} = {default!r}}}",
             )
         return value
-
-    def analysis(self, compute: Callable[[P], R], program: P) -> R:
-        """compute(program), remembered for this program."""
-        key = (compute, id(program))
-        found = self._analyses.get(key)
-        if found is None or found[0] is not program:
-            found = self._analyses[key] = (program, compute(program))
-        result: R = found[1]
-        return result
 
 
 def run_passes(program: P, passes: Iterable[Pass[P]], ctx: PassContext | None = None) -> P:
@@ -87,8 +74,6 @@ def run_passes(program: P, passes: Iterable[Pass[P]], ctx: PassContext | None = 
         except Exception as error:
             raise _bug(program, remaining, error) from error
         ctx.timings[name] = ctx.timings.get(name, 0.0) + time.perf_counter() - begin
-        if result is not program:
-            ctx._analyses.clear()
         program = result
         remaining.pop(0)
     return program

@@ -12,7 +12,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         triple=target.triple.replace("arm-", "armv7-", 1),
         cpu=cpu or "generic",
         features=",".join(part for part in (base, features) if part),
-        pointer_bits=32,
         narrows_indices=True,
         vector_bits=target.vector_bits,
     )

@@ -250,7 +250,7 @@ def _link(
     flags: Sequence[str] = (),
     more: tuple[Path, ...] = (),
 ) -> None:
-    """Link objects and C files with the runtime, compiled once where an object can be kept."""
+    """Link objects and C files with the runtime, which is compiled once but by Zig."""
     runtime = (*runtime_files(target), *more)
     if not _is_zig(compiler):
         kept = output.with_suffix(".runtime.o")

@@ -17,7 +17,6 @@ class Machine:
     triple: str
     cpu: str
     features: str  # "+avx2,-sse4a"
-    pointer_bits: int = 64
     narrows_indices: bool = False  # those that 32 bits hold are computed in so many
     relocation: str = "pic"
     abi: str = ""
@@ -25,7 +24,6 @@ class Machine:
     converts_bf16: bool = False
     splits_words: bool = False  # vectors are words of 32 bits, two narrow lanes in each
     computes_f16: bool = False  # arithmetic on f16 itself
-    has_masks: bool = False  # masked loads and stores are instructions
     has_gather: bool = False
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits

@@ -14,7 +14,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         features=f"{base},{features}".rstrip(","),
         abi="lp64d",
         converts_f16=target.has("zfh"),
-        has_masks=target.has("v"),
         has_gather=target.has("v"),
         vector_bits=target.vector_bits,
     )

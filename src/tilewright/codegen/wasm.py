@@ -12,7 +12,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         triple=target.triple,
         cpu="generic",
         features=f"{base},{features}".rstrip(","),
-        pointer_bits=32,
         narrows_indices=True,
         relocation="static",
         vector_bits=target.vector_bits,

@@ -19,7 +19,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         converts_f16=target.has("f16c") or wide,
         converts_bf16=target.has("avx512bf16") and target.has("avx512vl"),
         computes_f16=target.has("avx512fp16"),
-        has_masks=target.has("avx"),
         has_gather=target.has("avx2"),
         scales=wide,
         looks_up=wide,

@@ -110,8 +110,10 @@ def moved_roofline(
 
 
 def curves(lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Gain over seconds, one line each."""
+    """Gain over seconds, one line each; nothing where nothing was measured in time."""
     pyplot = _pyplot()
+    if not any(lines.values()):
+        return ""
     figure, axes = pyplot.subplots(figsize=(8, 4.2))
     for at, (name, points) in enumerate(lines.items()):
         if points:

@@ -248,11 +248,6 @@ class Memory:
             self._pool.give(self.address, self.size_bytes, self.stream)
 
 
-def release_memory() -> None:
-    """Memory that nobody uses goes back to the driver, for other libraries to take."""
-    _pool.release()
-
-
 LEGACY, NO_ORDER = 1, -1  # what DLPack calls the stream of number 0, and none at all
 
 

@@ -67,16 +67,3 @@ def test_a_crash_leaves_a_reproducer() -> None:
     path = Path(caught.value.help.split()[4])
     assert path.read_text() == "// passes: crash,keep\n4"
     path.unlink()
-
-
-def test_an_analysis_is_computed_once_per_program() -> None:
-    calls = []
-
-    def size(program: str) -> int:
-        calls.append(program)
-        return len(program)
-
-    ctx = PassContext()
-    text = "program"
-    assert ctx.analysis(size, text) == ctx.analysis(size, text) == 7
-    assert calls == [text]

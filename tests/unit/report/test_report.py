@@ -12,6 +12,7 @@ from tilewright import graph, te
 from tilewright.cli import app
 from tilewright.cli.common import random_inputs
 from tilewright.report import collect, write_page
+from tilewright.report.charts import curves
 from tilewright.report.collect import Box, Report
 from tilewright.report.layout import HEIGHT, WIDTH, layered
 from tilewright.report.page import page
@@ -189,3 +190,8 @@ def test_notebooks_show_programs_and_tables():
     assert "<td>x</td>" in module._repr_html_()
     assert "GFLOP/s" in record._repr_html_()
     assert "softmax" in graph.parse(NET)._repr_html_()
+
+
+def test_no_curve_is_drawn_of_a_search_that_had_no_time():
+    assert curves({"model": (), "random": ()}) == ""
+    assert "<svg" in curves({"model": ((1.0, 1.2),), "random": ()})

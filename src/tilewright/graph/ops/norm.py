@@ -170,7 +170,7 @@ def _lrn_type(call: Call) -> tuple[Type, ...]:
         raise call.error("TW1208", f"axis 1 of {call.op} is not one of {rank}")
     if call["size"] < 1:
         raise call.error("TW1204", f"{call.op} over a window of {call['size']} channels")
-    return same_type(call)
+    return tuple(same_type(call))
 
 
 def _lrn(call: Call, x: Array) -> Array:
