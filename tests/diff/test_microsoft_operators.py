@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
+from tilewright.graph.visit import walk
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: bench)")
 
@@ -486,3 +487,8 @@ def test_lstm_with_quantized_weights(direction, lengths, rng):
     exact = 1e-5 if lengths is None else 1e-2
     kinds = {"hidden_size": hidden, "direction": direction, "rtol": exact, "atol": exact}
     check("DynamicQuantizeLSTM", *inputs, outputs=("y", "h", "c"), **kinds)
+    model = import_model(
+        model_of("DynamicQuantizeLSTM", inputs, ["y"], hidden_size=hidden, direction=direction)
+    )
+    products = [node for node in walk(model.main) if node.op == "matmul_integer"]
+    assert [node.inputs[0].tensor.rank for node in products] == [2] * count  # rows of all steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tilewright import sym
 from tilewright.base.dtype import F32, I8, I16, I32
 from tilewright.frontends.onnx.rules.activation import (
     elu,
@@ -248,8 +249,11 @@ class _QuantizedWeights:
     def projected(self, node: Context, x: Value, at: int) -> Value:
         scale, zero = (item(node, node[place], at) for place in (8, 9))
         quantized, x_scale, x_zero = dynamic_quantize(node, x)
-        w = item(node, node[1], at)
-        return scaled_product(node, (quantized, w), (x_scale, scale), (x_zero, zero))
+        # Steps and sequences are rows of one product: a dynamic number of either may be one.
+        *rows, k = dims(node, quantized)
+        flat, w = reshape(node, quantized, sym.mul(*rows), k), item(node, node[1], at)
+        made = scaled_product(node, (flat, w), (x_scale, scale), (x_zero, zero))
+        return reshape(node, made, *rows, dims(node, made)[-1])
 
     def recurrent(self, node: Context, at: int) -> tuple[Value | None, ...]:
         """Bytes with a sign, and of their rows scales, sums without zero points, zero points."""
