@@ -1,5 +1,7 @@
 """What kernels and packers are known by: everything that they depend on."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -55,3 +57,22 @@ def test_a_packer_is_not_found_for_another_l2():
     kernels.store_packer(PackerJob("pack", "text", parse(FN), a), b"code")
     assert kernels.try_cached_packer("text", a) == b"code"
     assert kernels.try_cached_packer("text", b) is None
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda -arch=sm_90a"])
+def test_who_finds_all_kernels_in_the_cache_loads_no_rules_and_no_tuner(target):
+    program = f"""
+import sys
+import tilewright as tw
+from tilewright import graph
+model = graph.parse("graph @main(%x: f32[40]) {{ %y = relu(%x) return %y }}")
+tw.compile(model, target={target!r})
+print(*sys.modules)
+"""
+    run = [sys.executable, "-c", program]
+    for _ in range(2):
+        done = subprocess.run(run, capture_output=True, check=True, text=True)
+    loaded = done.stdout.split()
+    assert "tilewright.driver.compile" in loaded
+    kinds = "tilewright.rules.cpu", "tilewright.rules.gpu", "tilewright.tune.tuner"
+    assert not [name for name in loaded if name in kinds]
