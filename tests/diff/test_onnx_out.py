@@ -137,6 +137,20 @@ OF_OURS = {
 }""",
         [(np.linspace(-1, 1, 5, dtype=np.float32), np.array(at)) for at in (0, 1, 2, 9)],
     ),
+    "rows of bytes by four bits with a sign": (
+        """graph @main(%x: i8[n, 8], %b: i8[2, 2, 3], %s: f32[2, 3], %t: f32[n, 2]) {
+  %y = matmul_packed(%x, %b, %s, none, %t) {per_byte = 2, zero = 16}
+  return %y
+}""",
+        [
+            (
+                np.arange(-8, 8, dtype=np.int8).reshape(2, 8),
+                np.arange(-128, 125, 22, dtype=np.int8).reshape(2, 2, 3),
+                np.ones((2, 3), np.float32),
+                np.array([[1, 2], [4, 0.5]], np.float32),
+            )
+        ],
+    ),
     "segments, counted by a narrow integer": (
         """graph @main(%x: f32[5, 3], %i: i64[5], %n: i32[]) {
   %a = segment_reduce(%x, %i, %n) {reduction = "add"}

@@ -106,11 +106,11 @@ def row_dot_of(target: Target, length: int) -> Dot | None:
 
 def code_dots_of(target: Target, b: str) -> tuple[Dot, ...]:
     """The instructions that multiply rows of i8 by weights of few bits, which have this type."""
-    return dots_of(target, "i8", b, "i32", (*DOTS, *CODE_DOTS))
+    return dots_of(target, "i8", b, "i32", among=(*DOTS, *CODE_DOTS))
 
 
 def dots_of(
-    target: Target, a: str, b: str, c: str, among: tuple[Dot, ...] = DOTS
+    target: Target, a: str, b: str, c: str, *, among: tuple[Dot, ...] = DOTS
 ) -> tuple[Dot, ...]:
     """The instructions of a target that multiply these types, the widest first."""
     if target.kind != CPU:

@@ -179,6 +179,7 @@ FUNCTION_CYCLES: Mapping[str, float] = {
 OTHER_FUNCTION_CYCLES, CONVERT_CYCLES, OPERATION_CYCLES = 2.0, 1.0, 0.5
 CONVERT_STORE_CYCLES, NARROW_CYCLES = 4.0, 6.0  # of a vector of sums: to memory; to bytes before
 WIDENED_LANES = 16  # bytes that become floats together: what instructions for that read
+WIDEN_OPERATIONS = 8  # for a vector of weights: taken apart, placed, made floats, scaled, stored
 LOOP_CYCLES = 2.0  # of one turn of a loop around vectors: counting, addresses, a branch
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dots import Dot, code_dots_of
 from tilewright.base.dtype import F32, I8, I32, U8, DType, from_numpy
+from tilewright.base.machine import WIDEN_OPERATIONS
 from tilewright.base.target import Target
 from tilewright.graph.ir import Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, shape_of
@@ -33,13 +34,12 @@ from tilewright.sym import ONE, Const, Expr
 
 Array = np.ndarray[Any, Any]
 
-SIGN = 128  # by which i8 and u8 of the same bits differ, or not at all
-DIGITS = 4  # of a number, in bytes
-EXPONENT = 0xFF << 23  # of the bits of f32
-UNITS = 2.0**29  # of the power of two in a group's greatest number: digits have a sign
-LEAST_UNIT = 2.0**-120  # whose reciprocal is a number too
-CONVERT_INSTRUCTIONS = 8  # a vector of weights: taken apart, placed, made floats, scaled, stored
-EXACT_TERMS = 1 << 10  # whose sum, of products of bytes, is a number of f32
+SIGN = 1 << (I8.bits - 1)  # by which i8 and u8 of the same bits differ, or not at all
+DIGITS = I32.size_bytes  # of a number, in bytes
+EXPONENT = int(np.float32(np.inf).view(np.int32))  # of the bits of f32
+UNITS = 2.0 ** (I32.bits - 3)  # of the power of two in a group's greatest number: with a sign
+LEAST_UNIT = float(np.finfo(np.float32).smallest_normal)  # whose reciprocal is a number too
+EXACT_TERMS = (1 << F32.significand_bits) // SIGN**2  # whose sum, of bytes' products, is f32
 
 
 def integer_rows(node: Node, scope: Scope, *, target: Target | None) -> Replacement:
@@ -47,23 +47,22 @@ def integer_rows(node: Node, scope: Scope, *, target: Target | None) -> Replacem
     if node.op != "matmul_packed" or target is None:
         return None
     made = scope.producer(node.inputs[0], "dequantize")
-    q, shape = (None, None) if made is None else (made.inputs[0], shape_of(made.inputs[0]))
+    q = None if made is None else made.inputs[0]
+    shape = None if q is None else shape_of(q)
     if made is None or q is None or shape is None or q.tensor.dtype is not I8:
         return None
     weights = _weights_of(node, scope, target)
     steps = Steps(node, scope)
     scales = None if weights is None else _row_scales(steps, made, weights)
     point = made.inputs[2] if len(made.inputs) > 2 else None
-    points = [] if point is None else [_by_row(steps, made, x) for x in (point, made.inputs[1])]
+    points = [] if point is None else [_by_row(steps, made, at) for at in (2, 1)]
     if weights is None or scales is None or None in points:
         return None
-    rows, n, given = shape[:-1], weights.packed.shape[-1], [q, scales]
+    rows, n = shape[:-1], weights.packed.shape[-1]
     if len(rows) != 1:
-        given = [
-            steps.add("reshape", value, shape=(_product(rows), last))
-            for value, last in zip(given, (shape[-1], weights.groups), strict=True)
-        ]
-    total = _multiplied(steps, *given, weights)
+        q = steps.add("reshape", q, shape=(_product(rows), shape[-1]))
+        scales = steps.add("reshape", scales, shape=(_product(rows), weights.groups))
+    total = _multiplied(steps, q, scales, weights)
     if len(rows) != 1:
         total = steps.add("reshape", total, shape=(*rows, n))
     if point is not None:
@@ -111,7 +110,7 @@ def _has_few_rows(rows: tuple[Expr, ...]) -> bool:
     """Whether rows are so few, or may be, that each multiplies a weight in less than the time that
     making floats of it, once for all, takes."""
     flat = _product(rows)
-    return not isinstance(flat, Const) or flat.value <= CONVERT_INSTRUCTIONS
+    return not isinstance(flat, Const) or flat.value <= WIDEN_OPERATIONS
 
 
 def _digits(steps: Steps, units: Value, unit: Value) -> tuple[Value, Value]:
@@ -228,22 +227,21 @@ def _filled(array: Array, lanes: int) -> tuple[Array, TensorType]:
 
 def _row_scales(steps: Steps, made: Node, weights: Weights) -> Value | None:
     """A scale for every group of a row; None where scales are others'."""
-    q, scale = made.inputs[:2]
-    shape = shape_of(q)
-    assert scale is not None
+    shape = made.output.tensor.shape
     assert shape is not None
     is_last = made.get("axis", 1) % len(shape) == len(shape) - 1
     if made.get("block_size", 0) == weights.size and is_last:
-        return scale if len(made.inputs) < 3 or made.inputs[2] is None else None
-    each = _by_row(steps, made, scale)
+        return made.inputs[1] if len(made.inputs) < 3 or made.inputs[2] is None else None
+    each = _by_row(steps, made, 1)
     return None if each is None else steps.add("expand", each, shape=(*shape[:-1], weights.groups))
 
 
-def _by_row(steps: Steps, made: Node, value: Value) -> Value | None:
-    """A scale or zero point of each row, [..., 1]; None where a row has several."""
-    shape, of = shape_of(made.inputs[0]), shape_of(value)
-    assert shape is not None
-    assert of is not None
+def _by_row(steps: Steps, made: Node, at: int) -> Value | None:
+    """The scale or zero point of each row, [..., 1]; None where a row has several."""
+    value, shape = made.inputs[at], made.output.tensor.shape
+    of = None if value is None else shape_of(value)
+    if shape is None or of is None:
+        return None
     *rows, k = shape
     axis, block = made.get("axis", 1) % len(shape), made.get("block_size", 0)
     if all(dim is ONE for dim in of):
@@ -251,7 +249,7 @@ def _by_row(steps: Steps, made: Node, value: Value) -> Value | None:
     if block:
         is_whole = axis == len(rows) and of[-1] is ONE and isinstance(k, Const) and k.value <= block
         return value if is_whole else None
-    if axis == len(rows) or any(dim is not ONE for at, dim in enumerate(rows) if at != axis):
+    if axis == len(rows) or any(dim is not ONE for other, dim in enumerate(rows) if other != axis):
         return None
     return steps.add("reshape", value, shape=(*rows, ONE))
 

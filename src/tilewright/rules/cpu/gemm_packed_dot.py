@@ -165,7 +165,7 @@ def cost(found: PackedDots, c: Columns, context: RuleContext) -> Cost:
     read = length // dot.group * nr  # vectors of bytes
     unpacked = tiles * read * per_byte / machine.fma_per_cycle if per_byte > 1 else 0
     # Conversion, two multiplications, a load of the scales; the latency of a sum begun anew.
-    scaled = tiles * (mr * nr * (3 / machine.fma_per_cycle + 1 / machine.loads_per_cycle))
+    scaled = tiles * (mr * nr * ((1 + 2) / machine.fma_per_cycle + 1 / machine.loads_per_cycle))
     begun = tiles * dot.chain_cycles * 2
     # A row tile meets the panels of a block one after the other, each block meets all rows.
     passes = ceil_div(rows, mr)
