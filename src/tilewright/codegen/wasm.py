@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.target import Target
-from tilewright.codegen.machine import Machine
+from tilewright.codegen.machine import UNMASKED, Machine
 
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
@@ -15,5 +15,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         pointer_bits=32,
         narrows_indices=True,
         relocation="static",
+        masked_bits=UNMASKED,
         vector_bits=target.vector_bits,
     )
