@@ -454,9 +454,10 @@ def _strided(found: Contraction, size: Sizes, c: Columns, target: Target, sweeps
     vector = strided_cycles(apart, size.lanes, target.machine) if apart > 1 else 0
     is_masked = apart <= 1 and target.masks_loads(found.b.buffer.dtype.bits)
     rest = 0 if is_masked or extent is None else extent % size.lanes
-    row = size.n * vector + partial_cycles(rest, target.machine)
-    if extent is None and not is_masked:
-        row = row + c["nr"] * partial_cycles(size.lanes - 1, target.machine)
+    asked = (
+        0.0 if is_masked or extent is not None else partial_cycles(size.lanes - 1, target.machine)
+    )
+    row = size.n * vector + partial_cycles(rest, target.machine) + c["nr"] * asked
     return np.where(c["pack_b"] == UNPACKED, sweeps * row, 0)
 
 
@@ -522,7 +523,8 @@ def _padding(found: Contraction, size: Sizes, c: Columns, machine: Machine, fma:
     dynamic n, any number of vectors may be left over."""
     nr = c["nr"]
     if found.extent(found.n[-1]) is None:
-        return fma * (nr - 1) / (2 * size.n)
+        computed: Column = fma * (nr - 1) / (2 * size.n)
+        return computed
     vectors = np.where(c["pad_n"] == 1, ceil_div(size.n, nr) * nr, size.n) - size.n
     share = vectors / max(1, size.n)
     ragged = 2 * TIE_SHARE * ((c["pad_n"] == 0) & (size.n % nr > 0))
