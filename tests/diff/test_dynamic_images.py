@@ -76,3 +76,58 @@ def test_scales_that_are_constants_are_attributes_and_axes_of_scale_1_stay():
     (kernel,) = [n for n in walk(made.inside.program.module.main) if n.op == "kernel"]
     assert len(kernel.inputs) == 1
     assert "resize_1" not in made.inside.program.kernels[kernel["function"]].text
+
+
+IMAGES = [(1, 1), (2, 3), (5, 4), (7, 9), (8, 16), (13, 33), (20, 47)]
+
+
+@pytest.mark.parametrize("pads", [0, 2])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (7, 2)])
+def test_depthwise_convolution_channels_first_of_a_dynamic_image(kernel, stride, pads):
+    """Planes reach as far as whole tiles do; only stores have an end."""
+    text = f"""graph @main(%x: f32[n, 6, h, w], %w: f32[6, 1, {kernel}, {kernel}]) {{
+      %y = conv(%x, %w) {{strides = ({stride}, {stride}), pads = ({pads}, {pads}, {pads}, {pads}),
+        dilations = (1, 1), groups = 6}}
+      %z = relu(%y)
+      return %z
+    }}"""
+    least = kernel - 2 * pads
+    sizes = [(h, w) for h, w in IMAGES if min(h, w) >= least]
+    check(text, *[((2, 6, h, w), (6, 1, kernel, kernel)) for h, w in sizes])
+
+
+def test_depthwise_convolution_of_a_dynamic_signal():
+    text = """graph @main(%x: f32[1, 5, n], %w: f32[5, 1, 9]) {
+      %y = conv(%x, %w) {strides = (1,), pads = (4, 4), dilations = (1,), groups = 5}
+      return %y
+    }"""
+    check(text, *[((1, 5, n), (5, 1, 9)) for n in (1, 2, 7, 16, 33, 100)])
+
+
+@pytest.mark.parametrize(("channels", "filters"), [(3, 32), (32, 24), (5, 1)])
+def test_pixels_of_a_dynamic_image_are_one_axis(channels, filters):
+    text = f"""graph @main(%x: f32[n, {channels}, h, w], %w: f32[{filters}, {channels}, 1, 1],
+        %b: f32[{filters}], %r: f32[n, {filters}, h, w]) {{
+      %y = conv(%x, %w, %b) {{strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}}
+      %s = add(%y, %r)
+      %z = relu(%s)
+      return %z
+    }}"""
+    weights = ((filters, channels, 1, 1), (filters,))
+    shapes = [((2, channels, h, w), *weights, (2, filters, h, w)) for h, w in IMAGES]
+    check(text, *shapes)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.int64])
+@pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (0, 3, 2, 1), (1, 2, 3, 0)])
+def test_transposes_of_dynamic_sizes(perm, dtype):
+    """Rows of tiles lie along several axes as one, at distances that the run tells."""
+    name = {"uint8": "u8", "float16": "f16", "float32": "f32", "int64": "i64"}[np.dtype(dtype).name]
+    module = graph.parse(f"""graph @main(%x: {name}[a, b, c, d]) {{
+      %y = transpose(%x) {{perm = {perm}}}
+      return %y
+    }}""")
+    made = tw.compile(module, threads=2, database="")
+    for shape in [(1, 5, 3, 7), (2, 64, 9, 11), (1, 33, 8, 16), (3, 4, 1, 30), (2, 0, 3, 4)]:
+        x = np.random.default_rng(2).integers(0, 200, shape).astype(dtype)
+        np.testing.assert_array_equal(np.asarray(made(x)[0]), x.transpose(perm))

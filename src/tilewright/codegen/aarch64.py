@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.target import Target
-from tilewright.codegen.machine import TBL, Machine
+from tilewright.codegen.machine import TBL, UNMASKED, Machine
 
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
@@ -14,6 +14,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         converts_f16=True,
         converts_bf16=target.has("bf16"),
         computes_f16=target.has("fullfp16"),
+        masked_bits=0 if target.has("sve") else UNMASKED,
         byte_tables=TBL,
         byte_lanes=16,
         fuses=True,

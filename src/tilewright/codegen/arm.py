@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.target import Target
-from tilewright.codegen.machine import Machine
+from tilewright.codegen.machine import UNMASKED, Machine
 
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
@@ -13,5 +13,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         cpu=cpu or "generic",
         features=",".join(part for part in (base, features) if part),
         narrows_indices=True,
+        masked_bits=UNMASKED,
         vector_bits=target.vector_bits,
     )

@@ -44,8 +44,8 @@ def captures(body: Stmt, bound: tuple[Var, ...] = ()) -> Captures:
             variables[node] = None
         elif isinstance(node, (Load, MaskedLoad, Address)):
             buffers[node.buffer] = None
-    for buffer in list(buffers):  # strides are made of dimensions
-        for dim in buffer.shape[1:]:
+    for buffer in list(buffers):  # strides and sizes are made of dimensions
+        for dim in buffer.shape:
             for node in walk_expr(dim):
                 if isinstance(node, Var):
                     variables[node] = None

@@ -23,10 +23,13 @@ from tilewright.codegen.captures import captures
 from tilewright.codegen.debug import FUNCTION, DebugInfo
 from tilewright.codegen.expressions import ANY_WIDTH, EXPRESSIONS
 from tilewright.codegen.facts import (
+    Pitched,
     as_offsets,
+    as_pitched,
     as_ramp,
     common_part,
     divisor,
+    first_lanes,
     is_non_negative,
     known_lanes,
     open_lanes,
@@ -95,6 +98,7 @@ class Emitter:
         self._stack_bytes = 0
         self._memo: dict[Expr, Value] = {}
         self._mask: Value | None = None
+        self._is_known = True  # whether the run does not change which lanes the mask lets through
         self._loads: dict[Expr, bool] = {}
 
     # ------------------------------------------------------------------ statements
@@ -131,12 +135,23 @@ class Emitter:
         if part:
             self.access.store_part(value, place, part)
             return
+        left = self._first_lanes(stmt.mask, place, lanes)
+        if left is not None:
+            self.access.store_first(value, place, left)
+            return
         mask = None if stmt.mask is None else self.expr(stmt.mask)
         if mask is not None and lanes == 1:
             with self.b.when(mask):
                 self.access.store(value, place, 1)
             return
         self.access.store(value, place, lanes, None if mask is None else self._spread(mask, lanes))
+
+    def _first_lanes(self, mask: Expr | None, place: Place, lanes: int) -> Value | None:
+        """How many lanes of a run are stored, where that is faster to ask than about each."""
+        if not isinstance(mask, (sym.Lt, sym.Le)) or place.stride != 1 or lanes & (lanes - 1):
+            return None
+        found = first_lanes(mask) if self.access.has_slow_masks(place, lanes) else None
+        return self.index(found[0]) if found is not None and found[1] else None
 
     def _update(self, stmt: ir.Update) -> None:
         lanes = max((i.dtype.lanes for i in stmt.index), default=1)
@@ -482,8 +497,11 @@ class Emitter:
         if not self._reads_more(a) and not self._reads_more(b):
             return self.b.select(test, self.expr(a), self.expr(b))
         if test.lanes > 1:
+            is_known = self._is_known
+            self._is_known = is_known and known_lanes(cond) is not None
             masked_a = self._under(test, a)
             masked_b = self._under(self.b.op("xor", test, splat(test.type, "true")), b)
+            self._is_known = is_known
             return self.b.select(test, masked_a, masked_b)
         with self.b.branch(test) as (then, otherwise):
             with then:
@@ -534,14 +552,24 @@ class Emitter:
             x = self.expr(looked_up)
             return emit_lookup(self.b, machine.byte_tables, machine.byte_lanes, table, x)
         place, lanes = self._place(node.buffer, node.index)
-        mask = None
+        mask, is_known = None, self._is_known
         if isinstance(node, MaskedLoad) and not all(known_lanes(node.mask) or (False,)):
             mask = self._spread(self.expr(node.mask), lanes)
+            is_known = is_known and known_lanes(node.mask) is not None
         if self._mask is not None and lanes == self._mask.lanes:
             mask = self._mask if mask is None else self.b.op("and", self._mask, mask)
         if lanes == 1 and (mask is not None or self._mask is not None):
             return self._load_if(place, mask)
+        if mask is not None and not is_known and self.access.has_slow_masks(place, lanes):
+            return self.access.load_whole(place, lanes, mask, self._count(node.buffer))
         return self.access.load(place, lanes, mask)
+
+    def _count(self, buffer: Buffer) -> Value:
+        """The elements of a buffer."""
+        count: Expr = sym.ONE
+        for dim in buffer.shape:
+            count = sym.mul(count, dim)
+        return self.index(count)
 
     def _load_if(self, place: Place, mask: Value | None) -> Value:
         """One element, if its mask holds and any lane of the surrounding one does."""
@@ -590,9 +618,19 @@ class Emitter:
             return Place(memory, self.index(base), 1, buffer.dtype, None, offsets, part), lanes
         if lanes == 1:
             return Place(memory, self.index(flat), 1, buffer.dtype), lanes
+        rows = as_pitched(flat)
+        if rows is not None and is_non_negative(rows.pitch, self.non_negative):
+            place = self._rows(memory, rows, buffer.dtype)
+            if place.has_runs:
+                return place, lanes
         common, apart = common_part(flat)
         origin = None if isinstance(common, Const) and common.value == 0 else self.index(common)
         return Place(memory, self.index(apart), 1, buffer.dtype, origin=origin), lanes
+
+    def _rows(self, memory: Memory, found: Pitched, of: DType) -> Place:
+        """Lanes in rows at a distance that the run tells."""
+        index, pitch = self.index(found.base), self.index(found.pitch)
+        return Place(memory, index, 1, of, offsets=found.offsets, rows=found.rows, pitch=pitch)
 
     def _run(self, memory: Memory, index: Expr, of: DType) -> Place:
         """Neighbours from an index on. Instructions add a constant to an address: accesses that

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.base.dtype import INDEX
@@ -150,6 +151,43 @@ def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:
     pairs = [divmod(first + i, number) for i in xs]
     base = mul(x, 0) if isinstance(x, Const) or isinstance(index, FloorMod) else floordiv(x, number)
     return base, tuple(pair[isinstance(index, FloorMod)] for pair in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Pitched:
+    """Lanes in rows that lie a scalar, which the run tells, apart: each at a known distance from
+    the first element of a known row."""
+
+    base: Expr
+    pitch: Expr  # between neighbouring rows
+    rows: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+def as_pitched(index: Expr) -> Pitched | None:
+    """The rows that the lanes of an index lie in; None where lanes are not known, or none differs
+    by rows."""
+    match index:
+        case Mul(a, Broadcast(factor)) if factor.dtype.lanes == 1:
+            known, inner = as_offsets(a), as_pitched(a)
+            if known is not None and not isinstance(factor, Const):
+                base, rows = known
+                return Pitched(mul(base, factor), factor, rows, (0,) * len(rows))
+            if inner is None or (any(inner.offsets) and not isinstance(factor, Const)):
+                return None
+            scaled = (0,) * len(inner.offsets)
+            if isinstance(factor, Const):
+                scaled = tuple(each * int(factor.value) for each in inner.offsets)
+            return Pitched(mul(inner.base, factor), mul(inner.pitch, factor), inner.rows, scaled)
+        case Add(a, b):
+            far, near = as_pitched(a), as_offsets(b)
+            if far is None or near is None:
+                far, near = as_pitched(b), as_offsets(a)
+            if far is None or near is None:
+                return None
+            offsets = tuple(x + y for x, y in zip(far.offsets, near[1], strict=True))
+            return replace(far, base=add(far.base, near[0]), offsets=offsets)
+    return None
 
 
 def without_constant(expr: Expr) -> tuple[Expr, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNMASKED = 1 << 16  # bits: no element has masked loads
 TBL, VPERMI2B, VPSHUFB = "tbl", "vpermi2b", "vpshufb"  # instructions that look bytes up
 
 
@@ -24,6 +25,7 @@ class Machine:
     converts_bf16: bool = False
     splits_words: bool = False  # vectors are words of 32 bits, two narrow lanes in each
     computes_f16: bool = False  # arithmetic on f16 itself
+    masked_bits: int = 0  # narrower elements have no masked loads: lanes are loaded one by one
     has_gather: bool = False
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits

@@ -43,6 +43,26 @@ class Place:
     beyond: int = 0  # elements from the index to the place, of which the divisor tells
     is_short: bool = False  # the index is of 32 bits, and the bytes up to it, not below 0, too
     origin: Value | None = None  # from where a vector of indices counts; else from the first
+    rows: tuple[int, ...] = ()  # of the lanes, in which their offsets count; else all are in one
+    pitch: Value | None = None  # elements between neighbouring rows, never below 0
+
+    @property
+    def lines(self) -> dict[int, tuple[int, ...]]:
+        """The offsets of lanes in each row, in the order of rows."""
+        rows = self.rows or (0,) * len(self.offsets)
+        pairs = list(zip(rows, self.offsets, strict=True))
+        return {row: tuple(x for each, x in pairs if each == row) for row in sorted(set(rows))}
+
+    @property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """The ranges of consecutive elements that lanes lie in, each with its row."""
+        return [(row, *run) for row, offsets in self.lines.items() for run in _runs(offsets)]
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether lanes are loaded as a few runs of neighbours."""
+        runs = self.runs
+        return len(runs) <= MAX_RUNS and any(stop - start > 1 for _, start, stop in runs)
 
     @property
     def align(self) -> int:
@@ -89,6 +109,41 @@ class Accesses:
         else:
             loaded = self._gather(place, lanes, mask)
         return self.to_register(loaded, place.element)
+
+    def has_slow_masks(self, place: Place, lanes: int) -> bool:
+        """Whether lanes near each other are touched one by one under a mask, for want of
+        instructions that take one."""
+        is_near = place.stride is not None and 0 < place.stride <= WIDEST_SHUFFLE
+        is_near |= place.stride is None and place.has_runs
+        return lanes > 1 and is_near and place.element.bits < self.machine.masked_bits
+
+    def load_whole(self, place: Place, lanes: int, mask: Value, count: Value) -> Value:
+        """Lanes of a mask by one load of them all, where a buffer of so many elements reaches from
+        the first to the last."""
+        first, last = self._ends(place, lanes)
+        inside = self.b.op(
+            "and",
+            self.b.compare("icmp sge", first, i64(0)),
+            self.b.compare("icmp slt", last, self._wide(count)),
+        )
+        with self.b.branch(inside) as (then, otherwise):
+            with then:
+                whole = self.load(place, lanes)
+                whole = self.b.select(mask, whole, Value(whole.type, "zeroinitializer"))
+            with otherwise:
+                one_by_one = self.load(place, lanes, mask)
+        return self.b.phi((whole, then.end), (one_by_one, otherwise.end))
+
+    def _ends(self, place: Place, lanes: int) -> tuple[Value, Value]:
+        """Elements before and behind which a place has none."""
+        if place.stride is not None:
+            first = self._moved(place.index, place.beyond)
+            return first, self._moved(first, (lanes - 1) * place.stride)
+        rows = list(place.lines)
+        return (
+            self._moved(self._row(place, rows[0]), min(place.offsets)),
+            self._moved(self._row(place, rows[-1]), max(place.offsets)),
+        )
 
     def _load_one(self, place: Place) -> Value:
         extra = place.memory.alias
@@ -137,28 +192,36 @@ class Accesses:
 
     def _load_pattern(self, place: Place, lanes: int, mask: Value | None) -> Value:
         """Lanes at known distances: the few runs they lie in, then the lanes picked out."""
-        runs = _runs(place.offsets)
-        width = max((stop - start for start, stop in runs), default=1)
-        if mask is None and (width == 1 or len(runs) > MAX_RUNS):
-            runs = _part(place.offsets, place.part) or runs
-            width = runs[0][1] - runs[0][0] if len(runs) == 1 else 1
+        runs = place.runs
+        width = max((stop - start for _, start, stop in runs), default=1)
+        if mask is None and not place.rows and (width == 1 or len(runs) > MAX_RUNS):
+            runs = [(0, *run) for run in _part(place.offsets, place.part)] or runs
+            width = runs[0][2] - runs[0][1] if len(runs) == 1 else 1
         if mask is not None or width == 1 or len(runs) > MAX_RUNS:
             return self._gather(place, lanes, mask)
         element = memory_type(place.element)
         align = place.element.size_bytes & -place.element.size_bytes
         parts: list[Value] = []
-        where: dict[int, int] = {}
-        for at, (start, stop) in enumerate(runs):
-            first = self._moved(place.index, start)
+        where: dict[tuple[int, int], int] = {}
+        for at, (row, start, stop) in enumerate(runs):
+            first = self._moved(self._row(place, row), start)
             pointer = self.b.offset(element, place.memory.pointer, first)
             type_ = vector(element, stop - start)
             run = self.b.load(type_, pointer, align=align, extra=place.memory.alias)
             parts.append(self.b.widen(run, width))
-            where.update({start + i: at * width + i for i in range(stop - start)})
+            where.update({(row, start + i): at * width + i for i in range(stop - start)})
         while len(parts) > 1:
             pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
             parts = [self.b.concat(*pair) for pair in pairs]
-        return self.b.shuffle(parts[0], [where[offset] for offset in place.offsets])
+        picked = zip(place.rows or (0,) * lanes, place.offsets, strict=True)
+        return self.b.shuffle(parts[0], [where[lane] for lane in picked])
+
+    def _row(self, place: Place, row: int) -> Value:
+        """The index of the first element that offsets of a row count from."""
+        if place.pitch is None or not row:
+            return place.index
+        far = self.b.op("mul nsw", self._wide(place.pitch), i64(row))
+        return self.b.op("add nsw", self._wide(place.index), far)
 
     def _gather(self, place: Place, lanes: int, mask: Value | None) -> Value:
         place = self._apart(place, lanes)
@@ -221,10 +284,39 @@ class Accesses:
         their neighbours, and of eight it fails to round to bf16.
         """
         whole, first = self.to_memory(value, place.element), lanes.start
-        part = self.b.extract(whole, first) if len(lanes) == 1 else self.b.shuffle(whole, lanes)
+        part = self._lanes(whole, lanes)
         index = self._moved(place.index, first) if first else place.index
         here = replace(place, index=index, divisor=math.gcd(place.divisor, first))
         self.b.store(part, self.address(here), align=here.align, extra=place.memory.alias)
+
+    def store_first(self, value: Value, place: Place, left: Value) -> None:
+        """Store as many lanes of a run as are left: all, or some."""
+        value, left = self.to_memory(value, place.element), self._wide(left)
+        with self.b.branch(self.b.compare("icmp sge", left, i64(value.lanes))) as (then, otherwise):
+            with then:
+                self._store_run(value, place, None)
+            with otherwise, self.b.when(self.b.compare("icmp sgt", left, i64(0))):
+                self._store_some(value, place, left)
+
+    def _store_some(self, value: Value, place: Place, left: Value) -> None:
+        """Store fewer lanes than all: one half of them, where that many are left, and then some of
+        the other."""
+        half = value.lanes // 2
+        low, high = (self._lanes(value, range(at, at + half)) for at in (0, half))
+        is_left = self.b.compare("icmp ne", self.b.op("and", left, i64(half)), i64(0))
+        with self.b.when(is_left):
+            self.b.store(low, self.address(place), align=place.align, extra=place.memory.alias)
+        if half > 1:
+            behind = self._moved(place.index, half)
+            index = self.b.select(is_left, behind, self._wide(place.index))
+            rest = self.b.select(is_left, high, low)
+            self._store_some(rest, replace(place, index=index, divisor=1, is_short=False), left)
+
+    def _lanes(self, value: Value, lanes: range) -> Value:
+        """Some lanes, which are neighbours."""
+        if len(lanes) == 1:
+            return self.b.extract(value, lanes.start)
+        return self.b.shuffle(value, lanes)
 
     def _store_run(self, value: Value, place: Place, mask: Value | None) -> None:
         pointer, alias = self.address(place), place.memory.alias
@@ -264,8 +356,15 @@ class Accesses:
             offsets = tuple(lane * place.stride for lane in range(lanes))
         if not offsets:
             return place
-        steps = ", ".join(f"i64 {offset}" for offset in offsets)
-        return replace(place, index=Value(vector("i64", lanes), f"<{steps}>"), origin=place.index)
+        index = self._constants(offsets)
+        if place.pitch is not None:
+            pitch = self.b.splat(self._wide(place.pitch), lanes)
+            index = self.b.op("add", self.b.op("mul", pitch, self._constants(place.rows)), index)
+        return replace(place, index=index, origin=place.index)
+
+    def _constants(self, numbers: tuple[int, ...]) -> Value:
+        shown = ", ".join(f"i64 {number}" for number in numbers)
+        return Value(vector("i64", len(numbers)), f"<{shown}>")
 
     def to_register(self, value: Value, of: DType) -> Value:
         """A loaded value as computations take it."""

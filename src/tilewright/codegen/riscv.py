@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.target import Target
-from tilewright.codegen.machine import Machine
+from tilewright.codegen.machine import UNMASKED, Machine
 
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
@@ -14,6 +14,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         features=f"{base},{features}".rstrip(","),
         abi="lp64d",
         converts_f16=target.has("zfh"),
+        masked_bits=0 if target.has("v") else UNMASKED,
         has_gather=target.has("v"),
         vector_bits=target.vector_bits,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.target import Target
-from tilewright.codegen.machine import Machine
+from tilewright.codegen.machine import UNMASKED, Machine
 
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
@@ -14,5 +14,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         features=f"{base},{features}".rstrip(","),
         narrows_indices=True,
         relocation="static",
+        masked_bits=UNMASKED,
         vector_bits=target.vector_bits,
     )

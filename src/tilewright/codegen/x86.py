@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.target import Target
-from tilewright.codegen.machine import VPERMI2B, VPSHUFB, Machine
+from tilewright.codegen.machine import UNMASKED, VPERMI2B, VPSHUFB, Machine
 
 
 def machine(target: Target, cpu: str, features: str) -> Machine:
@@ -19,6 +19,7 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         converts_f16=target.has("f16c") or wide,
         converts_bf16=target.has("avx512bf16") and target.has("avx512vl"),
         computes_f16=target.has("avx512fp16"),
+        masked_bits=8 if whole else 32 if target.has("avx") else UNMASKED,
         has_gather=target.has("avx2"),
         scales=wide,
         looks_up=wide,

@@ -10,19 +10,23 @@ Estimates are kept in memory and on disk by the kernel's key, like kernels thems
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tilewright import sym
 from tilewright.base.errors import Unsupported, UserError
 from tilewright.codegen import cache
 from tilewright.driver.kernels import COMPILER, Job, KernelSetting, within_ranges
 from tilewright.driver.sizes import Ranges
 from tilewright.driver.tuning.records import task_key
-from tilewright.graph.collapse import collapse_rows
+from tilewright.graph.collapse import collapse_axes, collapse_rows
 from tilewright.graph.costs import ESTIMATED, MEASURED, Candidate, Price
 from tilewright.lower.graph import lower_graph
 from tilewright.rules.estimate import estimate_ns
+from tilewright.rules.match.nest import DYNAMIC_SPATIAL, likely_sizes
+from tilewright.sym import Var
+from tilewright.tensor.ir import Function, sizes_of
 from tilewright.tune.database import Database, default_path
 from tilewright.tune.reader import Reader
 
@@ -54,7 +58,7 @@ class KernelCosts:
 
     def job(self, candidate: Candidate) -> Job:
         """The kernel of a candidate."""
-        graph = collapse_rows(candidate.kernel)
+        graph = collapse_axes(candidate.kernel)
         setting = replace(self.setting, ranges=self.ranges)
         return Job(candidate.kernel.name, graph, {}, candidate.weights, setting)
 
@@ -83,7 +87,8 @@ class KernelCosts:
 
     def _estimate(self, candidate: Candidate) -> float | None:
         job = self.job(candidate)
-        key = f"{job.key}\nin_cache={candidate.in_cache}"
+        spatial = sorted(size.name for size in candidate.spatial)
+        key = f"{job.key}\nin_cache={candidate.in_cache}\nspatial={spatial}"
         if key not in self._estimates:
             stored = f"estimate\n{cache.fingerprint(COMPILER)}\n{key}"
             kept = cache.try_read(stored) if self.use_cache else None
@@ -101,7 +106,9 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
     if candidate.is_empty:
         return None
     try:
+        # What follows a convolution may keep its axes apart: nobody knows yet.
         fn = within_ranges(lower_graph(collapse_rows(candidate.kernel), "candidate"), job)
+        fn = _like_images(fn, candidate.spatial)
     except (Unsupported, UserError):
         return None  # it has no code of its own: no candidate
     weights = [fn.params[at].name for at in sorted(job.constants)]
@@ -113,6 +120,16 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
         in_cache=candidate.in_cache,
         several=candidate.has_stages,
     )
+
+
+def _like_images(fn: Function, spatial: Collection[Var]) -> Function:
+    """A function whose extents of images without a range are as likely as those of any: prices of
+    kernels are compared at one size."""
+    known = likely_sizes(fn)
+    sizes = [size for size in sizes_of(fn) if size in spatial and size not in known]
+    most = DYNAMIC_SPATIAL**2  # the likely size is the middle of a range
+    more = [cond for size in sizes for cond in (sym.le(1, size), sym.le(size, most))]
+    return replace(fn, requires=(*fn.requires, *more))
 
 
 def recorded_times(database: str | Path | Database | Reader | None) -> Measured | None:

@@ -24,7 +24,7 @@ from tilewright.driver.packing import Packing, Wanted, cached_images
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
-from tilewright.graph.collapse import collapse_rows
+from tilewright.graph.collapse import collapse_axes
 from tilewright.graph.costs import alone, place_of
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.memory import VIEWS
@@ -283,7 +283,7 @@ class _Lowering:
             out.extend(self._sizes(inner))
         if node.op in VIEWS:
             return [*out, node]
-        body = collapse_rows(node.bodies[0] if node.op == "fused" else alone(node))
+        body = collapse_axes(node.bodies[0] if node.op == "fused" else alone(node))
         label = _label(body)
         weights = frozenset(
             at

@@ -1,22 +1,31 @@
-"""Rows of a matmul along several axes as rows along one, where all that a kernel touches agrees.
+"""Several axes of a kernel as one, where all that it touches agrees.
 
     matmul(x: [steps, batch, k], w: [k, n]) + b: [n]      is computed as
     matmul(x: [steps * batch, k], w: [k, n]) + b: [n]
 
-Nothing moves: row-major tensors are the same in memory. A register tile takes rows of the innermost
+    transpose(x: [n, c, h, w]) {perm = (0, 2, 3, 1)}      is computed as
+    transpose(x: [n, c, h * w]) {perm = (0, 2, 1)}
+
+    conv(x: [n, c, h, w], w: [m, c, 1, 1])                is computed as
+    conv(x: [n, c, h * w], w: [m, c, 1])
+
+Nothing moves: row-major tensors are the same in memory. A tile takes elements of the innermost
 axis; where that is dynamic there may be few of them, one of a batch say, however many there are of
 the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 from tilewright import sym
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
+from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import attribute_sizes
 from tilewright.sym import Const, Expr
@@ -25,31 +34,52 @@ Shape = tuple[Expr, ...]
 AXES = ("axis", "axes")  # attributes that count axes
 
 
+def collapse_axes(graph: Graph) -> Graph:
+    """The body of a kernel on collapsed axes; the same graph where that is not possible."""
+    for step in (collapse_rows, _collapse_transpose, _collapse_positions):
+        made = step(graph)
+        if made is not graph:
+            return made
+    return graph
+
+
 def collapse_rows(graph: Graph) -> Graph:
-    """The body of a kernel on collapsed rows; the same graph where that is not possible."""
+    """Rows of a matmul along several axes as rows along one."""
     product = next((node for node in graph.nodes if node.op == "matmul"), None)
     lead = None if product is None else _lead(product)
     if product is None or lead is None or not all(_keeps_rows(n, product) for n in graph.nodes):
         return graph
-    made: dict[Value, Value] = {}
-    for value in (*graph.params, *(out for node in graph.nodes for out in node.outputs)):
-        new = value if value is product.inputs[1] else _collapsed(value, lead)
-        if new is None:
-            return graph
-        made[value] = new
+    made = {
+        value: value if value is product.inputs[1] else _collapsed(value, lead)
+        for value in _values(graph)
+    }
+    return _on(graph, made)
+
+
+def _values(graph: Graph) -> tuple[Value, ...]:
+    return (*graph.params, *(out for node in graph.nodes for out in node.outputs))
+
+
+def _on(graph: Graph, made: Mapping[Value, Value | None], **attributes: Any) -> Graph:
+    """A graph on other values, and its main node with other attributes; the same graph where a
+    value has no other form."""
+    known = {old: new for old, new in made.items() if new is not None}
+    if len(known) < len(made):
+        return graph
     nodes = [
         replace(
             node,
-            inputs=tuple(None if value is None else made[value] for value in node.inputs),
-            outputs=tuple(made[value] for value in node.outputs),
+            inputs=tuple(None if value is None else known[value] for value in node.inputs),
+            outputs=tuple(known[value] for value in node.outputs),
+            attributes=tuple((name, attributes.get(name, old)) for name, old in node.attributes),
         )
         for node in graph.nodes
     ]
     return replace(
         graph,
-        params=tuple(made[value] for value in graph.params),
+        params=tuple(known[value] for value in graph.params),
         nodes=tuple(nodes),
-        results=tuple(made[value] for value in graph.results),
+        results=tuple(known[value] for value in graph.results),
     )
 
 
@@ -83,3 +113,123 @@ def _collapsed(value: Value, lead: Shape) -> Value | None:
         return None
     total = sym.simplify(reduce(sym.mul, rows))
     return Value(value.name, replace(of, shape=(total, *rest)))
+
+
+# ------------------------------------------------------------------------------------ transposes
+
+
+def _collapse_transpose(graph: Graph) -> Graph:
+    """Axes that a transpose leaves side by side as one, where one of them is dynamic."""
+    found = [node for node in graph.nodes if node.op == "transpose"]
+    if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
+        return graph
+    (node,) = found
+    x = node.inputs[0]
+    shape = None if x is None else x.tensor.shape
+    if shape is None or x is None:
+        return graph
+    groups = _neighbours([axis % len(shape) for axis in node["perm"]], shape)
+    if len(groups) == len(shape):
+        return graph
+    in_order = sorted(groups)
+    behind = _behind(graph, node)
+    made = {
+        value: _merged(value, node.output.tensor.shape or (), groups)
+        if value in behind
+        else _merged(value, shape, in_order)
+        for value in _values(graph)
+    }
+    return _on(graph, made, perm=tuple(in_order.index(group) for group in groups))
+
+
+def _neighbours(perm: Sequence[int], shape: Shape) -> list[tuple[int, ...]]:
+    """Groups of axes, in the order of the result: the last ones of the source, which rows of tiles
+    lie along, are one where they stay side by side. Axes of known sizes are left as they are, since
+    tiles divide them."""
+    first = last = len(shape) - 1
+    while first and perm.index(first - 1) + 1 == perm.index(first):
+        first -= 1
+    merged = tuple(range(first, last + 1))
+    if all(isinstance(shape[axis], Const) for axis in merged):
+        return [(axis,) for axis in perm]
+    return [merged if axis == first else (axis,) for axis in perm if axis not in merged[1:]]
+
+
+def _behind(graph: Graph, node: Node) -> set[Value]:
+    """The values that have the form of a node's result: what is made from it, and with it."""
+    found = {node.output}
+    for each in graph.nodes:
+        if each is not node and any(value in found for value in each.inputs):
+            found.update(value for value in (*each.inputs, *each.outputs) if value is not None)
+    return found
+
+
+def _merged(value: Value, shape: Shape, groups: Sequence[tuple[int, ...]]) -> Value | None:
+    """A value of a shape with groups of its axes as one each; itself if it is a number."""
+    of = value.type
+    if not isinstance(of, TensorType) or of.shape is None:
+        return None
+    if not of.shape:
+        return value
+    if len(of.shape) != len(shape) or any(a is not b for a, b in zip(of.shape, shape, strict=True)):
+        return None
+    sizes, at = [], 0
+    for group in groups:
+        taken = of.shape[at : at + len(group)]
+        sizes.append(sym.simplify(reduce(sym.mul, taken)))
+        at += len(group)
+    return _with_shape(value, tuple(sizes))
+
+
+# ------------------------------------------------------------------------------------ positions
+
+
+def _collapse_positions(graph: Graph) -> Graph:
+    """Spatial axes of an image, channels first, whose pixels a convolution takes one by one."""
+    found = [node for node in graph.nodes if node.op == "conv"]
+    if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
+        return graph
+    (node,) = found
+    x, w, *more = node.inputs
+    shape, taps = (None if each is None else each.tensor.shape for each in (x, w))
+    if shape is None or taps is None or not _is_pointwise(node, taps):
+        return graph
+    places = shape[2:]
+    if len(places) < 2 or all(isinstance(size, Const) for size in places[-2:]):
+        return graph
+    given = {w: _with_shape(w, (*taps[:2], sym.ONE))} | {each: each for each in more}
+    made = {
+        value: given[value] if value in given else _along_one(value, places)
+        for value in _values(graph)
+    }
+    return _on(graph, made, strides=(1,), pads=(0, 0), dilations=(1,))
+
+
+def _is_pointwise(node: Node, taps: Shape) -> bool:
+    """Whether a convolution channels first has windows of one pixel, at every pixel."""
+    if node.get("layout") == CHANNELS_LAST or node.get("winograd"):
+        return False
+    steps = (*node["strides"], *(1 + each for each in node["pads"]))
+    return all(dim is sym.ONE for dim in taps[2:]) and set(steps) == {1}
+
+
+def _along_one(value: Value, places: Shape) -> Value | None:
+    """A value with its last axes as one: an image's, or of one element each; itself if it is a
+    number, None if it has others."""
+    of = value.type
+    if not isinstance(of, TensorType) or of.shape is None:
+        return None
+    rest = len(of.shape) - len(places)
+    last = of.shape[max(0, rest) :]
+    if not of.shape:
+        return value
+    is_image = rest >= 0 and all(a is b for a, b in zip(last, places, strict=True))
+    is_one = rest >= 0 and all(dim is sym.ONE for dim in last)
+    if not is_image and not is_one:
+        return None
+    return _with_shape(value, (*of.shape[:rest], sym.simplify(reduce(sym.mul, last))))
+
+
+def _with_shape(value: Value | None, shape: Shape) -> Value:
+    assert value is not None
+    return Value(value.name, replace(value.tensor, shape=shape))

@@ -20,7 +20,7 @@ from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.sym import ZERO
+from tilewright.sym import ZERO, Var
 
 MEASURED, ESTIMATED = "measured", "estimated"
 AT_LEAST = "at least"  # nobody had to know more
@@ -37,6 +37,7 @@ class Candidate:
     weights: frozenset[int] = frozenset()  # parameters that are known before any call
     in_cache: bool = True  # weights are still in L2 from the call before
     is_fused: bool = False  # one kernel, whatever fusion would make of its nodes
+    spatial: frozenset[Var] = frozenset()  # sizes that are extents of images
 
     @property
     def has_stages(self) -> bool:

@@ -276,3 +276,57 @@ func @f(%x: index[4], %y: index[4]) stage flat {
     y = np.zeros(4, np.int64)
     run(np.array([1, 10, 100, 1000]), y)
     assert y.tolist() == [11, 100, 0, 0]
+
+
+TAIL = """
+func @tail(%x: f32[n], %y: f32[n]) stage flat {
+  for %i in 0..(n + 3) // 4 {
+    %y[ramp(%i * 4, 1, 4)] = masked(%x[ramp(%i * 4, 1, 4)], M) * 2.0 where M
+  }
+}""".replace("M", "ramp(%i * 4, 1, 4) < broadcast(n, 4)").replace("2.0", "broadcast(f32(2.0), 4)")
+
+
+def test_lanes_are_loaded_whole_where_there_are_no_masks_and_the_buffer_reaches_so_far():
+    neon = emitted(TAIL, "aarch64-linux-gnu -mcpu=neoverse-n1")
+    check(neon, "icmp slt i64", "br i1", "load <4 x float>", "select <4 x i1>", "llvm.masked.load")
+    assert "llvm.masked.store" not in neon
+    masked = emitted(TAIL)
+    check(masked, "llvm.masked.load", "llvm.masked.store")
+    assert "load <4 x float>" not in masked.replace("masked.load", "")
+
+
+@pytest.mark.parametrize("size", range(10))
+def test_tails_of_every_length_are_loaded_and_stored(size):
+    x = np.arange(size, dtype=np.float32)
+    room = np.full(size + 8, -1, np.float32)  # whose rest nobody touches
+    y = room[:size]
+    build(parse(TAIL), "cpu")(x, y)
+    np.testing.assert_array_equal(y, 2 * x)
+    assert (room[size:] == -1).all()
+
+
+def test_lanes_in_rows_at_a_distance_that_the_run_tells_are_loaded_row_by_row():
+    program = """
+func @square(%x: f32[n], %y: f32[16], m: index) stage flat {
+  %y[ramp(0, 1, 16)] = %x[(ramp(0, 1, 16) % broadcast(4, 16)) * broadcast(m, 16)
+    + ramp(0, 1, 16) // broadcast(4, 16)]
+}"""
+    text = emitted(program)
+    assert text.count("load <4 x float>") == 4
+    assert "gather" not in text
+    x, y = np.arange(40, dtype=np.float32), np.zeros(16, np.float32)
+    build(parse(program), "cpu")(x, y, 9)
+    np.testing.assert_array_equal(y.reshape(4, 4), x[:36].reshape(4, 9)[:, :4].T)
+
+
+def test_rows_that_overlap_are_not_loaded_beyond_the_buffer():
+    """The last element of all is one of the first row."""
+    program = """
+func @rows(%x: f32[12], %y: f32[8], m: index, n: index) stage flat {
+  %y[ramp(0, 1, 8)] = masked(%x[(ramp(0, 1, 8) // broadcast(4, 8)) * broadcast(m, 8)
+    + ramp(0, 1, 8) % broadcast(4, 8)], ramp(0, 1, 8) < broadcast(n, 8))
+}"""
+    x, room = np.arange(12, dtype=np.float32), np.zeros(8, np.float32)
+    for m in (0, 1, 8, 9, 100):
+        build(parse(program), "cpu")(x, room, m, 4)
+        np.testing.assert_array_equal(room, [0, 1, 2, 3, 0, 0, 0, 0])

@@ -451,3 +451,19 @@ def test_what_an_ended_tuner_measured_is_not_measured_again():
 def test_candidates_are_timed_on_numbers_that_differ():
     (weights,) = alone_module(candidates()[0]).constants.values()
     assert len(np.unique(weights)) > weights.size // 2
+
+
+def test_extents_of_images_count_alike_for_every_rule():
+    """A GEMM over the pixels of an image has as many of them as windows over it."""
+    text = """graph @main(%x: f32[1, 32, h, w], %v: f32[32, 32, 1, 1]) {
+      %y = conv(%x, %v) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}
+      return %y
+    }"""
+    main = parse(text).main
+    kernel = Candidate("first", alone(main.nodes[0]))
+    like_images = replace(kernel, spatial=frozenset(main.params[0].tensor.shape[2:]))
+    setting = KernelSetting(Target.parse("aarch64-linux-gnu -mcpu=neoverse-n1"), 1)
+    costs = KernelCosts(setting, use_cache=False)
+    ((few,), (many,)) = (costs.prices((each,)) for each in (kernel, like_images))
+    assert few.ns < many.ns
+    assert many.ns / few.ns == pytest.approx((224 / 128) ** 2, rel=0.2)

@@ -1,10 +1,10 @@
-"""Rows of a matmul along several axes as rows along one."""
+"""Several axes of a kernel as one."""
 
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.graph.collapse import collapse_rows
+from tilewright.graph.collapse import collapse_axes
 from tilewright.graph.parser import parse
 
 
@@ -20,7 +20,7 @@ DYNAMIC = """%x: f32[s, b, 8], %w: f32[8, 6], %c: f32[6]) -> (f32[s, b, 6]) {
 
 
 def test_dynamic_rows_become_one_axis():
-    found = collapse_rows(body(DYNAMIC))
+    found = collapse_axes(body(DYNAMIC))
     assert [len(param.tensor.shape) for param in found.params] == [2, 2, 1]
     assert str(found.results[0].tensor.shape[0]) == "s * b"
 
@@ -35,7 +35,7 @@ def test_dynamic_rows_become_one_axis():
 )
 def test_other_rows_stay(text):
     graph = body(text)
-    assert collapse_rows(graph) is graph
+    assert collapse_axes(graph) is graph
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 1), (3, 4), (1, 9), (0, 2)])
@@ -45,3 +45,45 @@ def test_the_answer_is_the_same_for_every_size(sizes):
     x = rng.standard_normal((*sizes, 8)).astype(np.float32)
     w, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 6), (6,)))
     np.testing.assert_allclose(np.asarray(module(x, w, c)[0]), x @ w + c, 1e-5, 1e-5)
+
+
+TRANSPOSE = """%x: f32[1, 8, h, w], %y: f32[1, h, w, 8]) {
+  %z = transpose(%x) {perm = (0, 2, 3, 1)}
+  %s = add(%z, %y)
+  return %s
+}"""
+CONV = """%x: f32[1, 8, h, w], %v: f32[4, 8, 1, 1], %y: f32[4, 1, 1]) {
+  %z = conv(%x, %v) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}
+  %s = add(%z, %y)
+  return %s
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        (TRANSPOSE, ["1, 8, h * w", "1, h * w, 8"]),
+        (CONV, ["1, 8, h * w", "4, 8, 1", "4, 1"]),
+    ],
+)
+def test_dynamic_positions_become_one_axis(text, shapes):
+    found = collapse_axes(body(text))
+    assert [", ".join(map(str, param.tensor.shape)) for param in found.params] == shapes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRANSPOSE.replace("h, w", "6, 7"),  # tiles divide what is known
+        TRANSPOSE.replace("(0, 2, 3, 1)", "(0, 3, 2, 1)").replace("1, h, w, 8", "1, w, h, 8"),
+        TRANSPOSE.replace("%y: f32[1, h, w, 8]", "%y: f32[w, 8]"),  # what not all rows share
+        CONV.replace("h, w", "6, 7"),
+        CONV.replace("pads = (0", "pads = (1"),
+        CONV.replace("strides = (1", "strides = (2"),
+        CONV.replace("%v: f32[4, 8, 1, 1]", "%v: f32[4, 8, 1, 3]"),
+        CONV.replace("%y: f32[4, 1, 1]", "%y: f32[1, w]"),
+    ],
+)
+def test_other_positions_stay(text):
+    graph = body(text)
+    assert collapse_axes(graph) is graph

@@ -40,8 +40,8 @@ from tilewright.graph.min_cut import INFINITE, Network
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import channels_first, channels_last
 from tilewright.graph.types import TensorType, Type
-from tilewright.graph.visit import map_graphs, users
-from tilewright.sym import Const
+from tilewright.graph.visit import map_graphs, users, walk
+from tilewright.sym import Const, Var, free_vars
 
 Makers = dict[Value, Node]
 Prices = tuple[Price, Price]  # channels first, and last
@@ -89,6 +89,7 @@ class _Weigher:
         self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
         self.in_cache = weights_stay(module, ctx.target)
         self.moves: dict[Move, float] = {}  # what is known of transposes
+        self.spatial = _spatial_sizes(module)
 
     def prices(
         self, node: Node, found: ChannelsLast, makers: Makers, *, exact: bool = False
@@ -102,8 +103,8 @@ class _Weigher:
         given = [value for value in node.inputs if value is not None]
         weights = frozenset(at for at, value in enumerate(given) if _is_constant(value, makers))
         candidates = (
-            Candidate(FIRST, alone(node), weights, self.in_cache),
-            Candidate(LAST, alone(_moved_node(node, found)), weights, self.in_cache),
+            self._candidate(FIRST, node, weights),
+            self._candidate(LAST, _moved_node(node, found), weights),
         )
         by_units = self._on_matrix_units(node)
         if by_units is not None or _is_gpu(self.ctx.target):
@@ -117,6 +118,12 @@ class _Weigher:
         if least_ns and prices is not None:
             prices = (Price(FIRST, least_ns, AT_LEAST), *prices)
         return None if prices is None else (prices[0], prices[1])
+
+    def _candidate(self, name: str, node: Node, weights: frozenset[int] = frozenset()) -> Candidate:
+        """A kernel of one node. Rules for windows of images assume other sizes than those for GEMMs
+        and transposes: prices are of one size. What resizes has the same rules in both forms."""
+        spatial = frozenset() if node.op == "resize" else self.spatial
+        return Candidate(name, alone(node), weights, self.in_cache, spatial=spatial)
 
     def _least_ns(self, node: Node) -> float:
         """The time of the multiply-adds of a convolution alone, on all threads."""
@@ -179,9 +186,18 @@ class _Weigher:
         of = value.type if to == LAST else _moved_type(value.tensor)
         perm = (channels_last if to == LAST else channels_first)(range(rank))
         node = make_node("transpose", (Value(value.name, of),), {"perm": perm})
-        prices = self.costs and self.costs.prices((Candidate("transpose", alone(node)),))
+        prices = self.costs and self.costs.prices((self._candidate("transpose", node),))
         moved_ns = 2 * rates.size_bytes(value) * self.rates.byte_ns
         self.moves[move] = prices[0].ns if prices else moved_ns
+
+
+def _spatial_sizes(module: Module) -> frozenset[Var]:
+    """Sizes that images have along their spatial axes, and nothing has along others."""
+    nodes = [node for graph in module.graphs.values() for node in walk(graph)]
+    images = [node.inputs[0] for node in nodes if node.op in KERNELS]
+    shapes = [image.tensor.shape or () for image in images if image is not None]
+    others = free_vars(*[dim for shape in shapes for dim in shape[:2]])
+    return frozenset(free_vars(*[dim for shape in shapes for dim in shape[2:]])) - frozenset(others)
 
 
 def _gain_ns(prices: Sequence[Price]) -> float:

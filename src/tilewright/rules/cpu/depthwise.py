@@ -63,7 +63,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     is_copied, stride = c["copy_padding"] == 1, found.strides[-1]
     reach = ((found.size(found.kernel_spatial[-1]) or 1) - 1) * found.dilations[-1]
     is_guarded = (reach > (c["positions"] + 1) * stride) & ~is_copied & found.is_padded
-    tiles = tiles_along(found, c["positions"])
+    tiles = tiles_along(found, found.out_spatial[-1], c["positions"])
     share = np.where(is_copied | (not found.is_padded), 0, guarded_tiles(found, tiles, machine))
     share = np.where(is_guarded, guarded_times(machine), share / tiles)
     moved = copied_cycles(found, found.nest.guess(found.out_channels), context)

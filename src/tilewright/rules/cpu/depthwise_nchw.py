@@ -21,7 +21,8 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import ceil_div, chain_cycles, partial_cycles
-from tilewright.rules.cpu.windows_tile import MAX_POSITIONS
+from tilewright.rules.cpu.gemm_schedule import inline_crop
+from tilewright.rules.cpu.windows_tile import MAX_POSITIONS, tiles_along
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, planes_of
 from tilewright.rules.rule import Rule
@@ -45,15 +46,14 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
     found = None if nest is None else planes_of(nest)
     if found is None or found.depth is None:
         return None
-    sizes = [found.size(at) for at in (found.out_channels, *found.out_spatial)]
-    if None in sizes:
+    if found.size(found.out_channels) is None:
         return None
     return replace(found, is_padded=padding_of(sch, found) is not None)
 
 
 def _plane(found: Convolution) -> list[int]:
     """The extents of results; a signal is one row."""
-    sizes = [found.size(at) or 1 for at in found.out_spatial]
+    sizes = [found.positions(at) for at in found.out_spatial]
     return sizes if len(sizes) > 1 else [1, *sizes]
 
 
@@ -116,12 +116,14 @@ def _vectors(width: int, lanes: int) -> tuple[int, ...]:
 def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     machine, lanes, rows = context.target.machine, c["lanes"], c["rows"]
     *outer, height, width = _plane(found)
+    is_image = len(found.out_spatial) > 1
     planes = found.assumed(found.batch, 1) * (found.size(found.out_channels) or 1)
     depth, is_unrolled = found.depth or 1, c["unroll_axes"] == len(found.kernel_spatial)
     # Single elements are for LLVM to make vectors of, of half a register as it prefers them.
     most = _most_lanes(found, context)
     alone = np.where(lanes == 1, max(1, most // 2 // found.strides[-1]), lanes)
-    vectors, tiles = ceil_div(width, alone * c["vectors"]), ceil_div(height, rows)
+    vectors = tiles_along(found, found.out_spatial[-1], alone * c["vectors"])
+    tiles = tiles_along(found, found.out_spatial[-2], rows) if is_image else ceil_div(1, rows)
     sums = rows * c["vectors"]
     # Rows of the tile share what they read where the code of all kernel rows is one piece.
     kernel_rows, step = _between_rows(found)
@@ -153,7 +155,10 @@ def _ragged(found: Convolution, lanes: Column, context: RuleContext) -> Column:
     """Cycles of reading a vector that ends beyond a row: gathered where elements are apart, else in
     pieces where the target cannot leave out lanes."""
     machine, bits = context.target.machine, found.x.buffer.dtype.bits
-    rest = (found.size(found.out_spatial[-1]) or 1) % lanes
+    width = found.size(found.out_spatial[-1])
+    if width is None:
+        return np.zeros(len(lanes))  # planes are rounded up
+    rest = width % lanes
     if found.strides[-1] > 1:
         return np.where(rest > 0, machine.gather_lane_cycles * lanes, 0)
     if context.target.masks_loads(bits):
@@ -168,7 +173,7 @@ def _padding_cycles(found: Convolution, context: RuleContext) -> float:
     machine = context.target.machine
     spatial = zip(found.out_spatial, found.kernel_spatial, found.strides, strict=True)
     *rows, width = [
-        ((found.size(out) or 1) - 1) * stride + (found.size(kernel) or 1)
+        (found.positions(out) - 1) * stride + (found.size(kernel) or 1)
         for out, kernel, stride in spatial
     ]
     vector = 1 / machine.loads_per_cycle + CONVERT_CYCLES + 1 / machine.stores_per_cycle
@@ -179,7 +184,7 @@ def apply(
     sch: Schedule, found: Convolution, plan: PlanesPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     block = BlockRef(found.nest.name)
-    padding = padding_of(sch, found)
+    padding = _round_up(sch, found, plan)
     loops = sch.get_loops(block)
     batch, channel = loops[found.batch], loops[found.out_channels]
     *outer, column = (loops[at] for at in found.out_spatial)
@@ -204,6 +209,25 @@ def apply(
     if plan.parallel:
         sch.parallel(sch.fuse(batch, channel))
     return tuple(done)
+
+
+def _round_up(sch: Schedule, found: Convolution, plan: PlanesPlan) -> BlockRef | None:
+    """The block that makes a padded plane, if there is one. Of dynamic extents planes reach as far
+    as whole tiles do: so every tile is computed without asking, and only stores have an end."""
+    block, padding = BlockRef(found.nest.name), padding_of(sch, found)
+    tile = (*[1] * (len(found.out_spatial) - 2), plan.rows, plan.vectors * plan.lanes)
+    multiples = [1] * len(found.nest.block.iters)
+    for at, extent in zip(found.out_spatial, tile[-len(found.out_spatial) :], strict=True):
+        if found.size(at) is None:
+            multiples[at] = extent
+    if max(multiples) == 1:
+        return padding
+    sch.pad(block, multiples)
+    inline_crop(sch, block)
+    if padding is not None:
+        sch.compute_inline(padding)
+    (made,) = sch.get_producers(block)
+    return made
 
 
 DEPTHWISE_NCHW = Rule("depthwise_nchw", PlanesPlan, match, plans, cost, apply)

@@ -361,7 +361,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         strided=_strided(found, size, c, context.target, batch * size.k * passes),
         parts=_parts(size, c, context, (m, n, mr, nr), fma),
         panels=_panels(size, c, context, (m, mr, nr), panel_bytes, fma),
-        padding=_padding(size, c, machine, fma),
+        padding=_padding(found, size, c, machine, fma),
         unroll=batch * size.k / c["k_unroll"],
         prefetch=_prefetch(size, c, machine, fma, passes, exceeds_l1, a_bytes),
     )
@@ -447,13 +447,17 @@ def _spread(found: Contraction, c: Columns, target: Target, steps: Column) -> Co
 
 
 def _strided(found: Contraction, size: Sizes, c: Columns, target: Target, sweeps: Column) -> Column:
-    """Reading vectors of B in place whose elements are apart, or the last of which is not full."""
+    """Reading vectors of B in place whose elements are apart, or the last of which is not full. Of
+    a dynamic n, the last tile asks for every vector how much of it is there."""
     stride, extent = found.stride(found.b, found.n[-1]), found.extent(found.n[-1])
     apart = int(stride.value) if isinstance(stride, Const) else size.lanes
     vector = strided_cycles(apart, size.lanes, target.machine) if apart > 1 else 0
     is_masked = apart <= 1 and target.masks_loads(found.b.buffer.dtype.bits)
     rest = 0 if is_masked or extent is None else extent % size.lanes
-    row = size.n * vector + partial_cycles(rest, target.machine)
+    asked = (
+        0.0 if is_masked or extent is not None else partial_cycles(size.lanes - 1, target.machine)
+    )
+    row = size.n * vector + partial_cycles(rest, target.machine) + c["nr"] * asked
     return np.where(c["pack_b"] == UNPACKED, sweeps * row, 0)
 
 
@@ -514,9 +518,13 @@ def _panels(
     return total
 
 
-def _padding(size: Sizes, c: Columns, machine: Machine, fma: Column) -> Column:
-    """Zeros in the last panel are read and multiplied; a panel that is not whole is more code."""
+def _padding(found: Contraction, size: Sizes, c: Columns, machine: Machine, fma: Column) -> Column:
+    """Zeros in the last panel are read and multiplied; a panel that is not whole is more code. Of a
+    dynamic n, any number of vectors may be left over."""
     nr = c["nr"]
+    if found.extent(found.n[-1]) is None:
+        computed: Column = fma * (nr - 1) / (2 * size.n)
+        return computed
     vectors = np.where(c["pad_n"] == 1, ceil_div(size.n, nr) * nr, size.n) - size.n
     share = vectors / max(1, size.n)
     ragged = 2 * TIE_SHARE * ((c["pad_n"] == 0) & (size.n % nr > 0))

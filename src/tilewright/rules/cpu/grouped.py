@@ -129,7 +129,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     tile = np.maximum(tile, chain_cycles(steps * width, sums + shuffles + loads, machine))
     tile = tile + math.prod(others) * LOOP_CYCLES
     lines = found.assumed(found.batch, 1) * math.prod(rows)
-    tiles, is_copied = tiles_along(found, positions), c["copy_padding"] == 1
+    tiles, is_copied = tiles_along(found, found.out_spatial[-1], positions), c["copy_padding"] == 1
     guarded = guarded_tiles(found, tiles, machine) * (found.is_padded & ~is_copied)
     copied = copied_cycles(found, vectors * lanes, context)
     item = found.x.buffer.dtype.size_bytes

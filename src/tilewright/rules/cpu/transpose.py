@@ -59,6 +59,11 @@ class Transpose:
     lanes: int
 
     @property
+    def is_dynamic(self) -> bool:
+        """Whether tiles are unrolled, so that code of its own runs where all of them are whole."""
+        return self.nest.is_dynamic([self.along, self.across])
+
+    @property
     def others(self) -> list[int]:
         return [at for at in self.nest.spatial if at not in (self.across, self.along)]
 
@@ -82,9 +87,7 @@ class Transpose:
         sides = [_dims(self.nest, access, at) for at in (self.across, self.along)]
         if [len(side) for side in sides] != [1, 1] or sides[0] == sides[1]:
             return False
-        shape = [access.buffer.shape[side[0]] for side in sides]
-        is_known = all(isinstance(size, Const) for size in shape)
-        return is_known and self._offset(access, self.across) is ZERO
+        return self._offset(access, self.across) is ZERO
 
     def _offset(self, access: Access, at: int) -> Expr:
         """How far a source is read from where an iterator is."""
@@ -271,6 +274,8 @@ def apply(
         if plan.square == 1:
             _copy(sch, copy, found, access, width)
     sch.vectorize(column)
+    if found.is_dynamic:
+        sch.unroll(row)
     if plan.parallel != NONE:
         loop = fused(sch, [*others, outer_row])
         if plan.chunk > 1:
@@ -306,6 +311,8 @@ def _turn(sch: Schedule, copy: BlockRef, found: Transpose, access: Access, side:
     rows, row = sch.split(loops[across], [None, side])
     columns, column = sch.split(loops[along], [None, side])
     sch.reorder(*others, rows, columns, column, row)
+    for loop in (rows, columns) if found.is_dynamic else ():
+        sch.unroll(loop)
     sch.vectorize(sch.fuse(column, row))
 
 

@@ -110,7 +110,7 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     tile = np.maximum(tile, chain_cycles(depth, sums + loads, machine))
     tile = tile + others * np.where(c["unroll_kernel"] == 1, 1, kernel[-1])
     lines = found.assumed(found.batch, 1) * math.prod(rows)
-    tiles = tiles_along(found, positions)
+    tiles = tiles_along(found, found.out_spatial[-1], positions)
     work = lines * tiles * vectors * tile
     memory = moved_cycles(found, vectors * lanes, context)
     share = shares(c["parallel"], lines, ceil_div(last, positions), context)
@@ -118,12 +118,11 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(compute=work * share, memory=memory * share, wake=wakes * machine.wake_cycles)
 
 
-def tiles_along(found: Windows, positions: Column) -> Column:
-    """How many tiles a row has; of a dynamic one, any number of positions may be left over."""
-    last = found.out_spatial[-1]
-    extent = found.positions(last)
+def tiles_along(found: Windows, at: int, positions: Column) -> Column:
+    """How many tiles an axis has; of a dynamic one, any number of positions may be left over."""
+    extent = found.positions(at)
     tiles: Column = ceil_div(extent, positions)
-    return (extent + (positions - 1) / 2) / positions if found.size(last) is None else tiles
+    return (extent + (positions - 1) / 2) / positions if found.size(at) is None else tiles
 
 
 def guarded_tiles(found: Windows, tiles: Column, machine: Machine) -> Column:
