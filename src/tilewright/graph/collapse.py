@@ -132,11 +132,13 @@ def _collapse_transpose(graph: Graph) -> Graph:
     if len(groups) == len(shape):
         return graph
     in_order = sorted(groups)
-    behind = _behind(graph, node)
+    before = _before(graph, x)
+    if not _keeps_sides(graph, node, before):
+        return graph
     made = {
-        value: _merged(value, node.output.tensor.shape or (), groups)
-        if value in behind
-        else _merged(value, shape, in_order)
+        value: _merged(value, shape, in_order)
+        if value in before
+        else _merged(value, node.output.tensor.shape or (), groups)
         for value in _values(graph)
     }
     return _on(graph, made, perm=tuple(in_order.index(group) for group in groups))
@@ -155,13 +157,23 @@ def _neighbours(perm: Sequence[int], shape: Shape) -> list[tuple[int, ...]]:
     return [merged if axis == first else (axis,) for axis in perm if axis not in merged[1:]]
 
 
-def _behind(graph: Graph, node: Node) -> set[Value]:
-    """The values that have the form of a node's result: what is made from it, and with it."""
-    found = {node.output}
-    for each in graph.nodes:
-        if each is not node and any(value in found for value in each.inputs):
-            found.update(value for value in (*each.inputs, *each.outputs) if value is not None)
+def _before(graph: Graph, x: Value) -> set[Value]:
+    """A value, and all that it is made from."""
+    found = {x}
+    for each in reversed(graph.nodes):
+        if any(value in found for value in each.outputs):
+            found.update(value for value in each.inputs if value is not None)
     return found
+
+
+def _keeps_sides(graph: Graph, node: Node, before: set[Value]) -> bool:
+    """Whether all that other nodes read and make is before a node, or none of it; but numbers."""
+    others = [each for each in graph.nodes if each is not node]
+    sides = [
+        {value in before for value in (*each.inputs, *each.outputs) if value and value.tensor.shape}
+        for each in others
+    ]
+    return all(len(side) <= 1 for side in sides)
 
 
 def _merged(value: Value, shape: Shape, groups: Sequence[tuple[int, ...]]) -> Value | None:

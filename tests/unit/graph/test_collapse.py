@@ -5,6 +5,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.graph.collapse import collapse_axes
+from tilewright.graph.interp import interpret
 from tilewright.graph.parser import parse
 
 
@@ -87,3 +88,35 @@ def test_dynamic_positions_become_one_axis(text, shapes):
 def test_other_positions_stay(text):
     graph = body(text)
     assert collapse_axes(graph) is graph
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        # Source and result have one shape: the side of the transpose tells the form of a value.
+        (
+            """graph @main(%x: f32[s, s, s], %z: f32[s, s, s]) {
+              %t = transpose(%x) {perm = (1, 2, 0)} %e = exp(%z) %y = add(%e, %t) return %y
+            }""",
+            [(3, 3, 3)] * 2,
+        ),
+        (
+            """graph @main(%x: f32[h, w, h, w]) {
+              %r = relu(%x) %t = transpose(%r) {perm = (2, 3, 0, 1)} %y = mul(%x, %t) return %y
+            }""",
+            [(3, 3, 3, 3)],
+        ),
+        (
+            """graph @main(%x: f32[s, s, s]) {
+              %t = transpose(%x) {perm = (1, 2, 0)} %y = add(%x, %t) return %y
+            }""",
+            [(4, 4, 4)],
+        ),
+    ],
+)
+def test_values_beside_a_transpose_keep_their_form(text, shapes):
+    model = parse(text)
+    given = [np.random.default_rng(0).standard_normal(of).astype(np.float32) for of in shapes]
+    (want,) = interpret(model, *given)
+    (got,) = tw.compile(model, threads=1)(*given)
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)
