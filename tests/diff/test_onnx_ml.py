@@ -215,6 +215,23 @@ def test_trees_that_vote_for_one_target_each(of_trees, rng):
             check("TreeEnsembleClassifier", x, **names, **trees)
 
 
+def test_nodes_with_several_parents_are_walked_once(rng):
+    """Both children of a node are the next: there are 2**60 ways to the leaf."""
+    inner = list(range(60))
+    columns = {
+        **{f"nodes_{key}": [0] * 61 for key in ("treeids", "featureids")},
+        "nodes_values": [0.5] * 61,
+        "nodes_nodeids": [*inner, 60],
+        "nodes_modes": ["BRANCH_LEQ"] * 60 + ["LEAF"],
+        **{f"nodes_{key}nodeids": [*(at + 1 for at in inner), 0] for key in ("true", "false")},
+        "target_treeids": [0],
+        "target_nodeids": [60],
+        "target_ids": [0],
+        "target_weights": [3.0],
+    }
+    check("TreeEnsembleRegressor", rows(rng), n_targets=1, **columns)
+
+
 def test_an_ensemble_reads_its_columns_once(monkeypatch, rng):
     """Not once for each node: of 35,000 nodes that took ten minutes."""
     trees = 40

@@ -128,6 +128,7 @@ def _targets_of_trees(yes: Array, no: Array, roots: Array, weights: Array) -> Ar
         if (found[mine] != theirs).any():
             return None
         tree, at = np.tile(tree[~leaf], 2), np.concatenate([yes[at[~leaf]], no[at[~leaf]]])
+        tree, at = np.unique(np.stack([tree, at]), axis=1)  # a node may have several parents
     return found
 
 
@@ -152,15 +153,15 @@ def _reduced(node: Context, op: str, table: Array, leaves: Value) -> Value:
 
 def _aggregate(node: Context, votes: Votes, how: str) -> Value:
     """Votes of all trees for each target; a target nobody votes for has 0."""
-    weights, cast = votes.weights, ~np.isnan(votes.weights)
+    weights, voted = votes.weights, ~np.isnan(votes.weights)
     if how == "SUM" and votes.targets is not None:
         return _sums_by_target(node, votes, votes.targets)
     if how in ("SUM", "AVERAGE"):
         op = "reduce_sum" if how == "SUM" else "reduce_mean"
-        return _reduced(node, op, np.where(cast, weights, 0), votes.leaves)
+        return _reduced(node, op, np.where(voted, weights, 0), votes.leaves)
     fill, op = (np.inf, "reduce_min") if how == "MIN" else (-np.inf, "reduce_max")
     fill = weights.dtype.type(fill)
-    best = _reduced(node, op, np.where(cast, weights, fill), votes.leaves)
+    best = _reduced(node, op, np.where(voted, weights, fill), votes.leaves)
     if votes.are_for_all:
         return best
     return node.emit("where", _any_vote(node, votes), best, node.like(best, 0.0))
