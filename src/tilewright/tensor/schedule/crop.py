@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tilewright import sym
 from tilewright.sym import TRUE, ZERO, Context, Expr, Var
-from tilewright.tensor.ir import SERIAL, Block, Buffer, Function, Region
+from tilewright.tensor.ir import (
+    SERIAL,
+    Block,
+    Buffer,
+    For,
+    Function,
+    If,
+    Let,
+    Load,
+    Region,
+    Stmt,
+)
 from tilewright.tensor.regions import region_over, stop_of
 from tilewright.tensor.schedule.analysis.boxes import bound_region
 from tilewright.tensor.schedule.analysis.movable import own_axes
@@ -28,7 +40,7 @@ from tilewright.tensor.schedule.analysis.tree import (
     with_body,
     writes_of,
 )
-from tilewright.tensor.visit import replace_buffers
+from tilewright.tensor.visit import replace_buffers, walk
 
 
 def crop(fn: Function, name: str) -> Function:
@@ -60,14 +72,41 @@ def crop(fn: Function, name: str) -> Function:
         )
     if block.predicate is not TRUE:
         raise refuse(fn, "TW2181", f"cannot crop @{name}: it is computed under a condition", name)
+    if any(_loads(expr, made) for expr in _outside_blocks(fn.body)):
+        raise refuse(
+            fn, "TW2181", f"cannot crop @{name}: loops or conditions read what it stores", name
+        )
     ctx = scope_context(fn, scope, ())
     old = {it.var: it.extent for it in block.iters}
     limits: dict[Var, Expr] = {}
     for axis, var in axes.items():
         stop = _read_until(scope, block, axis, ctx)
-        if stop is not None and sym.prove(sym.lt(stop, old[var]), ctx):
+        if stop is None or any(isinstance(node, Load) for node in sym.walk(stop)):
+            continue
+        if sym.prove(sym.lt(stop, old[var]), ctx) and sym.prove(sym.le(0, stop), ctx):
             limits[var] = stop
     return _cropped(fn, path, block, axes, limits) if limits else fn
+
+
+def _outside_blocks(stmt: Stmt) -> Iterator[Expr]:
+    """What decides which blocks run, and how often."""
+    match stmt:
+        case Block():
+            yield from (stmt.predicate, *stmt.bindings)
+            if not any(isinstance(inner, Block) for inner in walk(stmt.body)):
+                return
+        case For():
+            yield from (stmt.start, stmt.stop)
+        case If():
+            yield stmt.cond
+        case Let():
+            yield stmt.value
+    for child in stmt.children():
+        yield from _outside_blocks(child)
+
+
+def _loads(expr: Expr, buffers: Sequence[Buffer]) -> bool:
+    return any(isinstance(node, Load) and node.buffer in buffers for node in sym.walk(expr))
 
 
 def _read_until(scope: Scope, block: Block, axis: int, ctx: Context) -> Expr | None:
