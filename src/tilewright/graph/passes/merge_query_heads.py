@@ -3,8 +3,9 @@
     attention(%q: f16[b, 32, 1, 128], %k: f16[b, 8, m, 128], ..)
     reshape(attention(reshape(%q): f16[b, 8, 4, 128], %k: f16[b, 8, m, 128], ..))
 
-They lie side by side, so both reshapes are views. Where tiles of queries have room, keys are
-brought once for all of them. Which keys a query sees must not depend on its place or head.
+Heads lie side by side, so both reshapes are views: not those of several queries whose heads a
+transpose brings together, which attention reads where they are. Where tiles of queries have room,
+keys are brought once for all of them. Which keys a query sees must not depend on its place or head.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def merged(node: Node, scope: Scope) -> Replacement:
         return None
     heads, shared, rows = (int(str(dim)) for dim in known)
     if heads == shared or rows >= STREAMED_QUERIES or not _sees_alike(node, shapes, others):
+        return None
+    if rows > 1 and q is not None and scope.producer(q, "transpose") is not None:
         return None
     batch, *_, features = shapes[0]
     together = scope.new(
