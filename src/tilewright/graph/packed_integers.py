@@ -9,9 +9,10 @@ Bytes of weights get the sign that the target multiplies i8 by.
     matmul_packed(%a, %b, %scale)  ->  sum over d of matmul_packed(%digit[d], %b', %scale, 256**d s)
 
 A row of f32 is four rows of bytes, the digits of its numbers to base 256 in units of s, a power of
-two, 2**29 of which are no more than the greatest number of a group: closer than sums of f32 round,
-and exact for all numbers but those 2**6 times smaller. Adding four products of bytes takes fewer
-instructions than making a float of a weight, and multiplying it.
+two, 2**29 of which are no more than the greatest number of a group: beside it times the weights,
+closer than sums of f32 round, and exact for all numbers but those 2**6 times smaller. Rows with an
+infinity give NaN. Adding four products of bytes takes fewer instructions than making a float of a
+weight, and multiplying it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ DIGITS = I32.size_bytes  # of a number, in bytes
 EXPONENT = int(np.float32(np.inf).view(np.int32))  # of the bits of f32
 UNITS = 2.0 ** (I32.bits - 3)  # of the power of two in a group's greatest number: with a sign
 LEAST_UNIT = float(np.finfo(np.float32).smallest_normal)  # whose reciprocal is a number too
+WHOLE_TERMS = (1 << I32.bits - 1) // (2 * SIGN**2)  # whose sum, of bytes' products, is i32
 EXACT_TERMS = (1 << F32.significand_bits) // SIGN**2  # whose sum, of bytes' products, is f32
 
 
@@ -52,6 +54,7 @@ def integer_rows(node: Node, scope: Scope, *, target: Target | None) -> Replacem
     if made is None or q is None or shape is None or q.tensor.dtype is not I8:
         return None
     weights = _weights_of(node, scope, target)
+    weights = None if weights is None else weights.in_groups_of(WHOLE_TERMS)
     steps = Steps(node, scope)
     scales = None if weights is None else _row_scales(steps, made, weights)
     point = made.inputs[2] if len(made.inputs) > 2 else None
