@@ -137,7 +137,8 @@ static void await_sleepers(void) {
 #if defined(__linux__)
 static int32_t current_core(void) { return sched_getcpu(); }
 
-/* Go to another core than `core`, if there is one that this worker may use. */
+/* Go to another core than `core`, if there is one that this worker may use. Who pins it to just the
+ * cores that it has chosen itself is not told from it. */
 static void avoid_core(int32_t core) {
   static _Thread_local cpu_set_t usable, chosen; /* as others have set them, and as we have */
   cpu_set_t now;

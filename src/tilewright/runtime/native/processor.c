@@ -25,13 +25,14 @@ int32_t tw_request_tiles(void) {
 #endif
 
 #if defined(__x86_64__)
-enum { FLUSH_TO_ZERO = 1 << 15 };
+enum { FLUSH_TO_ZERO = 1 << 15, STATUS = 0x3f }; /* STATUS: exceptions that have happened */
 
-uint32_t tw_float_mode(void) { return __builtin_ia32_stmxcsr(); }
+uint32_t tw_float_mode(void) { return __builtin_ia32_stmxcsr() & ~(uint32_t)STATUS; }
 
 void tw_set_float_mode(uint32_t mode) {
-  if (mode != tw_float_mode())
-    __builtin_ia32_ldmxcsr(mode); /* writing waits for what is in flight */
+  uint32_t now = __builtin_ia32_stmxcsr();
+  if ((now & ~(uint32_t)STATUS) == mode) return; /* writing waits for what is in flight */
+  __builtin_ia32_ldmxcsr(mode | (now & STATUS));
 }
 
 uint32_t tw_flush_subnormals(void) {

@@ -400,8 +400,8 @@ TW_API void tw_cuda_leave(void);
 TW_API int32_t tw_request_tiles(void);
 
 /* How this thread rounds. x86 processors take over a hundred cycles for every result below the
- * least normal number; while they are flushed it is 0 instead. Operands are read as they are.
- * Elsewhere such results cost nothing and are kept. */
+ * least normal number; while they are flushed it is 0 instead. Operands are read as they are, but
+ * packed weights have no such numbers. Elsewhere such results cost nothing and are kept. */
 TW_API uint32_t tw_float_mode(void);
 TW_API void tw_set_float_mode(uint32_t mode);
 TW_API uint32_t tw_flush_subnormals(void); /* returns the mode before */
