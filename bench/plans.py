@@ -837,8 +837,10 @@ def place_in_core(cpu: int, cpus: Path = Path("/sys/devices/system/cpu")) -> int
         told = (cpus / f"cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
         return 0
-    first, _, last = told.strip().partition("-")  # 0-1, or 0,8
-    siblings = range(int(first), int(last) + 1) if last else [int(at) for at in told.split(",")]
+    siblings: list[int] = []
+    for part in told.strip().split(","):  # 0-1, or 0,8
+        first, _, last = part.partition("-")
+        siblings += range(int(first), int(last or first) + 1)
     return sorted(siblings).index(cpu)
 
 

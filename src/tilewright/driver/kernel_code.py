@@ -36,7 +36,6 @@ from tilewright.driver.libraries import LIBRARY, is_library
 from tilewright.graph.ir import Graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
-from tilewright.rules.gpu import MODEST
 from tilewright.rules.library import with_library
 from tilewright.rules.rule import PLAIN, Choice, Decision, Refusal
 from tilewright.sym import Var
@@ -169,6 +168,8 @@ def _compiled(job: Job) -> Kernel:
 
 def _modest(job: Job, fn: Function) -> Scheduled:
     """The function scheduled by the rules that serve any block."""
+    from tilewright.rules.gpu import MODEST  # of few jobs, and of GPUs alone
+
     setting, only = job.setting, MODEST
     known = _weights(job, fn)
     return schedule(fn, setting.target, threads=setting.threads, constants=known, only=only)

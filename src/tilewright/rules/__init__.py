@@ -45,13 +45,12 @@ class _Loaded(Mapping[str, RuleSet]):
     its kernels in the cache schedules none."""
 
     def __getitem__(self, kind: str) -> RuleSet:
-        match kind:
-            case "cpu" | "wasm":
-                from tilewright.rules.cpu import RULES
-            case "cuda":
-                from tilewright.rules.gpu import RULES
-            case _:
-                raise KeyError(kind)
+        if kind in (CPU, WASM):
+            from tilewright.rules.cpu import RULES
+        elif kind == CUDA:
+            from tilewright.rules.gpu import RULES
+        else:
+            raise KeyError(kind)
         return RULES
 
     def __iter__(self) -> Iterator[str]:
