@@ -257,6 +257,7 @@ def test_blocks_share_keys_that_a_call_tells(name, plan):
         ((32, 12, 4096, 64), 4096, False),
         ((32, 12, 128, 64), 128, False),
         ((1, 16, 1, 128), 128, False),
+        ((1, 1, "n", 64), 4096, False),  # where a part begins is not proven to be a tile
     ],
 )
 def test_keys_are_shared_where_blocks_are_few(shape, keys, splits):
@@ -267,6 +268,7 @@ def test_keys_are_shared_where_blocks_are_few(shape, keys, splits):
       return %y
     }}"""
     made = schedule(lower_graph(graph.parse(text).main, "attention"), TARGET)
+    assert made.decisions[0].rule == "attention_hopper"
     assert ("splits=1" not in made.decisions[0].plan.split()) == splits
 
 
