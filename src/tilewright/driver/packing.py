@@ -82,6 +82,10 @@ class Packing:
         self.constants: dict[str, Array] = dict(constants)  # stand-ins for those to be packed
         self.kernels = kernels
         packers = [k.packer for k in kernels.values() if k.packer is not None]
+        self._shapes = {
+            each.signature.name: [param.shape for param in each.signature.params[: len(each.weights)]]
+            for each in packers
+        }
         self._run = _loaded(packers, images, target) if packers else {}
         self._tasks: list[_Task] = []
 
@@ -116,7 +120,11 @@ class Packing:
         made = [placed[name] for name in task.results]
         for array in made:
             array[...] = 0  # a layout may have holes that the packer leaves alone
-        given = (np.asarray(self.constants[name], order="C") for name in task.weights)
+        # Axes that a kernel has as one are several of the weights: in memory that is the same.
+        given = (
+            np.asarray(self.constants[name], order="C").reshape(shape)
+            for name, shape in zip(task.weights, self._shapes[task.packer], strict=True)
+        )
         self._run[task.packer](*given, *made)
         for array in made:
             _flush_subnormals(array)
