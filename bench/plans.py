@@ -227,6 +227,19 @@ def packed(m: int, n: int, k: int, group: int) -> str:
     }}"""
 
 
+def packed_integers(m: int, n: int, k: int, group: int, per_byte: int) -> str:
+    """The same of rows of bytes, by weights of the sign that this machine multiplies them by."""
+    groups, of = k // group, BYTES[0]
+    shapes = (
+        f"%x: i8[{m}, {k}], %w: {of}[{groups}, {group // per_byte}, {n}], "
+        f"%s: f32[{groups}, {n}], %t: f32[{m}, {groups}]"
+    )
+    return f"""graph @main({shapes}) -> (f32[{m}, {n}]) {{
+      %y = matmul_packed(%x, %w, %s, none, %t) {{per_byte = {per_byte}}}
+      return %y
+    }}"""
+
+
 def one(x: str, y: str, operator: str) -> str:
     """One operator on one operand."""
     return f"graph @main(%x: {x}) -> ({y}) {{ %y = {operator} return %y }}"
@@ -281,6 +294,14 @@ KERNELS = (
     Kernel("gemm_packed", "bits 1x4096x4096", packed(1, 4096, 4096, 32), ("w", "s")),
     Kernel("gemm_packed", "bits 4x1024x1024", packed(4, 1024, 1024, 64), ("w", "s")),
     Kernel("gemm_packed", "bits 1x1024x2048", packed(1, 1024, 2048, 128), ("w", "s")),
+    *(
+        Kernel("gemm_packed_dot", name, packed_integers(*sizes), ("w", "s"))
+        for name, sizes in {
+            "bytes 1x4096x4096": (1, 4096, 4096, 32, 2),
+            "bytes 16x2048x2048": (16, 2048, 2048, 128, 2),
+            "bytes 64x1024x1024": (64, 1024, 1024, 32, 1),
+        }.items()
+    ),
     Kernel("dot_tiles", "8x512x512", linear(8, 512, 512), ()),
     Kernel("dot_tiles", "4x1000x2048", linear(4, 1000, 2048), ()),
     Kernel("dot_tiles", "12x384x1536", linear(12, 384, 1536), ()),
