@@ -281,7 +281,7 @@ class Kernel:
 
 BYTES = ("u8" if platform.machine() in ("x86_64", "AMD64") else "i8", "i8", "i32")  # of dots
 BF16 = ("bf16", "bf16", "f32")
-DOT_RULES = ("gemm_dot", "conv_dot", "depthwise_dot")
+DOT_RULES = ("gemm_dot", "conv_dot", "depthwise_dot", "gemm_packed_dot")
 TILE_RULES = ("gemm_amx", "conv_amx", "attention_amx")
 
 KERNELS = (
