@@ -82,8 +82,8 @@ class Packing:
         self.constants: dict[str, Array] = dict(constants)  # stand-ins for those to be packed
         self.kernels = kernels
         packers = [k.packer for k in kernels.values() if k.packer is not None]
-        self._shapes = {
-            each.signature.name: [param.shape for param in each.signature.params[: len(each.weights)]]
+        self._taken = {
+            each.signature.name: [_extents(param.shape) for param in each.signature.params]
             for each in packers
         }
         self._run = _loaded(packers, images, target) if packers else {}
@@ -123,7 +123,7 @@ class Packing:
         # Axes that a kernel has as one are several of the weights: in memory that is the same.
         given = (
             np.asarray(self.constants[name], order="C").reshape(shape)
-            for name, shape in zip(task.weights, self._shapes[task.packer], strict=True)
+            for name, shape in zip(task.weights, self._taken[task.packer], strict=False)
         )
         self._run[task.packer](*given, *made)
         for array in made:
@@ -173,6 +173,11 @@ def _loaded(
 
 def _stand_in(shape: tuple[int | str | None, ...], of: DType) -> Array:
     """An array of that shape which takes no memory."""
+    return np.broadcast_to(np.zeros((), of.numpy), _extents(shape))
+
+
+def _extents(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
+    """Of weights, which are known."""
     extents = tuple(extent for extent in shape if isinstance(extent, int))
     assert len(extents) == len(shape)
-    return np.broadcast_to(np.zeros((), of.numpy), extents)
+    return extents
