@@ -293,15 +293,7 @@ def _reference(call: Call, inputs: tuple[torch.Tensor, ...]) -> Any:
     structure = imported.structure
     arrays = [given[at] for at, which in enumerate(structure.order) if which is not None]
     made = interpret(imported.module, *arrays, check=True)
-    tensors = [_tensor(np.array(x, order="C")) for x in made]
-    flat = [_result(kind, which, tensors) for kind, which in structure.results]
-    return pytree.tree_unflatten(flat, structure.out_spec)
-
-
-def _result(kind: str, which: Any, tensors: list[torch.Tensor]) -> Any:
-    if kind == "constant":
-        return which
-    return torch.view_as_complex(tensors[which]) if kind == "complex" else tensors[which]
+    return structure.restored([_tensor(np.array(x, order="C")) for x in made])
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:

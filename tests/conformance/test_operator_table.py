@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(ROOT / "tools" / "site"))
 
+# Scripts, which are found now alone: E402.
 from operators import FALLBACK, NATIVE, REFUSED, UNTRIED, own_test, rows_of  # noqa: E402
 from run_operators import operators_of, outcome, shown  # noqa: E402
 from suite import PASSED, UNSUPPORTED, cases, native, run_test  # noqa: E402

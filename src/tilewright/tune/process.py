@@ -94,14 +94,7 @@ class Child:
         self.started += 1
         self._is_ready = False
         with uninterrupted():
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C is for the one who asks
-            )
+            self._process = begin_process(self._command, self._environment)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
@@ -169,6 +162,20 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
         for number in came[:1]:
             signal.raise_signal(number)
+
+
+def begin_process(
+    command: Sequence[str], environment: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
+    """A process that is asked and answers through pipes; Ctrl-C is for the one who asks."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

@@ -40,6 +40,18 @@ class Structure:
     results: list[tuple[str, Any]] = field(default_factory=list)
     changes: list[tuple[int, int]] = field(default_factory=list)  # inputs, by which results
 
+    def restored(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The results of a compiled module as the model itself gives them."""
+        made: list[Any] = []
+        for kind, which in self.results:
+            if kind == "constant":
+                made.append(which)
+            elif kind == "complex":
+                made.append(torch.view_as_complex(tensors[which]))
+            else:
+                made.append(tensors[which].item() if kind == "number" else tensors[which])
+        return pytree.tree_unflatten(made, self.out_spec)
+
 
 def as_input(value: Any) -> Any:
     """An argument as the runtime takes it."""
@@ -111,7 +123,7 @@ class TorchModule(Module):
         tensors = [as_tensor(array) for array in made]
         for which, result in self.structure.changes:
             given[which].detach().copy_(tensors[result])
-        return pytree.tree_unflatten(self._results(tensors), self.structure.out_spec)
+        return self.structure.restored(tensors)
 
     def _run(self, values: Sequence[Any], threads: int, out: Sequence[Any] | None) -> Any:
         if not isinstance(self.inner, StatefulModule):
@@ -142,17 +154,6 @@ class TorchModule(Module):
         states = {name: state.detach().clone() for name, state in self.states.items()}
         inner = self.inner.fork() if isinstance(self.inner, StatefulModule) else self.inner
         return TorchModule(inner, replace(self.structure, states=states))
-
-    def _results(self, tensors: Sequence[Any]) -> list[Any]:
-        made: list[Any] = []
-        for kind, which in self.structure.results:
-            if kind == "constant":
-                made.append(which)
-            elif kind == "complex":
-                made.append(torch.view_as_complex(tensors[which]))
-            else:
-                made.append(tensors[which].item() if kind == "number" else tensors[which])
-        return made
 
     def _flattened(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         """The inputs of the compiled module; constants of the trace must be what they were."""

@@ -33,7 +33,7 @@ from tilewright.tune.fleet.wire import (
     check_welcome,
     greeting,
 )
-from tilewright.tune.process import end_process
+from tilewright.tune.process import begin_process, end_process, uninterrupted
 
 LEASE_S = 60.0
 CONNECT_S = 60.0
@@ -143,17 +143,10 @@ class Pipe:
     def start(self) -> tuple[tuple[str, ...], int]:
         self.stop()
         try:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C is for the one who asks
-            )
+            with uninterrupted():
+                process = self._process = begin_process(self._command, self._environment)
         except OSError as error:
             raise Lost(f"{self._command[0]} cannot be run: {error.strerror}") from None
-        self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
         self._lines = Lines(process.stdout, process.stdin)

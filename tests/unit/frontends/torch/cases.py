@@ -741,16 +741,7 @@ def interpreted(imported: Imported, inputs: tuple[torch.Tensor, ...]) -> Any:
     with np.errstate(all="ignore"):
         given = (torch.view_as_real(x) if x.is_complex() else x for x in inputs)
         made = interpret(imported.module, *(array_of(x) for x in given), check=True)
-    tensors = [_tensor(np.array(array, order="C")) for array in made]
-    structure = imported.structure
-    flat = [_result(kind, which, tensors) for kind, which in structure.results]
-    return pytree.tree_unflatten(flat, structure.out_spec)
-
-
-def _result(kind: str, which: Any, tensors: list[torch.Tensor]) -> Any:
-    if kind == "constant":
-        return which
-    return torch.view_as_complex(tensors[which]) if kind == "complex" else tensors[which]
+    return imported.structure.restored([_tensor(np.array(array, order="C")) for array in made])
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
