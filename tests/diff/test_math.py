@@ -136,6 +136,13 @@ def test_f32_error_bound_by_powers_of_two(op: str) -> None:
     np.testing.assert_array_equal(out, exact_of(op, edges).astype(np.float32))
 
 
+@pytest.mark.parametrize("op", ["sigmoid", "tanh", "exp_nonpositive"])
+@pytest.mark.parametrize("of", ["f32", "f64"])
+def test_exponentials_of_bounded_arguments_are_scaled_by_one_power(op: str, of: str) -> None:
+    made = exprs(expand_math(parse(program(op, of))).body)
+    assert [expr.op for expr in made if isinstance(expr, Call)].count("shift_left") == 1
+
+
 def test_erf_beside_one_by_powers_of_two() -> None:
     x = arguments(-12, 12, np.float32, 20000)
     z = np.zeros_like(x)

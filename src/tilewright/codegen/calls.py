@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright.base.dtype import F32, DType
 from tilewright.codegen.arith import Arithmetic
-from tilewright.codegen.builder import Value, i32, splat
+from tilewright.codegen.builder import FunctionText, Value, i32, splat
 from tilewright.codegen.quotients import saturating_quotient
 from tilewright.codegen.types import float_literal, is_small_float, register_type
 
@@ -52,13 +52,31 @@ def _rsqrt(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...])
 def _scale_power(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
     """y * 2**n for a whole float n: AVX-512 has it; the third argument is the product otherwise."""
     y, n, by_steps = args
-    mask = {"<16 x float>": "i16", "<8 x double>": "i8"}.get(y.type)
-    if mask is None or not arith.machine.scales:
+    lanes = 512 // of.bits
+    if y.lanes % lanes or not arith.machine.scales:
         return by_steps
-    kind = "ps" if mask == "i16" else "pd"
+    kind = "ps" if of.scalar is F32 else "pd"
     current = i32(4)  # the rounding mode of the processor
     name = f"llvm.x86.avx512.mask.scalef.{kind}.512"
-    return arith.b.call(name, y.type, y, n, y, Value(mask, "-1"), current)
+
+    def scaled(y: Value, n: Value) -> Value:
+        return arith.b.call(name, y.type, y, n, y, Value(f"i{lanes}", "-1"), current)
+
+    return _by_vectors(arith.b, lanes, scaled, y, n)
+
+
+def _by_vectors(b: FunctionText, lanes: int, op: Callable[..., Value], *args: Value) -> Value:
+    """An operation on vectors of so many lanes, of which the arguments are one or several."""
+    count = args[0].lanes
+    if count == lanes:
+        return op(*args)
+    firsts = range(0, count, lanes)
+    found = [op(*[b.shuffle(arg, range(f, f + lanes)) for arg in args]) for f in firsts]
+    while len(found) > 1:
+        found += found[-1:] * (len(found) % 2)
+        found = [b.concat(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
+    (whole,) = found
+    return whole if whole.lanes == count else b.shuffle(whole, range(count))
 
 
 def _lookup(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]) -> Value:
@@ -66,15 +84,7 @@ def _lookup(arith: Arithmetic, of: DType, result: DType, args: tuple[Value, ...]
     at, *table = args
     b = arith.b
     padded = b.widen(at, -(-at.lanes // 16) * 16)
-    firsts = range(0, padded.lanes, 16)
-    parts = (
-        [padded] if padded.lanes == 16 else [b.shuffle(padded, range(f, f + 16)) for f in firsts]
-    )
-    found = [_permuted(arith, part, table) for part in parts]
-    while len(found) > 1:
-        found += found[-1:] * (len(found) % 2)
-        found = [b.concat(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
-    (whole,) = found
+    whole = _by_vectors(b, 16, lambda part: _permuted(arith, part, table), padded)
     if at.lanes == 1:
         return b.extract(whole, 0)
     return whole if whole.lanes == at.lanes else b.shuffle(whole, range(at.lanes))

@@ -81,8 +81,11 @@ def scale(y: Real, n: Whole) -> Real:
 
 def scale_nearest(y: Real, n: Real, whole: Whole) -> Real:
     """y * 2**n, where n is at hand as a float too: some machines have an instruction for it."""
-    by_steps = scale(y, whole)
-    return Real(Call("scale_power", (y.expr, n.expr, by_steps.expr), y.expr.dtype))
+    return _scale_power(y, n, scale(y, whole))
+
+
+def _scale_power(y: Real, n: Real, otherwise: Real) -> Real:
+    return Real(Call("scale_power", (y.expr, n.expr, otherwise.expr), y.expr.dtype))
 
 
 def nearest(x: Real) -> tuple[Real, Whole]:
@@ -94,9 +97,27 @@ def nearest(x: Real) -> tuple[Real, Whole]:
 
 def reduce(x: Real) -> tuple[Real, Real, Whole]:
     """(r, n, n) with x = n ln 2 + r."""
-    of = limits(x)
     n, n_int = nearest(x * LOG2E)
-    return (x - n * of.ln2_high) - n * of.ln2_low, n, n_int
+    return _rest(x, n), n, n_int
+
+
+def _rest(x: Real, n: Real) -> Real:
+    """x - n ln 2"""
+    of = limits(x)
+    return (x - n * of.ln2_high) - n * of.ln2_low
+
+
+def exp_by_one_power(x: Real, lift: int = 0) -> Real:
+    """exp(x) where 2**(n + lift) is a normal number. That power is the sum that rounds to n, with
+    an exponent's bias and `lift` in it, shifted to where exponents stand; the result is scaled
+    back, and rounds once, to subnormals too."""
+    of = limits(x)
+    magic = of.magic + of.bias + lift
+    shifted = x * LOG2E + magic
+    n = shifted - magic
+    y = _exp_reduced(_rest(x, n)) + 1.0
+    scaled = y * (shifted.bits() << of.mantissa).real()
+    return _scale_power(y, n, scaled * 2.0**-lift if lift else scaled)
 
 
 def _exp_reduced(r: Real) -> Real:
@@ -118,13 +139,8 @@ def exp(x: Real) -> Real:
 
 def exp_nonpositive(x: Real) -> Real:
     """exp(min(x, 0)). Without numbers that are not normal one multiplication scales."""
-    of = limits(x)
-    vanishes = x < of.least_normal
-    r, n, n_int = reduce(vanishes.choose(0.0, x.at_most(0.0)))
-    y = _exp_reduced(r) + 1.0
-    at_once = y * power_of_two(n_int, of)
-    scaled = Real(Call("scale_power", (y.expr, n.expr, at_once.expr), y.expr.dtype))
-    return vanishes.choose(0.0, scaled)
+    vanishes = x < limits(x).least_normal
+    return vanishes.choose(0.0, exp_by_one_power(vanishes.choose(0.0, x.at_most(0.0))))
 
 
 def half_exp(x: Real) -> Real:
@@ -155,7 +171,12 @@ def expm1(x: Real) -> Real:
     return (x.abs() < (1e-8 if x.is_f32 else 1e-17)).choose(x, result)
 
 
+LIFT = 64  # by which the power of an exponential that is no normal number is one
+
+
 def sigmoid(x: Real) -> Real:
     """1 / (1 + exp(-x)) with an exponential that cannot overflow."""
-    small = exp(-x.abs())
+    size = x.abs()
+    vanishes = size > -limits(x).least
+    small = vanishes.choose(0.0, exp_by_one_power(vanishes.choose(0.0, -size), LIFT))
     return (x < 0.0).choose(small, 1.0) / (small + 1.0)

@@ -6,7 +6,7 @@ Near 0 by odd polynomials; elsewhere from exponentials and logarithms, where not
 from __future__ import annotations
 
 from tilewright.codegen.math import coefficients as c
-from tilewright.codegen.math.exponential import exp, half_exp
+from tilewright.codegen.math.exponential import exp_by_one_power, half_exp
 from tilewright.codegen.math.logarithm import INF, NAN, log, log1p
 from tilewright.codegen.math.value import Real, polynomial
 
@@ -29,7 +29,7 @@ def tanh(x: Real) -> Real:
     """1 - 2 / (exp(2 |x|) + 1) away from 0."""
     size = x.abs()
     near = odd(size, c.TANH_F32, c.TANH_F64)
-    far = 1.0 - 2.0 / (exp(size.at_most(22.0) * 2.0) + 1.0)
+    far = 1.0 - 2.0 / (exp_by_one_power(size.at_most(22.0) * 2.0) + 1.0)
     return (size < 0.625).choose(near, far).with_sign_of(x)
 
 
