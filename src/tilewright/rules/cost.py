@@ -19,7 +19,20 @@ from tilewright.base.machine import (
 )
 from tilewright.base.target import Target
 from tilewright.rules.match.nest import DYNAMIC_EXTENT, Access, Nest, assumed, guess
-from tilewright.sym import ONE, ZERO, Cast, Const, Div, Expr, Select, Size, Var, bounds, uses_var
+from tilewright.sym import (
+    ONE,
+    ZERO,
+    Cast,
+    Const,
+    Div,
+    Expr,
+    Select,
+    Size,
+    Var,
+    bounds,
+    fold,
+    uses_var,
+)
 from tilewright.sym import walk as walk_exprs
 from tilewright.tensor.ir import Block, Buffer, Call, For, Load, Store, Update
 from tilewright.tensor.visit import exprs, walk
@@ -50,6 +63,16 @@ def body_cycles(block: Block, lane: Var | None = None) -> float:
     an iterator, what is asked of other places is asked once for all of them."""
     found = exprs(block.body)
     return sum(cycles(expr) for expr in found if lane is None or not _is_place(expr, lane))
+
+
+def latency_cycles(block: Block, machine: Machine) -> float:
+    """Until a vector of instances is done that starts alone: each operation waits for the slowest
+    of its operands."""
+
+    def until(expr: Expr, operands: tuple[float, ...]) -> float:
+        return max(operands, default=0.0) + cycles(expr) * machine.fma_latency_cycles
+
+    return max(fold(expr, until) for stmt in walk(block.body) for expr in stmt.exprs())
 
 
 def _is_place(expr: Expr, lane: Var) -> bool:

@@ -6,6 +6,9 @@ Weights are laid out panel by panel, in the order in which a step walks over the
 then gates, then k. What was projected before the scan is no part of it. Where the target multiplies
 the types by dot products, units are lanes of such an instruction, with a group of k side by side.
 
+The rest of a step is a long chain of functions per vector: where the processor's window is shorter
+than such a chain, several vectors go through it side by side.
+
 A step that is one block and reads of the step before only its own element, as of a running sum, is
 a chain for every element: threads may share out chains, each with all of its steps.
 
@@ -18,16 +21,22 @@ chains would be gathered: there, single chains may run side by side, and hide ea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tilewright.base.dots import Dot, dots_of
-from tilewright.base.machine import LOOP_CYCLES
+from tilewright.base.machine import LOOP_CYCLES, Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.dot_model import register_tile
 from tilewright.rules.cpu.dot_model import tile_cycles as dot_tile_cycles
-from tilewright.rules.cpu.gemm_model import ceil_div, tiles_cycles
+from tilewright.rules.cpu.gemm_model import (
+    ceil_div,
+    is_unrollable,
+    near_unroll_candidates,
+    tiles_cycles,
+)
 from tilewright.rules.match.nest import (
     DYNAMIC_SEQUENCES,
     Nest,
@@ -66,8 +75,9 @@ PANEL_VECTORS = (1, 2, 4, 8)  # of a panel
 class RecurrentPlan:
     """What is decided about a block that runs once per step of a scan."""
 
-    vectors: int = unit("vectors", "of units of a panel of weights")
+    vectors: int = unit("vectors", "of units of a panel of weights, or side by side in other work")
     sequences: int = unit("sequences", "of the register tile")
+    k_unroll: int = unit("steps of k", "that are unrolled")
     alternate: bool = unit("flag", "every other step walks over the panels backwards")
     parallel: str = unit("axis", "that threads share out")
     chunk: int = unit("rows or vectors", "that a thread takes at a time")
@@ -136,6 +146,17 @@ class Recurrent:
         return {INNER: Work(turns, work / turns)} if turns > 1 else {}
 
     @property
+    def may_interleave(self) -> bool:
+        """Whether vectors of other work may go side by side: none waits for another."""
+        return self.weights is None and not self.are_chains and not self.nest.reduce
+
+    @property
+    def unrolls_k(self) -> bool:
+        if self.weights is None or self.weights.dot is not None:
+            return False
+        return isinstance(self.nest.extent(self.nest.reduce[0]), Const)
+
+    @property
     def form(self) -> str:
         """The field that decides what there is to share out."""
         return "chains" if self.weights is None else "vectors"
@@ -200,18 +221,25 @@ def _uses(span: Range, names: set[Var]) -> bool:
 
 def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
     forms, registers = found.forms(context), context.target.vector_registers
-    gates, sequences = 1, 1
+    machine, gates, sequences, k = context.target.machine, 1, 1, 1
     if found.weights is not None:
         gates = total(found.nest, found.weights.gates)
         is_dynamic = found.nest.is_dynamic(found.others)
         sequences = DYNAMIC_SEQUENCES if is_dynamic else total(found.nest, found.others)
+        k = found.nest.guess(found.nest.reduce[0])
 
     def legal(c: Columns) -> Column:
-        """Beside the sums, weights of a gate and what is broadcast are in registers; a thread that
-        shares panels keeps its own in L2 by walking over them in alternating direction."""
-        sums = gates * c["vectors"] * c["sequences"]
-        fits = sums + c["vectors"] + c["sequences"] <= registers
-        fits |= c["vectors"] * c["sequences"] == 1
+        """Beside the sums, weights of a gate and what is broadcast are in registers, as is all that
+        vectors side by side read; a thread that shares panels keeps its own in L2 by walking over
+        them in alternating direction."""
+        if found.weights is None:
+            fits = c["vectors"] * len(found.nest.reads) <= registers
+        else:
+            sums = gates * c["vectors"] * c["sequences"]
+            fits = sums + c["vectors"] + c["sequences"] <= registers
+            body = 2 * sums + c["sequences"]  # multiply-adds, loads of weights, broadcasts
+            fits &= is_unrollable(k, body, c["k_unroll"], machine)
+        fits |= (c["vectors"] * c["sequences"] == 1) & (c["k_unroll"] == 1)
         alternates = (c["parallel"] != PANELS) | (c["alternate"] == 1)
         shared = (c["chains"] == 0) | (c["parallel"] != NONE) | (c["beside"] > 0)
         shared &= (c["beside"] == 0) | (c["chains"] == 1)
@@ -221,8 +249,9 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
     return Space(
         RecurrentPlan,
         {
-            "vectors": PANEL_VECTORS if found.weights is not None else PANEL_VECTORS[:1],
+            "vectors": _vectors(found),
             "sequences": tuple(range(1, min(sequences, registers) + 1)),
+            "k_unroll": near_unroll_candidates(machine) if found.unrolls_k else (1,),
             "alternate": (0, 1) if found.weights is not None else (0,),
             **forms_candidates(forms, context),
             "chains": (0, 1) if found.are_chains else (0,),
@@ -230,6 +259,16 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
         },
         legal,
     )
+
+
+def _vectors(found: Recurrent) -> tuple[int, ...]:
+    """Of a panel, or side by side, without a rest."""
+    if found.weights is not None:
+        return PANEL_VECTORS
+    if not found.may_interleave:
+        return PANEL_VECTORS[:1]
+    row = total(found.nest, found.parts[-1])
+    return tuple([n for n in PANEL_VECTORS if n == 1 or row % (n * found.lanes) == 0])
 
 
 def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
@@ -240,23 +279,38 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
         one = np.maximum(1.0, machine.fma_latency_cycles / np.maximum(1, c["beside"]))
         one = one + LOOP_CYCLES / np.maximum(1, c["beside"])  # of a chain's step, by itself
         lanes = costs.nest_cycles(nest, target) * (found.lanes if found.along_steps else 1)
+        if found.may_interleave:
+            lanes = np.maximum(lanes, _waiting_cycles(found, c["vectors"], machine))
         lanes = lanes * found.assumed_share
         serial = np.where(c["beside"] > 0, one * nest.instances, lanes) * at_once
         terms = forms_terms(c, found.form, forms, serial, context)
-        return Cost.of(**{name: term * found.steps / at_once for name, term in terms.items()})
+        return Cost.of(**_of_steps(terms, found.steps / at_once, machine))
     if not nest.is_dynamic(found.others):
         terms = _gemm_terms(found, weights, c, total(nest, found.others), context)
-        return Cost.of(**{name: term * found.steps for name, term in terms.items()})
+        return Cost.of(**_of_steps(terms, found.steps, machine))
     # Of a sequence: most calls have one alone, but of several, threads and tiles do more.
     alone, several = (
         _gemm_terms(found, weights, c, batch, context) for batch in (1, DYNAMIC_SEQUENCES)
     )
-    return Cost.of(
-        **{
-            name: found.steps * (term + several[name] / DYNAMIC_SEQUENCES) / 2
-            for name, term in alone.items()
-        }
-    )
+    terms = {name: (term + several[name] / DYNAMIC_SEQUENCES) / 2 for name, term in alone.items()}
+    return Cost.of(**_of_steps(terms, found.steps, machine))
+
+
+def _waiting_cycles(found: Recurrent, vectors: Column, machine: Machine) -> Column:
+    """Of all chains of a step: groups of vectors start as far as the processor's window sees."""
+    block = found.nest.block
+    instructions = vectors * costs.body_cycles(block) * machine.fma_per_cycle
+    in_flight = np.maximum(1.0, machine.reorder_window / np.maximum(1.0, instructions))
+    groups = found.nest.instances / (vectors * found.lanes)
+    waiting: Column = groups * costs.latency_cycles(block, machine) / in_flight
+    return waiting
+
+
+def _of_steps(terms: dict[str, Column], steps: Any, machine: Machine) -> dict[str, Column]:
+    """Of all steps. Threads are woken for the first of them; until the next they spin, and meet."""
+    per_step = {name: term * steps for name, term in terms.items()}
+    meeting = machine.cycles(machine.kernel_call_ns) / machine.wake_cycles
+    return per_step | {"wake": terms["wake"] * (1 + (steps - 1) * meeting)}
 
 
 def _gemm_terms(
@@ -271,7 +325,7 @@ def _gemm_terms(
     width = gates * c["vectors"]
     if weights.dot is None:
         compute = panels * k * tiles_cycles(batch, width, c["sequences"], width, machine)
-        calls = k
+        calls = k / c["k_unroll"]
     else:
         each = dot_tile_cycles(weights.dot, machine, c["sequences"], width, k, near=True)
         compute = panels * groups * each
@@ -284,8 +338,14 @@ def _gemm_terms(
     again = np.where(c["alternate"] == 1, np.minimum(1.0, held / size_bytes), 0.0)
     again = np.where(size_bytes <= held, 1.0, again)
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
-    moved = size_bytes * ((again + groups - 1) / machine.l2.bytes_per_cycle + (1 - again) / far)
-    serial = np.maximum(compute, moved) + turns
+    near = np.where(
+        size_bytes <= machine.l1d.size_bytes * threads,
+        machine.l1d.bytes_per_cycle,
+        machine.l2.bytes_per_cycle,
+    )
+    moved = size_bytes * ((again + groups - 1) / near + (1 - again) / far)
+    hidden = np.minimum(compute, moved) * (1 - machine.exposed_l2_share)
+    serial = compute + moved - hidden + turns
     return forms_terms(c, found.form, forms, serial, context)
 
 
@@ -317,7 +377,7 @@ def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
     elif plan.chains:
         sch.reorder(*outer, step)
     if not plan.beside and lanes > 1 and total(nest, parts[-1]) > 1:
-        vector, lane = sch.split(inner, [None, lanes])
+        vector, lane = sch.split(inner, [None, plan.vectors * lanes])
         if reduce:
             sch.reorder(*outer, vector, *reduce, lane)
         attempt(sch, sch.vectorize, lane)
@@ -471,6 +531,9 @@ def _order(sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPla
             sch.annotate(some, TAILS, True)
     k, dot = nest.loops[nest.reduce[0]], weights.dot
     if dot is None:
+        if plan.k_unroll > 1:
+            k, near = sch.split(k, [None, plan.k_unroll])
+            inner = [near, *inner]
         sch.reorder(panel, *outer, k, *inner, *gates, step, lane)
         sch.vectorize(lane)
     else:
