@@ -79,11 +79,26 @@ def test_every_plan_of_bytes_keeps_the_answer(check_plans, target, states, weigh
     check_plans(fn, RECURRENT, target, [gates, r, scale, totals], outputs, constants=["r"])
 
 
-def test_weights_beyond_l2_are_walked_over_in_alternating_direction():
-    large = schedule(lstm(35, 1, 650), SERVER, constants=["r"]).decisions[0].plan
-    small = schedule(lstm(35, 1, 64), SERVER, constants=["r"]).decisions[0].plan
-    assert "alternate=1 parallel=none" in large
-    assert "alternate=0 parallel=none" in small
+@pytest.mark.parametrize(
+    ("hidden", "alternates"),
+    [(650, True), (256, False), (64, True), (32, False)],
+    ids=["beyond L2", "in L2, little of it in L1", "in L2, most of it in L1", "in L1"],
+)
+def test_weights_beyond_a_cache_are_walked_over_in_alternating_direction(hidden, alternates):
+    plan = schedule(lstm(35, 1, hidden), SERVER, constants=["r"]).decisions[0].plan
+    assert f"alternate={int(alternates)} parallel=none" in plan
+
+
+def test_vectors_go_side_by_side_where_the_window_is_shorter_than_their_chain():
+    """Of gates: a chain of two functions, each of some forty instructions."""
+
+    def vectors(target):
+        decisions = schedule(lstm(35, 1, 64), target, constants=["r"]).decisions
+        (plan,) = [each.plan for each in decisions if each.block == "y_step"]
+        return plan.split()[0]
+
+    assert vectors(SERVER) == "vectors=1"
+    assert vectors(ARM) == "vectors=2"
 
 
 def test_threads_share_panels():

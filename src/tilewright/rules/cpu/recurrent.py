@@ -55,6 +55,7 @@ from tilewright.rules.sharing import (
     Axes,
     Forms,
     Work,
+    chunk_cycles,
     forms_candidates,
     forms_legal,
     forms_terms,
@@ -309,8 +310,8 @@ def _waiting_cycles(found: Recurrent, vectors: Column, machine: Machine) -> Colu
 def _of_steps(terms: dict[str, Column], steps: Any, machine: Machine) -> dict[str, Column]:
     """Of all steps. Threads are woken for the first of them; until the next they spin, and meet."""
     per_step = {name: term * steps for name, term in terms.items()}
-    meeting = machine.cycles(machine.kernel_call_ns) / machine.wake_cycles
-    return per_step | {"wake": terms["wake"] * (1 + (steps - 1) * meeting)}
+    share = machine.kernel_call_ns / max(machine.thread_wake_ns, machine.cycle_ns)
+    return per_step | {"wake": terms["wake"] * (1 + (steps - 1) * share)}
 
 
 def _gemm_terms(
@@ -331,22 +332,44 @@ def _gemm_terms(
         compute = panels * groups * each
         calls = k // weights.dot.steps
     turns = panels * groups * calls / machine.fma_per_cycle  # a slot for the end of each turn
-    # Weights beyond L2: what was used last is still there if the next step begins with it.
+    moved = _moved_cycles(found, weights, c, batch, context)
+    hidden = np.minimum(compute, moved) * (1 - machine.exposed_l2_share)
+    terms = forms_terms(c, found.form, forms, compute + moved - hidden + turns, context)
+    by_runtime = (c["parallel"] == NONE) & (c["alternate"] == 1)
+    return terms | {"dispatch": terms["dispatch"] + by_runtime * chunk_cycles(machine)}
+
+
+def _moved_cycles(
+    found: Recurrent, weights: Weights, c: Columns, batch: int, context: RuleContext
+) -> Column:
+    """To bring the weights of one step from where the step before has left them. Of weights that do
+    not fit a cache nothing is left if they are walked over in the same order, but what was used
+    last is there if the next step begins with it: in L1, whole panels."""
+    machine, nest = context.target.machine, found.nest
+    gates, k = total(nest, weights.gates), nest.guess(nest.reduce[0])
+    panels = ceil_div(weights.units, c["vectors"] * found.lanes)
+    groups = ceil_div(batch, c["sequences"])
     size_bytes = gates * weights.units * k * weights.element_bytes
     threads = np.where(c["parallel"] == PANELS, context.threads, 1)
-    held = machine.l2.size_bytes * threads
-    again = np.where(c["alternate"] == 1, np.minimum(1.0, held / size_bytes), 0.0)
-    again = np.where(size_bytes <= held, 1.0, again)
+    # Beside weights, a step reads its state and what was projected before, and writes its sums.
+    others = batch * (k + 2 * gates * weights.units) * weights.element_bytes
+    room, panel = max(0, machine.l1d.size_bytes - others), size_bytes / panels
+
+    def left(whole: Column, kept: Column) -> Column:
+        if_turned = np.where(c["alternate"] == 1, np.minimum(size_bytes, kept), 0.0)
+        return np.where(size_bytes <= whole, size_bytes, if_turned)
+
+    in_l1 = left(room * threads, room // panel * panel * threads)
+    in_l2 = np.maximum(in_l1, left(*[machine.l2.size_bytes * threads] * 2))
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
-    near = np.where(
-        size_bytes <= machine.l1d.size_bytes * threads,
-        machine.l1d.bytes_per_cycle,
-        machine.l2.bytes_per_cycle,
+    near = np.where(panel <= room, machine.l1d.bytes_per_cycle, machine.l2.bytes_per_cycle)
+    moved: Column = (
+        in_l1 / machine.l1d.bytes_per_cycle
+        + (in_l2 - in_l1) / machine.l2.bytes_per_cycle
+        + (size_bytes - in_l2) / far
+        + (groups - 1) * size_bytes / near  # for more sequences, a panel again
     )
-    moved = size_bytes * ((again + groups - 1) / near + (1 - again) / far)
-    hidden = np.minimum(compute, moved) * (1 - machine.exposed_l2_share)
-    serial = compute + moved - hidden + turns
-    return forms_terms(c, found.form, forms, serial, context)
+    return moved
 
 
 def apply(
