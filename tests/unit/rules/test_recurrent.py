@@ -32,6 +32,28 @@ def test_every_plan_keeps_the_answer(check_plans, batch, hidden):
     check_plans(fn, RECURRENT, SERVER, inputs, outputs, constants=["r"])
 
 
+def gru(steps, batch, hidden, linear):
+    state, gates = f"f32[{batch}, {hidden}]", 3 * hidden
+    module = graph.parse(
+        f"graph @main(%g: f32[{steps}, {batch}, {gates}], %r: f32[{gates}, {hidden}], "
+        f"%b: f32[{gates}], %h: {state}) -> (f32[{steps}, {batch}, {hidden}], {state}) {{"
+        "%y, %p = gru(%g, %r, %b, none, %h) {linear_before_reset = "
+        f"{str(linear).lower()}, activations = "
+        '(("sigmoid", 0.0, 0.0), ("tanh", 0.0, 0.0))} return %y, %p }'
+    )
+    return lower_graph(module.main, "gru")
+
+
+@pytest.mark.parametrize("linear", [True, False], ids=["linear before reset", "reset before"])
+def test_every_plan_of_a_gru_keeps_the_answer(check_plans, linear):
+    rng = np.random.default_rng(0)
+    steps, batch, hidden = 3, 2, 24
+    shapes = ((steps, batch, 3 * hidden), (3 * hidden, hidden), (3 * hidden,), (batch, hidden))
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    outputs = [((steps, batch, hidden), np.float32), ((batch, hidden), np.float32)]
+    check_plans(gru(steps, batch, hidden, linear), RECURRENT, ARM, inputs, outputs, constants=["r"])
+
+
 def test_fewer_sequences_than_a_register_tile_has_are_tiles_of_their_own():
     made = str(schedule(lstm(4, "n", 64), ARM, constants=["r"]).schedule.function)
     assert "tails" in made

@@ -308,9 +308,10 @@ def _waiting_cycles(found: Recurrent, vectors: Column, machine: Machine) -> Colu
 
 
 def _of_steps(terms: dict[str, Column], steps: Any, machine: Machine) -> dict[str, Column]:
-    """Of all steps. Threads are woken for the first of them; until the next they spin, and meet."""
+    """Of all steps. Threads are woken for the first; before the next ones they spin, and what a
+    step needs goes to them and comes back as from one kernel to another."""
     per_step = {name: term * steps for name, term in terms.items()}
-    share = machine.kernel_call_ns / max(machine.thread_wake_ns, machine.cycle_ns)
+    share = 2 * machine.kernel_call_ns / max(machine.thread_wake_ns, machine.cycle_ns)
     return per_step | {"wake": terms["wake"] * (1 + (steps - 1) * share)}
 
 
