@@ -352,20 +352,18 @@ def _moved_cycles(
     groups = ceil_div(batch, c["sequences"])
     size_bytes = gates * weights.units * k * weights.element_bytes
     threads = np.where(c["parallel"] == PANELS, context.threads, 1)
-    # Beside weights, a step reads its state and what was projected before, and writes its sums.
-    others = batch * (k + 2 * gates * weights.units) * weights.element_bytes
-    room, panel = max(0, machine.l1d.size_bytes - others), size_bytes / panels
+    l1, panel = machine.l1d, size_bytes / panels
 
-    def left(whole: Column, kept: Column) -> Column:
-        if_turned = np.where(c["alternate"] == 1, np.minimum(size_bytes, kept), 0.0)
-        return np.where(size_bytes <= whole, size_bytes, if_turned)
+    def left(whole: int, kept: Column | int) -> Column:
+        if_turned = np.where(c["alternate"] == 1, np.minimum(size_bytes, kept * threads), 0.0)
+        return np.where(size_bytes <= whole * threads, size_bytes, if_turned)
 
-    in_l1 = left(room * threads, room // panel * panel * threads)
-    in_l2 = np.maximum(in_l1, left(*[machine.l2.size_bytes * threads] * 2))
+    in_l1 = left(l1.size_bytes, l1.kept_bytes // panel * panel)
+    in_l2 = np.maximum(in_l1, left(machine.l2.size_bytes, machine.l2.size_bytes))
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
-    near = np.where(panel <= room, machine.l1d.bytes_per_cycle, machine.l2.bytes_per_cycle)
+    near = np.where(panel <= l1.kept_bytes, l1.bytes_per_cycle, machine.l2.bytes_per_cycle)
     moved: Column = (
-        in_l1 / machine.l1d.bytes_per_cycle
+        in_l1 / l1.bytes_per_cycle
         + (in_l2 - in_l1) / machine.l2.bytes_per_cycle
         + (size_bytes - in_l2) / far
         + (groups - 1) * size_bytes / near  # for more sequences, a panel again
