@@ -420,18 +420,14 @@ def _pack_a(
 def _steps_a(
     found: Contraction, size: Sizes, c: Columns, machine: Machine, tiles: Column
 ) -> Column:
-    """Reading A by columns in place: each step of k is a line of its own, in L1 while all fit.
-
-    Lines that lie a large power of two apart compete for few of its sets.
-    """
+    """Reading A by columns in place: each step of k is a line of its own, in L1 while all fit."""
     line, l1d = machine.l1d.line_bytes, machine.l1d
     if not has_columns(found):
         return np.zeros(len(c["pack_a"]))
     apart = found.stride(found.a, found.k[-1])
-    shared = int(apart.value) * size.item_bytes if isinstance(apart, Const) else line
-    sets = l1d.period_bytes // max(line, gcd(shared, l1d.period_bytes))
-    fit = min(l1d.kept_bytes // line, l1d.same_set_lines * sets)
+    stride_bytes = int(apart.value) * size.item_bytes if isinstance(apart, Const) else line
     late = tiles * size.k * line / machine.scattered_bytes_per_cycle
+    fit = min(l1d.kept_bytes // line, l1d.same_set_lines * l1d.sets_apart(stride_bytes))
     return np.where((c["pack_a"] == 1) | (size.k <= fit), 0, late)
 
 
