@@ -3,9 +3,10 @@
     for tile { part[16, 32] = x[rows of the tile], by lanes;  y = part, by lanes across it }
 
 Tiles go along the result, strip after strip of the source's rows. Threads share out strips, or
-where rows are short, the rows. Every line of memory is read once and written once while it is in L1, whichever way the lines of
-source and result run. Lanes across the part are gathered one by one; where it holds squares of 4 x
-4 elements that are turned already, they come four at a time, and so do those of the source.
+where rows are short, the rows. Every line of memory is read once and written once while it is in
+L1, whichever way the lines of source and result run. Lanes across the part are gathered one by one;
+where it holds squares of 4 x 4 elements that are turned already, they come four at a time, and so
+do those of the source.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ class Transpose:
         if rows > 1:
             is_dynamic = self.nest.is_dynamic([*self.others, self.along])
             found[ROWS] = Work(rows, work / rows, is_dynamic)
-        if self.columns > 1 and not self.is_dynamic:
-            found[COLUMNS] = Work(self.columns, work / others / self.columns, repeats=others)
+        if self.columns > 1 and self.has_squares and not self.is_dynamic:
+            repeats = 1 if self.nest.is_dynamic(self.others) else others  # there may be one
+            found[COLUMNS] = Work(self.columns, work / others / self.columns, repeats=repeats)
         return found
 
     @property
@@ -181,6 +183,7 @@ def plans(found: Transpose, context: RuleContext) -> Space[TransposePlan]:
             forms_legal(c, "row_vectors", forms, context)
             & _is_even(found, c)
             & _fits_squares(found, c)
+            & ((c["parallel"] != COLUMNS) | (c["square"] > 1))
         ),
     )
 
@@ -232,9 +235,7 @@ def cost(found: Transpose, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(**forms_terms(c, "row_vectors", forms, serial, context))
 
 
-def _turning_cycles(
-    found: Transpose, width: Column, rows: Column, context: RuleContext
-) -> Column:
+def _turning_cycles(found: Transpose, width: Column, rows: Column, context: RuleContext) -> Column:
     """Of tiles of squares: a load and a shuffle for every row of one, on either side, if that takes
     longer than to move the bytes. Of a strip that is not whole, lanes are taken one by one, too.
     """
