@@ -261,6 +261,11 @@ class Kernel:
     tolerance: float = TOLERANCE
 
     @property
+    def title(self) -> str:
+        """Of this kernel alone: those of different rules may have the same sizes."""
+        return f"{self.rule} {self.name}"
+
+    @property
     def function(self) -> Any:
         """What is scheduled, as lowering makes it."""
         from tilewright import graph, tensor
@@ -595,11 +600,11 @@ def measure_kernel(kernel: Kernel, samples: int, threads: int) -> Iterator[Timed
         yield Timed(text, decided.predicted_ns, best[text], "", dict(decided.terms))
 
 
-def serve(name: str, samples: int, threads: int, cores: Sequence[int]) -> None:
+def serve(title: str, samples: int, threads: int, cores: Sequence[int]) -> None:
     """Measure one kernel in this process; a line of JSON for each thing that happens."""
     if cores:
         os.sched_setaffinity(0, cores)
-    kernel = next(each for each in KERNELS if each.name == name)
+    kernel = next(each for each in KERNELS if each.title == title)
     for event in measure_kernel(kernel, samples, threads):
         told = event if isinstance(event, str) else event.__dict__
         print(json.dumps(told), flush=True)
@@ -609,7 +614,7 @@ def in_a_process(
     kernel: Kernel, options: argparse.Namespace, cores: Sequence[int]
 ) -> tuple[list[Timed], str]:
     """What came of all plans of a kernel; and why there is nothing, if so."""
-    command = [sys.executable, __file__, "--serve", kernel.name]
+    command = [sys.executable, __file__, "--serve", kernel.title]
     command += ["--samples", str(options.samples), "--threads", str(options.threads)]
     command += ["--cores", *map(str, cores)] if cores else []
     try:
@@ -717,7 +722,7 @@ def figures_of(outcomes: Sequence[Outcome], rules: Sequence[str]) -> list[Figure
 def show(outcomes: Sequence[Outcome]) -> None:
     """A line for each kernel, and for each plan that failed."""
     for each in outcomes:
-        name = f"{each.kernel.rule} {each.kernel.name}"
+        name = each.kernel.title
         if each.good:
             default_us, best_us = (t.seconds * 1e6 for t in (each.good[0], each.best))
             print(

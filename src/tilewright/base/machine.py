@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import gcd
 from typing import Any
 
 KB, MB = 1024, 1024 * 1024
@@ -39,6 +40,11 @@ class Cache:
     def same_set_lines(self) -> int:
         """Lines of one set that stay while other data streams by: two of three ways."""
         return max(2, self.ways * 2 // 3)
+
+    def sets_apart(self, stride_bytes: int) -> int:
+        """Sets that lines at such a distance from each other share: few, if it is a multiple of a
+        large power of two."""
+        return self.period_bytes // max(self.line_bytes, gcd(stride_bytes, self.period_bytes))
 
     # How much of a cache a plan may count on. Nothing has all of it: other operands pass through.
 

@@ -4,6 +4,7 @@
     sharing_candidates(work, context)               {"parallel": ..., "chunk": ...} for a space
     sharing_legal(columns, work, context)           which chunks belong to which axis
     sharing_terms(columns, work, serial, context)   compute, wake, dispatch, imbalance
+    piece_terms(cycles, pieces, machine)            the last two, of other loops
 
 Threads take chunks of consecutive units. Small ones cost a call each; large ones keep others
 waiting when a core is slow or taken away.
@@ -136,6 +137,15 @@ def forms_terms(
         for name, term in sharing_terms(c, axes, serial_cycles, context).items():
             found[name] = np.where(c[field] == value, term, found.get(name, term))
     return found
+
+
+def piece_terms(own_cycles: Any, own: Any, machine: Machine) -> dict[str, Any]:
+    """Of a thread that takes so many pieces of a loop, several at a time where they are many: to
+    take them, and to wait for the last of another thread. Of none, nothing."""
+    at_a_time = np.maximum(1, own // MAX_THREAD_CHUNKS)
+    taken = -(-own // at_a_time)
+    late = late_cycles(own_cycles / np.maximum(taken, 1), machine)
+    return {"dispatch": taken * chunk_cycles(machine), "imbalance": late * (taken > 0)}
 
 
 def late_cycles(piece_cycles: Any, machine: Machine) -> Any:

@@ -93,6 +93,10 @@ TARGETS = {  # the type of bytes that it has dot products of, and whether it has
 }
 
 
+def test_no_two_kernels_have_the_same_title(plans):
+    assert max(Counter(each.title for each in plans.KERNELS).values()) == 1
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_open_rule_has_three_kernels_that_it_schedules(plans, target):
     bytes_of_dots, has_tiles = TARGETS[target]

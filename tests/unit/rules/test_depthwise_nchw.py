@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright import te
+from tilewright.base.target import Target
 from tilewright.rules import schedule
 from tilewright.rules.cpu.depthwise_nchw import DEPTHWISE_NCHW
 from tilewright.tensor.ir import VECTOR, Block, For, Function
@@ -57,6 +58,14 @@ def test_a_large_kernel_has_more_sums_than_its_whole_code_would_allow() -> None:
     assert decision.choice.rule == "depthwise_nchw"
     assert fields["unroll_axes"] == "1"
     assert int(fields["rows"]) * int(fields["vectors"]) >= 8
+
+
+def test_what_rows_share_stays_in_registers() -> None:
+    (decision,) = schedule(planes(56, 3, 4), TARGET).decisions
+    fields = dict(each.split("=") for each in decision.choice.plan.split())
+    assert fields["unroll_axes"] == "2"
+    sums = int(fields["rows"]) * int(fields["vectors"])
+    assert 4 * sums <= Target.parse(TARGET).vector_registers  # with three columns of the kernel
 
 
 def test_planes_are_padded_by_whole_vectors_whatever_lanes_the_sums_have() -> None:

@@ -13,6 +13,7 @@ from tilewright.rules.sharing import (
     NONE,
     Work,
     even_share,
+    piece_terms,
     sharing_candidates,
     sharing_legal,
     sharing_terms,
@@ -74,6 +75,13 @@ def test_chunks_of_dynamic_extents_are_no_more_than_two_wake_ups():
     context, wake = RuleContext(SERVER, 2), SERVER.machine.wake_cycles
     assert max(Work(1000, wake / 5, is_dynamic=True).chunks(context)) == 10
     assert Work(1000, 1e9, is_dynamic=True).chunks(context) == (1,)
+
+
+def test_many_pieces_are_taken_together_and_few_are_waited_for():
+    terms = piece_terms(1e6, np.array([0, 1, 8, 800]), SERVER.machine)
+    assert terms["dispatch"].argsort(kind="stable").tolist() == [0, 1, 2, 3]
+    assert terms["dispatch"][2] == terms["dispatch"][3]
+    assert terms["imbalance"].tolist() == [0, 1e5, 1e5 / 8, 1e5 / 8]
 
 
 def test_static_shares_have_no_chunks():

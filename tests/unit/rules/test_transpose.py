@@ -37,6 +37,25 @@ def test_tiles_are_as_wide_as_lines_are_worth():
     assert plans[1].startswith("row_vectors=8 square=1 ")  # of 16 bytes each
 
 
+def test_short_rows_are_shared_out_by_many_threads():
+    """Of 64 columns there are four strips at most."""
+    made = schedule(turned(1, 3136, 64), SERVER, threads=16)
+    assert "parallel=columns" in made.decisions[0].plan
+
+
+def test_lines_of_many_rows_are_read_whole():
+    """What L1 does not keep until the next strip comes again: the lines of 3136 rows do."""
+    for target in (SERVER, SMALL):
+        (offer,) = schedule(turned(1, 3136, 64), target).offers
+        columns = offer.space.columns()
+        narrow, *_, wide = [
+            int(np.flatnonzero((columns["row_vectors"] == n) & (columns["square"] == 4))[0])
+            for n in sorted(set(columns["row_vectors"].tolist()))
+        ]
+        cycles = offer.cost(columns).cycles
+        assert cycles[narrow] > 1.2 * cycles[wide]
+
+
 @pytest.mark.parametrize("target", [SERVER, SMALL])
 def test_squares_are_turned_in_registers(target):
     made = schedule(turned(1, 64, 28), target, threads=2)

@@ -37,6 +37,7 @@ from tilewright.rules.cpu.gemm_model import (
 from tilewright.rules.match.nest import nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import piece_terms
 from tilewright.rules.space import Column, Columns, Cost, Space
 from tilewright.sym import Const
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -186,10 +187,13 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     region = is_copied * machine.wake_cycles
     block_bytes = ((in_block * tiles[:, 1] - 1) * size.stride + size.reach) * size.row_bytes
     overflow = (block_bytes > l2.block_bytes) & (in_block > 1)
+    # Rows that blocks share are read again, and where blocks pad for themselves, copied again.
     halo = np.maximum(size.reach - size.stride, 0) * size.row_bytes * plain.batch
+    halo = halo * np.where(found.is_padded & (chunks == 1), 2 / workers, machine.exposed_share)
     return Cost.of(
         fma=critical,
         wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0),
+        **piece_terms(critical, c["parallel"] * ceil_div(units, workers), machine),
         chunks=fma * TIE_SHARE * streamed
         + np.where(outgrown, weights * blocks / machine.scattered_bytes_per_cycle, 0)
         + np.where(streams, 0, machine.exposed_share * again)
@@ -197,9 +201,8 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         loads=critical * load_share(positions, c["nr"], machine),
         from_l2=share * _from_l2(found, size, c, context, (tiles, panels, panel_bytes)),
         conflicts=critical * _conflicts(found, c, context, positions),
-        rows=blocks * (machine.exposed_share * halo / machine.l2.bytes_per_cycle + TIE_SHARE)
-        + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0)
-        + fma * TIE_SHARE * ((c["parallel"] == 1) & (units < 2 * context.threads)),
+        rows=blocks * (halo / machine.l2.bytes_per_cycle + TIE_SHARE)
+        + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0),
         details=fma * TIE_SHARE * _misfits(size, c, context, (tiles, positions, panel_bytes)),
         unroll=fma * TIE_SHARE / c["k_unroll"],
         groups=_strided(found, size, context) / np.minimum(workers, units),

@@ -42,6 +42,7 @@ from tilewright.rules.cpu.gemm_model import NONE, M, N, ceil_div
 from tilewright.rules.match.nest import attempt, block_of, fused, nest_of
 from tilewright.rules.match.windows import Convolution, convolution
 from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import piece_terms
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import Const
 from tilewright.tensor.constants import CONSTANT
@@ -107,6 +108,18 @@ class AmxConv:
     def is_blocked(self, strips: int) -> bool:
         """Whether there are several blocks of output channels."""
         return strips < self.total_strips
+
+    @property
+    def is_strided(self) -> bool:
+        """Whether pixels that one kernel position sees are neighbours only where they are copied
+        apart from others."""
+        is_near = self.k_axis != self.conv.in_channels
+        return not is_near and any(stride > 1 for stride in self.conv.strides)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether tiles are read from a copy of the image."""
+        return self.has_padding or self.is_strided
 
     @property
     def strip_bytes(self) -> int:
@@ -234,12 +247,13 @@ def cost(found: AmxConv, c: Columns, context: RuleContext) -> Cost:
     step = step + BLOCK_TILES * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
     compute = blocks * found.total_strips * steps * step
     # The image, once for every block of channels; padded rows that blocks of rows share are made
-    # by each of them.
+    # by each of them, but for those of many blocks of channels: all are made before, in a region of
+    # its own.
     kernel = found.size(conv.kernel_spatial[-2]) if len(conv.kernel_spatial) > 1 else 1
-    halo = (c["rows"] * below + kernel - 1) / (c["rows"] * below)
+    at_once = (c["strips"] < found.total_strips) | found.is_strided
+    halo = np.where(at_once, 0, kernel - 1) / (c["rows"] * below)
     image = lines * found.row_bytes * n_blocks / far
-    copied = 2 * lines * found.row_bytes * halo / machine.l2.bytes_per_cycle
-    copied = np.where(found.has_padding, copied * np.where(n_blocks > 1, 1, n_blocks), 0.0)
+    copied = found.is_copied * 2 * lines * found.row_bytes * (1 + halo) / machine.l2.bytes_per_cycle
     # Weights: each thread reads all of them where rows are shared out, and every image does where
     # images come first and L2 does not hold them.
     b_bytes = found.total_strips * found.strip_bytes
@@ -250,21 +264,24 @@ def cost(found: AmxConv, c: Columns, context: RuleContext) -> Cost:
     requests = b_bytes * blocks / machine.l2.line_bytes / machine.loads_per_cycle
     requests = np.where(c["prefetch_b"] > 0, requests, 0.0)
     row_blocks = lines // (c["rows"] * below)
-    by_rows = ceil_div(row_blocks, threads) / np.maximum(1, row_blocks)
     if found.height == 1:  # of a line, threads share out register blocks
-        along = found.images * ceil_div(found.width, rows * c["beside"])
-        by_rows = ceil_div(along, threads) / along
+        row_blocks = found.images * ceil_div(found.width, rows * c["beside"])
+    by_rows = ceil_div(row_blocks, threads) / np.maximum(1, row_blocks)
     by_channels = ceil_div(n_blocks, threads) / n_blocks
     m_share = np.where(c["parallel"] == M, by_rows, 1.0)
     n_share = np.where(c["parallel"] == N, by_channels, 1.0)
     share = m_share * n_share
+    is_shared = c["parallel"] != NONE
+    pieces = np.where(c["parallel"] == M, row_blocks * n_blocks, n_blocks)
+    regions = is_shared * (1 + at_once * found.is_copied)
     return Cost.of(
         compute=compute * share,
         image=image * share,
-        padding=copied * share,
+        padding=copied * np.where(at_once & is_shared, 1 / threads, share),
         weights=weights * n_share,
         requests=requests * share,
-        wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
+        **piece_terms(compute * share, is_shared * ceil_div(pieces, threads), machine),
+        wake=regions * machine.wake_cycles,
     )
 
 
@@ -347,10 +364,7 @@ def _reads(sch: Schedule, block: BlockRef, name: str) -> int:
 def _image(sch: Schedule, found: AmxConv, plan: AmxConvPlan) -> BlockRef | None:
     """The block that makes what is read: it pads, or keeps pixels apart."""
     padding = padding_of(sch, found.conv)
-    is_near = found.k_axis != found.conv.in_channels or all(
-        stride == 1 for stride in found.conv.strides
-    )
-    if padding is not None or is_near:
+    if padding is not None or not found.is_strided:
         return padding
     c = BlockRef(found.conv.nest.name)
     return sch.cache_read(c, _reads(sch, c, found.conv.x.buffer.name), "global")
@@ -374,7 +388,7 @@ def _pad(
 
     Rows kept apart are made at once too: which of them a block of rows needs is hard to see.
     """
-    at_once = found.is_blocked(plan.strips) or any(stride > 1 for stride in found.conv.strides)
+    at_once = found.is_blocked(plan.strips) or found.is_strided
     if not at_once:
         sch.compute_at(padding, rows)
     *outer, channel = sch.get_loops(padding)

@@ -135,7 +135,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     tile = np.maximum(work, stride * seen / machine.loads_per_cycle)
     tile = np.maximum(tile, chain_cycles(depth, depth * sums + seen, machine)) + LOOP_CYCLES
     turns = depth / _unrolled(found, c["unroll_axes"])
-    tile = tile + np.where(is_unrolled, 0, turns * LOOP_CYCLES)
+    tile = tile + np.where(is_unrolled, _spilled_cycles(found, sums, context), turns * LOOP_CYCLES)
     each = (
         math.prod(outer) * tiles * (vectors * tile + depth * rows * _ragged(found, lanes, context))
     )
@@ -149,6 +149,17 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         memory=2 * moved / machine.l2.bytes_per_cycle * share,
         wake=c["parallel"] * machine.wake_cycles,
     )
+
+
+def _spilled_cycles(found: Convolution, sums: Column, context: RuleContext) -> Column:
+    """Of a tile of so many vectors: what rows of the kernel share waits in registers beside the
+    sums, a vector for every column of the kernel; what does not fit is stored and loaded again."""
+    machine, (kernel_rows, step) = context.target.machine, _between_rows(found)
+    columns = found.size(found.kernel_spatial[-1]) or 1
+    held = sums * (1 + columns * (kernel_rows > step))
+    spilled = np.maximum(0, held - context.target.vector_registers)
+    cycles: Column = spilled * (1 / machine.stores_per_cycle + 1 / machine.loads_per_cycle)
+    return cycles
 
 
 def _ragged(found: Convolution, lanes: Column, context: RuleContext) -> Column:

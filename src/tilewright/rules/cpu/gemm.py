@@ -51,7 +51,7 @@ from tilewright.rules.cpu.gemm_schedule import (
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.rule import Rule
-from tilewright.rules.sharing import MAX_THREAD_CHUNKS
+from tilewright.rules.sharing import MAX_THREAD_CHUNKS, piece_terms
 from tilewright.rules.space import Column, Columns, Cost, Space, tile_sizes, unit
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -354,6 +354,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         + batch * size.k * ceil_div(n, nr) * _starved(size, m % mr, nr, machine),
         shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
+        **piece_terms(fma, _own_pieces(size, c, chunks, context), machine),
         pack=_pack(size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
         pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
         steps_a=_steps_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
@@ -365,6 +366,16 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         unroll=batch * size.k / c["k_unroll"],
         prefetch=_prefetch(size, c, machine, fma, passes, exceeds_l1, a_bytes),
     )
+
+
+def _own_pieces(size: Sizes, c: Columns, chunks: Column, context: RuleContext) -> Column:
+    """Chunks of m, or blocks or chunks of n, of all batches that a thread takes."""
+    blocks = ceil_div(size.n, c["nr"] * c["nc_panels"])
+    around = n_chunks(blocks, c["parallel"], context.threads)
+    along_n = np.where(c["kc_outermost"] == 1, around, blocks)
+    pieces = np.where(c["parallel"] == M, chunks, np.where(c["parallel"] == N, along_n, 1))
+    own: Column = (c["parallel"] != NONE) * ceil_div(size.batch * pieces, context.threads)
+    return own
 
 
 def _starved(size: Sizes, rows: Column, nr: Column, machine: Machine) -> Column:
@@ -420,18 +431,14 @@ def _pack_a(
 def _steps_a(
     found: Contraction, size: Sizes, c: Columns, machine: Machine, tiles: Column
 ) -> Column:
-    """Reading A by columns in place: each step of k is a line of its own, in L1 while all fit.
-
-    Lines that lie a large power of two apart compete for few of its sets.
-    """
+    """Reading A by columns in place: each step of k is a line of its own, in L1 while all fit."""
     line, l1d = machine.l1d.line_bytes, machine.l1d
     if not has_columns(found):
         return np.zeros(len(c["pack_a"]))
     apart = found.stride(found.a, found.k[-1])
-    shared = int(apart.value) * size.item_bytes if isinstance(apart, Const) else line
-    sets = l1d.period_bytes // max(line, gcd(shared, l1d.period_bytes))
-    fit = min(l1d.kept_bytes // line, l1d.same_set_lines * sets)
+    stride_bytes = int(apart.value) * size.item_bytes if isinstance(apart, Const) else line
     late = tiles * size.k * line / machine.scattered_bytes_per_cycle
+    fit = min(l1d.kept_bytes // line, l1d.same_set_lines * l1d.sets_apart(stride_bytes))
     return np.where((c["pack_a"] == 1) | (size.k <= fit), 0, late)
 
 

@@ -30,6 +30,7 @@ from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div
 from tilewright.rules.cpu.gemm_schedule import turned_along_k
 from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.rule import Rule
+from tilewright.rules.sharing import piece_terms
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
@@ -218,6 +219,9 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     packing = 0.0 if found.b_is_constant else 2 * b_all / machine.l2.bytes_per_cycle
     turning = 2 * a_all / machine.l2.bytes_per_cycle / threads if found.turns_a else 0.0
     share = n_share * m_share * batch_share
+    pieces = found.outer * np.where(c["parallel"] == BATCH, 1, n_blocks)
+    pieces = pieces * np.where(c["parallel"] == M, m_all, 1)
+    own = (c["parallel"] != NONE) * ceil_div(pieces, threads)
     return Cost.of(
         compute=compute * share,
         fill=fill * share,
@@ -227,6 +231,7 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
         requests=requests * share,
         packing=packing * n_share * batch_share,
         turn_a=turning + 0.0 * share,
+        **piece_terms(compute * share, own, machine),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
     )
 

@@ -2,9 +2,11 @@
 
     for tile { part[16, 32] = x[rows of the tile], by lanes;  y = part, by lanes across it }
 
-Every line of memory is read once and written once while it is in L1, whichever way the lines of
-source and result run. Lanes across the part are gathered one by one; where it holds squares of 4 x
-4 elements that are turned already, they come four at a time, and so do those of the source.
+Tiles go along the result, strip after strip of the source's rows. Threads share out strips, or
+where rows are short, the rows. Every line of memory is read once and written once while it is in
+L1, whichever way the lines of source and result run. Lanes across the part are gathered one by one;
+where it holds squares of 4 x 4 elements that are turned already, they come four at a time, and so
+do those of the source.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.machine import Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import ceil_div
@@ -34,7 +37,7 @@ from tilewright.rules.space import Column, Columns, Cost, Space, Value, doubling
 from tilewright.sym import ONE, ZERO, Const, Expr, uses_var
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-ROWS = "rows"  # of tiles
+ROWS, COLUMNS = "rows", "columns"  # of tiles: strips of the source's rows, or some of the rows
 SQUARE_ELEMENTS = 4  # elements of a side: as many short loads as one shuffle takes
 
 
@@ -45,7 +48,7 @@ class TransposePlan:
     row_vectors: int = unit("vectors", "that a tile takes from each row of the source")
     square: int = unit("elements", "of a side of squares that are turned in registers; 1: none")
     parallel: str = unit("axis", "that threads share out")
-    chunk: int = unit("rows of tiles", "that a thread takes at a time")
+    chunk: int = unit("rows or columns of tiles", "that a thread takes at a time")
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,22 @@ class Transpose:
         return [at for at in self.nest.spatial if at not in (self.across, self.along)]
 
     def axes(self, row_vectors: int, context: RuleContext) -> Axes:
-        rows = total(self.nest, self.others) * self.strips(row_vectors)
+        others = total(self.nest, self.others)
+        rows = others * self.strips(row_vectors)
         work = 2 * costs.nest_cycles(self.nest, context.target)
-        is_dynamic = self.nest.is_dynamic([*self.others, self.along])
-        return {ROWS: Work(rows, work / rows, is_dynamic)} if rows > 1 else {}
+        found: dict[str, Work] = {}
+        if rows > 1:
+            is_dynamic = self.nest.is_dynamic([*self.others, self.along])
+            found[ROWS] = Work(rows, work / rows, is_dynamic)
+        if self.columns > 1 and self.has_squares and not self.is_dynamic:
+            repeats = 1 if self.nest.is_dynamic(self.others) else others  # there may be one
+            found[COLUMNS] = Work(self.columns, work / others / self.columns, repeats=repeats)
+        return found
+
+    @property
+    def columns(self) -> int:
+        """Tiles along the result."""
+        return int(ceil_div(self.nest.guess(self.across), self.lanes))
 
     def strips(self, row_vectors: int) -> int:
         return int(ceil_div(self.nest.guess(self.along), row_vectors * self.lanes))
@@ -168,6 +183,7 @@ def plans(found: Transpose, context: RuleContext) -> Space[TransposePlan]:
             forms_legal(c, "row_vectors", forms, context)
             & _is_even(found, c)
             & _fits_squares(found, c)
+            & ((c["parallel"] != COLUMNS) | (c["square"] > 1))
         ),
     )
 
@@ -186,8 +202,10 @@ def _is_even(found: Transpose, c: Columns) -> Column:
     out several loops as one."""
     strips = np.array([found.strips(count) for count in c["row_vectors"].tolist()])
     loops = sum(found.nest.extent(at) is not ONE for at in found.others)
-    plain = loops + (strips > 1) <= 1
-    even: Column = plain | ((total(found.nest, found.others) * strips) % c["chunk"] == 0)
+    is_columns = c["parallel"] == COLUMNS
+    plain = loops + (~is_columns & (strips > 1)) <= 1
+    units = np.where(is_columns, found.columns, total(found.nest, found.others) * strips)
+    even: Column = plain | (units % c["chunk"] == 0)
     return even
 
 
@@ -208,23 +226,23 @@ def cost(found: Transpose, c: Columns, context: RuleContext) -> Cost:
     moved = costs.nest_cycles(found.nest, context.target) * (read + written) / 2 * padded
     lanes = found.nest.instances * machine.gather_lane_cycles
     serial = np.maximum(moved, lanes + machine.exposed_share * moved)
-    turned = _turning_cycles(found, width, context)
+    # Of so many rows strips are taken one after the other.
+    across, is_columns = found.nest.guess(found.across), c["parallel"] == COLUMNS
+    rows = np.where(is_columns, np.minimum(across, c["chunk"] * found.lanes), across)
+    turned = _turning_cycles(found, width, rows, context)
     forms = found.forms(context)
     serial = np.where(c["square"] == 1, serial, turned)
     return Cost.of(**forms_terms(c, "row_vectors", forms, serial, context))
 
 
-def _turning_cycles(found: Transpose, width: Column, context: RuleContext) -> Column:
+def _turning_cycles(found: Transpose, width: Column, rows: Column, context: RuleContext) -> Column:
     """Of tiles of squares: a load and a shuffle for every row of one, on either side, if that takes
-    longer than to move the bytes. Lines of which strips take parts are still in L1 for the next
-    one, where half of L1 holds one of every row. Of a strip that is not whole, lanes are taken one
-    by one, too.
+    longer than to move the bytes. Of a strip that is not whole, lanes are taken one by one, too.
     """
     machine, nest = context.target.machine, found.nest
-    lines = nest.guess(found.across) * machine.l1d.line_bytes
-    parts = machine.l1d.line_bytes / (width * costs.widest(nest.block).size_bytes)
-    again = np.where(2 * lines <= machine.l1d.size_bytes, 1.0, np.maximum(parts, 1.0))
-    moved = costs.nest_cycles(nest, context.target) * again + _scattered_cycles(found, context)
+    moved = costs.nest_cycles(nest, context.target)
+    moved = moved + _again_cycles(found, width, rows, context)
+    moved = moved + _scattered_cycles(found, width, rows, context)
     extent = max(1, nest.guess(found.along))
     partial = np.where(extent % width == 0, 0.0, 1.0 / ceil_div(extent, width))
     whole = 2 * (1 + 1 / machine.loads_per_cycle) / SQUARE_ELEMENTS
@@ -233,18 +251,70 @@ def _turning_cycles(found: Transpose, width: Column, context: RuleContext) -> Co
     return cycles
 
 
-def _scattered_cycles(found: Transpose, context: RuleContext) -> float:
-    """What reading takes longer than in order: beyond L2, from more rows than prefetchers follow
-    that do not lie one behind the other."""
+def _again_cycles(found: Transpose, width: Column, rows: Column, context: RuleContext) -> Column:
+    """Of lines that L1 lost before all of them was used, and that come out of L2 again: of the
+    source, those of which strips read parts; of the result, those of which tiles write parts. A
+    line that is written whole may go once, too, between being asked for and written."""
     machine, nest = context.target.machine, found.nest
-    if nest.guess(found.across) <= machine.prefetch_streams:
-        return 0.0
-    apart = [access for access in found.reads if not _follow(found, access)]
-    size_bytes = sum(costs.guess_bytes(access.buffer) for access in apart)
-    if size_bytes <= machine.l2.kept_bytes:
-        return 0.0
+    line_bytes = machine.l1d.line_bytes
+    until_strip, until_tile = (_lost(found, width, each, machine) for each in (rows, found.lanes))
+    moved: Column = np.zeros(len(width))
+    for access in found.reads:
+        parts = np.maximum(1, line_bytes / (width * access.buffer.dtype.size_bytes))
+        moved = moved + until_strip * (parts - 1) * costs.guess_bytes(access.buffer)
+    for access in nest.writes:
+        parts = line_bytes / (found.lanes * access.buffer.dtype.size_bytes)
+        moved = moved + until_tile * max(1, parts - 1) * costs.guess_bytes(access.buffer)
+    return moved / machine.l2.bytes_per_cycle
+
+
+def _lost(found: Transpose, width: Column, rows: Column | int, machine: Machine) -> Column:
+    """The share of lines, one of each of so many rows of the source and of a tile's width of the
+    result, that L1 has no room for in the sets they fall into."""
+    nest, l1d = found.nest, machine.l1d
+
+    def room(access: Access, at: int) -> int:
+        stride, item = access.stride(nest.var(at)), access.buffer.dtype.size_bytes
+        apart = int(stride.value) * item if isinstance(stride, Const) else l1d.line_bytes
+        return l1d.ways * l1d.sets_apart(apart)
+
+    read = sum(rows / room(access, found.across) for access in found.reads)
+    written = sum(width / room(access, found.along) for access in nest.writes)
+    lost: Column = np.maximum(0, 1 - 1 / (read + written))
+    return lost
+
+
+def _scattered_cycles(
+    found: Transpose, width: Column, rows: Column, context: RuleContext
+) -> Column:
+    """What takes longer than in order, of more rows than prefetchers follow: the first line that a
+    strip reads of each, where neither the next one lies behind it nor L1 keeps it until the next
+    strip; beyond L2 all lines of rows that do not lie one behind the other. Of the result, the
+    first line of every part of a row, and lines of too many rows that are not written whole."""
+    machine, nest = context.target.machine, found.nest
     in_order = costs.shared_bytes_per_cycle(nest, machine)
-    return size_bytes * max(0.0, 1 / machine.scattered_bytes_per_cycle - 1 / in_order)
+    late = max(0.0, 1 / machine.scattered_bytes_per_cycle - 1 / in_order)
+    lost, is_whole = _lost(found, width, rows, machine), width >= nest.guess(found.along)
+    moved: Column = np.zeros(len(width))
+    for access in found.reads:
+        size_bytes, is_one = costs.guess_bytes(access.buffer), _follow(found, access)
+        share = np.where(is_one & is_whole, 0, lost * _first(width, access, machine))
+        if not is_one and size_bytes > machine.l2.kept_bytes:
+            share = np.ones(len(width))
+        moved = moved + np.where(rows > machine.prefetch_streams, share * size_bytes, 0)
+    for access in nest.writes:
+        is_part = found.lanes * access.buffer.dtype.size_bytes < machine.l1d.line_bytes
+        beyond = np.maximum(0, 1 - machine.prefetch_streams / width) if is_part else 0
+        first = np.where(rows < nest.guess(found.across), _first(rows, access, machine), 0)
+        moved = moved + np.maximum(beyond, first) * costs.guess_bytes(access.buffer)
+    return moved * late
+
+
+def _first(elements: Column, access: Access, machine: Machine) -> Column:
+    """The share of the first line in a run of elements."""
+    run_bytes = elements * access.buffer.dtype.size_bytes
+    share: Column = np.minimum(1, machine.l1d.line_bytes / run_bytes)
+    return share
 
 
 def _follow(found: Transpose, access: Access) -> bool:
@@ -261,7 +331,11 @@ def apply(
     others = [nest.loops[at] for at in found.others if nest.extent(at) is not ONE]
     outer_row, row = sch.split(nest.loops[found.along], [None, width])
     outer_column, column = sch.split(nest.loops[found.across], [None, lanes])
-    sch.reorder(*units, *others, outer_row, outer_column, row, column)
+    shared, inside = [*others, outer_row], []
+    if plan.parallel == COLUMNS:
+        piece, outer_column = sch.split(outer_column, [None, plan.chunk])
+        shared, inside = [*others, piece], [outer_row]
+    sch.reorder(*units, *shared, *inside, outer_column, row, column)
     reference = sch.get_block(nest.name)
     copies: list[tuple[BlockRef, Access]] = []
     for access in found.reads:
@@ -277,8 +351,8 @@ def apply(
     if found.is_dynamic:
         sch.unroll(row)
     if plan.parallel != NONE:
-        loop = fused(sch, [*others, outer_row])
-        if plan.chunk > 1:
+        loop = fused(sch, shared)
+        if plan.parallel == ROWS and plan.chunk > 1:
             loop, _ = sch.split(loop, [None, plan.chunk])
         sch.parallel(loop)
     for copy, access in copies if plan.square > 1 else ():  # whose part is whose is plain by then
