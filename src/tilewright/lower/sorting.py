@@ -412,7 +412,9 @@ def _merged(
     # Groups of runs hold its own, too; where all are one group, that is left out.
     is_one_group = ways <= SEARCHES or ways % SEARCHES > 0
     abreast = ways - 1 if is_one_group else SEARCHES
-    bits = (width - 1).bit_length()
+    bits, known = (width - 1).bit_length(), static(length)
+    is_whole = known is not None and known % (width * ways) == 0 and width == 1 << bits
+    of = I32 if known is not None and known + width * ways <= I32.max else I64
 
     def body(ins: list[BufferView], outs: list[BufferView], *at: Expr) -> Stmt:
         *merged, state = outs
@@ -441,15 +443,15 @@ def _merged(
                     run = number * abreast + at_run
                     if is_one_group:
                         run = run + te.select(run < own, ZERO, ONE)
-                    found = (*at, at_run)
-                    start = first + run * width
-                    there = start + load(state, *found) + step
-                    # Steps of half, a quarter ... and one more never leave a run of 2**bits.
-                    end = length if width == 1 << bits else sym.minimum(start + width, length)
-                    last = sym.minimum(there, length) - 1
-                    is_taken = te.all(there <= end, is_before(last))
-                    more = te.select(is_taken, te.cast(step, I32), te.const(0, I32))
-                    return store(state, found, state[found] + more)
+                    found, start = (*at, at_run), first + run * width
+                    there = te.cast(start, of) + state[found] + te.cast(step, of)
+                    last = there if is_whole else te.min(there, te.cast(length, of))
+                    before = te.cast(is_before(te.cast(last, INDEX) - 1), of)
+                    if not is_whole:
+                        # Steps of half, a quarter ... and one more never leave a run of 2**bits.
+                        end = length if width == 1 << bits else sym.minimum(start + width, length)
+                        before = te.bitwise_and(before, te.cast(there <= te.cast(end, of), of))
+                    return store(state, found, state[found] + before * te.cast(step, of))
 
                 return each(taken)
 
@@ -457,7 +459,7 @@ def _merged(
                 return store(state, place, state[place] + state[(*at, run)])
 
             return seq(
-                each(lambda run: store(state, (*at, run), te.const(0, I32))),
+                each(lambda run: store(state, (*at, run), te.const(0, of))),
                 binary_search(bits, further),
                 further(ONE),
                 each(add),
@@ -466,7 +468,7 @@ def _merged(
         there = sym.minimum(first + load(state, *place), length - 1)
         before = i - first - own * width if is_one_group else ZERO
         return seq(
-            store(state, place, te.cast(before, I32)),
+            store(state, place, te.cast(before, of)),
             group(ZERO) if is_one_group else loops([sym.const(ways // abreast)], group, "g"),
             *(store(out, (*line, there), one[at]) for out, one in zip(merged, ins, strict=True)),
         )
@@ -474,8 +476,8 @@ def _merged(
     types = [I64] * len(given)
     shapes = [shape] * len(given) + [(*shape, sym.const(abreast + 1))]
     first, *rest = shape
-    over = shape if static(length) is not None else (_if_longer(first, length, width), *rest)
-    return list(procedure(shapes, given, body, name, [*types, I32], over)[: len(given)])
+    over = shape if known is not None else (_if_longer(first, length, width), *rest)
+    return list(procedure(shapes, given, body, name, [*types, of], over)[: len(given)])
 
 
 def _if_longer(extent: Expr, length: Expr, width: int) -> Expr:
