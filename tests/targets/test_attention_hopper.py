@@ -322,6 +322,28 @@ def test_heads_side_by_side_are_read_where_they_lie():
         np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
 
 
+@pytest.mark.parametrize("keys", [256, 200])
+def test_few_queries_read_heads_side_by_side_where_they_lie(keys):
+    """Whether or not keys are whole tiles, which queries are not."""
+    model = graph.parse(f"""graph @main(%q0: f16[1, 1, 2, 64], %k0: f16[1, {keys}, 2, 64],
+                                        %v0: f16[1, {keys}, 2, 64]) {{
+      %q = transpose(%q0) {{perm = (0, 2, 1, 3)}}
+      %k = transpose(%k0) {{perm = (0, 2, 1, 3)}}
+      %v = transpose(%v0) {{perm = (0, 2, 1, 3)}}
+      %y = attention(%q, %k, %v)
+      return %y
+    }}""")
+    module = tw.compile(model, target=TARGET, cache=False)
+    rules = [each.rule for k in module.program.kernels.values() for each in k.decisions]
+    assert rules == ["attention_hopper"]
+    random = np.random.default_rng(0)
+    shapes = (1, 1, 2, 64), (1, keys, 2, 64), (1, keys, 2, 64)
+    given = [random.standard_normal(shape).astype(np.float16) for shape in shapes]
+    (want,) = graph.interpret(model, *given)
+    (out,) = fetched(module, on_host(module)(*given))
+    np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
+
+
 STAYING = {
     "as many steps each": {"q": (1, 5, 128), "keys": 128},
     "causal": {"q": (1, 2, 192), "keys": 192, "attributes": ", causal = true"},

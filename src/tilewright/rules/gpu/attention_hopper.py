@@ -353,23 +353,30 @@ def _columns(found: Found) -> int:
 
 def _direct(sch: Schedule, found: Found) -> Copies:
     """The blocks that lowering made for queries, keys and values become the copies into tiles:
-    they read wherever those lie."""
+    they read wherever those lie. Those that fill up with zeros are folded into copies of what they
+    fill, as of few queries whose keys are whole tiles."""
     product = contraction_of(sch, found.products)
-    made = [
-        _maker(sch, found.products, product.a.buffer),
-        _maker(sch, found.products, product.b.buffer),
-        _maker(sch, found.values, _values_of(sch, found)),
-    ]
-    copies = [each for each in made if each is not None]
-    for each in copies:
-        body = block_of(sch.function, each.name).body
-        if not isinstance(body, Store) or not isinstance(body.value, Load):
-            raise ScheduleError("TW2102", f"@{each.name} does more than copy")
-        sch.set_scope(each, 0, hopper.TILE_SCOPE)
-    if len(copies) < len(made):
-        raise ScheduleError("TW2102", "operands are parameters")
+    operands = (
+        (found.products, product.a.buffer),
+        (found.products, product.b.buffer),
+        (found.values, _values_of(sch, found)),
+    )
+    copies, folded = [], []
+    for user, buffer in operands:
+        maker = _maker(sch, user, buffer)
+        if maker is None:
+            raise ScheduleError("TW2102", f"%{buffer.name} is a parameter")
+        block = block_of(sch.function, maker.name)
+        if isinstance(block.body, Store) and isinstance(block.body.value, Load):
+            sch.set_scope(maker, 0, hopper.TILE_SCOPE)
+            copies.append(maker)
+        elif padding_of(block, sch.function) is not None:
+            copies.append(sch.cache_read(user, _read_of(sch, user, buffer), hopper.TILE_SCOPE))
+            folded.append(maker)
+        else:
+            raise ScheduleError("TW2102", f"@{maker.name} does more than copy")
     queries, keys, values = copies
-    return Copies(queries, keys, values)
+    return Copies(queries, keys, values, tuple(folded))
 
 
 def _copied(sch: Schedule, found: Found) -> Copies:
