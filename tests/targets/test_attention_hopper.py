@@ -235,6 +235,7 @@ OPEN_SPLIT = {
     "a batch of caches": {"q": ("b", 1, 3), "keys": "m", "mask": "f32[b, 1, 1, m]"},
     "caches of several lengths": {"q": ("b", 2, 1), "keys": "m", "lengths": (9, 70)},
     "causal": {"q": (2, 2, 16), "keys": "m", "attributes": ", causal = true, past = 40"},
+    "queries of one head": {"q": (1, 1, "n"), "keys": 1024},
 }
 
 
@@ -244,7 +245,7 @@ def test_blocks_share_keys_that_a_call_tells(name, plan):
     """A block whose part has none stores that it found nothing."""
     case = OPEN_SPLIT[name]
     made = lowered(f"groups=1 {plan} queries=1 resident=1 splits=8", SMALL, **case)
-    for call in [*CALLS, {"b": 2, "m": 700}]:
+    for call in [*CALLS, {"b": 2, "n": 3, "m": 700}]:
         if not case.get("lengths") or call["b"] == len(case["lengths"]):
             check(made, told(case, call), sizes=call)
 
@@ -257,7 +258,7 @@ def test_blocks_share_keys_that_a_call_tells(name, plan):
         ((32, 12, 4096, 64), 4096, False),
         ((32, 12, 128, 64), 128, False),
         ((1, 16, 1, 128), 128, False),
-        ((1, 1, "n", 64), 4096, False),  # where a part begins is not proven to be a tile
+        ((1, 1, "n", 64), 4096, True),
     ],
 )
 def test_keys_are_shared_where_blocks_are_few(shape, keys, splits):

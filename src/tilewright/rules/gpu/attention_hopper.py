@@ -26,7 +26,7 @@ from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import assumed, block_of, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
-from tilewright.sym import Const, Expr, Lt, Select
+from tilewright.sym import Expr, Lt, Select
 from tilewright.tensor.ir import REDUCE, Block, Buffer, Load, Store, Update
 from tilewright.tensor.passes.fold_padding import padding_of
 from tilewright.tensor.passes.stagger_attention import LEAST_SLOTS
@@ -102,9 +102,6 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         for load, at in ((products.a, 2), (products.b, 4))
     )
     whole = nest.extent(4)
-    # Of one head, where a part begins is not proven to be a tile of so many queries as come.
-    is_told = nest.extent(0) is sym.ONE and nest.extent(1) is sym.ONE
-    most = 1 if is_told and not isinstance(nest.extent(2), Const) else KEY_PARTS
     return Found(
         scores,
         made,
@@ -117,9 +114,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         keys_of,
         features,
         tuple([keys for keys in KEYS if _divides(keys, whole)]),
-        tuple(
-            [parts for parts in doublings(most) if parts == 1 or _divides(parts * KEYS[0], whole)]
-        ),
+        tuple([n for n in doublings(KEY_PARTS) if n == 1 or _divides(n * KEYS[0], whole)]),
         nest.is_dynamic(nest.spatial),
     )
 
