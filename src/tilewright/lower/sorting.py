@@ -32,7 +32,7 @@ from tilewright.tensor.ir import UNROLL, For, If, Stmt
 
 FEW = 256  # that insertion finds sooner than sorting does, whatever the length of lines
 PIECE = 32  # elements that are looked at together: some vectors
-SEARCHES = 16  # of a thread side by side, each with some registers
+SEARCHES = 16  # of a thread side by side, each with some registers (Multiprocessor.searches)
 LAST = te.const(0xFFFFFFFF, I64)  # of the places that a key has bits for
 Place = Callable[[Sequence[Expr], Expr], Expr]  # of a candidate in its line
 
