@@ -235,6 +235,7 @@ OPEN_SPLIT = {
     "a batch of caches": {"q": ("b", 1, 3), "keys": "m", "mask": "f32[b, 1, 1, m]"},
     "caches of several lengths": {"q": ("b", 2, 1), "keys": "m", "lengths": (9, 70)},
     "causal": {"q": (2, 2, 16), "keys": "m", "attributes": ", causal = true, past = 40"},
+    "queries of one head": {"q": (1, 1, "n"), "keys": 1024},
 }
 
 
@@ -244,7 +245,7 @@ def test_blocks_share_keys_that_a_call_tells(name, plan):
     """A block whose part has none stores that it found nothing."""
     case = OPEN_SPLIT[name]
     made = lowered(f"groups=1 {plan} queries=1 resident=1 splits=8", SMALL, **case)
-    for call in [*CALLS, {"b": 2, "m": 700}]:
+    for call in [*CALLS, {"b": 2, "n": 3, "m": 700}]:
         if not case.get("lengths") or call["b"] == len(case["lengths"]):
             check(made, told(case, call), sizes=call)
 
@@ -257,7 +258,7 @@ def test_blocks_share_keys_that_a_call_tells(name, plan):
         ((32, 12, 4096, 64), 4096, False),
         ((32, 12, 128, 64), 128, False),
         ((1, 16, 1, 128), 128, False),
-        ((1, 1, "n", 64), 4096, False),  # where a part begins is not proven to be a tile
+        ((1, 1, "n", 64), 4096, True),
     ],
 )
 def test_keys_are_shared_where_blocks_are_few(shape, keys, splits):
@@ -320,6 +321,28 @@ def test_heads_side_by_side_are_read_where_they_lie():
         (want,) = graph.interpret(model, given)
         (out,) = fetched(module, on_host(module)(given))
         np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
+
+
+@pytest.mark.parametrize("keys", [256, 200])
+def test_few_queries_read_heads_side_by_side_where_they_lie(keys):
+    """Whether or not keys are whole tiles, which queries are not."""
+    model = graph.parse(f"""graph @main(%q0: f16[1, 1, 2, 64], %k0: f16[1, {keys}, 2, 64],
+                                        %v0: f16[1, {keys}, 2, 64]) {{
+      %q = transpose(%q0) {{perm = (0, 2, 1, 3)}}
+      %k = transpose(%k0) {{perm = (0, 2, 1, 3)}}
+      %v = transpose(%v0) {{perm = (0, 2, 1, 3)}}
+      %y = attention(%q, %k, %v)
+      return %y
+    }}""")
+    module = tw.compile(model, target=TARGET, cache=False)
+    rules = [each.rule for k in module.program.kernels.values() for each in k.decisions]
+    assert rules == ["attention_hopper"]
+    random = np.random.default_rng(0)
+    shapes = (1, 1, 2, 64), (1, keys, 2, 64), (1, keys, 2, 64)
+    given = [random.standard_normal(shape).astype(np.float16) for shape in shapes]
+    (want,) = graph.interpret(model, *given)
+    (out,) = fetched(module, on_host(module)(*given))
+    np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
 
 
 STAYING = {

@@ -29,6 +29,7 @@ class Multiprocessor:
     static_shared_bytes: int  # without asking the driver for more
     shared_latency_cycles: int  # of a warp alone, from asking for operands to having them
     global_latency_cycles: int  # from asking memory to having a tile
+    l2_latency_cycles: int  # from asking for what another kernel has just written to having it
     dispatch_cycles: int  # from one block that it is given to the next
     launch_cycles: int  # of one more kernel in a graph, with the round trip of its operands
     meeting_cycles: int  # of all blocks of a kernel, until each knows that all have arrived
@@ -48,6 +49,16 @@ class Multiprocessor:
     def access_words(self) -> int:
         """Of 4 bytes, in the widest access of one thread."""
         return self.access_bytes // 4
+
+    @property
+    def kernel_cycles(self) -> int:
+        """Of one more kernel that waits for the one before it, then for memory."""
+        return self.launch_cycles + self.global_latency_cycles
+
+    @property
+    def searches(self) -> int:
+        """Binary searches of a thread side by side: each has some four registers."""
+        return self.accumulators // 4
 
     @property
     def accumulators(self) -> int:
@@ -109,6 +120,7 @@ def multiprocessor_of(target: Target) -> Multiprocessor:
         static_shared_bytes=STATIC_SHARED_BYTES,
         shared_latency_cycles=22,
         global_latency_cycles=700,
+        l2_latency_cycles=270,
         dispatch_cycles=141,
         launch_cycles=2500,
         meeting_cycles=1700,

@@ -1,6 +1,6 @@
 """Which indices 32 bits hold: ranges of all variables that a program binds.
 
-    ranges = index_ranges(loop, known(fn))
+    ranges = index_ranges(loop, known(fn))           or sizes_in_memory(fn), on a GPU
     fits(i * 4096 + j, ranges)          whether it is one 32-bit number, wherever it is computed
 
 A range is that of the loop or the value that binds a variable, from the greatest extents that
@@ -9,16 +9,21 @@ sizes allow; conditions around it are not asked, since what they guard may be co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tilewright import sym
 from tilewright.base.dtype import INDEX
-from tilewright.sym import EMPTY, Context, Expr, Interval, Var, bounds
+from tilewright.sym import EMPTY, Const, Context, Expr, Interval, Var, bounds
 from tilewright.tensor import ir
-from tilewright.tensor.ir import Stmt
+from tilewright.tensor.ir import Function, Stmt
+from tilewright.tensor.passes.order_tiles import WAVES
+from tilewright.tensor.passes.simplify_program import known as known_of
 from tilewright.tensor.visit import walk
 
 WORD = Interval(-(1 << 31), (1 << 31) - 1)
+MEMORY_BYTES = 1 << 40  # more than a GPU has
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -32,6 +37,22 @@ def is_natural(expr: Expr, ranges: Context) -> bool:
     """Whether an integer is certainly not below 0."""
     lower = bounds(expr, ranges).lower
     return lower is not None and lower >= 0
+
+
+def sizes_in_memory(fn: Function) -> Context:
+    """What is known of sizes if every array lies in a GPU's memory: of those that have one among
+    their extents, at least one has elements, or nothing is computed."""
+    most: dict[Var, int] = {}
+    for buffer in fn.buffers:
+        known = [int(dim.value) for dim in buffer.shape if isinstance(dim, Const)]
+        row_bytes = math.prod(known, start=buffer.dtype.size_bytes)
+        for dim in buffer.shape:
+            if isinstance(dim, Var):
+                most[dim] = max(most.get(dim, 0), MEMORY_BYTES // max(1, row_bytes))
+    ctx = known_of(fn)
+    for size, limit in most.items():
+        ctx = ctx.assume(sym.le(size, limit))
+    return ctx
 
 
 def index_ranges(
@@ -74,8 +95,13 @@ def _threads(root: Stmt, known: Context, limits: Mapping[str, int]) -> dict[str,
 
 
 def _span(loop: ir.For, ranges: Context, threads: Mapping[str, int | None]) -> Interval:
-    """All values of a loop's variable."""
+    """All values of a loop's variable. Tiles that blocks take in turns are as many as a grid may
+    have blocks: results of more have no room in memory."""
     start, stop = bounds(loop.start, ranges), bounds(loop.stop, ranges).upper
+    blocks = ir.annotation(loop, WAVES)
+    if blocks is not None:
+        most = (WORD.upper or 0) // blocks
+        stop = most if stop is None else min(stop, most)
     if loop.kind == ir.THREAD:
         count = threads[loop.thread]
         stop = None if start.upper is None or count is None else start.upper + count

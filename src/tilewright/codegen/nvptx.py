@@ -33,7 +33,7 @@ from tilewright.codegen.column_order import reordered
 from tilewright.codegen.emitter import Emitter, flat_index
 from tilewright.codegen.facts import as_ramp, split_sum, without_constant
 from tilewright.codegen.handlers import Emitting, Handlers
-from tilewright.codegen.index_ranges import fits, index_ranges
+from tilewright.codegen.index_ranges import fits, index_ranges, sizes_in_memory
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
 from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
@@ -50,7 +50,6 @@ from tilewright.tensor.dependent_launch import WAIT, weights_of
 from tilewright.tensor.ir import RESIDENT, Buffer, Call, For, Function, Stmt, annotation
 from tilewright.tensor.join_kernels import GRID_BARRIER
 from tilewright.tensor.passes.accesses import reads_of, writes_of
-from tilewright.tensor.passes.simplify_program import known
 from tilewright.tensor.passes.split_stream_k import WAIT as STREAM_WAIT
 from tilewright.tensor.scopes import ARRIVALS, LOCAL, SHARED, Owner
 from tilewright.tensor.visit import exprs, rewrite, walk
@@ -171,7 +170,7 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
         for buffer, pointer in zip(buffers, values, strict=False):
             emitter.memories[buffer] = Memory(pointer, ARGUMENT_ALIGN)
         _read_early(emitter, [buffer for buffer in buffers if buffer in weights], waits, meets)
-        emitter.ranges = index_ranges(loop, known(fn), LAUNCH_LIMITS)
+        emitter.ranges = index_ranges(loop, sizes_in_memory(fn), LAUNCH_LIMITS)
         emitter.uniform = frozenset(scalars)
         for var, value in zip(scalars, values[len(buffers) :], strict=False):
             emitter.bind(var, value)

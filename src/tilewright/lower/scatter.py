@@ -80,9 +80,12 @@ def by_order(use: Use, x: Tensor, updates: Tensor, lines: Lines, combine: Combin
             begun = store(total, at, te.cast(source[there], of))
             joined = seq(begun, For(rank, first, end, step))
         before = ordered.key(*line, sym.maximum(first - 1, 0), views=views)
+        after = ordered.key(*line, sym.minimum(first + 1, lines.many - 1), views=views)
+        # Few places have several updates, whose end must be looked for.
+        is_several = [first + 1 < lines.many, te.eq(after, key)]
         taken = seq(
             store(state, stop, te.cast(first + 1, I64)),
-            binary_search(bits, further),
+            when(is_several, binary_search(bits, further)),
             joined,
             store(out, there, te.cast(total[at], use.dtype)),
         )

@@ -26,12 +26,13 @@ from tilewright.lower.base import (
 )
 from tilewright.lower.merge_sort import binary_search, load, merge_sort
 from tilewright.lower.statements import loops, procedure, seq, store, when
-from tilewright.sym import ONE, Expr
+from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import BufferView, Tensor
-from tilewright.tensor.ir import For, If, Stmt
+from tilewright.tensor.ir import UNROLL, For, If, Stmt
 
 FEW = 256  # that insertion finds sooner than sorting does, whatever the length of lines
 PIECE = 32  # elements that are looked at together: some vectors
+SEARCHES = 16  # of a thread side by side, each with some registers (Multiprocessor.searches)
 LAST = te.const(0xFFFFFFFF, I64)  # of the places that a key has bits for
 Place = Callable[[Sequence[Expr], Expr], Expr]  # of a candidate in its line
 
@@ -405,15 +406,22 @@ def _merged(
     lines: Sequence[Expr], length: Expr, given: list[Tensor], width: int, ways: int, name: str
 ) -> list[Tensor]:
     """Runs of `width` sorted elements, `ways` of them as one: each element goes behind those before
-    it, of its own run and of the others."""
+    it, of its own run and of the others. It is looked for in several runs side by side, so that
+    their loads are under way together."""
     shape = (*lines, length)
-    found, place = sym.const(0), sym.const(1)  # what the state holds
+    # Groups of runs hold its own, too; where all are one group, that is left out.
+    is_one_group = ways <= SEARCHES or ways % SEARCHES > 0
+    abreast = ways - 1 if is_one_group else SEARCHES
+    bits, known = (width - 1).bit_length(), static(length)
+    is_whole = known is not None and known % (width * ways) == 0 and width == 1 << bits
+    of = I32 if known is not None and known + width * ways <= I32.max else I64
 
     def body(ins: list[BufferView], outs: list[BufferView], *at: Expr) -> Stmt:
         *merged, state = outs
         line, i = at[:-1], at[-1]
         first = i - sym.floormod(i, width * ways)
         own = sym.floordiv(i - first, width)
+        place = (*at, sym.const(abreast))  # in the state, behind how many of each run come before
 
         def is_before(other: Expr) -> Expr:
             theirs, mine = ins[0][(*line, other)], ins[0][at]
@@ -422,35 +430,54 @@ def _merged(
             earlier = ins[1][(*line, other)] < ins[1][at]
             return te.any(theirs > mine, te.all(te.eq(theirs, mine), earlier))
 
-        def count(run: Expr) -> Stmt:
-            start = first + run * width
+        def group(number: Expr) -> Stmt:
+            """How many elements of some runs come before."""
+
+            def each(change: Callable[[Expr], Stmt]) -> Stmt:
+                return loops([sym.const(abreast)], change, "r", UNROLL)
 
             def further(step: Expr) -> Stmt:
                 """By so many, if all of them come before."""
-                there = start + load(state, *at, found) + step
-                inside = there <= sym.minimum(start + width, length)
-                taken = store(state, (*at, found), state[(*at, found)] + te.cast(step, I32))
-                return when([inside], when([is_before(there - 1)], taken))
 
-            looked = seq(
-                store(state, (*at, found), te.const(0, I32)),
-                binary_search(width.bit_length(), further),
-                store(state, (*at, place), state[(*at, place)] + state[(*at, found)]),
+                def taken(at_run: Expr) -> Stmt:
+                    run = number * abreast + at_run
+                    if is_one_group:
+                        run = run + te.select(run < own, ZERO, ONE)
+                    found, start = (*at, at_run), first + run * width
+                    there = te.cast(start, of) + state[found] + te.cast(step, of)
+                    last = there if is_whole else te.min(there, te.cast(length, of))
+                    before = te.cast(is_before(te.cast(last, INDEX) - 1), of)
+                    if not is_whole:
+                        # Steps of half, a quarter ... and one more never leave a run of 2**bits.
+                        end = length if width == 1 << bits else sym.minimum(start + width, length)
+                        before = te.bitwise_and(before, te.cast(there <= te.cast(end, of), of))
+                    return store(state, found, state[found] + before * te.cast(step, of))
+
+                return each(taken)
+
+            def add(run: Expr) -> Stmt:
+                return store(state, place, state[place] + state[(*at, run)])
+
+            return seq(
+                each(lambda run: store(state, (*at, run), te.const(0, of))),
+                binary_search(bits, further),
+                further(ONE),
+                each(add),
             )
-            return when([te.ne(run, own), start < length], looked)
 
-        there = sym.minimum(first + load(state, *at, place), length - 1)
+        there = sym.minimum(first + load(state, *place), length - 1)
+        before = i - first - own * width if is_one_group else ZERO
         return seq(
-            store(state, (*at, place), te.cast(i - first - own * width, I32)),
-            loops([sym.const(ways)], count, "r"),
+            store(state, place, te.cast(before, of)),
+            group(ZERO) if is_one_group else loops([sym.const(ways // abreast)], group, "g"),
             *(store(out, (*line, there), one[at]) for out, one in zip(merged, ins, strict=True)),
         )
 
     types = [I64] * len(given)
-    shapes = [shape] * len(given) + [(*shape, sym.const(2))]
+    shapes = [shape] * len(given) + [(*shape, sym.const(abreast + 1))]
     first, *rest = shape
-    over = shape if static(length) is not None else (_if_longer(first, length, width), *rest)
-    return list(procedure(shapes, given, body, name, [*types, I32], over)[: len(given)])
+    over = shape if known is not None else (_if_longer(first, length, width), *rest)
+    return list(procedure(shapes, given, body, name, [*types, of], over)[: len(given)])
 
 
 def _if_longer(extent: Expr, length: Expr, width: int) -> Expr:

@@ -8,7 +8,7 @@ from tilewright import sym, te
 from tilewright.base.dtype import DType
 from tilewright.sym import ZERO, Expr, Var
 from tilewright.te import BufferView, Tensor
-from tilewright.tensor.ir import For, If, Stmt, Store, seq
+from tilewright.tensor.ir import SERIAL, For, If, Stmt, Store, seq
 
 Body = Callable[..., Stmt]  # of views of inputs and outputs, and of indices
 
@@ -30,12 +30,14 @@ def procedure(
     return tuple(te.extern(dims, given, body, name, types, over=tuple(over), then=more))
 
 
-def loops(dims: Sequence[Expr], body: Callable[..., Stmt], name: str = "i") -> Stmt:
+def loops(
+    dims: Sequence[Expr], body: Callable[..., Stmt], name: str = "i", kind: str = SERIAL
+) -> Stmt:
     """body(positions) for all positions of some dimensions, in order."""
     variables: list[Var] = [sym.var(f"{name}{at}") for at in range(len(dims))]
     stmt = body(*variables)
     for variable, dim in reversed(list(zip(variables, dims, strict=True))):
-        stmt = For(variable, ZERO, dim, stmt)
+        stmt = For(variable, ZERO, dim, stmt, kind)
     return stmt
 
 

@@ -375,6 +375,11 @@ def _floordiv_axioms(atom: e.FloorDiv, ctx: Context) -> list[Poly]:
     found = [rest, divisor.plus(rest, -1).shifted(-1)]
     if not divisor.is_const:
         found.append(divisor.shifted(-1))
+    elif isinstance(atom.a, Var) and atom.a in ctx.ranges:
+        # x < d * s is x // d < s, which sums of both lose where they are rounded.
+        stop, by = poly_of(ctx.ranges[atom.a][1]).expanded(), divisor.const
+        if all(coefficient % by == 0 for coefficient in stop.terms.values()):
+            found.append(stop.shifted(-1).divided(by).plus(Poly({atom: 1}, 0), -1))
     return found
 
 

@@ -12,7 +12,7 @@ from tilewright import sym
 from tilewright.base.target import Target
 from tilewright.codegen import llvm
 from tilewright.codegen.build import emit_module, load_object
-from tilewright.codegen.index_ranges import fits, index_ranges, is_natural
+from tilewright.codegen.index_ranges import fits, index_ranges, is_natural, sizes_in_memory
 from tilewright.codegen.nvptx import LAUNCH_LIMITS, device_code, emit_kernels
 from tilewright.tensor import interpret, ir, parse
 from tilewright.tensor.passes.simplify_program import known
@@ -298,3 +298,39 @@ func @last(%x: f32[64], %y: f32[67]) stage device {{
         for by in (0, 3)
     ]
     assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "is_word"),
+    [
+        (["bf16[b, 16, n, 64]"], True),
+        (["f32[n]"], False),
+        (["bf16[b, 16, n, 64]", "i8[n]"], False),  # the first may have no elements
+        (["f32[n, 512]", "f16[m, n, 4096]"], True),
+    ],
+)
+def test_no_array_is_larger_than_the_memory_of_a_gpu(shapes, is_word):
+    params = ", ".join(f"%x{at}: {shape}" for at, shape in enumerate(shapes))
+    fn = parse(f"func @f({params}) stage device {{\n}}")
+    (n,) = {dim for buffer in fn.buffers for dim in buffer.shape if str(dim) == "n"}
+    assert fits(n, sizes_in_memory(fn)) == is_word
+
+
+WAVES_OF_TILES = """
+func @tiles(%x: f32[b, n, 512], %y: f32[b, n, 512]) stage device {{
+  for %block in thread(blockIdx.x) 0..132 {{
+    for %t in thread(threadIdx.x) 0..128 {{
+      for %wave in 0..(b * n + 131 - %block) // 132{annotation} {{
+        let %tile: index = %wave * 132 + %block {{
+          %y[%tile // n, %tile % n, %t] = %x[%tile // n, %tile % n, %t]
+        }}
+      }}
+    }}
+  }}
+}}"""
+
+
+@pytest.mark.parametrize(("annotation", "wanted"), [(" [waves = 132]", "i32"), ("", "i64")])
+def test_tiles_that_blocks_take_in_turns_are_counted_by_32_bits(annotation, wanted):
+    text = kernel_text(WAVES_OF_TILES.format(annotation=annotation))
+    assert set(re.findall(r"[su](?:div|rem) (i\d+) \S+ %", text)) == {wanted}

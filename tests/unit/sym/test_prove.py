@@ -38,6 +38,12 @@ PROVABLE = [
     (io * 8 + ii < ceildiv(n, 8) * 8, TAIL),
     (io * 8 + ii < n + 7, TAIL),
     (io * 8 < n, TAIL),
+    # quotients of a whole number of parts
+    (
+        i // 8 * 64 + ii < ceildiv(n, 128) * 128,
+        EMPTY.bind(i, 0, ceildiv(n, 128) * 16).bind(ii, 0, 64),
+    ),
+    (i // 4 < n + 1, EMPTY.bind(i, 0, n * 4 + 3)),
     (io * 8 + ii < n, CUT),
     (n <= ceildiv(n, 8) * 8, EMPTY),
     (ceildiv(n, 8) * 8 < n + 8, EMPTY),
@@ -90,6 +96,7 @@ def test_provable(cond: Expr, ctx: Context) -> None:
 
 UNPROVABLE = [
     (io * 8 + ii < n, TAIL),
+    (i // 4 < n, EMPTY.bind(i, 0, n * 4 + 3)),
     (i < m, ROWS),
     (m >= 1, EMPTY),
     (n >= 1, EMPTY.bind(i, 0, m)),

@@ -87,4 +87,4 @@ def _looked_through(
     if asked is None or many is None:
         return None
     # A load, a comparison, a sum; kernels for places, for numbers or sums, and for results.
-    return 3 * asked * many / (sm.count * sm.warp) + 6 * sm.launch_cycles
+    return 3 * asked * many / (sm.count * sm.warp) + 3 * sm.kernel_cycles

@@ -153,8 +153,7 @@ def cycles(lines: int, length: int, count: int, pieces: Sequence[int], sm: Multi
         many = kept * piece
     kernels = len(cut) + 3 * len(extents)
     work = 3 * lines * steps  # a load, a comparison, a sum
-    # Each kernel waits for the one before it, then for memory.
-    return 2 * kernels * sm.launch_cycles + work / (sm.count * sm.warp)
+    return kernels * sm.kernel_cycles + work / (sm.count * sm.warp)
 
 
 def runs_of(lines: int, length: int | None, sm: Multiprocessor) -> tuple[tuple[int, ...], float]:
@@ -162,6 +161,8 @@ def runs_of(lines: int, length: int | None, sm: Multiprocessor) -> tuple[tuple[i
     a line of any length all that an index can tell apart are one in the end: by few kernels, most
     of which have nothing to do."""
     likely = length or sm.warp**3
+    elements = lines * likely
+    waves = max(1.0, elements / (sm.count * sm.threads))
     bits = (likely - 1).bit_length() if length else I32.bits - 1
     least = [0.0] + [float("inf")] * bits
     chosen: list[tuple[int, ...]] = [()] * (bits + 1)
@@ -169,11 +170,13 @@ def runs_of(lines: int, length: int | None, sm: Multiprocessor) -> tuple[tuple[i
         for begin in range(end):
             if length is None and (1 << (end - begin)) < sm.warp // 2:
                 continue
-            # In every other run: a load, a comparison and a sum for each half.
-            steps = ((1 << (end - begin)) - 1) * (begin + 1)
-            work = 3 * lines * likely * steps / (sm.count * sm.warp)
-            took = 2 * sm.launch_cycles + work + steps * sm.shared_latency_cycles
+            # In every other run: a load, a comparison and a sum for each half. A thread has those
+            # of several runs under way, and waits once for all of them.
+            ways, halves = 1 << (end - begin), begin + 1
+            work = 3 * elements * (ways - 1) * halves / (sm.count * sm.warp)
+            waits = halves * max(1.0, ways / sm.searches) * sm.l2_latency_cycles
+            took = sm.kernel_cycles + max(work, waves * waits)
             if least[begin] + took < least[end]:
                 least[end] = least[begin] + took
                 chosen[end] = (*chosen[begin], 1 << (end - begin))
-    return chosen[bits] or (1,), least[bits] + 4 * sm.launch_cycles  # of keys, and of what is taken
+    return chosen[bits] or (1,), least[bits] + 2 * sm.kernel_cycles  # of keys, and of what is taken

@@ -26,7 +26,7 @@ from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import assumed, block_of, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings
-from tilewright.sym import Const, Expr, Lt, Select
+from tilewright.sym import Expr, Lt, Select
 from tilewright.tensor.ir import REDUCE, Block, Buffer, Load, Store, Update
 from tilewright.tensor.passes.fold_padding import padding_of
 from tilewright.tensor.passes.stagger_attention import LEAST_SLOTS
@@ -102,9 +102,6 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         for load, at in ((products.a, 2), (products.b, 4))
     )
     whole = nest.extent(4)
-    # Of one head, where a part begins is not proven to be a tile of so many queries as come.
-    is_told = nest.extent(0) is sym.ONE and nest.extent(1) is sym.ONE
-    most = 1 if is_told and not isinstance(nest.extent(2), Const) else KEY_PARTS
     return Found(
         scores,
         made,
@@ -117,9 +114,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         keys_of,
         features,
         tuple([keys for keys in KEYS if _divides(keys, whole)]),
-        tuple(
-            [parts for parts in doublings(most) if parts == 1 or _divides(parts * KEYS[0], whole)]
-        ),
+        tuple([n for n in doublings(KEY_PARTS) if n == 1 or _divides(n * KEYS[0], whole)]),
         nest.is_dynamic(nest.spatial),
     )
 
@@ -353,23 +348,30 @@ def _columns(found: Found) -> int:
 
 def _direct(sch: Schedule, found: Found) -> Copies:
     """The blocks that lowering made for queries, keys and values become the copies into tiles:
-    they read wherever those lie."""
+    they read wherever those lie. Those that fill up with zeros are folded into copies of what they
+    fill, as of few queries whose keys are whole tiles."""
     product = contraction_of(sch, found.products)
-    made = [
-        _maker(sch, found.products, product.a.buffer),
-        _maker(sch, found.products, product.b.buffer),
-        _maker(sch, found.values, _values_of(sch, found)),
-    ]
-    copies = [each for each in made if each is not None]
-    for each in copies:
-        body = block_of(sch.function, each.name).body
-        if not isinstance(body, Store) or not isinstance(body.value, Load):
-            raise ScheduleError("TW2102", f"@{each.name} does more than copy")
-        sch.set_scope(each, 0, hopper.TILE_SCOPE)
-    if len(copies) < len(made):
-        raise ScheduleError("TW2102", "operands are parameters")
+    operands = (
+        (found.products, product.a.buffer),
+        (found.products, product.b.buffer),
+        (found.values, _values_of(sch, found)),
+    )
+    copies, folded = [], []
+    for user, buffer in operands:
+        maker = _maker(sch, user, buffer)
+        if maker is None:
+            raise ScheduleError("TW2102", f"%{buffer.name} is a parameter")
+        block = block_of(sch.function, maker.name)
+        if isinstance(block.body, Store) and isinstance(block.body.value, Load):
+            sch.set_scope(maker, 0, hopper.TILE_SCOPE)
+            copies.append(maker)
+        elif padding_of(block, sch.function) is not None:
+            copies.append(sch.cache_read(user, _read_of(sch, user, buffer), hopper.TILE_SCOPE))
+            folded.append(maker)
+        else:
+            raise ScheduleError("TW2102", f"@{maker.name} does more than copy")
     queries, keys, values = copies
-    return Copies(queries, keys, values)
+    return Copies(queries, keys, values, tuple(folded))
 
 
 def _copied(sch: Schedule, found: Found) -> Copies:

@@ -11,6 +11,8 @@ from tilewright.tensor.passes.stagger_attention import ATTEND, calls_of
 from tilewright.tensor.roles import rings, role_plan
 from tilewright.tensor.visit import rewrite, substitute
 
+WAVES = "waves"  # annotation of a loop whose every iteration is a wave of so many blocks' tiles
+
 
 def persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
     """Fewer blocks than tiles: each takes tile after tile, so that copies for the next one run
@@ -29,7 +31,8 @@ def persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stm
             tile = sym.add(sym.mul(wave, blocks), place)
             left = sym.sub(sym.add(loop.extent, blocks - 1), last)
             body = substitute(body, {loop.var: sym.add(tile, loop.start)})
-            body = For(wave, ZERO, sym.floordiv(left, blocks), body, SERIAL, "", (), loop.loc)
+            told = ((WAVES, blocks),)
+            body = For(wave, ZERO, sym.floordiv(left, blocks), body, SERIAL, "", told, loop.loc)
             loop = replace(loop, var=stay, start=ZERO, stop=sym.const(blocks))
         made.append(loop)
     return made, body
