@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import tilewright as tw
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 from tilewright.graph.visit import walk
@@ -183,6 +184,76 @@ def test_matmul_n_bits(bits, zeros, rng):
     zero = rng.integers(0, 255, (n, k // block * bits // 8), np.uint8) if zeros else None
     inputs = (floats(rng, 3, k), packed, scales, *([] if zero is None else [zero]))
     check("MatMulNBits", *inputs, N=n, K=k, bits=bits, block_size=block, rtol=1e-3, atol=1e-3)
+
+
+SWIGLU = {
+    "swiglu_fusion": 1,
+    "swiglu_limit": 1.5,
+    "activation_alpha": 1.702,
+    "activation_beta": 1.0,
+}
+
+
+@pytest.mark.parametrize("normalized", [0, 1])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu", "identity"])
+def test_mixture_of_experts(activation, normalized, rng):
+    experts, hidden, inner, n = 5, 8, 6, 7
+    wide = 2 * inner if activation == "swiglu" else inner
+    shapes = [(n, hidden), (n, experts), (experts, wide, hidden), (experts, wide)]
+    shapes += [(experts, hidden, inner), (experts, hidden)]
+    more = SWIGLU if activation == "swiglu" else {}
+    given = {"k": 2, "activation_type": activation, "normalize_routing_weights": normalized}
+    check("MoE", *(floats(rng, *shape) for shape in shapes), **given, **more)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("block", [0, 16])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_mixture_of_experts_with_weights_of_few_bits(bits, zeros, block, weighted, rng):
+    """One more than is routed to: an expert without rows is left out."""
+    experts, hidden, inner, per_byte = 5, 64, 128, 8 // bits
+
+    def layer(n, k):
+        blocks = (k // block,) if block else ()
+        codes = rng.integers(0, 256, (experts, n, k // per_byte), np.uint8)
+        scales = np.abs(floats(rng, experts, n, *blocks)) * 0.02
+        packed = (experts, n, k // block // per_byte) if block else (experts, n // per_byte)
+        return codes, scales, rng.integers(0, 256, packed, np.uint8) if zeros else None
+
+    x, router = floats(rng, 2, 3, hidden), floats(rng, 6, experts)
+    router[:, 3] = -9
+    first, second = layer(2 * inner, hidden), layer(hidden, inner)
+    bias = floats(rng, experts, 2 * inner)
+    inputs = [x, router, *first[:2], bias, *second[:2], None, None, None, None]
+    inputs += [first[2], second[2], None, np.abs(router)] if weighted else [first[2], second[2]]
+    while inputs[-1] is None:
+        inputs.pop()
+    given = {"k": 2, "activation_type": "swiglu", "expert_weight_bits": bits, **SWIGLU}
+    given |= {"block_size": block} if block else {}
+    given |= {"normalize_routing_weights": 1} if weighted else {}
+    check("QMoE", *inputs, rtol=1e-2, atol=1e-2, **given)  # ONNX Runtime rounds rows of 8 bits
+
+
+def test_mixture_of_experts_natively_with_constant_weights(rng):
+    """Weights are packed where they stand; rows of each expert are known to the run alone."""
+    experts, hidden, inner = 4, 32, 64
+    codes = [rng.integers(0, 256, (experts, *shape), np.uint8)
+             for shape in ((inner, hidden // 2), (hidden, inner // 2))]  # fmt: skip
+    scales = [np.abs(floats(rng, experts, n)) * 0.02 for n in (inner, hidden)]
+    x, router = floats(rng, 9, hidden), floats(rng, 9, experts)
+    inputs = [x, router, codes[0], scales[0], None, codes[1], scales[1]]
+    model = model_of("QMoE", inputs, ["y"], k=2, activation_type="silu", expert_weight_bits=4)
+    values = {f"x{at}": value for at, value in enumerate(inputs) if at > 1 and value is not None}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in values.items())
+    kept = [value for value in model.graph.input if value.name not in values]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    compiled = tw.compile(model)
+    assert not compiled.fallbacks
+    session = ort.InferenceSession(model.SerializeToString())
+    (want,) = session.run(None, {"x0": x, "x1": router})
+    np.testing.assert_allclose(np.asarray(compiled(x, router)[0]), want, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("causal", [0, 1])

@@ -60,13 +60,17 @@ def only_if(
 ) -> Values:
     """What the step (node, states, fixed) -> states makes, where cond holds; else the states."""
 
+    known = [x for x in fixed if node.builder.can_restate(x)]  # passes see what constants are
+    given = [*states, *(x for x in fixed if x not in known)]
+
     def body(name: str, run: Callable[[Node, Values, Values], Values]) -> Graph:
         builder = Builder(outer=node.builder)
         params = [builder.param(f"p{at}", value.tensor) for at, value in enumerate(given)]
-        cut = len(states)
-        return builder.graph(*run(inside(node, builder), params[:cut], params[cut:]), name=name)
+        mine = dict(zip(given, params, strict=True))
+        others = [builder.restate(x) if x in known else mine[x] for x in fixed]
+        made = run(inside(node, builder), params[: len(states)], others)
+        return builder.graph(*made, name=name)
 
-    given = [*states, *fixed]
     bodies = (body("then", step), body("else", lambda _, kept, __: kept))
     return node.builder.add_many(
         "if", cond, *given, outputs=len(states), bodies=bodies, loc=node.loc

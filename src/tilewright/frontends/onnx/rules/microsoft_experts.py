@@ -1,7 +1,7 @@
 """ONNX Runtime's mixtures of experts: each token runs through the few experts it is routed to.
 
-A loop over experts, each with the rows that are routed to it alone: what it costs grows with the
-routes, what it takes in memory does not grow with the number of experts.
+Each expert runs only if rows are routed to it, on these alone. Its weights are constants where it
+runs: they are packed at compile time as those of any product.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from tilewright.base.dtype import F32
-from tilewright.frontends.common.loops import Values, only_if, repeated
+from tilewright.frontends.common.loops import Values, only_if
 from tilewright.frontends.onnx.rules.activation import gelu, swish
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.microsoft import unpacked
@@ -23,43 +23,43 @@ from tilewright.graph import Value
 
 @dataclass(frozen=True)
 class _Layer:
-    """A fully connected layer of every expert: values with the experts along their first axis."""
+    """A fully connected layer, of one expert or, with an axis more in front, of all of them."""
 
-    weights: Value  # [experts, n, k], or packed into bytes
-    scales: Value | None = None  # [experts, n, blocks] of packed weights
-    zeros: Value | None = None  # as the scales, in bytes
-    bias: Value | None = None  # [experts, n]
+    weights: Value  # [n, k], or packed into bytes
+    scales: Value | None = None  # of packed weights, [n] or [n, blocks]
+    zeros: Value | None = None  # as the scales, packed along their last axis
+    bias: Value | None = None  # [n]
 
     def values(self) -> list[Value]:
         return [x for x in (self.weights, self.scales, self.zeros, self.bias) if x is not None]
 
-    def of_expert(self, node: Context, expert: Value, given: Sequence[Value]) -> _Layer:
-        """The layer of one expert, of the values that stand for ours in a body."""
-        mine = iter([node.emit("gather", x, expert, axis=0) for x in given])
+    def of(self, given: Sequence[Value]) -> _Layer:
+        """The layer of other values, in the order of ours."""
+        mine = iter(given)
         fields = (self.weights, self.scales, self.zeros, self.bias)
         return _Layer(*(None if x is None else next(mine) for x in fields))  # type: ignore[arg-type]
 
     def applied(self, node: Context, x: Value, bits: int) -> Value:
-        """x of [rows, k] times the weights [n, k] of one expert."""
-        weights = self.weights
-        if self.scales is not None:
-            n, blocks = dims(node, self.scales)
-            (_, k) = dims(node, x)
-            packed = reshape(node, unpacked(node, weights, bits), n, k)
-            assert isinstance(k, int)
-            assert isinstance(blocks, int)
-            given = {"axis": 1, "block_size": k // blocks}
-            zeros = node.like(packed, 1 << (bits - 1)) if self.zeros is None else self.zeros
-            weights = node.emit("dequantize", packed, self.scales, zeros, to=F32, **given)
+        """x of [rows, k] times the weights of one expert."""
+        weights = self.weights if self.scales is None else self.unpacked(node, self.scales, bits)
         out = node.emit("matmul", x, transpose(node, node.cast(weights, F32), 1, 0))
         return out if self.bias is None else node.emit("add", out, node.cast(self.bias, F32))
 
+    def unpacked(self, node: Context, scales: Value, bits: int) -> Value:
+        """Weights as numbers; one scale a row is that of a single block."""
+        n, width = dims(node, self.weights)
+        k, blocks = width * (8 // bits), (dims(node, scales)[1:] or (1,))[0]
+        codes = reshape(node, unpacked(node, self.weights, bits), n, k)
+        scale = reshape(node, node.cast(scales, F32), n, blocks)
+        zero = node.like(codes, 1 << (bits - 1))
+        if self.zeros is not None:
+            zero = reshape(node, unpacked(node, self.zeros, bits), n, blocks)
+        given = {"axis": 1, "block_size": k // blocks}
+        return node.emit("dequantize", codes, scale, zero, to=F32, **given)
+
 
 def _moe(node: Context) -> Value:
-    layers = [
-        None if node.get(at) is None else _Layer(node[at], bias=node.get(at + 1))
-        for at in (2, 4, 6)
-    ]
+    layers = [node.get(at) and _Layer(node[at], bias=node.get(at + 1)) for at in (2, 4, 6)]
     probabilities = node.emit("softmax", node.emit("cast", node[1], to=F32), axes=(1,))
     scale, expert = _selected(node, probabilities)
     if node.attr("normalize_routing_weights", 0):
@@ -74,8 +74,10 @@ def _qmoe(node: Context) -> Value:
     bits = node.attr("expert_weight_bits", 4)
     if bits not in (2, 4, 8):
         raise Skip(f"QMoE of {bits} bits")
-    layers = [_quantized_layer(node, bits, at, at + 1, zeros, at + 2)
-              for at, zeros in ((2, 11), (5, 12), (8, 13))]  # fmt: skip
+    layers = [
+        node.get(at) and _Layer(node[at], node[at + 1], node.get(zeros), node.get(at + 2))
+        for at, zeros in ((2, 11), (5, 12), (8, 13))
+    ]
     scale, expert = _selected(node, node.emit("cast", node[1], to=F32))
     if node.has(14):
         mine = node.emit("cast", node[14], to=F32)
@@ -85,21 +87,6 @@ def _qmoe(node: Context) -> Value:
     else:
         scale = node.emit("softmax", scale, axes=(1,))
     return _mixed(node, layers, scale, expert, bits)
-
-
-def _quantized_layer(
-    node: Context, bits: int, weights: int, scales: int, zeros: int, bias: int
-) -> _Layer | None:
-    """A layer of the inputs at these places; one scale a row is one of a single block."""
-    if node.get(weights) is None:
-        return None
-    experts, n, *blocks = dims(node, node[scales])
-    blocks = blocks or [1]
-    scale = reshape(node, node.emit("cast", node[scales], to=F32), experts, n, *blocks)
-    zero = node.get(zeros)
-    if zero is not None:
-        zero = reshape(node, unpacked(node, zero, bits), experts, n, *blocks)
-    return _Layer(node[weights], scale, zero, node.get(bias))
 
 
 def _selected(node: Context, score: Value) -> tuple[Value, Value]:
@@ -128,45 +115,49 @@ def _mixed(
         raise Skip(f"{node.op_type} with a sparse mixer")
     shape = dims(node, node[0])
     tokens, k = dims(node, scale)
-    first = layers[0]
-    assert first is not None
+    assert layers[0] is not None
+    count, *_ = dims(node, layers[0].weights)
     x = reshape(node, node.emit("cast", node[0], to=F32), tokens, shape[-1])
-    none = node.emit("expand", node.constant(np.float32(0)), shape=(tokens * k, shape[-1]))
+    made = [node.emit("expand", node.constant(np.float32(0)), shape=(tokens * k, shape[-1]))]
     whose = reshape(node, expert, tokens * k)
-    weights = [value for layer in layers if layer is not None for value in layer.values()]
-    count = node.number(node.shape(first.weights)[0])
-    step = partial(_step, layers, bits)
-    (made,) = repeated(node, count, [none], [x, whose, *weights], step)
-    apart = node.emit("mul", reshape(node, made, tokens, k, shape[-1]), node.unsqueeze(scale, 2))
+    for at in range(count):
+        made = _step(node, layers, bits, at, made, [x, whose])
+    apart = node.emit("mul", reshape(node, made[0], tokens, k, shape[-1]), node.unsqueeze(scale, 2))
     total = node.emit("reduce_sum", apart, axes=(1,), keepdims=False)
     return node.emit("cast", reshape(node, total, *shape), to=node[0].tensor.dtype)
 
 
 def _step(
+    node: Context,
     layers: Sequence[_Layer | None],
     bits: int,
-    node: Context,
-    expert: Value,
+    at: int,
     made: Values,
-    fixed: Values,
+    routed: Values,
 ) -> Values:
     """The rows of the routes to one expert made, if there are any."""
-    x, whose, *weights = fixed
-    mine = item(node, node.emit("nonzero", node.emit("equal", whose, expert)), 0)
+    x, whose = routed
+    mine = item(node, node.emit("nonzero", node.emit("equal", whose, at)), 0)
     (count,) = node.shape(mine)
     are_some = node.emit("greater", node.number(count), 0)
-    work = partial(_routed, layers, bits)
-    return only_if(node, are_some, made, [mine, expert, x, *weights], work)
+    weights = [value for layer in layers if layer is not None for value in layer.values()]
+    work = partial(_routed, layers, bits, at)
+    return only_if(node, are_some, made, [mine, x, *weights], work)
 
 
 def _routed(
-    layers: Sequence[_Layer | None], bits: int, node: Context, made: Values, fixed: Values
+    layers: Sequence[_Layer | None],
+    bits: int,
+    at: int,
+    node: Context,
+    made: Values,
+    fixed: Values,
 ) -> Values:
     """What an expert makes of the tokens of its routes, at the routes' places."""
-    mine, expert, x, *weights = fixed
+    mine, x, *weights = fixed
     given = iter(weights)
     first, second, third = (
-        layer and layer.of_expert(node, expert, [next(given) for _ in layer.values()])
+        layer and layer.of([item(node, next(given), at) for _ in layer.values()])
         for layer in layers
     )
     assert first is not None
