@@ -19,7 +19,15 @@ F, U8, I8, I32, I64 = (
     TensorProto.INT32,
     TensorProto.INT64,
 )
-CODES = {"float32": F, "uint8": U8, "int8": I8, "int32": I32, "int64": I64, "bool": 9}
+CODES = {
+    "object": TensorProto.STRING,
+    "float32": F,
+    "uint8": U8,
+    "int8": I8,
+    "int32": I32,
+    "int64": I64,
+    "bool": 9,
+}
 
 
 def model_of(op, inputs, outputs, domain="com.microsoft", **attributes):
@@ -51,7 +59,9 @@ def check(op, *inputs, outputs=("y",), rtol=1e-4, atol=1e-5, ulps=0, **attribute
     for have, want in zip(given, expected, strict=True):
         assert have.shape == want.shape
         assert have.dtype == want.dtype
-        if want.dtype.kind in "iu":
+        if want.dtype.kind == "O":
+            assert have.tolist() == want.tolist()
+        elif want.dtype.kind in "iu":
             assert np.abs(have.astype(int) - want.astype(int)).max(initial=0) <= ulps
         else:
             np.testing.assert_allclose(have, want, rtol=rtol, atol=atol)
@@ -563,3 +573,42 @@ def test_lstm_with_quantized_weights(direction, lengths, rng):
     )
     products = [node for node in walk(model.main) if node.op == "matmul_integer"]
     assert [node.inputs[0].tensor.rank for node in products] == [2] * count  # rows of all steps
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"separators": [" "]},
+        {"separators": [" ", "[,-]"], "mark": 1, "pad_value": "#"},
+        {"separators": [""]},
+        {"separators": ["x*"]},  # an empty match takes a character away
+        {"tokenexp": "[a-z]+", "mincharnum": 2, "mark": 1},
+        {"tokenexp": "."},
+    ],
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_tokenizer(how, empty):
+    words = np.array([["a bc, déf gh", "", "xx  yy"], ["b", "the cat-dog", " , "]], object)
+    words = np.full((1, 2), "", object) if empty else words
+    check("Tokenizer", words, **{"mark": 0, "mincharnum": 1, "pad_value": "", **how})
+
+
+def test_text_of_unknown_length_is_counted(rng):
+    """A tokenizer before `TfIdfVectorizer`, as skl2onnx writes text classifiers."""
+    pool = {"pool_strings": ["b", "the", "the", "b"], "ngram_counts": [0, 2]}
+    pool |= {"ngram_indexes": [2, 0, 1], "weights": [0.5, 2.0, 3.0], "mode": "TFIDF"}
+    lengths = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 0}
+    nodes = [
+        helper.make_node("Tokenizer", ["x"], ["words"], domain="com.microsoft", mark=0,
+                         mincharnum=1, pad_value="#", tokenexp="[a-z]+"),
+        helper.make_node("TfIdfVectorizer", ["words"], ["y"], **pool, **lengths),
+    ]  # fmt: skip
+    info = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
+    graph = helper.make_graph(nodes, "text", [info], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    words = np.array(["the b, the b", "", "b c"], object)
+    (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": words})
+    compiled = tw.compile(model)
+    assert set(compiled.fallbacks) == {"tokenize", "count_grams"}
+    np.testing.assert_array_equal(np.asarray(compiled(words)[0]), want)
