@@ -43,7 +43,8 @@ def test_what_goes_wrong_in_it_is_told_with_its_node():
     [
         "%y = expand(%x) {shape = (expr n * 2, 4)}",
         """%y = if(%b, %x) do {
-          graph(%p: f32[n, 4]) { return %p }, graph(%p: f32[n, 4]) { return %p }
+          graph(%p: f32[n, 4]) { return %p }
+          graph(%p: f32[n, 4]) { return %p }
         }""",
     ],
 )
