@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import tilewright as tw
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 from tilewright.graph.visit import walk
@@ -18,7 +19,15 @@ F, U8, I8, I32, I64 = (
     TensorProto.INT32,
     TensorProto.INT64,
 )
-CODES = {"float32": F, "uint8": U8, "int8": I8, "int32": I32, "int64": I64, "bool": 9}
+CODES = {
+    "object": TensorProto.STRING,
+    "float32": F,
+    "uint8": U8,
+    "int8": I8,
+    "int32": I32,
+    "int64": I64,
+    "bool": 9,
+}
 
 
 def model_of(op, inputs, outputs, domain="com.microsoft", **attributes):
@@ -50,7 +59,9 @@ def check(op, *inputs, outputs=("y",), rtol=1e-4, atol=1e-5, ulps=0, **attribute
     for have, want in zip(given, expected, strict=True):
         assert have.shape == want.shape
         assert have.dtype == want.dtype
-        if want.dtype.kind in "iu":
+        if want.dtype.kind == "O":
+            assert have.tolist() == want.tolist()
+        elif want.dtype.kind in "iu":
             assert np.abs(have.astype(int) - want.astype(int)).max(initial=0) <= ulps
         else:
             np.testing.assert_allclose(have, want, rtol=rtol, atol=atol)
@@ -183,6 +194,76 @@ def test_matmul_n_bits(bits, zeros, rng):
     zero = rng.integers(0, 255, (n, k // block * bits // 8), np.uint8) if zeros else None
     inputs = (floats(rng, 3, k), packed, scales, *([] if zero is None else [zero]))
     check("MatMulNBits", *inputs, N=n, K=k, bits=bits, block_size=block, rtol=1e-3, atol=1e-3)
+
+
+SWIGLU = {
+    "swiglu_fusion": 1,
+    "swiglu_limit": 1.5,
+    "activation_alpha": 1.702,
+    "activation_beta": 1.0,
+}
+
+
+@pytest.mark.parametrize("normalized", [0, 1])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu", "identity"])
+def test_mixture_of_experts(activation, normalized, rng):
+    experts, hidden, inner, n = 5, 8, 6, 7
+    wide = 2 * inner if activation == "swiglu" else inner
+    shapes = [(n, hidden), (n, experts), (experts, wide, hidden), (experts, wide)]
+    shapes += [(experts, hidden, inner), (experts, hidden)]
+    more = SWIGLU if activation == "swiglu" else {}
+    given = {"k": 2, "activation_type": activation, "normalize_routing_weights": normalized}
+    check("MoE", *(floats(rng, *shape) for shape in shapes), **given, **more)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("block", [0, 16])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_mixture_of_experts_with_weights_of_few_bits(bits, zeros, block, weighted, rng):
+    """One more than is routed to: an expert without rows is left out."""
+    experts, hidden, inner, per_byte = 5, 64, 128, 8 // bits
+
+    def layer(n, k):
+        blocks = (k // block,) if block else ()
+        codes = rng.integers(0, 256, (experts, n, k // per_byte), np.uint8)
+        scales = np.abs(floats(rng, experts, n, *blocks)) * 0.02
+        packed = (experts, n, k // block // per_byte) if block else (experts, n // per_byte)
+        return codes, scales, rng.integers(0, 256, packed, np.uint8) if zeros else None
+
+    x, router = floats(rng, 2, 3, hidden), floats(rng, 6, experts)
+    router[:, 3] = -9
+    first, second = layer(2 * inner, hidden), layer(hidden, inner)
+    bias = floats(rng, experts, 2 * inner)
+    inputs = [x, router, *first[:2], bias, *second[:2], None, None, None, None]
+    inputs += [first[2], second[2], None, np.abs(router)] if weighted else [first[2], second[2]]
+    while inputs[-1] is None:
+        inputs.pop()
+    given = {"k": 2, "activation_type": "swiglu", "expert_weight_bits": bits, **SWIGLU}
+    given |= {"block_size": block} if block else {}
+    given |= {"normalize_routing_weights": 1} if weighted else {}
+    check("QMoE", *inputs, rtol=1e-2, atol=1e-2, **given)  # ONNX Runtime rounds rows of 8 bits
+
+
+def test_mixture_of_experts_natively_with_constant_weights(rng):
+    """Weights are packed where they stand; rows of each expert are known to the run alone."""
+    experts, hidden, inner = 4, 32, 64
+    codes = [rng.integers(0, 256, (experts, *shape), np.uint8)
+             for shape in ((inner, hidden // 2), (hidden, inner // 2))]  # fmt: skip
+    scales = [np.abs(floats(rng, experts, n)) * 0.02 for n in (inner, hidden)]
+    x, router = floats(rng, 9, hidden), floats(rng, 9, experts)
+    inputs = [x, router, codes[0], scales[0], None, codes[1], scales[1]]
+    model = model_of("QMoE", inputs, ["y"], k=2, activation_type="silu", expert_weight_bits=4)
+    values = {f"x{at}": value for at, value in enumerate(inputs) if at > 1 and value is not None}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in values.items())
+    kept = [value for value in model.graph.input if value.name not in values]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    compiled = tw.compile(model)
+    assert not compiled.fallbacks
+    session = ort.InferenceSession(model.SerializeToString())
+    (want,) = session.run(None, {"x0": x, "x1": router})
+    np.testing.assert_allclose(np.asarray(compiled(x, router)[0]), want, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("causal", [0, 1])
@@ -492,3 +573,42 @@ def test_lstm_with_quantized_weights(direction, lengths, rng):
     )
     products = [node for node in walk(model.main) if node.op == "matmul_integer"]
     assert [node.inputs[0].tensor.rank for node in products] == [2] * count  # rows of all steps
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"separators": [" "]},
+        {"separators": [" ", "[,-]"], "mark": 1, "pad_value": "#"},
+        {"separators": [""]},
+        {"separators": ["x*"]},  # an empty match takes a character away
+        {"tokenexp": "[a-z]+", "mincharnum": 2, "mark": 1},
+        {"tokenexp": "."},
+    ],
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_tokenizer(how, empty):
+    words = np.array([["a bc, déf gh", "", "xx  yy"], ["b", "the cat-dog", " , "]], object)
+    words = np.full((1, 2), "", object) if empty else words
+    check("Tokenizer", words, **{"mark": 0, "mincharnum": 1, "pad_value": "", **how})
+
+
+def test_text_of_unknown_length_is_counted(rng):
+    """A tokenizer before `TfIdfVectorizer`, as skl2onnx writes text classifiers."""
+    pool = {"pool_strings": ["b", "the", "the", "b"], "ngram_counts": [0, 2]}
+    pool |= {"ngram_indexes": [2, 0, 1], "weights": [0.5, 2.0, 3.0], "mode": "TFIDF"}
+    lengths = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 0}
+    nodes = [
+        helper.make_node("Tokenizer", ["x"], ["words"], domain="com.microsoft", mark=0,
+                         mincharnum=1, pad_value="#", tokenexp="[a-z]+"),
+        helper.make_node("TfIdfVectorizer", ["words"], ["y"], **pool, **lengths),
+    ]  # fmt: skip
+    info = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
+    graph = helper.make_graph(nodes, "text", [info], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    words = np.array(["the b, the b", "", "b c"], object)
+    (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": words})
+    compiled = tw.compile(model)
+    assert set(compiled.fallbacks) == {"tokenize", "count_grams"}
+    np.testing.assert_array_equal(np.asarray(compiled(words)[0]), want)

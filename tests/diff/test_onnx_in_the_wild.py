@@ -302,3 +302,42 @@ def test_batch_and_channels_are_not_resized(nodes, calls):
     assert resize["axes"] == (2, 3)
     assert resize.output.tensor.shape[:2] == resize.inputs[0].tensor.shape[:2]
     check(parsed(text), *([ramp(2, 3, 4, 5), np.array(size, np.float32)] for size in calls))
+
+
+# ------------------------------------------------------------------ names, types, masks
+
+
+def test_dimensions_that_all_are_called_none_differ():
+    """Some exporters write the word where a size is not known."""
+    model = parsed("g (float[None, None] x, float[unknown] y) => (float[] z) { z = Add (x, y) }")
+    check(model, [ramp(2, 3), ramp(3)], [ramp(5, 4), ramp(1)])
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization", "SimplifiedLayerNormalization"])
+def test_norms_before_opset_17_give_the_type_of_their_scale(op):
+    text = f"g (float16[2, 8] x, float[8] scale) => (float[2, 8] y) {{ y = {op} (x, scale) }}"
+    model = parser.parse_model('<ir_version: 7, opset_import: ["" : 12]> ' + text)
+    module = check(model, [ramp(2, 8).astype(np.float16), ramp(8)])
+    assert module.outputs[0].dtype.name == "f32"
+
+
+@pytest.mark.parametrize("opset", [7, 10, 13])
+def test_mask_of_a_dropout_that_does_not_train(opset):
+    of = "float" if opset < 10 else "bool"
+    text = f"g (float[2, 8] x) => (float[2, 8] y, {of}[2, 8] mask) {{ y, mask = Dropout (x) }}"
+    check(
+        parser.parse_model(f'<ir_version: 7, opset_import: ["" : {opset}]> ' + text), [ramp(2, 8)]
+    )
+
+
+def test_slice_without_axes_before_a_squeeze():
+    check(
+        parsed("""g (float[2, 2, 2] x) => (float[2, 2] y, float[2, 2, 2] z)
+        <int64[1] start = {0}, int64[1] end = {1}> {
+            t = Transpose <perm = [1, 0, 2]> (x)
+            part = Slice (t, start, end)
+            y = Squeeze (part, start)
+            z = Relu (t)
+        }"""),
+        [ramp(2, 2, 2)],
+    )

@@ -184,6 +184,70 @@ class Interpreter:
         )
 
 
+Straight = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+def straight_line(module: Module, graph: Graph) -> Straight | None:
+    """What a graph computes as calls one after the other; None if any of them asks for sizes.
+
+    Nothing is looked up while it runs, and arguments are trusted: it is for small graphs that run
+    often, where the interpreter's own work is most of the time.
+    """
+    if not all(is_tensor(param.type) for param in graph.params):
+        return None
+    reader = Interpreter(module, calls={})
+    places = {param: at for at, param in enumerate(graph.params)}
+    fixed: list[Any] = [None] * len(places)
+    steps: list[tuple[Node, Callable[..., Any], Call, list[int], int]] = []
+    for node in graph.nodes:
+        places |= {value: len(fixed) + at for at, value in enumerate(node.outputs)}
+        first = len(fixed)
+        if node.op == "constant":
+            fixed.append(module.constants[node["data"]])
+            continue
+        if node.bodies or node.op in ("sizes", "call") or has_sizes(node):
+            return None
+        fixed += [None] * len(node.outputs)
+        op, call = reader._call(node)
+        inputs = [None if v is None else places[v] for v in node.inputs]
+        inputs += [None] * (len(call.types) - len(inputs))
+        for at, place in enumerate(inputs):
+            if place is None:
+                inputs[at] = len(fixed)
+                fixed.append(call.array(at))
+        steps.append((node, op.reference, call, [at for at in inputs if at is not None], first))
+    results = [places[result] for result in graph.results]
+
+    def run(args: Sequence[Any]) -> tuple[Any, ...]:
+        values = fixed.copy()
+        values[: len(args)] = args
+        step = None
+        try:
+            with np.errstate(all="ignore"):
+                for step in steps:
+                    _, reference, call, inputs, first = step
+                    made = as_arrays(reference(call, *[values[at] for at in inputs]))
+                    values[first : first + len(made)] = made
+        except TilewrightError:
+            raise
+        except (ArithmeticError, LookupError, ValueError) as error:
+            assert step is not None
+            node = step[0]
+            raise ExecutionError("TW1017", f"{node.op}: {error}", node.loc) from error
+        return tuple([values[at] for at in results])
+
+    return run
+
+
+def has_sizes(node: Node) -> bool:
+    """Whether attributes of a node are expressions of sizes."""
+
+    def depends(value: Any) -> bool:
+        return any(map(depends, value)) if isinstance(value, tuple) else isinstance(value, Expr)
+
+    return any(depends(value) for _, value in node.attributes)
+
+
 def _of(array: Any) -> str:
     if isinstance(array, (np.ndarray, np.generic)):
         return f"{array.dtype}{list(array.shape)}"

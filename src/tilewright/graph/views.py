@@ -34,6 +34,12 @@ def is_view(node: Node) -> bool:
     return splits(x.tensor.shape or (), node.output.tensor.shape or ())
 
 
+def sliced_axes(node: Node) -> tuple[int, ...]:
+    """The axes of a slice whose bounds are numbers: without a name they are the first ones."""
+    axes = node.get("axes")
+    return tuple(range(len(node["starts"])) if axes is None else axes)
+
+
 def has_window_copies(target: Target | None) -> bool:
     """Whether the target copies windows of an image into tiles as they are read."""
     return target is not None and target.has("wgmma")

@@ -369,20 +369,30 @@ class Importer:
         for at, dim in enumerate(tensor.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value >= 0:
                 dims.append(const(dim.dim_value))
-            else:  # a negative number or a name without a letter, such as "?", is no name
-                named = any(c.isalnum() for c in dim.dim_param)
-                dims.append(self.size_named(dim.dim_param if named else f"{name}_{at}"))
+            else:
+                dims.append(self.size_named(dimension_name(dim.dim_param, name, at)))
         return TensorType(of, tuple(dims))
 
-    def size_named(self, name: str) -> Size:
-        word = size_name(name)
+    def size_named(self, word: str) -> Size:
         if word not in self.sizes:
             self.sizes[word] = size(word)
         return self.sizes[word]
 
 
+NO_NAMES = ("none", "null", "unk", "unknown", "dynamic")  # what exporters write for "any size"
+
+
+def dimension_name(given: str, tensor: str, at: int) -> str:
+    """What a dimension of no known size is called in graphs: without a name, by its tensor.
+
+    Nothing, a word without a letter such as "?", or what means any size is no name.
+    """
+    is_name = any(c.isalnum() for c in given) and given.lower() not in NO_NAMES
+    return size_name(given if is_name else f"{tensor}_{at}")
+
+
 def size_name(name: str) -> str:
-    """What a named dimension is called in graphs."""
+    """A name as graphs have them."""
     word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     return word if word and not word[0].isdigit() else f"d{word}"
 

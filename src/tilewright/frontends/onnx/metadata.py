@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from tilewright.frontends.onnx.importer import size_name
+from tilewright.frontends.onnx.importer import dimension_name
 from tilewright.frontends.onnx.load import Source, load_model
 
 FEEDABLE_SINCE = 4  # the IR version from which inputs may replace initializers
@@ -72,6 +72,6 @@ def _denotations(inputs: Iterable[onnx.ValueInfoProto]) -> dict[str, tuple[str, 
     for info in inputs:
         for at, dim in enumerate(info.type.tensor_type.shape.dim):
             if dim.denotation and not dim.HasField("dim_value"):
-                name = size_name(dim.dim_param or f"{info.name}_{at}")
+                name = dimension_name(dim.dim_param, info.name, at)
                 found[dim.denotation] = (*found.get(dim.denotation, ()), name)
     return found

@@ -47,7 +47,10 @@ def _gather_type(call: Call) -> tuple[Type, ...]:
 
 def _gather(call: Call, x: Array, indices: Array) -> Array:
     axis = call["axis"]
-    return np.take(x, counted(indices, x.shape[axis]), axis=axis)
+    try:
+        return np.take(x, indices, axis=axis)
+    except IndexError:
+        return np.take(x, counted(indices, x.shape[axis]), axis=axis)  # says which index
 
 
 def _gather_elements_type(call: Call) -> tuple[Type, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import BOOL, I64, STR, DType
+from tilewright.base.dtype import BOOL, F32, I64, STR, DType
 from tilewright.base.errors import UserTypeError
-from tilewright.graph.op import ANY, OPAQUE, Attr, Call, Input, Op
+from tilewright.graph.op import ANY, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.rules import broadcast, check_one_dtype
 from tilewright.graph.types import TensorType, Type
 
@@ -88,15 +89,96 @@ def _normalize(call: Call, x: Array) -> Array:
     return np.array(words or [""], object).reshape(*lead, -1)
 
 
+# ------------------------------------------------------------------------------------ tokens
+
+MARKS = ("\x02", "\x03")  # before and behind the tokens of a text
+
+
+def _check_pattern(call: Call, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise call.error("TW1316", f"the pattern {pattern!r}: {error}") from error
+
+
+def _tokenize_type(call: Call) -> tuple[Type, ...]:
+    shape = _check_text(call).shape
+    for pattern in (*call["separators"], call["pattern"]):
+        _check_pattern(call, pattern)
+    return (TensorType(STR, None if shape is None else (*shape, sym.size("tokens"))),)
+
+
+def _tokenize(call: Call, x: Array) -> Array:
+    least, separators = call["least"], [re.compile(each) for each in call["separators"]]
+    pattern = re.compile(call["pattern"])
+
+    def tokens(text: str) -> list[str]:
+        if call["pattern"]:
+            found = (match.group() for match in pattern.finditer(text))
+            return [part for part in found if len(part) >= least]
+        parts = [text]
+        for separator in separators:
+            parts = [cut for part in parts for cut in pieces(separator, part) if len(cut) >= least]
+        return parts
+
+    found = [tokens(text) for text in x.ravel().tolist()]
+    if call["mark"] and any(found):
+        found = [[MARKS[0], *each, MARKS[1]] for each in found]
+    width = max(map(len, found), default=0)
+    out = np.full((len(found), width), call["pad"], object)
+    for row, each in zip(out, found, strict=True):
+        row[: len(each)] = each
+    return out.reshape(*x.shape, width)
+
+
+def pieces(separator: re.Pattern[str], text: str) -> list[str]:
+    """What stands between matches; an empty match takes the next character away."""
+    found, start = [], 0
+    while start <= len(text) and (match := separator.search(text, start)):
+        found.append(text[start : match.start()])
+        start = max(match.end(), match.start() + 1)
+    return [*found, text[start:]]
+
+
+# ------------------------------------------------------------------------------------ grams
+
+
+def _count_type(call: Call) -> tuple[Type, ...]:
+    check_one_dtype(Call(call.op, call.types[:2], {}, loc=call.loc))
+    shape = call.shape(0)
+    if len(shape) != 2:
+        raise call.error("TW1304", f"count_grams takes rows of items, not {call.tensor(0)}")
+    return (TensorType(F32, (shape[0], sym.const(call["width"]))),)
+
+
+def _count(call: Call, x: Array, pool: Array, where: Array) -> Array:
+    starts, first, items = [*call["starts"], pool.size], 0, pool.tolist()
+    columns: dict[tuple[Any, ...], list[int]] = {}
+    sizes = []
+    for size, (start, end) in enumerate(itertools.pairwise(starts), 1):
+        grams = [tuple(items[at : at + size]) for at in range(start, end, size)]
+        if call["least"] <= size <= call["most"] and grams:
+            sizes.append(size)
+            for gram, column in zip(grams, where[first:].tolist(), strict=False):
+                columns.setdefault(gram, []).append(column)
+        first += len(grams)
+    out = np.zeros((len(x), call["width"]), np.float32)
+    for counts, row in zip(out, x.tolist(), strict=True):
+        for size in sizes:
+            for step in range(1, call["skips"] + 2 if size > 1 else 2):  # one has none to skip
+                windows = zip(*(row[place * step :] for place in range(size)), strict=False)
+                for window in windows:
+                    for column in columns.get(window, ()):
+                        counts[column] += 1
+    return out
+
+
 # ------------------------------------------------------------------------------------ match
 
 
 def _match_type(call: Call) -> tuple[Type, ...]:
     shape = _check_text(call).shape
-    try:
-        re.compile(call["pattern"])
-    except re.error as error:
-        raise call.error("TW1316", f"the pattern {call['pattern']!r}: {error}") from error
+    _check_pattern(call, call["pattern"])
     return (TensorType(BOOL, shape),)
 
 
@@ -199,6 +281,40 @@ OPS = (
             Attr("stopwords", tuple, ()),
             Attr("case", str, "none"),
             Attr("case_sensitive", bool, False),
+        ),
+        native=False,
+    ),
+    Op(
+        "tokenize",
+        "The parts of a text, at least so long, that match a pattern, or that stand between "
+        "separators, by one after the other; padded, and if asked between two marks.",
+        (_text(),),
+        _tokenize_type,
+        _tokenize,
+        OPAQUE,
+        (
+            Attr("separators", tuple, ()),
+            Attr("pattern", str, ""),
+            Attr("least", int, 1),
+            Attr("pad", str, ""),
+            Attr("mark", bool, False),
+        ),
+        native=False,
+    ),
+    Op(
+        "count_grams",
+        "How often each run of items in a pool occurs in a row, at the columns of `where`. Runs of "
+        "n items begin in the pool at starts[n - 1]; up to `skips` items are left out between two.",
+        (Input("x"), Input("pool"), Input("where", INTEGER)),
+        _count_type,
+        _count,
+        OPAQUE,
+        (
+            Attr("starts", tuple, required=True),
+            Attr("least", int, 1),
+            Attr("most", int, 1),
+            Attr("skips", int, 0),
+            Attr("width", int, required=True),
         ),
         native=False,
     ),

@@ -21,6 +21,7 @@ from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, 
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import item_of, items_of
+from tilewright.graph.views import is_view, sliced_axes
 from tilewright.sym import Const, Expr
 
 Items = tuple[int | Expr, ...]
@@ -89,7 +90,7 @@ def _plane_numbers(part: Node, node: Node) -> tuple[int, int, int, int] | None:
     before, after = shape_of(part.inputs[0]) if part.inputs[0] else None, shape_of(node.output)
     if before is None or after is None or len(after) < 2 or len(part.inputs) != 1:
         return None
-    if tuple(part["axes"]) != (len(before) - 1,) or any(s != 1 for s in part.get("steps", ())):
+    if sliced_axes(part) != (len(before) - 1,) or not is_view(part):
         return None
     start, width = part["starts"][0], (shape_of(part.output) or ())[-1]
     numbers = [int(d.value) for d in (before[-1], *after[-2:], width) if isinstance(d, Const)]

@@ -26,7 +26,7 @@ from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches
 from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, items_of
-from tilewright.graph.views import ALIAS, is_view, reads_views
+from tilewright.graph.views import ALIAS, is_view, reads_views, sliced_axes
 from tilewright.graph.visit import map_bodies, producers, users
 from tilewright.sym import ONE, Expr
 
@@ -64,7 +64,7 @@ def sliced_before(node: Node, scope: Scope) -> Replacement:
         _is_part(part) and _is_multiplied(part.output, scope) for part in parts
     ):
         return None
-    axes = tuple(whole["perm"][axis] for axis in node["axes"])
+    axes = tuple(whole["perm"][axis] for axis in sliced_axes(node))
     how = {**dict(node.attributes), "axes": axes}
     part = make_node("slice", (whole.inputs[0],), how, node.loc)
     return part, remade(node, "transpose", part.output, perm=whole["perm"])

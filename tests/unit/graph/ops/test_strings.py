@@ -85,3 +85,24 @@ def test_moving_text(run_op):
     assert run_op("concat", x, x[:1], axis=0).tolist() == ["a", "b", "c", "d", "a"]
     assert run_op("equal", x, text("b")).tolist() == [False, True, False, False]
     assert run_op("where", x == "b", x, text("-")).tolist() == ["-", "b", "-", "-"]
+
+
+def test_tokens_are_matches_or_what_separators_leave(run_op):
+    words = text("a bc,d", "", "e")
+    made = run_op("tokenize", words, separators=(" ", ","), pad="#", symbolic=False)
+    assert made.tolist() == [["a", "bc", "d"], ["#", "#", "#"], ["e", "#", "#"]]
+    made = run_op("tokenize", words, pattern="[a-z]+", least=2, mark=True, symbolic=False)
+    assert made.tolist() == [["\x02", "bc", "\x03"], ["\x02", "\x03", ""], ["\x02", "\x03", ""]]
+    assert run_op("tokenize", words, separators=("x*",), symbolic=False).shape == (3, 0)
+    with pytest.raises(UserError, match="TW1316"):
+        run_op("tokenize", words, pattern="(")
+
+
+def test_counting_grams_skips_items_between(run_op):
+    x = text("a", "b", "c", "a", "c").reshape(1, 5)
+    pool, where = text("a", "c", "a", "c"), np.array([2, 0, 1])
+    grams = {"starts": (0, 2), "most": 2, "width": 3}
+    assert run_op("count_grams", x, pool, where, **grams).tolist() == [[2, 1, 2]]
+    assert run_op("count_grams", x, pool, where, skips=1, **grams).tolist() == [[2, 2, 2]]
+    with pytest.raises(UserError, match="TW1304"):
+        run_op("count_grams", x[0], pool, where, **grams)

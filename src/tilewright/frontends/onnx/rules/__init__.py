@@ -15,6 +15,7 @@ from tilewright.frontends.onnx.rules import (
     maps,
     microsoft,
     microsoft_attention,
+    microsoft_experts,
     microsoft_images,
     microsoft_others,
     ml,
@@ -61,7 +62,13 @@ FAMILIES = {
     ),
     "ai.onnx.ml": (ml, trees, maps),
     "ai.onnx.preview.training": (training,),
-    "com.microsoft": (microsoft, microsoft_attention, microsoft_images, microsoft_others),
+    "com.microsoft": (
+        microsoft,
+        microsoft_attention,
+        microsoft_experts,
+        microsoft_images,
+        microsoft_others,
+    ),
 }
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule

@@ -34,8 +34,9 @@ def _may_train(node: Context) -> bool:
 
 
 def _nothing_dropped(node: Context, x: Value) -> Value:
-    """A mask of ones: of truth values from opset 10 on."""
-    one = node.constant(BOOL.numpy.type(1)) if node.opset >= 10 else node.like(x, 1.0)
+    """A mask of ones, before opset 12 as ONNX Runtime's of zeros; of truth values from 10 on."""
+    kept = node.opset >= 12
+    one = node.constant(BOOL.numpy.type(kept)) if node.opset >= 10 else node.like(x, kept)
     return node.emit("expand", one, shape=dims(node, x))
 
 

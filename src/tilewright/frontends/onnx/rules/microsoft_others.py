@@ -103,6 +103,22 @@ def _gather_block_quantized(node: Context) -> Value:
     return node.emit("dequantize", numbers, factors, zero, to=to, axis=last, block_size=block)
 
 
+def _tokenizer(node: Context) -> Value:
+    """An empty separator, or any character as the pattern, makes a token of each character."""
+    separators, pattern = tuple(node.attr("separators", ())), node.attr("tokenexp", "")
+    if separators == ("",) or (not separators and pattern == "."):
+        separators, pattern = (), "(?s:.)"
+    return node.emit(
+        "tokenize",
+        node[0],
+        separators=separators,
+        pattern="" if separators else pattern,
+        least=node.attr("mincharnum", 1),
+        pad=node.attr("pad_value", ""),
+        mark=bool(node.attr("mark", 0)),
+    )
+
+
 RULES: dict[str, Rule] = {
     "Trilu": _as_in_onnx(SHAPES["Trilu"]),
     "Pad": _as_in_onnx(SHAPES["Pad"]),
@@ -117,4 +133,5 @@ RULES: dict[str, Rule] = {
     "ComplexMulConj": lambda node: _complex_mul(node, conjugate=True),
     "GemmFastGelu": _gemm_fast_gelu,
     "GatherBlockQuantized": _gather_block_quantized,
+    "Tokenizer": _tokenizer,
 }

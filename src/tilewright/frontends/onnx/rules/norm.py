@@ -34,7 +34,7 @@ def _along(op: str) -> Rule:
 def _layer_norm(node: Context) -> tuple[Value, ...]:
     return node.emit_many(
         "layer_norm",
-        node[0],
+        _as_wide(node),
         node[1],
         node.get(2),
         outputs=max(1, node.outputs),
@@ -45,7 +45,12 @@ def _layer_norm(node: Context) -> tuple[Value, ...]:
 
 def _rms_norm(node: Context) -> Value:
     epsilon = node.attr("epsilon", 1e-5)
-    return node.emit("rms_norm", node[0], node[1], axis=_axis(node, -1), epsilon=epsilon)
+    return node.emit("rms_norm", _as_wide(node), node[1], axis=_axis(node, -1), epsilon=epsilon)
+
+
+def _as_wide(node: Context) -> Value:
+    """The input in its scale's type, which ONNX Runtime's norms before opset 17 give out."""
+    return node.cast(node[0], node[1].tensor.dtype)
 
 
 def _instance_norm(node: Context) -> Value:

@@ -32,7 +32,7 @@ def _string_normalizer(node: Context) -> Value:
 
 
 def _tfidf(node: Context) -> Value:
-    """How often each n-gram of a pool occurs in a row, by comparison of all windows with all."""
+    """How often each n-gram of a pool occurs in a row, weighted."""
     strings, integers = node.attr("pool_strings"), node.attr("pool_int64s")
     pool = np.asarray(integers, np.int64) if strings is None else np.asarray(strings, object)
     x, rank = node[0], node.rank()
@@ -40,9 +40,24 @@ def _tfidf(node: Context) -> Value:
         x = node.unsqueeze(x, 0)
     if strings is None and x.tensor.dtype.bits < 64:
         pool = pool.astype(x.tensor.dtype.numpy)
-    rows, length = node.dims(x)
-    if not isinstance(length, Const):
-        raise Skip("TfIdfVectorizer on rows of unknown length")
+    where = node.attr("ngram_indexes")
+    width = max(where) + 1
+    if width > MAX_WIDTH:
+        raise Skip(f"TfIdfVectorizer with {width} columns")
+    length = node.dims(x)[1]
+    if strings is None and isinstance(length, Const):
+        counts = _compared(node, x, pool, int(length.value), width)
+    else:
+        given = {"starts": node.attr("ngram_counts"), "skips": node.attr("max_skip_count")}
+        given |= {"least": node.attr("min_gram_length"), "most": node.attr("max_gram_length")}
+        columns = node.constant(np.asarray(where, np.int64))
+        counts = node.emit("count_grams", x, node.constant(pool), columns, width=width, **given)
+    scaled = _weighted(node, counts, where, width)
+    return node.reshape(scaled, (width,)) if rank == 1 else scaled
+
+
+def _compared(node: Context, x: Value, pool: Any, length: int, width: int) -> Value:
+    """How often each n-gram of a pool occurs in a row, by comparison of all windows with all."""
     starts, where = [*node.attr("ngram_counts"), len(pool)], node.attr("ngram_indexes")
     least, most = node.attr("min_gram_length"), node.attr("max_gram_length")
     skips, first, parts, targets = node.attr("max_skip_count"), 0, [], []
@@ -51,19 +66,16 @@ def _tfidf(node: Context) -> Value:
         indexes, first = where[first : first + len(grams)], first + len(grams)
         if not least <= size <= most or not len(grams):
             continue
-        parts.append(_gram_counts(node, x, int(length.value), grams, skips))
+        parts.append(_gram_counts(node, x, length, grams, skips))
         targets.extend(indexes)
-    width = max(where) + 1
-    if width > MAX_WIDTH:
-        raise Skip(f"TfIdfVectorizer with {width} columns")
-    blank = node.emit("expand", node.constant(np.float32(0)), shape=(*items_of([rows]), width))
-    if parts:
-        counts = node.emit("concat", *parts, axis=1)
-        index = node.constant(np.asarray(targets, np.int64).reshape(1, -1))
-        index = node.emit("expand", index, shape=items_of(node.dims(counts)))
-        blank = node.emit("scatter_elements", blank, index, counts, axis=1, reduction="add")
-    scaled = _weighted(node, blank, where, width)
-    return node.reshape(scaled, (width,)) if rank == 1 else scaled
+    (rows,) = items_of(node.dims(x)[:1])
+    blank = node.emit("expand", node.constant(np.float32(0)), shape=(rows, width))
+    if not parts:
+        return blank
+    counts = node.emit("concat", *parts, axis=1)
+    index = node.constant(np.asarray(targets, np.int64).reshape(1, -1))
+    index = node.emit("expand", index, shape=items_of(node.dims(counts)))
+    return node.emit("scatter_elements", blank, index, counts, axis=1, reduction="add")
 
 
 def _gram_counts(node: Context, x: Value, length: int, grams: Any, skips: int) -> Value:

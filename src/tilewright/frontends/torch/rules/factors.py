@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tilewright import sym
 from tilewright.base.dtype import F64, I64
+from tilewright.frontends.common.loops import Values, repeated
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.linalg import matmul
-from tilewright.frontends.torch.rules.loops import Values, repeated
 from tilewright.frontends.torch.rules.shape import slice_axis, transpose
 from tilewright.graph import Value
 from tilewright.graph.ops.rules import broadcast_dims

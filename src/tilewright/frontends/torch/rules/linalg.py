@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tilewright.base.dtype import BOOL, I32, I64, DType
+from tilewright.frontends.common.loops import Values, repeated
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
-from tilewright.frontends.torch.rules.loops import Values, repeated
 from tilewright.frontends.torch.rules.shape import transpose
 from tilewright.graph import Value
 

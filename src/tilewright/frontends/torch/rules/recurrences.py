@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 
 from tilewright.base.dtype import F64, I64
+from tilewright.frontends.common.loops import Values, repeated
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.elementwise import operands
-from tilewright.frontends.torch.rules.loops import Values, repeated
 from tilewright.frontends.torch.rules.special import BERNOULLI, log_gamma
 from tilewright.graph import Value
 from tilewright.graph.types import items_of

@@ -1,0 +1,77 @@
+"""Control flow whose bodies are written as rules are: steps that repeat, work only if."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import TypeVar
+
+from tilewright.base.dtype import BOOL, I64
+from tilewright.frontends.common.emit import Emitter
+from tilewright.graph import Builder, Graph, Value
+from tilewright.graph.types import TensorType
+
+Values = Sequence[Value]
+Node = TypeVar("Node", bound=Emitter)
+
+
+def inside(node: Node, builder: Builder) -> Node:
+    """The node as a rule sees it while it emits a body."""
+    other = copy(node)
+    other.builder = builder
+    return other
+
+
+def repeated(
+    node: Node,
+    count: Value | int,
+    states: Values,
+    fixed: Values,
+    step: Callable[[Node, Value, Values, Values], Values],
+) -> Values:
+    """States after `count` steps (node, i, states, fixed) -> states; `i` counts from 0."""
+    builder = Builder(outer=node.builder)
+    index, going = (builder.param(name, TensorType(of, ())) for name, of in
+                    (("i", I64), ("going", BOOL)))  # fmt: skip
+    inner = [builder.param(f"state{at}", value.tensor) for at, value in enumerate(states)]
+    others = [builder.param(f"fixed{at}", value.tensor) for at, value in enumerate(fixed)]
+    made = step(inside(node, builder), index, inner, others)
+    body = builder.graph(going, *made, name="body")
+    trip = node.constant(count) if isinstance(count, int) else count
+    return node.builder.add_many(
+        "loop",
+        trip,
+        None,
+        *states,
+        *fixed,
+        outputs=len(states),
+        bodies=(body,),
+        loc=node.loc,
+        carried=len(states),
+    )
+
+
+def only_if(
+    node: Node,
+    cond: Value,
+    states: Values,
+    fixed: Values,
+    step: Callable[[Node, Values, Values], Values],
+) -> Values:
+    """What the step (node, states, fixed) -> states makes, where cond holds; else the states."""
+
+    known = [x for x in fixed if node.builder.can_restate(x)]  # passes see what constants are
+    given = [*states, *(x for x in fixed if x not in known)]
+
+    def body(name: str, run: Callable[[Node, Values, Values], Values]) -> Graph:
+        builder = Builder(outer=node.builder)
+        params = [builder.param(f"p{at}", value.tensor) for at, value in enumerate(given)]
+        mine = dict(zip(given, params, strict=True))
+        others = [builder.restate(x) if x in known else mine[x] for x in fixed]
+        made = run(inside(node, builder), params[: len(states)], others)
+        return builder.graph(*made, name=name)
+
+    bodies = (body("then", step), body("else", lambda _, kept, __: kept))
+    return node.builder.add_many(
+        "if", cond, *given, outputs=len(states), bodies=bodies, loc=node.loc
+    )
