@@ -7,6 +7,7 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
+INSTALL ?= $(BIN)/pip install --quiet
 C := src/tilewright/runtime/native
 NATIVE := cmake/CMakeLists.txt $(wildcard $(C)/*.[ch] $(C)/accel/*.[ch])
 
@@ -26,14 +27,14 @@ $(BIN)/python:
 	$(BIN)/pip install --quiet --upgrade pip
 
 $(SETUP): pyproject.toml $(NATIVE) | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
+	$(INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(VENV)/.demo  ## draw a line of text, and let a trained model that was just compiled read it
 	$(BIN)/python -m tilewright demo --report demo.html
 
 $(VENV)/.demo: $(SETUP)
-	$(BIN)/pip install --quiet --editable '.[demo]'
+	$(INSTALL) --editable '.[demo]'
 	@touch $@
 
 # Nothing that may import peers runs while they are installed.
@@ -60,9 +61,9 @@ hosts: $(SETUP) $(PEERS)  ## some tests on this machine pretended to lack what i
 
 # The version of ONNX Runtime is the one whose interface tilewright.ort has (INTERFACE there).
 peers: $(SETUP)  ## linkers for WebAssembly and Arm, libraries to compare with, NVIDIA's assembler; tests skip what is not there
-	$(BIN)/pip install --quiet ziglang onnxruntime==1.31.1 torch==2.13.0 \
+	$(INSTALL) ziglang onnxruntime==1.31.1 torch==2.13.0 \
 		|| echo "no peers: tests against them will be skipped"
-	$(BIN)/pip install --quiet nvidia-cuda-nvcc-cu12==12.9.86 \
+	$(INSTALL) nvidia-cuda-nvcc-cu12==12.9.86 \
 		|| echo "no ptxas: kernels for GPUs will not be assembled"
 
 docs: $(VENV)/.docs $(PEERS)  ## the documentation as a site, into site/; warnings are errors
@@ -70,7 +71,7 @@ docs: $(VENV)/.docs $(PEERS)  ## the documentation as a site, into site/; warnin
 	@echo "open site/index.html"
 
 $(VENV)/.docs: $(SETUP)
-	$(BIN)/pip install --quiet --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 wheel: $(SETUP)  ## one abi3 manylinux wheel, into dist/, tried in an environment of its own
@@ -87,7 +88,7 @@ results: $(SETUP)  ## bench/RESULTS.md and the chart of README.md, from bench/RE
 	$(BIN)/python tools/results.py
 
 $(VENV)/.bench: $(SETUP)
-	$(BIN)/pip install --quiet --editable '.[bench]'
+	$(INSTALL) --editable '.[bench]'
 	@touch $@
 
 conformance: $(SETUP)  ## all of ONNX's own backend tests, and whether the operator table says the same
@@ -99,7 +100,7 @@ test-gpu:  ## the tests that need an NVIDIA GPU, with the system's Python
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests/targets
 
 assemble-gpu: $(VENV)/.bench  ## every kernel of the models for GPUs by NVIDIA's assembler; needs no GPU
-	$(BIN)/pip install --quiet --editable '.[ptxas]'
+	$(INSTALL) --editable '.[ptxas]'
 	$(BIN)/python bench/gpu_assemble.py
 
 bench-gpu:  ## GEMM, attention, convolutions and whole models on an NVIDIA GPU, with the system's Python and torch
@@ -122,7 +123,7 @@ test-accel: $(VENV)/.accel  ## the accelerator: simulators, RTL by Verilator, ra
 	$(BIN)/python tests/fuzz/accel.py --streams 200 --operators 20 --faults 200 --rtl --only "1x4x4 bus 64"
 
 $(VENV)/.accel: $(SETUP)
-	$(BIN)/pip install --quiet --editable '.[accel]'
+	$(INSTALL) --editable '.[accel]'
 	@touch $@
 
 # The C runtime without Python, under the sanitizers. Threads after a fork are what one test is about.

@@ -26,7 +26,7 @@ from tilewright.rules.cpu.vectorize import (
     vectorize_stage,
 )
 from tilewright.rules.match.nest import fused, groups, total
-from tilewright.rules.match.rows import Stages, stages_of
+from tilewright.rules.match.rows import Stages, is_part_of_later, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
     NONE,
@@ -40,7 +40,6 @@ from tilewright.rules.sharing import (
 from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
 from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
-from tilewright.tensor.visit import blocks
 
 ROWS = "rows"
 
@@ -126,7 +125,7 @@ class _Found:
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> _Found | None:
     found = stages_of(sch, block)
-    if found is None or not _has_rows(found, context) or _has_later(sch, block):
+    if found is None or not _has_rows(found, context) or is_part_of_later(sch, block):
         return None
     lanes = costs.lanes_of(context.target, found.root.block)
     counts = accumulator_counts(context.target.machine)  # rows are chains of their own, too
@@ -143,16 +142,6 @@ def _row_bytes(found: Stages) -> int:
         items = sum(region.buffer.dtype.size_bytes for region in nest.block.writes)
         size_bytes += items * total(nest, own)
     return size_bytes
-
-
-def _has_later(sch: Schedule, reference: BlockRef) -> bool:
-    """Whether the block is a stage of a larger whole, whose turn comes later."""
-    names = [block.name for block in blocks(sch.function.body)]
-    for name in names[names.index(reference.name) + 1 :]:
-        found = stages_of(sch, sch.get_block(name))
-        if found is not None and reference.name in found.members:
-            return True
-    return False
 
 
 def _has_rows(found: Stages, context: RuleContext) -> bool:

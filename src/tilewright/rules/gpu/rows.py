@@ -46,7 +46,7 @@ from tilewright.rules.match.nest import (
     loop_extents,
     total,
 )
-from tilewright.rules.match.rows import Stages, own_axes, stages_of
+from tilewright.rules.match.rows import Stages, is_part_of_later, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit
 from tilewright.sym import ONE, ZERO, Const, Expr
@@ -86,7 +86,7 @@ class Found:
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """A block without reductions, together with the reductions that it uses."""
-    if _has_later(sch, reference):
+    if is_part_of_later(sch, reference):
         return None
     sm = multiprocessor_of(context.target)
     for with_prologue in (True, False):
@@ -524,16 +524,6 @@ def _extent(sch: Schedule, reference: BlockRef, loop: LoopRef) -> int:
     at = [each.var for each in sch.get_loops(reference)].index(loop.var)
     extent = loop_extents(sch, reference)[at]
     return int(extent.value) if isinstance(extent, Const) else 2
-
-
-def _has_later(sch: Schedule, reference: BlockRef) -> bool:
-    """Whether the block is a stage of a larger whole, whose turn comes later."""
-    names = [block.name for block in blocks(sch.function.body)]
-    for name in names[names.index(reference.name) + 1 :]:
-        found = stages_of(sch, sch.get_block(name))
-        if found is not None and reference.name in found.members:
-            return True
-    return False
 
 
 ROWS = Rule("rows", Plan, match, plans, cost, apply)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.rules.match.nest import Nest, is_expression, nest_of
 from tilewright.sym import Const, Var
-from tilewright.tensor.ir import REDUCE, SPATIAL, Block, Buffer, Load, Store, Update
+from tilewright.tensor.ir import REDUCE, SPATIAL, Block, Buffer, Function, Load, Store, Update
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import blocks, exprs, output_buffers, walk
 
@@ -31,36 +31,69 @@ class Stages:
         return (self.root, *self.members.values())
 
 
+class _Uses:
+    """The blocks of a program, who reads what they make, and what leaves it."""
+
+    def __init__(self, fn: Function) -> None:
+        self.order = list(blocks(fn.body))
+        self.outputs = output_buffers(fn)
+        self.readers: dict[Buffer, list[Block]] = {}
+        for block in self.order:
+            for region in block.reads:
+                self.readers.setdefault(region.buffer, []).append(block)
+
+    def of(self, block: Block) -> list[Block]:
+        """Who else reads what a block makes; nobody where it leaves the program."""
+        made = [region.buffer for region in block.writes]
+        if any(buffer in self.outputs for buffer in made):
+            return []
+        readers = [each for buffer in made for each in self.readers.get(buffer, ())]
+        return [reader for reader in readers if reader is not block]
+
+
 def stages_of(sch: Schedule, reference: BlockRef, *, with_prologue: bool = False) -> Stages | None:
     """The reductions, and what lies between, that a block without reductions uses.
 
     A prologue is what makes the rows element by element: of GELU and a normalization, the GELU.
     """
+    return _stages_of(sch, reference, None, with_prologue)
+
+
+def _stages_of(
+    sch: Schedule, reference: BlockRef, known: _Uses | None, with_prologue: bool = False
+) -> Stages | None:
     root = nest_of(sch, reference)
     if root is None or root.reduce or not root.loops or not is_expression(root.block):
         return None
-    outputs = output_buffers(sch.function)
-    order = list(blocks(sch.function.body))
-    readers: dict[Buffer, list[Block]] = {}
-    for block in order:
-        for region in block.reads:
-            readers.setdefault(region.buffer, []).append(block)
+    uses = known or _Uses(sch.function)
     members: dict[str, Nest] = {}
-    for block in reversed(order):
-        made = [region.buffer for region in block.writes]
-        used = [
-            reader for buffer in made for reader in readers.get(buffer, ()) if reader is not block
-        ]
-        if block is root.block or not used or any(buffer in outputs for buffer in made):
+    for block in reversed(uses.order):
+        users = uses.of(block)
+        if block is root.block or not users:
             continue
-        if any(user is not root.block and user.name not in members for user in used):
+        if any(user is not root.block and user.name not in members for user in users):
             continue
-        nest = nest_of(sch, sch.get_block(block.name))
-        if nest is not None and is_expression(block) and own_axes(block):
-            members[block.name] = nest
+        if is_expression(block) and own_axes(block):
+            nest = nest_of(sch, sch.get_block(block.name))
+            if nest is not None:
+                members[block.name] = nest
     if not any(nest.reduce for nest in members.values()):
         return None
     return _with_rows(root, members, with_prologue)
+
+
+def is_part_of_later(sch: Schedule, reference: BlockRef) -> bool:
+    """Whether the block is a stage of a larger whole, whose turn comes later."""
+    uses = _Uses(sch.function)
+    at = next(at for at, block in enumerate(uses.order) if block.name == reference.name)
+    reached = {id(user) for user in uses.of(uses.order[at])}
+    for block in uses.order[at + 1 :]:  # a whole ends in what uses it, maybe by way of others
+        if id(block) in reached:
+            reached.update(id(user) for user in uses.of(block))
+            found = _stages_of(sch, sch.get_block(block.name), uses)
+            if found is not None and reference.name in found.members:
+                return True
+    return False
 
 
 def _with_rows(root: Nest, members: dict[str, Nest], with_prologue: bool) -> Stages | None:

@@ -27,7 +27,7 @@ from tilewright.tensor.schedule import queries
 from tilewright.tensor.schedule.add_unit_loop import add_unit_loop
 from tilewright.tensor.schedule.analysis.concurrency import check_shared
 from tilewright.tensor.schedule.analysis.index_map import IndexMap
-from tilewright.tensor.schedule.analysis.kernels import MOVING, check_kernels
+from tilewright.tensor.schedule.analysis.kernels import MOVING, Checked, check_kernels
 from tilewright.tensor.schedule.annotate import annotate, unannotate
 from tilewright.tensor.schedule.bind import bind
 from tilewright.tensor.schedule.blockize import blockize
@@ -112,6 +112,7 @@ class Schedule:
         self._recorder = Recorder()
         self._random = random.Random(seed)
         self._refusals: list[str] = []
+        self._kernels: tuple[Checked, ...] = ()
 
     @property
     def function(self) -> Function:
@@ -135,6 +136,7 @@ class Schedule:
         other._recorder = self._recorder.copy()
         other._refusals = list(self._refusals)
         other._random.setstate(self._random.getstate())
+        other._kernels = self._kernels
         return other
 
     def checkpoint(self) -> Checkpoint:
@@ -513,8 +515,9 @@ class Schedule:
         function, results = out if isinstance(out, tuple) else (out, None)
         self._run(step, check_plans, function)
         if step in MOVING:
-            self._run(step, check_kernels, function)
+            kernels = self._run(step, check_kernels, function, self._kernels)
             self._run(step, check_shared, function)
+            self._kernels = kernels
         self._function = function
         return results
 

@@ -81,28 +81,49 @@ MOVING = frozenset(
 )
 
 
-def check_kernels(fn: Function, made: Function) -> None:
-    """The kernels of `made`, which is about to take the place of `fn`, mean what they meant."""
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A kernel that means what it meant, and the intermediates that it has to itself."""
+
+    root: For
+    own: set[Buffer]
+
+
+def check_kernels(
+    fn: Function, made: Function, known: Sequence[Checked] = ()
+) -> tuple[Checked, ...]:
+    """The kernels of `made`, which is about to take the place of `fn`, mean what they meant.
+
+    Those that are known, and have to themselves what they had, are not looked at again.
+    """
     check_nesting(fn, (made.body,), made.body, "nest")
+    found: list[Checked] = []
     for root in kernels_of(made.body):
-        _check_loops(fn, root)
-        touched: dict[Buffer, list[_Access]] = {}
-        for access in _accesses(root):
-            touched.setdefault(access.region.buffer, []).append(access)
-        # Also those of loops that only prefetch: a kernel has an axis as a whole.
-        loops = [stmt for stmt in walk(root) if isinstance(stmt, For) and stmt.kind == THREAD]
-        axes = dict.fromkeys(loop.thread for loop in loops if loop.extent is not ONE)
         own = private_buffers(made, (root,))
-        for buffer, users in touched.items():
-            if not any(user.writes for user in users):
-                continue
-            if buffer.memory.owner is Owner.UNIT:
-                continue  # who drives a unit together, its intrinsics know
-            memories = [buffer.memory, GLOBAL]  # what is used outside too, threads have in common
-            if buffer in own:
-                memories = [owning_memory(buffer.memory, _common_loops(users))]
-            for memory, axis in product(dict.fromkeys(memories), axes):
-                _check_axis(fn, axis, buffer, memory, users)
+        if not any(each.root is root and each.own == own for each in known):
+            _check_kernel(fn, root, own)
+        found.append(Checked(root, own))
+    return tuple(found)
+
+
+def _check_kernel(fn: Function, root: For, own: set[Buffer]) -> None:
+    _check_loops(fn, root)
+    touched: dict[Buffer, list[_Access]] = {}
+    for access in _accesses(root):
+        touched.setdefault(access.region.buffer, []).append(access)
+    # Also those of loops that only prefetch: a kernel has an axis as a whole.
+    loops = [stmt for stmt in walk(root) if isinstance(stmt, For) and stmt.kind == THREAD]
+    axes = dict.fromkeys(loop.thread for loop in loops if loop.extent is not ONE)
+    for buffer, users in touched.items():
+        if not any(user.writes for user in users):
+            continue
+        if buffer.memory.owner is Owner.UNIT:
+            continue  # who drives a unit together, its intrinsics know
+        memories = [buffer.memory, GLOBAL]  # what is used outside too, threads have in common
+        if buffer in own:
+            memories = [owning_memory(buffer.memory, _common_loops(users))]
+        for memory, axis in product(dict.fromkeys(memories), axes):
+            _check_axis(fn, axis, buffer, memory, users)
 
 
 def unequal_loops(kernel: Stmt, first: For | None = None) -> tuple[For, For] | None:
