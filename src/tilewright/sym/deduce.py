@@ -4,10 +4,11 @@ Facts are polynomials f >= 0: ranges of variables, assumptions, and the axioms o
 d * (x // d) <= x <= d * (x // d) + d - 1 for d > 0. To show p >= 0, pick a term that has no
 constant lower bound and cancel it with a fact that bounds it:
 
-    b * p == a * c * f + rest,   a, b > 0,   c >= 0,   f >= 0     so   rest >= 0   gives   p >= 0
+    b * p + b - 1 == a * c * f + rest,   a, b > 0,   c >= 0,   f >= 0,   rest >= 0   gives   p >= 0
 
-(a Fourier-Motzkin step; `c` is a product of non-negative factors: i * m <= (n - 1) * m). Then go
-on with the rest, until constant bounds settle it or the effort is spent.
+(a Fourier-Motzkin step; `c` is a product of non-negative factors: i * m <= (n - 1) * m; an integer
+p with b * p > -b is not negative). Then go on with the rest, until constant bounds settle it or the
+effort is spent.
 """
 
 from __future__ import annotations
@@ -224,6 +225,8 @@ class _Proof:
                 left = divide_monomial(other, monomial)
                 if left is not None and len(left) == 1:
                     self._product_ways(other, scale, left[0], found)
+        if len(found) > 1:  # those that bring the fewest terms first
+            found.sort(key=lambda way: sum(term not in goal.terms for term in way.fact.terms))
         return found
 
     def _product_ways(
@@ -249,10 +252,11 @@ class _Proof:
                 found.append(_Way(target, coefficient, fact, own, cofactor, sign))
 
     def _rest(self, goal: Poly, way: _Way) -> Poly:
-        used = way.fact
+        used, scale = way.fact, abs(way.own)
         if way.cofactor is not None:
             used = used.multiplied_out(Poly({way.cofactor: way.sign}, 0))
-        return tightened(goal.scaled(abs(way.own)).plus(used, -abs(way.coefficient)))
+        scaled = goal.scaled(scale).shifted(scale - 1)
+        return tightened(scaled.plus(used, -abs(way.coefficient)))
 
 
 def _degree(poly: Poly) -> int:

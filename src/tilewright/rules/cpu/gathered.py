@@ -39,7 +39,7 @@ from tilewright.rules.sharing import (
     forms_terms,
 )
 from tilewright.rules.space import Column, Columns, Cost, Space, Value, doublings, unit
-from tilewright.sym import ONE, Var, free_vars, walk
+from tilewright.sym import ONE, Var, free_vars, uses_var, walk
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, Schedule
 
@@ -108,8 +108,11 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Gathered | No
     parts = groups(nest, range(len(nest.loops)))
     lane = nest.var(parts[-1][-1])
     found = [access for access in nest.reads if access.stride(lane) is None and _looks_up(access)]
-    used = {var for access in found for var in free_vars(*_positions(access))}
-    free = [n for n, part in enumerate(parts[:-1]) if _is_shared(nest, part, used)]
+    positions = [place for access in found for place in _positions(access)]
+    # Along a loop that other axes are looked up by, positions of lanes are still the same.
+    free = _shared(nest, parts[:-1], positions) or _shared(
+        nest, parts[:-1], [place for place in positions if uses_var(place, {lane})]
+    )
     if not found or not free or total(nest, parts[-1]) < lanes:
         return None
     has_streams = any(_stays_in_row(nest, access) for access in found)
@@ -129,6 +132,12 @@ def _stays_in_row(nest: Nest, access: Access) -> bool:
     """Whether memory tells positions along the last dimension alone."""
     row = access.buffer.dtype.size_bytes * guess(access.buffer.shape[-1])
     return costs.roamed_bytes(nest, access) <= row
+
+
+def _shared(nest: Nest, parts: Sequence[Sequence[int]], positions: Sequence[Load]) -> list[int]:
+    """The loops along which positions are the same."""
+    used = set(free_vars(*positions))
+    return [n for n, part in enumerate(parts) if _is_shared(nest, part, used)]
 
 
 def _is_shared(nest: Nest, part: Sequence[int], used: Collection[Var]) -> bool:

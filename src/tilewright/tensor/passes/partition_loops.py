@@ -78,6 +78,7 @@ _Span = tuple[Expr, Expr, dict[Expr, Expr]]  # from, to, what is known of condit
 _KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
 _COPIED_STATEMENTS = 2048  # that any program may have, after unrolling
 _COPIED_TIMES = 4  # of its own statements that a program may have beside
+_SHORT = 2  # iterations that no code of their own is made for
 _TRIED_ITERATIONS = 64  # of a loop, to tell how often a condition holds
 
 
@@ -289,8 +290,11 @@ class _Partition(Rewriter):
                 ctx = self._in_tail(loop, start, stop, falling)
                 tail = try_tail([(bound.cond, around[bound.cond]) for bound in falling], ctx)
                 body = body if tail is None else _of_each_height(body, tail)
-            if body is not None:
-                parts.append(self._with_range(loop, start, stop, body))
+            if body is None:
+                continue
+            part = self._with_range(loop, start, stop, body)
+            is_open = stop is loop.stop and 0 < len(known_values) < len(falling)
+            parts += self._parts(part) if is_open else [part]
         return _renamed(parts)
 
     def _failing(self, start: Expr, stop: Expr, bounds: list[_Bound]) -> list[_Span]:
@@ -301,6 +305,8 @@ class _Partition(Rewriter):
             return [(start, stop, {bounds[0].cond: FALSE})]
         if self._is_short(start, stop):
             return [(start, stop, {})]
+        if not bounds[0].is_rising:
+            bounds = self._first_to_fail(bounds)
         failed: dict[Expr, Expr] = {bound.cond: FALSE for bound in bounds}
         turn = bounds[0].possible
         pick = sym.minimum if bounds[0].is_rising else sym.maximum
@@ -310,6 +316,15 @@ class _Partition(Rewriter):
         if bounds[0].is_rising:
             return [(start, turn, failed), (turn, stop, {})]
         return [(start, turn, {}), (turn, stop, failed)]
+
+    def _first_to_fail(self, bounds: list[_Bound]) -> list[_Bound]:
+        """The conditions that fail long before the others, as those of the first operand of a
+        concatenation; all of them, where it is not known which these are."""
+        for first in bounds:
+            if all(sym.prove(sym.le(first.certain, b.certain), self.ctx) for b in bounds):
+                soon = sym.add(first.possible, _SHORT)
+                return [b for b in bounds if sym.prove(sym.le(b.certain, soon), self.ctx)]
+        return bounds
 
     def _in_tail(self, loop: For, start: Expr, stop: Expr, bounds: list[_Bound]) -> sym.Context:
         """What is known of an iteration in which conditions that hold up to a point may fail."""
@@ -321,9 +336,9 @@ class _Partition(Rewriter):
         return ctx if stop is loop.stop else ctx.assume(sym.lt(loop.var, bounds[0].possible))
 
     def _is_short(self, start: Expr, stop: Expr) -> bool:
-        """Whether a part has two iterations at most, as the tail of a loop over tiles."""
+        """Whether a part has few iterations, as the tail of a loop over tiles."""
         upper = sym.bounds(sym.sub(stop, start), self.ctx).upper
-        return upper is not None and upper <= 2
+        return upper is not None and upper <= _SHORT
 
     def _is_worth_parts(self, loop: For, spans: list[_Span]) -> bool:
         """Without a steady part: of two single iterations each may know what holds in it."""
