@@ -1,14 +1,16 @@
 """How fast PyTorch models are: ours against eager, inductor and OpenVINO, in turns.
 
     python bench/torch_speed.py [--sections models,cached,overhead,training,generation]
-                                [--filter REGEX] [--threads 1,2] [--seconds 1] [--busy]
+                                [--only REGEX] [--threads 1,2] [--seconds 1] [--busy]
                                 [--peers eager,inductor,freezing,max-autotune,openvino]
+                                [--limit SECONDS]
 
 Models of transformers with made-up weights, f32, batch 1. Each runs in a process of its own, peers
 and ours take turns within it. The time of the first call is told too, caches empty; `cached` tells
 it of a new process with caches full. Inductor needs a C++ compiler, OpenVINO its package; what is
 missing is left out and said so. Cases that failed are named at the end. On a machine that others
-use too, `--busy` compares the processor time of calls.
+use too, `--busy` compares the processor time of calls. With `--limit` no case begins after so many
+seconds, and those that were left are named for another run.
 """
 
 from __future__ import annotations
@@ -98,6 +100,7 @@ class Settings:
     seconds: float
     busy: bool
     layers: int
+    end: float = float("inf")  # when no case begins any more, by time.monotonic
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if re.search(self.names, name)]
@@ -211,12 +214,23 @@ def _leaves(made: Any) -> list[torch.Tensor]:
 
 
 FAILED: list[str] = []  # cases that gave no figure
+LEFT: list[str] = []  # cases that no time was left for
+
+
+def in_time(what: str, jobs: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The jobs, of which the last field is the settings, for which there is time."""
+    for job in jobs:
+        if time.monotonic() < job[-1].end:
+            yield job
+        else:
+            LEFT.append(f"{what} {job[0]}, threads={job[-1].threads}")
 
 
 def alone(function: str, what: str, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
     """Each job, named by its first field, with what a process of its own made of it; those that
     gave nothing are kept in mind."""
-    ends = run_jobs("torch_speed", function, jobs, workers=1, seconds=MAX_SECONDS, most=1)
+    begun = in_time(what, jobs)
+    ends = run_jobs("torch_speed", function, begun, workers=1, seconds=MAX_SECONDS, most=1)
     for job, end in report.tracked(ends, what, len(jobs)):
         if isinstance(end, Lost):
             failed(f"{what} {job[0]}: {end.why}")
@@ -523,9 +537,10 @@ SECTIONS = {
 def measure(options: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
     peers = tuple(options.peers.split(","))
+    end = time.monotonic() + options.limit
     for threads in map(int, options.threads.split(",")):
         settings = Settings(
-            options.filter, peers, threads, options.seconds, options.busy, options.layers
+            options.only, peers, threads, options.seconds, options.busy, options.layers, end
         )
         for name in options.sections.split(","):
             found = SECTIONS[name](settings)
@@ -533,12 +548,15 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             figures += [replace(each, name=f"{each.name}, {how}") for each in found]
     for what in FAILED:
         print(f"failed: {what}", flush=True)
+    for what in LEFT:
+        print(f"left: {what}", flush=True)
     return [*figures, report.at_most("cases that failed", len(FAILED), "", 0)]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sections", default=",".join(SECTIONS), help="what to measure")
-    parser.add_argument("--filter", default="", help="a regular expression on names of models")
+    parser.add_argument("--only", default="", help="a regular expression on names of models")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds for all cases")
     parser.add_argument("--threads", default="1,2", help="threads of each contender, in turn")
     parser.add_argument(
         "--peers", default=",".join((EAGER, *PEERS, OPENVINO)), help="whom to compare with"

@@ -169,6 +169,33 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
     check(conf, seed, tw.build, loose=10)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("tile", [2, 4])
+def test_weights_of_winograds_method_may_be_given_with_a_call(tile, threads):
+    conf = {
+        "batch": 2,
+        "size": [9, 14],
+        "channels": 40,
+        "out": 80,
+        "kernel": [3, 3],
+        "attributes": {
+            "strides": (1, 1),
+            "pads": (1, 1, 1, 1),
+            "dilations": (1, 1),
+            "winograd": tile,
+        },
+        "epilogue": "residual",
+        "bias": True,
+        "dynamic": "",
+        "constant": False,
+        "threads": threads,
+    }
+    made = schedule(lower_graph(module_of(conf).main, "kernel"), "cpu", threads=threads)
+    (decision,) = [each for each in made.decisions if each.rule == "winograd"]
+    assert decision.terms["weights"] > 0
+    check(conf, 0, tw.build, loose=10)
+
+
 @pytest.mark.parametrize(
     ("rule", "attributes"),
     [

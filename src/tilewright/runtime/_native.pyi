@@ -80,7 +80,13 @@ class Model:
 
 class Watch:
     def __new__(
-        cls, places: tuple[int, ...], tensors: tuple[object, ...], read: int, offset: int, /
+        cls,
+        places: tuple[int, ...],
+        tensors: tuple[object, ...],
+        address: int,
+        version: int,
+        offset: int,
+        /,
     ) -> Self: ...
     def same(self, inputs: tuple[object, ...], /) -> bool: ...
 

@@ -7,8 +7,9 @@ for sums that are long enough for that to stay within what any order of summatio
 Weights wait in L2 from one run to the next only if those of the whole model fit: of a larger model
 even the least layer fetches its weights anew, and four times as many cost their time.
 
-CPUs have schedules for images channels last, whose channels fill vectors; GPUs for channels first,
-where threads side by side have tiles side by side.
+CPUs have schedules for images channels last, whose channels fill vectors, and transform weights in
+a call, too, where these are computed or trained; GPUs for channels first, where threads side by
+side have tiles side by side.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
         def rule(node: Node) -> Instead | None:
             if node.op == "constant":
                 constants.update(dict.fromkeys(node.outputs))
-            channels = _channels(node, constants, target)
-            if not channels:
+            channels = _channels(node, target)
+            is_fixed = channels > 0 and node.inputs[1] in constants
+            if not channels or (target.kind != CPU and not is_fixed):
                 return None
-            tile, prices = best_tile(node, channels, costs, in_cache)
+            tile, prices = best_tile(node, channels, costs, is_fixed, in_cache)
             chosen = f"winograd {tile}" if tile else "direct"
             note_choice(ctx, "choose_winograd", node, "convolution", chosen, prices)
             if not tile:
@@ -69,9 +71,9 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
     return map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
 
 
-def _channels(node: Node, constants: dict[Value, None], target: Target) -> int:
+def _channels(node: Node, target: Target) -> int:
     """Channels that a convolution sums over, if the method serves it."""
-    if node.op != "conv" or node.get("winograd", 0) or node.inputs[1] not in constants:
+    if node.op != "conv" or node.get("winograd", 0):
         return 0
     x, w = node.inputs[0], node.inputs[1]
     assert x is not None
@@ -89,16 +91,21 @@ def _channels(node: Node, constants: dict[Value, None], target: Target) -> int:
 
 
 def best_tile(
-    node: Node, channels: int, costs: Costs, in_cache: bool
+    node: Node, channels: int, costs: Costs, is_fixed: bool, in_cache: bool
 ) -> tuple[int, tuple[Price, ...]]:
     """The tile that is computed fastest, 0 for none, and the prices of all that were weighed."""
     tiles = [tile for tile, least in LEAST_CHANNELS.items() if channels >= least]
-    weighed: tuple[Candidate, ...] = (_candidate("direct", node, in_cache),)
+    weights = frozenset({1} if is_fixed else ())
+
+    def candidate(name: str, node: Node) -> Candidate:
+        return Candidate(name, alone(node), weights, in_cache)
+
+    weighed: tuple[Candidate, ...] = (candidate("direct", node),)
     prices: tuple[Price, ...] = ()
     for tile in tiles:
         if prices and _cannot_win(tile, prices):
             break
-        more = (*weighed, _candidate(f"winograd {tile}", with_tile(node, tile), in_cache))
+        more = (*weighed, candidate(f"winograd {tile}", with_tile(node, tile)))
         found = costs.prices(more)
         if found is None:
             break
@@ -121,7 +128,3 @@ def _cannot_win(tile: int, prices: tuple[Price, ...]) -> bool:
 def with_tile(node: Node, tile: int) -> Node:
     """The convolution by Winograd's method."""
     return replace(node, attributes=ir.attributes(**{**dict(node.attributes), "winograd": tile}))
-
-
-def _candidate(name: str, node: Node, in_cache: bool) -> Candidate:
-    return Candidate(name, alone(node), frozenset({1}), in_cache)

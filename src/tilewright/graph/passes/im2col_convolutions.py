@@ -50,8 +50,8 @@ def im2col_convolutions(module: Module, ctx: PassContext) -> Module:
 
 
 def unfold_few_windows(node: Node, scope: Scope) -> Replacement:
-    """A convolution whose windows take less memory than its weights."""
-    if node.op != "conv" or not has_fewer_windows(node, scope):
+    """A convolution whose windows take less memory than its weights, and multiplies no less."""
+    if node.op != "conv" or node.get("winograd", 0) or not has_fewer_windows(node, scope):
         return None
     return im2col_by_inputs(Steps(node, scope), node)
 

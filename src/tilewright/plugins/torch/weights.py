@@ -60,25 +60,24 @@ class Weights:
         return _native.digest(self.areas, turn) == self.digests[turn]
 
 
+# PyTorch's functions that tell where a tensor's memory begins, and its version.
+READERS = ("aoti_torch_get_data_ptr", "_ZNK2at10TensorBase8_versionEv")
+
+
 def _watch(places: Sequence[int], tensors: Sequence[torch.Tensor]) -> _native.Watch | None:
     """Looks at all tensors at once; None where this PyTorch lays its objects out otherwise.
 
-    An object of Python holds a pointer to its tensor, which `_cdata` tells. PyTorch's C interface
-    takes the address of that pointer.
+    An object of Python holds a pointer to its tensor, which `_cdata` tells. PyTorch's functions
+    take the address of that pointer.
     """
-    read, pointer = _reader(), ctypes.sizeof(ctypes.c_void_p)
-    if read is None or not tensors:
+    readers, pointer = _readers(), ctypes.sizeof(ctypes.c_void_p)
+    if readers is None or not tensors:
         return None
     inside = range(object.__basicsize__, torch.Tensor.__basicsize__ - pointer + 1, pointer)
     for offset in inside:
         if all(_word(id(tensor) + offset) == tensor._cdata for tensor in tensors):
-            break
-    else:
-        return None
-    try:
-        return _native.Watch(tuple(places), tuple(tensors), read, offset)
-    except TypeError:  # subclasses of tensors with versions of their own
-        return None
+            return _native.Watch(tuple(places), tuple(tensors), *readers, offset)
+    return None
 
 
 def _word(address: int) -> int:
@@ -86,13 +85,15 @@ def _word(address: int) -> int:
 
 
 @functools.cache
-def _reader() -> int | None:
-    """The address of a function that tells where a tensor's memory begins."""
+def _readers() -> tuple[int, int] | None:
+    """Where PyTorch's functions are."""
     try:
-        found = ctypes.CDLL(torch._C.__file__).aoti_torch_get_data_ptr
+        library = ctypes.CDLL(torch._C.__file__)
+        found = [ctypes.cast(library[name], ctypes.c_void_p).value for name in READERS]
     except (AttributeError, OSError):
         return None
-    return ctypes.cast(found, ctypes.c_void_p).value
+    address, version = found
+    return (address, version) if address and version else None
 
 
 # A graph may have hundreds of weights, each looked at in every call: no loop of Python's own.

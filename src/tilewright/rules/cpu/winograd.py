@@ -6,7 +6,8 @@
         for each of the a x a products                tiles in registers, as in `matmul`
         transform tiles of the result, and what follows them
 
-Weights are transformed and packed as [panel, i, j, c, channel in panel] before the first call.
+Weights are transformed and packed as [panel, i, j, c, channel in panel] before the first call, or,
+where they are not known then, as in training, at the beginning of each.
 Where there are too few blocks for the threads, these share out panels, after V has been made.
 
 Where registers hold all tiles of an image, and L2 does not hold the weights, these
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.dtype import F64
 from tilewright.base.machine import LOOP_CYCLES, Machine
 from tilewright.base.target import Target
 from tilewright.rules.context import RuleContext
@@ -38,7 +40,7 @@ from tilewright.rules.cpu.gemm_model import (
 )
 from tilewright.rules.cpu.gemm_schedule import unrolled_sum
 from tilewright.rules.match.nest import attempt, block_of
-from tilewright.rules.match.winograd import Parts, followed, is_constant, number, parts_of
+from tilewright.rules.match.winograd import Parts, followed, number, parts_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE
@@ -115,7 +117,7 @@ class Sizes:
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
     """All stages of a convolution channels last, from its products."""
-    found = parts_of(sch, block)
+    found = parts_of(sch, block, context)
     return found if found is not None and found.is_last else None
 
 
@@ -141,7 +143,7 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         wide = (c["tile_columns"] == size.wide) & (not size.is_dynamic)
         legal &= (c["tile_rows"] == 1) | wide
         whole &= (positions == size.tall * size.wide) & is_single
-        legal &= (c["once"] == 0) | (whole & exceeds(size, target))
+        legal &= (c["once"] == 0) | (whole & exceeds(size, target) & parts.is_constant)
         panels = ceil_div(size.vectors, c["nr"])
         legal &= (c["parallel"] != PANELS) | (c["once"] == 1) | (panels >= context.threads)
         legal &= (c["parallel"] != BLOCKS) | (c["once"] == 0)
@@ -210,6 +212,8 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
         products=(np.maximum(products, again / rate) + TIE_SHARE * products) * share,
         loads=products * loads * share,
         transforms=size.batch * transforms / np.where(c["parallel"] == NONE, 1, threads),
+        weights=_weights_cycles(parts, size, context.target)
+        / np.where(c["parallel"] == NONE, 1, threads),
         images=np.where(outgrown, images / machine.scattered_bytes_per_cycle, 0) * share,
         moved=np.where(c["parallel"] == PANELS, images / machine.l2.bytes_per_cycle, 0),
         blocks=blocks * machine.fma_latency_cycles * size.depth,
@@ -226,6 +230,19 @@ def _transform_cycles(parts: Parts, target: Target) -> tuple[float, float]:
     result = (side + tile) * parts.result_operations / machine.fma_per_cycle
     result += side**2 / machine.loads_per_cycle + tile**2 / machine.stores_per_cycle
     return image, result + _spilled_cycles(side * tile, target)
+
+
+def _weights_cycles(parts: Parts, size: Sizes, target: Target) -> float:
+    """Of transforming the weights in a call: gathered from their channels, in f64, and packed."""
+    if parts.is_constant:
+        return 0.0
+    machine, side, window = target.machine, parts.size, parts.size - parts.tile + 1
+    halves = F64.size_bytes // size.item_bytes  # registers of a vector
+    vector = window**2 * size.lanes / machine.loads_per_cycle
+    vector += (window + side) * halves * parts.weights_operations / machine.fma_per_cycle
+    vector += side**2 / machine.stores_per_cycle + _spilled_cycles(side * window * halves, target)
+    written = size.weights_bytes / machine.scattered_bytes_per_cycle
+    return vector * size.depth * size.vectors + (written if exceeds(size, target) else 0.0)
 
 
 def _spilled_cycles(vectors: int, target: Target) -> float:
@@ -259,7 +276,7 @@ def apply(
     store, each, depth, near = _product(sch, parts, plan, panel, lanes)
     shared = plan.parallel == PANELS
     _image(sch, parts, plan, None if shared or plan.once else block, lanes)
-    _weights(sch, parts, plan, context, lanes)
+    _weights(sch, parts, plan, lanes)
     if far:
         product = BlockRef(parts.product.name)
         made = block_of(sch.function, parts.weights[-1].name).writes[0].buffer
@@ -288,9 +305,7 @@ def _columns(sch: Schedule, parts: Parts, vector: LoopRef, lanes: int) -> None:
     sch.compute_at(parts.columns, vector)
     *_, i, j, o = sch.get_loops(parts.columns)
     _, lane = sch.split(o, [None, lanes])
-    sch.vectorize(lane)
-    sch.unroll(i)
-    sch.unroll(j)
+    _vectorize_tile(sch, i, j, lane)
 
 
 def _product(
@@ -341,16 +356,12 @@ def _image(
     *_, i, j, n, y, x, c = sch.get_loops(parts.image)
     vector, lane = sch.split(c, [None, lanes])
     sch.reorder(n, y, x, vector, i, j, lane)
-    sch.vectorize(lane)
-    sch.unroll(i)
-    sch.unroll(j)
+    _vectorize_tile(sch, i, j, lane)
     sch.set_scope(parts.half, 0, "local")
     sch.compute_at(parts.half, vector)
     *_, i, j, c = sch.get_loops(parts.half)
     _, lane = sch.split(c, [None, lanes])
-    sch.vectorize(lane)
-    sch.unroll(i)
-    sch.unroll(j)
+    _vectorize_tile(sch, i, j, lane)
     sch.compute_at(parts.padded, y if block is None else block)
     *_, c = sch.get_loops(parts.padded)
     _, lane = sch.split(c, [None, lanes])
@@ -359,9 +370,7 @@ def _image(
         sch.parallel(sch.fuse(n, y))
 
 
-def _weights(
-    sch: Schedule, parts: Parts, plan: WinogradPlan, context: RuleContext, lanes: int
-) -> None:
+def _weights(sch: Schedule, parts: Parts, plan: WinogradPlan, lanes: int) -> None:
     width = plan.nr * lanes
     order = f"i, j, o // {width}" if plan.once else f"o // {width}, i, j"
     sch.transform_layout(
@@ -369,9 +378,30 @@ def _weights(
         ("write", 0),
         f"(i, j, c, o) -> ({order}, c, o % {width})",
     )
-    if all(is_constant(sch, reference, parts, context) for reference in parts.weights):
+    if parts.is_constant:
         for reference in parts.weights:
             sch.annotate(reference, CONSTANT, True)
+        return
+    *before, last = parts.weights
+    i, j, c, o = sch.get_loops(last)
+    panel, vector, lane = sch.split(o, [None, plan.nr, lanes])
+    sch.reorder(panel, c, vector, i, j, lane)
+    _vectorize_tile(sch, i, j, lane)
+    for reference in before:
+        sch.set_scope(reference, 0, "local")
+        sch.compute_at(reference, vector)
+        *_, i, j, _, o = sch.get_loops(reference)
+        _, lane = sch.split(o, [None, lanes])
+        _vectorize_tile(sch, i, j, lane)
+    if plan.parallel != NONE:
+        sch.parallel(panel)
+
+
+def _vectorize_tile(sch: Schedule, i: LoopRef, j: LoopRef, lane: LoopRef) -> None:
+    """All elements of a tile, a vector of channels each."""
+    sch.vectorize(lane)
+    sch.unroll(i)
+    sch.unroll(j)
 
 
 WINOGRAD = Rule("winograd", WinogradPlan, match, plans, cost, apply)

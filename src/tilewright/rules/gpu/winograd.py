@@ -24,7 +24,7 @@ from tilewright.rules.gpu.reduction import depth_of
 from tilewright.rules.gpu.threads import bind_flat
 from tilewright.rules.match.contraction import contraction
 from tilewright.rules.match.nest import nest_of
-from tilewright.rules.match.winograd import Parts, followed, is_constant, number, parts_of
+from tilewright.rules.match.winograd import Parts, followed, number, parts_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.tensor.constants import CONSTANT
@@ -49,10 +49,10 @@ class Found:
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
     """All stages of a convolution channels first, of known sizes, from its products."""
-    parts = parts_of(sch, reference)
+    parts = parts_of(sch, reference, context)
     if parts is None or parts.is_last or parts.product.is_dynamic(list(parts.product.loops)):
         return None
-    if not all(is_constant(sch, each, parts, context) for each in parts.weights):
+    if not parts.is_constant:
         return None
     found, columns = contraction(parts.product), nest_of(sch, parts.columns)
     if found is None or columns is None or not gemm.has_rows(found):

@@ -35,7 +35,9 @@ class Parts:
     columns: BlockRef
     result: BlockRef  # what makes images of tiles, with all that was inlined behind it
     image_operations: int  # of transforming a row or column of a tile
+    weights_operations: int
     result_operations: int
+    is_constant: bool  # weights are known before any call
 
     @property
     def size(self) -> int:
@@ -58,7 +60,7 @@ def number(expr: Expr, unknown: int = DYNAMIC_EXTENT) -> int:
     return int(expr.value) if isinstance(expr, Const) else unknown
 
 
-def parts_of(sch: Schedule, reference: BlockRef) -> Parts | None:
+def parts_of(sch: Schedule, reference: BlockRef, context: RuleContext) -> Parts | None:
     """The stages around a product; None if it is none, or something else has come between."""
     if annotation(block_of(sch.function, reference.name), ROLE) != PRODUCT:
         return None
@@ -77,8 +79,10 @@ def parts_of(sch: Schedule, reference: BlockRef) -> Parts | None:
     if result is None:
         return None
     chain = (weights,) if before is None else (before, weights)
-    operations = [_operations(block_of(sch.function, each.name)) for each in (half, columns)]
-    return Parts(product, image, half, padded, chain, columns, result, *operations)
+    stages = (half, weights, columns)
+    operations = [_operations(block_of(sch.function, each.name)) for each in stages]
+    fixed = _are_constant(sch, chain, context)
+    return Parts(product, image, half, padded, chain, columns, result, *operations, fixed)
 
 
 def _operations(block: Block) -> int:
@@ -107,14 +111,9 @@ def followed(sch: Schedule, parts: Parts) -> Parts:
     return replace(parts, result=readers[0]) if joined else parts
 
 
-def is_constant(sch: Schedule, reference: BlockRef, parts: Parts, context: RuleContext) -> bool:
-    """Whether a block reads nothing but weights and what other such blocks make of them."""
-    made = {
-        region.buffer
-        for other in parts.weights
-        for region in block_of(sch.function, other.name).writes
-    }
-    block: Block = block_of(sch.function, reference.name)
-    return all(
-        region.buffer in made or region.buffer.name in context.constants for region in block.reads
-    )
+def _are_constant(sch: Schedule, chain: tuple[BlockRef, ...], context: RuleContext) -> bool:
+    """Whether stages read nothing but weights and what others of them make of these."""
+    stages = [block_of(sch.function, each.name) for each in chain]
+    made = {region.buffer for stage in stages for region in stage.writes}
+    read = [region.buffer for stage in stages for region in stage.reads]
+    return all(buffer in made or buffer.name in context.constants for buffer in read)

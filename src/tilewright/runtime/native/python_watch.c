@@ -1,112 +1,92 @@
 /* `_native.Watch`: whether tensors of PyTorch are still where they were, and unchanged.
  *
- * A model has hundreds of weights, and every call asks this of each. A tensor's version is read as
- * an attribute; its address by a function of PyTorch's stable C interface, which takes a pointer
- * to what the tensor's Python object holds: `offset` bytes from its beginning.
+ * A model has hundreds of weights, and every call asks this of each: a getter of Python's would
+ * cost more than all that PyTorch does. Its functions take the address of the pointer to a tensor,
+ * which lies in the tensor's object of Python, `offset` bytes from its beginning.
  */
 #include <string.h>
 
 #include "python_native.h"
 
-typedef int32_t (*read_address)(void *handle, void **address);
+typedef int32_t (*read_address)(void *handle, void **found); /* aoti_torch_get_data_ptr */
+typedef int64_t (*read_version)(const void *handle);         /* at::TensorBase::_version */
 
 typedef struct {
+  void *tensor; /* PyTorch's own, which an object of Python may exchange */
   void *address;
-  long long version;
+  int64_t version;
 } state;
 
 typedef struct {
   Py_ssize_t place; /* among the inputs of a call */
-  PyObject *tensor; /* which `tensors` of the watch keep alive */
+  PyObject *object; /* which `tensors` of the watch keep alive */
   state before;
 } watched;
 
 typedef struct {
   PyObject_HEAD
   PyObject *tensors;
-  PyObject *version; /* the descriptor of the attribute, which all their types share */
-  descrgetfunc get_version;
-  read_address read;
+  read_address address;
+  read_version version;
   Py_ssize_t offset, count;
   watched *all;
 } Watch;
 
 static PyTypeObject *watch_type;
-static PyObject *str_version;
 
 PyDoc_STRVAR(watch_doc,
-             "Watch(places, tensors, read, offset)\n--\n\nRemembers where tensors are, and their "
-             "versions. `read` is the address of aoti_torch_get_data_ptr, `offset` where in an "
-             "object of Python the tensor lies.");
+             "Watch(places, tensors, address, version, offset)\n--\n\nRemembers where tensors "
+             "are, and their versions. `address` and `version` are where the functions "
+             "aoti_torch_get_data_ptr and at::TensorBase::_version are, `offset` where in an "
+             "object of Python the pointer to its tensor lies.");
 
-static bool look(const Watch *self, PyObject *tensor, state *found) {
-  if (self->read((char *)tensor + self->offset, &found->address) != 0) {
+static void *tensor_of(const Watch *self, PyObject *object) {
+  void *found;
+  memcpy(&found, (char *)object + self->offset, sizeof found);
+  return found;
+}
+
+static bool look(const Watch *self, PyObject *object, state *found) {
+  void *handle = (char *)object + self->offset;
+  found->tensor = tensor_of(self, object);
+  if (self->address(handle, &found->address) != 0) {
     PyErr_SetString(PyExc_RuntimeError, "a tensor has no address");
     return false;
   }
-  PyObject *version = self->get_version(self->version, tensor, (PyObject *)Py_TYPE(tensor));
-  if (!version) return false;
-  found->version = PyLong_AsLongLong(version);
-  Py_DECREF(version);
-  return found->version != -1 || !PyErr_Occurred();
-}
-
-/* The descriptor of the tensors' versions, found once instead of in every call. */
-static bool find_version(Watch *self) {
-  Py_ssize_t count = PyTuple_Size(self->tensors);
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject *type = (PyObject *)Py_TYPE(PyTuple_GetItem(self->tensors, i));
-    PyObject *found = PyObject_GetAttr(type, str_version);
-    if (!found) return false;
-    bool is_same = !self->version || self->version == found;
-    if (self->version) {
-      Py_DECREF(found);
-    } else {
-      self->version = found;
-    }
-    if (!is_same) {
-      PyErr_SetString(PyExc_TypeError, "the tensors' types have versions of their own");
-      return false;
-    }
-  }
-  if (count > 0) {
-    self->get_version = (descrgetfunc)PyType_GetSlot(Py_TYPE(self->version), Py_tp_descr_get);
-  }
-  if (count == 0 || self->get_version) return true;
-  PyErr_SetString(PyExc_TypeError, "a tensor's version is no attribute that is worked out");
-  return false;
+  found->version = self->version(handle);
+  return true;
 }
 
 static PyObject *watch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   (void)kwargs;
   PyObject *places, *tensors;
-  unsigned long long read;
+  unsigned long long address, version;
   Py_ssize_t offset;
-  if (!PyArg_ParseTuple(args, "O!O!Kn", &PyTuple_Type, &places, &PyTuple_Type, &tensors, &read,
-                        &offset)) {
+  if (!PyArg_ParseTuple(args, "O!O!KKn", &PyTuple_Type, &places, &PyTuple_Type, &tensors, &address,
+                        &version, &offset)) {
     return NULL;
   }
   Py_ssize_t count = PyTuple_Size(places);
-  if (PyTuple_Size(tensors) != count || read == 0) {
-    PyErr_SetString(PyExc_ValueError, "a place is needed for each tensor, and who reads addresses");
+  if (PyTuple_Size(tensors) != count || address == 0 || version == 0) {
+    PyErr_SetString(PyExc_ValueError, "a place is needed for each tensor, and who reads of them");
     return NULL;
   }
   Watch *self = (Watch *)new_object(type);
   if (!self) return NULL;
   Py_INCREF(tensors);
   self->tensors = tensors;
-  self->read = (read_address)(uintptr_t)read;
+  self->address = (read_address)(uintptr_t)address;
+  self->version = (read_version)(uintptr_t)version;
   self->offset = offset;
   self->count = count;
   self->all = PyMem_Calloc((size_t)count + 1, sizeof *self->all);
   bool good = self->all != NULL;
   if (!good) PyErr_NoMemory();
-  good = good && find_version(self);
   for (Py_ssize_t i = 0; good && i < count; ++i) {
     watched *each = &self->all[i];
-    each->tensor = PyTuple_GetItem(tensors, i);
+    each->object = PyTuple_GetItem(tensors, i);
     each->place = PyLong_AsSsize_t(PyTuple_GetItem(places, i));
-    good = !PyErr_Occurred() && look(self, each->tensor, &each->before);
+    good = !PyErr_Occurred() && look(self, each->object, &each->before);
   }
   if (good) return (PyObject *)self;
   Py_DECREF(self);
@@ -123,7 +103,6 @@ static void watch_dealloc(PyObject *object) {
   Watch *self = (Watch *)object;
   PyObject_GC_UnTrack(object);
   Py_XDECREF(self->tensors);
-  Py_XDECREF(self->version);
   PyMem_Free(self->all);
   free_object(object);
 }
@@ -141,9 +120,11 @@ static PyObject *watch_same(PyObject *object, PyObject *inputs) {
   for (Py_ssize_t i = 0; i < self->count; ++i) {
     const watched *each = &self->all[i];
     bool is_there = each->place >= 0 && each->place < given;
-    if (!is_there || PyTuple_GetItem(inputs, each->place) != each->tensor) Py_RETURN_FALSE;
+    if (!is_there || PyTuple_GetItem(inputs, each->place) != each->object) Py_RETURN_FALSE;
+    /* Another tensor may be one that counts no versions: it is not asked. */
+    if (tensor_of(self, each->object) != each->before.tensor) Py_RETURN_FALSE;
     state now;
-    if (!look(self, each->tensor, &now)) return NULL;
+    if (!look(self, each->object, &now)) return NULL;
     if (now.address != each->before.address || now.version != each->before.version) {
       Py_RETURN_FALSE;
     }
@@ -170,8 +151,6 @@ static PyType_Spec watch_spec = {
 };
 
 bool watch_init(PyObject *module) {
-  str_version = PyUnicode_InternFromString("_version");
   watch_type = (PyTypeObject *)PyType_FromSpec(&watch_spec);
-  return str_version && watch_type &&
-         PyModule_AddObjectRef(module, "Watch", (PyObject *)watch_type) == 0;
+  return watch_type && PyModule_AddObjectRef(module, "Watch", (PyObject *)watch_type) == 0;
 }

@@ -80,11 +80,17 @@ def test_a_watch_sees_tensors_replaced_swapped_moved_and_changed() -> None:
     def swap(tensors: list[torch.Tensor]) -> None:
         torch.utils.swap_tensors(tensors[1], torch.nn.Parameter(tensors[1].detach().clone()))
 
+    def swap_with_inference(tensors: list[torch.Tensor]) -> None:
+        with torch.inference_mode():
+            other = torch.randn(64, 64)
+        torch.utils.swap_tensors(tensors[1], torch.nn.Parameter(other, requires_grad=False))
+
     changes = {
         "replaced": lambda tensors: tensors.__setitem__(1, tensors[1].detach().clone()),
         "moved": lambda tensors: setattr(tensors[1], "data", tensors[1].data.clone()),
         "changed": lambda tensors: tensors[1].detach().view(-1)[7:8].add_(1.0),
         "swapped": swap,
+        "swapped with one that counts no versions": swap_with_inference,
     }
     for name, change in changes.items():
         tensors: list[torch.Tensor] = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(3)]

@@ -15,14 +15,18 @@ from tilewright.sym import const, size
 SERVER = Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids")
 
 
-def model(size, channels, out, kernel=3, stride=1, layout="channels_last", others=0):
-    """A convolution, in a model with so many bytes of other weights."""
+def model(size, channels, out, kernel=3, stride=1, layout="channels_last", others=0, fixed=True):
+    """A convolution, in a model with so many bytes of other weights; its own may be an input."""
     b = Builder()
     if others:
         b.constant(np.ones(others // 4, np.float32))
     shape = (1, size, size, channels) if layout == "channels_last" else (1, channels, size, size)
     x = b.param("x", TensorType(F32, tuple(map(const, shape))))
-    w = b.constant(np.ones((out, channels, kernel, kernel), np.float32))
+    filters = (out, channels, kernel, kernel)
+    if fixed:
+        w = b.constant(np.ones(filters, np.float32))
+    else:
+        w = b.param("w", TensorType(F32, tuple(map(const, filters))))
     pad = kernel // 2
     window = {"strides": (stride,) * 2, "pads": (pad,) * 4, "dilations": (1, 1)}
     return b.module(b.add("conv", x, w, layout=layout, **window))
@@ -67,6 +71,15 @@ def test_weights_that_do_not_wait_in_the_cache_take_time():
     assert chosen(model(7, 64, 64)) == 4
     assert chosen(model(7, 64, 64, others=8 << 20)) == 2  # whose weights are fewer
     assert chosen(model(56, 64, 64, others=8 << 20)) == 4
+
+
+def test_weights_that_a_call_is_given_are_transformed_in_it():
+    """Where there are so few tiles that this takes longer than it saves, they stay."""
+    assert chosen(model(56, 64, 64, fixed=False)) == 4
+    assert chosen(model(14, 64, 64)) == 4
+    assert chosen(model(4, 64, 64, fixed=False)) == 0
+    gpu = Target.parse("cuda -arch=sm_90a")
+    assert chosen(model(56, 64, 64, layout="channels_first", fixed=False), gpu) == 0
 
 
 def test_gpus_have_a_schedule_for_channels_first():
