@@ -280,10 +280,9 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
         one = np.maximum(1.0, machine.fma_latency_cycles / np.maximum(1, c["beside"]))
         one = one + LOOP_CYCLES / np.maximum(1, c["beside"])  # of a chain's step, by itself
         lanes = costs.nest_cycles(nest, target) * (found.lanes if found.along_steps else 1)
-        if found.may_interleave:
-            lanes = np.maximum(lanes, _waiting_cycles(found, c["vectors"], machine))
-        lanes = lanes * found.assumed_share
-        serial = np.where(c["beside"] > 0, one * nest.instances, lanes) * at_once
+        waiting = _waiting_cycles(found, c["vectors"], machine) if found.may_interleave else 0.0
+        by_lanes = np.maximum(lanes, waiting) * found.assumed_share
+        serial = np.where(c["beside"] > 0, one * nest.instances, by_lanes) * at_once
         terms = forms_terms(c, found.form, forms, serial, context)
         return Cost.of(**_of_steps(terms, found.steps / at_once, machine))
     if not nest.is_dynamic(found.others):
@@ -327,12 +326,13 @@ def _gemm_terms(
     width = gates * c["vectors"]
     if weights.dot is None:
         compute = panels * k * tiles_cycles(batch, width, c["sequences"], width, machine)
-        calls = k / c["k_unroll"]
+        at_once = 1
     else:
         each = dot_tile_cycles(weights.dot, machine, c["sequences"], width, k, near=True)
         compute = panels * groups * each
-        calls = k // weights.dot.steps
-    turns = panels * groups * calls / machine.fma_per_cycle  # a slot for the end of each turn
+        at_once = weights.dot.steps
+    # A slot for the end of each turn.
+    turns = panels * groups * k / (at_once * c["k_unroll"]) / machine.fma_per_cycle
     moved = _moved_cycles(found, weights, c, batch, context)
     hidden = np.minimum(compute, moved) * (1 - machine.exposed_l2_share)
     terms = forms_terms(c, found.form, forms, compute + moved - hidden + turns, context)
