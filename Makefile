@@ -50,8 +50,11 @@ lint: $(SETUP) $(PEERS)  ## ruff, clang-format, mypy, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Every worker would rewrite the assertions of all files; what fails runs again with them, and tells
+# the values that it compared.
 unit: $(SETUP) $(PEERS)  ## the tests, without those of pages
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/browser
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/browser --assert=plain \
+		|| { $(BIN)/pytest --last-failed --last-failed-no-failures=none; false; }
 
 browser: $(SETUP) $(PEERS) $(filter docs,$(MAKECMDGOALS))  ## pages in a browser: reports, and the site if it is there
 	$(BIN)/pytest tests/browser

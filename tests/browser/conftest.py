@@ -34,27 +34,37 @@ def browser():
         running.close()
 
 
+@pytest.fixture(scope="session")
+def page(browser):
+    """One page for all visits: a process for each, and what it compiles anew, takes two seconds."""
+    opened = browser.new_context().new_page()
+    opened.set_default_timeout(60_000)
+    opened.add_init_script("try { localStorage.clear() } catch { }")  # a colour scheme, say
+    return opened
+
+
 @pytest.fixture
-def visit(browser):
+def visit(page):
     """Open a file at a size; the page, which must have been quiet when the test ends."""
     seen: list[str] = []
-    contexts = []
+    heard = {
+        "console": lambda message: message.type == "error" and seen.append(message.text),
+        "pageerror": lambda error: seen.append(str(error)),
+        "request": lambda request: seen.extend(_outside(request.url)),
+    }
+    for event, note in heard.items():
+        page.on(event, note)
 
     def opened(path: Path, width: int = 1280, height: int = 800, scheme: str = "light"):
-        size = {"width": width, "height": height}
-        context = browser.new_context(viewport=size, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.on("console", lambda message: message.type == "error" and seen.append(message.text))
-        page.on("pageerror", lambda error: seen.append(str(error)))
-        page.on("request", lambda request: seen.extend(_outside(request.url)))
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
         page.goto(path.as_uri())
         return page
 
     yield opened
-    for context in contexts:
-        context.close()
+    page.goto("about:blank")
+    for event, note in heard.items():
+        page.remove_listener(event, note)
     assert not seen
 
 

@@ -177,7 +177,7 @@ OPEN = {
     "a cache of keys": {"q": (1, 2, 1), "keys": "m", "shared": 1},
     "caches of several lengths": {"q": ("b", 2, 1), "keys": "m", "lengths": (9, 70)},
 }
-CALLS = [{"b": 1, "n": 5, "m": 130}, {"b": 2, "n": 197, "m": 70}]
+CALLS = [{"b": 1, "n": 5, "m": 130}, {"b": 2, "n": 133, "m": 70}]
 
 
 def told(case, call):
