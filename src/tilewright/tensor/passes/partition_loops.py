@@ -323,7 +323,8 @@ class _Partition(Rewriter):
         for first in bounds:
             if all(sym.prove(sym.le(first.certain, b.certain), self.ctx) for b in bounds):
                 soon = sym.add(first.possible, _SHORT)
-                return [b for b in bounds if sym.prove(sym.le(b.certain, soon), self.ctx)]
+                near = [b for b in bounds if sym.prove(sym.le(b.certain, soon), self.ctx)]
+                return near if first in near else bounds
         return bounds
 
     def _in_tail(self, loop: For, start: Expr, stop: Expr, bounds: list[_Bound]) -> sym.Context:
