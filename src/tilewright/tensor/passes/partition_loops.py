@@ -7,10 +7,11 @@
 
 A linear condition holds from some iteration of a loop on, or up to one, whatever the loops inside
 do. So a loop has a prologue, a steady part in which all its conditions hold, and an epilogue; each
-may be missing. Where a prologue or epilogue is long, what is certain to fail in it is apart. If a
-condition guards all there is, or what a sum adds, the part in which it fails is empty, and the
-split has merely tightened the bounds. Iterations of a parallel loop choose by a branch instead.
-What stays open becomes masks when the inner loop is vectorised.
+may be missing. Where a prologue or epilogue is long, what is certain to fail in it is apart, and of
+conditions that fail one long after the other, those of the operands of a concatenation say, the
+rest is split again. If a condition guards all there is, or what a sum adds, the part in which it
+fails is empty, and the split has merely tightened the bounds. Iterations of a parallel loop choose
+by a branch instead. What stays open becomes masks when the inner loop is vectorised.
 
 A condition is settled at the innermost loop where at most about two iterations stay open; vector
 and unrolled loops keep their constant extent as long as another loop will do.
@@ -323,7 +324,8 @@ class _Partition(Rewriter):
         for first in bounds:
             if all(sym.prove(sym.le(first.certain, b.certain), self.ctx) for b in bounds):
                 soon = sym.add(first.possible, _SHORT)
-                return [b for b in bounds if sym.prove(sym.le(b.certain, soon), self.ctx)]
+                near = [b for b in bounds if sym.prove(sym.le(b.certain, soon), self.ctx)]
+                return near if first in near else bounds
         return bounds
 
     def _in_tail(self, loop: For, start: Expr, stop: Expr, bounds: list[_Bound]) -> sym.Context:
