@@ -1130,3 +1130,30 @@ def test_a_quantized_model_multiplies_bytes_in_warpgroups():
     sums = (np.clip(np.rint(x / 0.03) + 120, 0, 255) - 120) @ quantized.astype(np.float64)
     steps = np.rint(np.maximum(sums * 0.03 * 0.02 + weights["b"], 0) / 0.5)
     assert (np.abs(got / 0.5 - np.minimum(steps, 127)) > 0).mean() < 0.01  # ties apart
+
+
+def test_few_rows_of_a_number_that_calls_tell_have_kernels_of_their_own():
+    """Each call takes the first that fits; weights are those that it takes."""
+    weights = {"w": (random(128, 96) / 8).astype(np.float16)}
+    program = graph.parse("""graph @main(%x: f16[b, 32, 128]) {
+      %w = constant() {data = "w"}
+      %y = matmul(%x, %w)
+      return %y
+    }""", weights)  # fmt: skip
+    module = on_host(tw.compile(program, target="cuda -arch=sm_90a", cache=False))
+    (node,) = [node for node in module.program.module.main.nodes if node.op == "kernel"]
+    assert [most for _, most in node["limits"]] == [2, 16]
+    wanted = {1: node["variants"][0], 3: node["variants"][1], 17: node["function"]}
+    for count, name in wanted.items():
+        x = random(count, 32, 128).astype(np.float16)
+        assert {launch.kernel.name.rpartition("_")[0] for launch in module.walk(x).launches} == {
+            name
+        }
+        (found,) = fetched(module, module(x))
+        np.testing.assert_allclose(found, x.astype("f") @ weights["w"].astype("f"), atol=2e-2)
+
+
+def test_kernels_whose_plan_is_the_same_for_few_rows_are_one():
+    program = graph.parse("graph @main(%x: f32[n, 40]) { %y = tanh(%x) return %y }")
+    module = tw.compile(program, target="cuda -arch=sm_90a", cache=False)
+    assert len(module.codes) == 1

@@ -232,13 +232,15 @@ class Walk:
                 raise UserError("TW4012", node["message"])
 
     def kernel(self, node: Node) -> None:
-        kernel = self.owner.program.kernels[node["function"]]
         numbers = [number(expr, self.sizes) for expr in node["sizes"]]
+        name, taken = _fitting(node, numbers)
+        kernel = self.owner.program.kernels[name]
         asked = dict(zip(kernel.scalars, numbers, strict=True))
         for cond in kernel.requires:
             if not number(cond, asked):
                 raise UserError("TW4012", f"{node['label'] or kernel.name} requires {cond}")
-        inputs = [value for value in node.inputs if value is not None]
+        passed = [value for value in node.inputs if value is not None]
+        inputs = [passed[at] for at in taken]
         if not kernel.device:
             self._host_kernel(node, kernel, inputs, numbers)
             return
@@ -510,3 +512,15 @@ _NODES: dict[str, Callable[[Walk, Node], None]] = {
     "loop": Walk.loop,
     "scan": Walk.scan,
 }
+
+
+def _fitting(node: Node, numbers: Sequence[int]) -> tuple[str, Sequence[int]]:
+    """The first kernel of a call whose sizes fit, and which of the inputs it takes."""
+    given = range(sum(value is not None for value in node.inputs))
+    own, *others = node.get("takes") or (given,)
+    for name, (size, most), taken in zip(
+        node.get("variants", ()), node.get("limits", ()), others, strict=True
+    ):
+        if numbers[size] <= most:
+            return name, taken
+    return node["function"], own

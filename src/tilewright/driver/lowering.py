@@ -21,6 +21,7 @@ from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.base.target import CUDA, Target
 from tilewright.driver.kernels import Job, Kernel, KernelSetting, try_cached
 from tilewright.driver.packing import Packing, Wanted, cached_images
+from tilewright.driver.size_variants import Limit, is_another, variants_of
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
@@ -42,14 +43,6 @@ _log = logging.getLogger("tilewright")
 
 # Calls of what the interpreter runs, and sizes that it tells: see driver/foreign_parts.py.
 AS_IT_IS = ("sizes", "foreign", "fetch")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Sizes that a variant of a kernel is for: the one at this position is at most so large."""
-
-    size: int
-    most: int
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,7 @@ def lower_model(
     """
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
-    lowering.take(choose(lowering.jobs))
+    lowering.take(choose(lowering.called))
     kernels, packers = _compiled(lowering, use_cache, progress)
     for kernel in kernels.values():
         if setting.schedule and kernel.fell_back:
@@ -104,7 +97,8 @@ def lower_with(
     texts; weights that were packed before, by name, are not packed again."""
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
-    by_key = {key: kernels[job.name] for key, job in lowering.jobs.items()}
+    there = {key: job for key, job in lowering.jobs.items() if job.name in kernels}
+    by_key = {key: kernels[job.name] for key, job in {**lowering.called, **there}.items()}
     return _linked(lowering, graph, by_key, packers, packed)
 
 
@@ -148,8 +142,8 @@ def planned_calls(
     """
     lowering = _Lowering(module, setting)
     lowering.graph(module.main)
-    names = {key: job.name for key, job in lowering.jobs.items()}
-    lowering.take(choose(lowering.jobs))
+    names = {key: job.name for key, job in lowering.called.items()}
+    lowering.take(choose(lowering.called))
     calls = [
         PlannedCall(node, made["function"], made["label"], made["sizes"])
         for node, made in lowering.calls
@@ -266,11 +260,18 @@ class _Lowering:
                 nodes.extend(self._node(node))
         return replace(graph, nodes=tuple(nodes))
 
+    @property
+    def called(self) -> dict[str, Job]:
+        """The kernels of calls by key, without what is made for some of their sizes."""
+        return {key: self.jobs[key] for key in dict.fromkeys(self.keys.values())}
+
     def take(self, given: Choices) -> None:
         """Have kernels made with rules and plans that are on record."""
         for key, recorded in given.items():
             job = self.jobs[key]
             self.jobs[key] = _with_choices(job, recorded.choices)
+            for _, name in self.variants.pop(key, ()):  # what was measured goes before prices
+                del self.jobs[name]
             for at, (limit, choices) in enumerate(recorded.variants):
                 name = f"{key}\nvariant {at}"
                 self.jobs[name] = _with_choices(job, choices)
@@ -329,7 +330,11 @@ class _Lowering:
         origin: Node,
     ) -> Node:
         key = job.key
-        self.jobs.setdefault(key, job)
+        if key not in self.jobs:
+            self.jobs[key] = job
+            for limit, variant in variants_of(job):
+                self.jobs[variant.key] = variant
+                self.variants.setdefault(key, []).append((limit, variant.key))
         label = f"{job.label} {place_of(origin.loc)}".strip()
         attributes = ir.attributes(function=self.jobs[key].name, sizes=sizes, label=label)
         made = Node("kernel", inputs, outputs, attributes, (), origin.loc)
@@ -462,8 +467,12 @@ def _kernel_node(node: Node, lowering: _Lowering, packing: Packing) -> list[Node
     in_place = _in_place(kernel, node)
     attributes = dict(node.attributes) | {"function": kernel.name, "flops": kernel.flops}
     takes = [tuple(range(len(inputs)))]
-    for _, name in lowering.variants.get(key, ()):
-        other = packing.kernels[name]
+    variants = [
+        (limit, packing.kernels[name])
+        for limit, name in lowering.variants.get(key, ())
+        if name in packing.kernels and is_another(packing.kernels[name], kernel)
+    ]
+    for _, other in variants:
         made, taken = _taken(node, other, lowering, packing)
         out += made
         also = {(taken[at], to) for at, to in _in_place(other, node)}
@@ -471,9 +480,8 @@ def _kernel_node(node: Node, lowering: _Lowering, packing: Packing) -> list[Node
         inputs += tuple(value for value in dict.fromkeys(taken) if value not in inputs)
         takes.append(tuple(inputs.index(value) for value in taken))
     if len(takes) > 1:
-        variants = lowering.variants[key]
         attributes |= {
-            "variants": tuple(packing.kernels[name].name for _, name in variants),
+            "variants": tuple(other.name for _, other in variants),
             "limits": tuple((limit.size, limit.most) for limit, _ in variants),
             "takes": tuple(takes),
         }

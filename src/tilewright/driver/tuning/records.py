@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tilewright.base.errors import UserError
 from tilewright.driver.kernels import Job
-from tilewright.driver.lowering import Choices, Limit, Recorded
+from tilewright.driver.lowering import Choices, Recorded
+from tilewright.driver.size_variants import Limit
 from tilewright.rules.rule import Choice
 from tilewright.tune.database import Database, default_path
 from tilewright.tune.plans import parse_choice
