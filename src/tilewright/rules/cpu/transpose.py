@@ -240,15 +240,15 @@ def _turning_cycles(found: Transpose, width: Column, rows: Column, context: Rule
     longer than to move the bytes. Of a strip that is not whole, lanes are taken one by one, too.
     """
     machine, nest = context.target.machine, found.nest
-    moved = costs.nest_cycles(nest, context.target)
-    moved = moved + _again_cycles(found, width, rows, context)
-    moved = moved + _scattered_cycles(found, width, rows, context)
+    once = costs.nest_cycles(nest, context.target)
+    again = _again_cycles(found, width, rows, context)
+    late = again + _scattered_cycles(found, width, rows, context)
     extent = max(1, nest.guess(found.along))
     partial = np.where(extent % width == 0, 0.0, 1.0 / ceil_div(extent, width))
     whole = 2 * (1 + 1 / machine.loads_per_cycle) / SQUARE_ELEMENTS
     gathered = partial * machine.gather_lane_cycles
-    cycles: Column = np.maximum(moved, nest.instances * whole) + nest.instances * gathered
-    return cycles
+    turned: Column = np.maximum(once + late, nest.instances * whole) + nest.instances * gathered
+    return turned
 
 
 def _again_cycles(found: Transpose, width: Column, rows: Column, context: RuleContext) -> Column:
@@ -263,8 +263,8 @@ def _again_cycles(found: Transpose, width: Column, rows: Column, context: RuleCo
         parts = np.maximum(1, line_bytes / (width * access.buffer.dtype.size_bytes))
         moved = moved + until_strip * (parts - 1) * costs.guess_bytes(access.buffer)
     for access in nest.writes:
-        parts = line_bytes / (found.lanes * access.buffer.dtype.size_bytes)
-        moved = moved + until_tile * max(1, parts - 1) * costs.guess_bytes(access.buffer)
+        others = line_bytes / (found.lanes * access.buffer.dtype.size_bytes) - 1
+        moved = moved + until_tile * max(1, others) * costs.guess_bytes(access.buffer)
     return moved / machine.l2.bytes_per_cycle
 
 
