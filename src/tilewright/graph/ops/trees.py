@@ -89,6 +89,7 @@ OPS = (
         attributes=(
             Attr("depth", int, None),  # nodes that a row passes at most; by default all of them
             Attr("modes", tuple, MODES),  # those that occur
+            Attr("is_missing", bool, True),  # whether NaN goes to yes anywhere
             Attr("leaves", int, None),  # if every way comes to one of so many, within the depth
         ),
     ),
