@@ -36,7 +36,7 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
         place: Callable[[Expr], tuple[Expr, Expr]],
     ) -> Stmt:
         """So many walks side by side, each of a row and a tree."""
-        values, feature, splits, modes, yes, no, missing, roots = ins
+        values, feature, splits, modes, children, missing, roots = ins
         (out,) = outs
 
         def step(row: Expr, tree: Expr) -> Stmt:
@@ -47,7 +47,7 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
             hit = _hit(use["modes"], te.cast(modes[node], I64), value, splits[node])
             if use["is_missing"] and value.dtype.is_float:
                 hit = te.any(hit, te.all(te.isnan(value), missing[node]))
-            child = te.select(hit, te.cast(yes[node], I64), te.cast(no[node], I64))
+            child = te.cast(children[node, te.cast(hit, INDEX)], I64)  # no branch to be predicted
             return store(out, (row, tree), te.select(here >= zero, child, here))
 
         def each(made: Callable[[Expr, Expr], Stmt]) -> Stmt:

@@ -99,7 +99,7 @@ def _votes(node: Context, table: Table, weights: Array, how: str) -> Votes:
         np.asarray(table.features, np.int32),
         np.asarray(table.splits).astype(of),
         np.asarray(table.modes, np.int32),
-        *(yes, no),
+        np.stack([no, yes], 1),
         np.asarray(table.missing, bool),
         roots,
     )
