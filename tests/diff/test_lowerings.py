@@ -1237,8 +1237,7 @@ for _of in (np.float32, np.int64):
             np.array([0, 1, 1]),
             rand(3, of=_of),
             np.array([0, 3, 4]),
-            np.array([1, -1, -3]),
-            np.array([2, -2, -4]),
+            np.array([[2, 1], [-2, -1], [-4, -3]]),
             np.array([True, False, True]),
             np.array([0, 1] * 10),  # more than are walked side by side
             **_told,

@@ -14,13 +14,17 @@ from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import Stmt
 
 GROUP = 16  # walks side by side, as each waits for what it loads; of many rows, down one tree
-STEPS = 4  # of all walks of a group, before looking whether any goes on
+STEPS = 4  # of all walks of a group, at most, before looking whether any goes on
 
 
 def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
     """The output holds the node a row has come to; a group walks on while one of it does."""
     nodes, features = columns[0].shape[0], x.shape[1]
     depth = nodes if use["depth"] is None else sym.const(use["depth"])
+    rounds = sym.ceildiv(depth, STEPS)
+    at_once = (
+        sym.ceildiv(depth, rounds) if isinstance(depth, Const) and depth.value else sym.const(STEPS)
+    )
     is_forest = use["leaves"] is not None
     rows, trees = use.shape
     zero, minus = te.const(0, I64), te.const(-1, I64)
@@ -32,16 +36,19 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
         place: Callable[[Expr], tuple[Expr, Expr]],
     ) -> Stmt:
         """So many walks side by side, each of a row and a tree."""
-        values, feature, splits, modes, yes, no, missing, roots = ins
+        values, feature, splits, modes, children, missing, roots = ins
         (out,) = outs
 
         def step(row: Expr, tree: Expr) -> Stmt:
             here = out[row, tree]
-            node = te.cast(here, INDEX) if is_forest else _kept(here, nodes)
+            first = te.cast(te.select(here >= zero, here, zero), INDEX)  # a leaf stays what it is
+            node = first if is_forest else _kept(here, nodes)
             value = values[row, _kept(feature[node], features)]
-            hit = _hit(use["modes"], te.cast(modes[node], I64), value, splits[node], missing[node])
-            child = te.select(hit, te.cast(yes[node], I64), te.cast(no[node], I64))
-            return when([here >= zero], store(out, (row, tree), child))
+            hit = _hit(use["modes"], te.cast(modes[node], I64), value, splits[node])
+            if use["is_missing"] and value.dtype.is_float:
+                hit = te.any(hit, te.all(te.isnan(value), missing[node]))
+            child = te.cast(children[node, te.cast(hit, INDEX)], I64)  # no branch to be predicted
+            return store(out, (row, tree), te.select(here >= zero, child, here))
 
         def each(made: Callable[[Expr, Expr], Stmt]) -> Stmt:
             return loops([count], lambda at: made(*place(at)), "walk")
@@ -49,10 +56,10 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
         def some(_: Expr) -> Stmt:
             ends = [place(sym.minimum(at, sym.sub(count, 1))) for at in range(GROUP)]
             goes_on = te.any(*(out[row, tree] >= zero for row, tree in ends))
-            return when([goes_on], loops([sym.const(STEPS)], lambda _: each(step), "step"))
+            return when([goes_on], loops([at_once], lambda _: each(step), "step"))
 
         start = each(lambda row, tree: store(out, (row, tree), te.cast(roots[tree], I64)))
-        down = loops([sym.ceildiv(depth, STEPS)], some, "steps")
+        down = loops([rounds], some, "steps")
         end = each(lambda row, tree: store(out, (row, tree), minus - out[row, tree]))
         return seq(start, when([sym.lt(0, nodes), sym.lt(0, features)], down), end)
 
@@ -77,7 +84,7 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
     return procedure([use.shape], given, of_trees, use.name, [I64], few, [(many, of_rows)])[0]
 
 
-def _hit(which: tuple[int, ...], mode: Expr, value: Expr, split: Expr, missing: Expr) -> Expr:
+def _hit(which: tuple[int, ...], mode: Expr, value: Expr, split: Expr) -> Expr:
     """Whether a row goes on as a node says of rows that pass its test."""
     tests = {
         LEQ: value <= split,
@@ -90,7 +97,7 @@ def _hit(which: tuple[int, ...], mode: Expr, value: Expr, split: Expr, missing: 
     hit = tests[which[0]] if which else te.const(False, "bool")
     for each in which[1:]:
         hit = te.select(te.eq(mode, te.const(each, I64)), tests[each], hit)
-    return te.any(hit, te.all(te.isnan(value), missing)) if value.dtype.is_float else hit
+    return hit
 
 
 def _kept(index: Expr, size: Expr) -> Expr:

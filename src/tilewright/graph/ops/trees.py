@@ -14,6 +14,7 @@ from tilewright.base.dtype import I64
 from tilewright.graph.op import BOOLEAN, INTEGER, NUMBER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.rules import check_one_dtype, same_dim
 from tilewright.graph.types import TensorType, Type
+from tilewright.sym import const
 
 Array = np.ndarray[Any, Any]
 
@@ -30,12 +31,13 @@ def depth_of(yes: Array, no: Array, roots: Array) -> int | None:
 
 
 def _leaves_type(call: Call) -> tuple[Type, ...]:
-    shape, roots = call.shape(0), call.shape(7)
+    shape, roots = call.shape(0), call.shape(6)
     if len(shape) != 2:
         raise call.error("TW1304", f"tree_leaves takes [rows, features], not {call.tensor(0)}")
     check_one_dtype(Call(call.op, (call.types[0], call.types[2]), {}, loc=call.loc))
-    for at in range(2, 7):
+    for at in range(2, 6):
         same_dim(call, call.shape(1)[0], call.shape(at)[0], "the columns of nodes")
+    same_dim(call, call.shape(4)[1], const(2), "the children of a node")
     return (TensorType(I64, (shape[0], roots[0])),)
 
 
@@ -45,8 +47,7 @@ def _leaves(
     features: Array,
     splits: Array,
     modes: Array,
-    yes: Array,
-    no: Array,
+    children: Array,
     missing: Array,
     roots: Array,
 ) -> Array:
@@ -65,7 +66,7 @@ def _leaves(
         hit = np.choose(mode, tests)
         if value.dtype.kind == "f":
             hit = np.where(np.isnan(value), missing[node] | (mode == NEQ), hit)
-        at[inner] = np.where(hit, yes[node], no[node])
+        at[inner] = children[node, hit.astype(int)]
     raise ValueError("a tree is not a tree: its nodes form a cycle")
 
 
@@ -78,9 +79,8 @@ OPS = (
             Input("features", INTEGER),
             Input("splits", NUMBER),
             Input("modes", INTEGER),
-            Input("yes", INTEGER),
-            Input("no", INTEGER),
-            Input("missing", BOOLEAN),  # where NaN goes: yes or no
+            Input("children", INTEGER),  # [nodes, 2]: of rows that do not pass, that pass
+            Input("missing", BOOLEAN),  # whether NaN passes
             Input("roots", INTEGER),
         ),
         _leaves_type,
@@ -89,6 +89,7 @@ OPS = (
         attributes=(
             Attr("depth", int, None),  # nodes that a row passes at most; by default all of them
             Attr("modes", tuple, MODES),  # those that occur
+            Attr("is_missing", bool, True),  # whether NaN passes anywhere
             Attr("leaves", int, None),  # if every way comes to one of so many, within the depth
         ),
     ),

@@ -31,8 +31,7 @@ def forest(rng, trees=3, depth=3, features=4):
         "features": rng.integers(0, features, count),
         "splits": rng.integers(-2, 3, count).astype(np.float32),
         "modes": rng.integers(0, 6, count),
-        "yes": np.array(yes),
-        "no": np.array(no),
+        "children": np.stack([no, yes], 1),
         "missing": rng.integers(0, 2, count).astype(bool),
         "roots": np.array(roots),
     }
@@ -45,7 +44,7 @@ def walked(table, row, root):
         hit = TESTS[table["modes"][at]](value, split)
         if np.isnan(value) and table["modes"][at] != 5:
             hit = table["missing"][at]
-        at = table["yes" if hit else "no"][at]
+        at = table["children"][at, int(hit)]
     return -1 - at
 
 
@@ -60,7 +59,7 @@ def test_leaves(run_op, rng):
 
 def test_cycles_are_faults(run_op, rng):
     table = forest(rng, trees=1, depth=1)
-    table["yes"][0] = table["no"][0] = 0
+    table["children"][0] = 0
     with pytest.raises(ExecutionError, match="TW1017"):
         run_op("tree_leaves", np.zeros((1, 4), np.float32), *table.values(), symbolic=False)
 
@@ -72,9 +71,9 @@ def test_rows_are_rows(run_op, rng):
 
 def test_depth_is_the_longest_way_down(rng):
     table = forest(rng, trees=2, depth=3)
-    sides = (table["yes"], table["no"])
+    sides = tuple(table["children"].T)
     assert depth_of(*sides, table["roots"]) == 3
     assert depth_of(*sides, np.array([-1, 5])) == 1  # a lone leaf, and a node above leaves
     assert depth_of(*sides, np.array([-1])) == 0
-    table["yes"][6] = 0  # never ends
+    table["children"][6, 1] = 0  # never ends
     assert depth_of(*sides, table["roots"]) is None

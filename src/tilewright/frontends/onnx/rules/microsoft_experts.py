@@ -59,7 +59,10 @@ class _Layer:
 
 
 def _moe(node: Context) -> Value:
-    layers = [node.get(at) and _Layer(node[at], bias=node.get(at + 1)) for at in (2, 4, 6)]
+    layers = [
+        _Layer(node[at], bias=node.get(at + 1)) if node.has(at) or at < 6 else None
+        for at in (2, 4, 6)
+    ]
     probabilities = node.emit("softmax", node.emit("cast", node[1], to=F32), axes=(1,))
     scale, expert = _selected(node, probabilities)
     if node.attr("normalize_routing_weights", 0):
@@ -75,7 +78,9 @@ def _qmoe(node: Context) -> Value:
     if bits not in (2, 4, 8):
         raise Skip(f"QMoE of {bits} bits")
     layers = [
-        node.get(at) and _Layer(node[at], node[at + 1], node.get(zeros), node.get(at + 2))
+        _Layer(node[at], node[at + 1], node.get(zeros), node.get(at + 2))
+        if node.has(at) or at < 8
+        else None
         for at, zeros in ((2, 11), (5, 12), (8, 13))
     ]
     scale, expert = _selected(node, node.emit("cast", node[1], to=F32))
@@ -91,15 +96,21 @@ def _qmoe(node: Context) -> Value:
 
 def _selected(node: Context, score: Value) -> tuple[Value, Value]:
     """The k greatest scores of each token and whose they are; the last of equal ones come first."""
-    (count,) = dims(node, score)[1:]
-    if not isinstance(count, int):
-        raise Skip(f"{node.op_type} of experts whose number is not known")
+    count = _experts(node)
     turned = node.emit(
         "slice", score, starts=(count - 1,), ends=(-count - 1,), axes=(1,), steps=(-1,)
     )
     given = {"k": (node.attr("k", 1),), "axis": 1, "largest": True}
     scale, at = node.emit_many("top_k", turned, outputs=2, **given)
     return scale, node.emit("sub", node.like(at, count - 1), at)
+
+
+def _experts(node: Context) -> int:
+    """How many there are."""
+    count, *_ = dims(node, node[2])
+    if not isinstance(count, int):
+        raise Skip(f"{node.op_type} of experts whose number is not known")
+    return count
 
 
 def _normalized(node: Context, scale: Value) -> Value:
@@ -115,12 +126,11 @@ def _mixed(
         raise Skip(f"{node.op_type} with a sparse mixer")
     shape = dims(node, node[0])
     tokens, k = dims(node, scale)
-    assert layers[0] is not None
-    count, *_ = dims(node, layers[0].weights)
     x = reshape(node, node.emit("cast", node[0], to=F32), tokens, shape[-1])
-    made = [node.emit("expand", node.constant(np.float32(0)), shape=(tokens * k, shape[-1]))]
+    zero = node.constant(np.float32(0))
+    made: Values = [node.emit("expand", zero, shape=(tokens * k, shape[-1]))]
     whose = reshape(node, expert, tokens * k)
-    for at in range(count):
+    for at in range(_experts(node)):
         made = _step(node, layers, bits, at, made, [x, whose])
     apart = node.emit("mul", reshape(node, made[0], tokens, k, shape[-1]), node.unsqueeze(scale, 2))
     total = node.emit("reduce_sum", apart, axes=(1,), keepdims=False)

@@ -99,7 +99,7 @@ def _votes(node: Context, table: Table, weights: Array, how: str) -> Votes:
         np.asarray(table.features, np.int32),
         np.asarray(table.splits).astype(of),
         np.asarray(table.modes, np.int32),
-        *(yes, no),
+        np.stack([no, yes], 1),
         np.asarray(table.missing, bool),
         roots,
     )
@@ -107,6 +107,7 @@ def _votes(node: Context, table: Table, weights: Array, how: str) -> Votes:
     told = {
         "depth": depth,
         "modes": tuple(sorted(set(table.modes))) or trees.MODES,
+        "is_missing": any(table.missing),
         "leaves": len(weights) if depth is not None and -least <= len(weights) else None,
     }
     leaves = node.emit("tree_leaves", x, *(node.constant(column) for column in columns), **told)
