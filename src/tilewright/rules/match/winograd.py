@@ -18,7 +18,7 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, attempt, block_of, nest_of
 from tilewright.sym import Add, Const, Expr, Mul, Sub
-from tilewright.tensor.ir import Block, Load, annotation
+from tilewright.tensor.ir import Load, annotation
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import exprs
 
@@ -79,14 +79,24 @@ def parts_of(sch: Schedule, reference: BlockRef, context: RuleContext) -> Parts 
     if result is None:
         return None
     chain = (weights,) if before is None else (before, weights)
-    stages = (half, weights, columns)
-    operations = [_operations(block_of(sch.function, each.name)) for each in stages]
-    fixed = _are_constant(sch, chain, context)
-    return Parts(product, image, half, padded, chain, columns, result, *operations, fixed)
+    return Parts(
+        product,
+        image,
+        half,
+        padded,
+        chain,
+        columns,
+        result,
+        image_operations=_operations(sch, half),
+        weights_operations=_operations(sch, weights),
+        result_operations=_operations(sch, columns),
+        is_constant=_are_constant(sch, chain, context),
+    )
 
 
-def _operations(block: Block) -> int:
+def _operations(sch: Schedule, reference: BlockRef) -> int:
     """Additions and multiplications of a transform, all of its results together."""
+    block = block_of(sch.function, reference.name)
     found = (expr for expr in exprs(block.body) if isinstance(expr, (Add, Sub, Mul)))
     return sum(expr.dtype.is_float for expr in found)
 
