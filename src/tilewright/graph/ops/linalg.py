@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import F32, I8, I32, U8, DType
+from tilewright.base.bf16x6 import PIECES, PRODUCTS, left_piece, pieces_of, right_piece
+from tilewright.base.dtype import BF16, F32, I8, I32, U8, DType
 from tilewright.base.tf32 import round_tf32
 from tilewright.graph.op import (
     COMPLEX,
     FLOAT,
+    INJECTIVE,
     INTEGER,
     NUMBER,
     OPAQUE,
@@ -59,6 +61,41 @@ def _matmul(call: Call, a: Array, b: Array) -> Array:
     to = a.dtype if call["to"] is None else call["to"].numpy
     read = round_tf32 if call["tf32"] else wide
     return np.asarray(np.matmul(read(a), read(b))).astype(to)
+
+
+def _bf16_pieces_type(call: Call) -> tuple[Type, ...]:
+    of, shape, multiple = call.tensor(0).dtype, call.shape(0), call["multiple"]
+    if of is not F32 or not shape or multiple < 1:
+        raise call.error("TW1007", f"{call.op} takes rows of f32, not {call.types[0]}")
+    *rows, k = shape
+    whole = sym.mul(sym.ceildiv(k, multiple), multiple)
+    return (TensorType(BF16, (*rows, sym.const(PIECES), sym.simplify(whole))),)
+
+
+def _bf16_pieces(call: Call, x: Array) -> Array:
+    more = -x.shape[-1] % call["multiple"]
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)])
+    return np.asarray(pieces_of(padded, -2))
+
+
+def _matmul_pieces_type(call: Call) -> tuple[Type, ...]:
+    a, b = call.shape(0), call.shape(1)
+    check_one_dtype(call)
+    if call.tensor(0).dtype is not BF16 or len(a) < 3 or len(b) != 3:
+        raise call.error(
+            "TW1202", f"{call.op} takes bf16 as [..., m, {PIECES}, k] and [{PIECES}, k, n]"
+        )
+    for pieces in (a[-2], b[0]):
+        same_dim(call, pieces, sym.const(PIECES), "pieces")
+    same_dim(call, a[-1], b[1], "the summed dimensions")
+    return (TensorType(F32, (*a[:-2], b[2])),)
+
+
+def _matmul_pieces(call: Call, a: Array, b: Array) -> Array:
+    left = [np.asarray(wide(a[..., at, :])) for at in range(PIECES)]
+    right = [np.asarray(wide(b[at])) for at in range(PIECES)]
+    terms = [np.matmul(left[left_piece(p)], right[right_piece(p)]) for p in range(PRODUCTS)]
+    return np.asarray(sum(terms[::-1]))  # the smallest first
 
 
 def _matmul_packed_type(call: Call) -> tuple[Type, ...]:
@@ -215,6 +252,25 @@ OPS = (
         _matmul,
         COMPLEX,
         (Attr("to", DType, None), Attr("tf32", bool, False)),
+    ),
+    Op(
+        "bf16_pieces",
+        "Rows of f32 [..., k] as sums of three of bf16 [..., 3, k]: a number rounded, and twice what "
+        "that leaves, rounded. Zeros fill rows up to a multiple of so many.",
+        (Input("x", FLOAT),),
+        _bf16_pieces_type,
+        _bf16_pieces,
+        INJECTIVE,
+        (Attr("multiple", int, 1),),
+    ),
+    Op(
+        "matmul_pieces",
+        "The product of matrices of f32 that are given in pieces of bf16, [..., m, 3, k] and "
+        "[3, k, n]: the sum of the six products of pieces that count in f32 (`base/bf16x6.py`).",
+        (Input("a", FLOAT), Input("b", FLOAT)),
+        _matmul_pieces_type,
+        _matmul_pieces,
+        COMPLEX,
     ),
     Op(
         "matmul_packed",
