@@ -25,14 +25,14 @@ def left_piece(product: Any) -> Any:
 
     Examples:
         >>> [(left_piece(at), right_piece(at)) for at in range(PRODUCTS)]
-        [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
+        [(0, 0), (0, 2), (0, 1), (1, 1), (1, 0), (2, 0)]
     """
     return product * 2 // 5
 
 
 def right_piece(product: Any) -> Any:
     """Which piece of the right operand it takes."""
-    return product * 6 // 5 % PIECES
+    return product * -3 // 5 % PIECES
 
 
 def pieces_of(x: Any, axis: int) -> Any:

@@ -32,6 +32,7 @@ from tilewright.sym import Const, Expr
 
 Shape = tuple[Expr, ...]
 AXES = ("axis", "axes")  # attributes that count axes
+ROW_AXES = {"matmul": 1, "matmul_pieces": 2}  # axes of a row of A
 
 
 def collapse_axes(graph: Graph) -> Graph:
@@ -45,14 +46,14 @@ def collapse_axes(graph: Graph) -> Graph:
 
 def collapse_rows(graph: Graph) -> Graph:
     """Rows of a matmul along several axes as rows along one."""
-    product = next((node for node in graph.nodes if node.op == "matmul"), None)
+    product = next((node for node in graph.nodes if node.op in ROW_AXES), None)
     lead = None if product is None else _lead(product)
     if product is None or lead is None or not all(_keeps_rows(n, product) for n in graph.nodes):
         return graph
-    made = {
-        value: value if value is product.inputs[1] else _collapsed(value, lead)
-        for value in _values(graph)
-    }
+    a, b = product.inputs
+    made = {value: _collapsed(value, lead, 1) for value in _values(graph) if value is not b}
+    if a is not None and b is not None:
+        made |= {a: _collapsed(a, lead, ROW_AXES[product.op]), b: b}
     return _on(graph, made)
 
 
@@ -86,10 +87,11 @@ def _on(graph: Graph, made: Mapping[Value, Value | None], **attributes: Any) -> 
 def _lead(product: Node) -> Shape | None:
     """The axes of a matmul's rows, if there are several and the innermost is dynamic."""
     a, b = product.inputs[0], product.inputs[1]
-    if a is None or b is None or a is b or len(b.tensor.shape or ()) != 2:
+    last = ROW_AXES[product.op]
+    if a is None or b is None or a is b or len(b.tensor.shape or ()) != last + 1:
         return None
-    *lead, _ = a.tensor.shape or (sym.ONE,)
-    return tuple(lead) if len(lead) > 1 and not isinstance(lead[-1], Const) else None
+    lead = (a.tensor.shape or ())[:-last]
+    return lead if len(lead) > 1 and not isinstance(lead[-1], Const) else None
 
 
 def _keeps_rows(node: Node, product: Node) -> bool:
@@ -101,15 +103,16 @@ def _keeps_rows(node: Node, product: Node) -> bool:
     return is_map and not names & set(AXES) and not attribute_sizes(node)
 
 
-def _collapsed(value: Value, lead: Shape) -> Value | None:
-    """A value with its rows along one axis; itself if it has none, None if it has others."""
+def _collapsed(value: Value, lead: Shape, last: int) -> Value | None:
+    """A value with its rows, of so many axes each, along one; itself if it has none, None if it has
+    others."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None
     if len(of.shape) <= 1:
         return value
     rows, rest = of.shape[: len(lead)], of.shape[len(lead) :]
-    if len(rest) != 1 or not all(sym.equal(a, b) for a, b in zip(rows, lead, strict=True)):
+    if len(rest) != last or not all(sym.equal(a, b) for a, b in zip(rows, lead, strict=True)):
         return None
     total = sym.simplify(reduce(sym.mul, rows))
     return Value(value.name, replace(of, shape=(total, *rest)))

@@ -57,15 +57,18 @@ def _matmul(use: Use, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _bf16_pieces(use: Use, x: Tensor) -> Tensor:
-    zero, k = te.const(0, F32), x.shape[-1]
+    zero, k, parts, length = te.const(0, F32), x.shape[-1], use["parts"], use["length"]
 
     def rounded(value: Expr) -> Expr:
         return te.cast(te.cast(value, BF16), F32)
 
     def element(*at: Expr) -> Expr:
         *row, piece, r = at
+        if parts > 1:
+            part, *row = row
+            r = part * length + r
         value = x[(*row, r)]
-        if use.shape[-1] is not k:
+        if parts * length != static(k):
             value = te.if_then_else(r < k, value, zero)
         second = value - rounded(value)
         third = second - rounded(second)
@@ -80,7 +83,8 @@ def _matmul_pieces(use: Use, a: Tensor, b: Tensor) -> Tensor:
         p = te.reduce_axis((0, PRODUCTS), name="p")
 
         def product(k: Expr) -> Expr:
-            left, right = a[(*at[:-1], left_piece(p), k)], b[right_piece(p), k, at[-1]]
+            left = a[(*at[:-1], left_piece(p), k)]
+            right = b[(*at[: b.ndim - 3], right_piece(p), k, at[-1])]
             return wide(left) * wide(right)
 
         if static(a.shape[-1]) == 0:
