@@ -2,7 +2,7 @@
 
 from tilewright import tensor
 from tilewright.codegen.tile_loads import load_late
-from tilewright.tensor.ir import Eval
+from tilewright.tensor.ir import Alloc, Eval
 from tilewright.tensor.visit import walk
 
 LOADS = {
@@ -21,6 +21,7 @@ INSTRUCTIONS = {
     **LOADS,
     **PRODUCTS,
     "zero": "tilezero:bool(address(%c[0]))",
+    "next": "tileloadd64:bool(address(%a[0]), address(%A[1024]), 64)",
     "store": "tilestored64:bool(address(%c[0]), address(%C[0]), 64)",
 }
 
@@ -50,7 +51,38 @@ def test_loads_wait_for_the_product_that_uses_them():
 
 
 def test_a_tile_is_loaded_again_after_its_last_use():
-    assert moved("a0 b0 c00 a0 b0 c00") == "a0 b0 c00 a0 b0 c00"
+    assert moved("a0 b0 c00 next b0 c00 a0 b0 c00") == "a0 b0 c00 next c00 a0 c00"
+
+
+def test_what_a_tile_holds_is_not_loaded_again():
+    assert moved("a0 b0 b1 c00 c01 a0 a1 b1 c11") == "a0 b0 c00 b1 c01 a1 c11"
+
+
+def test_a_tile_is_loaded_again_after_memory_was_written():
+    assert moved("a0 b0 c00 store a0 b0 c00") == "a0 b0 c00 store a0 b0 c00"
+
+
+def test_steps_side_by_side_share_their_tiles():
+    step = """
+        alloc %a{0}: bf16[512] in amx.tile
+        eval llvm.x86.tileloadd64:bool(address(%a{0}[0]), address(%A[0]), 64)
+        alloc %b{0}: bf16[512] in amx.tile
+        eval llvm.x86.tileloadd64:bool(address(%b{0}[0]), address(%B[{1}]), 64)
+        eval llvm.x86.tdpbf16ps:bool(address(%c[0]), address(%a{0}[0]), address(%b{0}[0]))
+    """
+    fn = tensor.parse(
+        f"""
+        func @f(%A: bf16[4096], %B: bf16[4096]) stage flat {{
+          alloc %c: f32[256] in amx.tile
+          {{ {step.format(0, 0)} }}
+          {{ {step.format(1, 512)} }}
+          {{ {step.format(2, 0)} }}
+        }}
+        """
+    )
+    body = load_late(fn.body)
+    assert sum("tileload" in str(stmt.value) for stmt in walk(body) if isinstance(stmt, Eval)) == 4
+    assert sum(isinstance(stmt, Alloc) for stmt in walk(body)) == 3
 
 
 def test_loads_pass_products_alone():

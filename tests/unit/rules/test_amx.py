@@ -97,7 +97,7 @@ def test_a_step_of_pieces_has_six_products_of_each_pair_of_tiles():
     text = build(split_constant_blocks(made.schedule.function).kernel, SERVER).assembly
     assert text.count("tdpbf16ps") == 24
     assert text.count("tilestored") == 4
-    assert text.count("tileloadd") <= 24
+    assert text.count("tileloadd") == 14  # what a tile holds is not loaded again
 
 
 def test_tiles_run_along_rows_that_are_many_for_sure():
