@@ -219,7 +219,7 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
         tile_step_cycles(found.products * tiles * columns, rows, machine.tile_cycles),
         found.pieces(gemm.b) * columns * TILE_ROWS * ROW_BYTES / b_rate,
     )
-    step = step + found.products * tiles * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
+    step = step + found.pieces(gemm.a) * tiles * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
     compute = blocks * steps * step
     # Rows that are left over mean that all are copied to where zeros fill them up.
     copied = found.outer * 2 * found.a_bytes / machine.l2.bytes_per_cycle
