@@ -239,8 +239,9 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     a_rate = np.where(c["prefetch_a"] == 1, far, machine.scattered_bytes_per_cycle)
     a_all = found.outer * found.a_bytes
     a_again = a_all * (passes - 1) / (a_rate if a_far else machine.l2.bytes_per_cycle)
-    # A thread that shares out rows has left its own in L2 in the layer before.
-    near = np.where(c["parallel"] == M, machine.l2.bytes_per_cycle, far)
+    # A thread that shares out rows, or is alone, has left its own in L2 in the layer before.
+    is_near = (c["parallel"] == M) | (threads == 1)
+    near = np.where(is_near, machine.l2.bytes_per_cycle, far)
     a_first = a_all / (a_rate if a_far else near)
     # B in blocks comes while the one before is used, if enough rows use it; by steps it comes just
     # in time, by a request for each of its lines each time it is used.
