@@ -14,7 +14,7 @@ in L2; the parts are added up by a kernel of its own, with what follows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from math import inf
 
 import numpy as np
@@ -35,10 +35,10 @@ from tilewright.graph.costs import (
     weights_stay,
 )
 from tilewright.graph.definitions import Array
-from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.ir import Attribute, Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.types import TensorType
-from tilewright.sym import const
+from tilewright.sym import Const, const, mul, simplify
 
 
 def split_matmuls(module: Module, ctx: PassContext) -> Module:
@@ -81,17 +81,21 @@ class Split:
         rows = make_node("bf16_pieces", (a,), sizes, like.loc)
         made = [rows, make_node("matmul_pieces", (rows.output, b), {}, like.loc)]
         if self.parts > 1:
-            whole = {"axes": (0,), "keepdims": False}
+            whole: dict[str, Attribute] = {"axes": (0,), "keepdims": False}
             made.append(make_node("reduce_sum", (made[-1].output,), whole, like.loc))
         return made
 
     def candidates(self, a: Value, like: Node, in_cache: bool) -> list[Candidate]:
-        """The kernels that compute it."""
+        """The kernels that compute it; dynamic rows count along one axis, as kernels have them."""
         stack = (const(self.parts),) if self.parts > 1 else ()
         shape = (*stack, const(PIECES), const(self.length), const(self.n))
-        rows, product, *total = self.nodes(a, Value("pieces", TensorType(BF16, shape)), like)
+        *lead, k = a.tensor.shape or ()
+        if lead and not isinstance(lead[-1], Const):
+            rows = simplify(reduce(mul, lead))
+            a = Value(a.name, TensorType(F32, (rows, k)))
+        split, product, *total = self.nodes(a, Value("pieces", TensorType(BF16, shape)), like)
         return [
-            Candidate("pieces", alone(rows)),
+            Candidate("pieces", alone(split)),
             Candidate(self.name, alone(product), frozenset({1}), in_cache),
             *(Candidate("sum", alone(node)) for node in total),
         ]
@@ -134,7 +138,8 @@ def _cheapest(
     told: list[Price] = []
     limit_ns, parts = inf, 1
     while parts * tiles.depth <= len(weights):
-        split = Split(*weights.shape, parts, tiles.depth)
+        k, n = weights.shape
+        split = Split(k, n, parts, tiles.depth)
         found = costs.prices((plain, *split.candidates(a, node, in_cache)))
         if found is None:
             break

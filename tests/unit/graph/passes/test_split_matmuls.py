@@ -9,6 +9,8 @@ from tilewright.base.target import Target
 from tilewright.driver.costs import KernelCosts
 from tilewright.driver.kernels import KernelSetting
 from tilewright.graph import Builder, TensorType, interpret
+from tilewright.graph.collapse import collapse_axes
+from tilewright.graph.costs import alone
 from tilewright.graph.passes import SPLIT
 from tilewright.graph.passes.split_matmuls import split_matmuls
 from tilewright.sym import const, size
@@ -95,3 +97,17 @@ def test_results_are_as_exact_as_those_of_f32(k, parts):
     exact = x.astype(np.float64) @ weights.astype(np.float64)
     plain, made = (interpret(module, x)[0] for module in (before, after))
     assert np.abs(made - exact).max() <= 3 * np.abs(plain - exact).max()
+
+
+@pytest.mark.parametrize(
+    ("k", "shapes"),
+    [
+        (768, ["bf16[batch * steps, 3, 768]", "bf16[3, 768, 768]"]),
+        (4096, ["bf16[2, batch * steps, 3, 2048]", "bf16[2, 3, 2048, 768]"]),
+    ],
+)
+def test_rows_along_several_dynamic_axes_are_one_axis_of_the_kernel(k, shapes):
+    module, _ = split(model(("batch", "steps"), k, 768))
+    (product,) = (node for node in module.main.nodes if node.op == "matmul_pieces")
+    kernel = collapse_axes(alone(product))
+    assert [str(value.type) for value in kernel.params] == shapes
