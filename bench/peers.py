@@ -36,6 +36,7 @@ import numpy as np
 Feed = dict[str, Any]
 Run = Callable[[], Any]
 SWITCHES = ("schedule", "packing", "in_place")  # what can be left out and is no pass of the graph
+PEER_PRECISIONS = {"bf16x6": "f32"}  # what peers do where we split numbers: as exact
 SPINNING_S = 0.06  # for which threads of a contender keep a core after its last call
 _not_compiling = 0.0  # seconds that a contender spent on what is no part of its work
 
@@ -108,7 +109,7 @@ def openvino(path: Path, feed: Feed, threads: int, precision: str = "") -> tuple
     precision = precision or os.environ.get("BENCH_PRECISION", "f32")
     settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
     if precision != "int8":
-        settings["INFERENCE_PRECISION_HINT"] = precision
+        settings["INFERENCE_PRECISION_HINT"] = PEER_PRECISIONS.get(precision, precision)
     compiled = ov.Core().compile_model(str(path), "CPU", settings)
     request = compiled.create_infer_request()
     names = {name for one in compiled.inputs for name in one.get_names()}

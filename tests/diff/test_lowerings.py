@@ -448,6 +448,12 @@ case("matmul", rand(6), rand(6), reduction=6)
 case("matmul", rand(6), rand(3, 6, 5), reduction=6)
 case("matmul", rand(3, 4, 6), rand(6), reduction=6)
 case("matmul", rand(1, 1), rand(1, 1), note="one")
+for _k, _length, _parts in ((32, 32, 1), (21, 32, 1), (40, 32, 2), (70, 24, 3)):
+    case("bf16_pieces", rand(2, 5, _k), length=_length, parts=_parts, symbolic=False)
+case("bf16_pieces", np.float32([[0, -0.0, 1e30, -1 / 3, 1e-30, 7]]), length=6, symbolic=False)
+for _stack in ((), (2,)):
+    _pieces = [(*_stack, 4, 3, 40), (*_stack, 3, 40, 5)]
+    case("matmul_pieces", *(rand(*s, of=BF16) for s in _pieces), reduction=240, symbolic=False)
 case("matmul", rand(3, 0), rand(0, 2), note="empty sum", symbolic=False)
 case("matmul", rand(0, 3), rand(3, 2), note="empty")
 case(

@@ -5,7 +5,8 @@
 
 The first product waits for two tiles instead of four, and tiles of rows that compete for the same
 places of the first cache are not all there at once. Products touch no memory, so a load may pass
-them; it stays in front of everything else.
+them; it stays in front of everything else. What a tile holds already is not loaded again: steps of
+a loop that was unrolled share the tiles that each of them had for itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tilewright import sym
 from tilewright.codegen.tiles import is_tile
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Address, Alloc, Buffer, Call, Eval, Seq, Stmt, seq
+from tilewright.tensor.visit import replace_buffers
 
 LOAD = "llvm.x86.tileload"
 Tile = tuple[Buffer, tuple[Expr, ...]]
@@ -27,29 +29,39 @@ def load_late(stmt: Stmt) -> Stmt:
 
 
 class _Mover:
-    """Statements in their new order, and loads that are still to come."""
+    """Statements in their new order, loads that are still to come, and what tiles hold."""
 
-    def __init__(self, waiting: list[tuple[Tile, Stmt]] | None = None) -> None:
+    def __init__(
+        self,
+        waiting: list[tuple[Tile, Stmt]] | None = None,
+        held: dict[Tile, Expr] | None = None,
+    ) -> None:
         self.done: list[Stmt] = []
         self.waiting = waiting or []
+        self.held = {} if held is None else held  # the load that brought it
 
     def visit(self, stmt: Stmt) -> None:
         if isinstance(stmt, Seq):
-            for child in stmt.stmts:
+            for child in _sharing(stmt):
                 self.visit(child)
         elif isinstance(stmt, Alloc) and is_tile(stmt.buffer):
-            inside = _Mover(self.waiting)
+            inside = _Mover(self.waiting, self.held)
             inside.visit(stmt.body)
             own = [load for tile, load in inside.waiting if tile[0] is stmt.buffer]
             self.waiting = [each for each in inside.waiting if each[0][0] is not stmt.buffer]
             self.done.append(Alloc(stmt.buffer, seq(*inside.done, *own), stmt.loc))
         elif (tiles := _tiles(stmt)) is None:
             self.done = self.flushed()
+            self.held.clear()
             inner = tuple([load_late(child) for child in stmt.children()])
             self.done.append(stmt.with_children(inner) if inner else stmt)
         elif _is_load(stmt):
-            self.waiting.append((tiles[0], stmt))
+            (tile,) = tiles
+            if self.held.get(tile) is not _value(stmt):
+                self.waiting.append((tile, stmt))
+            self.held[tile] = _value(stmt)
         else:
+            self.held.pop(tiles[0], None)  # where results go
             needed = [load for tile, load in self.waiting if tile in tiles]
             self.waiting = [each for each in self.waiting if each[0] not in tiles]
             self.done += [*needed, stmt]
@@ -58,6 +70,34 @@ class _Mover:
         """All statements, the loads that nothing has asked for at the end."""
         loads, self.waiting = [load for _, load in self.waiting], []
         return [*self.done, *loads]
+
+
+def _sharing(stmts: Seq) -> list[Stmt]:
+    """Statements one after the other; where some have tiles of their own, and nothing but loads and
+    products is between them, later ones use those of the first."""
+    done: list[Stmt] = []
+    for stmt in _flat(stmts):
+        if isinstance(stmt, Alloc) and is_tile(stmt.buffer):
+            before = len(done) - 1
+            while before >= 0 and _tiles(done[before]) is not None:
+                before -= 1
+            first = done[before] if before >= 0 else None
+            if isinstance(first, Alloc) and _is_alike(first.buffer, stmt.buffer):
+                body = replace_buffers(stmt.body, {stmt.buffer: first.buffer})
+                whole = seq(first.body, *done[before + 1 :], body)
+                done[before:] = [Alloc(first.buffer, whole, first.loc)]
+                continue
+        done.append(stmt)
+    return done
+
+
+def _flat(stmt: Stmt) -> list[Stmt]:
+    return [one for each in stmt.stmts for one in _flat(each)] if isinstance(stmt, Seq) else [stmt]
+
+
+def _is_alike(one: Buffer, other: Buffer) -> bool:
+    """Whether buffers take the same registers."""
+    return (one.shape, one.dtype, one.memory) == (other.shape, other.dtype, other.memory)
 
 
 def _tiles(stmt: Stmt) -> list[Tile] | None:
@@ -75,6 +115,11 @@ def _tiles(stmt: Stmt) -> list[Tile] | None:
 
 
 def _is_load(stmt: Stmt) -> bool:
+    value = _value(stmt)
+    assert isinstance(value, Call)
+    return value.op.startswith(LOAD)
+
+
+def _value(stmt: Stmt) -> Expr:
     assert isinstance(stmt, Eval)
-    assert isinstance(stmt.value, Call)
-    return stmt.value.op.startswith(LOAD)
+    return stmt.value

@@ -32,6 +32,7 @@ from tilewright.sym import Const, Expr
 
 Shape = tuple[Expr, ...]
 AXES = ("axis", "axes")  # attributes that count axes
+PRODUCTS = ("matmul", "matmul_pieces")
 
 
 def collapse_axes(graph: Graph) -> Graph:
@@ -45,12 +46,14 @@ def collapse_axes(graph: Graph) -> Graph:
 
 def collapse_rows(graph: Graph) -> Graph:
     """Rows of a matmul along several axes as rows along one."""
-    product = next((node for node in graph.nodes if node.op == "matmul"), None)
+    product = next((node for node in graph.nodes if node.op in PRODUCTS), None)
     lead = None if product is None else _lead(product)
     if product is None or lead is None or not all(_keeps_rows(n, product) for n in graph.nodes):
         return graph
+    a, b = product.inputs
+    before, last = _stack_axes(product), _row_axes(product)
     made = {
-        value: value if value is product.inputs[1] else _collapsed(value, lead)
+        value: value if value is b else _collapsed(value, lead, before, last if value is a else 1)
         for value in _values(graph)
     }
     return _on(graph, made)
@@ -86,10 +89,24 @@ def _on(graph: Graph, made: Mapping[Value, Value | None], **attributes: Any) -> 
 def _lead(product: Node) -> Shape | None:
     """The axes of a matmul's rows, if there are several and the innermost is dynamic."""
     a, b = product.inputs[0], product.inputs[1]
-    if a is None or b is None or a is b or len(b.tensor.shape or ()) != 2:
+    if a is None or b is None or a is b:
         return None
-    *lead, _ = a.tensor.shape or (sym.ONE,)
-    return tuple(lead) if len(lead) > 1 and not isinstance(lead[-1], Const) else None
+    before = _stack_axes(product)
+    if before < 0 or (before and product.op == "matmul"):
+        return None
+    lead = (a.tensor.shape or ())[before : -_row_axes(product)]
+    return lead if len(lead) > 1 and not isinstance(lead[-1], Const) else None
+
+
+def _row_axes(product: Node) -> int:
+    """Axes of one row of A: that of k, and of its pieces."""
+    return 2 if product.op == "matmul_pieces" else 1
+
+
+def _stack_axes(product: Node) -> int:
+    """Axes of B in front of those of a matrix."""
+    b = product.inputs[1]
+    return len(() if b is None else b.tensor.shape or ()) - _row_axes(product) - 1
 
 
 def _keeps_rows(node: Node, product: Node) -> bool:
@@ -101,18 +118,20 @@ def _keeps_rows(node: Node, product: Node) -> bool:
     return is_map and not names & set(AXES) and not attribute_sizes(node)
 
 
-def _collapsed(value: Value, lead: Shape) -> Value | None:
-    """A value with its rows along one axis; itself if it has none, None if it has others."""
+def _collapsed(value: Value, lead: Shape, before: int, last: int) -> Value | None:
+    """A value with its rows, of so many axes each and in front of them, along one; itself if it has
+    none, None if it has others."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None
     if len(of.shape) <= 1:
         return value
-    rows, rest = of.shape[: len(lead)], of.shape[len(lead) :]
-    if len(rest) != 1 or not all(sym.equal(a, b) for a, b in zip(rows, lead, strict=True)):
+    stack, rows = of.shape[:before], of.shape[before : before + len(lead)]
+    rest = of.shape[before + len(lead) :]
+    if len(rest) != last or not all(sym.equal(a, b) for a, b in zip(rows, lead, strict=True)):
         return None
     total = sym.simplify(reduce(sym.mul, rows))
-    return Value(value.name, replace(of, shape=(total, *rest)))
+    return Value(value.name, replace(of, shape=(*stack, total, *rest)))
 
 
 # ------------------------------------------------------------------------------------ transposes

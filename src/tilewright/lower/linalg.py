@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright import sym, te
-from tilewright.base.dtype import F32, I8, I32, DType
+from tilewright.base.bf16x6 import PRODUCTS, left_piece, right_piece
+from tilewright.base.dtype import BF16, F32, I8, I32, DType
 from tilewright.graph.ops.linalg import HALF, NIBBLE, einsum_terms
 from tilewright.lower.base import Lowering, Use, broadcast_index, read_broadcast, static, wide
 from tilewright.sym import ONE, TRUE, ZERO, Expr
@@ -53,6 +54,45 @@ def _product(
 def _matmul(use: Use, a: Tensor, b: Tensor) -> Tensor:
     read = te.round_tf32 if use["tf32"] else wide
     return _product(use, a, b, lambda i, j: read(a[tuple(i)]) * read(b[tuple(j)]))
+
+
+def _bf16_pieces(use: Use, x: Tensor) -> Tensor:
+    zero, k, parts, length = te.const(0, F32), x.shape[-1], use["parts"], use["length"]
+
+    def rounded(value: Expr) -> Expr:
+        return te.cast(te.cast(value, BF16), F32)
+
+    def element(*at: Expr) -> Expr:
+        *row, piece, r = at
+        if parts > 1:
+            part, *row = row
+            r = part * length + r
+        value = x[(*row, r)]
+        if parts * length != static(k):
+            value = te.if_then_else(r < k, value, zero)
+        second = value - rounded(value)
+        third = second - rounded(second)
+        chosen = te.select(te.eq(piece, 0), value, te.select(te.eq(piece, 1), second, third))
+        return te.cast(chosen, BF16)
+
+    return te.compute(use.shape, element, name=use.name)
+
+
+def _matmul_pieces(use: Use, a: Tensor, b: Tensor) -> Tensor:
+    def element(*at: Expr) -> Expr:
+        p = te.reduce_axis((0, PRODUCTS), name="p")
+
+        def product(k: Expr) -> Expr:
+            left = a[(*at[:-1], left_piece(p), k)]
+            right = b[(*at[: b.ndim - 3], right_piece(p), k, at[-1])]
+            return wide(left) * wide(right)
+
+        if static(a.shape[-1]) == 0:
+            return te.const(0, F32)
+        k = te.reduce_axis((0, a.shape[-1]), name="k")
+        return te.sum(product(k), axis=[p, k])
+
+    return te.compute(use.shape, element, name=use.name)
 
 
 def _matmul_packed(
@@ -241,6 +281,8 @@ def _einsum(use: Use, *operands: Tensor) -> Tensor:
 
 LOWERINGS: dict[str, Lowering] = {
     "matmul": _matmul,
+    "bf16_pieces": _bf16_pieces,
+    "matmul_pieces": _matmul_pieces,
     "matmul_packed": _matmul_packed,
     "matmul_integer": _matmul_integer,
     "einsum": _einsum,

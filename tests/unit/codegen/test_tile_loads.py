@@ -1,8 +1,14 @@
 """Loads of tile registers come right before their first use, and pass nothing but products."""
 
-from tilewright import tensor
+import pytest
+
+from tilewright import graph, tensor
 from tilewright.codegen.tile_loads import load_late
-from tilewright.tensor.ir import Eval
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.sym import simplify
+from tilewright.tensor.ir import Address, Alloc, Call, Eval
+from tilewright.tensor.passes import lower
 from tilewright.tensor.visit import walk
 
 LOADS = {
@@ -21,6 +27,7 @@ INSTRUCTIONS = {
     **LOADS,
     **PRODUCTS,
     "zero": "tilezero:bool(address(%c[0]))",
+    "next": "tileloadd64:bool(address(%a[0]), address(%A[1024]), 64)",
     "store": "tilestored64:bool(address(%c[0]), address(%C[0]), 64)",
 }
 
@@ -50,7 +57,38 @@ def test_loads_wait_for_the_product_that_uses_them():
 
 
 def test_a_tile_is_loaded_again_after_its_last_use():
-    assert moved("a0 b0 c00 a0 b0 c00") == "a0 b0 c00 a0 b0 c00"
+    assert moved("a0 b0 c00 next b0 c00 a0 b0 c00") == "a0 b0 c00 next c00 a0 c00"
+
+
+def test_what_a_tile_holds_is_not_loaded_again():
+    assert moved("a0 b0 b1 c00 c01 a0 a1 b1 c11") == "a0 b0 c00 b1 c01 a1 c11"
+
+
+def test_a_tile_is_loaded_again_after_memory_was_written():
+    assert moved("a0 b0 c00 store a0 b0 c00") == "a0 b0 c00 store a0 b0 c00"
+
+
+def test_steps_side_by_side_share_their_tiles():
+    step = """
+        alloc %a{0}: bf16[512] in amx.tile
+        eval llvm.x86.tileloadd64:bool(address(%a{0}[0]), address(%A[0]), 64)
+        alloc %b{0}: bf16[512] in amx.tile
+        eval llvm.x86.tileloadd64:bool(address(%b{0}[0]), address(%B[{1}]), 64)
+        eval llvm.x86.tdpbf16ps:bool(address(%c[0]), address(%a{0}[0]), address(%b{0}[0]))
+    """
+    fn = tensor.parse(
+        f"""
+        func @f(%A: bf16[4096], %B: bf16[4096]) stage flat {{
+          alloc %c: f32[256] in amx.tile
+          {{ {step.format(0, 0)} }}
+          {{ {step.format(1, 512)} }}
+          {{ {step.format(2, 0)} }}
+        }}
+        """
+    )
+    body = load_late(fn.body)
+    assert sum("tileload" in str(stmt.value) for stmt in walk(body) if isinstance(stmt, Eval)) == 4
+    assert sum(isinstance(stmt, Alloc) for stmt in walk(body)) == 3
 
 
 def test_loads_pass_products_alone():
@@ -64,3 +102,42 @@ def test_tiles_are_known_by_their_place_however_it_is_written():
 
 def test_a_load_that_nothing_uses_stays():
     assert moved("a0 b0 b1 c00") == "a0 b0 c00 b1"
+
+
+KERNELS = {
+    "pieces": "graph @main(%x: bf16[64, 3, 96], %w: bf16[3, 96, 64]) {"
+    "%y = matmul_pieces(%x, %w) return %y }",
+    "gemm": "graph @main(%x: bf16[64, 96], %w: bf16[96, 64]) {"
+    "%y = matmul(%x, %w) {to = dtype f32} %z = tanh(%y) return %z }",
+    "conv": "graph @main(%x: bf16[1, 28, 28, 64], %w: bf16[64, 64, 3, 3]) {"
+    "%y = conv(%x, %w) {strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1), "
+    'layout = "channels_last", to = dtype f32} return %y }',
+    "attention": "graph @main(%q: bf16[1, 2, 64, 64], %k: bf16[1, 2, 64, 64], "
+    "%v: bf16[1, 2, 64, 64]) {"
+    "%y = attention(%q, %k, %v) {rounded = true, to = dtype f32} return %y }",
+}
+
+
+def products(body):
+    """What every product multiplies: the loads that its tiles hold, in order; loops run once."""
+    held, found = {}, []
+    for stmt in walk(body):
+        if not isinstance(stmt, Eval) or not isinstance(stmt.value, Call):
+            continue
+        op, tiles = stmt.value.op, [at for at in stmt.value.args if isinstance(at, Address)]
+        places = [(at.buffer, tuple(map(simplify, at.index))) for at in tiles]
+        if op.startswith("llvm.x86.tileload"):
+            held[places[0]] = str(stmt.value.args[1:])
+        elif op.startswith("llvm.x86.tdp"):
+            found.append([held[place] for place in places[1:]])
+    return found
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_product_of_a_kernel_multiplies_what_it_did(kernel):
+    fn = lower_graph(graph.parse(KERNELS[kernel]).main, kernel)
+    target = "x86_64-linux-gnu -mcpu=emeraldrapids"
+    body = lower(schedule(fn, target, constants=["w"]).schedule.function).body
+    before = products(body)
+    assert before
+    assert products(load_late(body)) == before

@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 
 from tilewright import graph, te
+from tilewright.base.bf16x6 import pieces_of
+from tilewright.codegen.build import build
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.cpu.attention_amx import ATTENTION_AMX
 from tilewright.rules.cpu.conv_amx import CONV_AMX
 from tilewright.rules.cpu.gemm_amx import GEMM_AMX
+from tilewright.tensor.constants import split_constant_blocks
 from tilewright.tensor.interp import interpret
 
 SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
@@ -43,6 +46,58 @@ def test_an_operand_that_does_not_lie_along_k_is_turned(check_plans):
     inputs, outputs = [values(32, 21), values(32, 64)], [((21, 64), np.float32)]
     fn = gemm(21, 64, 32, turned=True)
     check_plans(fn, GEMM_AMX, SERVER, inputs, outputs, constants=("b",), **FEW)
+
+
+PIECES = """
+graph @main(%x: bf16[{m}, 3, {k}], %w: bf16[3, {k}, {n}], %r: f32[{m}, {n}], %b: f32[{n}]) {{
+  %product = matmul_pieces(%x, %w)
+  %sum = add(%product, %b)
+  %y = tanh(%sum)
+  %out = add(%y, %r)
+  return %out
+}}
+"""
+
+
+def pieces(m, n, k):
+    """A product of pieces with an epilogue."""
+    return lower_graph(graph.parse(PIECES.format(m=m, n=n, k=k)).main, "gemm")
+
+
+def pieces_and_result(m, n, k):
+    """Operands in pieces, and what f64 makes of them."""
+    rng = np.random.default_rng(0)
+    shapes = ((m, k), (k, n), (m, n), (n,))
+    x, w, r, b = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    total = x.astype(np.float64) @ w + b
+    return [pieces_of(x, -2), pieces_of(w, -3), r, b], np.tanh(total) + r
+
+
+@pytest.mark.parametrize("constants", [(), ("w",)])
+def test_every_plan_of_a_product_of_pieces_keeps_the_answer(check_plans, constants):
+    fn, (inputs, want) = pieces(18, 20, 32), pieces_and_result(18, 20, 32)
+    checked = {"plans": 3, "tolerance": 1e-5}
+    check_plans(
+        fn, GEMM_AMX, SERVER, inputs, [(want.shape, np.float32)], constants=constants, **checked
+    )
+
+
+@pytest.mark.parametrize("rows", [33, "rows"])
+def test_products_of_pieces_are_as_exact_as_f32(rows):
+    made = schedule(pieces(rows, 35, 32), SERVER, constants=["w"])
+    assert made.decisions[0].rule == GEMM_AMX.name
+    inputs, want = pieces_and_result(33, 35, 32)
+    got = np.zeros(want.shape, np.float32)
+    interpret(made.schedule.function, *inputs, got, *([33] if rows == "rows" else []))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_of_pieces_has_six_products_of_each_pair_of_tiles():
+    made = schedule(pieces(128, 128, 768), SERVER, constants=["w"])
+    text = build(split_constant_blocks(made.schedule.function).kernel, SERVER).assembly
+    assert text.count("tdpbf16ps") == 24
+    assert text.count("tilestored") == 4
+    assert text.count("tileloadd") == 14  # what a tile holds is not loaded again
 
 
 def test_tiles_run_along_rows_that_are_many_for_sure():

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.dtype import F32, I8, I32, U8, DType
+from tilewright.base.bf16x6 import PIECES, PRODUCTS, left_piece, pieces_of, right_piece
+from tilewright.base.dtype import BF16, F32, I8, I32, U8, DType
 from tilewright.base.tf32 import round_tf32
 from tilewright.graph.op import (
     COMPLEX,
     FLOAT,
+    INJECTIVE,
     INTEGER,
     NUMBER,
     OPAQUE,
@@ -22,7 +24,7 @@ from tilewright.graph.op import (
 )
 from tilewright.graph.ops.rules import broadcast_shapes, check_one_dtype, same_dim
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import ONE, Expr
+from tilewright.sym import ONE, Const, Expr, const
 
 Array = np.ndarray[Any, Any]
 
@@ -59,6 +61,52 @@ def _matmul(call: Call, a: Array, b: Array) -> Array:
     to = a.dtype if call["to"] is None else call["to"].numpy
     read = round_tf32 if call["tf32"] else wide
     return np.asarray(np.matmul(read(a), read(b))).astype(to)
+
+
+def _bf16_pieces_type(call: Call) -> tuple[Type, ...]:
+    of, shape, parts, length = call.tensor(0).dtype, call.shape(0), call["parts"], call["length"]
+    if of is not F32 or not shape:
+        raise call.error("TW1007", f"{call.op} takes rows of f32, not {call.types[0]}")
+    *rows, k = shape
+    if not isinstance(k, Const) or parts < 1 or parts * length < k.value:
+        raise call.error("TW1202", f"{call.op}: {parts} parts of {length} do not hold {k} numbers")
+    stack = [const(parts)] if parts > 1 else []
+    return (TensorType(BF16, (*stack, *rows, const(PIECES), const(length))),)
+
+
+def _bf16_pieces(call: Call, x: Array) -> Array:
+    *rows, k = x.shape
+    parts, length = call["parts"], call["length"]
+    padded = np.pad(x, [(0, 0)] * len(rows) + [(0, parts * length - k)])
+    by_parts = np.moveaxis(padded.reshape(*rows, parts, length), -2, 0)
+    return np.asarray(pieces_of(by_parts if parts > 1 else by_parts[0], -2))
+
+
+def _matmul_pieces_type(call: Call) -> tuple[Type, ...]:
+    a, b = call.shape(0), call.shape(1)
+    check_one_dtype(call)
+    if call.tensor(0).dtype is not BF16 or len(b) < 3 or len(a) < len(b):
+        raise call.error(
+            "TW1202", f"{call.op} takes bf16 as [..., m, {PIECES}, k] and [..., {PIECES}, k, n]"
+        )
+    *stack, b_pieces, k, n = b
+    for at, dim in enumerate(stack):
+        same_dim(call, a[at], dim, "stacks")
+    for pieces in (a[-2], b_pieces):
+        same_dim(call, pieces, const(PIECES), "pieces")
+    same_dim(call, a[-1], k, "the summed dimensions")
+    return (TensorType(F32, (*a[:-2], n)),)
+
+
+def _matmul_pieces(call: Call, a: Array, b: Array) -> Array:
+    stack = b.shape[:-3]
+    rows = wide(a).reshape(*stack, -1, *a.shape[-2:])
+    terms = [
+        np.matmul(rows[..., left_piece(p), :], wide(b)[..., right_piece(p), :, :])
+        for p in range(PRODUCTS)
+    ]
+    total = sum(terms[::-1])  # the smallest first
+    return np.asarray(total).reshape(*a.shape[:-2], b.shape[-1])
 
 
 def _matmul_packed_type(call: Call) -> tuple[Type, ...]:
@@ -215,6 +263,27 @@ OPS = (
         _matmul,
         COMPLEX,
         (Attr("to", DType, None), Attr("tf32", bool, False)),
+    ),
+    Op(
+        "bf16_pieces",
+        "Rows of f32 [..., k] as sums of three of bf16 [..., 3, length]: a number rounded, and "
+        "twice what that leaves, rounded. Zeros fill rows up. Of several `parts` of rows, each of "
+        "this length, there is a stack [parts, ..., 3, length].",
+        (Input("x", FLOAT),),
+        _bf16_pieces_type,
+        _bf16_pieces,
+        INJECTIVE,
+        (Attr("length", int, required=True), Attr("parts", int, 1)),
+    ),
+    Op(
+        "matmul_pieces",
+        "Products of matrices of f32 that are given in pieces of bf16, [..., m, 3, k] and "
+        "[3, k, n] or a stack of those: sums of the six products of pieces that count in f32 "
+        "(`base/bf16x6.py`).",
+        (Input("a", FLOAT), Input("b", FLOAT)),
+        _matmul_pieces_type,
+        _matmul_pieces,
+        COMPLEX,
     ),
     Op(
         "matmul_packed",

@@ -48,6 +48,7 @@ from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+from tilewright.graph.passes.split_matmuls import split_matmuls
 from tilewright.graph.passes.split_scans import split_scans
 from tilewright.graph.passes.stream_attention import stream_attention
 from tilewright.graph.passes.tabulate_bytes import tabulate_bytes
@@ -143,6 +144,9 @@ UNROLLED = (
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
 LOWER_PRECISION_F16 = (lower_precision_f16, *LOWER_PRECISION[1:])
 LOWER_PRECISION_TF32 = (lower_precision_tf32, *LOWER_PRECISION[1:])
+
+# Where products of f32 may be those of their pieces: as exact, on other instructions.
+SPLIT = (split_matmuls, merge_common_subexpressions, remove_dead_nodes)
 
 # Where tensor cores do the products of attention.
 STREAMED = (stream_attention, merge_query_heads)

@@ -74,6 +74,7 @@ class Blocking:
     parallel: str  # n, m, batch or none
     prefetch_b: int  # steps of k; 0: the next block of n meanwhile
     prefetch_a: bool  # of the next block of m
+    terms: tuple[int, ...] = ()  # iterators of k over the products of a step, which are unrolled
 
 
 def tile_gemm(
@@ -161,11 +162,17 @@ class Cut:
     io: LoopRef  # blocks of rows
     js: LoopRef  # strips of columns: one block of registers
     sums: list[LoopRef]
+    terms: list[LoopRef]  # products of tiles in a step
 
     @property
     def ro(self) -> LoopRef:
         """Steps of the sum, of a tile each."""
         return self.sums[-1]
+
+    @property
+    def innermost(self) -> LoopRef:
+        """Around the tiles of one product."""
+        return (*self.sums, *self.terms)[-1]
 
     @property
     def to_blocks(self) -> list[LoopRef]:
@@ -188,21 +195,22 @@ def cut_loops(
     jb, js, jm, ji = sch.split(
         loops[found.n[-1]], [None, plan.strips, plan.column_tiles, TILE_ROWS]
     )
-    *far, last = [loops[at] for at in found.k]
+    *far, last = [loops[at] for at in found.k if at not in plan.terms]
+    terms = [loops[at] for at in plan.terms]
     ro, ri = sch.split(last, [None, plan.kind.depth])
     outer = [*batch, jb, *row_outer] if blocks_first else [*batch, *row_outer, jb]
-    sch.reorder(*outer, io, js, *far, ro, im, jm, ii, ji, ri)
-    sch.unroll(im)
-    sch.unroll(jm)
-    return Cut(batch, outer, jb, io, js, [*far, ro])
+    sch.reorder(*outer, io, js, *far, ro, *terms, im, jm, ii, ji, ri)
+    for loop in (*terms, im, jm):
+        sch.unroll(loop)
+    return Cut(batch, outer, jb, io, js, [*far, ro], terms)
 
 
 def load_tiles(
     sch: Schedule, found: Contraction, plan: Blocking, registers: Registers, cut: Cut
 ) -> None:
     """Load tiles where they are multiplied, laid out as registers hold them."""
-    sch.compute_at(registers.a, cut.ro)
-    sch.compute_at(registers.b, cut.ro)
+    sch.compute_at(registers.a, cut.innermost)
+    sch.compute_at(registers.b, cut.innermost)
     _lay_out(sch, found, plan, registers)
 
 

@@ -14,9 +14,11 @@ row than one of sixteen, and no rows have to be filled up with zeros.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.tiles import BLOCK_TILES, MIN_ROWS, ROW_BYTES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
@@ -29,10 +31,12 @@ from tilewright.rules.cpu.amx_schedule import (
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div
 from tilewright.rules.cpu.gemm_schedule import turned_along_k
 from tilewright.rules.match.contraction import Contraction, find_contraction
+from tilewright.rules.match.nest import guess
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import piece_terms
 from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.sym import ONE, Const, Expr
+from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 
@@ -56,6 +60,7 @@ class AmxGemm:
     gemm: Contraction
     kind: Kind
     b_is_constant: bool
+    terms: tuple[int, ...] = ()  # iterators of k over products of the same steps
 
     @property
     def m(self) -> int:
@@ -67,7 +72,18 @@ class AmxGemm:
 
     @property
     def k(self) -> int:
-        return self.gemm.guess(self.gemm.k)
+        return self.gemm.guess(tuple(at for at in self.gemm.k if at not in self.terms))
+
+    @property
+    def products(self) -> int:
+        """Of a tile of A and one of B, in a step of k."""
+        return self.gemm.guess(self.terms)
+
+    def pieces(self, load: Load) -> int:
+        """Tiles of an operand that the products of a step read, each of them of several."""
+        of = {self.gemm.nest.var(at) for at in self.terms}
+        dims = zip(load.buffer.shape, load.index, strict=True)
+        return prod(guess(size) for size, at in dims if of.intersection(sym.free_vars(at)))
 
     @property
     def outer(self) -> int:
@@ -80,7 +96,11 @@ class AmxGemm:
 
     @property
     def a_bytes(self) -> int:
-        return self.outer_m * self.m * self.k * self.gemm.a.buffer.dtype.size_bytes
+        return self.outer_m * self.m * self.k * self.step_bytes(self.gemm.a)
+
+    def step_bytes(self, load: Load) -> int:
+        """Of an operand, for one step of k of a row or column."""
+        return self.pieces(load) * load.buffer.dtype.size_bytes
 
     @property
     def turns_a(self) -> bool:
@@ -89,7 +109,7 @@ class AmxGemm:
 
     def strip_bytes(self, column_tiles: int) -> int:
         """Of B, for one register block."""
-        return self.k * TILE_ROWS * column_tiles * self.gemm.b.buffer.dtype.size_bytes
+        return self.k * TILE_ROWS * column_tiles * self.step_bytes(self.gemm.b)
 
     def a_exceeds_l2(self, context: RuleContext) -> bool:
         """Whether the rows of A, which are read again for every block of n, come from beyond."""
@@ -102,18 +122,34 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | Non
     kind = None if found is None else kind_of(found, context)
     if found is None or kind is None or not found.m:
         return None
-    iterators: set[Expr] = {it.var for it in found.block.iters}
-    plain = all(
-        at in iterators or isinstance(at, Const)  # of a dimension of 1
-        for load in (found.a, found.b)
-        for at in load.index
-    )
-    if not plain:
+    terms = _terms(found, context)
+    if terms is None:
         return None
-    made = AmxGemm(_longest_last(found), kind, found.b.buffer.name in context.constants)
+    made = AmxGemm(_longest_last(found), kind, found.b.buffer.name in context.constants, terms)
     # With fewer rows, too much of a tile is filled up with zeros.
     is_large = 2 * made.m >= MIN_ROWS and made.n >= TILE_ROWS
     return made if is_large and (found.extent(found.k[-1]) or 0) >= TILE_ROWS else None
+
+
+def _terms(found: Contraction, context: RuleContext) -> tuple[int, ...] | None:
+    """Iterators of k over products of the same steps: what an operand is read by is a function of
+    them. None where an index is that of anything else, or they are too many to unroll."""
+    iterators: set[Expr] = {it.var for it in found.block.iters}
+    *outer, _ = found.k
+    of_sum: dict[Expr, int] = {found.nest.var(at): at for at in outer}
+    terms: dict[int, None] = {}
+    for at in (*found.a.index, *found.b.index):
+        if at in iterators or isinstance(at, Const):  # of a dimension of 1
+            continue
+        var, *others = sym.free_vars(at)
+        if others or var not in of_sum:
+            return None
+        terms[of_sum[var]] = None
+    made = tuple(terms)
+    instructions = 2 * BLOCK_TILES**2 * found.guess(made)  # loads and multiplications
+    is_static = all(found.extent(at) is not None for at in made)
+    fits = is_static and instructions <= context.target.machine.loop_body_instructions
+    return made if fits else None
 
 
 def _longest_last(found: Contraction) -> Contraction:
@@ -177,14 +213,14 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
     # A step of k: a tile multiply-add has a fixed part and one per row; tiles of B come from L2
     # meanwhile, those of A from L1.
-    b_bytes = c["strips"] * columns * TILE_ROWS * found.k * gemm.b.buffer.dtype.size_bytes
+    b_bytes = c["strips"] * columns * TILE_ROWS * found.k * found.step_bytes(gemm.b)
     in_l1 = b_bytes <= machine.l1d.size_bytes // 2
     b_rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.tile_row_bytes_per_cycle)
     step = np.maximum(
-        tile_step_cycles(tiles * columns, rows, machine.tile_cycles),
-        columns * TILE_ROWS * ROW_BYTES / b_rate,
+        tile_step_cycles(found.products * tiles * columns, rows, machine.tile_cycles),
+        found.pieces(gemm.b) * columns * TILE_ROWS * ROW_BYTES / b_rate,
     )
-    step = step + tiles * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
+    step = step + found.pieces(gemm.a) * tiles * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
     compute = blocks * steps * step
     # Rows that are left over mean that all are copied to where zeros fill them up.
     copied = found.outer * 2 * found.a_bytes / machine.l2.bytes_per_cycle
@@ -196,7 +232,7 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     batch_share = np.where(
         c["parallel"] == BATCH, ceil_div(found.outer, threads) / found.outer, 1.0
     )
-    b_all = found.outer * found.k * found.n * gemm.b.buffer.dtype.size_bytes
+    b_all = found.outer * found.k * found.n * found.step_bytes(gemm.b)
     c_bytes = found.outer * found.outer_m * found.m * found.n
     c_bytes *= gemm.block.writes[0].buffer.dtype.size_bytes
     passes = np.maximum(1, n_blocks * n_share)
@@ -204,8 +240,9 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     a_rate = np.where(c["prefetch_a"] == 1, far, machine.scattered_bytes_per_cycle)
     a_all = found.outer * found.a_bytes
     a_again = a_all * (passes - 1) / (a_rate if a_far else machine.l2.bytes_per_cycle)
-    # A thread that shares out rows has left its own in L2 in the layer before.
-    near = np.where(c["parallel"] == M, machine.l2.bytes_per_cycle, far)
+    # A thread that shares out rows, or is alone, has left its own in L2 in the layer before.
+    is_near = (c["parallel"] == M) | (threads == 1)
+    near = np.where(is_near, machine.l2.bytes_per_cycle, far)
     a_first = a_all / (a_rate if a_far else near)
     # B in blocks comes while the one before is used, if enough rows use it; by steps it comes just
     # in time, by a request for each of its lines each time it is used.
@@ -254,6 +291,7 @@ def apply(
         plan.parallel,
         plan.prefetch_b,
         plan.prefetch_a,
+        found.terms,
     )
     gemm = turned_along_k(sch, found.gemm)
     return tile_gemm(sch, BlockRef(gemm.nest.name), gemm, blocking)

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tilewright.base.bf16x6 import pieces_of
 from tilewright.base.dtype import F32
 from tilewright.base.errors import UserError
 from tilewright.graph import Builder, TensorType
@@ -86,3 +87,33 @@ def test_determinants_of_a_stack(run_op, rng):
 def test_shapes_that_do_not_fit(run_op, op, shapes, attributes, error):
     with pytest.raises(UserError, match=error):
         run_op(op, *(np.ones(shape) for shape in shapes), **attributes)
+
+
+@pytest.mark.parametrize(("k", "length", "parts"), [(64, 64, 1), (50, 64, 1), (70, 32, 3)])
+def test_products_of_pieces_are_as_exact_as_f32(run_op, rng, k, length, parts):
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((2, 5, k), (k, 7)))
+    pieces = run_op("bf16_pieces", a, symbolic=False, length=length, parts=parts)
+    stack = (parts,) if parts > 1 else ()
+    assert pieces.shape == (*stack, 2, 5, 3, length)
+    padded = np.pad(b, [(0, parts * length - k), (0, 0)]).reshape(*stack, length, 7)
+    made = run_op("matmul_pieces", pieces, pieces_of(padded, -3))
+    assert made.dtype == np.float32
+    made = made.sum(axis=0) if parts > 1 else made
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(made - exact).max() <= 3 * np.abs(a @ b - exact).max()
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "dtype", "attributes"),
+    [
+        ("bf16_pieces", [(2, 40)], np.float32, {"length": 32}),
+        ("bf16_pieces", [(2, 40)], np.float64, {"length": 64}),
+        ("matmul_pieces", [(2, 3, 32), (2, 32, 4)], ml_dtypes.bfloat16, {}),
+        ("matmul_pieces", [(2, 3, 32), (3, 64, 4)], ml_dtypes.bfloat16, {}),
+        ("matmul_pieces", [(5, 2, 3, 32), (4, 3, 32, 4)], ml_dtypes.bfloat16, {}),
+        ("matmul_pieces", [(2, 3, 32), (3, 32, 4)], np.float32, {}),
+    ],
+)
+def test_pieces_that_do_not_fit_are_refused(run_op, op, shapes, dtype, attributes):
+    with pytest.raises(UserError, match="TW1"):
+        run_op(op, *(np.zeros(shape, dtype) for shape in shapes), **attributes)

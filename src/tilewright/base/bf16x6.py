@@ -1,0 +1,53 @@
+"""bf16x6: numbers of f32 as sums of three of bf16, and their products as six of those.
+
+    x = x0 + x1 + x2        each piece is what the ones before leave, rounded to bf16
+    x * y = x0 y0 + x0 y1 + x0 y2 + x1 y0 + x1 y1 + x2 y0
+
+Three times eight bits of mantissa are the 24 of f32: pieces lose nothing but what is subnormal in
+bf16, which matrix units read as zero. The products that are left out are below 2**-26 of the whole.
+An infinity, and what rounds to one in bf16, leaves NaN in the pieces after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.dtype import BF16
+
+PIECES = 3  # of a number
+PRODUCTS = 6  # of pieces, for a product of numbers
+
+
+def left_piece(product: Any) -> Any:
+    """Which piece of the left operand a product takes, as arithmetic on its position.
+
+    Examples:
+        >>> [(left_piece(at), right_piece(at)) for at in range(PRODUCTS)]
+        [(0, 0), (0, 2), (0, 1), (1, 1), (1, 0), (2, 0)]
+    """
+    return product * 2 // 5
+
+
+def right_piece(product: Any) -> Any:
+    """Which piece of the right operand it takes."""
+    return product * -3 // 5 % PIECES
+
+
+def pieces_of(x: Any, axis: int) -> Any:
+    """Numbers of f32 in pieces, along a new axis.
+
+    Examples:
+        >>> import numpy as np
+        >>> x = np.float32([[1 / 3, -1e30]])
+        >>> made = pieces_of(x, 0)
+        >>> made.shape, bool((made.astype(np.float32).sum(axis=0) == x).all())
+        ((3, 1, 2), True)
+    """
+    rest, made = np.asarray(x, np.float32), []
+    with np.errstate(invalid="ignore", over="ignore"):
+        for _ in range(PIECES):
+            made.append(rest.astype(BF16.numpy))
+            rest = rest - made[-1].astype(np.float32)
+    return np.stack(made, axis)
