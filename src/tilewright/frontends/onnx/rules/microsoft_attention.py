@@ -312,13 +312,13 @@ def _attend_cached(
     length, room = dims(node, new[0])[2], dims(node, cache[0])[2]
     bias = [] if node.get(10) is None else [node[10]]
 
-    def first(node: Context, values: Values) -> Values:
-        q, k, v, _, _, _, *bias = values
+    def first(node: Context, given: Values) -> Values:
+        q, k, v, _, _, _, *bias = given
         added = [part(node, x, 0, length, 3) if dims(node, x)[3] != length else x for x in bias]
         return (_attend_grouped(node, q, k, v, *added),)
 
-    def later(node: Context, values: Values) -> Values:
-        q, _, _, keys, values, starts, *bias = values
+    def later(node: Context, given: Values) -> Values:
+        q, _, _, keys, values, starts, *bias = given
         added = _padded(node, bias[0], room) if bias else None
         ends = node.emit("add", starts, node.number(length))
         return (_attend_grouped(node, q, keys, values, added, ends),)
