@@ -157,3 +157,29 @@ def test_a_decoder_in_few_bits(bits, level, has_zeros, is_packed, apart):
         made = compiled(**feeds)
         for ours, want in zip(made, session.run(None, feeds), strict=True):
             assert np.abs(np.asarray(ours) - want).max() <= apart * np.abs(want).max()
+
+
+def test_a_decoder_with_a_shared_buffer():
+    """Padded prompts into a cache of fixed length, then words behind each of them."""
+    model = Decoder(8, 0, True, True).model()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    compiled = tw.compile(model, threads=1)
+    assert not compiled.fallbacks
+    words, room, ends = np.random.default_rng(2), 16, np.array([5, 3])
+    cache = [np.zeros((2, KV_HEADS, room, WIDTH), np.float32)] * 2
+    for count in (5, 1, 1):
+        total = ends.max()
+        feeds = {
+            "input_ids": words.integers(0, WORDS, (2, count)),
+            "attention_mask": (np.arange(total) < ends[:, None]).astype(np.int64),
+            **dict(zip(("past_key", "past_value"), cache, strict=True)),
+        }
+        ours, *caches = map(np.asarray, compiled(**feeds))
+        theirs, *cache = session.run(None, feeds)
+        for have, want in zip(caches, cache, strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+        for have, want, end in zip(ours, theirs, ends, strict=True):
+            np.testing.assert_allclose(have[:end], want[:end], rtol=1e-3, atol=1e-3)
+        ends = ends + 1

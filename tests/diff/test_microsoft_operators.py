@@ -382,6 +382,81 @@ def test_group_query_attention(past, rotary, window, rng):
     )
 
 
+# How many keys are in the cache and new, how many of each sequence are valid then, and in all.
+CACHES = {
+    "a cache that grows": (5, 1, (5, 5), 6),
+    "several at a time": (5, 3, (7,), 8),
+    "a prompt into a buffer": (12, 5, (4, 4), 5),
+    "padded prompts": (0, 5, (4, 2), 5),
+    "padded prompts into a buffer": (12, 5, (4, 2), 5),
+    "several into a buffer": (12, 3, (7,), 8),
+    "different lengths": (5, 1, (5, 3), 6),
+    "different lengths in a buffer": (12, 1, (5, 3), 6),
+}
+
+
+def cached_attention(rng, past, new, lasts, total, is_packed=False, tables=True):
+    """The inputs of GroupQueryAttention with 4 heads of queries, 2 of keys."""
+    q, k, v = (floats(rng, len(lasts), new, heads * 16) for heads in (4, 2, 2))
+    given = [np.concatenate((q, k, v), 2), None, None] if is_packed else [q, k, v]
+    given += [floats(rng, len(lasts), 2, past, 16) for _ in range(2)]
+    given += [np.array(lasts, np.int32), scalar(total, np.int32)]
+    return [*given, *([floats(rng, 16, 8), floats(rng, 16, 8)] if tables else [])]
+
+
+GROUPED = {"num_heads": 4, "kv_num_heads": 2}
+
+
+def check_caches(inputs, run, **attributes):
+    """Both agree on the queries that are no padding, and on the caches."""
+    model = model_of("GroupQueryAttention", inputs, ["y", "key", "value"], **attributes)
+    feeds = {f"x{at}": value for at, value in enumerate(inputs) if value is not None}
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    want = ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+    have = [np.asarray(value) for value in run(model, feeds)]
+    for ours, theirs in zip(have[1:], want[1:], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    for ours, theirs, last in zip(have[0], want[0], inputs[5], strict=True):
+        np.testing.assert_allclose(ours[: last + 1], theirs[: last + 1], rtol=1e-4, atol=1e-5)
+
+
+def interpreted(model, feeds):
+    return interpret(import_model(model), *feeds.values(), check=True)
+
+
+@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize(("rotary", "window", "is_packed"), [(0, -1, False), (1, 3, True)])
+def test_group_query_attention_of_caches(cache, rotary, window, is_packed, rng):
+    inputs = cached_attention(rng, *cache, is_packed=is_packed, tables=bool(rotary))
+    kinds = {**GROUPED, "do_rotary": rotary, "local_window_size": window}
+    check_caches(inputs, interpreted, **kinds)
+
+
+@pytest.mark.parametrize("name", ["a prompt into a buffer", "several into a buffer"])
+def test_group_query_attention_with_a_bias_over_a_buffer(name, rng):
+    past, new, lasts, total = CACHES[name]
+    inputs = cached_attention(rng, past, new, lasts, total, tables=False)
+    bias = floats(rng, 1, 4, new, total)
+    check_caches([*inputs, None, None, None, bias], interpreted, **GROUPED)
+
+
+@pytest.mark.parametrize("name", ["different lengths in a buffer", "several into a buffer"])
+def test_group_query_attention_of_caches_compiled(name, rng):
+    def compiled(model, feeds):
+        return tw.compile(model, threads=1)(**feeds)
+
+    check_caches(cached_attention(rng, *CACHES[name]), compiled, **GROUPED, do_rotary=1)
+
+
+@pytest.mark.parametrize("cache", [(12, 3, (1,), 8), (12, 1, (14,), 6), (3, 1, (5,), 6)])
+def test_group_query_attention_rejects_lengths_outside_its_cache(cache, rng):
+    inputs = cached_attention(rng, *cache, tables=False)
+    model = model_of("GroupQueryAttention", inputs, ["y", "key", "value"], **GROUPED)
+    with pytest.raises(tw.TilewrightError, match="do not fit its cache"):
+        tw.compile(model, threads=1)(*inputs)
+
+
 # ------------------------------------------------- images, where channels are last
 
 

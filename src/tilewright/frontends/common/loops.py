@@ -59,19 +59,32 @@ def only_if(
     step: Callable[[Node, Values, Values], Values],
 ) -> Values:
     """What the step (node, states, fixed) -> states makes, where cond holds; else the states."""
+    count = len(states)
 
-    known = [x for x in fixed if node.builder.can_restate(x)]  # passes see what constants are
-    given = [*states, *(x for x in fixed if x not in known)]
+    def run(inner: Node, values: Values) -> Values:
+        return step(inner, values[:count], values[count:])
 
-    def body(name: str, run: Callable[[Node, Values, Values], Values]) -> Graph:
+    return either(node, cond, [*states, *fixed], run, lambda _, values: values[:count])
+
+
+def either(
+    node: Node,
+    cond: Value,
+    given: Values,
+    then: Callable[[Node, Values], Values],
+    other: Callable[[Node, Values], Values],
+) -> Values:
+    """What a step (node, given) -> values makes: `then` where cond holds, else `other`."""
+    known = [x for x in given if node.builder.can_restate(x)]  # passes see what constants are
+    passed = [x for x in dict.fromkeys(given) if x not in known]
+
+    def body(name: str, run: Callable[[Node, Values], Values]) -> Graph:
         builder = Builder(outer=node.builder)
-        params = [builder.param(f"p{at}", value.tensor) for at, value in enumerate(given)]
-        mine = dict(zip(given, params, strict=True))
-        others = [builder.restate(x) if x in known else mine[x] for x in fixed]
-        made = run(inside(node, builder), params[: len(states)], others)
-        return builder.graph(*made, name=name)
+        params = [builder.param(f"p{at}", value.tensor) for at, value in enumerate(passed)]
+        mine = dict(zip(passed, params, strict=True))
+        values = [builder.restate(x) if x in known else mine[x] for x in given]
+        return builder.graph(*run(inside(node, builder), values), name=name)
 
-    bodies = (body("then", step), body("else", lambda _, kept, __: kept))
-    return node.builder.add_many(
-        "if", cond, *given, outputs=len(states), bodies=bodies, loc=node.loc
-    )
+    bodies = (body("then", then), body("else", other))
+    count = len(bodies[0].results)
+    return node.builder.add_many("if", cond, *passed, outputs=count, bodies=bodies, loc=node.loc)

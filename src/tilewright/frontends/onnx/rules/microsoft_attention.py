@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import sym
 from tilewright.base.dtype import I64
+from tilewright.frontends.common.loops import Values, either
 from tilewright.frontends.onnx.rules.attention import rotate
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.microsoft import scaled_product
@@ -258,41 +260,123 @@ def _biases(node: Context, at: int = 3) -> tuple[Value | None, ...]:
 
 
 def _group_query_attention(node: Context) -> tuple[Value | None, ...]:
-    """A cache that grows by what comes in: every sequence of a batch has the same length."""
+    """New keys go behind those of each sequence, into a cache that grows or one with room left."""
     unusual = ("smooth_softmax", "sliding_window_cache", "qk_output")
     if any(node.attr(name, 0) > 0 for name in unusual) or any(map(node.has, range(11, 16))):
         raise Skip("GroupQueryAttention with sinks, norms or a quantized cache")
     heads, shared = node.attr("num_heads"), node.attr("kv_num_heads")
     q, k, v = _grouped_heads(node, heads, shared)
-    before: Dim = dims(node, node[3])[2] if node.has(3) else 0
+    length = dims(node, q)[2]
+    room = _cache_places(node) if node.has(3) else None
+    starts = None if room is None else _starts(node, length, dims(node, room)[0])
     if node.attr("do_rotary", 0):
-        length = dims(node, q)[2]
         if node.has(9):
             places = node[9]
         else:
-            places = node.emit("range", start=before, limit=before + length, delta=1, to=I64)
-            places = node.unsqueeze(places, 0)
+            places = node.unsqueeze(node.iota(length), 0)
+            if starts is not None:
+                places = node.emit("add", node.unsqueeze(starts, 1), places)
         tables = [node.emit("gather", node[at], places, axis=0) for at in (7, 8)]
         neighbours = bool(node.attr("rotary_interleaved", 0))
         width = dims(node, node[7])[1]
         features = 2 * width if isinstance(width, int) else 0
         q, k = (rotate(node, x, *tables, interleaved=neighbours, features=features) for x in (q, k))
-    if node.has(3):
-        k = node.emit("concat", node[3], k, axis=2)
-        v = node.emit("concat", node[4], v, axis=2)
+    if room is None or starts is None:
+        return (_attend_grouped(node, q, k, v, node.get(10)), k, v)
+    keys, values = (_appended(node, node[at], x, room, starts) for at, x in ((3, k), (4, v)))
+    return (_attend_cached(node, (q, k, v), (keys, values), starts), keys, values)
+
+
+def _attend_grouped(node: Context, *inputs: Value | None) -> Value:
+    """Attention to q, k, v with what is added to the scores, and how many keys count."""
     window = max(node.attr("local_window_size", -1), 0) - 1  # the size counts the key itself
-    out = _attend(
-        node,
-        q,
-        k,
-        v,
-        node.get(10),
-        before,
+    out = node.emit(
+        "attention",
+        *inputs,
+        scale=_scale(node),
         causal=bool(node.attr("causal", 1)),
         softcap=float(node.attr("softcap", 0.0)),
         window=(window, -1),
     )
-    return (out, k, v)
+    return join_heads(node, out)
+
+
+def _attend_cached(
+    node: Context, new: tuple[Value, Value, Value], cache: tuple[Value, Value], starts: Value
+) -> Value:
+    """Queries from `starts` of each sequence on see the keys up to their own.
+
+    Those of a first prompt see new keys alone: sizes tell which, so that the others need not be
+    looked at, nor the room that the cache has left.
+    """
+    length, room = dims(node, new[0])[2], dims(node, cache[0])[2]
+    bias = [] if node.get(10) is None else [node[10]]
+
+    def first(node: Context, given: Values) -> Values:
+        q, k, v, _, _, _, *bias = given
+        added = [part(node, x, 0, length, 3) if dims(node, x)[3] != length else x for x in bias]
+        return (_attend_grouped(node, q, k, v, *added),)
+
+    def later(node: Context, given: Values) -> Values:
+        q, _, _, keys, values, starts, *bias = given
+        added = _padded(node, bias[0], room) if bias else None
+        ends = node.emit("add", starts, node.number(length))
+        return (_attend_grouped(node, q, keys, values, added, ends),)
+
+    given = [*new, *cache, starts, *bias]
+    if length == 1:
+        return later(node, given)[0]
+    return either(node, _is_first(node, length), given, first, later)[0]
+
+
+def _is_first(node: Context, length: Dim) -> Value:
+    """Whether the keys that come in are all there are."""
+    return node.emit("equal", node.cast(node.reshape(node[6], ()), I64), node.number(length))
+
+
+def _starts(node: Context, length: Dim, room: Dim) -> Value:
+    """Where the new keys of each sequence begin: behind the old ones; in a first prompt at 0.
+
+    All new keys of a prompt count as valid: no query before the padding sees any of it.
+    """
+    last = node.cast(node.reshape(node[5], (dims(node, node[0])[0],)), I64)
+    olds = node.emit("sub", node.emit("add", last, 1), node.number(length))
+    starts = node.emit("where", _is_first(node, length), node.like(olds, 0), olds)
+    ends = node.emit("add", starts, node.number(length))
+    outside = [
+        node.emit("less", starts, 0),
+        node.emit("greater", starts, node.number(dims(node, node[3])[2])),
+        node.emit("greater", ends, node.number(room)),
+    ]
+    wrong = node.emit("logical_or", outside[0], node.emit("logical_or", *outside[1:]))
+    fits = node.emit("logical_not", node.emit("reduce_max", wrong, keepdims=False))
+    message = "GroupQueryAttention is given lengths that do not fit its cache"
+    return node.emit("require", fits, starts, message=message)
+
+
+def _cache_places(node: Context) -> Value:
+    """The positions of the cache that comes out: the one before, or longer if that has no room."""
+    before, total = node.dims(3)[2], node.known(6)
+    if total is not None:
+        return node.iota(sym.simplify(sym.maximum(before, total[0])))
+    limit = node.cast(node.reshape(node[6], ()), I64)
+    limit = node.emit("maximum", limit, node.number(before))
+    return node.emit("range", None, limit, start=0, delta=1, to=I64)
+
+
+def _appended(node: Context, old: Value, new: Value, places: Value, starts: Value) -> Value:
+    """A cache with new rows at `starts` of each sequence, zeros behind them."""
+    batch, heads, rows, features = dims(node, new)
+    before, (room,) = dims(node, old)[2], dims(node, places)
+    steps = node.emit("sub", places, node.unsqueeze(starts, 1))
+    steps = node.reshape(steps, (batch, 1, room, 1))
+    last = node.emit("sub", node.number(rows), 1)
+    row = node.emit("minimum", node.emit("maximum", steps, 0), last)
+    row = node.emit("expand", row, shape=(batch, heads, room, features))
+    fresh = node.emit("gather_elements", new, row, axis=2)
+    fresh = node.emit("where", node.emit("less_equal", steps, last), fresh, node.like(new, 0.0))
+    kept = node.emit("pad", old, pads=(0, room - before), axes=(2,))
+    return node.emit("where", node.emit("less", steps, 0), kept, fresh)
 
 
 def _grouped_heads(node: Context, heads: int, shared: int) -> tuple[Value, Value, Value]:
