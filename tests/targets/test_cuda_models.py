@@ -17,7 +17,7 @@ from tilewright.base.target import Target
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
 from tilewright.codegen.launches import kernels_of
 from tilewright.driver import compile as driver
-from tilewright.driver import kernel_code
+from tilewright.driver import kernel_code, lowering
 from tilewright.driver.compile import chains_gain
 from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
@@ -1153,7 +1153,57 @@ def test_few_rows_of_a_number_that_calls_tell_have_kernels_of_their_own():
         np.testing.assert_allclose(found, x.astype("f") @ weights["w"].astype("f"), atol=2e-2)
 
 
+def few_rows(k=64, n=64, **options):
+    text = f"graph @main(%x: f16[b, 1, {k}], %w: f16[{k}, {n}]) {{ %y = matmul(%x, %w) return %y }}"
+    return tw.compile(graph.parse(text), target="cuda -arch=sm_90a", cache=False, **options)
+
+
 def test_kernels_whose_plan_is_the_same_for_few_rows_are_one():
-    program = graph.parse("graph @main(%x: f32[n, 40]) { %y = tanh(%x) return %y }")
-    module = tw.compile(program, target="cuda -arch=sm_90a", cache=False)
-    assert len(module.codes) == 1
+    module = few_rows()
+    (node,) = [node for node in module.program.module.main.nodes if node.op == "kernel"]
+    assert [most for _, most in node["limits"]] == [2]  # and none for up to 16
+    assert set(module.codes) == {node["function"], *node["variants"]}
+
+
+def test_fewer_rows_than_a_variant_is_for_take_the_kernel_of_their_plan(monkeypatch):
+    """The variant for 3 to 16 is not made for fewer, though no other is."""
+
+    def is_for_several(variant, kernel):
+        return any(str(cond) == "3 <= b" for cond in variant.requires)
+
+    monkeypatch.setattr(lowering, "is_another", is_for_several)
+    module = on_host(few_rows())
+    (node,) = [node for node in module.program.module.main.nodes if node.op == "kernel"]
+    assert node["variants"][0] == node["function"] != node["variants"][1]
+    for count in (1, 3, 17):
+        x, w = random(count, 1, 64).astype(np.float16), random(64, 64).astype(np.float16)
+        (found,) = fetched(module, module(x, w))
+        np.testing.assert_allclose(found, x.astype("f") @ w.astype("f"), atol=5e-2)
+
+
+def test_no_variant_is_for_one_size_alone():
+    """Rules count on several where a size is not known."""
+    module = few_rows(k=4096, n=4096, dynamic={"b": (1, 4096)})
+    limits = [node.get("limits") for node in module.program.module.main.nodes]
+    assert [[most for _, most in each] for each in limits if each] == [[8]]
+
+
+def test_variants_stay_where_other_kernels_are_a_chain():
+    weights = {name: 0.3 * random(80, 80) for name in "uvw"}
+    program = graph.parse("""graph @main(%x: f32[1, 80], %z: f32[b, 80]) {
+      %u = constant() {data = "u"}
+      %v = constant() {data = "v"}
+      %w = constant() {data = "w"}
+      %p = matmul(%x, %u)
+      %q = matmul(%p, %v)
+      %r = matmul(%z, %w)
+      return %q, %r
+    }""", weights)  # fmt: skip
+    module = on_host(tw.compile(program, target="cuda -arch=sm_90a", chains=True, cache=False))
+    calls = [node for node in module.program.module.main.nodes if node.op == "kernel"]
+    assert "chain" in [node["label"] for node in calls]
+    assert any(node.get("variants") for node in calls)
+    x, z = random(1, 80), random(2, 80)
+    found = fetched(module, module(x, z))
+    for got, want in zip(found, (x @ weights["u"] @ weights["v"], z @ weights["w"]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)

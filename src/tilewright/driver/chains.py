@@ -21,9 +21,8 @@ from tilewright.base.target import Target
 from tilewright.codegen import cache
 from tilewright.codegen.nvptx import device_code
 from tilewright.driver.kernels import Kernel, cache_key
-from tilewright.driver.lowering import Program
+from tilewright.driver.lowering import Program, called_kernels
 from tilewright.graph.ir import Attribute, Node, Value
-from tilewright.graph.visit import walk as walk_nodes
 from tilewright.sym import Const
 from tilewright.tensor import parse
 from tilewright.tensor.dependent_launch import WEIGHTS
@@ -75,7 +74,7 @@ def join_chains(program: Program, target: Target, *, use_cache: bool = True) -> 
     if len(joining.kernels) == len(program.kernels):
         return program
     main = replace(main, nodes=tuple(joining.nodes))
-    used = {node["function"] for node in walk_nodes(main) if node.op == "kernel"}
+    used = called_kernels(main)
     kernels = {name: kernel for name, kernel in joining.kernels.items() if name in used}
     module = replace(program.module, graphs={**program.module.graphs, "main": main})
     return replace(program, module=module, kernels=kernels)

@@ -64,6 +64,12 @@ class Program:
     kernels: Mapping[str, Kernel]
 
 
+def called_kernels(graph: Graph) -> set[str]:
+    """The names of all kernels that a lowered graph may call, whatever its sizes."""
+    calls = [node for node in walk(graph) if node.op == "kernel"]
+    return {name for node in calls for name in (node["function"], *node.get("variants", ()))}
+
+
 def lower_model(
     module: Module,
     setting: KernelSetting,
@@ -118,7 +124,8 @@ def _linked(
     made = replace(
         module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
     )
-    return Program(made, {kernel.name: kernel for kernel in kernels.values()})
+    called = called_kernels(lowered)
+    return Program(made, {each.name: each for each in kernels.values() if each.name in called})
 
 
 @dataclass(frozen=True)
@@ -466,14 +473,10 @@ def _kernel_node(node: Node, lowering: _Lowering, packing: Packing) -> list[Node
     out, inputs = _taken(node, kernel, lowering, packing)
     in_place = _in_place(kernel, node)
     attributes = dict(node.attributes) | {"function": kernel.name, "flops": kernel.flops}
-    takes = [tuple(range(len(inputs)))]
-    variants = [
-        (limit, packing.kernels[name])
-        for limit, name in lowering.variants.get(key, ())
-        if name in packing.kernels and is_another(packing.kernels[name], kernel)
-    ]
+    own, takes = inputs, [tuple(range(len(inputs)))]
+    variants = _variants(key, lowering, packing)
     for _, other in variants:
-        made, taken = _taken(node, other, lowering, packing)
+        made, taken = ([], own) if other is kernel else _taken(node, other, lowering, packing)
         out += made
         also = {(taken[at], to) for at, to in _in_place(other, node)}
         in_place = [(at, to) for at, to in in_place if (inputs[at], to) in also]
@@ -488,6 +491,18 @@ def _kernel_node(node: Node, lowering: _Lowering, packing: Packing) -> list[Node
     attributes["in_place"] = tuple(in_place)
     out.append(replace(node, inputs=inputs, attributes=ir.attributes(**attributes)))
     return out
+
+
+def _variants(key: str, lowering: _Lowering, packing: Packing) -> list[tuple[Limit, Kernel]]:
+    """What a call takes for some of its sizes: the kernel for all of them where no variant is there
+    or its plan is the same, since the next variant is not made for sizes of the one before."""
+    kernel, found = packing.kernels[key], []
+    for limit, name in lowering.variants.get(key, ()):
+        other = packing.kernels.get(name, kernel)
+        found.append((limit, other if is_another(other, kernel) else kernel))
+    while found and found[-1][1] is kernel:
+        found.pop()
+    return found
 
 
 def _in_place(kernel: Kernel, node: Node) -> list[tuple[int, int]]:

@@ -33,7 +33,8 @@ class Limit:
 
 
 def variants_of(job: Job) -> Iterator[tuple[Limit, Job]]:
-    """The same kernel for sizes below those that it is planned for, smallest first."""
+    """The same kernel for sizes below those that it is planned for, smallest first; each for
+    several sizes, as rules expect of one that is not known."""
     if job.setting.target.kind != CUDA or not job.setting.schedule or job.choices:
         return
     source = job.source
@@ -49,9 +50,9 @@ def variants_of(job: Job) -> Iterator[tuple[Limit, Job]]:
     low, high = ranges.get(size, (0, 0))
     least = max(1, low)
     limits = [(math.isqrt(least * high) if high else NOMINAL) // APART]
-    while limits[-1] // APART >= least:
+    while limits[-1] // APART > least:
         limits.append(limits[-1] // APART)
-    for most in sorted(most for most in limits if most >= least):
+    for most in sorted(most for most in limits if most > least):
         others = tuple([each for each in job.setting.ranges if each[0] is not size])
         setting = replace(job.setting, ranges=(*others, (size, low, most)))
         yield Limit(at, most), replace(job, setting=setting)

@@ -302,12 +302,13 @@ class _Partition(Rewriter):
         """The parts of a loop in which some conditions may fail, and in which all certainly do."""
         if not bounds:
             return []
+        is_short = self._is_short(start, stop)
+        if len(bounds) > 1 and not bounds[0].is_rising and not is_short:
+            bounds = self._first_to_fail(bounds)
         if len(bounds) == 1 and bounds[0].is_exact:
             return [(start, stop, {bounds[0].cond: FALSE})]
-        if self._is_short(start, stop):
+        if is_short:
             return [(start, stop, {})]
-        if not bounds[0].is_rising:
-            bounds = self._first_to_fail(bounds)
         failed: dict[Expr, Expr] = {bound.cond: FALSE for bound in bounds}
         turn = bounds[0].possible
         pick = sym.minimum if bounds[0].is_rising else sym.maximum
