@@ -584,11 +584,17 @@ def test_lstm_with_quantized_weights(direction, lengths, rng):
         {"separators": ["x*"]},  # an empty match takes a character away
         {"tokenexp": "[a-z]+", "mincharnum": 2, "mark": 1},
         {"tokenexp": "."},
+        {"tokenexp": r"\b\w\w+\b"},  # of ASCII, as RE2's classes are
+        {"tokenexp": r"[[:alpha:]]+|[^\s\D]+"},
+        {"tokenexp": "t|th|the|c?a"},  # the longest, not the first
+        {"tokenexp": r"th?|\bca?"},
+        {"tokenexp": "(?i)É[A-Z]+$"},  # at the end, not before the last line break
+        {"separators": ["c|ca", r"\W"]},
     ],
 )
 @pytest.mark.parametrize("empty", [False, True])
 def test_tokenizer(how, empty):
-    words = np.array([["a bc, déf gh", "", "xx  yy"], ["b", "the cat-dog", " , "]], object)
+    words = np.array([["a bc, déf gh", "", "xx  yy"], ["b\n", "the cat-dog", " ,٣é\n"]], object)
     words = np.full((1, 2), "", object) if empty else words
     check("Tokenizer", words, **{"mark": 0, "mincharnum": 1, "pad_value": "", **how})
 
