@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
+from tilewright.base.errors import Unsupported
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 from tilewright.graph.visit import walk
@@ -243,6 +244,28 @@ def test_mixture_of_experts_with_weights_of_few_bits(bits, zeros, block, weighte
     given |= {"block_size": block} if block else {}
     given |= {"normalize_routing_weights": 1} if weighted else {}
     check("QMoE", *inputs, rtol=1e-2, atol=1e-2, **given)  # ONNX Runtime rounds rows of 8 bits
+
+
+@pytest.mark.parametrize(("bits", "block"), [(2, 16), (4, 16), (8, 32)])
+@pytest.mark.parametrize(("hidden", "inner"), [(48, 80), (40, 56)])
+def test_mixture_of_experts_with_bytes_and_blocks_cut_short(bits, block, hidden, inner, rng):
+    """Zero points of an odd number of blocks end within a byte, the last block before its end."""
+    experts, per_byte = 2, 8 // bits
+    inputs, zeros = [floats(rng, 3, hidden), floats(rng, 3, experts)], []
+    for n, k in ((inner, hidden), (hidden, inner)):
+        blocks = -(-k // block)
+        inputs.append(rng.integers(0, 256, (experts, n, k // per_byte), np.uint8))
+        inputs += [np.abs(floats(rng, experts, n, blocks)) * 0.02, None]
+        zeros.append(rng.integers(0, 256, (experts, n, -(-blocks // per_byte)), np.uint8))
+    given = {"activation_type": "silu", "expert_weight_bits": bits, "block_size": block}
+    check("QMoE", *inputs, None, None, None, *zeros, rtol=2e-2, atol=2e-2, **given)
+
+
+def test_mixture_of_experts_with_scores_of_others_is_refused(rng):
+    shapes = [(3, 8), (3, 6), (4, 5, 8), None, (4, 8, 5)]
+    inputs = [None if shape is None else floats(rng, *shape) for shape in shapes]
+    with pytest.raises(Unsupported, match="4 experts, with scores of 6"):
+        import_model(model_of("MoE", inputs, ["y"], k=2))
 
 
 def test_mixture_of_experts_natively_with_constant_weights(rng):
@@ -659,11 +682,17 @@ def test_lstm_with_quantized_weights(direction, lengths, rng):
         {"separators": ["x*"]},  # an empty match takes a character away
         {"tokenexp": "[a-z]+", "mincharnum": 2, "mark": 1},
         {"tokenexp": "."},
+        {"tokenexp": r"\b\w\w+\b"},  # of ASCII, as RE2's classes are
+        {"tokenexp": r"[[:alpha:]]+|[^\s\D]+"},
+        {"tokenexp": "t|th|the|c?a"},  # the longest, not the first
+        {"tokenexp": r"th?|\bca?"},
+        {"tokenexp": "(?i)É[A-Z]+$"},  # at the end, not before the last line break
+        {"separators": ["c|ca", r"\W"]},
     ],
 )
 @pytest.mark.parametrize("empty", [False, True])
 def test_tokenizer(how, empty):
-    words = np.array([["a bc, déf gh", "", "xx  yy"], ["b", "the cat-dog", " , "]], object)
+    words = np.array([["a bc, déf gh", "", "xx  yy"], ["b\n", "the cat-dog", " ,٣é\n"]], object)
     words = np.full((1, 2), "", object) if empty else words
     check("Tokenizer", words, **{"mark": 0, "mincharnum": 1, "pad_value": "", **how})
 

@@ -314,11 +314,14 @@ def test_dimensions_that_all_are_called_none_differ():
 
 
 @pytest.mark.parametrize("op", ["LayerNormalization", "SimplifiedLayerNormalization"])
-def test_norms_before_opset_17_give_the_type_of_their_scale(op):
-    text = f"g (float16[2, 8] x, float[8] scale) => (float[2, 8] y) {{ y = {op} (x, scale) }}"
+@pytest.mark.parametrize(("of", "to"), [("float16", "float"), ("float", "float16")])
+def test_norms_before_opset_17_give_the_type_of_their_scale(op, of, to):
+    text = f"g ({of}[2, 8] x, {to}[8] scale) => ({to}[2, 8] y) {{ y = {op} (x, scale) }}"
     model = parser.parse_model('<ir_version: 7, opset_import: ["" : 12]> ' + text)
-    module = check(model, [ramp(2, 8).astype(np.float16), ramp(8)])
-    assert module.outputs[0].dtype.name == "f32"
+    types = {"float16": np.float16, "float": np.float32}
+    large = 1e6 if of == "float" else 1  # more than f16 holds
+    module = check(model, [(ramp(2, 8) * large).astype(types[of]), ramp(8).astype(types[to])])
+    assert module.outputs[0].dtype.numpy == types[to]
 
 
 @pytest.mark.parametrize("opset", [7, 10, 13])

@@ -17,6 +17,7 @@ from tilewright.graph.build import make_call
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.op import Call, Op, as_arrays
 from tilewright.graph.types import TensorType, Type, is_tensor
+from tilewright.graph.visit import attribute_sizes
 from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
 Progress = Callable[[str, int, int], None]  # the operator, how many are done, of how many
@@ -205,7 +206,7 @@ def straight_line(module: Module, graph: Graph) -> Straight | None:
         if node.op == "constant":
             fixed.append(module.constants[node["data"]])
             continue
-        if node.bodies or node.op in ("sizes", "call") or has_sizes(node):
+        if node.bodies or node.op in ("sizes", "call") or attribute_sizes(node):
             return None
         fixed += [None] * len(node.outputs)
         op, call = reader._call(node)
@@ -237,15 +238,6 @@ def straight_line(module: Module, graph: Graph) -> Straight | None:
         return tuple([values[at] for at in results])
 
     return run
-
-
-def has_sizes(node: Node) -> bool:
-    """Whether attributes of a node are expressions of sizes."""
-
-    def depends(value: Any) -> bool:
-        return any(map(depends, value)) if isinstance(value, tuple) else isinstance(value, Expr)
-
-    return any(depends(value) for _, value in node.attributes)
 
 
 def _of(array: Any) -> str:

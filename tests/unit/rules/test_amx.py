@@ -100,6 +100,24 @@ def test_a_step_of_pieces_has_six_products_of_each_pair_of_tiles():
     assert text.count("tileloadd") == 14  # what a tile holds is not loaded again
 
 
+@pytest.mark.parametrize("which", ["memory", "rows", "k"])
+def test_other_indices_are_no_terms(which):
+    """Memory, rows or steps of k may say which matrix is multiplied: there are no tiles."""
+    shapes = {"a": (4, 64, 96), "b": (96, 64)}
+    a, b = (te.placeholder(shape, "bf16", name) for name, shape in shapes.items())
+    at = te.placeholder((2,), "i64", "at")
+
+    def element(i, j):
+        k = te.reduce_axis((0, 96), name="k")
+        known = te.min(te.max(te.cast(at[0], "index"), 0), 3)
+        matrix = {"memory": known, "rows": i // 16, "k": k % 4}[which]
+        return te.sum(te.cast(a[matrix, i, k], "f32") * te.cast(b[k, j], "f32"), axis=[k])
+
+    fn = te.function([a, b, at, te.compute((64, 64), element, name="c")])
+    made = schedule(fn, SERVER, constants=["b"])
+    assert made.decisions[0].rule != GEMM_AMX.name
+
+
 def test_tiles_run_along_rows_that_are_many_for_sure():
     """Of few sequences, tiles along those would be padding for the most part."""
     module = graph.parse(

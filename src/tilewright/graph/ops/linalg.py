@@ -69,7 +69,7 @@ def _bf16_pieces_type(call: Call) -> tuple[Type, ...]:
         raise call.error("TW1007", f"{call.op} takes rows of f32, not {call.types[0]}")
     *rows, k = shape
     if not isinstance(k, Const) or parts < 1 or parts * length < k.value:
-        raise call.error("TW1202", f"{call.op}: {parts} parts of {length} do not hold {k} numbers")
+        raise call.error("TW1015", f"{call.op}: {parts} parts of {length} do not hold {k} numbers")
     stack = [const(parts)] if parts > 1 else []
     return (TensorType(BF16, (*stack, *rows, const(PIECES), const(length))),)
 

@@ -14,6 +14,7 @@ from tilewright.base.dtype import BOOL, F32, I64, STR, DType
 from tilewright.base.errors import UserTypeError
 from tilewright.graph.op import ANY, INTEGER, OPAQUE, Attr, Call, Input, Op
 from tilewright.graph.ops.rules import broadcast, check_one_dtype
+from tilewright.graph.patterns import Pattern, compiled
 from tilewright.graph.types import TensorType, Type
 
 Array = np.ndarray[Any, Any]
@@ -96,7 +97,7 @@ MARKS = ("\x02", "\x03")  # before and behind the tokens of a text
 
 def _check_pattern(call: Call, pattern: str) -> None:
     try:
-        re.compile(pattern)
+        compiled(pattern)
     except re.error as error:
         raise call.error("TW1316", f"the pattern {pattern!r}: {error}") from error
 
@@ -109,13 +110,12 @@ def _tokenize_type(call: Call) -> tuple[Type, ...]:
 
 
 def _tokenize(call: Call, x: Array) -> Array:
-    least, separators = call["least"], [re.compile(each) for each in call["separators"]]
-    pattern = re.compile(call["pattern"])
+    least, separators = call["least"], [compiled(each) for each in call["separators"]]
+    pattern = compiled(call["pattern"])
 
     def tokens(text: str) -> list[str]:
         if call["pattern"]:
-            found = (match.group() for match in pattern.finditer(text))
-            return [part for part in found if len(part) >= least]
+            return [part for part in pattern.matches(text) if len(part) >= least]
         parts = [text]
         for separator in separators:
             parts = [cut for part in parts for cut in pieces(separator, part) if len(cut) >= least]
@@ -131,12 +131,13 @@ def _tokenize(call: Call, x: Array) -> Array:
     return out.reshape(*x.shape, width)
 
 
-def pieces(separator: re.Pattern[str], text: str) -> list[str]:
+def pieces(separator: Pattern, text: str) -> list[str]:
     """What stands between matches; an empty match takes the next character away."""
     found, start = [], 0
     while start <= len(text) and (match := separator.search(text, start)):
-        found.append(text[start : match.start()])
-        start = max(match.end(), match.start() + 1)
+        begin, end = match
+        found.append(text[start:begin])
+        start = max(end, begin + 1)
     return [*found, text[start:]]
 
 
@@ -183,8 +184,7 @@ def _match_type(call: Call) -> tuple[Type, ...]:
 
 
 def _match(call: Call, x: Array) -> Array:
-    pattern = re.compile(call["pattern"])
-    return each(lambda text: pattern.fullmatch(text) is not None, x, bool)
+    return each(compiled(call["pattern"]).is_whole, x, bool)
 
 
 # ------------------------------------------------------------------------------------ lookup

@@ -32,8 +32,9 @@ def depth_of(yes: Array, no: Array, roots: Array) -> int | None:
 
 def _leaves_type(call: Call) -> tuple[Type, ...]:
     shape, roots = call.shape(0), call.shape(6)
-    if len(shape) != 2:
-        raise call.error("TW1304", f"tree_leaves takes [rows, features], not {call.tensor(0)}")
+    if [len(call.shape(at)) for at in range(7)] != [2, 1, 1, 1, 2, 1, 1]:
+        raise call.error("TW1304", "tree_leaves takes [rows, features], children [nodes, 2] and "
+                         f"columns of nodes, not {', '.join(map(str, call.types))}")  # fmt: skip
     check_one_dtype(Call(call.op, (call.types[0], call.types[2]), {}, loc=call.loc))
     for at in range(2, 6):
         same_dim(call, call.shape(1)[0], call.shape(at)[0], "the columns of nodes")

@@ -105,7 +105,9 @@ def _split(
     node: Node, scope: Scope, *, tiles: TileProduct, costs: Costs, in_cache: bool, ctx: PassContext
 ) -> Replacement:
     a, b = node.inputs if node.op == "matmul" else (None, None)
-    if a is None or b is None or a.tensor.dtype is not F32 or len(shape_of(a) or ()) < 2:
+    if a is None or b is None or len(shape_of(a) or ()) < 2:
+        return None
+    if a.tensor.dtype is not F32 or node.output.tensor.dtype is not F32:
         return None
     weights = scope.constant(b)
     if weights is None or weights.ndim != 2 or not weights.size:

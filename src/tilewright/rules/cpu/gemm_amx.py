@@ -141,10 +141,10 @@ def _terms(found: Contraction, context: RuleContext) -> tuple[int, ...] | None:
     for at in (*found.a.index, *found.b.index):
         if at in iterators or isinstance(at, Const):  # of a dimension of 1
             continue
-        var, *others = sym.free_vars(at)
-        if others or var not in of_sum:
+        variables = sym.free_vars(at)
+        if len(variables) != 1 or not of_sum.keys() >= variables.keys():
             return None
-        terms[of_sum[var]] = None
+        terms |= {of_sum[var]: None for var in variables}
     made = tuple(terms)
     instructions = 2 * BLOCK_TILES**2 * found.guess(made)  # loads and multiplications
     is_static = all(found.extent(at) is not None for at in made)

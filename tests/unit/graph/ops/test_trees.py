@@ -69,6 +69,14 @@ def test_rows_are_rows(run_op, rng):
         run_op("tree_leaves", np.zeros(4, np.float32), *forest(rng).values(), symbolic=False)
 
 
+@pytest.mark.parametrize("column", ["features", "splits", "children", "roots"])
+def test_columns_have_their_dimensions(run_op, rng, column):
+    table = forest(rng)
+    table[column] = table[column][0]
+    with pytest.raises(UserError, match="TW1304"):
+        run_op("tree_leaves", np.zeros((2, 4), np.float32), *table.values(), symbolic=False)
+
+
 def test_depth_is_the_longest_way_down(rng):
     table = forest(rng, trees=2, depth=3)
     sides = tuple(table["children"].T)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.base.dtype import F32
+from tilewright.base.dtype import BF16, F32
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.driver.costs import KernelCosts
@@ -19,14 +19,14 @@ TILES = Target.parse("x86_64-linux-gnu -mcpu=emeraldrapids")
 VECTORS = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
 
 
-def model(lead, k, n, weights=None):
+def model(lead, k, n, weights=None, to=None):
     """A product by weights, of rows along axes of which names are dynamic."""
     b = Builder()
     dims = [size(dim) if isinstance(dim, str) else const(dim) for dim in (*lead, k)]
     x = b.param("x", TensorType(F32, tuple(dims)))
     if weights is None:
         weights = np.random.default_rng(0).standard_normal((k, n)).astype(np.float32)
-    return b.module(b.add("matmul", x, b.constant(weights)))
+    return b.module(b.add("matmul", x, b.constant(weights), to=to))
 
 
 def split(module, target=TILES, threads=1):
@@ -69,6 +69,13 @@ def test_long_sums_whose_rows_exceed_l2_are_cut_into_parts():
 def test_without_tiles_of_bf16_nothing_changes(target):
     before = model((512,), 1024, 1024)
     after, choices = split(before, target)
+    assert after.main.nodes == before.main.nodes
+    assert not choices
+
+
+def test_results_that_are_rounded_stay():
+    before = model((512,), 1024, 1024, to=BF16)
+    after, choices = split(before)
     assert after.main.nodes == before.main.nodes
     assert not choices
 

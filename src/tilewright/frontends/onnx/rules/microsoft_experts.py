@@ -17,7 +17,7 @@ from tilewright.frontends.common.loops import Values, only_if
 from tilewright.frontends.onnx.rules.activation import gelu, swish
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.microsoft import unpacked
-from tilewright.frontends.onnx.rules.tensors import dims, item, reshape, transpose
+from tilewright.frontends.onnx.rules.tensors import dims, item, part, reshape, transpose
 from tilewright.graph import Value
 
 
@@ -46,16 +46,24 @@ class _Layer:
         return out if self.bias is None else node.emit("add", out, node.cast(self.bias, F32))
 
     def unpacked(self, node: Context, scales: Value, bits: int) -> Value:
-        """Weights as numbers; one scale a row is that of a single block."""
+        """Weights as numbers; one scale a row is that of a single block. The last block of a row
+        may be cut short."""
         n, width = dims(node, self.weights)
         k, blocks = width * (8 // bits), (dims(node, scales)[1:] or (1,))[0]
+        block = k if blocks == 1 else node.attr("block_size", k // blocks)
         codes = reshape(node, unpacked(node, self.weights, bits), n, k)
+        missing = blocks * block - k
+        if missing < 0:
+            raise Skip(f"QMoE of {k} weights in {blocks} blocks of {block}")
+        if missing:
+            codes = node.emit("pad", codes, pads=(0, missing), axes=(1,))
         scale = reshape(node, node.cast(scales, F32), n, blocks)
         zero = node.like(codes, 1 << (bits - 1))
         if self.zeros is not None:
-            zero = reshape(node, unpacked(node, self.zeros, bits), n, blocks)
-        given = {"axis": 1, "block_size": k // blocks}
-        return node.emit("dequantize", codes, scale, zero, to=F32, **given)
+            each = reshape(node, unpacked(node, self.zeros, bits), n, -1)
+            zero = part(node, each, 0, blocks, 1)
+        real = node.emit("dequantize", codes, scale, zero, to=F32, axis=1, block_size=block)
+        return part(node, real, 0, k, 1) if missing else real
 
 
 def _moe(node: Context) -> Value:
@@ -97,6 +105,9 @@ def _qmoe(node: Context) -> Value:
 def _selected(node: Context, score: Value) -> tuple[Value, Value]:
     """The k greatest scores of each token and whose they are; the last of equal ones come first."""
     count = _experts(node)
+    scores = dims(node, score)[1]
+    if isinstance(scores, int) and scores != count:
+        raise Skip(f"{node.op_type} of {count} experts, with scores of {scores}")
     turned = node.emit(
         "slice", score, starts=(count - 1,), ends=(-count - 1,), axes=(1,), steps=(-1,)
     )

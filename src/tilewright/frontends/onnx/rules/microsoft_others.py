@@ -108,6 +108,8 @@ def _tokenizer(node: Context) -> Value:
     separators, pattern = tuple(node.attr("separators", ())), node.attr("tokenexp", "")
     if separators == ("",) or (not separators and pattern == "."):
         separators, pattern = (), "(?s:.)"
+    if not separators and not pattern:
+        raise Skip("Tokenizer without separators or a pattern")
     return node.emit(
         "tokenize",
         node[0],

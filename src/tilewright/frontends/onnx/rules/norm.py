@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.base.dtype import F32
+from tilewright.base.dtype import F32, DType
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.tensors import dims, reshape
 from tilewright.graph import Value
@@ -32,25 +32,28 @@ def _along(op: str) -> Rule:
 
 
 def _layer_norm(node: Context) -> tuple[Value, ...]:
-    return node.emit_many(
+    of = _wider(node)
+    out, *others = node.emit_many(
         "layer_norm",
-        _as_wide(node),
-        node[1],
-        node.get(2),
+        *(None if x is None else node.cast(x, of) for x in (node[0], node[1], node.get(2))),
         outputs=max(1, node.outputs),
         axis=_axis(node, -1),
         epsilon=node.attr("epsilon", 1e-5),
     )
+    return node.cast(out, node[1].tensor.dtype), *others
 
 
 def _rms_norm(node: Context) -> Value:
-    epsilon = node.attr("epsilon", 1e-5)
-    return node.emit("rms_norm", _as_wide(node), node[1], axis=_axis(node, -1), epsilon=epsilon)
+    given = {"axis": _axis(node, -1), "epsilon": node.attr("epsilon", 1e-5)}
+    x, scale = (node.cast(value, _wider(node)) for value in (node[0], node[1]))
+    return node.cast(node.emit("rms_norm", x, scale, **given), node[1].tensor.dtype)
 
 
-def _as_wide(node: Context) -> Value:
-    """The input in its scale's type, which ONNX Runtime's norms before opset 17 give out."""
-    return node.cast(node[0], node[1].tensor.dtype)
+def _wider(node: Context) -> DType:
+    """Of the types of input and scale, which before opset 17 may differ: results have that of the
+    scale, which may have no room for the input."""
+    x, scale = (node[at].tensor.dtype for at in (0, 1))
+    return x if x.bits > scale.bits else scale
 
 
 def _instance_norm(node: Context) -> Value:
