@@ -277,12 +277,14 @@ class _Lowering:
         for key, recorded in given.items():
             job = self.jobs[key]
             self.jobs[key] = _with_choices(job, recorded.choices)
-            for _, name in self.variants.pop(key, ()):  # what was measured goes before prices
-                del self.jobs[name]
+            self.variants.pop(key, None)  # what was measured goes before prices
             for at, (limit, choices) in enumerate(recorded.variants):
                 name = f"{key}\nvariant {at}"
                 self.jobs[name] = _with_choices(job, choices)
                 self.variants.setdefault(key, []).append((limit, name))
+        variants = {name for each in self.variants.values() for _, name in each}
+        wanted = variants.union(self.keys.values())  # calls may have a variant in common
+        self.jobs = {key: job for key, job in self.jobs.items() if key in wanted}
 
     def _node(self, node: Node) -> list[Node]:
         inner = _single(node)

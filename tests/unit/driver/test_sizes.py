@@ -12,7 +12,7 @@ from tilewright.base.target import Target
 from tilewright.driver.compile import Options, optimize
 from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
-from tilewright.driver.lowering import jobs_of
+from tilewright.driver.lowering import Recorded, jobs_of, planned_calls
 from tilewright.driver.sizes import ranges_of, sizes_to_measure, with_sizes
 from tilewright.graph.rates import NOMINAL
 
@@ -100,3 +100,27 @@ def test_a_range_serves_every_size_in_it():
 def test_a_range_of_one_size_is_that_size():
     module = graph.parse(PRODUCT)
     assert str(with_sizes(module, {"m": (4, 4)})) == str(with_sizes(module, {"m": 4}))
+
+
+TWO_PRODUCTS = """graph @main(%x: f32[m, 64], %y: f32[n, 64], %w: f32[64, 64]) {
+  %a = matmul(%x, %w)
+  %b = matmul(%y, %w)
+  return %a, %b
+}"""
+
+
+@pytest.mark.parametrize("most", [8, 4100])
+def test_a_kernel_on_record_leaves_what_another_call_takes(most):
+    """The variant of the first product for up to 8 rows is the second's own kernel, or its variant
+    too."""
+    target = Target.parse("cuda -arch=sm_90a")
+    ranges = {"m": (1, 4096), "n": (1, most)}
+    module = optimize(with_sizes(graph.parse(TWO_PRODUCTS), ranges), target, Options())
+    setting = KernelSetting(target, 1, ranges=ranges_of(module))
+
+    def recorded(count):
+        return lambda called: {key: Recorded({}) for key in list(called)[:count]}
+
+    names = [list(planned_calls(module, setting, recorded(count))[1]) for count in range(9)]
+    assert [each == names[0] for each in names] == [True] * 9
+    assert sum("matmul" in name for name in names[0]) == 2
