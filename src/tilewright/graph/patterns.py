@@ -87,8 +87,8 @@ def compiled(pattern: str) -> Pattern:
     assert flags is not None
     rest = _translated(pattern[flags.end() :], bool(_LINES.search(pattern)))
     has_choices = {"|", "?"} & set(_CHOICES.findall(pattern))
-    followed = f"{flags.group()}(?:{rest})(?s:.)" if has_choices else None
-    return Pattern(re.compile(flags.group() + rest), followed and re.compile(followed))
+    followed = re.compile(f"{flags.group()}(?:{rest})(?s:.)") if has_choices else None
+    return Pattern(re.compile(flags.group() + rest), followed)
 
 
 def _translated(pattern: str, has_lines: bool) -> str:
