@@ -1181,6 +1181,18 @@ def test_fewer_rows_than_a_variant_is_for_take_the_kernel_of_their_plan(monkeypa
         np.testing.assert_allclose(found, x.astype("f") @ w.astype("f"), atol=5e-2)
 
 
+def test_a_variant_without_code_is_left_out(monkeypatch):
+    def without_variants(jobs, *args, **options):
+        made, images = compile_all(jobs, *args, **options)
+        return [made[0], *[Unsupported("TW3053", "too large")] * (len(made) - 1)], images
+
+    compile_all = lowering.compile_all
+    monkeypatch.setattr(lowering, "compile_all", without_variants)
+    module = few_rows()
+    (node,) = [node for node in module.program.module.main.nodes if node.op == "kernel"]
+    assert set(module.codes) == {node["function"]}
+
+
 def test_no_variant_is_for_one_size_alone():
     """Rules count on several where a size is not known."""
     module = few_rows(k=4096, n=4096, dynamic={"b": (1, 4096)})

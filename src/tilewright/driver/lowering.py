@@ -413,7 +413,10 @@ def _label(graph: Graph) -> str:
 def _compiled(
     lowering: _Lowering, use_cache: bool, progress: Callable[[int, int], None]
 ) -> tuple[dict[str, Kernel], dict[str, bytes]]:
-    """The kernels by key, and their packers; those that the cache has need no process."""
+    """The kernels by key, and their packers; those that the cache has need no process.
+
+    A variant for some sizes that has no code, or plain loops alone, is left out: the kernel for all
+    sizes serves."""
     jobs, target = lowering.jobs, lowering.setting.target
     found: dict[str, Kernel] = {}
     packers: dict[str, bytes] = {}
@@ -429,10 +432,13 @@ def _compiled(
         use_cache=use_cache,
         done=lambda count, _: progress(have + count, total),
     )
+    called = set(lowering.keys.values())
     for (key, job), outcome in zip(missing.items(), made, strict=True):
-        if isinstance(outcome, Unsupported):
+        if not isinstance(outcome, Unsupported):
+            found[key] = outcome
+        elif key in called:
             raise _placed_wrongly(job, outcome) from outcome
-        found[key] = outcome
+    found = {key: kernel for key, kernel in found.items() if key in called or not kernel.fell_back}
     return found, {**packers, **images}
 
 

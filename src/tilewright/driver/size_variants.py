@@ -20,7 +20,7 @@ from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
 from tilewright.sym import Size, free_vars
 
-CONTRACTIONS = ("matmul", "conv", "attention")
+PRODUCTS = ("matmul", "conv")  # attention shares out keys where rows are few
 APART = 8  # times as many, that are worth another plan
 
 
@@ -38,7 +38,7 @@ def variants_of(job: Job) -> Iterator[tuple[Limit, Job]]:
     if job.setting.target.kind != CUDA or not job.setting.schedule or job.choices:
         return
     source = job.source
-    if not isinstance(source, Graph) or not any(node.op in CONTRACTIONS for node in walk(source)):
+    if not isinstance(source, Graph) or not any(node.op in PRODUCTS for node in walk(source)):
         return
     dims = [dim for value in source.params for dim in value.tensor.shape or ()]
     told = free_vars(*dims)
