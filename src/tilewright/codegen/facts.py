@@ -187,6 +187,12 @@ def as_pitched(index: Expr) -> Pitched | None:
                 return None
             offsets = tuple(x + y for x, y in zip(far.offsets, near[1], strict=True))
             return replace(far, base=add(far.base, near[0]), offsets=offsets)
+        case Sub(a, b):
+            far, near = as_pitched(a), as_offsets(b)
+            if far is None or near is None:
+                return None
+            offsets = tuple(x - y for x, y in zip(far.offsets, near[1], strict=True))
+            return replace(far, base=sub(far.base, near[0]), offsets=offsets)
     return None
 
 
@@ -224,6 +230,9 @@ def common_part(index: Expr) -> tuple[Expr, Expr]:
         case Add(a, b):
             (x, xs), (y, ys) = common_part(a), common_part(b)
             return add(x, y), _sum_of_lanes(xs, ys)
+        case Sub(a, Broadcast(value)) if value.dtype.lanes == 1:
+            x, xs = common_part(a)
+            return sub(x, value), xs
         case Mul(a, Broadcast(factor)) if factor.dtype.lanes == 1:
             x, xs = common_part(a)
             return mul(x, factor), xs if _is_nothing(xs) else Mul(xs, index.b)

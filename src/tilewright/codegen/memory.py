@@ -112,9 +112,10 @@ class Accesses:
 
     def has_slow_masks(self, place: Place, lanes: int) -> bool:
         """Whether lanes near each other are touched one by one under a mask, for want of
-        instructions that take one."""
+        instructions that take one. Those in several runs always are: masks go with gathers."""
+        if lanes > 1 and place.stride is None and place.has_runs:
+            return True
         is_near = place.stride is not None and 0 < place.stride <= WIDEST_SHUFFLE
-        is_near |= place.stride is None and place.has_runs
         return lanes > 1 and is_near and place.element.bits < self.machine.masked_bits
 
     def load_whole(self, place: Place, lanes: int, mask: Value, count: Value) -> Value:

@@ -10,7 +10,7 @@ Estimates are kept in memory and on disk by the kernel's key, like kernels thems
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -88,7 +88,8 @@ class KernelCosts:
     def _estimate(self, candidate: Candidate) -> float | None:
         job = self.job(candidate)
         spatial = sorted(size.name for size in candidate.spatial)
-        key = f"{job.key}\nin_cache={candidate.in_cache}\nspatial={spatial}"
+        signals = sorted(size.name for size in _signals(candidate))
+        key = f"{job.key}\nin_cache={candidate.in_cache}\nspatial={spatial}\nsignals={signals}"
         if key not in self._estimates:
             stored = f"estimate\n{cache.fingerprint(COMPILER)}\n{key}"
             kept = cache.try_read(stored) if self.use_cache else None
@@ -108,7 +109,7 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
     try:
         # What follows a convolution may keep its axes apart: nobody knows yet.
         fn = within_ranges(lower_graph(collapse_rows(candidate.kernel), "candidate"), job)
-        fn = _like_images(fn, candidate.spatial)
+        fn = _like_images(fn, candidate)
     except (Unsupported, UserError):
         return None  # it has no code of its own: no candidate
     weights = [fn.params[at].name for at in sorted(job.constants)]
@@ -122,14 +123,26 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
     )
 
 
-def _like_images(fn: Function, spatial: Collection[Var]) -> Function:
+def _like_images(fn: Function, candidate: Candidate) -> Function:
     """A function whose extents of images without a range are as likely as those of any: prices of
     kernels are compared at one size."""
-    known = likely_sizes(fn)
-    sizes = [size for size in sizes_of(fn) if size in spatial and size not in known]
-    most = DYNAMIC_SPATIAL**2  # the likely size is the middle of a range
-    more = [cond for size in sizes for cond in (sym.le(1, size), sym.le(size, most))]
+    known, signals = likely_sizes(fn), _signals(candidate)
+    sizes = [size for size in sizes_of(fn) if size in candidate.spatial and size not in known]
+    more: list[sym.Expr] = []
+    for size in sizes:
+        likely = DYNAMIC_SPATIAL**2 if size in signals else DYNAMIC_SPATIAL
+        more += [sym.le(1, size), sym.le(size, likely**2)]  # it is the middle of the range
     return replace(fn, requires=(*fn.requires, *more))
+
+
+def _signals(candidate: Candidate) -> frozenset[Var]:
+    """Sizes that are longer than those of images: at the size of an image a layer sees nothing."""
+    found: set[Var] = set()
+    for extent in candidate.extents:
+        sizes = sym.free_vars(extent)
+        if sizes and sym.evaluate(extent, dict.fromkeys(sizes, DYNAMIC_SPATIAL)) <= 0:
+            found.update(sizes)
+    return candidate.spatial & found
 
 
 def recorded_times(database: str | Path | Database | Reader | None) -> Measured | None:

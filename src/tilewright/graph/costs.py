@@ -20,7 +20,7 @@ from tilewright.base.loc import Fused, Loc, ModelNode
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.sym import ZERO, Var
+from tilewright.sym import ZERO, Expr, Var
 
 MEASURED, ESTIMATED = "measured", "estimated"
 AT_LEAST = "at least"  # nobody had to know more
@@ -38,6 +38,7 @@ class Candidate:
     in_cache: bool = True  # weights are still in L2 from the call before
     is_fused: bool = False  # one kernel, whatever fusion would make of its nodes
     spatial: frozenset[Var] = frozenset()  # sizes that are extents of images
+    extents: frozenset[Expr] = frozenset()  # what layers of the model make of those sizes
 
     @property
     def has_stages(self) -> bool:

@@ -319,18 +319,37 @@ def test_tails_of_every_length_are_loaded_and_stored(size):
     assert (room[size:] == -1).all()
 
 
-def test_lanes_in_rows_at_a_distance_that_the_run_tells_are_loaded_row_by_row():
-    program = """
-func @square(%x: f32[n], %y: f32[16], m: index) stage flat {
+@pytest.mark.parametrize("place", ["", " + broadcast(1, 16) - broadcast(1, 16)"])
+def test_lanes_in_rows_at_a_distance_that_the_run_tells_are_loaded_row_by_row(place):
+    program = f"""
+func @square(%x: f32[n], %y: f32[16], m: index) stage flat {{
   %y[ramp(0, 1, 16)] = %x[(ramp(0, 1, 16) % broadcast(4, 16)) * broadcast(m, 16)
-    + ramp(0, 1, 16) // broadcast(4, 16)]
-}"""
+    + ramp(0, 1, 16) // broadcast(4, 16){place}]
+}}"""
     text = emitted(program)
     assert text.count("load <4 x float>") == 4
     assert "gather" not in text
     x, y = np.arange(40, dtype=np.float32), np.zeros(16, np.float32)
     build(parse(program), "cpu")(x, y, 9)
     np.testing.assert_array_equal(y.reshape(4, 4), x[:36].reshape(4, 9)[:, :4].T)
+
+
+def test_masked_lanes_in_rows_are_loaded_whole_where_the_buffer_reaches_so_far():
+    """A gather takes longer than a load of each row and a shuffle, whatever masks there are."""
+    program = """
+func @rows(%x: f32[n], %y: f32[16], m: index, first: index) stage flat {
+  %y[ramp(0, 1, 16)] = masked(%x[(ramp(0, 1, 16) % broadcast(4, 16)) * broadcast(m, 16)
+    + ramp(0, 1, 16) // broadcast(4, 16) - broadcast(1, 16)],
+    broadcast(first, 16) <= ramp(0, 1, 16) // broadcast(4, 16))
+}"""
+    text = emitted(program)
+    check(text, "br i1", "load <4 x float>", "select <16 x i1>", "llvm.masked.gather")
+    x, y = np.arange(40, dtype=np.float32), np.zeros(16, np.float32)
+    for size, first in ((40, 1), (40, 2), (35, 3), (32, 1), (31, 2), (30, 4)):
+        build(parse(program), "cpu")(x[:size], y, 9, first)
+        rows = np.arange(4)[None, :] * 9 + np.arange(4)[:, None] - 1
+        want = np.where(np.arange(4)[:, None] >= first, rows, 0)
+        np.testing.assert_array_equal(y.reshape(4, 4), want)
 
 
 def test_rows_that_overlap_are_not_loaded_beyond_the_buffer():

@@ -41,7 +41,7 @@ from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import channels_first, channels_last
 from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users, walk
-from tilewright.sym import Const, Var, free_vars
+from tilewright.sym import Const, Expr, Var, free_vars
 
 Makers = dict[Value, Node]
 Prices = tuple[Price, Price]  # channels first, and last
@@ -89,7 +89,7 @@ class _Weigher:
         self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
         self.in_cache = weights_stay(module, ctx.target)
         self.moves: dict[Move, float] = {}  # what is known of transposes
-        self.spatial = _spatial_sizes(module)
+        self.spatial, self.extents = _spatial_sizes(module)
 
     def prices(
         self, node: Node, found: ChannelsLast, makers: Makers, *, exact: bool = False
@@ -123,7 +123,10 @@ class _Weigher:
         """A kernel of one node. Rules for windows of images assume other sizes than those for GEMMs
         and transposes: prices are of one size. What resizes has the same rules in both forms."""
         spatial = frozenset() if node.op == "resize" else self.spatial
-        return Candidate(name, alone(node), weights, self.in_cache, spatial=spatial)
+        kernel = alone(node)
+        return Candidate(
+            name, kernel, weights, self.in_cache, spatial=spatial, extents=self.extents
+        )
 
     def _least_ns(self, node: Node) -> float:
         """The time of the multiply-adds of a convolution alone, on all threads."""
@@ -191,13 +194,15 @@ class _Weigher:
         self.moves[move] = prices[0].ns if prices else moved_ns
 
 
-def _spatial_sizes(module: Module) -> frozenset[Var]:
-    """Sizes that images have along their spatial axes, and nothing has along others."""
+def _spatial_sizes(module: Module) -> tuple[frozenset[Var], frozenset[Expr]]:
+    """Sizes that images have along their spatial axes, and nothing has along others; and all
+    extents along those axes."""
     nodes = [node for graph in module.graphs.values() for node in walk(graph)]
-    images = [node.inputs[0] for node in nodes if node.op in KERNELS]
+    images = [v for node in nodes if node.op in KERNELS for v in (node.inputs[0], *node.outputs)]
     shapes = [image.tensor.shape or () for image in images if image is not None]
     others = free_vars(*[dim for shape in shapes for dim in shape[:2]])
-    return frozenset(free_vars(*[dim for shape in shapes for dim in shape[2:]])) - frozenset(others)
+    extents = frozenset(dim for shape in shapes for dim in shape[2:])
+    return frozenset(free_vars(*extents)) - frozenset(others), extents
 
 
 def _gain_ns(prices: Sequence[Price]) -> float:

@@ -98,10 +98,16 @@ class Nest:
         return self.computed(at, DYNAMIC_SPATIAL)
 
     def computed(self, at: int, unknown: int) -> int:
-        """The extent, computed from what is likely of dynamic sizes, or from a number."""
+        """The extent, computed from what is likely of dynamic sizes, or from a number; from its
+        square where that is too short for one window: a signal has more samples than images rows.
+        """
         extent = self.extent(at)
-        sizes = {size: self.likely.get(size, unknown) for size in sym.free_vars(extent)}
-        return max(1, int(sym.evaluate(extent, sizes)))
+        for number in (unknown, unknown**2):
+            sizes = {size: self.likely.get(size, number) for size in sym.free_vars(extent)}
+            made = int(sym.evaluate(extent, sizes))
+            if made > 0:
+                return made
+        return 1
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
