@@ -79,7 +79,8 @@ def compile_packer(job: PackerJob, *, use_cache: bool = True) -> bytes:
 def function_of(job: Job) -> Function:
     """What a kernel computes, as lowering made it."""
     if isinstance(job.source, Graph):
-        return within_ranges(lower_graph(job.source, job.name, job.numbers), job)
+        known = {size: sym.const(low) for _, size, low, high in job.ranges if low == high}
+        return within_ranges(lower_graph(job.source, job.name, job.numbers, known), job)
     return replace(job.source, name=job.name)
 
 

@@ -124,3 +124,38 @@ def test_a_kernel_on_record_leaves_what_another_call_takes(most):
     names = [list(planned_calls(module, setting, recorded(count))[1]) for count in range(9)]
     assert [each == names[0] for each in names] == [True] * 9
     assert sum("matmul" in name for name in names[0]) == 2
+
+
+DECODER = """graph @main(%q: f32[b, 2, t, 16], %k: f32[b, 2, m, 16], %v: f32[b, 2, m, 16]) {
+  %y = attention(%q, %k, %v) {scale = 0.25}
+  return %y
+}"""
+
+
+def test_attention_of_one_query_has_a_kernel_of_its_own(tmp_path):
+    """Calls of none and of several queries take the one for any number."""
+    module = tw.compile(graph.parse(DECODER), threads=1)
+    (node,) = [node for node in module.inside.program.module.main.nodes if node.get("variants")]
+    none, one = node["variants"]
+    assert none == node["function"] != one
+    module.save(tmp_path / "decoder.so")
+    loaded = tw.load(tmp_path / "decoder.so")
+    make = np.random.default_rng(0).standard_normal
+    sizes = [(1, 1, 1), (2, 1, 33), (1, 1, 0), (2, 0, 5), (1, 2, 40), (2, 9, 7)]
+    for batch, queries, keys in sizes:
+        q, k, v = (make((batch, 2, rows, 16)).astype(np.float32) for rows in (queries, keys, keys))
+        scores = np.exp(np.einsum("bhid,bhjd->bhij", q, k) / 4)
+        sums = scores.sum(-1, keepdims=True)
+        weights = np.divide(scores, sums, out=np.zeros_like(scores), where=sums != 0)
+        for each in (module, loaded):
+            np.testing.assert_allclose(each(q, k, v)[0], weights @ v, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("queries", "found"), [((1, 64), [(0, 1)]), ((0, 64), [(0, 0), (0, 1)]), ((2, 64), None)]
+)
+def test_a_kernel_for_one_query_is_made_where_there_may_be_one(queries, found):
+    text = DECODER.replace("[b, 2, t", "[1, 2, t").replace("[b,", "[1,")
+    module = tw.compile(graph.parse(text), threads=1, dynamic={"t": queries})
+    limits = [node.get("limits") for node in module.inside.program.module.main.nodes]
+    assert [each for each in limits if each] == ([tuple(found)] if found else [])
