@@ -1,12 +1,12 @@
 """Kernels for a few sizes and for many, where a call tells how many: one plan does not serve both.
 
     matmul of b x 128 rows by weights:  planned for b = 1, for b = 7, and for any b
-    attention of t queries on a CPU:    for t = 1, and for any t
+    attention of t queries on a CPU:    for t = 1, for t of a vector or two, and for any t
 
 On a GPU few rows leave most multiprocessors idle unless tiles are small and sums are split, which
 takes twice as long and more where rows are many. On a CPU queries are lanes: a single one, as in
-decoding, wants lanes along keys and features instead. Variants are told from each other by one
-size.
+decoding, wants lanes along keys and features instead, few of them no wider tiles. Variants are told
+from each other by one size.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def variants_of(job: Job) -> Iterator[tuple[Limit, Job]]:
     if job.setting.target.kind == CUDA:
         yield from _of_few_rows(job, job.source)
     elif job.setting.target.kind == CPU:
-        yield from _of_one_query(job, job.source)
+        yield from _of_few_queries(job, job.source)
 
 
 def _told(source: Graph) -> list[tuple[int, Size]]:
@@ -52,20 +52,23 @@ def _told(source: Graph) -> list[tuple[int, Size]]:
     return [(at, size) for at, size in enumerate(sizes_of(source)) if size in told]
 
 
-def _of_one_query(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
-    """Attention of one query, where their number is a size of its own; of none, the kernel."""
-    queries = {
-        (node.inputs[0].tensor.shape or ())[2]
-        for node in walk(source)
-        if node.op == "attention" and node.inputs[0] is not None
-    }
+def _of_few_queries(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
+    """Attention of one query, and of so few that a vector or two hold them, where their number is a
+    size of its own; of none, the kernel itself."""
+    first = {node.inputs[0] for node in walk(source) if node.op == "attention"}
+    queries = {(value.tensor.shape or ())[2] for value in first if value is not None}
     ranges = {size: (low, high) for _, size, low, high in job.ranges}
     for at, size in _told(source):
         low, high = ranges.get(size, (0, 0))
-        if {size} == queries and low <= 1 and high != 1:
-            if low == 0:
-                yield Limit(at, 0), job
+        few = 2 * max(job.setting.target.lanes(each.tensor.dtype.bits) for each in source.results)
+        if {size} != queries:
+            continue
+        if low == 0 and high != 1:
+            yield Limit(at, 0), job
+        if low <= 1 and high != 1:
             yield Limit(at, 1), _within(job, size, 1, 1)
+        if low <= few // 2 and (not high or high > few):
+            yield Limit(at, few), _within(job, size, max(2, low), few)
 
 
 def _within(job: Job, size: Size, low: int, high: int) -> Job:

@@ -13,6 +13,7 @@ from tilewright.driver.compile import Options, optimize
 from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import Recorded, jobs_of, planned_calls
+from tilewright.driver.size_variants import variants_of
 from tilewright.driver.sizes import ranges_of, sizes_to_measure, with_sizes
 from tilewright.graph.rates import NOMINAL
 
@@ -132,16 +133,17 @@ DECODER = """graph @main(%q: f32[b, 2, t, 16], %k: f32[b, 2, m, 16], %v: f32[b, 
 }"""
 
 
-def test_attention_of_one_query_has_a_kernel_of_its_own(tmp_path):
-    """Calls of none and of several queries take the one for any number."""
+def test_attention_of_one_query_and_of_few_has_kernels_of_its_own(tmp_path):
+    """Calls of none and of many queries take the one for any number."""
     module = tw.compile(graph.parse(DECODER), threads=1)
     (node,) = [node for node in module.inside.program.module.main.nodes if node.get("variants")]
-    none, one = node["variants"]
-    assert none == node["function"] != one
+    none, *few = node["variants"]
+    assert none == node["function"]
+    assert none not in few
     module.save(tmp_path / "decoder.so")
     loaded = tw.load(tmp_path / "decoder.so")
     make = np.random.default_rng(0).standard_normal
-    sizes = [(1, 1, 1), (2, 1, 33), (1, 1, 0), (2, 0, 5), (1, 2, 40), (2, 9, 7)]
+    sizes = [(1, 1, 1), (2, 1, 33), (1, 1, 0), (2, 0, 5), (1, 2, 40), (2, 9, 7), (1, 40, 33)]
     for batch, queries, keys in sizes:
         q, k, v = (make((batch, 2, rows, 16)).astype(np.float32) for rows in (queries, keys, keys))
         scores = np.exp(np.einsum("bhid,bhjd->bhij", q, k) / 4)
@@ -152,10 +154,12 @@ def test_attention_of_one_query_has_a_kernel_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("queries", "found"), [((1, 64), [(0, 1)]), ((0, 64), [(0, 0), (0, 1)]), ((2, 64), None)]
+    ("queries", "found"),
+    [((1, 512), [1, 32]), ((0, 512), [0, 1, 32]), ((2, 512), [32]), ((1, 8), [1]), ((40, 512), [])],
 )
-def test_a_kernel_for_one_query_is_made_where_there_may_be_one(queries, found):
-    text = DECODER.replace("[b, 2, t", "[1, 2, t").replace("[b,", "[1,")
-    module = tw.compile(graph.parse(text), threads=1, dynamic={"t": queries})
-    limits = [node.get("limits") for node in module.inside.program.module.main.nodes]
-    assert [each for each in limits if each] == ([tuple(found)] if found else [])
+def test_kernels_for_few_queries_are_made_where_there_may_be_few(queries, found):
+    target = Target.parse("cpu -mcpu=cascadelake")
+    module = optimize(with_sizes(graph.parse(DECODER), {"t": queries}), target, Options())
+    setting = KernelSetting(target, 1, ranges=ranges_of(module))
+    job = next(each for each in jobs_of(module, setting).values() if "attention" in each.label)
+    assert [limit.most for limit, _ in variants_of(job)] == found
