@@ -269,13 +269,8 @@ def _causal(mask: Array, scores: _Scores) -> int | None:
 # ------------------------------------------------------------------------------ dynamic masks
 
 VIEWS = ("reshape", "expand")
-# Which operand is a place of a key, which one of a query, and by how much the latter is greater.
-COMPARED = {
-    "less_equal": (0, 1, 0),
-    "less": (0, 1, 1),
-    "greater_equal": (1, 0, 0),
-    "greater": (1, 0, 1),
-}
+KEYS_FIRST, QUERIES_FIRST = ("less_equal", "less"), ("greater_equal", "greater")  # compared
+STRICTLY = ("less", "greater")  # a query does not see the key of its own place
 
 
 def _shown(mask: Value, scope: Scope) -> Value | None:
@@ -310,16 +305,16 @@ def _has_same_axes(node: Node) -> bool:
 def _past(shown: Value | None, scope: Scope) -> Expr | None:
     """How many keys precede the first query's own, where places of keys are compared with places
     of queries. Every query sees a key then."""
-    node = scope.producer(_unviewed(shown, scope), *COMPARED)
+    node = scope.producer(_unviewed(shown, scope), *KEYS_FIRST, *QUERIES_FIRST)
     if node is None or shown is None:
         return None
-    of_keys, of_queries, strict = COMPARED[node.op]
-    keys, queries = (_places(node.inputs[at], scope) for at in (of_keys, of_queries))
+    places = [_places(value, scope) for value in node.inputs]
+    keys, queries = places if node.op in KEYS_FIRST else reversed(places)
     if keys is None or queries is None or (keys[0], queries[0]) != (1, 2):
         return None
     if not _has_last_axes(node.output, shown):
         return None
-    past = sym.simplify(sym.sub(sym.sub(queries[1], keys[1]), strict))
+    past = sym.simplify(sym.sub(sym.sub(queries[1], keys[1]), int(node.op in STRICTLY)))
     return past if sym.prove(sym.le(0, past)) else None
 
 
