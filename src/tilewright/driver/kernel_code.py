@@ -38,7 +38,7 @@ from tilewright.lower.graph import lower_graph
 from tilewright.rules import Scheduled, schedule
 from tilewright.rules.library import with_library
 from tilewright.rules.rule import PLAIN, Choice, Decision, Refusal
-from tilewright.sym import Var
+from tilewright.sym import Expr, Var
 from tilewright.tensor.constants import Packed, Split, split_constant_blocks
 from tilewright.tensor.dependent_launch import WEIGHTS
 from tilewright.tensor.flops import flops_of
@@ -79,7 +79,10 @@ def compile_packer(job: PackerJob, *, use_cache: bool = True) -> bytes:
 def function_of(job: Job) -> Function:
     """What a kernel computes, as lowering made it."""
     if isinstance(job.source, Graph):
-        return within_ranges(lower_graph(job.source, job.name, job.numbers), job)
+        known: dict[Var, Expr] = {
+            size: sym.const(low) for _, size, low, high in job.ranges if low == high
+        }
+        return within_ranges(lower_graph(job.source, job.name, job.numbers, known), job)
     return replace(job.source, name=job.name)
 
 

@@ -7,7 +7,7 @@ stages.texts["scheduled"], stages.decisions
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilewright.base.errors import Unsupported
@@ -15,10 +15,10 @@ from tilewright.codegen import cache, llvm
 from tilewright.codegen.build import lower_for, new_module
 from tilewright.codegen.effort import optimized
 from tilewright.codegen.entry import emit_kernel
+from tilewright.driver.kernel_code import function_of
 from tilewright.driver.kernels import COMPILER, Job
 from tilewright.graph.ir import Graph
 from tilewright.graph.printer import Printer
-from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.tensor.constants import split_constant_blocks
 from tilewright.tensor.in_place import in_place_pairs
@@ -53,9 +53,7 @@ def _stages(job: Job) -> Stages:
         printer = Printer(job.numbers)
         printer.graph(job.source, f"graph @{job.label}")
         texts["graph"] = printer.out.text()
-        fn = lower_graph(job.source, job.name, job.numbers)
-    else:
-        fn = replace(job.source, name=job.name)
+    fn = function_of(job)
     texts["loops"] = str(fn)
     decisions: tuple[dict[str, Any], ...] = ()
     if job.setting.schedule:

@@ -21,7 +21,7 @@ from tilewright.base.errors import Unsupported
 from tilewright.base.text import Names
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.types import TensorType
-from tilewright.graph.visit import attribute_sizes
+from tilewright.graph.visit import Edit, attribute_sizes
 from tilewright.lower import LOWERINGS
 from tilewright.lower.base import copied, shape_of, use_of
 from tilewright.lower.native import refusal_of
@@ -32,8 +32,18 @@ from tilewright.tensor.ir import Function
 Array = np.ndarray[Any, Any]
 
 
-def lower_graph(graph: Graph, name: str, constants: Mapping[str, Array] | None = None) -> Function:
-    """The tensor function that computes a graph's results from its parameters."""
+def lower_graph(
+    graph: Graph,
+    name: str,
+    constants: Mapping[str, Array] | None = None,
+    fixed: Mapping[Var, Expr] | None = None,
+) -> Function:
+    """The tensor function that computes a graph's results from its parameters.
+
+    Sizes that are `fixed` are passed like others, and not looked at."""
+    sizes = sizes_of(graph)
+    if fixed:
+        graph = Edit(sizes=fixed).body(graph)
     tensors: dict[Value, Tensor] = {}
     params: list[Tensor | Var] = []
     names = Names()  # rules know weights by name
@@ -54,7 +64,7 @@ def lower_graph(graph: Graph, name: str, constants: Mapping[str, Array] | None =
         if tensor in params or tensor in results:  # a result needs memory of its own
             tensor = copied(tensor, value.name)
         results.append(tensor)
-    return te.function([*params, *results, *sizes_of(graph)], name=name)
+    return te.function([*params, *results, *sizes], name=name)
 
 
 def _number(node: Node, array: Array) -> Tensor:

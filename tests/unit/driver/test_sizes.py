@@ -13,6 +13,7 @@ from tilewright.driver.compile import Options, optimize
 from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import Recorded, jobs_of, planned_calls
+from tilewright.driver.size_variants import variants_of
 from tilewright.driver.sizes import ranges_of, sizes_to_measure, with_sizes
 from tilewright.graph.rates import NOMINAL
 
@@ -124,3 +125,41 @@ def test_a_kernel_on_record_leaves_what_another_call_takes(most):
     names = [list(planned_calls(module, setting, recorded(count))[1]) for count in range(9)]
     assert [each == names[0] for each in names] == [True] * 9
     assert sum("matmul" in name for name in names[0]) == 2
+
+
+DECODER = """graph @main(%q: f32[b, 2, t, 16], %k: f32[b, 2, m, 16], %v: f32[b, 2, m, 16]) {
+  %y = attention(%q, %k, %v) {scale = 0.25}
+  return %y
+}"""
+
+
+def test_attention_of_one_query_and_of_few_has_kernels_of_its_own(tmp_path):
+    """Calls of none and of many queries take the one for any number."""
+    module = tw.compile(graph.parse(DECODER), threads=1)
+    (node,) = [node for node in module.inside.program.module.main.nodes if node.get("variants")]
+    none, *few = node["variants"]
+    assert none == node["function"]
+    assert none not in few
+    module.save(tmp_path / "decoder.so")
+    loaded = tw.load(tmp_path / "decoder.so")
+    make = np.random.default_rng(0).standard_normal
+    sizes = [(1, 1, 1), (2, 1, 33), (1, 1, 0), (2, 0, 5), (1, 2, 40), (2, 9, 7), (1, 40, 33)]
+    for batch, queries, keys in sizes:
+        q, k, v = (make((batch, 2, rows, 16)).astype(np.float32) for rows in (queries, keys, keys))
+        scores = np.exp(np.einsum("bhid,bhjd->bhij", q, k) / 4)
+        sums = scores.sum(-1, keepdims=True)
+        weights = np.divide(scores, sums, out=np.zeros_like(scores), where=sums != 0)
+        for each in (module, loaded):
+            np.testing.assert_allclose(each(q, k, v)[0], weights @ v, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("queries", "found"),
+    [((1, 512), [1, 32]), ((0, 512), [0, 1, 32]), ((2, 512), [32]), ((1, 8), [1]), ((40, 512), [])],
+)
+def test_kernels_for_few_queries_are_made_where_there_may_be_few(queries, found):
+    target = Target.parse("cpu -mcpu=cascadelake")
+    module = optimize(with_sizes(graph.parse(DECODER), {"t": queries}), target, Options())
+    setting = KernelSetting(target, 1, ranges=ranges_of(module))
+    job = next(each for each in jobs_of(module, setting).values() if "attention" in each.label)
+    assert [limit.most for limit, _ in variants_of(job)] == found

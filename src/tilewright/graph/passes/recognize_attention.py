@@ -2,9 +2,9 @@
 
 The scores of all queries and keys then need not pass through memory. Scales by a number, of the
 scores or of either operand before it was moved, become the operator's; what is added is its mask,
-and a mask known to hide exactly the keys after each query is `causal`. A choice between scores and
-a number so low that it counts for nothing is the sum with a mask. Heads that are copies of fewer
-heads share them.
+and a mask known to hide exactly the keys after each query is `causal`; of dynamic sizes, where it
+compares places of keys with places of queries. A choice between scores and a number so low that it
+counts for nothing is the sum with a mask. Heads that are copies of fewer heads share them.
 
 Where a mask hides every key from a query with minus infinity, softmax gives NaN and attention 0.
 """
@@ -214,15 +214,17 @@ class _Made:
 
     def _mask(self, scores: _Scores, attributes: dict[str, Attribute]) -> Value | None:
         """What is added to the scores, unless it is said by attributes."""
-        known = None
+        known, shown = None, None if scores.hidden is None else scores.hidden[0]
         if scores.hidden is not None:
-            cond, low = scores.hidden
-            shown = self.scope.constant(cond)
-            if shown is not None:
-                known = np.where(shown, 0.0, low)
+            seen = self.scope.constant(shown)
+            if seen is not None:
+                known = np.where(seen, 0.0, scores.hidden[1])
         elif scores.mask is not None:
             known = self.scope.constant(scores.mask)
-        past = None if known is None else _causal(known, scores)
+            shown = _shown(scores.mask, self.scope)
+        past: int | Expr | None = None if known is None else _causal(known, scores)
+        if past is None:
+            past = _past(shown, self.scope)
         if past is not None:
             attributes["causal"] = True
             attributes["past"] = past
@@ -262,6 +264,76 @@ def _causal(mask: Array, scores: _Scores) -> int | None:
     if bool((matrix[seen] == 0).all()) and bool((matrix[~seen] <= HIDDEN_SCORE).all()):
         return past
     return None
+
+
+# ------------------------------------------------------------------------------ dynamic masks
+
+VIEWS = ("reshape", "expand")
+KEYS_FIRST, QUERIES_FIRST = ("less_equal", "less"), ("greater_equal", "greater")  # compared
+STRICTLY = ("less", "greater")  # a query does not see the key of its own place
+
+
+def _shown(mask: Value, scope: Scope) -> Value | None:
+    """Where a mask is 0, if it is low everywhere else."""
+    node = scope.producer(_unviewed(mask, scope), "where")
+    if node is None:
+        return None
+    cond, kept, other = node.inputs
+    low = scope.number(other)
+    return cond if scope.number(kept) == 0 and low is not None and low <= HIDDEN_SCORE else None
+
+
+def _unviewed(value: Value | None, scope: Scope) -> Value | None:
+    """A value before axes of one element were added or taken away, or it was repeated."""
+    while value is not None:
+        node = scope.producer(value, *VIEWS)
+        if node is None or (node.op == "reshape" and not _has_same_axes(node)):
+            break
+        value = node.inputs[0]
+    return value
+
+
+def _has_same_axes(node: Node) -> bool:
+    """Whether a reshape keeps all axes of more than one element."""
+    before, after = (
+        [dim for dim in shape_of(value) or () if dim is not ONE] if value is not None else []
+        for value in (node.inputs[0], node.output)
+    )
+    return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
+
+
+def _past(shown: Value | None, scope: Scope) -> Expr | None:
+    """How many keys precede the first query's own, where places of keys are compared with places
+    of queries. Every query sees a key then."""
+    node = scope.producer(_unviewed(shown, scope), *KEYS_FIRST, *QUERIES_FIRST)
+    if node is None or shown is None:
+        return None
+    places = [_places(value, scope) for value in node.inputs]
+    keys, queries = places if node.op in KEYS_FIRST else reversed(places)
+    if keys is None or queries is None or (keys[0], queries[0]) != (1, 2):
+        return None
+    if not _has_last_axes(node.output, shown):
+        return None
+    past = sym.simplify(sym.sub(sym.sub(queries[1], keys[1]), int(node.op in STRICTLY)))
+    return past if sym.prove(sym.le(0, past)) else None
+
+
+def _has_last_axes(value: Value, viewed: Value) -> bool:
+    """Whether the last two axes of a value are those of what it is seen as."""
+    shapes = [(shape_of(each) or ())[-2:] for each in (value, viewed)]
+    return all(x is y for x, y in zip(*shapes, strict=False)) and len(shapes[0]) == 2
+
+
+def _places(value: Value | None, scope: Scope) -> tuple[int, Expr] | None:
+    """Which axis numbers that follow each other run along, from the last, and the first of them."""
+    node = scope.producer(_unviewed(value, scope), "range")
+    if node is None or value is None or node.inputs or node.get("delta") != 1:
+        return None
+    if not node.output.tensor.dtype.is_int:
+        return None
+    shape = shape_of(value) or ()
+    along = [len(shape) - at for at, dim in enumerate(shape) if dim is not ONE]
+    return (along[0], sym.as_expr(node["start"])) if len(along) == 1 else None
 
 
 # ------------------------------------------------------------------------------ scaled operands

@@ -227,13 +227,23 @@ class _Equation:
                     return False
                 value = sym.floormod(value, extent)
                 weight *= int(extent.value)
-            elif not sym.prove(sym.lt(left, sym.mul(extent, weight)), self.ctx):
-                return False  # the same as value < extent, without the division
+            elif not self._is_below(left, extent, weight):
+                return False
             if digit is not None:
                 if digit.low in self.digits[digit.var]:
                     return False
                 self.digits[digit.var][digit.low] = (digit.count, value)
         return True
+
+    def _is_below(self, left: Expr, extent: Expr, weight: int) -> bool:
+        """Whether left // weight < extent, asked without the division."""
+        if sym.prove(sym.lt(left, sym.mul(extent, weight)), self.ctx):
+            return True
+        if not isinstance(extent, FloorDiv) or extent.b is not sym.const(weight):
+            return False
+        # (n + 7) // 8 * 8 is no less than n, whatever else the context says of n.
+        least = sym.simplify(sym.sub(extent.a, weight - 1), self.ctx)
+        return sym.prove(sym.lt(left, least), self.ctx)
 
     def _digit(self, atom: Expr) -> _Digit | None:
         """(v // low) % count of an own variable that starts at 0."""
