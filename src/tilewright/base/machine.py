@@ -17,6 +17,8 @@ from dataclasses import dataclass, fields, replace
 from math import gcd
 from typing import Any
 
+import numpy as np
+
 KB, MB = 1024, 1024 * 1024
 
 KNOWN, MEASURED, GUESSED = "known", "measured", "guessed"
@@ -45,6 +47,13 @@ class Cache:
         """Sets that lines at such a distance from each other share: few, if it is a multiple of a
         large power of two."""
         return self.period_bytes // max(self.line_bytes, gcd(stride_bytes, self.period_bytes))
+
+    def kept_rows(self, stride_bytes: int, row_bytes: Any) -> Any:
+        """Rows at such a distance that stay while other data streams by; numbers or columns."""
+        lines = -(-row_bytes // self.line_bytes)
+        all_sets = self.period_bytes // self.line_bytes
+        sets = np.minimum(all_sets, self.sets_apart(stride_bytes) * lines)
+        return sets * self.ways // 2 // lines
 
     # How much of a cache a plan may count on. Nothing has all of it: other operands pass through.
 
@@ -85,6 +94,7 @@ class Machine:
     cores: int
     tile_cycles: float = 16.0  # of one matrix-tile multiply-add, where the processor has tiles
     tile_row_bytes_per_cycle: float = 32.0  # of loading rows of a tile from L2
+    issue_per_cycle: float = 8.0  # instructions of all kinds that start per cycle, in long runs
     chunk_ns: float = 100.0  # until a thread has taken one more chunk of a parallel loop
     address_registers: int = 14  # rows that can be walked over side by side
     loop_body_instructions: int = 128  # of a loop that the front end delivers without decoding
@@ -239,6 +249,7 @@ _SKYLAKE_SERVER = _server(
     Cache(1 * MB, 16, 32.0),
     Cache(24 * MB, 11, 8.0),
     frequency_ghz=2.6,
+    issue_per_cycle=3.1,  # four at best, but instructions of 512 bits are long to fetch
     memory_bytes_per_cycle=7.0,
     scattered_bytes_per_cycle=4.5,
 )

@@ -158,6 +158,12 @@ class Target:
         return 4 if self.arch in ("aarch64", "arm") else 1
 
     @property
+    def spare_registers(self) -> int:
+        """Of vectors, that a tile leaves to what else its loop holds: with fewer, compilers were
+        seen to spill all sums around a branch."""
+        return 0 if self.numbers_ahead > 1 else self.vector_registers // 16
+
+    @property
     def vector_bytes(self) -> int:
         """Of one register."""
         return self.vector_bits // 8

@@ -92,6 +92,7 @@ class Emitter:
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
         self.ranges: Context | None = None  # with them, indices that 32 bits hold have no more
+        self.asked_if: Value | None = None  # what prefetches depend on
         self.is_task = False  # inside a parallel loop: further ones run serially
         self.lines: dict[object, str] = {}  # debug locations of statements
         self._workspaces: list[Value] = []
@@ -176,6 +177,8 @@ class Emitter:
             self.expr(value)
 
     def branch(self, stmt: ir.If) -> None:
+        if self._request_if(stmt):
+            return
         cond = self.expr(stmt.cond)
         if stmt.otherwise is None:
             with self.b.when(cond):
@@ -186,6 +189,40 @@ class Emitter:
                 self.stmt(stmt.then)
             with otherwise:
                 self.stmt(stmt.otherwise)
+
+    def _request_if(self, stmt: ir.If) -> bool:
+        """A condition on prefetches chooses their address: registers that live through a branch in
+        the innermost loop, sums among them, may all be spilled around it."""
+        inner = list(walk(stmt))
+        if stmt.otherwise is not None or self.handlers.try_call("prefetch"):
+            return False
+        if any(prefetched(each) is None for each in inner if not each.children()):
+            return False
+        loops = [each for each in inner if isinstance(each, ir.For)]
+        if not all(self._is_harmless(expr) for each in inner for expr in each.exprs()) or any(
+            _trip_count(loop) is None for loop in loops
+        ):
+            return False
+        outer, cond = self.asked_if, self.expr(stmt.cond)
+        self.asked_if = cond if outer is None else self.b.select(outer, cond, outer)
+        self.stmt(stmt.then)
+        self.asked_if = outer
+        return True
+
+    def _is_harmless(self, expr: Expr) -> bool:
+        """Whether it can be computed where the condition in front of it does not hold."""
+        divisions = (sym.FloorDiv, sym.FloorMod)
+        return not self._has_load(expr) and all(
+            isinstance(node.b, Const) for node in sym.walk(expr) if isinstance(node, divisions)
+        )
+
+    def _prefetch(self, node: Call) -> Value:
+        place, (address,) = self.pointer(node.args[0]), node.args
+        if self.asked_if is not None:
+            assert isinstance(address, Address)
+            first = Address(address.buffer, tuple(sym.const(0, INDEX) for _ in address.index))
+            place = self.b.select(self.asked_if, place, self.pointer(first))
+        return RULES["prefetch"](self.arith, node.dtype, node.dtype, (place,))
 
     def _for(self, loop: ir.For) -> None:
         if loop.kind in (ir.THREAD, ir.VTHREAD):
@@ -449,9 +486,7 @@ class Emitter:
             if handler is not None:
                 return handler(self, node, False)
             if node.op == "prefetch":
-                return RULES["prefetch"](
-                    self.arith, node.dtype, node.dtype, (self.pointer(node.args[0]),)
-                )
+                return self._prefetch(node)
         if kind is sym.Cast or kind is sym.Sub:
             found = rounded(node)
             return None if found is None else emit_rounded(self, found)

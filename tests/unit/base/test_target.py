@@ -7,6 +7,7 @@ import pytest
 from tilewright.base import host as module
 from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
+from tilewright.base.machine import Cache
 from tilewright.base.target import ACCEL, CPU, CUDA, EXAMPLES, WASM, Target
 
 
@@ -280,3 +281,10 @@ def test_the_help_of_an_unknown_target_lists_targets():
 def test_a_gpu_counts_cycles_of_its_own_clock():
     assert Target.parse("cuda -arch=sm_90a").machine.frequency_ghz == 1.755
     assert Target.parse("cuda -arch=sm_80").machine.frequency_ghz == 1.41
+
+
+def test_rows_at_powers_of_two_compete_for_few_sets() -> None:
+    l2 = Cache(1 << 20, 16, 32.0)
+    assert l2.kept_rows(8000, 512) == 1024  # half of it
+    assert l2.kept_rows(4096, 512) == 128
+    assert l2.kept_rows(1 << 16, 512) == 8

@@ -388,6 +388,19 @@ def test_a_loop_of_prefetches_stays_a_loop():
     assert made.count(b"\x0f\x18") == 1  # the opcode
 
 
+def test_a_condition_that_keeps_a_prefetch_from_dividing_by_zero_stays_a_branch():
+    program = """
+    func @f(%x: f32[64], %y: f32[n], m: index) stage flat {
+      for %i in 0..n {
+        if 0 < m { eval prefetch(address(%x[%i // m])) }
+        %y[%i] = 1.0
+      }
+    }"""
+    y = np.zeros(9, np.float32)
+    build(parse(program))(np.zeros(64, np.float32), y, 0)
+    assert y.sum() == 9
+
+
 # --------------------------------------------------------------------------- refusals
 
 

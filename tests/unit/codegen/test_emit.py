@@ -52,6 +52,20 @@ def test_a_loop_has_one_header_one_body_and_no_checks_inside():
     )
 
 
+def test_a_condition_on_prefetches_is_no_branch():
+    program = """
+    func @f(%x: f32[64, 16], %y: f32[n]) stage flat {{
+      for %i in 0..n {{
+        {}
+        %y[%i] = 1.0
+      }}
+    }}"""
+    asked = "eval prefetch(address(%x[%i + 1, 0]))"
+    text = emitted(program.format("if %i < 63 { " + asked + " if %i < 9 { " + asked + " } }"))
+    assert text.count("br i1") == emitted(program.format("")).count("br i1")
+    assert text.count("call void @llvm.prefetch") == 2
+
+
 def test_every_buffer_has_an_alias_scope_of_its_own():
     text = emitted(ADD)
     loads = re.findall(r"load float.*!alias.scope (!\d+), !noalias (!\d+)", text)

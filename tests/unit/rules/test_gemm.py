@@ -57,11 +57,26 @@ def test_rows_of_a_tile_are_packed_where_their_stride_would_crowd_one_set() -> N
 
 
 def test_parts_of_k_leave_several_chunks_of_n_to_every_thread() -> None:
-    fn, target = product(128, 3072, 768), "x86_64-linux-gnu -mcpu=haswell"
+    fn, target = product(64, 3072, 768), "x86_64-linux-gnu -mcpu=haswell"
     made = schedule(fn, target, threads=2, constants=("B",))
     assert "kc_outermost=1" in made.decisions[0].plan
     loops = [each for each in walk(made.schedule.function.body) if isinstance(each, For)]
     assert [str(each.extent) for each in loops if each.kind == PARALLEL] == ["16"]
+
+
+@pytest.mark.parametrize("mcpu", ["cascadelake", "emeraldrapids"])
+def test_a_sum_that_half_of_l2_holds_is_not_cut(mcpu: str) -> None:
+    made = schedule(product(1024, 1024, 1024), f"x86_64-linux-gnu -mcpu={mcpu}")
+    assert "kc=0" in made.decisions[0].plan
+
+
+@pytest.mark.parametrize("mcpu", ["cascadelake", "haswell"])
+def test_a_tile_leaves_registers_to_the_rest_of_its_loop(mcpu: str) -> None:
+    target = Target.parse(f"x86_64-linux-gnu -mcpu={mcpu}")
+    made = schedule(product(198, 768, 768), target, constants=("B",))
+    plan = dict(each.split("=") for each in made.decisions[0].plan.split())
+    rows, vectors = int(plan["mr"]), int(plan["nr"])
+    assert rows * vectors + vectors < target.vector_registers - target.spare_registers
 
 
 def transposed(m: int, n: int, k: int) -> Function:

@@ -221,22 +221,24 @@ def parts_of_k(found: Contraction, size: Sizes, machine: Machine) -> tuple[int, 
     """Into what k may be cut: divisors, so that all parts are alike; 0 is all of it.
 
     A vector of B takes a share of L1 at least, so that partial sums are seldom in memory, and so
-    much that two panels of two vectors stay in L2 while the next ones come. A sum of very many
-    floats is always cut, where there are rows for it: in one chain it would lose digits.
+    much that two panels of two vectors stay in L2 beside what streams by. A sum whose panels leave
+    no room for the next ones may be cut. One of very many floats is always cut, where there are
+    rows for it: in one chain it would lose digits.
     """
     steps = found.extent(found.k[0]) if len(found.k) == 1 else None
+    panels_bytes = 2 * 2 * size.vector_bytes  # a step of k
     least = machine.l1d.block_bytes // size.vector_bytes
-    most = machine.l2.passing_bytes // (2 * 2 * size.vector_bytes)
+    most, short = machine.l2.kept_bytes // panels_bytes, machine.l2.passing_bytes // panels_bytes
     longest = longest_chain(found.block.writes[0].buffer.dtype)
-    if steps is None or steps <= min(most + most // 2, longest):
+    if steps is None or steps <= min(short + short // 2, longest):
         return (0,)
     divisors = [d for d in range(1, min(most, steps - 1) + 1) if steps % d == 0]
     parts = [d for d in divisors if d >= least]
     if steps > longest and size.m > machine.address_registers:
-        short = [d for d in parts or divisors if least // 2 <= d <= longest]
-        if short:
-            return tuple(short)
-    return (0, *parts) if steps > most + most // 2 else (0,)
+        chains = [d for d in parts or divisors if least // 2 <= d <= longest]
+        if chains:
+            return tuple(chains)
+    return (0, *parts) if steps > short + short // 2 else (0,)
 
 
 def part_terms(found: Contraction, plan: GemmPlan, context: RuleContext) -> int:
@@ -358,14 +360,21 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         pack=_pack(size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
         pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
         steps_a=_steps_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
+        crowded=machine.exposed_share * fma * _is_crowded(mr, nr, context.target),
         spread=_spread(found, c, context.target, batch * size.k * passes * ceil_div(n, nr)),
         strided=_strided(found, size, c, context.target, batch * size.k * passes),
-        parts=_parts(size, c, context, (m, n, mr, nr), fma),
+        parts=_parts(found, size, c, context, (m, n, mr, nr), fma),
         panels=_panels(size, c, context, (m, mr, nr), panel_bytes, fma),
         padding=_padding(found, size, c, machine, fma),
         unroll=batch * size.k / c["k_unroll"],
         prefetch=_prefetch(size, c, machine, fma, passes, exceeds_l1, a_bytes),
     )
+
+
+def _is_crowded(mr: Column, nr: Column, target: Target) -> Column:
+    """Whether a tile takes nearly all registers: what else the loop holds may spill its sums."""
+    crowded: Column = ~fits_registers(mr, nr, target, spare=target.spare_registers)
+    return crowded
 
 
 def _own_pieces(size: Sizes, c: Columns, chunks: Column, context: RuleContext) -> Column:
@@ -424,7 +433,7 @@ def _pack_a(
     """Copying A: tiles of rows for every block of n, out of L2 and into L1; columns once."""
     moved = rows * size.k * size.item_bytes
     once = 2 * moved / machine.memory_bytes_per_cycle
-    copied = once if has_columns(found) else moved * blocks / machine.l2.bytes_per_cycle
+    copied = once if has_columns(found) else 2 * moved * blocks / machine.l2.bytes_per_cycle
     return np.where(c["pack_a"] == 1, copied, 0)
 
 
@@ -469,6 +478,7 @@ def _strided(found: Contraction, size: Sizes, c: Columns, target: Target, sweeps
 
 
 def _parts(
+    found: Contraction,
     size: Sizes,
     c: Columns,
     context: RuleContext,
@@ -487,17 +497,26 @@ def _parts(
     chunk = ceil_div(blocks, n_chunks(blocks, c["parallel"], context.threads)) * block
     sums_bytes = m * np.where(c["kc_outermost"] == 1, chunk, block) * size.vector_bytes
     # Rows of A that pass by push partial sums out of L2, and a tile waits for its own.
-    fits = m * kc * size.item_bytes <= l2.kept_bytes
-    stay = fits & (sums_bytes <= l2.kept_bytes)
+    row_bytes = kc * size.item_bytes
+    stride_bytes = _row_stride_bytes(found, size)
+    fits = m <= l2.kept_rows(stride_bytes, row_bytes)
+    stay = fits & (m * row_bytes + sums_bytes <= l2.size_bytes - l2.block_bytes)
     rate = np.where(stay, l2.bytes_per_cycle, machine.scattered_bytes_per_cycle)
     partial = 2 * m * n * size.vector_bytes * (size.k / kc + 1) / rate
     misfit = TIE_SHARE * fma * np.abs(np.log2(kc / good))
     outer = np.where(c["kc_outermost"] == fits, 0, TIE_SHARE * fma)
     beyond = ceil_div(m, mr) * size.k * n * size.vector_bytes / machine.scattered_bytes_per_cycle
-    whole = np.where(size.k * nr * size.vector_bytes >= l2.kept_bytes, beyond, 0)
-    rows_bytes = size.m * np.where(c["kc"] > 0, kc, size.k) * size.item_bytes
-    gains = machine.exposed_share * fma * (rows_bytes > l2.kept_bytes)
-    return np.where(c["kc"] > 0, partial + misfit + outer, whole) + gains
+    whole = np.where(size.k * nr * size.vector_bytes > l2.kept_bytes, beyond, 0)
+    rows_bytes = np.where(c["kc"] > 0, kc, size.k) * size.item_bytes
+    again = machine.exposed_share * fma * (size.m > l2.kept_rows(stride_bytes, rows_bytes))
+    total: Column = np.where(c["kc"] > 0, partial + misfit + outer, whole) + again
+    return total
+
+
+def _row_stride_bytes(found: Contraction, size: Sizes) -> int:
+    """From one row of A to the next; of what is not known, or no row, one that fills all sets."""
+    apart = found.stride(found.a, found.m[-1]) if found.m and not has_columns(found) else None
+    return int(apart.value) * size.item_bytes if isinstance(apart, Const) else size.item_bytes
 
 
 def _panels(
@@ -513,7 +532,7 @@ def _panels(
     m, mr, nr = tile
     machine = context.target.machine
     half = is_passing(size, c, ceil_div(m, mr), machine) & (c["pack_b"] != PANEL)
-    room = np.where(half, machine.l2.passing_bytes, machine.l2.block_bytes)
+    room = np.where(half, machine.l2.passing_bytes, machine.l2.kept_bytes)
     block_bytes = c["nc_panels"] * panel_bytes
     blocks = ceil_div(size.n, nr * c["nc_panels"])
     a_bytes = m * size.k * size.item_bytes

@@ -1,7 +1,8 @@
 """What a register tile costs: the part of the cost model that GEMM and convolutions share.
 
-A tile of mr rows and nr vectors takes mr * nr multiply-adds, mr + nr loads per step of k, and never
-less than the latency of a multiply-add, since every accumulator waits for its own.
+A tile of mr rows and nr vectors takes mr * nr multiply-adds and mr + nr loads per step of k, and as
+long as it takes to issue these; never less than the latency of a multiply-add, since every
+accumulator waits for its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
     """Cycles of one step of k in a register tile; numbers or columns."""
     compute = mr * nr / machine.fma_per_cycle
     loads = (mr + nr) / machine.loads_per_cycle
-    return np.maximum(np.maximum(compute, loads), machine.fma_latency_cycles)
+    issue = (mr * nr + mr + 2 * nr) / machine.issue_per_cycle  # vectors of B are prefetched too
+    return np.maximum.reduce([compute, loads, issue, machine.fma_latency_cycles + 0 * issue])
 
 
 def load_share(mr: Any, nr: Any, machine: Machine) -> Any:
@@ -35,7 +37,7 @@ def load_share(mr: Any, nr: Any, machine: Machine) -> Any:
     return machine.exposed_share * (mr + nr) / (mr * nr)
 
 
-def fits_registers(mr: Any, nr: Any, target: Target, k_interleave: int = 1) -> Any:
+def fits_registers(mr: Any, nr: Any, target: Target, k_interleave: int = 1, spare: int = 0) -> Any:
     """Whether the sums of a register tile, a row of B and the numbers that it is multiplied by
     stay in registers.
 
@@ -46,7 +48,7 @@ def fits_registers(mr: Any, nr: Any, target: Target, k_interleave: int = 1) -> A
     becomes_sum = (nr == 1) & (target.overwrites_factors and not is_read)
     ahead = np.where((nr == 1) & is_read, 1, np.minimum(target.numbers_ahead, ceil_div(mr, 2)))
     needed = np.where(becomes_sum, 2 * mr, mr * nr + nr + ahead)
-    return needed <= target.vector_registers
+    return needed + spare <= target.vector_registers
 
 
 def tiles_cycles(m: Any, n: Any, mr: Any, nr: Any, machine: Machine) -> Any:
