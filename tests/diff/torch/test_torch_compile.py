@@ -5,10 +5,12 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F  # noqa: N812
 
 from tilewright.base.errors import TilewrightError, Unsupported
-from tilewright.plugins.torch import report, tilewright
+from tilewright.frontends.torch.flat import import_graph
+from tilewright.plugins.torch import graphs, report, tilewright
 from tilewright.plugins.torch.graphs import NativeGraph
 
 REFUSE = {"fallback": "error", "threads": 1}
@@ -119,6 +121,43 @@ def test_training_goes_the_way_of_eager():
     torch.testing.assert_close(nets[0].norm.running_var, nets[1].norm.running_var)
 
 
+def several_views(x, y):
+    """Of a product nobody else sees, of one that two outputs view, and one without memory."""
+    whole, seen, spread = x @ y, x @ y + 1, (x * y).sum()
+    return whole.t().t(), whole.sum(0, keepdim=True).view(4), seen.t(), seen[1], spread.expand(3)
+
+
+def test_a_view_of_what_nobody_else_sees_is_given_by_the_module():
+    inputs = (torch.randn(4, 4), torch.randn(4, 4))
+    graph = make_fx(several_views, tracing_mode="fake")(*inputs)
+    flat = import_graph(graph, {})
+    assert [step.node.name for step in flat.steps] == ["t_2", "select", "expand"]
+    native = NativeGraph(graph, (), 1, True)
+    made, want = native(inputs), several_views(*inputs)
+    for one, other in zip(made, want, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+    assert made[3].data_ptr() == made[2].data_ptr() + 4 * made[2].element_size()
+
+
+def test_views_are_taken_neither_for_the_backward_graph_nor_by_it(monkeypatch):
+    found = []
+    monkeypatch.setattr(
+        graphs, "import_graph", lambda *given: found.append(import_graph(*given)) or found[-1]
+    )
+    net = nn.Sequential(nn.Linear(4, 8), nn.Softsign(), nn.Linear(8, 2))
+    x = torch.randn(3, 4)
+    torch.compile(net, backend=tilewright, options=REFUSE)(x).sum().backward()
+    forward, backward = found
+    assert not forward.steps  # weights are kept, not views of them
+    assert not backward.steps
+    compiled = [each.grad.clone() for each in net.parameters()]
+    net.zero_grad()
+    net(x).sum().backward()
+    for one, other in zip(compiled, net.parameters(), strict=True):
+        torch.testing.assert_close(one, other.grad)
+
+
 def with_factors(x):
     y = torch.relu(x @ x.T) + 1
     factors, pivots, _ = torch.linalg.ldl_factor_ex(y)
@@ -146,7 +185,7 @@ def test_effects_beside_what_has_no_code_are_ordered_by_nothing():
 
 def test_inputs_whose_sizes_multiply_are_left_to_pytorch_or_refused():
     def flat(x):
-        return x.reshape(-1).sin() * 2
+        return x.reshape(-1) * 2
 
     def grad(function):
         x = torch.arange(15.0).reshape(3, 5).requires_grad_()

@@ -8,6 +8,7 @@ flat.results(inputs, made)                  what the graph gives, strides as PyT
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -209,12 +210,15 @@ def _results(
 ) -> list[Value]:
     """The values that are outputs, or that outputs view, each once."""
     values: dict[Value, int] = {}
+    viewers = Counter(base_of(node) for node in dict.fromkeys(wanted) if isinstance(node, fx.Node))
     for node, result in zip(wanted, made, strict=True):
         computed = isinstance(result, (Value, Pair))
         if isinstance(node, fx.Node) and (computed or node.op == "placeholder"):
             base = base_of(node)
             if not isinstance(env.get(base), (Value, Pair)):
                 base = node
+            elif base.op != "placeholder" and viewers[base] == 1 and _is_all_of(node, base):
+                base = node  # nobody sees that it is a view: the module gives it as it is
             if base.op != "placeholder" and base not in flat.bases:
                 fake, is_complex = base.meta["val"], isinstance(env[base], Pair)
                 value = importer.as_value(env[base], builder)
@@ -232,6 +236,29 @@ def _results(
             value = importer.as_value(result, builder)
             flat.outputs.append(("number", values.setdefault(value, len(values))))
     return list(values)
+
+
+def _is_all_of(node: fx.Node, base: fx.Node) -> bool:
+    """Whether a view, of known sizes, has every element of its base once, and no gaps."""
+    fake, whole = node.meta.get("val"), base.meta.get("val")
+    if not isinstance(fake, torch.Tensor) or not isinstance(whole, torch.Tensor):
+        return False
+    if fake.dtype != whole.dtype or fake.is_complex():
+        return False
+    extents = (*fake.shape, *whole.shape, *fake.stride())
+    if any(isinstance(each, torch.SymInt) for each in extents):
+        return False
+    return fake.numel() == whole.numel() and _has_no_gaps(fake)
+
+
+def _has_no_gaps(fake: torch.Tensor) -> bool:
+    """Whether a tensor is contiguous in some order of its axes."""
+    step = 1
+    for stride, extent in sorted(zip(fake.stride(), fake.shape, strict=True)):
+        if extent != 1 and stride != step:
+            return False
+        step *= extent
+    return True
 
 
 def _prepare_views(flat: FlatGraph) -> None:

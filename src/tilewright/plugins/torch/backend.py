@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
-from torch._functorch.partitioners import default_partition
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from tilewright.base.errors import UserError
 from tilewright.frontends.torch.decompositions import under_autograd
@@ -97,7 +97,7 @@ def tilewright(
         bw_compiler=compiler(inference=False),
         inference_compiler=compiler(inference=True),
         decompositions=under_autograd(),
-        partition_fn=default_partition,
+        partition_fn=min_cut_rematerialization_partition,
     )
     return bare[0] if bare else wrapped
 

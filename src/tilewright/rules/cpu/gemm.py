@@ -29,6 +29,7 @@ from tilewright.rules.cpu.gemm_model import (
     ceil_div,
     fits_registers,
     is_unrollable,
+    issue_cycles,
     k_unroll_candidates,
     load_share,
     longest_chain,
@@ -412,14 +413,19 @@ def _pack(
     is_packed: Column,
 ) -> Column:
     """Packing B, or reading rows of it in place: from L2, or whole lines from beyond for every
-    tile."""
+    tile. Packing reads a block of each row: short ones end before a prefetcher has begun."""
     once = b_bytes / machine.memory_bytes_per_cycle
+    row_lines = c["nc_panels"] * c["nr"] * size.vector_bytes / machine.l2.line_bytes
+    late_share = np.minimum(1, machine.lines_ahead / row_lines)
+    scattered = b_bytes / machine.scattered_bytes_per_cycle
+    packed = np.where(c["pack_b"] == PANEL, once + late_share * (scattered - once), once)
+    packed += 2 * b_bytes / machine.l2.bytes_per_cycle  # written to where it is read
     passes, panels = tiles
     line_bytes = np.maximum(c["nr"] * size.vector_bytes, machine.l2.line_bytes)
     lines = panels * size.k * line_bytes / machine.scattered_bytes_per_cycle
     late = np.where(size.b_bytes <= machine.l2.kept_bytes, machine.exposed_rows_share * once, lines)
     in_place = np.where(size.b_bytes <= machine.l2.block_bytes, 0, passes * late)
-    return np.where(is_packed, once, np.where(c["pack_b"] == UNPACKED, in_place, 0))
+    return np.where(is_packed, packed, np.where(c["pack_b"] == UNPACKED, in_place, 0))
 
 
 def _pack_a(
@@ -538,7 +544,8 @@ def _panels(
     a_bytes = m * size.k * size.item_bytes
     again = 2 * TIE_SHARE * blocks * a_bytes / machine.l2.bytes_per_cycle
     outgrown = (c["nc_panels"] > 1) & (block_bytes > room)
-    beyond = np.where(outgrown, blocks * ceil_div(m, mr) * block_bytes, 0)
+    parts = np.where(c["kc"] > 0, size.k / np.maximum(c["kc"], 1), 1)
+    beyond = np.where(outgrown, blocks * parts * ceil_div(m, mr) * block_bytes, 0)
     transfer = beyond / machine.scattered_bytes_per_cycle
     total: Column = again + machine.exposed_share * transfer + np.maximum(0, transfer - fma)
     return total
@@ -581,10 +588,13 @@ def _prefetch(
     """Stalls on what no prefetch hides, and instructions of prefetches that hide nothing."""
     wanted = np.where(passes > 1, machine.lines_ahead, machine.memory_lines_ahead)
     wanted = np.where(exceeds_l1, wanted, 0)
+    mr, nr = c["mr"], c["nr"]
+    is_idle = issue_cycles(mr, nr, machine) < mr * nr / machine.fma_per_cycle
     misses = as_flags(
         c["prefetch_b"] != wanted,
         (c["prefetch_next_panel"] == 1) != (is_passing(size, c, passes, machine) & exceeds_l1),
-        (c["prefetch_a"] == 1) != (a_bytes > machine.l2.kept_bytes),
+        (c["prefetch_a"] == 1)
+        != ((a_bytes > machine.l2.kept_bytes) & (is_idle | (c["pack_a"] == 1))),
     )
     return fma * TIE_SHARE / size.lanes * misses
 

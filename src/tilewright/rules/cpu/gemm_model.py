@@ -28,8 +28,13 @@ def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
     """Cycles of one step of k in a register tile; numbers or columns."""
     compute = mr * nr / machine.fma_per_cycle
     loads = (mr + nr) / machine.loads_per_cycle
-    issue = (mr * nr + mr + 2 * nr) / machine.issue_per_cycle  # vectors of B are prefetched too
+    issue = issue_cycles(mr, nr, machine)
     return np.maximum.reduce([compute, loads, issue, machine.fma_latency_cycles + 0 * issue])
+
+
+def issue_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
+    """Of the instructions of a step: multiply-adds, loads, and prefetches of vectors of B."""
+    return (mr * nr + mr + 2 * nr) / machine.issue_per_cycle
 
 
 def load_share(mr: Any, nr: Any, machine: Machine) -> Any:
