@@ -11,6 +11,7 @@ Where a mask hides every key from a query with minus infinity, softmax gives NaN
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -275,7 +276,7 @@ STRICTLY = ("less", "greater")  # a query does not see the key of its own place
 
 def _shown(mask: Value, scope: Scope) -> Value | None:
     """Where a mask is 0, if it is low everywhere else."""
-    node = scope.producer(_unviewed(mask, scope), "where")
+    node = scope.producer(_unviewed(mask, scope, _keeps_matrix), "where")
     if node is None:
         return None
     cond, kept, other = node.inputs
@@ -283,50 +284,24 @@ def _shown(mask: Value, scope: Scope) -> Value | None:
     return cond if scope.number(kept) == 0 and low is not None and low <= HIDDEN_SCORE else None
 
 
-def _unviewed(value: Value | None, scope: Scope) -> Value | None:
-    """A value before axes of one element were added or taken away, or it was repeated."""
-    while value is not None:
-        node = scope.producer(value, *VIEWS)
-        if node is None or (node.op == "reshape" and not _has_same_axes(node)):
-            break
-        value = node.inputs[0]
-    return value
-
-
-def _has_same_axes(node: Node) -> bool:
-    """Whether a reshape keeps all axes of more than one element."""
-    before, after = (
-        [dim for dim in shape_of(value) or () if dim is not ONE] if value is not None else []
-        for value in (node.inputs[0], node.output)
-    )
-    return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
-
-
 def _past(shown: Value | None, scope: Scope) -> Expr | None:
     """How many keys precede the first query's own, where places of keys are compared with places
     of queries. Every query sees a key then."""
-    node = scope.producer(_unviewed(shown, scope), *KEYS_FIRST, *QUERIES_FIRST)
-    if node is None or shown is None:
+    compared = _unviewed(shown, scope, _keeps_matrix)
+    node = scope.producer(compared, *KEYS_FIRST, *QUERIES_FIRST)
+    if node is None:
         return None
     places = [_places(value, scope) for value in node.inputs]
     keys, queries = places if node.op in KEYS_FIRST else reversed(places)
     if keys is None or queries is None or (keys[0], queries[0]) != (1, 2):
         return None
-    if not _has_last_axes(node.output, shown):
-        return None
     past = sym.simplify(sym.sub(sym.sub(queries[1], keys[1]), int(node.op in STRICTLY)))
     return past if sym.prove(sym.le(0, past)) else None
 
 
-def _has_last_axes(value: Value, viewed: Value) -> bool:
-    """Whether the last two axes of a value are those of what it is seen as."""
-    shapes = [(shape_of(each) or ())[-2:] for each in (value, viewed)]
-    return all(x is y for x, y in zip(*shapes, strict=False)) and len(shapes[0]) == 2
-
-
 def _places(value: Value | None, scope: Scope) -> tuple[int, Expr] | None:
     """Which axis numbers that follow each other run along, from the last, and the first of them."""
-    node = scope.producer(_unviewed(value, scope), "range")
+    node = scope.producer(_unviewed(value, scope, _has_same_axes), "range")
     if node is None or value is None or node.inputs or node.get("delta") != 1:
         return None
     if not node.output.tensor.dtype.is_int:
@@ -334,6 +309,36 @@ def _places(value: Value | None, scope: Scope) -> tuple[int, Expr] | None:
     shape = shape_of(value) or ()
     along = [len(shape) - at for at, dim in enumerate(shape) if dim is not ONE]
     return (along[0], sym.as_expr(node["start"])) if len(along) == 1 else None
+
+
+def _unviewed(value: Value | None, scope: Scope, is_passed: Callable[[Node], bool]) -> Value | None:
+    """A value before views of it that pass a test."""
+    while value is not None:
+        node = scope.producer(value, *VIEWS)
+        if node is None or not is_passed(node):
+            break
+        value = node.inputs[0]
+    return value
+
+
+def _has_same_axes(view: Node) -> bool:
+    """Whether a view adds or takes away axes of one element, and repeats nothing."""
+    before, after = ([dim for dim in each if dim is not ONE] for each in _shapes(view))
+    return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
+
+
+def _keeps_matrix(view: Node) -> bool:
+    """Whether the last two axes stay what they are: other axes of as many elements may come."""
+    before, after = (each[-2:] for each in _shapes(view))
+    if min(len(before), len(after)) < 2 or before[0] is not after[0] or before[1] is not after[1]:
+        return False
+    return view.op == "expand" or _has_same_axes(view)
+
+
+def _shapes(view: Node) -> tuple[Shape, Shape]:
+    """Before and after a view."""
+    before = None if view.inputs[0] is None else shape_of(view.inputs[0])
+    return before or (), shape_of(view.output) or ()
 
 
 # ------------------------------------------------------------------------------ scaled operands
