@@ -50,7 +50,7 @@ class Cache:
 
     def kept_rows(self, stride_bytes: int, row_bytes: Any) -> Any:
         """Rows at such a distance that stay while other data streams by; numbers or columns."""
-        lines = -(-row_bytes // self.line_bytes)
+        lines = np.maximum(1, -(-row_bytes // self.line_bytes))
         all_sets = self.period_bytes // self.line_bytes
         sets = np.minimum(all_sets, self.sets_apart(stride_bytes) * lines)
         return sets * self.ways // 2 // lines

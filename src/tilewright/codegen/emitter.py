@@ -92,7 +92,7 @@ class Emitter:
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
         self.ranges: Context | None = None  # with them, indices that 32 bits hold have no more
-        self.asked_if: Value | None = None  # what prefetches depend on
+        self.prefetch_if: Value | None = None  # what prefetches depend on
         self.is_task = False  # inside a parallel loop: further ones run serially
         self.lines: dict[object, str] = {}  # debug locations of statements
         self._workspaces: list[Value] = []
@@ -177,7 +177,7 @@ class Emitter:
             self.expr(value)
 
     def branch(self, stmt: ir.If) -> None:
-        if self._request_if(stmt):
+        if self._prefetch_if(stmt):
             return
         cond = self.expr(stmt.cond)
         if stmt.otherwise is None:
@@ -190,7 +190,7 @@ class Emitter:
             with otherwise:
                 self.stmt(stmt.otherwise)
 
-    def _request_if(self, stmt: ir.If) -> bool:
+    def _prefetch_if(self, stmt: ir.If) -> bool:
         """A condition on prefetches chooses their address: registers that live through a branch in
         the innermost loop, sums among them, may all be spilled around it."""
         inner = list(walk(stmt))
@@ -203,10 +203,10 @@ class Emitter:
             _trip_count(loop) is None for loop in loops
         ):
             return False
-        outer, cond = self.asked_if, self.expr(stmt.cond)
-        self.asked_if = cond if outer is None else self.b.select(outer, cond, outer)
+        outer, cond = self.prefetch_if, self.expr(stmt.cond)
+        self.prefetch_if = cond if outer is None else self.b.select(outer, cond, outer)
         self.stmt(stmt.then)
-        self.asked_if = outer
+        self.prefetch_if = outer
         return True
 
     def _is_harmless(self, expr: Expr) -> bool:
@@ -218,10 +218,10 @@ class Emitter:
 
     def _prefetch(self, node: Call) -> Value:
         place, (address,) = self.pointer(node.args[0]), node.args
-        if self.asked_if is not None:
+        if self.prefetch_if is not None:
             assert isinstance(address, Address)
             first = Address(address.buffer, tuple(sym.const(0, INDEX) for _ in address.index))
-            place = self.b.select(self.asked_if, place, self.pointer(first))
+            place = self.b.select(self.prefetch_if, place, self.pointer(first))
         return RULES["prefetch"](self.arith, node.dtype, node.dtype, (place,))
 
     def _for(self, loop: ir.For) -> None:
