@@ -9,6 +9,7 @@ touching memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilewright.base.dtype import DType
@@ -228,8 +229,15 @@ class Accesses:
         place = self._apart(place, lanes)
         type_ = vector(memory_type(place.element), lanes)
         if mask is None and not self.machine.has_gather:
-            return self._load_each(place, type_)
+            # Written out, the number of every lane is a value of its own, which loops that do not
+            # change it need not ask for again.
+            numbers = (self.b.extract(place.index, lane) for lane in range(lanes))
+            return self._load_each((self._pointers(place, at) for at in numbers), place, type_)
         pointers = self._pointers(place, place.index)
+        if mask is not None and not self._gathers(place.element):
+            pointers = self.b.select(mask, pointers, self.b.splat(self.b.module.zeros(), lanes))
+            each = (self.b.extract(pointers, lane) for lane in range(lanes))
+            return self._load_each(each, place, type_)
         mask = mask or splat(vector("i1", lanes), "true")
         name = f"llvm.masked.gather.{mangled(type_)}.v{lanes}p0"
         callee = self.b.module.declare(type_, name, [pointers.type, mask.type, type_])
@@ -240,13 +248,15 @@ class Accesses:
             f"call {type_} {callee}({where}, {mask}, {type_} zeroinitializer){place.memory.alias}",
         )
 
-    def _load_each(self, place: Place, type_: str) -> Value:
-        """Lane by lane, as machines without gathers do. Written out, the number of every lane is
-        a value of its own, which loops that do not change it need not ask for again."""
+    def _gathers(self, element: DType) -> bool:
+        """Whether there are instructions for that; without, every lane of a mask is a branch."""
+        return self.machine.has_gather and element.bits >= 32
+
+    def _load_each(self, pointers: Iterable[Value], place: Place, type_: str) -> Value:
+        """Lane by lane, as machines without gathers do."""
         element, loaded = memory_type(place.element), Value(type_, "poison")
         align, extra = place.element.size_bytes & -place.element.size_bytes, place.memory.alias
-        for lane in range(place.index.lanes):
-            pointer = self._pointers(place, self.b.extract(place.index, lane))
+        for lane, pointer in enumerate(pointers):
             one = self.b.load(element, pointer, align=align, extra=extra)
             loaded = self.b.pure(type_, f"insertelement {loaded}, {one}, i64 {lane}")
         return loaded
