@@ -169,27 +169,25 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
     check(conf, seed, tw.build, loose=10)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("tile", [2, 4])
-def test_weights_of_winograds_method_may_be_given_with_a_call(tile, threads):
-    conf = {
-        "batch": 2,
-        "size": [9, 14],
-        "channels": 40,
-        "out": 80,
+def winograd(tile, threads, **sizes):
+    """A convolution by tiles of Winograd's method, whose result is added to another."""
+    ones = (1, 1)
+    attributes = {"strides": ones, "pads": (1, 1, 1, 1), "dilations": ones, "winograd": tile}
+    return {
         "kernel": [3, 3],
-        "attributes": {
-            "strides": (1, 1),
-            "pads": (1, 1, 1, 1),
-            "dilations": (1, 1),
-            "winograd": tile,
-        },
+        "attributes": attributes,
         "epilogue": "residual",
         "bias": True,
         "dynamic": "",
-        "constant": False,
         "threads": threads,
+        **sizes,
     }
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("tile", [2, 4])
+def test_weights_of_winograds_method_may_be_given_with_a_call(tile, threads):
+    conf = winograd(tile, threads, batch=2, size=[9, 14], channels=40, out=80, constant=False)
     made = schedule(lower_graph(module_of(conf).main, "kernel"), "cpu", threads=threads)
     (decision,) = [each for each in made.decisions if each.rule == "winograd"]
     assert decision.terms["weights"] > 0
@@ -288,24 +286,7 @@ def test_long_sums_are_cut_where_one_chain_loses_digits(tile, strides, share):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "tile"), [((7, 7), 2), ((8, 5), 4), ((14, 14), 4)])
 def test_weights_of_winograds_method_come_by_once(size, tile, threads):
-    conf = {
-        "batch": 1,
-        "size": list(size),
-        "channels": 256,
-        "out": 272,
-        "kernel": [3, 3],
-        "attributes": {
-            "strides": (1, 1),
-            "pads": (1, 1, 1, 1),
-            "dilations": (1, 1),
-            "winograd": tile,
-        },
-        "epilogue": "residual",
-        "bias": True,
-        "dynamic": "",
-        "constant": True,
-        "threads": threads,
-    }
+    conf = winograd(tile, threads, batch=1, size=list(size), channels=256, out=272, constant=True)
     check(conf, 0, tw.build, loose=10)
     fn = lower_graph(module_of(conf).main, "kernel")
     made = default_schedule(fn, SERVER, threads=threads, constants=("w", "b"))
