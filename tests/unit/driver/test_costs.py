@@ -399,6 +399,7 @@ STAGES = {  # when Ctrl-C comes: what is on record then, trials and times
 }
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # it may come between `open` and `with`
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_interruption_keeps_what_was_measured_until_then(stage, monkeypatch):
     def heard(snapshot):
