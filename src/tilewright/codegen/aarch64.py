@@ -20,4 +20,5 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         fuses=True,
         saturates=True,
         vector_bits=target.vector_bits,
+        vector_registers=target.vector_registers,
     )

@@ -15,4 +15,5 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         narrows_indices=True,
         masked_bits=UNMASKED,
         vector_bits=target.vector_bits,
+        vector_registers=target.vector_registers,
     )

@@ -50,7 +50,7 @@ from tilewright.tensor import ir
 from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Stmt
 from tilewright.tensor.scopes import Owner
-from tilewright.tensor.visit import prefetched, walk
+from tilewright.tensor.visit import exprs, prefetched, walk, written_buffers
 
 WORKSPACE_ALIGN = 64
 STACK_LIMIT_BYTES = 32 * 1024  # of one buffer; larger ones come from the runtime
@@ -94,6 +94,7 @@ class Emitter:
         self.ranges: Context | None = None  # with them, indices that 32 bits hold have no more
         self.prefetch_if: Value | None = None  # what prefetches depend on
         self.is_task = False  # inside a parallel loop: further ones run serially
+        self.around: list[Var] = []  # the loops that are being written, the innermost last
         self.lines: dict[object, str] = {}  # debug locations of statements
         self._workspaces: list[Value] = []
         self._stack_bytes = 0
@@ -247,7 +248,9 @@ class Emitter:
         some = count is not None and count > 0
         with self.b.loop(start, stop, hint=loop.var.name, some=some, notes=notes) as index:
             self.variables[loop.var] = index
+            self.around.append(loop.var)
             self.stmt(loop.body)
+            self.around.pop()
 
     def _loop_notes(self, loop: ir.For, count: int | None) -> str:
         wishes = []
@@ -257,12 +260,32 @@ class Emitter:
             wishes.append('!{!"llvm.loop.unroll.enable"}')
         elif loop.kind == ir.VECTOR:
             wishes.append('!{!"llvm.loop.vectorize.enable", i1 true}')
-        elif (count is None or count > SHORT_LOOP) and _is_shaped(loop.body):
+        elif self._stays_loop(loop, count):
             wishes.append('!{!"llvm.loop.unroll.disable"}')
         if not wishes:
             return ""
         nodes = "".join(f", {self.module.metadata(wish)}" for wish in wishes)
         return f", !llvm.loop {self.module.distinct(f'!{{@{nodes}}}')}"
+
+    def _stays_loop(self, loop: ir.For, count: int | None) -> bool:
+        """Whether LLVM is not to unroll a loop: its schedule knows better.
+
+        Of a short one unrolled, what the loop around it does not change is read before that: all of
+        A before panels of B. That is too much where it takes more registers than there are.
+        """
+        if not _is_shaped(loop.body):
+            return False
+        if count is None or count > SHORT_LOOP:
+            return True
+        if not self.around:
+            return False
+        known, written = {*self.around[:-1], loop.var}, written_buffers(loop.body)
+        fixed = sum(
+            load.buffer not in written and known.issuperset(sym.free_vars(*load.index))
+            for load in exprs(loop.body)
+            if isinstance(load, (Load, MaskedLoad))
+        )
+        return count * fixed >= self.machine.vector_registers
 
     def _alloc(self, stmt: ir.Alloc) -> None:
         name = stmt.buffer.memory.name
@@ -390,6 +413,7 @@ class Emitter:
             last = b.op("add nsw", end, members[-1])
             with b.loop(first, last, hint=loop.var.name) as index:
                 inner.bind(loop.var, index)
+                inner.around = [loop.var]
                 inner.stmt(loop.body)
             b.ret(i32(0))
 

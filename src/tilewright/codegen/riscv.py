@@ -17,4 +17,5 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         masked_bits=0 if target.has("v") else UNMASKED,
         has_gather=target.has("v"),
         vector_bits=target.vector_bits,
+        vector_registers=target.vector_registers,
     )

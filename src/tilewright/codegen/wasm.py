@@ -16,4 +16,5 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         relocation="static",
         masked_bits=UNMASKED,
         vector_bits=target.vector_bits,
+        vector_registers=target.vector_registers,
     )

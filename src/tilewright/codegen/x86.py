@@ -29,5 +29,6 @@ def machine(target: Target, cpu: str, features: str) -> Machine:
         rounds=True,
         packs=wide and target.has("avx512bw"),
         vector_bits=target.vector_bits,
+        vector_registers=target.vector_registers,
         function_attributes=attributes,
     )

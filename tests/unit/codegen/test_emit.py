@@ -66,6 +66,33 @@ def test_a_condition_on_prefetches_is_no_branch():
     assert text.count("call void @llvm.prefetch") == 2
 
 
+@pytest.mark.parametrize(("around", "is_kept"), [("%x[%j", True), ("%x[%p * 64 + %j", False)])
+def test_a_short_loop_stays_one_where_unrolled_it_would_read_all_before_the_loop_around(
+    around, is_kept
+):
+    """Rows of A that all panels of B meet: LLVM would hold them in registers it does not have."""
+    rows = "\n".join(
+        f"""%s[ramp({16 * at}, 1, 16)] = %s[ramp({16 * at}, 1, 16)]
+            + broadcast({around} + {16 * at}], 16) * %w[ramp((%p * 4 + %j) * 16, 1, 16)]"""
+        for at in range(8)
+    )
+    program = f"""
+    func @f(%x: f32[1024], %w: f32[1024], %y: f32[n, 128]) stage flat {{
+      for %p in 0..n {{
+        alloc %s: f32[128] in local
+        for %j in 0..4 {{
+          {rows}
+        }}
+        %y[%p, ramp(0, 1, 128)] = %s[ramp(0, 1, 128)]
+      }}
+    }}"""
+    text = emitted(program)
+    (note,) = re.findall(r"br i1 .*label %j\.\w+.*!llvm.loop (!\d+)", text) or [""]
+    of_loop = re.findall(rf"^{note} = .*", text, re.MULTILINE) if note else []
+    disabled = re.findall(r"^(!\d+) = .*unroll.disable", text, re.MULTILINE)
+    assert any(name in line for line in of_loop for name in disabled) == is_kept
+
+
 def test_every_buffer_has_an_alias_scope_of_its_own():
     text = emitted(ADD)
     loads = re.findall(r"load float.*!alias.scope (!\d+), !noalias (!\d+)", text)
