@@ -115,11 +115,23 @@ def _kernel_text(module: Module, name: str) -> str:
 
 
 def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
-    """Microseconds of each kernel's fastest run, on random inputs; none for another machine."""
+    """Microseconds of each kernel's fastest run, on random inputs; none for another machine, or
+    where the model takes no inputs of such sizes."""
     if not hasattr(module, "profile"):
         return {}
     inputs = common.make_inputs(module.inputs, None, dims, 0)
-    module(*inputs)
+    try:
+        module(*inputs)
+    except UserError as error:
+        shapes = ", ".join(str(list(each.shape)) for each in inputs)
+        common.console.print(
+            f"no times: inputs of {shapes} are refused: {error}\nOther sizes: --dim NAME=SIZE",
+            style="yellow",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        return {}
     from tilewright.driver.compiled import kernel_calls
 
     called = {c["label"]: c["kernel"] for c in kernel_calls(_inside(module).program)}

@@ -164,6 +164,20 @@ def test_inspect_shows_all_of_a_model(path):
     assert "cpu: %relu = fused(matmul, relu)" in invoke("inspect", path, "--placement").stdout
 
 
+def test_inspect_shows_schedules_where_a_model_refuses_random_inputs(tmp_path):
+    """A signal of one sample has no window of three."""
+    path = tmp_path / "signal.tw"
+    path.write_text(
+        "graph @main(%x: f32[1, 1, n], %w: f32[1, 1, 3]) {"
+        " %y = conv(%x, %w) {strides = (1), pads = (0, 0), dilations = (1)} return %y }"
+    )
+    refused = invoke("inspect", path, "--schedules")
+    assert "--dim NAME=SIZE" in refused.stderr
+    assert "conv" in refused.stdout
+    timed = report("inspect", path, "--schedules", "--dim", "n=8")
+    assert all(row["measured_us"] for row in timed)
+
+
 def test_inspect_shows_what_was_chosen_and_what_it_was_chosen_from(tmp_path):
     text = """graph @main(%x: f32[1, 4, 8, 8], %w: f32[8, 4, 1, 1]) {
       %y: f32[1, 8, 8, 8] = conv(%x, %w) {strides = (1, 1), pads = (0, 0, 0, 0), dilations = (1, 1)}
