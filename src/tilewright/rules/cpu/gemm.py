@@ -454,7 +454,7 @@ def _in_place_cycles(size: Sizes, stride_bytes: int, machine: Machine) -> float:
     l1d = machine.l1d
     is_kept = l1d.same_set_lines * l1d.sets_apart(stride_bytes) >= machine.lines_ahead
     is_split = stride_bytes % min(size.vector_bytes, l1d.line_bytes) > 0
-    exposed = (machine.exposed_share if is_kept else 1.0) / machine.l2.bytes_per_cycle
+    exposed = (machine.exposed_l2_share if is_kept else 1.0) / machine.l2.bytes_per_cycle
     return exposed + is_split / (size.vector_bytes * machine.loads_per_cycle)
 
 
