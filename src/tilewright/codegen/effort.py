@@ -12,13 +12,13 @@ and run no faster.
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import filterfalse, groupby
 from typing import Any
 
 from tilewright.codegen import llvm
 from tilewright.codegen.machine import Machine
 from tilewright.tensor.ir import Function, Seq, Stmt, Store
-from tilewright.tensor.visit import walk
+from tilewright.tensor.visit import prefetched, walk
 
 REGISTER_TILE = 64  # vector statements in a row: no schedule but of a register tile has as many
 
@@ -41,14 +41,21 @@ def optimized(
 
 
 def has_register_tile(fn: Function) -> bool:
-    """Whether a loop's body has a long run of vector statements."""
+    """Whether a loop's body has a long run of vector statements, with prefetches between them or
+    not. LLVM's whole pipeline moves loads of later steps up to the first, where sums need all
+    registers."""
     return any(
         are_vectors and sum(1 for _ in run) >= REGISTER_TILE
         for stmt in walk(fn.body)
         if isinstance(stmt, Seq)
-        for are_vectors, run in groupby(stmt.stmts, _is_vector)
+        for are_vectors, run in groupby(filterfalse(_prefetches, stmt.stmts), _is_vector)
     )
 
 
 def _is_vector(stmt: Stmt) -> bool:
     return isinstance(stmt, Store) and any(expr.dtype.is_vector for expr in stmt.exprs())
+
+
+def _prefetches(stmt: Stmt) -> bool:
+    """Whether a statement does nothing but prefetch, on a condition or not."""
+    return all(prefetched(leaf) is not None for leaf in walk(stmt) if not leaf.children())

@@ -34,6 +34,27 @@ def test_a_long_run_of_vector_statements_is_a_register_tile(rows, expected):
     assert has_register_tile(gemm(rows)) is expected
 
 
+def test_prefetches_between_steps_of_a_sum_do_not_part_its_register_tile():
+    """The whole pipeline moved loads of all steps up to the first, and spilled them."""
+    rows = REGISTER_TILE // 2
+    step = """
+    for %i_STEP in unroll 0..ROWS {
+      for %j_STEP in vector 0..4 {
+        %S[%i_STEP, %j_STEP] = %S[%i_STEP, %j_STEP]
+          + %A[%i_STEP, %k + STEP] * %B[%k + STEP, %j_STEP]
+      }
+    }
+    eval prefetch(address(%B[%k + 8, 0]))
+    if %k < 48 { eval prefetch(address(%B[%k + 16, 0])) }"""
+    steps = "".join(step.replace("STEP", str(at)).replace("ROWS", str(rows)) for at in range(2))
+    fn = parse(f"""
+func @steps(%A: f32[{rows}, 96], %B: f32[96, 4], %S: f32[{rows}, 4]) stage scheduled {{
+  for %k in 0..64 {{{steps}
+  }}
+}}""")
+    assert has_register_tile(lower(fn))
+
+
 def test_sums_of_a_register_tile_are_in_registers():
     machine = llvm.machine_of(Target.parse("x86_64-linux-gnu -mcpu=skylake-avx512"))
     fn = gemm(REGISTER_TILE)

@@ -64,6 +64,24 @@ def test_parts_of_k_leave_several_chunks_of_n_to_every_thread() -> None:
     assert [str(each.extent) for each in loops if each.kind == PARALLEL] == ["16"]
 
 
+@pytest.mark.parametrize("m", [16, 32, 64])
+def test_few_rows_read_b_in_place_in_parts_that_stay_in_l2(m: int) -> None:
+    """Packing took longer than all multiply-adds of 16 rows."""
+    target = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
+    for n, k in ((512, 512), (768, 768)):
+        made = schedule(product(m, n, k), target)
+        plan = dict(each.split("=") for each in made.decisions[0].plan.split())
+        columns = 16 * int(plan["nr"]) * int(plan["nc_panels"])
+        assert plan["pack_b"] == "none"
+        assert (int(plan["kc"]) or k) <= target.machine.l2.kept_rows(4 * n, 4 * columns)
+
+
+def test_many_rows_read_packed_panels() -> None:
+    for mcpu in ("cascadelake", "haswell"):
+        made = schedule(product(1000, 1000, 1000), f"x86_64-linux-gnu -mcpu={mcpu}")
+        assert "pack_b=panel" in made.decisions[0].plan
+
+
 @pytest.mark.parametrize("mcpu", ["cascadelake", "emeraldrapids"])
 def test_a_sum_that_half_of_l2_holds_is_not_cut(mcpu: str) -> None:
     made = schedule(product(1024, 1024, 1024), f"x86_64-linux-gnu -mcpu={mcpu}")

@@ -142,7 +142,7 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
         "m_chunks": (1,) if context.threads == 1 else chunk_counts(found, mr_max, context),
         "pack_a": (0, 1) if may_pack else (0,),
         "pack_b": packings(found, context),
-        "kc": parts_of_k(found, size, machine),
+        "kc": parts_of_k(found, size, machine, UNPACKED in packings(found, context)),
         "kc_outermost": (0, 1),
         "nc_panels": (1,) if is_dynamic_n or streaming else panel_counts(size, context),
         "pad_n": (1,) if is_dynamic_n else (0, 1),
@@ -218,20 +218,23 @@ def packings(found: Contraction, context: RuleContext) -> tuple[str, ...]:
     return (UNPACKED, PANEL, BEFORE) if is_contiguous else (PANEL, BEFORE)
 
 
-def parts_of_k(found: Contraction, size: Sizes, machine: Machine) -> tuple[int, ...]:
+def parts_of_k(
+    found: Contraction, size: Sizes, machine: Machine, may_stay: bool = False
+) -> tuple[int, ...]:
     """Into what k may be cut: divisors, so that all parts are alike; 0 is all of it.
 
     A vector of B takes a share of L1 at least, so that partial sums are seldom in memory, and so
     much that two panels of two vectors stay in L2 beside what streams by. A sum whose panels leave
     no room for the next ones may be cut. One of very many floats is always cut, where there are
-    rows for it: in one chain it would lose digits.
+    rows for it: in one chain it would lose digits. Shorter ones are cut where B may stay in its
+    place: few of its rows are in L2 at a time then.
     """
     steps = found.extent(found.k[0]) if len(found.k) == 1 else None
     panels_bytes = 2 * 2 * size.vector_bytes  # a step of k
     least = machine.l1d.block_bytes // size.vector_bytes
-    most, short = machine.l2.kept_bytes // panels_bytes, machine.l2.passing_bytes // panels_bytes
+    most, whole = machine.l2.kept_bytes // panels_bytes, longest_whole(size, machine)
     longest = longest_chain(found.block.writes[0].buffer.dtype)
-    if steps is None or steps <= min(short + short // 2, longest):
+    if steps is None or steps <= min(least if may_stay else whole, longest):
         return (0,)
     divisors = [d for d in range(1, min(most, steps - 1) + 1) if steps % d == 0]
     parts = [d for d in divisors if d >= least]
@@ -239,7 +242,13 @@ def parts_of_k(found: Contraction, size: Sizes, machine: Machine) -> tuple[int, 
         chains = [d for d in parts or divisors if least // 2 <= d <= longest]
         if chains:
             return tuple(chains)
-    return (0, *parts) if steps > short + short // 2 else (0,)
+    return (0, *parts) if may_stay or steps > whole else (0,)
+
+
+def longest_whole(size: Sizes, machine: Machine) -> int:
+    """Steps of k that packed panels are not cut for: two panels of two vectors, and as much again
+    half, pass through L2."""
+    return machine.l2.passing_bytes // (2 * 2 * size.vector_bytes) * 3 // 2
 
 
 def part_terms(found: Contraction, plan: GemmPlan, context: RuleContext) -> int:
@@ -307,6 +316,8 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     )
     legal &= (c["nc_panels"] == 1) | (c["pad_n"] == 1) | (size.n % nr == 0)
     legal &= (c["kc"] == 0) | (size.m > mr)
+    may_cut = (c["pack_b"] == UNPACKED) | (size.k > longest_whole(size, machine))
+    legal &= (c["kc"] == 0) | may_cut
     blocks = ceil_div(size.n, nr * c["nc_panels"])
     chunks = n_chunks(blocks, c["parallel"], context.threads)
     legal &= (c["kc_outermost"] == 0) | ((c["kc"] > 0) & ~is_m & (blocks % chunks == 0))
@@ -348,7 +359,8 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     panel_bytes = np.maximum(kc, 1) * nr * size.vector_bytes
     a_bytes = m * kc * size.item_bytes
     is_packed = (c["pack_b"] == PANEL) | (c["pack_b"] == BEFORE)
-    exceeds_l1 = panel_bytes > machine.l1d.kept_bytes
+    reread_bytes = np.where(c["pack_b"] == UNPACKED, c["nc_panels"], 1) * panel_bytes
+    exceeds_l1 = reread_bytes > machine.l1d.kept_bytes  # rows in place: no stream to follow
     return Cost.of(
         fma=fma,
         from_l2=from_l2 / machine.l2.bytes_per_cycle,
@@ -358,7 +370,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
         **piece_terms(fma, _own_pieces(size, c, chunks, context), machine),
-        pack=_pack(size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
+        pack=_pack(found, size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
         pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
         steps_a=_steps_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
         crowded=machine.exposed_share * fma * _is_crowded(mr, nr, context.target),
@@ -405,6 +417,7 @@ def _shared(size: Sizes, c: Columns, machine: Machine, batch: Column, rounds: Co
 
 
 def _pack(
+    found: Contraction,
     size: Sizes,
     c: Columns,
     machine: Machine,
@@ -412,8 +425,10 @@ def _pack(
     tiles: tuple[Column, Column],
     is_packed: Column,
 ) -> Column:
-    """Packing B, or reading rows of it in place: from L2, or whole lines from beyond for every
-    tile. Packing reads a block of each row: short ones end before a prefetcher has begun."""
+    """Packing B, or reading rows of it in place: the first tile of rows brings a block to L2, and
+    the others find it there, unless its rows compete for the same sets; then whole lines come from
+    beyond for every tile. Packing reads a block of each row: short ones end before a prefetcher has
+    begun."""
     once = b_bytes / machine.memory_bytes_per_cycle
     row_lines = c["nc_panels"] * c["nr"] * size.vector_bytes / machine.l2.line_bytes
     late_share = np.minimum(1, machine.lines_ahead / row_lines)
@@ -423,9 +438,32 @@ def _pack(
     passes, panels = tiles
     line_bytes = np.maximum(c["nr"] * size.vector_bytes, machine.l2.line_bytes)
     lines = panels * size.k * line_bytes / machine.scattered_bytes_per_cycle
-    late = np.where(size.b_bytes <= machine.l2.kept_bytes, machine.exposed_rows_share * once, lines)
-    in_place = np.where(size.b_bytes <= machine.l2.block_bytes, 0, passes * late)
+    kc = np.where(c["kc"] > 0, c["kc"], size.k)
+    stride, row_bytes = _b_rows_bytes(found, size, c)
+    stays = kc <= machine.l2.kept_rows(stride, row_bytes)
+    again = np.where(stays, 0, (passes - 1) * lines)
+    again += passes * b_bytes * _in_place_cycles(size, stride, machine)
+    is_near = size.b_bytes <= machine.l2.block_bytes
+    in_place = np.where(is_near, 0, machine.exposed_rows_share * once + again)
     return np.where(is_packed, packed, np.where(c["pack_b"] == UNPACKED, in_place, 0))
+
+
+def _in_place_cycles(size: Sizes, stride_bytes: int, machine: Machine) -> float:
+    """Of a byte of B out of L2, by rows at such a distance. What is prefetched to L1 is hidden,
+    unless rows compete for the same sets there; vectors that lie in two lines are loaded twice."""
+    l1d = machine.l1d
+    is_kept = l1d.same_set_lines * l1d.sets_apart(stride_bytes) >= machine.lines_ahead
+    is_split = stride_bytes % min(size.vector_bytes, l1d.line_bytes) > 0
+    exposed = (machine.exposed_l2_share if is_kept else 1.0) / machine.l2.bytes_per_cycle
+    return exposed + is_split / (size.vector_bytes * machine.loads_per_cycle)
+
+
+def _b_rows_bytes(found: Contraction, size: Sizes, c: Columns) -> tuple[int, Column]:
+    """From one row of B to the next, and of a row in a block of n."""
+    apart = found.stride(found.b, found.k[-1])
+    row_bytes = size.n * size.vector_bytes
+    stride = int(apart.value) * size.item_bytes if isinstance(apart, Const) else row_bytes
+    return stride, np.minimum(row_bytes, c["nc_panels"] * c["nr"] * size.vector_bytes)
 
 
 def _pack_a(
