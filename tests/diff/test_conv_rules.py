@@ -169,10 +169,11 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
     check(conf, seed, tw.build, loose=10)
 
 
-def winograd(tile, threads, **sizes):
+def winograd(tile, threads, groups=1, **sizes):
     """A convolution by tiles of Winograd's method, whose result is added to another."""
     ones = (1, 1)
     attributes = {"strides": ones, "pads": (1, 1, 1, 1), "dilations": ones, "winograd": tile}
+    attributes["groups"] = groups
     return {
         "kernel": [3, 3],
         "attributes": attributes,
@@ -191,6 +192,23 @@ def test_weights_of_winograds_method_may_be_given_with_a_call(tile, threads):
     made = schedule(lower_graph(module_of(conf).main, "kernel"), "cpu", threads=threads)
     (decision,) = [each for each in made.decisions if each.rule == "winograd"]
     assert decision.terms["weights"] > 0
+    check(conf, 0, tw.build, loose=10)
+
+
+@pytest.mark.parametrize(
+    ("groups", "out", "by_tiles"), [(2, 64, True), (3, 96, True), (4, 64, True), (2, 40, False)]
+)
+@pytest.mark.parametrize(
+    ("tile", "threads", "dynamic", "constant"),
+    [(2, 1, "size", True), (4, 2, "", True), (4, 1, "batch", False)],
+)
+def test_winograds_method_serves_groups_of_whole_vectors(
+    groups, out, by_tiles, tile, threads, dynamic, constant
+):
+    sizes = {"batch": 2, "size": [9, 14], "channels": 5 * groups, "out": out}
+    conf = winograd(tile, threads, groups, **sizes, constant=constant) | {"dynamic": dynamic}
+    made = schedule(lower_graph(module_of(conf).main, "kernel"), SERVER, threads=threads)
+    assert ("winograd" in [each.rule for each in made.decisions]) == by_tiles
     check(conf, 0, tw.build, loose=10)
 
 

@@ -83,9 +83,10 @@ def _channels(node: Node, target: Target) -> int:
     if any(step != 1 for step in (*node["strides"], *node["dilations"])):
         return 0
     weights = w.tensor.static_shape
-    if node.get("groups", 1) != 1 or weights is None or weights[2:] != (3, 3):
+    groups = node.get("groups", 1)
+    if weights is None or weights[2:] != (3, 3) or (groups != 1 and target.kind != CPU):
         return 0
-    if weights[0] % target.lanes(32):
+    if weights[0] % (groups * target.lanes(32)):
         return 0  # vectors of channels that are not full would be made element by element
     return weights[1]
 
