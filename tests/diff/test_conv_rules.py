@@ -195,6 +195,27 @@ def test_weights_of_winograds_method_may_be_given_with_a_call(tile, threads):
     check(conf, 0, tw.build, loose=10)
 
 
+def test_what_moves_pixels_is_not_joined_to_tiles_of_winograds_method():
+    module = graph.parse("""
+        graph @main(%x: f32[4, 6, 7, 16], %w: f32[32, 16, 3, 3]) {
+          %y = conv(%x, %w) {strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1),
+                             winograd = 4, layout = "channels_last"}
+          %a = reshape(%y) {shape = (2, 2, 6, 7, 32)}
+          %b = transpose(%a) {perm = (2, 0, 3, 1, 4)}
+          %c = reshape(%b) {shape = (1, 12, 14, 32)}
+          %q = relu(%c)
+          return %q
+        }""")
+    fn = lower_graph(module.main, "kernel")
+    made = schedule(fn, SERVER, constants=("w",))
+    assert "winograd" in [each.rule for each in made.decisions]
+    conf = {"constant": True, "threads": 1}
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((4, 6, 7, 16), (32, 16, 3, 3))]
+    (found,) = made_by(conf, tw.build, module, arrays, {})
+    np.testing.assert_allclose(found, graph.interpret(module, *arrays)[0], rtol=2e-4, atol=4e-4)
+
+
 @pytest.mark.parametrize(
     ("groups", "out", "by_tiles"), [(2, 64, True), (3, 96, True), (4, 64, True), (2, 40, False)]
 )

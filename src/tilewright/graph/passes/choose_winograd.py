@@ -54,7 +54,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
         def rule(node: Node) -> Instead | None:
             if node.op == "constant":
                 constants.update(dict.fromkeys(node.outputs))
-            channels = _channels(node, target)
+            channels = winograd_channels(node, target)
             is_fixed = channels > 0 and node.inputs[1] in constants
             if not channels or (target.kind != CPU and not is_fixed):
                 return None
@@ -71,7 +71,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
     return map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
 
 
-def _channels(node: Node, target: Target) -> int:
+def winograd_channels(node: Node, target: Target) -> int:
     """Channels that a convolution sums over, if the method serves it."""
     if node.op != "conv" or node.get("winograd", 0):
         return 0

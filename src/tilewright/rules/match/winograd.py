@@ -17,7 +17,7 @@ from tilewright.graph.winograd import (
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, attempt, block_of, nest_of
-from tilewright.sym import Add, Const, Expr, Mul, Sub, free_vars
+from tilewright.sym import ONE, Add, Const, Expr, Mul, Sub, free_vars
 from tilewright.tensor.ir import Load, annotation
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import exprs
@@ -123,10 +123,25 @@ def followed(sch: Schedule, parts: Parts) -> Parts:
     readers = sch.get_consumers(parts.result)
     if len(readers) != 1 or not epilogue_blocks(sch, parts.result):
         return parts
-    if len(block_of(sch.function, readers[0].name).iters) != 4:
+    if not _keeps_order(sch, parts.result, readers[0]):
         return parts
     joined = attempt(sch, sch.compute_inline, parts.result)
     return replace(parts, result=readers[0]) if joined else parts
+
+
+def _keeps_order(sch: Schedule, result: BlockRef, reader: BlockRef) -> bool:
+    """Whether every element is made of the one at its own place, so that tiles stay tiles."""
+    made = block_of(sch.function, result.name).writes[0].buffer
+    body = block_of(sch.function, reader.name)
+    loads = [expr for expr in exprs(body.body) if isinstance(expr, Load) and expr.buffer is made]
+    return all(
+        len(load.index) == len(body.iters)
+        and all(
+            at is it.var or (isinstance(at, Const) and it.extent is ONE)
+            for at, it in zip(load.index, body.iters, strict=True)
+        )
+        for load in loads
+    )
 
 
 def _are_constant(sch: Schedule, chain: tuple[BlockRef, ...], context: RuleContext) -> bool:
