@@ -34,9 +34,9 @@ DIRECT, SPLIT = "direct", "split"
 
 def split_dilations(module: Module, ctx: PassContext) -> Module:
     """Before: conv(x, w) {dilations = (2, 2)}.   After: conv(four images, w), joined again."""
-    target = ctx.target
-    if not isinstance(target, Target) or target.kind != CPU or costs_of(ctx) is None:
-        return module
+    target, costs = ctx.target, costs_of(ctx)
+    if not isinstance(target, Target) or target.kind != CPU or costs is None or costs.is_lowered:
+        return module  # products of fewer bits are direct ones
     in_cache = weights_stay(module, target)
     return rewrite_matches(module, (partial(split, ctx=ctx, target=target, in_cache=in_cache),))
 

@@ -30,8 +30,9 @@ def model(size, channels, out, dilations, pads, layout="channels_last", fixed=Tr
     return b.module(b.add("conv", x, w, layout=layout, **window))
 
 
-def passed(module, target=SERVER):
-    costs = target and KernelCosts(KernelSetting(target, 1), use_cache=False)
+def passed(module, target=SERVER, is_lowered=False):
+    setting = target and KernelSetting(target, 1)
+    costs = target and KernelCosts(setting, use_cache=False, is_lowered=is_lowered)
     context = PassContext(target=target, costs=costs)
     return run_passes(module, (split_dilations, choose_winograd), context)
 
@@ -71,9 +72,11 @@ def test_images_that_windows_see_are_a_batch(size, dilations, pads):
         {"layout": "channels_first"},
         {"target": GPU, "layout": "channels_first"},
         {"target": None},
+        {"is_lowered": True},
     ],
 )
 def test_others_stay_as_they_are(changed):
     usual = {"size": (28, 28), "channels": 64, "out": 64, "dilations": (2, 2), "pads": (2,) * 4}
-    target = changed.pop("target", SERVER)
-    assert convolution(passed(model(**usual | changed), target))["dilations"] == (2, 2)
+    given = {key: value for key, value in changed.items() if key in ("target", "is_lowered")}
+    described = usual | {key: value for key, value in changed.items() if key not in given}
+    assert convolution(passed(model(**described), **given))["dilations"] == (2, 2)
