@@ -169,10 +169,11 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
     check(conf, seed, tw.build, loose=10)
 
 
-def winograd(tile, threads, **sizes):
+def winograd(tile, threads, groups=1, **sizes):
     """A convolution by tiles of Winograd's method, whose result is added to another."""
     ones = (1, 1)
     attributes = {"strides": ones, "pads": (1, 1, 1, 1), "dilations": ones, "winograd": tile}
+    attributes["groups"] = groups
     return {
         "kernel": [3, 3],
         "attributes": attributes,
@@ -191,6 +192,44 @@ def test_weights_of_winograds_method_may_be_given_with_a_call(tile, threads):
     made = schedule(lower_graph(module_of(conf).main, "kernel"), "cpu", threads=threads)
     (decision,) = [each for each in made.decisions if each.rule == "winograd"]
     assert decision.terms["weights"] > 0
+    check(conf, 0, tw.build, loose=10)
+
+
+def test_what_moves_pixels_is_not_joined_to_tiles_of_winograds_method():
+    module = graph.parse("""
+        graph @main(%x: f32[4, 6, 7, 16], %w: f32[32, 16, 3, 3]) {
+          %y = conv(%x, %w) {strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1),
+                             winograd = 4, layout = "channels_last"}
+          %a = reshape(%y) {shape = (2, 2, 6, 7, 32)}
+          %b = transpose(%a) {perm = (2, 0, 3, 1, 4)}
+          %c = reshape(%b) {shape = (1, 12, 14, 32)}
+          %q = relu(%c)
+          return %q
+        }""")
+    fn = lower_graph(module.main, "kernel")
+    made = schedule(fn, SERVER, constants=("w",))
+    assert "winograd" in [each.rule for each in made.decisions]
+    conf = {"constant": True, "threads": 1}
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((4, 6, 7, 16), (32, 16, 3, 3))]
+    (found,) = made_by(conf, tw.build, module, arrays, {})
+    np.testing.assert_allclose(found, graph.interpret(module, *arrays)[0], rtol=2e-4, atol=4e-4)
+
+
+@pytest.mark.parametrize(
+    ("groups", "out", "by_tiles"), [(2, 64, True), (3, 96, True), (4, 64, True), (2, 40, False)]
+)
+@pytest.mark.parametrize(
+    ("tile", "threads", "dynamic", "constant"),
+    [(2, 1, "size", True), (4, 2, "", True), (4, 1, "batch", False)],
+)
+def test_winograds_method_serves_groups_of_whole_vectors(
+    groups, out, by_tiles, tile, threads, dynamic, constant
+):
+    sizes = {"batch": 2, "size": [9, 14], "channels": 5 * groups, "out": out}
+    conf = winograd(tile, threads, groups, **sizes, constant=constant) | {"dynamic": dynamic}
+    made = schedule(lower_graph(module_of(conf).main, "kernel"), SERVER, threads=threads)
+    assert ("winograd" in [each.rule for each in made.decisions]) == by_tiles
     check(conf, 0, tw.build, loose=10)
 
 

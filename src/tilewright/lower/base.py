@@ -165,6 +165,13 @@ def split_index(flat: Expr, shape: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(reversed(found))
 
 
+def group_of(channel: Expr, channels: Expr, groups: int) -> Expr:
+    """The group of a channel, of which there are `channels` in all."""
+    if groups == 1 or static(channels) == 0:
+        return ZERO
+    return sym.floordiv(channel, sym.simplify(sym.floordiv(channels, groups)))
+
+
 def placed(index: Sequence[Expr], axis: int, at: Expr) -> tuple[Expr, ...]:
     """An index with another position along one axis."""
     return (*index[:axis], at, *index[axis + 1 :])

@@ -12,20 +12,13 @@ from collections.abc import Callable
 from tilewright import sym, te
 from tilewright.base.dtype import I32
 from tilewright.lower.axes import items
-from tilewright.lower.base import Lowering, Refusal, Use, split_index, static, wide
+from tilewright.lower.base import Lowering, Refusal, Use, group_of, split_index, static, wide
 from tilewright.lower.image_layout import compute_image, image, image_shape, is_last
 from tilewright.lower.linalg import less_zero
 from tilewright.lower.windows import Window
 from tilewright.lower.winograd import can_winograd, lower_winograd
 from tilewright.sym import ZERO, Expr
 from tilewright.te import Tensor
-
-
-def _group(channel: Expr, channels: Expr, groups: int) -> Expr:
-    """The group of a channel, of which there are `channels` in all."""
-    if groups == 1 or static(channels) == 0:
-        return ZERO
-    return sym.floordiv(channel, sym.simplify(sym.floordiv(channels, groups)))
 
 
 def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -36,7 +29,7 @@ def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     inner = w.shape[1]
 
     def sums(n: Expr, m: Expr, *places: Expr) -> Expr:
-        first = sym.mul(_group(m, image_shape(use)[1], use["groups"]), inner)
+        first = sym.mul(group_of(m, image_shape(use)[1], use["groups"]), inner)
         if any(static(dim) == 0 for dim in w.shape[1:]):
             return te.const(0, wide(x[(ZERO,) * x.ndim]).dtype)
         c, taps = te.reduce_axis((0, inner), name="c"), window.taps()
@@ -79,7 +72,7 @@ def _conv_integer(
         return zero[tuple(channel if dim is not sym.ONE else ZERO for dim in zero.shape)]
 
     def sums(n: Expr, m: Expr, *places: Expr) -> Expr:
-        first = sym.mul(_group(m, image_shape(use)[1], use["groups"]), inner)
+        first = sym.mul(group_of(m, image_shape(use)[1], use["groups"]), inner)
         c, taps = te.reduce_axis((0, inner), name="c"), window.taps()
         zero = te.const(0, x.dtype) if x_zero is None else x_zero[(ZERO,) * x_zero.ndim]
         seen = window.read((n, sym.add(first, c)), places, taps, zero)
@@ -112,7 +105,7 @@ def _conv_transpose(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tens
     inner = sym.simplify(sym.floordiv(seen.shape[1], groups))
 
     def sums(n: Expr, m: Expr, *places: Expr) -> Expr:
-        group = _group(m, image_shape(use)[1], groups)
+        group = group_of(m, image_shape(use)[1], groups)
         within = m if groups == 1 else sym.sub(m, sym.mul(group, per_group))
         c = te.reduce_axis((0, inner), name="c")
         axes, tests, taps, sources = [c], [], [], []

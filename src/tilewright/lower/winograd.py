@@ -4,7 +4,7 @@ m x m results at once, from a = m + 2 inputs along each axis, as a stack of a x 
 
     V[i, j, tile, c] = B^T d B      tiles of the image, overlapping by two
     U[i, j, c, o]    = G g G^T      weights, transformed before the first call
-    M[i, j, tile, o] = sum over c of V * U
+    M[i, j, tile, o] = sum over c of V * U      c of the group of o
     Y                = A^T M A      tiles of the result
 
 B, G, A for the points 0, 1, -1 (m = 2) and 0, p, -p, q, -q (m = 4). One axis at a time. Stages are
@@ -34,7 +34,7 @@ from tilewright.graph.winograd import (
     ROLE,
     WEIGHTS,
 )
-from tilewright.lower.base import Use, split_index, static
+from tilewright.lower.base import Use, group_of, split_index, static
 from tilewright.lower.image_layout import Image, compute_image, image, image_shape, is_last
 from tilewright.sym import Expr
 from tilewright.te import Tensor
@@ -114,7 +114,8 @@ def _pick(at: Expr, values: Sequence[Expr]) -> Expr:
 
 def can_winograd(use: Use, w: Tensor) -> bool:
     """Whether the method serves: 3 x 3 windows at every place, in f32."""
-    plain = use["strides"] == (1, 1) and use["dilations"] == (1, 1) and use["groups"] == 1
+    plain = use["strides"] == (1, 1) and use["dilations"] == (1, 1)
+    plain &= use["groups"] == 1 or is_last(use)
     window = [static(dim) for dim in w.shape[2:]] == [3, 3]
     return plain and window and w.dtype is F32 and use["winograd"] in TRANSFORMS
 
@@ -123,7 +124,8 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
     """A convolution of 3 x 3 windows at every place, in tiles of m x m."""
     m: int = use["winograd"]
     n, o, height, width = image_shape(use)
-    inner, name = w.shape[1], use.name
+    inner, name, groups = w.shape[1], use.name, use["groups"]
+    channels = sym.simplify(sym.mul(inner, groups))
     on_image, on_weights, on_result = TRANSFORMS[m]
     a = m + 2
     tiles = [sym.simplify(sym.ceildiv(dim, m)) for dim in (height, width)]
@@ -134,18 +136,19 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         return _pick(i, on_image([source[n, c, ty * m + k, column] for k in range(a)]))
 
     grid = _Grid(n, tiles[0], tiles[1], is_last(use))
-    rows = grid.tiles(HALF, (a, a), inner, half, f"{name}_half")
+    rows = grid.tiles(HALF, (a, a), channels, half, f"{name}_half")
 
     def whole(i: Expr, j: Expr, place: Place, c: Expr) -> Expr:
         n, ty, tx = grid.tile_at(place)
         return _pick(j, on_image([rows(n, ty, tx, i, k, c) for k in range(a)]))
 
-    v = grid.stack(IMAGE, a, inner, whole, f"{name}_image")
+    v = grid.stack(IMAGE, a, channels, whole, f"{name}_image")
     u = _transformed(w, on_weights, a, name)
 
     def product(i: Expr, j: Expr, place: Place, o: Expr) -> Expr:
         c = te.reduce_axis((0, inner), name="c")
-        return te.sum(v(i, j, place, c) * u[i, j, c, o], axis=c)
+        channel = sym.add(sym.mul(group_of(o, image_shape(use)[1], groups), inner), c)
+        return te.sum(v(i, j, place, channel) * u[i, j, c, o], axis=c)
 
     products = grid.stack(PRODUCT, a, o, product, f"{name}_product")
 

@@ -48,6 +48,7 @@ from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes
 from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
+from tilewright.graph.passes.split_dilations import split_dilations
 from tilewright.graph.passes.split_matmuls import split_matmuls
 from tilewright.graph.passes.split_scans import split_scans
 from tilewright.graph.passes.stream_attention import stream_attention
@@ -121,6 +122,7 @@ LAYOUT = (
     merge_common_subexpressions,
     remove_dead_nodes,
     merge_window_axes,
+    split_dilations,
     choose_winograd,
     hoist_padding,
 )

@@ -54,7 +54,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
         def rule(node: Node) -> Instead | None:
             if node.op == "constant":
                 constants.update(dict.fromkeys(node.outputs))
-            channels = _channels(node, target)
+            channels = winograd_channels(node, target)
             is_fixed = channels > 0 and node.inputs[1] in constants
             if not channels or (target.kind != CPU and not is_fixed):
                 return None
@@ -71,7 +71,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
     return map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
 
 
-def _channels(node: Node, target: Target) -> int:
+def winograd_channels(node: Node, target: Target) -> int:
     """Channels that a convolution sums over, if the method serves it."""
     if node.op != "conv" or node.get("winograd", 0):
         return 0
@@ -83,9 +83,10 @@ def _channels(node: Node, target: Target) -> int:
     if any(step != 1 for step in (*node["strides"], *node["dilations"])):
         return 0
     weights = w.tensor.static_shape
-    if node.get("groups", 1) != 1 or weights is None or weights[2:] != (3, 3):
+    groups = node.get("groups", 1)
+    if weights is None or weights[2:] != (3, 3) or (groups != 1 and target.kind != CPU):
         return 0
-    if weights[0] % target.lanes(32):
+    if weights[0] % (groups * target.lanes(32)):
         return 0  # vectors of channels that are not full would be made element by element
     return weights[1]
 

@@ -1,7 +1,7 @@
 """Convolutions by Winograd's method: what a block of tiles needs stays in L2.
 
-    for blocks of rows of tiles
-      pad the rows; transform them                    V: all channels of the block
+    for groups, blocks of rows of tiles
+      pad the rows; transform them                    V: channels of the group
       for panels of output channels
         for each of the a x a products                tiles in registers, as in `matmul`
         transform tiles of the result, and what follows them
@@ -74,10 +74,11 @@ class Sizes:
     """The products in numbers; dynamic extents are guessed."""
 
     side: int  # inputs of a tile along an axis
-    batch: int
+    batch: int  # images, of one group of channels each
     tall: int
     wide: int
     vectors: int  # of output channels
+    groups: int
     depth: int
     lanes: int
     item_bytes: int
@@ -89,13 +90,14 @@ class Sizes:
         dtype = product.block.writes[0].buffer.dtype
         lanes = context.target.lanes(dtype.bits)
         *_, tall, wide, out = product.spatial
-        vectors = ceil_div(product.guess(out), lanes)
+        vectors = ceil_div(product.guess(out), lanes) // parts.groups
         return Sizes(
             side=parts.size,
-            batch=product.assumed(2, 1),
+            batch=product.assumed(2, 1) * parts.groups,
             tall=product.positions(tall),
             wide=product.positions(wide),
             vectors=vectors,
+            groups=parts.groups,
             depth=product.guess(product.reduce[0]),
             lanes=lanes,
             item_bytes=dtype.size_bytes,
@@ -116,9 +118,13 @@ class Sizes:
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
-    """All stages of a convolution channels last, from its products."""
+    """All stages of a convolution channels last, from its products; groups have whole vectors."""
     found = parts_of(sch, block, context)
-    return found if found is not None and found.is_last else None
+    if found is None or not found.is_last:
+        return None
+    lanes = context.target.lanes(found.product.block.writes[0].buffer.dtype.bits)
+    channels = number(found.product.extent(found.product.spatial[-1]))
+    return found if found.groups == 1 or channels % (found.groups * lanes) == 0 else None
 
 
 # --------------------------------------------------------------------------- the space
@@ -126,7 +132,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
 
 def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
     size, target = Sizes.of(parts, context), context.target
-    is_single = parts.product.extent(2) is ONE
+    is_single = parts.product.extent(2) is ONE and size.groups == 1
     known = number(parts.product.extent(parts.product.reduce[0]), unknown=1)
     registers = target.vector_registers
     most = MAX_TAILS if size.is_dynamic else registers - 2
@@ -137,6 +143,7 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         legal &= c["tile_rows"] <= c["rows"]
         # Beside tiles of every number of columns there is no code for a last panel that is smaller.
         legal &= (size.vectors % c["nr"] == 0) | (not size.is_dynamic)
+        legal &= (size.vectors % c["nr"] == 0) | (size.groups == 1)
         # Of a block whose rows register tiles do not divide, the last would reach into the next.
         whole = (c["rows"] == size.tall) & (not size.is_dynamic)
         legal &= (c["rows"] % c["tile_rows"] == 0) | whole
@@ -242,7 +249,8 @@ def _weights_cycles(parts: Parts, size: Sizes, target: Target) -> float:
     vector += (window + side) * halves * parts.weights_operations / machine.fma_per_cycle
     vector += side**2 / machine.stores_per_cycle + _spilled_cycles(side * window * halves, target)
     written = size.weights_bytes / machine.scattered_bytes_per_cycle
-    return vector * size.depth * size.vectors + (written if exceeds(size, target) else 0.0)
+    made = vector * size.depth * size.vectors
+    return size.groups * (made + (written if exceeds(size, target) else 0.0))
 
 
 def _spilled_cycles(vectors: int, target: Target) -> float:
@@ -262,13 +270,17 @@ def apply(
     sch: Schedule, parts: Parts, plan: WinogradPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     parts = followed(sch, parts)
-    m, lanes = parts.tile, Sizes.of(parts, context).lanes
-    far = exceeds(Sizes.of(parts, context), context.target)
+    m, size = parts.tile, Sizes.of(parts, context)
+    lanes, far = size.lanes, exceeds(size, context.target)
     n, y, x, o = sch.get_loops(parts.result)
     block, row, y_in = sch.split(y, [None, plan.rows, m])
     column, x_in = sch.split(x, [None, m])
+    around = [n]
+    if size.groups > 1:
+        group, o = sch.split(o, [size.groups, None])
+        around.append(group)
     panel, vector, lane = sch.split(o, [None, plan.nr, lanes])
-    sch.reorder(n, block, panel, row, column, vector, y_in, x_in, lane)
+    sch.reorder(*around, block, panel, row, column, vector, y_in, x_in, lane)
     sch.vectorize(lane)
     for loop in (y_in, x_in):
         sch.unroll(loop)
@@ -288,9 +300,9 @@ def apply(
         else:  # ask for the weights of the next product meanwhile
             attempt(sch, sch.prefetch, product, index, each, 1, depth)
     if plan.parallel == BLOCKS:
-        sch.parallel(sch.fuse(n, block))
+        sch.parallel(sch.fuse(*around, block))
     if shared:
-        sch.parallel(sch.fuse(n, block, panel))
+        sch.parallel(sch.fuse(*around, block, panel))
     if plan.once:  # tiles side by side shall not compete for the same sets of L1
         channels = number(parts.product.extent(parts.product.reduce[0]))
         sch.storage_align(parts.image, 0, parts.product.spatial[-2], channels, lanes % channels)

@@ -17,7 +17,7 @@ from tilewright.graph.winograd import (
 from tilewright.rules.context import RuleContext
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import DYNAMIC_EXTENT, Nest, attempt, block_of, nest_of
-from tilewright.sym import Add, Const, Expr, Mul, Sub
+from tilewright.sym import ONE, Add, Const, Expr, Mul, Sub, free_vars
 from tilewright.tensor.ir import Load, annotation
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import exprs
@@ -37,6 +37,7 @@ class Parts:
     image_operations: int  # of transforming a row or column of a tile
     weights_operations: int
     result_operations: int
+    groups: int
     is_constant: bool  # weights are known before any call
 
     @property
@@ -53,7 +54,7 @@ class Parts:
         """Whether channels are the last index of images and tiles."""
         summed = self.product.var(self.product.reduce[0])
         loads = [expr for expr in exprs(self.product.block.body) if isinstance(expr, Load)]
-        return any(load.index[-1] is summed for load in loads)
+        return any(summed in free_vars(load.index[-1]) for load in loads)
 
 
 def number(expr: Expr, unknown: int = DYNAMIC_EXTENT) -> int:
@@ -90,8 +91,15 @@ def parts_of(sch: Schedule, reference: BlockRef, context: RuleContext) -> Parts 
         image_operations=_operations(sch, half),
         weights_operations=_operations(sch, weights),
         result_operations=_operations(sch, columns),
+        groups=_groups(sch, image, weights),
         is_constant=_are_constant(sch, chain, context),
     )
+
+
+def _groups(sch: Schedule, image: BlockRef, weights: BlockRef) -> int:
+    """How many times as many channels an image has as are summed up for a result."""
+    v, u = (block_of(sch.function, each.name).writes[0].buffer for each in (image, weights))
+    return number(v.shape[-1], 1) // number(u.shape[-2], 1) if len(v.shape) > len(u.shape) else 1
 
 
 def _operations(sch: Schedule, reference: BlockRef) -> int:
@@ -115,10 +123,25 @@ def followed(sch: Schedule, parts: Parts) -> Parts:
     readers = sch.get_consumers(parts.result)
     if len(readers) != 1 or not epilogue_blocks(sch, parts.result):
         return parts
-    if len(block_of(sch.function, readers[0].name).iters) != 4:
+    if not _keeps_order(sch, parts.result, readers[0]):
         return parts
     joined = attempt(sch, sch.compute_inline, parts.result)
     return replace(parts, result=readers[0]) if joined else parts
+
+
+def _keeps_order(sch: Schedule, result: BlockRef, reader: BlockRef) -> bool:
+    """Whether every element is made of the one at its own place, so that tiles stay tiles."""
+    made = block_of(sch.function, result.name).writes[0].buffer
+    body = block_of(sch.function, reader.name)
+    loads = [expr for expr in exprs(body.body) if isinstance(expr, Load) and expr.buffer is made]
+    return all(
+        len(load.index) == len(body.iters)
+        and all(
+            at is it.var or (isinstance(at, Const) and it.extent is ONE)
+            for at, it in zip(load.index, body.iters, strict=True)
+        )
+        for load in loads
+    )
 
 
 def _are_constant(sch: Schedule, chain: tuple[BlockRef, ...], context: RuleContext) -> bool:

@@ -15,21 +15,31 @@ from tilewright.sym import const, size
 SERVER = Target.parse("x86_64-linux-gnu -mcpu=sapphirerapids")
 
 
-def model(size, channels, out, kernel=3, stride=1, layout="channels_last", others=0, fixed=True):
+def model(
+    size,
+    channels,
+    out,
+    kernel=3,
+    stride=1,
+    layout="channels_last",
+    others=0,
+    fixed=True,
+    groups=1,
+):
     """A convolution, in a model with so many bytes of other weights; its own may be an input."""
     b = Builder()
     if others:
         b.constant(np.ones(others // 4, np.float32))
     shape = (1, size, size, channels) if layout == "channels_last" else (1, channels, size, size)
     x = b.param("x", TensorType(F32, tuple(map(const, shape))))
-    filters = (out, channels, kernel, kernel)
+    filters = (out, channels // groups, kernel, kernel)
     if fixed:
         w = b.constant(np.ones(filters, np.float32))
     else:
         w = b.param("w", TensorType(F32, tuple(map(const, filters))))
     pad = kernel // 2
     window = {"strides": (stride,) * 2, "pads": (pad,) * 4, "dilations": (1, 1)}
-    return b.module(b.add("conv", x, w, layout=layout, **window))
+    return b.module(b.add("conv", x, w, layout=layout, groups=groups, **window))
 
 
 def dynamic_model(channels, out):
@@ -80,6 +90,15 @@ def test_weights_that_a_call_is_given_are_transformed_in_it():
     assert chosen(model(4, 64, 64, fixed=False)) == 0
     gpu = Target.parse("cuda -arch=sm_90a")
     assert chosen(model(56, 64, 64, layout="channels_first", fixed=False), gpu) == 0
+
+
+def test_groups_of_many_channels_are_convolutions_of_their_own():
+    assert chosen(model(56, 128, 256, groups=2)) == 4
+    assert chosen(model(56, 128, 96, groups=2)) == 4
+    assert chosen(model(56, 128, 72, groups=2)) == 0  # 36 channels are no whole vectors
+    assert chosen(model(56, 64, 64, groups=64)) == 0
+    gpu = Target.parse("cuda -arch=sm_90a")
+    assert chosen(model(56, 128, 256, groups=2, layout="channels_first"), gpu) == 0
 
 
 def test_gpus_have_a_schedule_for_channels_first():
