@@ -8,8 +8,8 @@ share a name. Loads stay where they are: whether one may move is for the optimiz
 knows that buffers do not overlap.
 
 Nothing is divided by a zero that the program does not divide by. A divisor is no zero where its
-least value tells so, and inside a loop that ends at a multiple of it: for p in 0..n * m runs where
-neither n nor m is zero, so p // m is known in its body.
+least value tells so, and inside a loop that ends at a multiple of it, or at as many chunks as such
+a multiple has: for p in 0..n * m runs where neither n nor m is zero, so its body knows p // m.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.base.passes import PassContext
-from tilewright.sym import Const, Expr, FloorDiv, FloorMod, Mul, Size, Var, bounds, var
+from tilewright.sym import Add, Const, Expr, FloorDiv, FloorMod, Mul, Size, Var, bounds, var
 from tilewright.tensor.ir import THREAD, Alloc, Call, For, Function, Let, Load, MaskedLoad, Stmt
 from tilewright.tensor.passes.fold_windows import WINDOW
 from tilewright.tensor.passes.rewriter import Rewriter
@@ -69,7 +69,7 @@ class _Hoist(Rewriter):
         self.depth_of[loop.var] = self.depth + 1
         outer_sure = self.sure
         if _is_at_least(loop.start, 0):
-            here = dict.fromkeys(_factors(self.stop), self.depth + 1)
+            here = dict.fromkeys(_no_zeros(self.stop), self.depth + 1)
             self.sure = {**here, **outer_sure}
         if is_outer_thread:
             body = self(loop.body)
@@ -159,6 +159,17 @@ def _factors(product: Expr) -> list[Expr]:
             stack += (node.a, node.b)
         elif not isinstance(node, Const):
             found.append(node)
+    return found
+
+
+def _no_zeros(product: Expr) -> list[Expr]:
+    """What is no zero if a product is none: its factors, and those of what it counts chunks of."""
+    found = _factors(product)
+    for factor in found:  # which grows meanwhile
+        match factor:
+            case FloorDiv(Add(whole, Const() as more), Const() as chunk):
+                if 0 <= more.value < chunk.value:  # of no whole there is no chunk
+                    found += _factors(whole)
     return found
 
 
