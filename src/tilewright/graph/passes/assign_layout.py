@@ -62,13 +62,25 @@ def _assign(graph: Graph, weigher: _Weigher) -> Graph:
     nodes = tuple([_with_bodies(node, weigher) for node in graph.nodes])
     if any(a is not b for a, b in zip(nodes, graph.nodes, strict=True)):
         graph = replace(graph, nodes=nodes)
-    able = {node: found for node in graph.nodes if (found := try_channels_last(node)) is not None}
+    able = {
+        node: found
+        for node in graph.nodes
+        if not _has_open_channels(node) and (found := try_channels_last(node)) is not None
+    }
     if not any(node.op in KERNELS for node in able):
         return graph
     chosen = _choose(graph, able, weigher)
     if not chosen:
         return graph
     return _Move(chosen).graph(graph)
+
+
+def _has_open_channels(node: Node) -> bool:
+    """Whether pictures of so many channels as a call tells are resized or pooled: no convolution
+    made those channels, so they are too few for the vectors of channels last."""
+    image = node.inputs[0] if node.op in KERNELS and node.op not in CONVOLUTIONS else None
+    shape = (image.tensor.shape or ()) if image is not None else ()
+    return len(shape) > 1 and not isinstance(shape[1], Const)
 
 
 def _with_bodies(node: Node, weigher: _Weigher) -> Node:

@@ -6,6 +6,10 @@
 Only arithmetic worth a name moves: products of variables, divisions, remainders. Equal expressions
 share a name. Loads stay where they are: whether one may move is for the optimizer to see, which
 knows that buffers do not overlap.
+
+Nothing is divided by a zero that the program does not divide by. A divisor is no zero where its
+least value tells so, and inside a loop that ends at a multiple of it, or at as many chunks as such
+a multiple has: for p in 0..n * m runs where neither n nor m is zero, so its body knows p // m.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import replace
 from tilewright import sym
 from tilewright.base.dtype import INDEX
 from tilewright.base.passes import PassContext
-from tilewright.sym import Const, Expr, FloorDiv, FloorMod, Mul, Size, Var, var
+from tilewright.sym import Add, Const, Expr, FloorDiv, FloorMod, Mul, Size, Var, bounds, var
 from tilewright.tensor.ir import THREAD, Alloc, Call, For, Function, Let, Load, MaskedLoad, Stmt
 from tilewright.tensor.passes.fold_windows import WINDOW
 from tilewright.tensor.passes.rewriter import Rewriter
@@ -46,9 +50,14 @@ class _Hoist(Rewriter):
             param: _EVERYWHERE for param in fn.params if isinstance(param, Var)
         }
         self.names: list[dict[Expr, Var]] = [{}]
+        self.quotients: list[dict[Expr, int]] = [{}]  # depth_of what divides, in the loop around
+        self.sure: dict[Expr, int] = {}  # what is no zero from a depth on
+        self.stop: Expr = sym.ZERO  # of the loop that is entered, before anything in it has a name
 
     def __call__(self, stmt: Stmt) -> Stmt | None:
         old = stmt.exprs()
+        if isinstance(stmt, For):
+            self.stop = stmt.stop
         if old and self.depth > self.least:
             new = tuple([self.expr(expr, self.depth) for expr in old])
             if any(a is not b for a, b in zip(old, new, strict=True)):
@@ -58,19 +67,26 @@ class _Hoist(Rewriter):
     def visit_for(self, loop: For) -> Stmt | None:
         is_outer_thread = loop.kind == THREAD and _holds_threads(loop.body)
         self.depth_of[loop.var] = self.depth + 1
+        outer_sure = self.sure
+        if _is_at_least(loop.start, 0):
+            here = dict.fromkeys(_no_zeros(self.stop), self.depth + 1)
+            self.sure = {**here, **outer_sure}
         if is_outer_thread:
             body = self(loop.body)
+            self.sure = outer_sure
             return loop if body is loop.body or body is None else replace(loop, body=body)
         outer_least = self.least
         self.depth += 1
         self.names.append({})
+        self.quotients.append({})
         if loop.kind == THREAD:
             self.least = self.depth
         body = self(loop.body)
         assert body is not None
         body = self.with_names(self.depth, body)
-        self.least = outer_least
+        self.least, self.sure = outer_least, outer_sure
         self.names.pop()
+        self.quotients.pop()
         self.depth -= 1
         return loop if body is loop.body else replace(loop, body=body)
 
@@ -114,14 +130,54 @@ class _Hoist(Rewriter):
         """The depth at which all variables of the expression have their values."""
         depth = self.depth_of.get(expr)
         if depth is None:
-            depth = _EVERYWHERE
+            depth = self.quotients[-1].get(expr)
+        if depth is None:
+            depth, divides = _EVERYWHERE, False
             for node in sym.walk(expr):
-                if isinstance(node, (Load, MaskedLoad)) or _may_divide_by_zero(node):
+                if isinstance(node, (Load, MaskedLoad)):
                     depth = _NOWHERE
+                elif isinstance(node, (FloorDiv, FloorMod)) and not isinstance(node.b, Const):
+                    depth, divides = max(depth, self._sure_at(node.b)), True
                 elif isinstance(node, Var) and not isinstance(node, Size):
                     depth = max(depth, self.depth_of.get(node, _NOWHERE))
-            self.depth_of[expr] = depth
+            (self.quotients[-1] if divides else self.depth_of)[expr] = depth
         return depth
+
+    def _sure_at(self, divisor: Expr) -> int:
+        """The depth from which on a divisor is certainly no zero."""
+        if _is_at_least(divisor, 1):
+            return _EVERYWHERE
+        return max(self.sure.get(factor, _NOWHERE) for factor in _factors(divisor))
+
+
+def _factors(product: Expr) -> list[Expr]:
+    """What is multiplied, but for constants."""
+    found, stack = [], [product]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Mul):
+            stack += (node.a, node.b)
+        elif not isinstance(node, Const):
+            found.append(node)
+    return found
+
+
+def _no_zeros(product: Expr) -> list[Expr]:
+    """What is no zero if a product is none: its factors, and those of what it counts chunks of."""
+    found = _factors(product)
+    for factor in found:  # which grows meanwhile
+        match factor:
+            case FloorDiv(Add(whole, Const() as more), Const() as chunk):
+                if 0 <= more.value < chunk.value:  # of no whole there is no chunk
+                    found += _factors(whole)
+    return found
+
+
+def _is_at_least(expr: Expr, number: int) -> bool:
+    if isinstance(expr, Const):
+        return bool(expr.value >= number)
+    low = bounds(expr).lower
+    return low is not None and low >= number
 
 
 def _holds_threads(body: Stmt) -> bool:
@@ -132,10 +188,5 @@ def _holds_threads(body: Stmt) -> bool:
 
 def _is_worth_a_name(node: Expr) -> bool:
     if isinstance(node, (FloorDiv, FloorMod)):
-        return isinstance(node.b, Const)
+        return True
     return isinstance(node, Mul) and not isinstance(node.a, Const) and not isinstance(node.b, Const)
-
-
-def _may_divide_by_zero(node: Expr) -> bool:
-    """Such a divisor might be zero where nobody divides, so the whole stays where it is."""
-    return isinstance(node, (FloorDiv, FloorMod)) and not isinstance(node.b, Const)
