@@ -44,3 +44,17 @@ def test_every_plan_keeps_the_answer(check_plans) -> None:
 def test_few_rows_of_a_b_that_changes_take_dot_products(fn, constants, rule) -> None:
     made = schedule(fn, SERVER, constants=constants)
     assert rule in [each.rule for each in made.decisions]
+
+
+@pytest.mark.parametrize(
+    ("fn", "rule"),
+    [
+        (dots(32, 512, 512), "dot_tiles"),
+        (dots(128, 512, 512), "gemm"),
+        (dots(49, 49, 32), "gemm"),  # lanes of sums outnumber their steps
+    ],
+    ids=["turned for few rows", "turned for many", "short sums"],
+)
+def test_b_is_turned_where_rows_or_short_sums_pay_for_it(fn, rule) -> None:
+    made = schedule(fn, "x86_64-linux-gnu -mcpu=cascadelake")
+    assert rule in [each.rule for each in made.decisions]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import NONE, N, ceil_div, tiles_cycles
@@ -53,8 +54,16 @@ def is_dots(found: Contraction, context: RuleContext) -> bool:
     along = [found.stride(load, found.k[0]) is ONE for load in (found.a, found.b)]
     lanes = context.target.lanes(found.block.writes[0].buffer.dtype.bits)
     rows, steps = found.guess(found.m), found.guess(found.k)
-    is_few = GEMV_MAX_ROWS < rows <= context.target.machine.address_registers
+    is_few = GEMV_MAX_ROWS < rows <= most_rows(steps, lanes, context.target.machine)
     return all(along) and is_few and lanes > 1 and steps % lanes == 0
+
+
+def most_rows(k: int, lanes: int, machine: Machine) -> int:
+    """For how many turning a column of B, a lane at a time, takes as long as multiplying by it, and
+    twice as long as adding up the lanes of its results."""
+    turned = machine.gather_lane_cycles * k
+    multiplied, added = k / (lanes * machine.fma_per_cycle), lanes / machine.fma_per_cycle  # a row
+    return max(machine.address_registers, int(turned / max(multiplied, 2 * added)))
 
 
 def plans(found: Contraction, context: RuleContext) -> Space[DotTilesPlan]:

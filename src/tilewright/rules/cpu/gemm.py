@@ -246,9 +246,10 @@ def parts_of_k(
 
 
 def longest_whole(size: Sizes, machine: Machine) -> int:
-    """Steps of k that packed panels are not cut for: two panels of two vectors, and as much again
-    half, pass through L2."""
-    return machine.l2.passing_bytes // (2 * 2 * size.vector_bytes) * 3 // 2
+    """Steps of k that packed panels are not cut for: two panels of two vectors pass through L2, and
+    half as much again."""
+    passing = machine.l2.passing_bytes // (2 * 2 * size.vector_bytes)
+    return passing + passing // 2
 
 
 def part_terms(found: Contraction, plan: GemmPlan, context: RuleContext) -> int:
