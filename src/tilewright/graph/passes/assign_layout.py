@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.base.dots import dots_of
+from tilewright.base.dots import dots_of, multiplies_bytes
 from tilewright.base.dtype import BF16, F32, I8
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.base.passes import PassContext
@@ -39,6 +39,7 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.min_cut import INFINITE, Network
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import channels_first, channels_last
+from tilewright.graph.passes.densify_groups import widened
 from tilewright.graph.types import TensorType, Type
 from tilewright.graph.visit import map_graphs, users, walk
 from tilewright.sym import Const, Expr, Var, free_vars
@@ -116,7 +117,7 @@ class _Weigher:
         weights = frozenset(at for at, value in enumerate(given) if _is_constant(value, makers))
         candidates = (
             self._candidate(FIRST, node, weights),
-            self._candidate(LAST, _moved_node(node, found), weights),
+            self._candidate(LAST, self._densified(_moved_node(node, found)), weights),
         )
         by_units = self._on_matrix_units(node)
         if by_units is not None or _is_gpu(self.ctx.target):
@@ -130,6 +131,13 @@ class _Weigher:
         if least_ns and prices is not None:
             prices = (Price(FIRST, least_ns, AT_LEAST), *prices)
         return None if prices is None else (prices[0], prices[1])
+
+    def _densified(self, node: Node) -> Node:
+        """Bytes channels last as `densify_groups` is going to have them."""
+        target = self.ctx.target
+        if not isinstance(target, Target) or target.kind == CUDA or not multiplies_bytes(target):
+            return node
+        return widened(node, target)
 
     def _candidate(self, name: str, node: Node, weights: frozenset[int] = frozenset()) -> Candidate:
         """A kernel of one node. Rules for windows of images assume other sizes than those for GEMMs

@@ -8,6 +8,7 @@ counted, is taken. CPUs do so for bytes; GPUs wherever tensor cores do the produ
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import gcd, inf, prod
 
@@ -18,10 +19,13 @@ from tilewright.base.multiprocessor import FULL_TILE_ELEMENTS, multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
-from tilewright.graph.ir import Module, Node
+from tilewright.graph import ir
+from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
-from tilewright.sym import Const
+from tilewright.sym import Const, const
+
+OPS = ("conv", "conv_integer")
 
 
 def densify_groups(module: Module, ctx: PassContext) -> Module:
@@ -34,15 +38,11 @@ def densify_groups(module: Module, ctx: PassContext) -> Module:
 
 def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
     """A convolution without zero points, its weights constant."""
-    ops = ("conv", "conv_integer") if target.kind == CUDA else ("conv_integer",)
-    has_zeros = node.op == "conv_integer" and any(node.inputs[2:4])
-    if node.op not in ops or node.get("layout") != CHANNELS_LAST or has_zeros:
+    if node.op not in OPS:
         return None
     weights, groups = scope.constant(node.inputs[1]), int(node.get("groups", 1))
-    if weights is None or node.inputs[1] is None or weights.shape[1] == 1:
-        return None
-    merged = _merged_groups(node, weights, groups, target)
-    if merged == 1:
+    merged = 1 if weights is None else merged_groups(node, weights.shape, target)
+    if weights is None or node.inputs[1] is None or merged == 1:
         return None
     steps = Steps(node, scope)
     parts = np.split(weights, groups // merged)
@@ -53,8 +53,30 @@ def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
     return steps.done()
 
 
-def _merged_groups(node: Node, weights: Array, groups: int, target: Target) -> int:
+def widened(node: Node, target: Target) -> Node:
+    """A convolution by itself, its weights those of the groups that it is going to have."""
+    w = node.inputs[1] if node.op in OPS else None
+    shape = None if w is None else w.tensor.static_shape
+    merged = 1 if shape is None else merged_groups(node, shape, target)
+    if w is None or shape is None or merged == 1:
+        return node
+    dims = map(const, (shape[0], shape[1] * merged, *shape[2:]))
+    whole = Value(w.name, replace(w.tensor, shape=tuple(dims)))
+    attributes = {**dict(node.attributes), "groups": int(node["groups"]) // merged}
+    return replace(
+        node,
+        inputs=(node.inputs[0], whole, *node.inputs[2:]),
+        attributes=ir.attributes(**attributes),
+    )
+
+
+def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
     """How many groups become one, so that most products of use are made in a cycle."""
+    ops = OPS if target.kind == CUDA else ("conv_integer",)
+    has_zeros = node.op == "conv_integer" and any(node.inputs[2:4])
+    if node.op not in ops or node.get("layout") != CHANNELS_LAST or has_zeros or shape[1] == 1:
+        return 1
+    groups = int(node.get("groups", 1))
     if target.kind == CUDA:
         sm = multiprocessor_of(target)
         # What is left to groups loads both operands of every product.
@@ -69,7 +91,7 @@ def _merged_groups(node: Node, weights: Array, groups: int, target: Target) -> i
     # Plain products of 32 bits are two instructions, or one and another that widens.
     rates = {1: target.lanes(32) * machine.fma_per_cycle / 2}
     if dots:
-        dot, merged = dots[0], _filling(dots[0], weights, groups)
+        dot, merged = dots[0], _filling(dots[0], shape, groups)
         each = dot.lanes * dot.group / (1 if dot.adds else 2)
         rate = each * machine.fma_per_cycle / merged if merged else 0.0
         rates[merged] = max(rates.get(merged, 0.0), rate)
@@ -88,9 +110,9 @@ def _full_tiles(node: Node) -> float:
     return prod(sizes) / FULL_TILE_ELEMENTS
 
 
-def _filling(dot: Dot, weights: Array, groups: int) -> int:
+def _filling(dot: Dot, shape: tuple[int, ...], groups: int) -> int:
     """How many groups fill the lanes of dot products; 0 where none do."""
-    out, inner = weights.shape[0] // groups, weights.shape[1]
+    out, inner = shape[0] // groups, shape[1]
     merged = dot.lanes // gcd(dot.lanes, out)
     return merged if groups % merged == 0 and merged * inner % dot.group == 0 else 0
 

@@ -6,7 +6,10 @@ import pytest
 from tilewright.base.dtype import U8
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
+from tilewright.driver.costs import KernelCosts
+from tilewright.driver.kernels import KernelSetting
 from tilewright.graph import Builder, TensorType, interpret
+from tilewright.graph.passes.assign_layout import assign_layout
 from tilewright.graph.passes.densify_groups import densify_groups
 from tilewright.sym import const
 
@@ -37,6 +40,16 @@ def test_zeros_take_the_place_of_other_groups(groups):
     assert node["groups"] == 1
     x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, 4 * groups)).astype(np.uint8)
     assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+def test_channels_go_last_for_what_groups_are_going_to_be():
+    """Groups of four channels as they are would be faster channels first."""
+    before = model(32, inner=4, out=4, layout="channels_first", size=56)
+    target = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
+    costs = KernelCosts(KernelSetting(target, 2), use_cache=False)
+    after = run_passes(before, (assign_layout,), PassContext(target=target, costs=costs))
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node["layout"] == "channels_last"
 
 
 @pytest.mark.parametrize(
