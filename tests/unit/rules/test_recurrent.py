@@ -172,3 +172,13 @@ def test_running_sums_of_dynamic_rows_begin_by_vectors():
     """The loop over the one first step leaves no division behind where it is fused with rows."""
     rules = {each.rule for each in schedule(running_sum("n", 16), SERVER).decisions}
     assert "fallback" not in rules
+
+
+def test_weights_as_large_as_a_cache_are_walked_over_back_and_forth():
+    def alternates(hidden):
+        made = schedule(lstm(8, 4, hidden), "x86_64-linux-gnu -mcpu=cascadelake", constants=["r"])
+        chosen = next(each for each in made.decisions if each.rule == RECURRENT.name)
+        return "alternate=1" in chosen.plan
+
+    assert alternates(256)  # as large as L2, which inputs and states pass through, too
+    assert not alternates(128)

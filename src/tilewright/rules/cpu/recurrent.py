@@ -359,7 +359,9 @@ def _moved_cycles(
         return np.where(size_bytes <= whole * threads, size_bytes, if_turned)
 
     in_l1 = left(l1.size_bytes, l1.kept_bytes // panel * panel)
-    in_l2 = np.maximum(in_l1, left(machine.l2.size_bytes, machine.l2.size_bytes))
+    # Inputs and states of all steps pass by: weights as large as L2 have not all of it.
+    room = machine.l2.size_bytes - machine.l2.block_bytes
+    in_l2 = np.maximum(in_l1, left(room, room))
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
     near = np.where(panel <= l1.kept_bytes, l1.bytes_per_cycle, machine.l2.bytes_per_cycle)
     moved: Column = (
