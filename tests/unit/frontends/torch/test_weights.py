@@ -69,22 +69,6 @@ def test_a_digest_reads_lines_in_turn():
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True, True]
 
 
-def test_a_digest_is_the_same_on_any_number_of_threads():
-    memory = np.random.default_rng(0).integers(0, 256, 1 << 19, np.uint8)
-    begins = [0, 70, 100_000, 100_001, 300_000]  # sizes of no, few and thousands of lines
-    sizes = [70, 1, 0, 199_999, (1 << 19) - 300_000]
-    areas = np.array(
-        [(memory.ctypes.data + at, size, 128) for at, size in zip(begins, sizes, strict=True)],
-        np.uint64,
-    ).tobytes()
-    for turn in range(2):
-        found = {_native.digest(areas, turn, threads) for threads in (0, 1, 2, 3)}
-        assert len(found) == 1
-    before = [_native.digest(areas, turn, 2) for turn in range(2)]
-    memory[200_000] ^= 1
-    assert sum(_native.digest(areas, turn, 2) != before[turn] for turn in range(2)) == 1
-
-
 def test_a_digest_refuses_areas_that_are_none():
     with pytest.raises(ValueError, match="step"):
         _native.digest(np.array([(0, 0, 1)], np.uint64).tobytes(), 0)
