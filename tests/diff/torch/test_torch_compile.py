@@ -80,6 +80,37 @@ def test_weights_that_change_whole_are_noticed_by_the_next_call(order):
             torch.testing.assert_close(compiled(x)[0], net(x)[0], rtol=1e-5, atol=1e-5)
 
 
+class Lookup(nn.Module):
+    """Rows that a call chooses, rows that are always the same, and a table that is multiplied."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places, self.tied = (nn.Embedding(500, 8) for _ in range(3))
+        self.register_buffer("where", torch.arange(6))
+
+    def forward(self, ids):
+        x = self.words(ids) + self.places(self.where) + self.tied(ids)
+        return x @ self.tied.weight.t(), self.words(ids + 1)
+
+
+def test_tables_are_inputs_whose_changes_no_call_misses(monkeypatch):
+    made = []
+    compiled = NativeGraph.compiled
+    monkeypatch.setattr(
+        NativeGraph, "compiled", lambda self, inputs: made.append(self) or compiled(self, inputs)
+    )
+    net, ids = Lookup().eval(), torch.randint(0, 400, (2, 6))
+    step = torch.compile(net, backend=tilewright, options=REFUSE)
+    with torch.no_grad():
+        for _ in range(3):
+            for found, want in zip(step(ids), net(ids), strict=True):
+                torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+            net.words.weight.data[ids[0, 3], 5] += 1.0  # one element, which autograd does not see
+            net.words.weight.data = net.words.weight.data.clone()
+    (native,) = made  # compiled once
+    assert len(native.candidates) == 3  # places, where, tied
+
+
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()

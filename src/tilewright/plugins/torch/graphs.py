@@ -68,6 +68,32 @@ class CompiledGraph:
         return lambda inputs: list(whole(*inputs))
 
 
+def tables(graph: fx.GraphModule, weights: Sequence[int]) -> set[int]:
+    """The weights of which a call only reads rows that its inputs choose. There is nothing to pack:
+    as inputs they take no second memory, and no call has to look whether they have changed."""
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    given = set(inputs).difference(inputs[at] for at in weights)
+    for node in graph.graph.nodes:  # in order: also what is computed from inputs of a call
+        if not given.isdisjoint(node.all_input_nodes):
+            given.add(node)
+    found = set()
+    for at in weights:
+        users, value = inputs[at].users, inputs[at].meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_contiguous() and users:
+            rows = (_chosen_rows(user, inputs[at]) for user in users)
+            if all(chosen in given for chosen in rows):
+                found.add(at)
+    return found
+
+
+def _chosen_rows(node: fx.Node, table: fx.Node) -> fx.Node | None:
+    """The indices of a lookup in a table."""
+    if node.target is not torch.ops.aten.embedding.default or node.args[0] is not table:
+        return None
+    chosen = node.args[1]
+    return chosen if isinstance(chosen, fx.Node) and chosen is not table else None
+
+
 class _Part(torch.nn.Module):
     """A native stretch in the place of the submodule it was made of."""
 
@@ -90,7 +116,8 @@ class NativeGraph:
         self, graph: fx.GraphModule, weights: Sequence[int], threads: int, cache: bool
     ) -> None:
         self.graph, self.threads, self.cache = graph, threads, cache
-        self.candidates = tuple(weights)
+        looked_up = tables(graph, weights)
+        self.candidates = tuple(at for at in weights if at not in looked_up)
         self.packings = 0
         self.lock = threading.Lock()
         self.state: tuple[FlatGraph, Module | None, Weights] | None = None
