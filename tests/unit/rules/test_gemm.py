@@ -153,6 +153,15 @@ def test_a_sum_of_very_many_floats_is_cut(mcpu: str) -> None:
     assert 0 < int(decided.plan.split("kc=")[1].split()[0]) <= longest_chain(F32)
 
 
+@pytest.mark.parametrize("mcpu", ["apple-m1", "neoverse-v2"])
+@pytest.mark.parametrize("constants", [(), ("B",)])
+def test_a_sum_of_very_many_floats_is_cut_where_l2_would_hold_its_panels(mcpu, constants) -> None:
+    target = f"aarch64-linux-gnu -mcpu={mcpu}"
+    decided = schedule(product(256, 256, 5000), target, constants=constants).decisions[0]
+    assert decided.rule == "gemm"
+    assert 0 < int(decided.plan.split("kc=")[1].split()[0]) <= longest_chain(F32)
+
+
 @pytest.mark.parametrize("mcpu", ["emeraldrapids", "cascadelake", "haswell"])
 def test_a_long_sum_of_a_single_row_is_added_up_in_parts(mcpu: str) -> None:
     """In one chain 4,096 terms are off four times as far, and the registers are there."""

@@ -317,7 +317,9 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     )
     legal &= (c["nc_panels"] == 1) | (c["pad_n"] == 1) | (size.n % nr == 0)
     legal &= (c["kc"] == 0) | (size.m > mr)
-    may_cut = (c["pack_b"] == UNPACKED) | (size.k > longest_whole(size, machine))
+    chain = longest_chain(found.block.writes[0].buffer.dtype)
+    is_long = size.k > min(longest_whole(size, machine), chain)
+    may_cut = (c["pack_b"] == UNPACKED) | is_long
     legal &= (c["kc"] == 0) | may_cut
     blocks = ceil_div(size.n, nr * c["nc_panels"])
     chunks = n_chunks(blocks, c["parallel"], context.threads)
