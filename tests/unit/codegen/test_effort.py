@@ -35,7 +35,7 @@ def test_a_long_run_of_vector_statements_is_a_register_tile(rows, expected):
 
 
 def test_prefetches_between_steps_of_a_sum_do_not_part_its_register_tile():
-    """The whole pipeline moved loads of all steps up to the first, and spilled them."""
+    """LLVM's whole pipeline moves loads of all steps up to the first, and spills them."""
     rows = REGISTER_TILE // 2
     step = """
     for %i_STEP in unroll 0..ROWS {

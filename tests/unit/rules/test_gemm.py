@@ -11,6 +11,7 @@ from tilewright.base.target import Target
 from tilewright.rules import Choice, default_schedule, schedule
 from tilewright.rules.cpu.gemm import GEMM, longest_chain, shortest_part
 from tilewright.rules.cpu.gemm_model import unrolled_steps
+from tilewright.sym import Expr
 from tilewright.tensor.interp import interpret
 from tilewright.tensor.ir import PARALLEL, UNROLL, For, Function
 from tilewright.tensor.visit import walk
@@ -29,10 +30,14 @@ def test_steps_divide_the_sum_and_keep_the_code_short() -> None:
     assert unrolled_steps(768, 1, machine) == machine.fma_latency_cycles == 4
 
 
-def product(m: int, n: int, k: int) -> Function:
-    A, B = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B")
+def product(m: int, n: int, k: int, *, along_k: bool = False) -> Function:
+    A, B = te.placeholder((m, k), name="A"), te.placeholder((n, k) if along_k else (k, n), name="B")
     r = te.reduce_axis((0, k), name="r")
-    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
+
+    def element(i: Expr, j: Expr) -> Expr:
+        return te.sum(A[i, r] * (B[j, r] if along_k else B[r, j]), axis=r)
+
+    C = te.compute((m, n), element, name="C")
     return te.function([A, B, C], name="matmul")
 
 
@@ -66,7 +71,7 @@ def test_parts_of_k_leave_several_chunks_of_n_to_every_thread() -> None:
 
 @pytest.mark.parametrize("m", [16, 32, 64])
 def test_few_rows_read_b_in_place_in_parts_that_stay_in_l2(m: int) -> None:
-    """Packing took longer than all multiply-adds of 16 rows."""
+    """Packing B takes longer than the multiply-adds of so few rows."""
     target = Target.parse("x86_64-linux-gnu -mcpu=cascadelake")
     for n, k in ((512, 512), (768, 768)):
         made = schedule(product(m, n, k), target)
@@ -154,10 +159,13 @@ def test_a_sum_of_very_many_floats_is_cut(mcpu: str) -> None:
 
 
 @pytest.mark.parametrize("mcpu", ["apple-m1", "neoverse-v2"])
-@pytest.mark.parametrize("constants", [(), ("B",)])
-def test_a_sum_of_very_many_floats_is_cut_where_l2_would_hold_its_panels(mcpu, constants) -> None:
+@pytest.mark.parametrize(("constants", "along_k"), [((), False), ((), True), (("B",), False)])
+def test_a_sum_of_very_many_floats_is_cut_where_l2_would_hold_its_panels(
+    mcpu: str, constants: tuple[str, ...], along_k: bool
+) -> None:
     target = f"aarch64-linux-gnu -mcpu={mcpu}"
-    decided = schedule(product(256, 256, 5000), target, constants=constants).decisions[0]
+    fn = product(256, 256, 5000, along_k=along_k)
+    decided = schedule(fn, target, constants=constants).decisions[0]
     assert decided.rule == "gemm"
     assert 0 < int(decided.plan.split("kc=")[1].split()[0]) <= longest_chain(F32)
 

@@ -66,7 +66,7 @@ def _assign(graph: Graph, weigher: _Weigher) -> Graph:
     able = {
         node: found
         for node in graph.nodes
-        if not _has_open_channels(node) and (found := try_channels_last(node)) is not None
+        if not _has_dynamic_channels(node) and (found := try_channels_last(node)) is not None
     }
     if not any(node.op in KERNELS for node in able):
         return graph
@@ -76,9 +76,9 @@ def _assign(graph: Graph, weigher: _Weigher) -> Graph:
     return _Move(chosen).graph(graph)
 
 
-def _has_open_channels(node: Node) -> bool:
-    """Whether pictures of so many channels as a call tells are resized or pooled: no convolution
-    made those channels, so they are too few for the vectors of channels last."""
+def _has_dynamic_channels(node: Node) -> bool:
+    """Whether images of a dynamic number of channels are resized or pooled. No convolution made
+    those channels, which are the colors of a picture as a rule: too few for vectors of them."""
     image = node.inputs[0] if node.op in KERNELS and node.op not in CONVOLUTIONS else None
     shape = (image.tensor.shape or ()) if image is not None else ()
     return len(shape) > 1 and not isinstance(shape[1], Const)
@@ -117,7 +117,7 @@ class _Weigher:
         weights = frozenset(at for at, value in enumerate(given) if _is_constant(value, makers))
         candidates = (
             self._candidate(FIRST, node, weights),
-            self._candidate(LAST, self._densified(_moved_node(node, found)), weights),
+            self._candidate(LAST, self._densified(_moved_node(node, found), weights), weights),
         )
         by_units = self._on_matrix_units(node)
         if by_units is not None or _is_gpu(self.ctx.target):
@@ -132,10 +132,12 @@ class _Weigher:
             prices = (Price(FIRST, least_ns, AT_LEAST), *prices)
         return None if prices is None else (prices[0], prices[1])
 
-    def _densified(self, node: Node) -> Node:
-        """Bytes channels last as `densify_groups` is going to have them."""
+    def _densified(self, node: Node, weights: frozenset[int]) -> Node:
+        """Bytes channels last as `densify_groups` is going to have them: by constant weights."""
         target = self.ctx.target
         if not isinstance(target, Target) or target.kind == CUDA or not multiplies_bytes(target):
+            return node
+        if 1 not in weights:
             return node
         return widened(node, target)
 

@@ -144,10 +144,13 @@ class _Hoist(Rewriter):
         return depth
 
     def _sure_at(self, divisor: Expr) -> int:
-        """The depth from which on a divisor is certainly no zero."""
+        """The depth from which on a divisor is certainly not zero."""
         if _is_at_least(divisor, 1):
             return _EVERYWHERE
-        return max(self.sure.get(factor, _NOWHERE) for factor in _factors(divisor))
+        if any(isinstance(node, Const) and node.value == 0 for node in sym.walk(divisor)):
+            return _NOWHERE
+        depths = (self.sure.get(factor, _NOWHERE) for factor in _factors(divisor))
+        return max(depths, default=_NOWHERE)
 
 
 def _factors(product: Expr) -> list[Expr]:
