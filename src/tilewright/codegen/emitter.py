@@ -271,13 +271,16 @@ class Emitter:
         """Whether LLVM is not to unroll a loop: its schedule knows better.
 
         Of a short one unrolled, what the loop around it does not change is read before that: all of
-        A before panels of B. That is too much where it takes more registers than there are.
+        A before panels of B. Beside a register tile that is too much where it takes more registers
+        than there are.
         """
         if not _is_shaped(loop.body):
             return False
         if count is None or count > SHORT_LOOP:
             return True
-        if not self.around:
+        steps = loop.body.stmts if isinstance(loop.body, ir.Seq) else ()
+        sums = sum(isinstance(each, ir.Store) for each in steps)
+        if not self.around or sums < self.machine.vector_registers // 2:
             return False
         known, written = {*self.around[:-1], loop.var}, written_buffers(loop.body)
         fixed = sum(

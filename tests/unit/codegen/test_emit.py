@@ -74,16 +74,16 @@ def test_a_short_loop_stays_one_where_unrolled_it_would_read_all_before_the_loop
     rows = "\n".join(
         f"""%s[ramp({16 * at}, 1, 16)] = %s[ramp({16 * at}, 1, 16)]
             + broadcast({around} + {16 * at}], 16) * %w[ramp((%p * 4 + %j) * 16, 1, 16)]"""
-        for at in range(8)
+        for at in range(16)
     )
     program = f"""
-    func @f(%x: f32[1024], %w: f32[1024], %y: f32[n, 128]) stage flat {{
+    func @f(%x: f32[1024], %w: f32[1024], %y: f32[n, 256]) stage flat {{
       for %p in 0..n {{
-        alloc %s: f32[128] in local
+        alloc %s: f32[256] in local
         for %j in 0..4 {{
           {rows}
         }}
-        %y[%p, ramp(0, 1, 128)] = %s[ramp(0, 1, 128)]
+        %y[%p, ramp(0, 1, 256)] = %s[ramp(0, 1, 256)]
       }}
     }}"""
     text = emitted(program)

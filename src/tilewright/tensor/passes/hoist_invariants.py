@@ -24,6 +24,7 @@ from tilewright.tensor.ir import THREAD, Alloc, Call, For, Function, Let, Load, 
 from tilewright.tensor.passes.fold_windows import WINDOW
 from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.roles import COPY, MULTICAST, PREFETCH
+from tilewright.tensor.visit import walk
 
 _EVERYWHERE, _NOWHERE = 0, 1 << 30
 _MAPPED = (COPY, MULTICAST, PREFETCH, WINDOW)
@@ -51,8 +52,12 @@ class _Hoist(Rewriter):
         }
         self.names: list[dict[Expr, Var]] = [{}]
         self.quotients: list[dict[Expr, int]] = [{}]  # depth_of what divides, in the loop around
-        self.sure: dict[Expr, int] = {}  # what is no zero from a depth on
+        self.sure: dict[Expr, int] = {}  # what is not zero from a depth on
         self.stop: Expr = sym.ZERO  # of the loop that is entered, before anything in it has a name
+        # Threads of a GPU have no registers to spare for quotients that calls tell.
+        self.is_for_threads = any(
+            isinstance(stmt, For) and stmt.kind == THREAD for stmt in walk(fn.body)
+        )
 
     def __call__(self, stmt: Stmt) -> Stmt | None:
         old = stmt.exprs()
@@ -145,6 +150,8 @@ class _Hoist(Rewriter):
 
     def _sure_at(self, divisor: Expr) -> int:
         """The depth from which on a divisor is certainly not zero."""
+        if self.is_for_threads:
+            return _NOWHERE
         if _is_at_least(divisor, 1):
             return _EVERYWHERE
         if any(isinstance(node, Const) and node.value == 0 for node in sym.walk(divisor)):
