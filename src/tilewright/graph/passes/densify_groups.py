@@ -25,7 +25,7 @@ from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_mat
 from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.sym import Const, const
 
-OPS = ("conv", "conv_integer")
+CONVOLUTIONS = ("conv", "conv_integer")
 
 
 def densify_groups(module: Module, ctx: PassContext) -> Module:
@@ -38,7 +38,7 @@ def densify_groups(module: Module, ctx: PassContext) -> Module:
 
 def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
     """A convolution without zero points, its weights constant."""
-    if node.op not in OPS:
+    if node.op not in CONVOLUTIONS:
         return None
     weights, groups = scope.constant(node.inputs[1]), int(node.get("groups", 1))
     merged = 1 if weights is None else merged_groups(node, weights.shape, target)
@@ -55,7 +55,7 @@ def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
 
 def widened(node: Node, target: Target) -> Node:
     """A convolution by itself, its weights those of the groups that it is going to have."""
-    w = node.inputs[1] if node.op in OPS else None
+    w = node.inputs[1] if node.op in CONVOLUTIONS else None
     shape = None if w is None else w.tensor.static_shape
     merged = 1 if shape is None else merged_groups(node, shape, target)
     if w is None or shape is None or merged == 1:
@@ -72,7 +72,7 @@ def widened(node: Node, target: Target) -> Node:
 
 def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
     """How many groups become one, so that most products of use are made in a cycle."""
-    ops = OPS if target.kind == CUDA else ("conv_integer",)
+    ops = CONVOLUTIONS if target.kind == CUDA else ("conv_integer",)
     has_zeros = node.op == "conv_integer" and any(node.inputs[2:4])
     if node.op not in ops or node.get("layout") != CHANNELS_LAST or has_zeros or shape[1] == 1:
         return 1

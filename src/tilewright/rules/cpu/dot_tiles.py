@@ -59,11 +59,11 @@ def is_dots(found: Contraction, context: RuleContext) -> bool:
 
 
 def most_rows(k: int, lanes: int, machine: Machine) -> int:
-    """For how many turning a column of B, a lane at a time, takes as long as multiplying by it, and
+    """For how many packing a column of B, a lane at a time, takes as long as multiplying by it, and
     twice as long as adding up the lanes of its results."""
-    turned = machine.gather_lane_cycles * k
+    packed = machine.gather_lane_cycles * k
     multiplied, added = k / (lanes * machine.fma_per_cycle), lanes / machine.fma_per_cycle  # a row
-    return max(machine.address_registers, int(turned / max(multiplied, 2 * added)))
+    return max(machine.address_registers, int(packed / max(multiplied, 2 * added)))
 
 
 def plans(found: Contraction, context: RuleContext) -> Space[DotTilesPlan]:

@@ -7,7 +7,7 @@ Only arithmetic worth a name moves: products of variables, divisions, remainders
 share a name. Loads stay where they are: whether one may move is for the optimizer to see, which
 knows that buffers do not overlap.
 
-Nothing is divided by a zero that the program does not divide by. A divisor is no zero where its
+Nothing is divided by a zero that the program does not divide by. A divisor is nonzero where its
 least value tells so, and inside a loop that ends at a multiple of it, or at as many chunks as such
 a multiple has: for p in 0..n * m runs where neither n nor m is zero, so its body knows p // m.
 """
@@ -52,7 +52,7 @@ class _Hoist(Rewriter):
         }
         self.names: list[dict[Expr, Var]] = [{}]
         self.quotients: list[dict[Expr, int]] = [{}]  # depth_of what divides, in the loop around
-        self.sure: dict[Expr, int] = {}  # what is not zero from a depth on
+        self.nonzero: dict[Expr, int] = {}  # and from which depth on
         self.stop: Expr = sym.ZERO  # of the loop that is entered, before anything in it has a name
         # Threads of a GPU have no registers to spare for quotients that calls tell.
         self.is_for_threads = any(
@@ -72,13 +72,13 @@ class _Hoist(Rewriter):
     def visit_for(self, loop: For) -> Stmt | None:
         is_outer_thread = loop.kind == THREAD and _holds_threads(loop.body)
         self.depth_of[loop.var] = self.depth + 1
-        outer_sure = self.sure
+        outer_nonzero = self.nonzero
         if _is_at_least(loop.start, 0):
-            here = dict.fromkeys(_no_zeros(self.stop), self.depth + 1)
-            self.sure = {**here, **outer_sure}
+            here = dict.fromkeys(_nonzero_factors(self.stop), self.depth + 1)
+            self.nonzero = {**here, **outer_nonzero}
         if is_outer_thread:
             body = self(loop.body)
-            self.sure = outer_sure
+            self.nonzero = outer_nonzero
             return loop if body is loop.body or body is None else replace(loop, body=body)
         outer_least = self.least
         self.depth += 1
@@ -89,7 +89,7 @@ class _Hoist(Rewriter):
         body = self(loop.body)
         assert body is not None
         body = self.with_names(self.depth, body)
-        self.least, self.sure = outer_least, outer_sure
+        self.least, self.nonzero = outer_least, outer_nonzero
         self.names.pop()
         self.quotients.pop()
         self.depth -= 1
@@ -142,21 +142,21 @@ class _Hoist(Rewriter):
                 if isinstance(node, (Load, MaskedLoad)):
                     depth = _NOWHERE
                 elif isinstance(node, (FloorDiv, FloorMod)) and not isinstance(node.b, Const):
-                    depth, divides = max(depth, self._sure_at(node.b)), True
+                    depth, divides = max(depth, self._nonzero_at(node.b)), True
                 elif isinstance(node, Var) and not isinstance(node, Size):
                     depth = max(depth, self.depth_of.get(node, _NOWHERE))
             (self.quotients[-1] if divides else self.depth_of)[expr] = depth
         return depth
 
-    def _sure_at(self, divisor: Expr) -> int:
-        """The depth from which on a divisor is certainly not zero."""
+    def _nonzero_at(self, divisor: Expr) -> int:
+        """The depth from which on a divisor is known to be nonzero."""
         if self.is_for_threads:
             return _NOWHERE
         if _is_at_least(divisor, 1):
             return _EVERYWHERE
         if any(isinstance(node, Const) and node.value == 0 for node in sym.walk(divisor)):
             return _NOWHERE
-        depths = (self.sure.get(factor, _NOWHERE) for factor in _factors(divisor))
+        depths = (self.nonzero.get(factor, _NOWHERE) for factor in _factors(divisor))
         return max(depths, default=_NOWHERE)
 
 
@@ -172,8 +172,8 @@ def _factors(product: Expr) -> list[Expr]:
     return found
 
 
-def _no_zeros(product: Expr) -> list[Expr]:
-    """What is no zero if a product is none: its factors, and those of what it counts chunks of."""
+def _nonzero_factors(product: Expr) -> list[Expr]:
+    """What is nonzero if a product is: its factors, and those of what it counts chunks of."""
     found = _factors(product)
     for factor in found:  # which grows meanwhile
         match factor:
