@@ -21,7 +21,6 @@ from typing import Any
 
 import journal
 import numpy as np
-import onnxruntime
 import report
 
 import tilewright as tw
@@ -35,6 +34,8 @@ TURNS = 5
 
 
 def reference(path: Path, inputs: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])

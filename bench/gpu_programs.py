@@ -1,0 +1,269 @@
+"""Models of timm and transformers as programs of ATen operators, for machines with torch alone.
+
+    python bench/gpu_programs.py FOLDER [--only REGEX]         written where the libraries are
+
+    program = read(FOLDER / "swin_tiny.f16.b1.pt")             read where they need not be
+    program.module("cuda"), program.inputs("cuda")
+
+What torch.export traces is kept as text. Of weights there are shapes, means and deviations, and
+they are drawn again; integers and small tensors are kept as they are, for they mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export.graph_signature import InputKind
+
+SAMPLE = 100_000  # elements that tell mean and deviation
+KEPT = 4096  # elements; longer tensors of floats are drawn
+PRECISIONS = {"f16": torch.float16, "f32": torch.float32}
+CASES = (("f16", 1), ("f16", 8))  # of every model; precision, batch
+IN_F32 = ("convnext_tiny", "efficientnet_b0", "regnety_008", "densenet121", "vit_small_patch16_224",
+          "swin_tiny_patch4_window7_224", "hrnet_w18_small", "distilbert", "gpt2")  # fmt: skip
+IMAGES = ("convnext_tiny", "efficientnet_b0", "regnety_008", "mobilenetv3_large_100", "densenet121",
+          "resnext50_32x4d", "vit_small_patch16_224", "swin_tiny_patch4_window7_224",
+          "deit3_small_patch16_224", "coatnet_nano_rw_224", "mixer_b16_224", "poolformer_s12",
+          "res2net50_26w_4s", "ghostnet_100", "hrnet_w18_small", "inception_v3")  # fmt: skip
+QWEN = {"hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2,
+        "intermediate_size": 4864, "num_hidden_layers": 12, "vocab_size": 32_000}  # fmt: skip
+# Of transformers: type, changes to its configuration, name and shape of the input.
+TOKENS, PIXELS = ("input_ids", (128,)), ("pixel_values", (3, 224, 224))
+OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
+    "distilbert": ("distilbert", {}, TOKENS),
+    "roberta": ("roberta", {}, TOKENS),
+    "gpt2": ("gpt2", {}, ("input_ids", (256,))),
+    "qwen2": ("qwen2", QWEN, ("input_ids", (256,))),
+    "qwen2_step": ("qwen2", QWEN, ("input_ids", (1,))),
+    "t5_encoder": ("t5", {}, TOKENS),
+    "whisper_encoder": (
+        "whisper",
+        {"d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536,
+         "decoder_layers": 1, "decoder_attention_heads": 6},
+        ("input_features", (80, 3000)),
+    ),
+    "clip_vision": ("clip_vision_model", {}, PIXELS),
+    "segformer": ("segformer", {}, ("pixel_values", (3, 512, 512))),
+    "wav2vec2": ("wav2vec2", {}, ("input_values", (16_000,))),
+}  # fmt: skip
+NAMES = (*IMAGES, *OTHERS)
+PAST = 512  # tokens before the one of a step
+
+
+def cases() -> list[tuple[str, str, int]]:
+    """Name, precision, batch."""
+    made = [(name, precision, batch) for precision, batch in CASES for name in NAMES]
+    return made + [(name, "f32", 1) for name in IN_F32]
+
+
+def title(name: str, precision: str, batch: int) -> str:
+    return f"{name}.{precision}.b{batch}"
+
+
+# ------------------------------------------------------------------------------------ builders
+
+
+class First(nn.Module):
+    """A model of transformers that gives its first result."""
+
+    def __init__(self, model: nn.Module, key: str) -> None:
+        super().__init__()
+        self.model, self.key = model, key
+
+    def forward(self, given: Tensor) -> Tensor:
+        result: Tensor = self.model(**{self.key: given}, return_dict=False)[0]
+        return result
+
+
+class Step(nn.Module):
+    """A language model that reads one token after those whose keys and values it is given."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token: Tensor, past: Tensor) -> Tensor:
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for layer, (keys, values) in enumerate(past):
+            cache.update(keys, values, layer)
+        places = torch.full_like(token, PAST)
+        result: Tensor = self.model(
+            input_ids=token, past_key_values=cache, position_ids=places, return_dict=False
+        )[0]
+        return result
+
+
+def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A model with weights that its library makes up, and inputs."""
+    import torch_zoo
+
+    torch.manual_seed(0)
+    torch_zoo.prepare()
+    if name in IMAGES:
+        import timm
+
+        model = timm.create_model(name, pretrained=False)
+        side = model.default_cfg["input_size"][-1]
+        return model, (torch.randn(batch, 3, side, side),)
+    from transformers import AutoConfig, AutoModel
+
+    kind, changes, (key, shape) = OTHERS[name]
+    config = AutoConfig.for_model(kind, **changes)
+    config.use_cache = name.endswith("_step")
+    model = AutoModel.from_config(config)
+    if name.endswith("_encoder"):
+        model = model.encoder
+    size = (batch, *shape)
+    given = torch.randint(0, 1000, size) if key == "input_ids" else torch.randn(size)
+    if not name.endswith("_step"):
+        return First(model, key), (given,)
+    width = config.hidden_size // config.num_attention_heads
+    past = (config.num_hidden_layers, 2, batch, config.num_key_value_heads, PAST, width)
+    return Step(model), (given, torch.randn(past))
+
+
+# ------------------------------------------------------------------------------------ programs
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A tensor that is drawn again."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    mean: float
+    deviation: float
+
+    def tensor(self) -> Tensor:
+        drawn = torch.empty(self.shape, dtype=torch.float32).normal_(self.mean, self.deviation)
+        return drawn.to(self.dtype)
+
+
+def told(value: Tensor) -> Tensor | Drawn:
+    """What is kept of a tensor."""
+    value = value.detach()
+    if value.numel() <= KEPT or not value.is_floating_point():
+        return value.clone()
+    exact = value.flatten()[:SAMPLE].float()
+    return Drawn(tuple(value.shape), value.dtype, float(exact.mean()), float(exact.std()))
+
+
+class Traced(nn.Module):
+    """The operators of a program over its weights."""
+
+    def __init__(self, text: str, weights: Sequence[Tensor]) -> None:
+        super().__init__()
+        names = {"torch": torch, "device": torch.device, "inf": float("inf"), "nan": float("nan")}
+        exec(compile(text, "<program>", "exec"), names)
+        self.run: Any = names["forward"]
+        self.weights = []
+        for at, value in enumerate(weights):
+            self.register_buffer(f"w{at}", value)
+            self.weights.append(f"w{at}")
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        result: tuple[Tensor, ...] = self.run(
+            None, *[getattr(self, name) for name in self.weights], *inputs
+        )
+        return result
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model that needs nothing but torch."""
+
+    text: str
+    weights: tuple[Tensor | Drawn, ...]
+    given: tuple[Tensor | Drawn, ...]
+
+    def module(self, device: str = "cpu") -> Traced:
+        """The same weights each time."""
+        torch.manual_seed(0)
+        weights = [each.tensor() if isinstance(each, Drawn) else each for each in self.weights]
+        return Traced(self.text.replace("type='cpu'", f"type='{device}'"), weights).to(device)
+
+    def inputs(self, device: str = "cpu") -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        made = [each.tensor() if isinstance(each, Drawn) else each for each in self.given]
+        return tuple(each.to(device) for each in made)
+
+
+def traced(model: nn.Module, inputs: tuple[Tensor, ...]) -> Program:
+    """What torch.export makes of a model."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(model.eval(), inputs)
+        if any(node.op == "get_attr" for node in exported.graph_module.graph.nodes):
+            exported = exported.run_decompositions({})  # regions of gradients and autocasts: inline
+    weights: list[Tensor | Drawn] = []
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind != InputKind.USER_INPUT:
+            held = {**exported.state_dict, **exported.constants}
+            weights.append(told(held[str(spec.target)]))
+    drop_checks(exported.graph_module)
+    return Program(exported.graph_module.code, tuple(weights), tuple(map(told, inputs)))
+
+
+def drop_checks(module: torch.fx.GraphModule) -> None:
+    """Checks of what tensors are have no result, and name the device of the tracing."""
+    for node in list(module.graph.nodes):
+        if str(node.target) == "aten._assert_tensor_metadata.default":
+            module.graph.erase_node(node)
+    module.recompile()
+
+
+def in_precision(values: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return tuple(each.to(dtype) if each.is_floating_point() else each for each in values)
+
+
+def write(name: str, precision: str, batch: int, folder: Path) -> Path:
+    model, inputs = build(name, batch)
+    dtype = PRECISIONS[precision]
+    made = traced(model.to(dtype), in_precision(inputs, dtype))
+    path = folder / f"{title(name, precision, batch)}.pt"
+    parts = {key: [vars(each) if isinstance(each, Drawn) else each for each in getattr(made, key)]
+             for key in ("weights", "given")}  # fmt: skip
+    torch.save({"text": made.text, **parts}, path)
+    return path
+
+
+def read(path: Path) -> Program:
+    found = torch.load(path, weights_only=True)
+
+    def values(key: str) -> Iterator[Tensor | Drawn]:
+        return (Drawn(**each) if isinstance(each, dict) else each for each in found[key])
+
+    return Program(found["text"], tuple(values("weights")), tuple(values("given")))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="a regular expression on titles")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for case in cases():
+        path = options.folder / f"{title(*case)}.pt"
+        if re.search(options.only, path.stem) and not path.exists():
+            try:
+                path = write(*case, options.folder)
+                print(f"{path.name}: {path.stat().st_size >> 10} KB", flush=True)
+            except Exception:  # one model's trouble is its own
+                print(f"{title(*case)}: {traceback.format_exc(limit=-3)[-900:]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

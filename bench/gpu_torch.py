@@ -1,0 +1,331 @@
+"""PyTorch models outside of the zoo on an NVIDIA GPU, against torch under CUDA graphs.
+
+    python bench/gpu_torch.py [--json FILE] [--programs FOLDER] [--only REGEX] [--jobs 12]
+                              [--journal FILE] [--stop-after SECONDS] [--kernels N] [--assemble]
+
+The programs that bench/gpu_programs.py wrote, each in a process of its own: compiled by us and by
+torch.compile side by side with others, timed one at a time, ours and torch's in turns, by least
+times of graphs. Results are compared with eager's. What torch loses by running operators one by one
+or by a layout is not counted: the best of eager and torch.compile, both in CUDA graphs, is the
+rival. Of the kernels that take longest it shows share, rules, TFLOP/s and TB/s.
+
+With --assemble no GPU is needed: all are compiled for one, ptxas takes every kernel, and rules and
+spills are told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import gpu_programs
+import journal
+import report
+import torch
+
+import tilewright as tw
+from tilewright.driver.device_module import DeviceModule
+from tilewright.frontends.torch.program import import_program
+from tilewright.graph.visit import walk
+from tilewright.runtime import cuda
+
+ROUNDS, LEAST_MS = 9, 4.0  # turns of each; a turn's launches take so long together
+SECONDS = 400.0  # for one model
+SHOWN = 900  # characters of an error
+OURS, EAGER, INDUCTOR = "ours", "torch", "torch.compile"
+MARK = "outcome: "
+
+
+# ------------------------------------------------------------------------------------ one model
+
+
+def compiled(program: gpu_programs.Program, precision: str) -> DeviceModule:
+    with torch.no_grad():
+        imported = import_program(program.module().eval(), program.inputs())
+    module = tw.compile(imported.module, target="cuda", precision=precision)
+    assert isinstance(module, DeviceModule)
+    return module
+
+
+def captured(run: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
+    """What torch queues, as a CUDA graph, and where its results are."""
+    with torch.no_grad():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = run()
+    return graph.replay, results
+
+
+def least_ms(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Milliseconds of one run of each on the device, in turns."""
+
+    def turn(start: Callable[[], object], launches: int) -> float:
+        start()
+        timer = cuda.Timer()
+        timer.start()
+        for _ in range(launches):
+            start()
+        return timer.stop() / launches
+
+    launches = {
+        name: max(5, min(50, math.ceil(LEAST_MS / max(1e-3, turn(run, 5)))))
+        for name, run in runs.items()
+    }
+    found: dict[str, float] = dict.fromkeys(runs, math.inf)
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            found[name] = min(found[name], turn(run, launches[name]))
+    return found
+
+
+def in_nhwc(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Convolutions of f16 as torch likes them; inputs likewise."""
+    model.to(memory_format=torch.channels_last)
+    return tuple(
+        each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each
+        for each in inputs
+    )
+
+
+def rivals_of(
+    program: gpu_programs.Program, precision: str
+) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+    """What torch makes of a model, compiled; and what it refused."""
+    model, inputs = program.module("cuda").eval(), program.inputs("cuda")
+    runs: dict[str, Callable[[], Any]] = {}
+    refused: dict[str, str] = {}
+
+    def add(name: str, made: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> bool:
+        try:
+            with torch.no_grad():
+                made(*given)
+            runs[name] = lambda: made(*given)
+        except Exception as problem:
+            refused[name] = str(problem)[-200:]
+        return name in runs
+
+    convolves = "aten.conv2d" in program.text
+    if precision == "f16" and convolves:
+        given = in_nhwc(model, inputs)
+        if add(EAGER, model, given):
+            add(INDUCTOR, torch.compile(model), given)
+            return runs, refused
+        model = program.module("cuda").eval()  # views that need another layout
+    add(EAGER, model, inputs)
+    add(INDUCTOR, torch.compile(model), inputs)
+    return runs, refused
+
+
+def outcome(path: Path, options: argparse.Namespace) -> dict[str, Any]:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    precision = path.stem.split(".")[1]
+    program = gpu_programs.read(path)
+    begun = time.perf_counter()
+    module = compiled(program, precision)
+    told: dict[str, Any] = {"compile_s": time.perf_counter() - begun}
+    begun = time.perf_counter()
+    rivals, told["refused"] = rivals_of(program, precision)
+    told["torch_s"] = time.perf_counter() - begun
+    inputs = [each.contiguous() for each in program.inputs("cuda")]
+    with options.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        outputs = module(*inputs)
+        for _ in range(2):  # into the same arrays: as a graph
+            module(*inputs, out=outputs)
+        (recorded,) = list(module._kept.values())[-1:]
+        runs: dict[str, Callable[[], object]] = {OURS: lambda: recorded.graph.launch(0)}
+        for name, run in rivals.items():
+            runs[name], results = captured(run)
+            if name == EAGER:
+                wanted = results
+        told["ms"] = least_ms(runs)
+        runs[EAGER]()
+        torch.cuda.synchronize()
+        told["error"] = report.error_of(
+            list(map(cuda.to_host, outputs)), [each.float().cpu().numpy() for each in wanted]
+        )
+        told["launches"] = len(recorded.launches)
+        told["kernels"] = slowest(module, inputs, options.kernels)
+    told["ratio"] = min(told["ms"][name] for name in rivals) / told["ms"][OURS]
+    return told
+
+
+def slowest(module: DeviceModule, given: list[torch.Tensor], count: int) -> list[str]:
+    import gpu_breadth
+
+    return gpu_breadth.slowest(module, given, count)
+
+
+def assembled(path: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What rules and ptxas make of a model."""
+    import gpu_assemble
+
+    ptxas = gpu_assemble.assembler()
+    assert ptxas is not None, "ptxas is not installed (pip install 'tilewright[ptxas]')"
+    begun = time.perf_counter()
+    module = compiled(gpu_programs.read(path), path.stem.split(".")[1])
+    taken = time.perf_counter() - begun
+    rules: Counter[str] = Counter()
+    for node in walk(module.program.module.main):
+        if node.op == "kernel":
+            rules.update(each.rule for each in module.program.kernels[node["function"]].decisions)
+    said = [
+        f"{each.name}: {each.spilled_bytes} bytes spilled {each.said[-200:]}"
+        for each in gpu_assemble.assembled(ptxas, module, "sm_90a")
+        if each.trouble or each.spilled_bytes
+    ]
+    return {"compile_s": taken, "rules": dict(rules), "kernels": said}
+
+
+# ------------------------------------------------------------------------------------ all of them
+
+
+def in_process(path: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The outcome of a model, from a process of its own."""
+    command = [sys.executable, __file__, "--one", str(path), "--kernels", str(options.kernels)]
+    command += ["--lock", str(options.lock), *(["--assemble"] if options.assemble else [])]
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    running.add(process)
+    try:
+        output, errors = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return {"failed": f"took longer than {SECONDS:.0f} s"}
+    finally:
+        running.discard(process)
+    for line in output.splitlines():
+        if line.startswith(MARK):
+            found: dict[str, Any] = json.loads(line.removeprefix(MARK))
+            return found
+    return {"failed": f"ended with {process.returncode}: {errors[-SHOWN:]}"}
+
+
+running: set[subprocess.Popen[str]] = set()
+
+
+def outcomes(
+    paths: list[Path], options: argparse.Namespace
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    pool = ThreadPoolExecutor(options.jobs)
+    try:
+        jobs = {pool.submit(in_process, path, options): path for path in paths}
+        for job in as_completed(jobs):
+            yield jobs[job], job.result()
+    finally:  # where the time is over
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in list(running):
+            process.kill()
+
+
+def line_of(name: str, told: dict[str, Any]) -> str:
+    if "failed" in told:
+        return f"{name}: FAILED {told['failed']}"
+    if "rules" in told:
+        return f"{name}: {told['compile_s']:.0f} s, {told['rules']}"
+    times = ", ".join(f"{key} {1e3 * ms:.0f}" for key, ms in told["ms"].items())
+    refused = "".join(f"; {key} refused: {why}" for key, why in told["refused"].items())
+    return (
+        f"{name}: {told['ratio']:.2f}x ({times} us), error {told['error']:.1e}, "
+        f"{told['launches']} launches, compile {told['compile_s']:.0f} and {told['torch_s']:.0f} s"
+        f"{refused}"
+    )
+
+
+def measure(options: argparse.Namespace) -> list[report.Figure]:
+    if not options.assemble and not cuda.is_available():
+        print("skipped: no NVIDIA GPU can be used here")
+        return []
+    kept = journal.Journal.of(options)
+    order = [gpu_programs.title(*case) for case in gpu_programs.cases()]
+    paths = [options.programs / f"{name}.pt" for name in order if re.search(options.only, name)]
+    missing = [path.stem for path in paths if not path.exists()]
+    if missing:
+        print(f"not written: {', '.join(missing)}")
+    left = [path for path in paths if path.exists() and path.stem not in kept.found]
+    for path, told in kept.limited(outcomes(left, options)):
+        kept.add(path.stem, **told)
+        print(line_of(path.stem, told), flush=True)
+        for line in told.get("kernels", []) if options.assemble else []:
+            print(f"    {line}", flush=True)
+    print("\nworst first")
+    for name in sorted(kept.found, key=lambda name: kept.found[name].get("ratio", 0.0)):
+        print(line_of(name, kept.found[name]))
+        for line in kept.found[name].get("kernels", []):
+            print(f"    {line}")
+    return figures_of(kept.found)
+
+
+def figures_of(found: dict[str, dict[str, Any]]) -> list[report.Figure]:
+    figures: list[report.Figure] = []
+    for name, told in found.items():
+        if "failed" in told:
+            figures.append(report.Figure(f"{name}: ran", 0.0, "", ">= 1", False))
+        elif "ratio" in told:
+            limit = report.MODEL_TOLERANCE[name.split(".")[1]]
+            figures.append(report.at_most(f"{name}: error", told["error"], "", limit))
+            figures.append(report.Figure(f"{name}: faster than torch", told["ratio"], "x"))
+    for suffix in sorted({name.split(".", 1)[1] for name in found}):
+        ratios = [
+            told["ratio"]
+            for name, told in found.items()
+            if name.endswith(suffix) and "ratio" in told
+        ]
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            figures.append(report.Figure(f"{suffix}: geometric mean of {len(ratios)}", mean, "x"))
+            below = sum(ratio < 1 for ratio in ratios)
+            figures.append(report.Figure(f"{suffix}: slower than torch", below, "models"))
+    return figures
+
+
+def one(options: argparse.Namespace) -> None:
+    """The process of one model."""
+    try:
+        told = (assembled if options.assemble else outcome)(options.one, options)
+    except Exception:
+        told = {"failed": traceback.format_exc(limit=-4)[-SHOWN:]}
+    print(MARK + json.dumps(told), flush=True)
+    os._exit(0)  # graphs and pools need not be taken apart
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    folder = Path(__file__).parent
+    parser.add_argument("--programs", type=Path, default=folder / "models" / "programs")
+    parser.add_argument("--only", default="", help="a regular expression on names of programs")
+    parser.add_argument("--jobs", type=int, default=12, help="models compiled at a time")
+    parser.add_argument("--kernels", type=int, default=6, help="shown of each model")
+    parser.add_argument("--assemble", action="store_true", help="no GPU: compile and assemble")
+    parser.add_argument("--lock", type=Path, default=Path("/tmp/gpu_torch.lock"))
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    journal.arguments(parser)
+
+
+if __name__ == "__main__":
+    if "--one" in sys.argv:
+        parser = argparse.ArgumentParser()
+        arguments(parser)
+        one(parser.parse_args())
+    else:
+        report.run(__doc__, measure, arguments)
