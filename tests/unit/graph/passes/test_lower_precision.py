@@ -188,3 +188,45 @@ def test_the_greatest_of_numbers_that_products_and_sums_read_is_of_rounded_ones(
     assert {
         str(node.inputs[0].tensor.dtype) for node in after.main.nodes if node.op == "max_pool"
     } == {"f16"}
+
+
+def test_convolutions_of_a_model_of_fewer_bits_are_products_of_windows_too():
+    random = np.random.default_rng(0)
+    b = Builder()
+    x = b.param("x", TensorType(F16, tuple(map(const, (1, 8, 8, 64)))))
+    weights = b.constant(random.standard_normal((32, 64, 3, 3)).astype(np.float16) / 24)
+    bias = b.constant(random.standard_normal(32).astype(np.float16))
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    before = b.module(b.add("conv", x, weights, bias, layout="channels_last", **window))
+    after = run_passes(before, LOWER_PRECISION_F16, GPU)
+    verify(after)
+    assert not any(node.op == "conv" for node in after.main.nodes)
+    (made,) = [node for node in after.main.nodes if node.op == "matmul"]
+    assert [str(value.tensor.dtype) for value in (*made.inputs, made.output)] == [
+        "f16",
+        "f16",
+        "f32",
+    ]
+    given = random.standard_normal((1, 8, 8, 64)).astype(np.float16)
+    (want,), (got,) = graph.interpret(before, given), graph.interpret(after, given)
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got, want, atol=0.02)
+
+
+def test_attention_of_fewer_bits_is_streamed_or_split():
+    """Heads of 24 features are filled up to whole ones; those of 320 no kernel streams."""
+    for features in (24, 320):
+        shape = f"f16[1, 2, 40, {features}]"
+        before = graph.parse(
+            f"graph @main(%q: {shape}, %k: {shape}, %v: {shape}) "
+            "{ %y = attention(%q, %k, %v) return %y }"
+        )
+        after = run_passes(before, LOWER_PRECISION_F16, GPU)
+        verify(after)
+        made = [node for node in after.main.nodes if node.op in ("attention", "matmul")]
+        assert [node.op for node in made] == (["attention"] if features == 24 else ["matmul"] * 2)
+        assert all(str(value.tensor.dtype) == "f16" for node in made for value in node.inputs[:2])
+        given = np.random.default_rng(0).standard_normal((3, 1, 2, 40, features))
+        given = given.astype(np.float16)
+        (want,), (got,) = graph.interpret(before, *given), graph.interpret(after, *given)
+        np.testing.assert_allclose(got, want, atol=0.02)

@@ -245,11 +245,12 @@ def _is_of_same_thread(axis: str, maker: _Access, user: _Access) -> bool:
     if made_by.extent is not used_by.extent or made_by.start is not used_by.start:
         return False
     thread, common = sym.var("thread"), _common_loops([maker, user])
-    made = _box(maker, made_by, thread, common)
+    ctx = sym.EMPTY.bind_all(loop_ranges(common))  # two forms of one index are equal in it
+    made = _box(maker, made_by, thread, common, ctx)
     inside = [each.extent for each in maker.loops if each is not made_by and each not in common]
     written, whole = (sym.simplify(_product(dims)) for dims in (inside, _extents(made)))
     is_filled = isinstance(whole, Const) and written is whole
-    return is_filled and contains(made, _box(user, used_by, thread, common), sym.EMPTY)
+    return is_filled and contains(made, _box(user, used_by, thread, common, ctx), ctx)
 
 
 def _extents(region: Region) -> list[Expr]:
@@ -307,7 +308,9 @@ def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, 
     )
 
 
-def _box(user: _Access, loop: For, thread: Var, fixed: Sequence[For] = ()) -> Region:
+def _box(
+    user: _Access, loop: For, thread: Var, fixed: Sequence[For] = (), ctx: sym.Context = sym.EMPTY
+) -> Region:
     """What the user touches in one thread, while some loops around it stay where they are."""
     region = user.region
     for block in (user.block, *reversed(user.around)):
@@ -315,7 +318,7 @@ def _box(user: _Access, loop: For, thread: Var, fixed: Sequence[For] = ()) -> Re
         region = substitute_region(region, bound)
     region = substitute_region(region, {loop.var: thread})
     inside = [each for each in user.loops if each is not loop and each not in fixed]
-    return region_over(region, loop_ranges(inside), sym.EMPTY)
+    return region_over(region, loop_ranges(inside), ctx)
 
 
 def _is_owned(boxes: list[Region], thread: Var) -> bool:
