@@ -112,6 +112,8 @@ CASES = {
     },
     "shared keys": {"q": (1, 4, 128), "keys": 128, "shared": 2},
     "edges": {"q": (2, 1, 197), "keys": 197},
+    "narrow heads": {"q": (1, 2, 128), "keys": 128, "features": 32, "dtype": "f16"},
+    "narrow heads and edges": {"q": (2, 2, 100), "keys": 100, "features": 40, "dtype": "f16"},
     "a cap and a scale": {
         "q": (1, 1, 128), "keys": 128, "attributes": ", softcap = 5.0, scale = 0.3",
     },

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, INDEX, DType
-from tilewright.base.multiprocessor import KEY_PARTS, STREAMED_QUERIES
+from tilewright.base.multiprocessor import KEY_PARTS, STREAMED_FEATURES, STREAMED_QUERIES
 from tilewright.graph.ops.attention import QUERY_BLOCK
 from tilewright.lower.base import Lowering, Use, read_broadcast, static, wide, wide_type
 from tilewright.lower.linalg import summed
@@ -228,24 +228,26 @@ QUERIES = (
 def _online(
     use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
 ) -> Tensor:
-    """Numbers of queries and keys are rounded up: what fills up counts for nothing."""
+    """Numbers of queries, keys and features are rounded up: what fills up counts for nothing."""
     name = use.name
     batch, heads, rows, features = q.shape
+    most = max(static(x.shape[3]) or 0 for x in (q, v))
+    deep = sym.const(next(whole for whole in STREAMED_FEATURES if most <= whole))
     columns = k.shape[2]
     few, many = QUERIES
     together = few if sym.prove(sym.le(rows, few)) else many
     high = sym.simplify(sym.mul(sym.ceildiv(rows, together), together))
     whole = use["keys"] * (_key_parts(columns, use["keys"]) if together == few else 1)
     long = sym.simplify(sym.mul(sym.ceildiv(columns, whole), whole))
-    queries = _stage(q, high, f"{name}_queries")
-    keys = _stage(k, long, f"{name}_keys")
-    weighted = _stage(v, long, f"{name}_weighted")
+    queries = _stage(q, high, deep, f"{name}_queries")
+    keys = _stage(k, long, deep, f"{name}_keys")
+    weighted = _stage(v, long, deep, f"{name}_weighted")
     scale = _scale(use, features, F32)
 
     def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         key = _shared(h, heads, k.shape[1])
         return summed(
-            features,
+            deep,
             lambda d: wide(queries[b, h, i, d]) * wide(keys[b, key, j, d]),
             te.const(0, F32),
             "d",
@@ -276,9 +278,7 @@ def _online(
         value = wide(weighted[b, _shared(h, heads, v.shape[1]), key, f])
         return ONLINE_SOFTMAX((scores[b, h, i, key], te.const(1, F32), value), axis=key)
 
-    _, total, values = te.compute(
-        (batch, heads, high, v.shape[3]), reduced_row, name=f"{name}_values"
-    )
+    _, total, values = te.compute((batch, heads, high, deep), reduced_row, name=f"{name}_values")
 
     def result(b: Expr, h: Expr, i: Expr, f: Expr) -> Expr:
         none = te.eq(total[b, h, i, f], te.const(0, F32))
@@ -299,16 +299,19 @@ def _key_parts(columns: Expr, keys: int) -> int:
     return min(KEY_PARTS, 1 << max(0, (steps // 8).bit_length() - 1))
 
 
-def _stage(x: Tensor, rows: Expr, name: str) -> Tensor:
-    """Queries, keys or values with rows of zeros, apart from what made them: a rule decides."""
-    shape = (*x.shape[:2], rows, x.shape[3])
-    if sym.equal(rows, x.shape[2]):
+def _stage(x: Tensor, rows: Expr, features: Expr, name: str) -> Tensor:
+    """Queries, keys or values with rows and features of zeros, apart from what made them: a rule
+    decides."""
+    shape = (*x.shape[:2], rows, features)
+    filled = [at for at in (2, 3) if not sym.equal(shape[at], x.shape[at])]
+    if not filled:
         return te.compute(shape, lambda *at: x[at], name=name, tag=STAGE)
 
-    def filled(*at: Expr) -> Expr:
-        return te.select(sym.lt(at[2], x.shape[2]), x[at], te.const(0, x.dtype))
+    def element(*at: Expr) -> Expr:
+        inside = sym.all_of(*[sym.lt(at[axis], x.shape[axis]) for axis in filled])
+        return te.select(inside, x[at], te.const(0, x.dtype))
 
-    return te.compute(shape, filled, name=name, tag=STAGE)
+    return te.compute(shape, element, name=name, tag=STAGE)
 
 
 STAGE = "attention_stage"  # marks blocks that a rule places

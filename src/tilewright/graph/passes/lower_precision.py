@@ -40,7 +40,13 @@ from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.passes.decompose import pieces_of
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
-from tilewright.graph.passes.stream_attention import features_of, has_streams, streamed_features
+from tilewright.graph.passes.stream_attention import (
+    features_of,
+    has_streams,
+    is_streamed,
+    missing_features,
+    streamed_features,
+)
 from tilewright.graph.rates import rates_of, size_bytes
 from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
@@ -114,16 +120,14 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
 
 def widened(node: Node, scope: Scope, *, small: DType) -> Replacement:
     """What a model has in fewer bits already, and tensor cores take in another form alone, as if it
-    were of f32: a convolution, and attention whose heads are filled up or that is GEMMs."""
+    were of f32: a convolution, and attention whose heads are filled up or that becomes GEMMs."""
     x = node.inputs[0] if node.op in ("conv", "attention") and len(node.outputs) == 1 else None
     if x is None or x.tensor.dtype is not small or node.get("to") is not None:
         return None
     if node.op == "conv" and foldable_weights(node, scope) is None:
         return None
-    if node.op == "attention":
-        whole = streamed_features(node, (small,))
-        if whole is not None and all(features_of(value) == whole for value in node.inputs[:3]):
-            return None
+    if node.op == "attention" and is_streamed(node, (small,)):
+        return None
     steps = Steps(node, scope)
     given = [None if value is None else _widened(steps, value, small) for value in node.inputs]
     steps.add("cast", steps.add(node.op, *given, **dict(node.attributes)), to=small)
@@ -214,16 +218,15 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
     assert k is not None
     assert v is not None
     if streams:
-        whole = streamed_features(node, (F32,))
-        if whole is None:
+        if streamed_features(node, (F32,)) is None:
             return None
         steps = Steps(node, scope)
-        filled = [_with_features(steps, value, whole, small) for value in (q, k, v)]
+        filled = [_with_features(steps, value, small) for value in (q, k, v)]
         scale = node.get("scale")
         scale = 1 / math.sqrt(features_of(q)) if scale is None else scale
         attributes = {**dict(node.attributes), "to": F32, "scale": scale}
         made = steps.add("attention", *filled, *others, **attributes)
-        if features_of(v) < whole:
+        if missing_features(v):
             steps.add("slice", made, starts=(0,), ends=(features_of(v),), axes=(3,), steps=(1,))
         return steps.done()
     sizes = [dim for value in (q, k, v) for dim in (shape_of(value) or ())[2:]]
@@ -237,10 +240,10 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
     return steps.done()
 
 
-def _with_features(steps: Steps, value: Value, whole: int, small: DType) -> Value:
-    """Heads in fewer bits, zeros behind their last features."""
+def _with_features(steps: Steps, value: Value, small: DType) -> Value:
+    """Heads in fewer bits, zeros behind their last features where copies could not read them."""
     rounded = _rounded_behind(steps, value, small)
-    missing = whole - features_of(value)
+    missing = missing_features(value)
     return steps.add("pad", rounded, pads=(0, missing), axes=(3,)) if missing else rounded
 
 

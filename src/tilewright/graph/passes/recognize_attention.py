@@ -2,9 +2,10 @@
 
 The scores of all queries and keys then need not pass through memory. Scales by a number, of the
 scores or of either operand before it was moved, become the operator's; what is added is its mask,
-and a mask known to hide exactly the keys after each query is `causal`; of dynamic sizes, where it
-compares places of keys with places of queries. A choice between scores and a number so low that it
-counts for nothing is the sum with a mask. Heads that are copies of fewer heads share them.
+of several known ones their sum, and a mask known to hide exactly the keys after each query is
+`causal`; of dynamic sizes, where it compares places of keys with places of queries. A choice
+between scores and a number so low that it counts for nothing is the sum with a mask. Heads that are
+copies of fewer heads share them.
 
 Where a mask hides every key from a query with minus infinity, softmax gives NaN and attention 0.
 """
@@ -56,6 +57,7 @@ class _Scores:
     scale: float = 1.0
     mask: Value | None = None
     hidden: tuple[Value, float] | None = None  # where not this condition, the score is that low
+    known: Array | None = None  # the sum of masks, in place of one
 
 
 def attention(node: Node, scope: Scope) -> Replacement:
@@ -69,7 +71,7 @@ def attention(node: Node, scope: Scope) -> Replacement:
     rank = len(shape_of(weights) or ())
     if tuple(found["axes"]) != (rank - 1,):
         return None
-    scores = _scores(found.inputs[0], scope)
+    scores = _scores(found.inputs[0], scope) or _masked_again(found.inputs[0], scope)
     if scores is None or not _have_one_batch(scores.q, scores.kt, v):
         return None
     return _Made(node, scope).attention(scores, v)
@@ -110,6 +112,44 @@ def _scores(value: Value | None, scope: Scope) -> _Scores | None:
                 return found
         return None
     return _scaled(value, scope)
+
+
+def _masked_again(value: Value | None, scope: Scope) -> _Scores | None:
+    """Scores to which several known masks are added, some of them while the same matrices stand in
+    another order of axes: a bias of each head, and what each window hides."""
+    last, total = value, None
+    while (node := scope.producer(value, "add", "reshape")) is not None:
+        if value is None or not scope.is_used_once(value):
+            return None
+        if node.op == "reshape":
+            before, after = (_sizes(each) for each in (node.inputs[0], value))
+            if before is None or after is None or before[-2:] != after[-2:]:
+                return None
+            if total is not None:
+                matrix = total.shape[-2:]
+                total = np.broadcast_to(total, (*after[:-2], *matrix))
+                total = total.reshape(*before[:-2], *matrix)
+            value = node.inputs[0]
+            continue
+        for kept, mask in (node.inputs, node.inputs[::-1]):
+            known = scope.constant(mask)
+            if known is not None and _same(value, kept) and known.ndim >= 2:
+                total = known if total is None else total + known
+                value = kept
+                break
+        else:
+            return None
+    found = _scaled(value, scope)
+    if found is None or total is None or not _same(value, last):
+        return None
+    found.known = np.ascontiguousarray(total)
+    return found
+
+
+def _sizes(value: Value | None) -> tuple[int, ...] | None:
+    """A shape of two axes or more, all of them known."""
+    shape = None if value is None else value.tensor.static_shape
+    return shape if shape is not None and len(shape) >= 2 else None
 
 
 def _scaled(value: Value | None, scope: Scope) -> _Scores | None:
@@ -215,7 +255,7 @@ class _Made:
 
     def _mask(self, scores: _Scores, attributes: dict[str, Attribute]) -> Value | None:
         """What is added to the scores, unless it is said by attributes."""
-        known, shown = None, None if scores.hidden is None else scores.hidden[0]
+        known, shown = scores.known, None if scores.hidden is None else scores.hidden[0]
         if scores.hidden is not None:
             seen = self.scope.constant(shown)
             if seen is not None:
@@ -230,6 +270,9 @@ class _Made:
             attributes["causal"] = True
             attributes["past"] = past
             return None
+        if scores.known is not None:
+            self.nodes.append(self.scope.new_constant(scores.known, "mask", self.root))
+            return self.nodes[-1].output
         if scores.hidden is None:
             return scores.mask
         return self._hidden(scores.q, *scores.hidden)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.base.dtype import BF16, F16, DType
-from tilewright.base.multiprocessor import STREAMED_FEATURES, STREAMED_KEYS
+from tilewright.base.multiprocessor import BULK_ROW_BYTES, STREAMED_FEATURES, STREAMED_KEYS
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.graph.ir import Module, Node, Value, attributes
@@ -33,18 +33,23 @@ def streamed(node: Node, scope: Scope) -> Replacement:
     """Attention of small numbers."""
     if node.op != "attention" or node.get("keys"):
         return None
-    whole = streamed_features(node, (BF16, F16))
-    if whole is None or any(features_of(value) != whole for value in node.inputs[:3]):
+    if not is_streamed(node, (BF16, F16)):
         return None
     return [
         replace(node, attributes=attributes(**{**dict(node.attributes), "keys": STREAMED_KEYS}))
     ]
 
 
+def is_streamed(node: Node, dtypes: tuple[DType, ...]) -> bool:
+    """Whether heads can be read as they are."""
+    is_known = streamed_features(node, dtypes) is not None
+    return is_known and not any(map(missing_features, node.inputs[:3]))
+
+
 def streamed_features(node: Node, dtypes: tuple[DType, ...]) -> int | None:
-    """The features of a head once zeros fill it up to what instructions take; None where it has
-    more, where their number or that of heads is not known, and where attention gives more than its
-    result."""
+    """The features of a head once copies fill it up with zeros to what instructions take; None
+    where it has more, where their number or that of heads is not known, and where attention gives
+    more than its result."""
     q, k, v = node.inputs[:3]
     if len(node.outputs) > 1 or q is None or k is None or v is None:
         return None
@@ -57,6 +62,11 @@ def streamed_features(node: Node, dtypes: tuple[DType, ...]) -> int | None:
         return None
     most = max(features_of(value) for value in (q, v))
     return next((whole for whole in STREAMED_FEATURES if most <= whole), None)
+
+
+def missing_features(value: Value | None) -> int:
+    """Those that rows of 16-bit heads need for bulk copies to read them."""
+    return -features_of(value) % (BULK_ROW_BYTES // F16.size_bytes)
 
 
 def features_of(value: Value | None) -> int:
