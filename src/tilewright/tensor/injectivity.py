@@ -142,7 +142,7 @@ class _Inference:
 
     def _is_whole(self, source: Expr) -> bool:
         reach: Expr = ONE
-        left = list(self.digits[source])
+        left = [*self.digits[source], *self._leading_digits(source)]
         while left:
             place = next((k for k, d in enumerate(left) if sym.equal(d[0], reach, self.ctx)), None)
             if place is None:
@@ -153,6 +153,21 @@ class _Inference:
             reach = sym.simplify(reach * extent, self.ctx)
         within = sym.logical_and(sym.le(0, source), sym.lt(source, reach))
         return sym.prove(within, self.inner)
+
+    def _leading_digits(self, source: Expr) -> list[tuple[Expr, Expr | None]]:
+        """Known digits of a sum that are digits of its greatest term: where t < c, those of x are
+        digits of x * c + t, and simplifying writes (x * c + t) // (c * d) as x // d."""
+        found: list[tuple[Expr, Expr | None]] = []
+        for monomial, coefficient in poly_of(source).expanded().terms.items():
+            (atom, *others) = factors(monomial) or (ONE,)
+            if others or atom is source or atom not in self.digits or coefficient <= 0:
+                continue
+            scale = sym.const(coefficient)
+            rest = sym.simplify(source - atom * scale, self.inner)
+            within = sym.logical_and(sym.le(0, rest), sym.lt(rest, scale))
+            if sym.prove(within, self.inner):
+                found += [(sym.mul(low, scale), extent) for low, extent in self.digits[atom]]
+        return found
 
 
 def _weight(term: tuple[Expr, Expr]) -> tuple[int, int]:

@@ -83,3 +83,13 @@ def test_injective_only_where_it_is_so(first: int) -> None:
             place = tuple(evaluate(index, values) for index in indices)
             assert met.setdefault(place, point) == point, (seed, indices, extents)
     assert said > 20
+
+
+def test_digits_of_the_greatest_term_are_digits_of_the_sum() -> None:
+    """Of 8 x 56 x 28 x 12 elements by blocks of 128: (a * 128 + b) // 18816 is a // 147."""
+    flat = a * 128 + b
+    indices = [a // 147, flat // 336 % 56, flat // 12 % 28, flat % 12]
+    assert is_injective(indices, {a: (ZERO, const(1176)), b: (ZERO, const(128))}, EMPTY)
+    # What is added may reach the next of the greatest term.
+    assert not is_injective(indices, {a: (ZERO, const(1176)), b: (ZERO, const(129))}, EMPTY)
+    assert not is_injective(indices[1:], {a: (ZERO, const(1176)), b: (ZERO, const(128))}, EMPTY)

@@ -79,10 +79,13 @@ def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
     groups = int(node.get("groups", 1))
     if target.kind == CUDA:
         sm = multiprocessor_of(target)
-        # What is left to groups loads both operands of every product.
-        loaded = sm.shared_words_per_cycle // 2
+        # What is left to groups has a filter in each lane: of the bytes that L1 gives in a cycle
+        # lanes take one weight each, unless filters are so short that some lie side by side.
+        assert node.inputs[1] is not None
+        filter_bytes = prod(shape[1:]) * node.inputs[1].tensor.dtype.size_bytes
+        apart = max(1.0, 4 * sm.shared_words_per_cycle / filter_bytes)
         rate = sm.tensor_fma_per_cycle * min(1.0, _full_tiles(node) / sm.count)
-        return groups if groups * loaded <= rate else 1
+        return groups if groups * apart <= rate else 1
     machine, x, w = target.machine, node.inputs[0], node.inputs[1]
     assert x is not None
     assert w is not None

@@ -103,7 +103,7 @@ def test_others_stay(made, target):
         ("cuda -arch=sm_90a", 16, 256, 1),
         ("cuda -arch=sm_90a", 32, 256, 1),  # products outside of them load both operands each
         ("cuda -arch=sm_90a", 32, 28, 32),  # which few multiprocessors would multiply
-        ("cuda -arch=sm_90a", 256, 256, 256),  # zeros would take longer than that
+        ("cuda -arch=sm_90a", 1024, 256, 1024),  # zeros would take longer than that
         ("cuda -arch=sm_80", 4, 256, 4),
     ],
 )
