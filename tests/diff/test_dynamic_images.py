@@ -5,10 +5,12 @@ import pytest
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.errors import UserError
 from tilewright.graph.interp import interpret
 from tilewright.graph.visit import walk
 
-SIZES = [(9, 11, 20, 23), (20, 33, 7, 6), (4, 4, 8, 8), (1, 1, 5, 9), (3, 8, 0, 4), (0, 5, 3, 3)]
+SIZES = [(9, 11, 20, 23), (20, 33, 7, 6), (4, 4, 8, 8), (1, 1, 5, 9), (3, 8, 0, 4)]
+NO_ROWS = (0, 5, 3, 3)
 COORDINATES = (
     "half_pixel",
     "pytorch_half_pixel",
@@ -41,7 +43,10 @@ def test_resize_to_sizes_of_the_run(mode, coordinates):
         coordinates = "{coordinates}"}}
       return %r
     }}"""
-    check(text, *[((1, 19, h, w), (a, b)) for h, w, a, b in SIZES])
+    made = check(text, *[((1, 19, h, w), (a, b)) for h, w, a, b in SIZES])
+    h, w, a, b = NO_ROWS
+    with pytest.raises(UserError, match="TW4012"):
+        made(np.ones((1, 19, h, w), np.float32), np.ones((a, b), np.float32))
 
 
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "floor", "ceil", "round_even"])
@@ -52,7 +57,7 @@ def test_nearest_of_a_dynamic_image_by_whole_factors(coordinates, rounding):
         coordinates = "{coordinates}", nearest = "{rounding}"}}
       return %r
     }}"""
-    check(text, *[((1, 3, h, w),) for h, w, _, _ in SIZES])
+    check(text, *[((1, 3, h, w),) for h, w, _, _ in (*SIZES, NO_ROWS)])
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
@@ -62,7 +67,10 @@ def test_sampling_of_a_dynamic_image(mode, padding):
       %r = grid_sample(%x, %grid) {{mode = "{mode}", padding = "{padding}"}}
       return %r
     }}"""
-    check(text, *[((2, 19, h, w), (2, a, b, 2)) for h, w, a, b in SIZES])
+    made = check(text, *[((2, 19, h, w), (2, a, b, 2)) for h, w, a, b in SIZES])
+    h, w, a, b = NO_ROWS
+    with pytest.raises(UserError, match="TW4012"):
+        made(np.ones((2, 19, h, w), np.float32), np.ones((2, a, b, 2), np.float32))
 
 
 def test_scales_that_are_constants_are_attributes_and_axes_of_scale_1_stay():

@@ -38,5 +38,5 @@ class Machine:
     packs: bool = False  # instructions saturate vectors of 512 bits to fewer bits per lane
     assembles: bool = False  # LLVM was built to parse this architecture's assembly here
     vector_bits: int = 128
-    vector_registers: int = 16
+    vector_registers: int = 16  # of a GPU those of one thread
     function_attributes: tuple[str, ...] = ()  # LLVM's, beyond cpu and features

@@ -96,6 +96,8 @@ def machine(target: Target) -> Machine:
         converts_bf16=True,
         splits_words=True,
         raises_two=True,
+        vector_bits=target.vector_bits,
+        vector_registers=target.vector_registers,
     )
 
 

@@ -37,7 +37,7 @@ from tilewright.driver.inter_op import overlap_kernels
 from tilewright.driver.kernels import Job, KernelSetting
 from tilewright.driver.libraries import allowed_libraries, linked
 from tilewright.driver.lowering import Choices, Program, jobs_of, lower_model
-from tilewright.driver.pipelines import PIPELINES, PRECISIONS
+from tilewright.driver.pipelines import PIPELINES, PRECISIONS, precision_for
 from tilewright.driver.placement import INTERPRETER, Placement, placement
 from tilewright.driver.saved_parts import Foreign
 from tilewright.driver.sizes import (
@@ -211,7 +211,11 @@ def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list
     """A native module from a model that was read; `laps` has the moment when that began."""
     graph = with_sizes(opened.graph, opened.dynamic)
     check_size_names(settings.sizes, size_names(opened.graph))
-    settings = replace(settings, sizes={**sizes_to_measure(opened.dynamic), **settings.sizes})
+    settings = replace(
+        settings,
+        precision=precision_for(graph, chosen, settings.precision),
+        sizes={**sizes_to_measure(opened.dynamic), **settings.sizes},
+    )
     laps.append(time.perf_counter())
     host = chosen
     reasons: Mapping[str, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.base.passes import Pass
-from tilewright.base.target import CPU, CUDA
+from tilewright.base.target import CPU, CUDA, Target
 from tilewright.graph.ir import Module
 from tilewright.graph.passes import (
     CANONICAL,
@@ -22,10 +22,15 @@ from tilewright.graph.passes import (
     TRIMMED,
     UNFOLDED,
     UNROLLED,
+    UPCAST,
+    UPCAST_F16,
 )
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.graph.passes.densify_groups import densify_groups
+from tilewright.graph.passes.lower_precision import is_long
+from tilewright.graph.passes.upcast_matmuls import PRODUCTS
+from tilewright.graph.visit import walk
 
 Passes = tuple[Pass[Module], ...]
 
@@ -75,6 +80,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
     ),
     (CUDA, "bf16"): (
         *FLOAT8,
+        *UPCAST,
         *CANONICAL,
         *OPTIMIZED,
         *UNROLLED,
@@ -86,6 +92,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
     ),
     (CUDA, "f16"): (
         *FLOAT8,
+        *UPCAST_F16,
         *CANONICAL,
         *OPTIMIZED,
         *UNROLLED,
@@ -129,3 +136,19 @@ PIPELINES: dict[tuple[str, str], Passes] = {
     ),
 }
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))
+
+
+def precision_for(module: Module, target: Target, asked: str) -> str:
+    """The precision asked for; on a GPU that of the model itself, where all it multiplies is of
+    fewer bits than asked for: tensor cores lose nothing then."""
+    if target.kind != CUDA or asked != "f32":
+        return asked
+    found = {
+        node.inputs[0].tensor.dtype.name
+        for node in walk(module.main)
+        if node.op in PRODUCTS
+        and node.inputs[0] is not None
+        and (node.op != "matmul" or is_long(node.inputs[0]))
+    }
+    (own,) = found if len(found) == 1 else (asked,)
+    return own if (CUDA, own) in PIPELINES else asked

@@ -26,7 +26,7 @@ from tilewright.lower import (
     suppression,
     trees,
 )
-from tilewright.lower.base import Lowering, Refusal, Use
+from tilewright.lower.base import Lowering, Refusal, Requirement, Use
 
 FAMILIES = (
     elementwise,
@@ -62,4 +62,9 @@ REFUSALS: dict[str, Refusal] = {
     **conv.REFUSALS,
     **elementwise.REFUSALS,
     **quantize.REFUSALS,
+}
+# Operators that are not defined for some sizes, of which a call is refused.
+REQUIREMENTS: dict[str, Requirement] = {
+    **indexing.REQUIREMENTS,
+    **resize.REQUIREMENTS,
 }

@@ -62,6 +62,8 @@ def use_of(node: Node) -> Use:
 Lowering = Callable[..., Tensor | tuple[Tensor, ...]]
 # What in a use of an operator has no native code ("to f8e8m0"); "" where all has.
 Refusal = Callable[[Use], str]
+# Conditions on sizes without which a use of an operator has no result.
+Requirement = Callable[[Use], Sequence[Expr]]
 
 
 def shape_of(of: TensorType) -> tuple[Expr, ...]:
@@ -177,10 +179,10 @@ def placed(index: Sequence[Expr], axis: int, at: Expr) -> tuple[Expr, ...]:
     return (*index[:axis], at, *index[axis + 1 :])
 
 
-def counted(index: Expr, dim: Expr) -> Expr:
+def counted(index: Expr, dim: Expr, *, from_end: bool = True) -> Expr:
     """An index from memory, counted from the front where negative, kept inside the dimension."""
     index = te.cast(index, INDEX)
-    front = te.select(index < 0, index + dim, index)
+    front = te.select(index < 0, index + dim, index) if from_end else index
     return sym.maximum(sym.minimum(front, sym.sub(dim, 1)), 0)
 
 
@@ -196,6 +198,12 @@ def unless_empty(tensor: Tensor, axes: Sequence[int], value: Expr) -> Expr:
     if any(static(dim) == 0 for dim in doubtful):
         return te.const(0, value.dtype)
     return te.if_then_else(te.all(*tests), value, te.const(0, value.dtype)) if tests else value
+
+
+def unless_none(count: Expr, dim: Expr) -> list[Expr]:
+    """The condition that a dimension has elements where `count` of them are read."""
+    nothing = sym.eq(count, 0)
+    return [sym.simplify(sym.any_of(sym.le(1, dim), nothing))]
 
 
 def item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr:

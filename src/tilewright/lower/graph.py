@@ -22,7 +22,7 @@ from tilewright.base.text import Names
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import Edit, attribute_sizes
-from tilewright.lower import LOWERINGS
+from tilewright.lower import LOWERINGS, REQUIREMENTS
 from tilewright.lower.base import copied, shape_of, use_of
 from tilewright.lower.native import refusal_of
 from tilewright.sym import Expr, Size, Var, free_vars, rebuild, rewrite
@@ -58,13 +58,19 @@ def lower_graph(
         inputs = [None if v is None else tensors[v] for v in node.inputs]
         made = lower_node(node, inputs, constants)
         tensors.update(zip(node.outputs, made, strict=True))
+    requires = [
+        cond
+        for node in graph.nodes
+        if node.op in REQUIREMENTS
+        for cond in REQUIREMENTS[node.op](use_of(node))
+    ]
     results: list[Tensor] = []
     for value in graph.results:
         tensor = tensors[value]
         if tensor in params or tensor in results:  # a result needs memory of its own
             tensor = copied(tensor, value.name)
         results.append(tensor)
-    return te.function([*params, *results, *sizes], name=name)
+    return te.function([*params, *results, *sizes], name=name, requires=requires)
 
 
 def _number(node: Node, array: Array) -> Tensor:

@@ -12,6 +12,7 @@ from tilewright.graph.ops.indexing import neutral
 from tilewright.lower.base import (
     STORED,
     Lowering,
+    Requirement,
     Use,
     counted,
     flat_index,
@@ -21,6 +22,7 @@ from tilewright.lower.base import (
     read_at,
     split_index,
     static,
+    unless_none,
     wide_type,
 )
 from tilewright.lower.scatter import Lines, by_order
@@ -34,7 +36,8 @@ def _gather(use: Use, x: Tensor, indices: Tensor) -> Tensor:
     axis, rank = front_axis(use["axis"], x.ndim), indices.ndim
 
     def element(*index: Expr) -> Expr:
-        at = counted(indices[tuple(index[axis : axis + rank])], x.shape[axis])
+        found = indices[tuple(index[axis : axis + rank])]
+        at = counted(found, x.shape[axis], from_end=use["from_end"])
         return read_at(x, (*index[:axis], at, *index[axis + rank :]), axis)
 
     return te.compute(use.shape, element, name=use.name)
@@ -44,7 +47,7 @@ def _gather_elements(use: Use, x: Tensor, indices: Tensor) -> Tensor:
     axis = front_axis(use["axis"], x.ndim)
 
     def element(*index: Expr) -> Expr:
-        at = counted(indices[tuple(index)], x.shape[axis])
+        at = counted(indices[tuple(index)], x.shape[axis], from_end=use["from_end"])
         return read_at(x, placed(index, axis, at), axis)
 
     return te.compute(use.shape, element, name=use.name)
@@ -333,6 +336,24 @@ def _segment_reduce(use: Use, x: Tensor, segments: Tensor, count: Tensor | None)
     return te.compute(use.shape, lambda *index: te.cast(made[index], use.dtype), name=use.name)
 
 
+def _has_indexed(use: Use) -> list[Expr]:
+    """Indices, 0 and -1 too, are of no element of an axis that has none."""
+    x, indices = use.call.shape(0), use.call.shape(1)
+    count = product(indices)
+    if use.call.op in ("gather_nd", "scatter_nd"):
+        first, depth = use.call.attributes.get("batch_dims", 0), static(indices[-1])
+        assert depth is not None
+        return [c for dim in x[first : first + depth] for c in unless_none(count, dim)]
+    return unless_none(count, x[front_axis(use["axis"], len(x))])
+
+
+REQUIREMENTS: dict[str, Requirement] = {
+    "gather": _has_indexed,
+    "gather_elements": _has_indexed,
+    "gather_nd": _has_indexed,
+    "scatter_elements": _has_indexed,
+    "scatter_nd": _has_indexed,
+}
 LOWERINGS: dict[str, Lowering] = {
     "segment_reduce": _segment_reduce,
     "gather": _gather,

@@ -18,13 +18,16 @@ from tilewright.base.dtype import F32, F64, I32, I64, INDEX, DType
 from tilewright.lower.base import (
     STORED,
     Lowering,
+    Requirement,
     Use,
     item,
     placed,
+    product,
     read_at,
     real_item,
     static,
     unless_empty,
+    unless_none,
     wide,
     wide_type,
 )
@@ -424,6 +427,23 @@ def _affine_grid(use: Use, theta: Tensor, size: Tensor | None) -> Tensor:
     return te.compute(use.shape, element, name=use.name)
 
 
+def _resizes_something(use: Use) -> list[Expr]:
+    """Nothing is between the elements of an axis that has none; scales leave it as it is."""
+    if not use.call.has(3):
+        return []
+    before, after = use.call.shape(0), use.shape
+    return [cond for axis in use["axes"] for cond in unless_none(after[axis], before[axis])]
+
+
+def _samples_something(use: Use) -> list[Expr]:
+    count = product(use.shape)
+    return [cond for dim in use.call.shape(0)[2:] for cond in unless_none(count, dim)]
+
+
+REQUIREMENTS: dict[str, Requirement] = {
+    "resize": _resizes_something,
+    "grid_sample": _samples_something,
+}
 LOWERINGS: dict[str, Lowering] = {
     "resize": _resize,
     "grid_sample": _grid_sample,

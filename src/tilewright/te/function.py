@@ -54,10 +54,13 @@ from tilewright.tensor.visit import exprs as all_exprs
 from tilewright.tensor.visit import replace_buffers, walk
 
 
-def function(args: Sequence[Tensor | Var], name: str = "main") -> Function:
+def function(
+    args: Sequence[Tensor | Var], name: str = "main", requires: Sequence[Expr] = ()
+) -> Function:
     """The function of these arguments: placeholders and scalars in, computed tensors out.
 
-    Every size must be a dimension of some argument, or an argument itself.
+    Every size must be a dimension of some argument, or an argument itself. `requires` are
+    conditions on sizes, checked at entry besides those that keep every read inside its tensor.
 
     Examples:
         >>> from tilewright import te
@@ -79,6 +82,8 @@ def function(args: Sequence[Tensor | Var], name: str = "main") -> Function:
     params = _checked_arguments(args)
     stages = stages_of([arg for arg in params if isinstance(arg, Tensor)])
     lowering = _Lowering(params, stages)
+    for cond in requires:
+        lowering.checks.add(cond)
     body = [lowering.stage(op) for op in stages.order]
     fn = Function(
         clean_name(name),

@@ -317,3 +317,34 @@ def test_gradients_are_native_and_those_of_eager(name):
         found.append([x.grad for x in given])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def _selected(table, i):
+    return table.index_select(0, i)
+
+
+def _gathered(table, i):
+    return table.gather(0, i[:, None])
+
+
+def _replaced_at(table, i):
+    return table.scatter(0, i[:, None], 1.0)
+
+
+@pytest.mark.parametrize("fn", [lambda w, i: F.embedding(i, w), _selected, _gathered, _replaced_at])
+def test_indices_below_zero_are_refused_where_eager_refuses_them(fn):
+    table = torch.arange(12.0).reshape(4, 3)
+    compiled = torch.compile(fn, backend=tilewright, options=REFUSE)
+    inside = torch.tensor([3, 0])
+    torch.testing.assert_close(compiled(table, inside), fn(table, inside))
+    with pytest.raises((IndexError, RuntimeError)):
+        fn(table, torch.tensor([3, -1]))
+    with pytest.raises(TilewrightError, match="outside of the dimension 4"):
+        compiled(table, torch.tensor([3, -1]))
+
+
+def test_indices_below_zero_count_from_the_end_in_brackets():
+    table = torch.arange(12.0).reshape(4, 3)
+    compiled = torch.compile(lambda w, i: w[i], backend=tilewright, options=REFUSE)
+    at = torch.tensor([3, -1, -4])
+    torch.testing.assert_close(compiled(table, at), table[at])

@@ -3,6 +3,8 @@
 import pytest
 
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
+from tilewright.base.target import Target
+from tilewright.codegen import nvptx
 from tilewright.codegen.build import build
 from tilewright.tensor import parse
 
@@ -48,3 +50,8 @@ def test_a_target_is_text():
     with pytest.raises(UserTypeError) as caught:
         build(parse(FILL), None)
     assert caught.value.code == "TW0306"
+
+
+def test_a_gpu_tells_the_code_generator_of_its_own_registers():
+    target = Target.parse("cuda -arch=sm_90a")
+    assert nvptx.machine(target).vector_registers == target.vector_registers == 255

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
-from tilewright import te
+from tilewright import sym, te
 from tilewright.rules import schedule
 from tilewright.rules.cpu.reduction import REDUCTION
+from tilewright.tensor.ir import For, Load, MaskedLoad, Stmt, Store
+from tilewright.tensor.passes import lower
+from tilewright.tensor.scopes import Owner
+from tilewright.tensor.visit import walk
 
 SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
 
@@ -66,3 +70,25 @@ def test_parts_of_long_sums_leave_no_rest_and_are_added_where_they_are_made():
     near, partial = (made.get_loops(made.get_block(name)) for name in ("b_rf_rf", "b_rf"))
     assert [loop.var for loop in near[: len(partial) - 2]] == [loop.var for loop in partial[:-2]]
     assert len(partial) > 2  # around the lanes: rows, and parts of them
+
+
+@pytest.mark.parametrize(("shape", "axis", "threads"), [((6, 70, 14), 1, 1), ((9000, 30), 0, 2)])
+def test_sums_of_rows_that_fill_no_vector_stay_in_registers(shape, axis, threads):
+    """LLVM keeps no sums in registers that are masked in memory at every step."""
+    made = schedule(summed(shape, axis), SERVER, threads=threads)
+    assert made.decisions[0].plan.startswith("lanes=spatial ")
+    loops = [loop for loop in walk(lower(made.schedule.function).body) if isinstance(loop, For)]
+    stores = [stmt for loop in loops for stmt in (loop.body, *walk(loop.body)) if is_sum(stmt)]
+    assert stores
+    for stmt in stores:
+        assert stmt.buffer.memory.owner is Owner.THREAD
+        assert stmt.mask is None
+
+
+def is_sum(stmt: Stmt) -> bool:
+    """Whether a vector is added to what is there."""
+    is_vector = isinstance(stmt, Store) and stmt.value.dtype.lanes > 1
+    return is_vector and any(
+        isinstance(node, Load | MaskedLoad) and node.buffer is stmt.buffer
+        for node in sym.walk(stmt.value)
+    )

@@ -18,7 +18,7 @@ from tilewright.graph.op import ANY, FLOAT, INTEGER, OPAQUE, Attr, Call, Input, 
 from tilewright.graph.ops.linalg import wide
 from tilewright.graph.ops.rules import contents_or_sizes, same_dim
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import Const, Expr
+from tilewright.sym import ZERO, Const, Expr
 
 Array = np.ndarray[Any, Any]
 
@@ -69,8 +69,16 @@ def _resize_type(call: Call) -> tuple[Type, ...]:
     for at, axis in enumerate(call["axes"]):
         if not 0 <= axis < len(x):
             raise call.error("TW1208", f"axis {axis} of resize is not one of {len(x)}")
-        x[axis] = _resized_dim(call, at, x[axis])
+        before, x[axis] = x[axis], _resized_dim(call, at, x[axis])
+        _check_not_empty(call, axis, before, x[axis])
     return (TensorType(call.tensor(0).dtype, tuple(x)),)
+
+
+def _check_not_empty(call: Call, axis: int, before: Expr | int, after: Expr | int) -> None:
+    """An axis without elements stays as it is: there is nothing between them."""
+    sizes = [int(d.value) if isinstance(d, Const) else d for d in (before, after)]
+    if sizes[0] == 0 and isinstance(sizes[1], int) and sizes[1] != 0:
+        raise call.error("TW1212", f"resize of axis {axis} from 0 elements to {sizes[1]}")
 
 
 def _resized_dim(call: Call, at: int, size: Expr) -> Expr:
@@ -116,7 +124,9 @@ def _targets(
     wanted = [int(size) for size in sizes.ravel()]
     if call["policy"] != "stretch":
         choose = min if call["policy"] == "not_larger" else max
-        scale = choose(w / b for w, b in zip(wanted, before, strict=True))
+        for axis, size, most in zip(call["axes"], before, wanted, strict=True):
+            _check_not_empty(call, axis, size, most)
+        scale = choose((w / b for w, b in zip(wanted, before, strict=True) if b), default=1.0)
         wanted = [int(scale * b + 0.5) for b in before]
         return wanted, [scale] * len(before)
     return wanted, [w / b if b else 1.0 for w, b in zip(wanted, before, strict=True)]
@@ -137,6 +147,8 @@ def _resize(
 ) -> Array:
     before = [x.shape[axis] for axis in call["axes"]]
     after, factors = _targets(call, before, roi, scales, sizes)
+    for axis, size, wanted in zip(call["axes"], before, after, strict=True):
+        _check_not_empty(call, axis, size, wanted)
     floating = call.tensor(0).dtype.is_float
     out = wide(x) if floating else x
     if call["mode"] != "nearest" and not floating:
@@ -241,6 +253,9 @@ def _grid_sample_type(call: Call) -> tuple[Type, ...]:
         )
     batch = same_dim(call, x[0], grid[0], "the batches")
     same_dim(call, grid[-1], sym.const(len(x) - 2), "coordinates and axes")
+    places = (batch, x[1], *grid[1:-1])
+    if any(d is ZERO for d in x[2:]) and all(isinstance(d, Const) and d.value for d in places):
+        raise call.error("TW1213", "grid_sample of an image without pixels")
     return (TensorType(call.tensor(0).dtype, (batch, x[1], *grid[1:-1])),)
 
 

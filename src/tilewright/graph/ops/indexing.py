@@ -1,4 +1,4 @@
-"""Elements picked and placed by index; indices below zero count from the end."""
+"""Elements picked and placed by index; indices below zero count from the end, or are refused."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ REDUCTIONS: dict[str, Callable[..., Any] | None] = {
 }
 
 
-def counted(indices: Array, dim: int) -> Array:
+def counted(indices: Array, dim: int, *, from_end: bool = True) -> Array:
     """Indices counted from the front; one outside the dimension is an error."""
-    if np.any((indices < -dim) | (indices >= dim)):
-        bad = indices[(indices < -dim) | (indices >= dim)].ravel()[0]
+    least = -dim if from_end else 0
+    if np.any((indices < least) | (indices >= dim)):
+        bad = indices[(indices < least) | (indices >= dim)].ravel()[0]
         raise IndexError(f"index {bad} is outside a dimension of {dim}")
     return np.where(indices < 0, indices + dim, indices)
 
@@ -47,6 +48,8 @@ def _gather_type(call: Call) -> tuple[Type, ...]:
 
 def _gather(call: Call, x: Array, indices: Array) -> Array:
     axis = call["axis"]
+    if not call["from_end"]:
+        indices = counted(indices, x.shape[axis], from_end=False)
     try:
         return np.take(x, indices, axis=axis)
     except IndexError:
@@ -70,7 +73,8 @@ def _gather_elements(call: Call, x: Array, indices: Array) -> Array:
     axis = call["axis"] % max(x.ndim, 1)
     within = [slice(n) for n in indices.shape]
     within[axis] = slice(None)
-    return np.take_along_axis(x[tuple(within)], counted(indices, x.shape[axis]), axis)
+    where = counted(indices, x.shape[axis], from_end=call["from_end"])
+    return np.take_along_axis(x[tuple(within)], where, axis)
 
 
 def _index_depth(call: Call) -> int:
@@ -133,7 +137,7 @@ def _scatter_elements_type(call: Call) -> tuple[Type, ...]:
 def _scatter_elements(call: Call, x: Array, indices: Array, updates: Array) -> Array:
     axis = call["axis"] % max(x.ndim, 1)
     grid = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
-    grid[axis] = counted(indices, x.shape[axis])
+    grid[axis] = counted(indices, x.shape[axis], from_end=call["from_end"])
     return placed(x, tuple(grid), updates, call["reduction"])
 
 
@@ -234,6 +238,7 @@ def _unique(call: Call, x: Array) -> tuple[Array, ...]:
 
 
 _AXIS = Attr("axis", int, required=True)
+_FROM_END = Attr("from_end", bool, True)  # whether indices below zero count from the end
 _REDUCTION = Attr("reduction", str, "none")
 
 _BY_RESULTS = Attr("by_results", bool, False)
@@ -246,7 +251,7 @@ OPS = (
         _gather_type,
         _gather,
         INJECTIVE,
-        (_AXIS,),
+        (_AXIS, _FROM_END),
         evaluate=moved(_gather, 0),
     ),
     Op(
@@ -256,7 +261,7 @@ OPS = (
         _gather_elements_type,
         _gather_elements,
         INJECTIVE,
-        (_AXIS,),
+        (_AXIS, _FROM_END),
         evaluate=moved(_gather_elements, 0),
     ),
     Op(
@@ -278,7 +283,7 @@ OPS = (
         _scatter_elements_type,
         _scatter_elements,
         OPAQUE,
-        (_AXIS, _REDUCTION, _BY_RESULTS, _RUNS),
+        (_AXIS, _REDUCTION, _BY_RESULTS, _RUNS, _FROM_END),
         evaluate=moved(_scatter_elements, 0, 2),
     ),
     Op(

@@ -57,6 +57,7 @@ from tilewright.graph.passes.trim_sequences import trim_sequences
 from tilewright.graph.passes.trim_windows import trim_windows
 from tilewright.graph.passes.unroll_single_steps import unroll_single_steps
 from tilewright.graph.passes.upcast_bytes import upcast_bytes
+from tilewright.graph.passes.upcast_halves import upcast_halves, upcast_halves_bf16
 from tilewright.graph.passes.upcast_matmuls import upcast_matmuls
 
 # Before all others: products of a quantized model are those of its integers, where the target is
@@ -141,6 +142,10 @@ UNROLLED = (
     merge_common_subexpressions,
     remove_dead_nodes,
 )
+
+# Where those products are asked for of a model that is stored so: passes look at f32.
+UPCAST = (upcast_halves_bf16,)
+UPCAST_F16 = (upcast_halves,)
 
 # Where less precise products are asked for: bf16 operands, weights rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)

@@ -33,6 +33,7 @@ from tilewright.sym import EMPTY, ONE, ZERO, Const, Expr, const
 
 Array = np.ndarray[Any, Any]
 Span = tuple[Expr, Expr]  # the least and the greatest
+Limit = tuple[Expr, Expr]  # the least index, and the dimension
 
 MOVES = ("reshape", "transpose", "expand", "slice", "tile", "cast", "squeeze")
 WHOLE = ("reshape", "transpose", "expand", "concat")  # moves of every element
@@ -46,7 +47,7 @@ def check_indices(module: Module, ctx: PassContext) -> Module:
 
     def make_rule(graph: Graph) -> Rule:
         spans = _Spans(constants)
-        checked: dict[tuple[Value, tuple[Expr, ...]], Value] = {}
+        checked: dict[tuple[Value, tuple[Limit, ...]], Value] = {}
         return lambda node: _checked(node, spans, checked, constants)
 
     changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
@@ -56,7 +57,7 @@ def check_indices(module: Module, ctx: PassContext) -> Module:
 def _checked(
     node: Node,
     spans: _Spans,
-    checked: dict[tuple[Value, tuple[Expr, ...]], Value],
+    checked: dict[tuple[Value, tuple[Limit, ...]], Value],
     constants: dict[str, Array],
 ) -> Instead | None:
     spans.learn(node)
@@ -70,7 +71,7 @@ def _checked(
         return None
     nodes: list[Node] = []
 
-    def passed(value: Value, dims: tuple[Expr, ...]) -> Value:
+    def passed(value: Value, dims: tuple[Limit, ...]) -> Value:
         """A value of which all indices are inside."""
         key = (value, dims)
         if key not in checked:
@@ -92,14 +93,14 @@ def _checked(
 
 
 def _sources(
-    indices: Value, limits: tuple[Expr, ...], spans: _Spans
-) -> dict[Value, tuple[Expr, ...]] | None:
+    indices: Value, limits: tuple[Limit, ...], spans: _Spans
+) -> dict[Value, tuple[Limit, ...]] | None:
     """What indices are moved and broadcast from, each with its limits.
 
     None where nothing is broadcast, or something to a shape that may be empty, as then it need
     not be inside.
     """
-    found: dict[Value, tuple[Expr, ...]] = {}
+    found: dict[Value, tuple[Limit, ...]] = {}
     is_broadcast = False
     stack = [(indices, limits, True)]
     seen = set(stack)
@@ -127,7 +128,7 @@ def _sources(
     return found if is_broadcast else None
 
 
-def _parts(made: Node, dims: tuple[Expr, ...]) -> list[tuple[Value, tuple[Expr, ...]]] | None:
+def _parts(made: Node, dims: tuple[Limit, ...]) -> list[tuple[Value, tuple[Limit, ...]]] | None:
     """Columns of tuples side by side with their limits; anything in a row has the same ones."""
     values = [value for value in made.inputs if value is not None]
     if len(dims) == 1:
@@ -171,8 +172,8 @@ def _remade(indices: Value, safe: dict[Value, Value], spans: _Spans, nodes: list
     return done[indices]
 
 
-def _limits(node: Node) -> tuple[Expr, ...] | None:
-    """The dimensions that indices must be inside of: one, or one for each item of a tuple."""
+def _limits(node: Node) -> tuple[Limit, ...] | None:
+    """What indices must be inside of: one dimension, or one for each item of a tuple."""
     if node.op not in ALONG_AXIS and node.op not in BY_TUPLES:
         return None
     x, indices = node.inputs[0], node.inputs[1]
@@ -181,29 +182,35 @@ def _limits(node: Node) -> tuple[Expr, ...] | None:
     if not indices.tensor.dtype.is_int or indices.tensor.static_shape == (0,):
         return None
     if node.op in ALONG_AXIS:
-        axis = node["axis"]
-        return (x.tensor.shape[axis],)
+        dim = x.tensor.shape[node["axis"]]
+        return (_limit(dim),) if node.get("from_end", True) else ((ZERO, dim),)
     depth = indices.tensor.shape[-1]
     if not isinstance(depth, Const):
         return None
     first = node.get("batch_dims", 0)
-    return x.tensor.shape[first : first + int(depth.value)]
+    return tuple(_limit(dim) for dim in x.tensor.shape[first : first + int(depth.value)])
 
 
-def _is_inside(span: Span | None, limits: tuple[Expr, ...]) -> bool:
+def _limit(dim: Expr) -> Limit:
+    """Of indices that count from the end where negative."""
+    return sym.simplify(sym.sub(ZERO, dim)), dim
+
+
+def _is_inside(span: Span | None, limits: tuple[Limit, ...]) -> bool:
     if span is None:
         return False
     low, high = span
-    if low is high and isinstance(low, Const) and low.value in (0, -1):
-        return True  # outside only of what is empty: then there is nothing to read
+    one = low.value if low is high and isinstance(low, Const) else None
+    if one == 0 or (one == -1 and all(least is not ZERO for least, _ in limits)):
+        return True  # outside only of what is empty, of which a kernel refuses to read
     return all(
-        sym.prove(sym.le(sym.sub(ZERO, dim), low), EMPTY) and sym.prove(sym.lt(high, dim), EMPTY)
-        for dim in limits
+        sym.prove(sym.le(least, low), EMPTY) and sym.prove(sym.lt(high, dim), EMPTY)
+        for least, dim in limits
     )
 
 
 def _check(
-    indices: Value, limits: tuple[Expr, ...], node: Node, constants: dict[str, Array]
+    indices: Value, limits: tuple[Limit, ...], node: Node, constants: dict[str, Array]
 ) -> list[Node]:
     """Nodes that let indices pass where all are inside."""
     nodes: list[Node] = []
@@ -222,17 +229,17 @@ def _check(
             return nodes[-1].output
         return add("dims", values=items if len(items) > 1 else items[0], to=of.dtype)
 
-    above = add("greater_equal", indices, numbers(limits))
+    dims = tuple(dim for _, dim in limits)
+    above = add("greater_equal", indices, numbers(dims))
     outside = above
     if of.dtype.is_signed:
-        negative = tuple(sym.simplify(sym.sub(ZERO, dim)) for dim in limits)
-        below = add("less", indices, numbers(negative))
+        below = add("less", indices, numbers(tuple(least for least, _ in limits)))
         outside = add("logical_or", below, above)
     axes = tuple(range(len(of.shape or ())))
     if axes:
         outside = add("reduce_max", outside, axes=axes, keepdims=False)
     inside = add("logical_not", outside)
-    shown = ", ".join(str(dim) for dim in limits)
+    shown = ", ".join(str(dim) for dim in dims)
     where = "" if node.loc is UNKNOWN else f" ({node.loc})"
     message = f"an index of {node.op} is outside of the dimension {shown}{where}"
     add("require", inside, indices, message=message)

@@ -77,7 +77,7 @@ def matmul_tf32(node: Node, scope: Scope) -> Replacement:
     a, b = node.inputs if node.op == "matmul" else (None, None)
     if a is None or b is None or a.tensor.dtype is not F32 or node.get("tf32"):
         return None
-    if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not _is_long(a):
+    if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not is_long(a):
         return None
     steps = Steps(node, scope)
     steps.add("matmul", a, b, **{**dict(node.attributes), "tf32": True})
@@ -149,7 +149,7 @@ def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
     a, b = node.inputs if node.op == "matmul" else (None, None)
     if a is None or b is None or a.tensor.dtype is not F32:
         return None
-    if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not _is_long(a):
+    if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not is_long(a):
         return None
     steps = Steps(node, scope)
     steps.add("matmul", _rounded(steps, a, small), _rounded(steps, b, small), to=F32)
@@ -264,7 +264,7 @@ def split_attention(node: Node, scope: Scope, *, streams: bool) -> Replacement:
 def recurrent(node: Node, scope: Scope, *, small: DType) -> Replacement:
     """A recurrent layer: its weights, which every step reads; states keep their precision."""
     r = node.inputs[1] if node.op in RECURRENT else None
-    if r is None or r.tensor.dtype is not F32 or not _is_long(r):
+    if r is None or r.tensor.dtype is not F32 or not is_long(r):
         return None
     steps = Steps(node, scope)
     gates, _, *others = node.inputs
@@ -338,6 +338,7 @@ def _rounded(steps: Steps, value: Value, small: DType) -> Value:
     return steps.add("cast", value, to=small)
 
 
-def _is_long(value: Value) -> bool:
+def is_long(value: Value) -> bool:
+    """Whether products along the last axis of a value are worth rounding it."""
     last = (shape_of(value) or (ONE,))[-1]
     return not isinstance(last, Const) or int(last.value) >= TILE_ROWS

@@ -22,9 +22,10 @@ from tilewright.rules.cpu.vectorize import (
     row_cycles,
     spatial_axis,
     spatial_stride,
+    store_sums,
     vectorize_stage,
 )
-from tilewright.rules.match.nest import Nest, fused, is_expression, nest_of, total
+from tilewright.rules.match.nest import Nest, attempt, fused, is_expression, nest_of, total
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import (
     Axes,
@@ -150,7 +151,7 @@ def cost(found: Reduction, c: Columns, context: RuleContext) -> Cost:
     loads = min(found.lanes, max(1, spatial_stride(nest)))
     width = max(1, total(nest, found.across))
     lost = -(-width // found.lanes) * found.lanes / width
-    spatial = accumulate_cycles(vectors * lost, c["accumulators"], machine)
+    spatial = accumulate_cycles(vectors * lost, _held(found, c["accumulators"], machine), machine)
     if loads > 1:  # one after the other, each into its place
         spatial = np.maximum(spatial, vectors * lost * loads)
     spatial = np.maximum(spatial, base * _line_share(found, c["accumulators"], machine))
@@ -171,6 +172,14 @@ def cost(found: Reduction, c: Columns, context: RuleContext) -> Cost:
     moved = 2 * parts * results * item / costs.shared_bytes_per_cycle(nest, machine)
     combine = np.where(c["parallel"] == PARTS, moved + parts * machine.fma_latency_cycles, 0.0)
     return Cost.of(**terms, combine=combine)
+
+
+def _held(found: Reduction, accumulators: Column, machine: Machine) -> Column:
+    """Vectors of results that are made at a time: no more than a row has."""
+    held: Column = np.ones(len(accumulators))
+    for count in accumulator_counts(machine):
+        held = np.where(accumulators == count, found.width(count) // found.lanes, held)
+    return held
 
 
 def _line_share(found: Reduction, accumulators: Column, machine: Machine) -> Column:
@@ -216,6 +225,9 @@ def _by_rows(sch: Schedule, found: Reduction, plan: ReductionPlan, context: Rule
         if plan.parallel == ROWS:
             chunk, row = sch.split(row, [None, plan.chunk])
             sch.parallel(chunk)
+        is_even = total(nest, across) % found.width(plan.accumulators) == 0
+        if across and (nest.is_dynamic(across) or not is_even):
+            attempt(sch, store_sums, sch, BlockRef(nest.name), row, found.lanes)
     if not across:
         depth = bool(outer) + (plan.parallel == ROWS)
         block = BlockRef(nest.name)

@@ -192,6 +192,18 @@ def _vectorize_spatial(
     sch.reorder(*others, outer, *reduce, step, lane)
     sch.vectorize(lane)
     sch.unroll(step)
+    if nest.is_dynamic(part) or length % (count * lanes):
+        attempt(sch, store_sums, sch, BlockRef(nest.name), outer, lanes)
+
+
+def store_sums(sch: Schedule, block: BlockRef, row: LoopRef, lanes: int) -> None:
+    """Sums of a row stay in registers until they are whole: lanes beyond the last result are masked
+    in memory, where LLVM would leave sums so masked for every step."""
+    store = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(store, row)
+    vector, lane = sch.split(sch.get_loops(store)[-1], [None, lanes])
+    sch.vectorize(lane)
+    sch.unroll(vector)
 
 
 def _vectorize_reduction(

@@ -40,7 +40,6 @@ from tilewright.tensor.schedule.analysis.sites import (
 from tilewright.tensor.schedule.analysis.tree import Path, fresh_block_name, loop_ranges, with_body
 
 LINE_BYTES = 64  # of a cache line: one request fetches it whole
-MAX_AT_ONCE = 8  # requests in one turn of a loop whose extent is not known before the call
 
 
 def prefetch(
@@ -202,9 +201,8 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
 
     Iteration t of T asks for line t // q of L, where q is the greatest power of two up to T / L:
     each line is asked for q times, which costs less than finding out that it was. Where there are
-    fewer iterations than lines, each asks for several. Where T is not known before the call, the
-    first iterations of the outermost loop ask for all: a rate that follows T would have the
-    innermost loop count.
+    fewer iterations than lines, each asks for several. Where T is not known before the call, each
+    asks for one until all are: a rate that follows T would have the innermost loop count.
     """
     inner = loops_below(place, loop)
     extents = [_known(each.extent, ctx) for each in inner]
@@ -222,7 +220,7 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
     lines = prod(sizes)
     cover = Cover(ctx, set())
     if not extents[0]:
-        extents[0] = -(-lines // (MAX_AT_ONCE * prod(extents[1:])))
+        extents[0] = -(-lines // prod(extents[1:]))
     at = _in_turns(cover, inner, extents, lines)
     cover.conditions.append(sym.lt(at, lines))
     values: list[Expr] = []

@@ -19,7 +19,7 @@ RENORM_EPSILON = 1e-7  # what PyTorch adds to a norm before it divides by it
 
 
 def _embedding(node: Context) -> Value:
-    return node.emit("gather", node["weight"], node["indices"], axis=0)
+    return node.emit("gather", node["weight"], node["indices"], axis=0, from_end=False)
 
 
 def _index_select(node: Context) -> Value:
@@ -27,7 +27,7 @@ def _index_select(node: Context) -> Value:
     if not node.rank():
         return node.reshape(x, node.out)
     flat = index if index.tensor.rank == 1 else node.reshape(index, (ONE,))
-    return node.emit("gather", x, flat, axis=node.dim())
+    return node.emit("gather", x, flat, axis=node.dim(), from_end=False)
 
 
 def _gather(node: Context) -> Value:
@@ -36,10 +36,11 @@ def _gather(node: Context) -> Value:
         return node.reshape(x, node.out)
     if sym.ZERO in node.out:  # of nothing, whatever its rank
         return node.full(0, node.to, node.out)
+    how = {"axis": node.dim(), "from_end": False}
     if not index.tensor.rank:
         index = node.reshape(index, (ONE,) * node.rank())
-        return node.reshape(node.emit("gather_elements", x, index, axis=node.dim()), node.out)
-    return node.emit("gather_elements", cropped(node, x, index, node.dim()), index, axis=node.dim())
+        return node.reshape(node.emit("gather_elements", x, index, **how), node.out)
+    return node.emit("gather_elements", cropped(node, x, index, node.dim()), index, **how)
 
 
 def cropped(node: Context, x: Value, to: Value, but: int = -1) -> Value:
@@ -197,13 +198,12 @@ def _scattered(node: Context, x: Value, index: Value, source: Value, reduction: 
     dims = node.shape(x)
     if not dims:
         x, index, source = (node.reshape(each, (ONE,)) for each in (x, index, source))
-        return node.reshape(
-            node.emit("scatter_elements", x, index, source, axis=0, reduction=reduction), ()
-        )
-    axis = node.axis(node.args["dim"], len(dims))
+    axis = node.axis(node.args["dim"], max(len(dims), 1))
     if not node.shape(index):
         index, source = (node.reshape(each, (ONE,) * len(dims)) for each in (index, source))
-    return node.emit("scatter_elements", x, index, source, axis=axis, reduction=reduction)
+    how = {"axis": axis, "reduction": reduction, "from_end": False}
+    made = node.emit("scatter_elements", x, index, source, **how)
+    return made if dims else node.reshape(made, ())
 
 
 def _sources(node: Context) -> tuple[Value, Value, Value]:
@@ -245,7 +245,9 @@ def reduced(
     """Elements combined at places along an axis, with what is there or without."""
 
     def scattered(base: Value, new: Value, how: str) -> Value:
-        return node.emit("scatter_elements", base, index, new, axis=axis, reduction=how)
+        return node.emit(
+            "scatter_elements", base, index, new, axis=axis, reduction=how, from_end=False
+        )
 
     of = x.tensor.dtype
     if of.is_bool:  # as numbers: one that is not 0 holds

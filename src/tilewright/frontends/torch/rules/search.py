@@ -201,7 +201,7 @@ def _embedding_bag(node: Context) -> tuple[Value | None, ...]:
         offsets = slice_axis(node, offsets, 0, 0, bags)
     place = places(node, offsets, node.iota(count), right=True)
     bag = node.unsqueeze(node.emit("sub", place, 1), 1)
-    rows = node.emit("gather", table, index, axis=0)
+    rows = node.emit("gather", table, index, axis=0, from_end=False)
     width, of = node.shape(table)[1], table.tensor.dtype
     weights = node.get("per_sample_weights")
     if weights is not None:
