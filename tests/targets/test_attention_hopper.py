@@ -519,7 +519,7 @@ def test_heads_that_share_keys_are_queries_of_one(keys):
 
 
 @pytest.mark.parametrize(
-    "case", [{"features": 80}, {"dtype": "f32"}, {"target": "cuda -arch=sm_80"}]
+    "case", [{"features": 160}, {"dtype": "f32"}, {"target": "cuda -arch=sm_80"}]
 )
 def test_what_does_not_fit_stays_as_it_is(case):
     target = case.pop("target", TARGET)

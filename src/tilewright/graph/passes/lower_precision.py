@@ -7,8 +7,7 @@ anyway, sums take the rounded one too: writing and reading it twice would take l
 multiplying. On GPUs, where a second form of a value is a kernel of its own, so they do of any.
 Convolutions are products of their windows; those of groups stay as they are, but GPUs read their
 operands rounded. Attention stays as it is where there are no tiles to multiply. Recurrent layers
-read their weights rounded: that a step takes as long as bringing them is all that counts. Of a
-model that has fewer bits by itself, convolutions get the same forms on GPUs, and sums of f32.
+read their weights rounded: that a step takes as long as bringing them is all that counts.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.stream_attention import (
     features_of,
     has_streams,
-    is_streamed,
     missing_features,
     streamed_features,
 )
@@ -106,8 +104,6 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
     )
-    if streams:
-        module = rewrite_matches(module, (partial(widened, small=small),))
     if gpu:
         module = rewrite_matches(module, (partial(split_attention, streams=streams),))
     rounded = rewrite_matches(rewrite_matches(module, rules), (flatten_rows,))
@@ -116,32 +112,6 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     rounded = remove_dead_nodes(rewrite_matches(rounded, (reading,)), ctx)
     rounded = rewrite_matches(rounded, (partial(round_first, small=small),))
     return rewrite_matches(rounded, (flatten_rows,))
-
-
-def widened(node: Node, scope: Scope, *, small: DType) -> Replacement:
-    """What a model has in fewer bits already, and tensor cores take in another form alone, as if it
-    were of f32: a convolution, and attention whose heads are filled up or that becomes GEMMs."""
-    x = node.inputs[0] if node.op in ("conv", "attention") and len(node.outputs) == 1 else None
-    if x is None or x.tensor.dtype is not small or node.get("to") is not None:
-        return None
-    if node.op == "conv" and foldable_weights(node, scope) is None:
-        return None
-    if node.op == "attention" and is_streamed(node, (small,)):
-        return None
-    steps = Steps(node, scope)
-    given = [None if value is None else _widened(steps, value, small) for value in node.inputs]
-    steps.add("cast", steps.add(node.op, *given, **dict(node.attributes)), to=small)
-    return steps.done()
-
-
-def _widened(steps: Steps, value: Value, small: DType) -> Value:
-    if value.tensor.dtype is not small:
-        return value
-    known = steps.scope.constant(value)
-    if known is None:
-        return steps.add("cast", value, to=F32)
-    steps.nodes.append(steps.scope.new_constant(known.astype(F32.numpy), "c", steps.like))
-    return steps.nodes[-1].output
 
 
 def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:

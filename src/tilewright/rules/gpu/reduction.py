@@ -3,7 +3,8 @@
     for b in blockIdx.x { for t in threadIdx.x { part[t] = sum of x[b, ...] }; sum = part[0] + ... }
 
 Threads that work on one result leave their parts in shared memory; a few of them combine those,
-one thread the rest.
+one thread the rest. Of few long sums each is the work of several blocks, whose parts a reduction of
+their own combines.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
+from tilewright.rules.gpu.parts import parts_along
 from tilewright.rules.gpu.threads import (
     MAX_TURNS,
     bind_flat,
@@ -49,6 +51,7 @@ class Plan:
     threads: int  # of a block
     per_result: int  # threads that work on one result; 1: each thread has results of its own
     vector: int = 1  # neighbours that a thread takes at a time
+    parts: int = 1  # blocks that share a result
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Found:
     own: int  # iterations of the innermost loop of the sum, which vectors have to divide
     element_bytes: int  # of all that one step reads
     is_scan: bool  # each step starts from the one before
+    is_open: bool  # how much there is, a call tells
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -80,40 +84,51 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         nest.guess(nest.reduce[-1]),
         sum(access.buffer.dtype.size_bytes for access in nest.reads),
         any(it.kind == SCAN for it in nest.block.iters),
+        nest.is_dynamic(list(nest.loops)),
     )
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """A thread for each result, or all of a block."""
+    """A thread for each result, or all of a block, or of several."""
+    sm = multiprocessor_of(context.target)
 
     def legal(c: Columns) -> Column:
-        alone = (c["per_result"] == 1) & (c["vector"] == 1)
-        each = found.length // c["threads"]
+        alone = (c["per_result"] == 1) & (c["vector"] == 1) & (c["parts"] == 1)
+        each = found.length // (c["threads"] * c["parts"])
         whole = (each > 0) & (each % c["vector"] == 0) & (found.own % np.maximum(1, each) == 0)
         shared = (c["per_result"] == c["threads"]) & ((c["vector"] == 1) | whole)
         shared &= (found.length >= 2 * WARP) & (not found.is_scan)
+        # Parts of whole turns, or of single elements.
+        even = found.length % (c["threads"] * c["parts"]) == 0
+        shared &= (c["parts"] == 1) | even | (c["vector"] == 1)
         result: Column = (alone | shared) & ((c["threads"] == WARP) | (not found.is_scan))
         return result
 
     threads = doublings(USUAL_THREADS, WARP)[::-1]
+    # No more blocks than multiprocessors; a warp combines their parts.
+    most = 1 if found.is_open else max(1, sm.count // found.results)
     return Space(Plan, {
         "threads": threads, "per_result": (*threads, 1), "vector": doublings(found.widest)[::-1],
+        "parts": (1, *[parts for parts in doublings(most) if parts >= WARP]),
     }, legal)  # fmt: skip
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     """Memory; steps of the last thread, which others hide where results alone occupy the GPU;
-    meetings of threads that share a result; multiprocessors without a block."""
+    meetings of threads that share a result; multiprocessors without a block; a kernel that combines
+    parts."""
     sm, cores = multiprocessor_of(context.target), context.target.cores
     alone = c["per_result"] == 1
     hidden = alone & (found.results >= cores * USUAL_THREADS)
     meeting = 10.0 * sm.warps_issued_per_cycle + 4.0 * np.log2(c["per_result"])
     idle = np.maximum(0.0, cores * c["threads"] - found.results) / cores
     moved = 1.0 * found.results * found.length * found.element_bytes
+    blocks = found.results * c["parts"]
+    rate = np.minimum(sm.memory_bytes_per_cycle, blocks * sm.own_memory_bytes_per_cycle)
     return Cost.of(
-        launch=sm.launch_cycles,
-        memory=moved / sm.memory_bytes_per_cycle,
-        steps=np.where(hidden, 0.0, found.length / c["per_result"]),
+        launch=np.where(c["parts"] > 1, 2.0, 1.0) * sm.launch_cycles,
+        memory=moved / np.where(alone, sm.memory_bytes_per_cycle, rate),
+        steps=np.where(hidden, 0.0, found.length / c["per_result"] / c["parts"]),
         loads=np.where(alone, 0.0, 1.0 / c["vector"]),
         meeting=np.where(alone, 0.0, meeting),
         idle=np.where(alone, idle / USUAL_THREADS, 0.0),
@@ -131,6 +146,12 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         sch.reorder(*units, *spatial, *[nest.loops[at] for at in nest.reduce])
         bind_flat(sch, spatial, plan.threads)
         return (reference,)
+    if plan.parts > 1:
+        part, _ = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [plan.parts, None])
+        return (
+            *_of_own(sch, parts_along(sch, part), plan),
+            *_of_own(sch, reference, Plan(WARP, WARP)),
+        )
     if plan.per_result > 1:
         return _by_blocks(sch, reference, nest, plan)
     return by_threads(sch, reference, nest, plan.threads)
@@ -201,6 +222,14 @@ def stored_at(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
     for store in stores:
         sch.reverse_compute_at(store, at)
     return stores
+
+
+def _of_own(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
+    """A step of a reduction, in a kernel of its own."""
+    nest = own_nest(sch, reference)
+    if nest is None:
+        raise ScheduleError("TW2705", f"the loops of @{reference.name} are not its own")
+    return _by_blocks(sch, reference, nest, plan)
 
 
 def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tuple[BlockRef, ...]:

@@ -25,8 +25,10 @@ def epilogue_blocks(sch: Schedule, block: BlockRef) -> list[BlockRef]:
 def _keeps_lanes(body: Block, made: Buffer) -> bool:
     """Whether neighbours along the last axis stay neighbours: a transpose is work of its own, and
     so is what reads a single number many times."""
-    if not made.shape:
+    wide = [at for at, dim in enumerate(made.shape) if dim is not ONE]
+    if not wide:
         return all(it.extent is ONE for it in body.iters)
     last = next((it.var for it in reversed(body.iters) if it.extent is not ONE), None)
     loads = [expr for expr in exprs(body.body) if isinstance(expr, Load) and expr.buffer is made]
-    return all(load.index[-1] is last or isinstance(load.index[-1], Const) for load in loads)
+    ends = [load.index[wide[-1]] for load in loads]
+    return all(end is last or isinstance(end, Const) for end in ends)

@@ -11,10 +11,12 @@ from tilewright.base.tf32 import round_tf32
 from tilewright.graph import Builder, TensorType
 from tilewright.graph.passes import (
     LOWER_PRECISION_F16,
+    UPCAST_F16,
     lower_precision,
     lower_precision_f16,
     lower_precision_tf32,
 )
+from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.verify import verify
 from tilewright.sym import const
 
@@ -198,7 +200,7 @@ def test_convolutions_of_a_model_of_fewer_bits_are_products_of_windows_too():
     bias = b.constant(random.standard_normal(32).astype(np.float16))
     window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
     before = b.module(b.add("conv", x, weights, bias, layout="channels_last", **window))
-    after = run_passes(before, LOWER_PRECISION_F16, GPU)
+    after = run_passes(before, (*UPCAST_F16, fold_constants, *LOWER_PRECISION_F16), GPU)
     verify(after)
     assert not any(node.op == "conv" for node in after.main.nodes)
     (made,) = [node for node in after.main.nodes if node.op == "matmul"]
@@ -221,7 +223,7 @@ def test_attention_of_fewer_bits_is_streamed_or_split():
             f"graph @main(%q: {shape}, %k: {shape}, %v: {shape}) "
             "{ %y = attention(%q, %k, %v) return %y }"
         )
-        after = run_passes(before, LOWER_PRECISION_F16, GPU)
+        after = run_passes(before, (*UPCAST_F16, fold_constants, *LOWER_PRECISION_F16), GPU)
         verify(after)
         made = [node for node in after.main.nodes if node.op in ("attention", "matmul")]
         assert [node.op for node in made] == (["attention"] if features == 28 else ["matmul"] * 2)

@@ -1,0 +1,59 @@
+"""Few long sums on a GPU: blocks that share one, and a kernel that combines their parts."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import graph
+from tilewright.lower.graph import lower_graph
+from tilewright.rules import schedule
+from tilewright.rules.rule import Choice
+from tilewright.tensor.passes import lower
+
+TARGET = "cuda -arch=sm_90a"
+PLAN = "threads=32 per_result=32 vector={} parts=32"
+
+
+def check(module, made, *given):
+    (want,) = graph.interpret(module, *given)
+    out = np.full(np.shape(want), np.nan, np.float32)
+    tw.interpret(lower(made.schedule.function, "gpu"), *given, out)
+    np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "vector"), [(1, 4096, 1), (3, 4096, 2), (2, 4099, 1), (1, 100, 1)]
+)
+def test_blocks_share_a_sum(rows, length, vector):
+    module = graph.parse(f"""graph @main(%x: f32[{rows}, {length}]) {{
+      %y = reduce_sum(%x) {{axes = (1,), keepdims = false}}
+      return %y
+    }}""")
+    choice = Choice("reduction", PLAN.format(vector))
+    made = schedule(lower_graph(module.main, "sum"), TARGET, choices={"y_wide": choice})
+    assert [each.plan for each in made.decisions] == [choice.plan]
+    check(module, made, np.random.default_rng(0).standard_normal((rows, length), np.float32))
+
+
+def test_long_sums_are_shared_and_short_ones_are_not():
+    for length, is_shared in ((1 << 20, True), (1 << 12, False), (1000 * 1000, True)):
+        module = graph.parse(f"""graph @main(%x: f32[1, {length}]) {{
+          %y = reduce_sum(%x) {{axes = (1,), keepdims = false}}
+          return %y
+        }}""")
+        made = schedule(lower_graph(module.main, "sum"), TARGET)
+        assert ("parts=1" not in made.decisions[0].plan.split()) is is_shared
+
+
+def test_the_norm_of_an_image_is_three_kinds_of_kernels():
+    """Means and deviations, of one element each, are made where sums end."""
+    module = graph.parse("""graph @main(%x: f32[1, 16, 16, 16], %s: f32[16], %b: f32[16]) {
+      %y = group_norm(%x, %s, %b) {groups = 1, epsilon = 1e-6}
+      return %y
+    }""")
+    shared = {name: Choice("reduction", PLAN.format(1)) for name in ("y_mean_sum", "y_spread_sum")}
+    made = schedule(lower_graph(module.main, "norm"), TARGET, choices=shared)
+    assert [each.rule for each in made.decisions] == ["reduction", "reduction", "elementwise"]
+    random = np.random.default_rng(0)
+    given = [random.standard_normal(shape, np.float32) for shape in ((1, 16, 16, 16), 16, 16)]
+    check(module, made, *given)
