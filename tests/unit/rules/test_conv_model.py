@@ -45,3 +45,23 @@ def test_weights_of_the_next_chunk_are_prefetched_where_they_exceed_l2(channels,
     chosen = {decision.block: ("conv", plan)}
     again = schedule(fn, target, constants=("f",), choices=chosen)
     assert ("prefetch(" in str(again.schedule.function)) is is_fetched
+
+
+@pytest.mark.parametrize(("positions", "inputs", "outputs"), [(1024, 512, 256), (400, 256, 512)])
+def test_what_is_left_over_has_code_of_its_own(positions, inputs, outputs):
+    """Vectors of a last panel among others of its chunk would each be behind a branch."""
+    module = graph.parse(
+        f"graph @main(%x: f32[1, {positions}, {inputs}], %f: f32[{outputs}, {inputs}, 1]) "
+        f"-> (f32[1, {positions}, {outputs}]) {{"
+        "%y = conv(%x, %f) {strides = (1,), pads = (0, 0), dilations = (1,), "
+        'layout = "channels_last"} return %y }'
+    )
+    fn = lower_graph(module.main, "conv")
+    target = "x86_64-linux-gnu -mcpu=cascadelake"
+    made = schedule(fn, target, threads=2, constants=("f",))
+    (decision,) = [each for each in made.decisions if each.rule == "conv"]
+    fields = dict(word.split("=") for word in decision.plan.split())
+    vectors, nr, chunk = outputs // 16, int(fields["nr"]), int(fields["oc_panels"])
+    assert vectors % nr == 0 or chunk >= -(-vectors // nr)
+    rows = positions % int(fields["tile"].split("x")[-1])
+    assert rows == 0 or fields["row_tiles"] == "1"

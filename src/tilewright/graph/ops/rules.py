@@ -9,7 +9,7 @@ from tilewright.base.dtype import BOOL
 from tilewright.base.errors import UserTypeError
 from tilewright.graph.op import Call
 from tilewright.graph.types import TensorType, Type
-from tilewright.sym import ONE, Const, Expr
+from tilewright.sym import ONE, Const, Expr, Size
 
 EMPTY = sym.Context()
 
@@ -20,10 +20,13 @@ def same_type(call: Call) -> Sequence[Type]:
 
 
 def same_dim(call: Call, a: Expr, b: Expr, what: str) -> Expr:
-    """Two dimensions that must agree, as one; a number is preferred to an expression."""
+    """Two dimensions that must agree, as one: a number rather than a size, and that rather than an
+    expression, of which schedules can prove less."""
     if isinstance(a, Const) and isinstance(b, Const) and a is not b:
         raise call.error("TW1015", f"{what} of {call.op} differ: {a} and {b}")
-    return a if isinstance(a, Const) else b
+    if isinstance(a, Const) or (isinstance(a, Size) and not isinstance(b, (Const, Size))):
+        return a
+    return b
 
 
 def contents_or_sizes(call: Call, at: int, name: str) -> tuple[Expr, ...]:

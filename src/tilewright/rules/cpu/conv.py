@@ -20,6 +20,7 @@ from tilewright.base.machine import LOOP_CYCLES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.cpu.conv_model import (
+    guarded_times,
     is_register_tile,
     shapes,
     tile_cycles,
@@ -205,6 +206,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0),
         details=fma * TIE_SHARE * _misfits(size, c, context, (tiles, positions, panel_bytes)),
         unroll=fma * TIE_SHARE / c["k_unroll"],
+        guards=fma * _guarded(size, c, context, (tiles, panels, in_block)),
         groups=_strided(found, size, context) / np.minimum(workers, units),
     )
 
@@ -238,6 +240,25 @@ def _from_l2(
     exposed += np.where(weights_stay, 0, machine.exposed_l2_share * panel_bytes)
     total: Column = visits * exposed / l2.bytes_per_cycle
     return total
+
+
+def _guarded(
+    size: Sizes, c: Columns, context: RuleContext, tile: tuple[Column, Column, Column]
+) -> Column:
+    """How much longer what is left over takes where it shares the code of whole tiles, behind
+    branches or in loops: rows inside of a block that is one of several, vectors of a panel that is
+    one of several in its chunk, and those where one loop of all threads has both."""
+    plain = size.problems[1]
+    tiles, panels, in_block = tile
+    all_rows = ceil_div(plain.spatial[0], tiles[:, 1])
+    rows_left = (plain.spatial[0] % tiles[:, 1] > 0) & (not plain.is_dynamic[0])
+    in_chunk = np.minimum(c["oc_panels"], panels)
+    vectors_left = (_vectors(size, c) % c["nr"] > 0) & (in_chunk < panels)
+    shared = (c["parallel"] == 1) & (in_block == 1) & rows_left
+    rows = rows_left & (in_block > 1) & (in_block < all_rows)
+    vectors = vectors_left & ((in_chunk > 1) | shared)
+    share: Column = rows / all_rows + vectors * c["nr"] / _vectors(size, c)
+    return guarded_times(context.target.machine) * share
 
 
 def _taps(found: Convolution) -> list[int]:

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tilewright import sym
 from tilewright.base.dtype import F16, F32, I32, I64
 from tilewright.base.errors import ExecutionError, UserError
 from tilewright.graph import Builder, TensorType, interpret
@@ -145,6 +146,16 @@ def test_concat_adds_up_one_axis(run_op, rng):
         "concat", TensorType(F32, (N, const(2))), TensorType(F32, (M, const(2))), axis=0
     )
     assert value.tensor.shape == (N + M, const(2))
+
+
+def test_a_size_says_more_than_an_expression_that_must_equal_it():
+    """As where a sequence is joined with itself, shifted by a slice and a pad."""
+    shifted = sym.add(sym.maximum(sym.sub(N, 1), 0), 1)
+    parts = [TensorType(F32, (dim, const(2))) for dim in (shifted, N, shifted)]
+    made, _ = typed("concat", *parts, axis=1)
+    assert made.type.shape == (N, const(6))
+    numbered, _ = typed("concat", parts[1], TensorType(F32, (const(5), const(2))), axis=1)
+    assert numbered.type.shape == (const(5), const(4))
 
 
 def test_parts_of_a_concat_fit():
