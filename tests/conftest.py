@@ -60,6 +60,15 @@ from tilewright.graph.parser import parse as parse_module
 from tilewright.graph.verify import verify as verify_module
 from tilewright.tensor import parse_all, verify
 
+if importlib.util.find_spec("hypothesis") is not None:  # not where GPUs alone are tested
+    from hypothesis import HealthCheck, settings
+
+    # The same examples in every run, however slow the machine is.
+    settings.register_profile(
+        "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("tests")
+
 MODEL = re.compile(r"(?m)^(graph|module)\b")
 SEPARATOR = re.compile(r"(?m)^// ={4,}.*\n")
 BECOMES = "// ---- becomes\n"
