@@ -37,6 +37,7 @@ import importlib.util
 import os
 import re
 import signal
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -60,6 +61,15 @@ from tilewright.graph.parser import parse as parse_module
 from tilewright.graph.verify import verify as verify_module
 from tilewright.tensor import parse_all, verify
 
+if importlib.util.find_spec("hypothesis") is not None:  # not where GPUs alone are tested
+    from hypothesis import HealthCheck, settings
+
+    # The same examples in every run, however slow the machine is.
+    settings.register_profile(
+        "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("tests")
+
 MODEL = re.compile(r"(?m)^(graph|module)\b")
 SEPARATOR = re.compile(r"(?m)^// ={4,}.*\n")
 BECOMES = "// ---- becomes\n"
@@ -71,6 +81,25 @@ DIRECTIVE = re.compile(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite the outcome of text tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with the mark `sampled`, combinations that are not in the sample become `fuzz`."""
+    cases: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    if not cases:
+        return
+    sys.path.insert(0, str(Path(__file__).parent))
+    from grids import sample
+
+    for some in cases.values():
+        # An id for each list of values: `indices` are not places in these.
+        kept = sample([tuple(each.callspec._idlist) for each in some])
+        for at in set(range(len(some))) - kept:
+            some[at].add_marker(pytest.mark.fuzz)
 
 
 def pytest_collection_finish() -> None:

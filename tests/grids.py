@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
@@ -25,3 +26,25 @@ def every_pair(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 def _pairs(row: tuple[int, ...]) -> Iterable[Any]:
     return combinations(enumerate(row), 2)
+
+
+def sample(cases: Sequence[tuple[Any, ...]]) -> set[int]:
+    """Which of the cases, rows with a value of each parameter: with two parameters every
+    value of both stands in one, with more every pair of values. Values take turns."""
+    joint = dict.fromkeys(zip(*cases, strict=True))  # parameters of one list of tuples are one
+    rows = list(zip(*(column for column in joint if len(set(column)) > 1), strict=True))
+    if not rows or len(rows[0]) < 2:
+        return set(range(len(cases)))
+    size = min(len(rows[0]) - 1, 2)
+    parts = [set(combinations(enumerate(row), size)) for row in rows]
+    wanted, used = set().union(*parts), Counter[Any]()
+    chosen: set[int] = set()
+    while wanted:
+        at = max(
+            range(len(rows)),
+            key=lambda at: (len(parts[at] & wanted), -sum(used[v] for v in enumerate(rows[at]))),
+        )
+        wanted -= parts[at]
+        used.update(enumerate(rows[at]))
+        chosen.add(at)
+    return chosen

@@ -38,7 +38,7 @@ def browser():
 def page(browser):
     """One page for all visits: a process for each, and what it compiles anew, takes two seconds."""
     opened = browser.new_context().new_page()
-    opened.set_default_timeout(60_000)
+    opened.set_default_timeout(600_000)
     opened.add_init_script("try { localStorage.clear() } catch { }")  # a colour scheme, say
     return opened
 

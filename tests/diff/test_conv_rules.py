@@ -139,12 +139,18 @@ def check(conf, seed, run, loose=1):
         )
 
 
-@pytest.mark.parametrize("seed", range(20))
+def seeds(few, many):
+    """Some always, the others on request."""
+    more = [pytest.param(seed, marks=pytest.mark.fuzz) for seed in range(few, many)]
+    return [*range(few), *more]
+
+
+@pytest.mark.parametrize("seed", seeds(12, 20))
 def test_scheduled_convolutions_keep_the_answer(seed):
     check(configuration(seed), seed, tw.build)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(4, 6))
 def test_the_method_of_winograd_keeps_the_answer(seed):
     pick = random.Random(seed)
     pads = tuple(pick.randint(0, 2) for _ in range(4))
@@ -187,6 +193,7 @@ def winograd(tile, threads, groups=1, **sizes):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.sampled
 def test_weights_of_winograds_method_may_be_given_with_a_call(tile, threads):
     conf = winograd(tile, threads, batch=2, size=[9, 14], channels=40, out=80, constant=False)
     made = schedule(lower_graph(module_of(conf).main, "kernel"), "cpu", threads=threads)
@@ -223,6 +230,7 @@ def test_what_moves_pixels_is_not_joined_to_tiles_of_winograds_method():
     ("tile", "threads", "dynamic", "constant"),
     [(2, 1, "size", True), (4, 2, "", True), (4, 1, "batch", False)],
 )
+@pytest.mark.sampled
 def test_winograds_method_serves_groups_of_whole_vectors(
     groups, out, by_tiles, tile, threads, dynamic, constant
 ):
@@ -324,6 +332,7 @@ def test_long_sums_are_cut_where_one_chain_loses_digits(tile, strides, share):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "tile"), [((7, 7), 2), ((8, 5), 4), ((14, 14), 4)])
+@pytest.mark.sampled
 def test_weights_of_winograds_method_come_by_once(size, tile, threads):
     conf = winograd(tile, threads, batch=1, size=list(size), channels=256, out=272, constant=True)
     check(conf, 0, tw.build, loose=10)
@@ -341,6 +350,7 @@ FEW_PIXELS = {
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "kernel", "pads"), FEW_PIXELS.values(), ids=FEW_PIXELS)
+@pytest.mark.sampled
 def test_many_weights_for_few_pixels_are_read_once(size, kernel, pads, threads):
     conf = {
         "batch": 1,
@@ -372,6 +382,7 @@ def test_many_weights_for_few_pixels_are_read_once(size, kernel, pads, threads):
     ),
     ids=str,
 )
+@pytest.mark.sampled
 def test_channels_that_half_fill_a_vector_are_summed_side_by_side(channels, window, threads):
     out, inner = channels
     kernel, stride, dynamic = window
@@ -401,6 +412,7 @@ def test_channels_that_half_fill_a_vector_are_summed_side_by_side(channels, wind
 @pytest.mark.parametrize("size", [(9, 33), (7, 7), (16, 14), (3, 5)])
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 2, 1, 0)])
 @pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.sampled
 def test_planes_keep_the_answer(size, pads, stride):
     module = graph.parse(
         f"""graph @main(%x: f32[2, 5, {size[0]}, {size[1]}], %w: f32[5, 1, 3, 3], %b: f32[5]) {{
@@ -450,6 +462,7 @@ def pool_of(of, dtype, image, kernel, stride, dilation, channels):
 
 @pytest.mark.parametrize("channels", [16, 40])
 @pytest.mark.parametrize("name", POOLS)
+@pytest.mark.sampled
 def test_pools_whose_windows_share_much_keep_the_answer(name, channels):
     module = pool_of(*POOLS[name], channels)
     param = module.main.params[0].type
@@ -495,6 +508,7 @@ def frames_of(batch, stride, lead=()):
 
 @pytest.mark.parametrize(("batch", "lead"), [(1, ()), (3, ()), (2, (4,))])
 @pytest.mark.parametrize("stride", [1, 10, 30])
+@pytest.mark.sampled
 def test_windows_along_lines_of_one_channel_are_rows_of_a_product(batch, stride, lead):
     module = frames_of(batch, stride, lead)
     fn = lower_graph(module.main, "frames")

@@ -59,6 +59,7 @@ def test_windows_of_any_size(of, threads, kernel, strides):
 
 @pytest.mark.parametrize("channels", [4, 8, 16, 20, 24, 36, 64, 144])
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.sampled
 def test_channels_of_any_number(channels, dynamic):
     for of in NUMPY:
         check(of, (9, 11), channels, (3, 3), dynamic=dynamic)

@@ -37,6 +37,7 @@ def check(text, *shapes):
 
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.sampled
 def test_resize_to_sizes_of_the_run(mode, coordinates):
     text = f"""graph @main(%x: f32[1, 19, h, w], %y: f32[a, b]) {{
       %r = resize(%x) {{axes = (2, 3), sizes = (expr a, expr b), mode = "{mode}",
@@ -51,6 +52,7 @@ def test_resize_to_sizes_of_the_run(mode, coordinates):
 
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "floor", "ceil", "round_even"])
 @pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.sampled
 def test_nearest_of_a_dynamic_image_by_whole_factors(coordinates, rounding):
     text = f"""graph @main(%x: f32[1, 3, h, w]) {{
       %r = resize(%x) {{axes = (2, 3), scales = (2.0, 4.0), mode = "nearest",
@@ -62,6 +64,7 @@ def test_nearest_of_a_dynamic_image_by_whole_factors(coordinates, rounding):
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.sampled
 def test_sampling_of_a_dynamic_image(mode, padding):
     text = f"""graph @main(%x: f32[n, 19, h, w], %grid: f32[n, a, b, 2]) {{
       %r = grid_sample(%x, %grid) {{mode = "{mode}", padding = "{padding}"}}
@@ -91,6 +94,7 @@ IMAGES = [(1, 1), (2, 3), (5, 4), (7, 9), (8, 16), (13, 33), (20, 47)]
 
 @pytest.mark.parametrize("pads", [0, 2])
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (7, 2)])
+@pytest.mark.sampled
 def test_depthwise_convolution_channels_first_of_a_dynamic_image(kernel, stride, pads):
     """Planes reach as far as whole tiles do; only stores have an end."""
     text = f"""graph @main(%x: f32[n, 6, h, w], %w: f32[6, 1, {kernel}, {kernel}]) {{
@@ -128,6 +132,7 @@ def test_pixels_of_a_dynamic_image_are_one_axis(channels, filters):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.int64])
 @pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (0, 3, 2, 1), (1, 2, 3, 0)])
+@pytest.mark.sampled
 def test_transposes_of_dynamic_sizes(perm, dtype):
     """Rows of tiles lie along several axes as one, at distances that the run tells."""
     name = {"uint8": "u8", "float16": "f16", "float32": "f32", "int64": "i64"}[np.dtype(dtype).name]

@@ -113,6 +113,7 @@ def check(kind, sizes, layout=("mk", "kn", "mn"), *, constant=False, threads=1, 
 
 @every_target
 @pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.sampled
 def test_a_product_is_the_product(kind, constant):
     check(kind, {"m": 9, "n": 40, "k": 32}, constant=constant)
 
@@ -144,6 +145,7 @@ def test_sizes_that_only_the_run_knows(kind):
 
 @pytest.mark.parametrize("kind", ["vnni", "avx2", "neon"])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.sampled
 def test_results_leave_through_requantization(kind, threads):
     sizes = {"m": 13, "n": 64, "k": 64}
     check(kind, sizes, constant=True, followed=True, threads=threads)

@@ -111,6 +111,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.sampled
 def test_products_of_random_sizes(layout, seed):
     random = np.random.default_rng([seed, *map(ord, "".join(layout))])
     sizes = {
@@ -185,6 +186,7 @@ APPLIED = {
     ("sizes", "layout", "constants", "symbolic"), APPLIED.values(), ids=APPLIED
 )
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.sampled
 def test_the_rule_takes_usual_products_whole(sizes, layout, constants, symbolic, threads):
     given = {x: te.var(x) if x in symbolic else size for x, size in sizes.items()}
     fn = product(given, *LAYOUTS[layout], "bias and relu")
@@ -209,6 +211,7 @@ def test_the_rule_takes_usual_products_whole(sizes, layout, constants, symbolic,
         (12, 1100, 1024, "plain"),
     ],
 )
+@pytest.mark.sampled
 def test_few_rows_meet_a_few_rows_of_a_matrix_at_a_time(m, n, k, layout, threads):
     sizes = {"b": 3, "m": m, "n": n, "k": k}
     check(sizes, LAYOUTS[layout], followed="bias and relu", threads=threads)
@@ -253,6 +256,7 @@ TYPES = {"bf16": ("f32", ml_dtypes.bfloat16), "i8": ("i32", np.int8)}
 @pytest.mark.parametrize("symbolic", ["", "m"])
 @pytest.mark.parametrize("constants", [(), ("B",)])
 @pytest.mark.parametrize(("of", "depth"), [("bf16", 130), ("bf16", 19), ("i8", 130), ("i8", 35)])
+@pytest.mark.sampled
 def test_small_types_multiply_on_tiles(of, depth, constants, symbolic):
     wide, numpy = TYPES[of]
     sizes = {"m": 45, "n": 70, "k": depth}
@@ -298,6 +302,7 @@ def test_a_batch_that_is_not_known_multiplies_on_tiles():
         (("sbmk", "skn", "sbmn"), "b", ("B",)),
     ],
 )
+@pytest.mark.sampled
 def test_blocks_of_weights_meet_all_rows_of_an_open_batch(axes, open_sizes, constants, threads):
     sizes = {"s": 3, "b": 3, "m": 49, "n": 416, "k": 512}
     given = {x: te.var(x) if x in open_sizes else size for x, size in sizes.items()}
@@ -321,6 +326,7 @@ def test_blocks_of_weights_meet_all_rows_of_an_open_batch(axes, open_sizes, cons
 @needs_tiles
 @pytest.mark.parametrize("result", ["f32", "bf16"])
 @pytest.mark.parametrize(("rows", "depth"), [(64, 1024), (64, 160), (50, 200)])
+@pytest.mark.sampled
 def test_what_follows_runs_between_the_products_of_the_next_tiles(result, rows, depth):
     """With more steps of the sum than rows of a block, with fewer, and with rows filled up."""
     random = np.random.default_rng(0)
@@ -427,6 +433,7 @@ def test_nothing_is_read_behind_the_last_column(layout, threads, symbolic, at_th
 
 @pytest.mark.parametrize("layout", ["plain", "stack", "rows in two", "columns in two"])
 @pytest.mark.parametrize("symbolic", ["n", "mn"])
+@pytest.mark.sampled
 def test_threads_share_out_columns_of_any_number_on_tiles(layout, symbolic):
     sizes = {"b": 3, "m": 12, "n": 203, "k": 259}
     given = {x: te.var(x) if x in symbolic else size for x, size in sizes.items()}

@@ -363,6 +363,7 @@ def test_a_convolution_pads_an_open_size_to_what_its_stride_takes(precision):
 
 @pytest.mark.parametrize("size", [None, 3], ids=["dynamic", "known"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.sampled
 def test_every_kernel_has_a_rule_of_its_own(case, size):
     target = Target.host()
     fused = optimize(import_model(case.model(size)), target, Options(threads=2))

@@ -39,6 +39,7 @@ def test_bytes_become_floats(kind):
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("columns", [16, 48, 50])
 @pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.sampled
 def test_weights_of_four_bits(rows, columns, moved):
     rng = np.random.default_rng(0)
     groups, length = 3, 8
@@ -89,6 +90,7 @@ def test_weights_of_eight_bits_stay_bytes_for_one_row(kind):
     [(1, 8, 0), (3, 8, 32), ("n", 8, 128), (3, 4, 0), (1, 4, 64), ("n", 4, 32)],
 )
 @pytest.mark.parametrize("spread", [0.0, 4.0])
+@pytest.mark.sampled
 def test_rows_of_floats_lose_nothing_as_digits(rows, bits, block, spread):
     rng, k, n = np.random.default_rng(0), 4096, 80
     w = rng.integers(-(1 << bits - 1), 1 << bits - 1, (k, n)).astype(np.int8)
@@ -149,6 +151,7 @@ def _model(rows, k, n, block, with_zero, bits=4, **attributes):
 @pytest.mark.parametrize("rows", [1, 16, "rows"])
 @pytest.mark.parametrize("block", [32, 128])
 @pytest.mark.parametrize("with_zero", [False, True])
+@pytest.mark.sampled
 def test_matmul_n_bits_keeps_its_weights_packed(rows, block, with_zero):
     k, n = 1024, 512
     model = _model(rows, k, n, block, with_zero)
@@ -213,6 +216,7 @@ def test_what_is_no_product_of_packed_weights_is_refused(params, attributes, cod
 @pytest.mark.parametrize("per_byte", [1, 2])
 @pytest.mark.parametrize("columns", [16, 48])
 @pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.sampled
 def test_sums_of_integers_over_groups_are_exact(rows, per_byte, columns, moved):
     rng = np.random.default_rng(0)
     groups, length = 3, 32
@@ -265,6 +269,7 @@ def _rounded(x, block):
     ],
 )
 @pytest.mark.parametrize("with_zero", [False, True])
+@pytest.mark.sampled
 def test_rows_of_bytes_meet_weights_of_few_bits(rows, k, n, bits, block, with_zero):
     model = _model(rows, k, n, block, with_zero, bits, accuracy_level=4)
     whole = _model(rows, k, n, block, with_zero, bits)

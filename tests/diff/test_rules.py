@@ -148,6 +148,7 @@ def test_types_keep_their_lanes(of, close):
 
 @pytest.mark.parametrize("perm", [(2, 1, 0), (0, 2, 1)])
 @pytest.mark.parametrize("shape", [(3, 40, 50), (1, 17, 3), (0, 4, 5)])
+@pytest.mark.sampled
 def test_transposes_keep_the_answer(shape, perm):
     dims = ", ".join(map(str, shape))
     turned = ", ".join(str(shape[axis]) for axis in perm)
@@ -173,6 +174,7 @@ REDUCTIONS = [
 
 @pytest.mark.parametrize("op", ["reduce_max", "reduce_mean"])
 @pytest.mark.parametrize(("shape", "axes"), REDUCTIONS)
+@pytest.mark.sampled
 def test_reductions_keep_the_answer(op, shape, axes, close):
     rest = [n for axis, n in enumerate(shape) if axis not in axes]
     module = graph.parse(
@@ -260,6 +262,7 @@ def test_masks_may_hide_more_than_what_is_causal(close):
 
 @pytest.mark.parametrize("attributes", ["", "causal = true"])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.sampled
 def test_attention_of_open_length_is_compiled_once(attributes, threads, close):
     shape = "f32[1, 3, s, 16]"
     module = graph.parse(

@@ -125,6 +125,7 @@ FEW = {"few queries": {"q": (1, 1, 3), "keys": 130}, "one query": {"q": (1, 2, 1
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("plan", [BOTH, ONE])
+@pytest.mark.sampled
 def test_the_lowered_program_computes_what_numpy_does(name, plan):
     check(lowered(plan, **CASES[name]), CASES[name])
 
@@ -144,6 +145,7 @@ def test_the_scheduled_program_computes_what_numpy_does():
 
 @pytest.mark.parametrize("plan", [BOTH, STAGGERED])
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sampled
 def test_the_order_of_roles_does_not_matter(seed, plan):
     case = {"q": (1, 1, 128), "keys": 640}
     check(lowered(plan, **case), case, seed)
@@ -197,6 +199,7 @@ def told(case, call):
         "groups=1 keys=128 slots=3 stays=1 queries=2 resident=1 splits=1",
     ],
 )
+@pytest.mark.sampled
 def test_sizes_that_a_call_tells(name, plan):
     made = lowered(plan, SMALL, **OPEN[name])
     for call in CALLS:
@@ -220,6 +223,7 @@ SPLIT = {
 
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("plan", ["slots=2 stays=0 queries=1", "slots=3 stays=1 queries=2"])
+@pytest.mark.sampled
 def test_blocks_share_keys(name, plan):
     case = SPLIT[name]
     made = lowered(f"groups=1 keys=64 {plan} resident=1 splits=4", SMALL, **case)
@@ -243,6 +247,7 @@ OPEN_SPLIT = {
 
 @pytest.mark.parametrize("name", OPEN_SPLIT)
 @pytest.mark.parametrize("plan", ["keys=64 slots=2 stays=0", "keys=128 slots=3 stays=1"])
+@pytest.mark.sampled
 def test_blocks_share_keys_that_a_call_tells(name, plan):
     """A block whose part has none stores that it found nothing."""
     case = OPEN_SPLIT[name]
@@ -357,6 +362,7 @@ STAYING = {
 @pytest.mark.parametrize("name", STAYING)
 @pytest.mark.parametrize("plan", ["slots=2 stays=1 queries=1", "slots=3 stays=1 queries=1",
                                   "slots=4 stays=1 queries=3"])  # fmt: skip
+@pytest.mark.sampled
 def test_blocks_stay_for_all_tiles(name, plan):
     case = STAYING[name]
     made = lowered(f"groups=1 keys=64 {plan} resident=1 splits=1", SMALL, **case)

@@ -67,6 +67,7 @@ def given_of(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.sampled
 def test_blocks_of_a_cluster_compute_the_product(form):
     given, want, out = given_of(form)
     tw.interpret(scheduled(form), *given, out)

@@ -282,6 +282,7 @@ def check_in_halves(net, precision, *cases):
     ("name", "precision"),
     [*((name, "f16") for name in BATCHED), ("3x3", "bf16"), ("matmul", "tf32")],
 )
+@pytest.mark.sampled
 def test_tensor_cores_multiply_whatever_the_batch(name, precision):
     net, shapes = BATCHED[name]
     check_in_halves(net, precision, *([(n, *shape) for shape in shapes] for n in (1, 3, 0)))
@@ -517,6 +518,7 @@ graph @main(%x: {dtype}[{shape}]) {{
         (("n", "m"), 3, True, (4,), "f32"),
     ],
 )
+@pytest.mark.sampled
 def test_the_best_of_lines_are_found_by_all_threads(shape, count, largest, pieces, dtype):
     """In pieces, and all of them; of equals the first, NaN the greatest."""
     told = f"largest = {str(largest).lower()}"
@@ -561,6 +563,7 @@ SCATTERED = {
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max"])
 @pytest.mark.parametrize("form", SCATTERED)
+@pytest.mark.sampled
 def test_updates_are_looked_for_by_all_results(form, reduction):
     """Of several at one place the last stays, or all are joined."""
     op, axis, *shapes = SCATTERED[form]
@@ -582,6 +585,7 @@ def test_updates_are_looked_for_by_all_results(form, reduction):
 
 @pytest.mark.parametrize("shape", ["2, 2, 3, 4", "n, 2, h, 4"])
 @pytest.mark.parametrize("pad", [0, 1, 2])
+@pytest.mark.sampled
 def test_where_the_greatest_of_windows_lie(shape, pad):
     """Several results of one kernel; with a padding of 2 some windows see nothing else."""
     window = f"kernel = (2, 2), strides = (2, 2), pads = {(pad,) * 4}, dilations = (1, 1)"
@@ -917,6 +921,7 @@ def test_a_verdict_on_chains_is_recorded_and_serves_later_compilations(monkeypat
 
 @pytest.mark.parametrize("by_graph", [True, False])
 @pytest.mark.parametrize(("name", "args"), DECIDED)
+@pytest.mark.sampled
 def test_control_flow_is_launched_as_graphs(name, args, by_graph):
     """One graph that decides, or graphs and what the host decides between them."""
     module = tw.compile(graph.parse(CONTROL[name]), target="cuda")

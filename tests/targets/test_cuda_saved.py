@@ -189,6 +189,7 @@ def decided(tmp_path_factory):
 
 @pytest.mark.parametrize("version", ["12040", "12020"])
 @pytest.mark.parametrize(("name", "args", "want", "turns"), CASES)
+@pytest.mark.sampled
 def test_control_flow_runs_without_python(
     decided, name, args, want, turns, version, program, driver, tmp_path
 ):

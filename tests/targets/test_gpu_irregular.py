@@ -123,6 +123,7 @@ SCATTERED = {
 
 @pytest.mark.parametrize(("reduction", "dtype"), [("none", "f32"), ("add", "f16")])
 @pytest.mark.parametrize("form", SCATTERED)
+@pytest.mark.sampled
 def test_updates_are_sorted_by_their_places(form, reduction, dtype):
     """Of several at one place the last stays, or all are joined as they come."""
     op, axis, x, at, u, *dims = SCATTERED[form]
@@ -156,6 +157,7 @@ def test_rows_of_no_segment_are_left_out():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
 @pytest.mark.parametrize("is_sorted", ["true", "false"])
+@pytest.mark.sampled
 def test_what_is_distinct_is_found_by_all_threads(dtype, is_sorted):
     name = {np.float32: "f32", np.int64: "i64", np.bool_: "bool"}[dtype]
     call = f"{FOUR} = unique(%x) {{sorted = {is_sorted}, runs = (2, 4)}}"

@@ -113,6 +113,7 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize(("shape", "plan"), CONVOLUTIONS)
+@pytest.mark.sampled
 def test_convolutions_by_any_plan(shape, plan):
     check(convolution(*shape), "c_sum", "convolution", plan_of(CONVOLUTION, plan))
 

@@ -32,6 +32,7 @@ def model(op, shape, axis, attributes, dtype="f32"):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", ["cumsum", "cumprod"])
+@pytest.mark.sampled
 def test_results_are_those_of_numpy(op, form):
     shape, axis, attributes = FORMS[form]
     module = model(op, shape, axis, attributes)

@@ -120,6 +120,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.sampled
 def test_every_shape_is_computed(form):
     given, want = operands(**FORMS[form])
     scheduled = planned(**FORMS[form])
@@ -130,6 +131,7 @@ def test_every_shape_is_computed(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.sampled
 def test_every_shape_has_code_without_local_memory(form):
     run = tw.build(planned(**FORMS[form]), TARGET)
     assert not re.search(r"^\s*call", run.ptx, re.MULTILINE)
@@ -642,6 +644,7 @@ def test_operands_are_stored_anew_for_many_products(sizes, rule):
 
 @pytest.mark.parametrize("kind", ["f16", "f8e4m3"])
 @pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.sampled
 def test_operands_are_stored_anew_where_tensor_cores_are_worth_it(name, kind, monkeypatch):
     monkeypatch.setattr(gemm_hopper, "_is_worth", lambda *of: True)
     fn = laid_out(name, kind)

@@ -53,6 +53,7 @@ def scheduled(module, plan=None, target=TARGET):
         (384, "bf16", None),
     ],
 )
+@pytest.mark.sampled
 def test_every_plan_computes_what_numpy_does(name, columns, dtype, plan):
     count = 3 if plan is None or "rows=1 " in plan else 32  # more than a block has
     check(name, count, columns, dtype, plan)

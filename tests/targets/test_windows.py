@@ -93,6 +93,7 @@ def check(fn, case, seed=0):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled
 def test_a_convolution_is_a_product_of_its_windows(name):
     scheduled = planned(**CASES[name])
     check(scheduled, CASES[name])
@@ -109,6 +110,7 @@ def test_tiles_of_windows_are_shared(blocks):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled
 def test_windows_are_never_stored(name):
     run = built(**CASES[name])
     assert "cp.async.bulk.tensor.4d.shared::cluster.global.im2col" in run.ptx

@@ -163,6 +163,6 @@ def test_processes_share_the_cache():
     command = [sys.executable, "-c", code, FN]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
     for process in running:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors.decode()
     assert len(entries()) == 3

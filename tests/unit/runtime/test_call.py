@@ -314,7 +314,7 @@ def test_threads_are_set_for_one_call(kernel, native):
 
 
 def test_calls_run_in_parallel_without_the_interpreter_lock(kernel):
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=600)
     address, owner = kernel(lambda _: both.wait() and 0)
     function = Signature("f", ()).bind(address, owner)
     other = threading.Thread(target=function)

@@ -301,12 +301,12 @@ def start_waiting(driver):
 
     def initialize(flags):
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(600)
         return (CUresult.CUDA_SUCCESS,)
 
     made.cuInit = initialize
     cuda.start_driver()
-    assert begun.wait(10)
+    assert begun.wait(600)
     return made, go_on
 
 
@@ -330,7 +330,7 @@ def told_in_a_child():
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(10)
+        signal.alarm(600)
         try:
             cuda.synchronize()
         except TilewrightError as error:

@@ -37,7 +37,7 @@ def test_every_index_is_visited_once(native, count):
 
 
 def test_regions_use_several_threads(native):
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=600)
     task = native.task(lambda _env, _begin, _end: both.wait() and 0)
     assert native.tw_parallel_for(task, None, 2, 2) == 0
 

@@ -26,7 +26,15 @@ def die_once(message):
 
 def hang_once(message):
     if _first(message["mark"]):
-        time.sleep(60)
+        time.sleep(3600)
+    return double(message)
+
+
+def meet(message):
+    """Wait until as many workers as are asked for are here at the same time."""
+    Path(message["mark"], str(os.getpid())).touch()
+    while len(os.listdir(message["mark"])) < message["workers"]:
+        time.sleep(0.01)
     return double(message)
 
 
@@ -49,7 +57,7 @@ def _first(mark):
 
 
 OUT = os.fdopen(os.dup(1), "wb", buffering=0)
-HANDLERS = {each.__name__: each for each in (double, die, die_once, hang_once, babble, wait)}
+HANDLERS = {each.__name__: each for each in (double, die, die_once, hang_once, meet, babble, wait)}
 serve(
     os.fdopen(os.dup(0), "rb", buffering=0),
     OUT,

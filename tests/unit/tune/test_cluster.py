@@ -5,7 +5,7 @@ import importlib.util
 import os
 import signal
 import threading
-import time
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,6 +35,7 @@ class StandIn:
         self.fates, self.options, self.made, self.killed = list(fates), {}, 0, 0
         self.cores, self.taken = cores, []  # of its machines; of actors
         self.is_down = False
+        self._one = threading.Lock()  # several threads ask
 
     def init(self, **options):
         self.options = options
@@ -43,7 +44,8 @@ class StandIn:
 
     def remote(self, kind):
         def make():
-            self.made += 1
+            with self._one:
+                self.made += 1
             actor = kind()
 
             def method(name):
@@ -67,7 +69,8 @@ class StandIn:
 
     def get(self, reference, *, timeout):
         name, call, text = reference
-        fate = self.fates.pop(0) if name == "ask" and self.fates else ""
+        with self._one:
+            fate = self.fates.pop(0) if name == "ask" and self.fates else ""
         if fate == "dies":
             raise RayError("the actor died")
         if fate == "hangs":
@@ -193,15 +196,9 @@ def test_two_of_three_actors_die_and_every_task_is_recorded_once(monkeypatch):
             result.value["pid"] for _ in range(4) for result in fleet.submit(echoes(6)).results()
         }
         job = fleet.submit(echoes(60))
-
-        def kill():
-            time.sleep(0.05)
-            for pid in sorted(pids)[:2]:
-                os.kill(pid, signal.SIGKILL)
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        seen = list(job)
-        killer.join()
+        seen = [next(iter(job))]
+        for pid in sorted(pids)[:2]:
+            os.kill(pid, signal.SIGKILL)
+        seen += islice(job, 59)
     assert sorted(result.task for result in seen) == list(range(60))
     assert all(not result.error for result in seen)

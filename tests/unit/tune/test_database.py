@@ -246,7 +246,7 @@ def test_two_tuners_on_one_file_both_finish(tmp_path):
         subprocess.Popen([sys.executable, "-c", WRITER, str(path), name], stdout=subprocess.DEVNULL)
         for name in ("a", "b")
     ]
-    assert [each.wait(60) for each in both] == [0, 0]
+    assert [each.wait(600) for each in both] == [0, 0]
     assert len(Database(path).trials(KEY)) == 80
 
 

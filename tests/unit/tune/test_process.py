@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from tilewright.tune.process import Child, Failed, Limits
 
 SERVER = """
-import ctypes, os, sys, time
+import ctypes, os, signal, sys, time
 from tilewright.tune.process import MEMORY_EXIT, limit_this_process, read_message
 from tilewright.tune.process import end_with_parent, write_message, write_ready
 limit_this_process(int(sys.argv[1]), int(sys.argv[2]))
@@ -25,7 +24,10 @@ while (message := read_message(sys.stdin.buffer)) is not None:
     if word == "crash":
         ctypes.string_at(0)
     if word == "hang":
-        time.sleep(60)
+        time.sleep(3600)
+    if word == "interrupt":
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(3600)
     if word == "leave":
         os._exit(3)
     if word == "eat":
@@ -42,7 +44,7 @@ while (message := read_message(sys.stdin.buffer)) is not None:
         continue
     write_message(sys.stdout.buffer, message.upper())
 """
-LIMITS = Limits(seconds=20.0, memory_bytes=4 << 30, output_bytes=1 << 20)
+LIMITS = Limits(seconds=600.0, memory_bytes=4 << 30, output_bytes=1 << 20)
 
 
 @pytest.fixture
@@ -60,10 +62,8 @@ def test_questions_are_answered_by_one_process(child):
 
 def test_an_answer_that_nobody_waited_for_is_not_that_to_the_next_question(child):
     assert child.ask(b"a") == b"A"
-    here = threading.get_ident()
-    threading.Timer(0.3, signal.pthread_kill, [here, signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
-        child.ask(b"hang")
+        child.ask(b"interrupt")  # while its answer is waited for
     assert not child.is_running
     assert child.ask(b"b") == b"B"
 
@@ -88,10 +88,8 @@ def test_a_child_that_fails_says_why_and_another_goes_on(child, word, reason):
 
 def test_a_child_that_hangs_is_ended(child):
     child.ask(b"a")
-    begin = time.monotonic()
     with pytest.raises(Failed, match=r"took over 0\.3 s"):
         child.ask(b"hang", 0.3)
-    assert time.monotonic() - begin < 10
     assert child.ask(b"b") == b"B"
 
 
@@ -115,14 +113,14 @@ def test_a_child_that_hangs_ends_with_a_parent_that_is_killed(tmp_path):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 600.0
     while time.monotonic() < deadline and is_alive(pid):
         time.sleep(0.05)
     assert not is_alive(pid)
 
 
 def test_an_interruption_waits_until_a_child_can_be_ended(monkeypatch):
-    child = Child([sys.executable, "-c", "import time; time.sleep(60)"], Limits())
+    child = Child([sys.executable, "-c", "import time; time.sleep(3600)"], Limits())
     start = subprocess.Popen
 
     def interrupted(*given, **more):
@@ -140,10 +138,10 @@ def test_an_interruption_waits_until_a_child_can_be_ended(monkeypatch):
 PARENT = """
 import sys
 from tilewright.tune.process import Child, Limits
-child = Child([sys.executable, "-c", sys.argv[1]], Limits(memory_bytes=4 << 30))
+child = Child([sys.executable, "-c", sys.argv[1]], Limits(seconds=600.0, memory_bytes=4 << 30))
 child.ask(b"a")
 print(child._process.pid, flush=True)
-child.ask(b"hang", 60.0)
+child.ask(b"hang", 3600.0)
 """
 
 
