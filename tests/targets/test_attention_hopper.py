@@ -330,6 +330,30 @@ def test_heads_side_by_side_are_read_where_they_lie():
         np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
 
 
+def test_narrow_heads_side_by_side_are_filled_up_with_zeros():
+    """Not with the features of the next head, which lie behind them."""
+    heads = "".join(
+        f"""%{name}0 = slice(%x) {{starts = ({at},), ends = ({at + 1},), axes = (2,), steps = (1,)}}
+            %{name}1 = reshape(%{name}0) {{shape = (2, 20, 2, 32)}}
+            %{name} = transpose(%{name}1) {{perm = (0, 2, 1, 3)}}
+        """
+        for at, name in enumerate("qkv")
+    )
+    model = graph.parse(f"""graph @main(%x: f16[2, 20, 3, 2, 32]) {{
+      {heads}
+      %a = attention(%q, %k, %v)
+      %y = transpose(%a) {{perm = (0, 2, 1, 3)}}
+      return %y
+    }}""")
+    module = tw.compile(model, target=TARGET, cache=False)
+    rules = [each.rule for k in module.program.kernels.values() for each in k.decisions]
+    assert "attention_hopper" in rules
+    given = np.random.default_rng(0).standard_normal((2, 20, 3, 2, 32)).astype(np.float16)
+    (want,) = graph.interpret(model, given)
+    (out,) = fetched(module, on_host(module)(given))
+    np.testing.assert_allclose(out, want, rtol=TOLERANCE["f16"], atol=TOLERANCE["f16"])
+
+
 @pytest.mark.parametrize("keys", [256, 200])
 def test_few_queries_read_heads_side_by_side_where_they_lie(keys):
     """Whether or not keys are whole tiles, which queries are not."""

@@ -127,8 +127,9 @@ def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
         own = [at for at, dim in axes if isinstance(at, Var) and test is sym.lt(at, dim)]
         if len(own) != 1 or sum(sym.uses_var(at, {own[0]}) for at, _ in axes) != 1:
             return None
-        # Behind the columns of a row lies the next one, if no other axis is between them.
-        if own[0] is inside.index[-1] and len(axes) > 1 and inside.index[-2] not in iters:
+        # Behind the columns of a row must lie the next one of the box: of an axis between them,
+        # such as heads side by side, a copy would read the next columns there.
+        if own[0] is inside.index[-1] and len(axes) > 1 and inside.index[-2] is not iters[-2]:
             return None
     return Padding(stmt, stmt.body.buffer, inside.buffer, iters, inside.index)
 
