@@ -32,7 +32,9 @@ def operands(module: graph.Module) -> list[np.ndarray]:
     return [random.uniform(-1, 1, s).astype(d) for s, d in zip(shapes, dtypes, strict=True)]
 
 
-@pytest.mark.parametrize(("half", "passes"), [(F16, UPCAST_F16), (BF16, UPCAST)], ids=str)
+@pytest.mark.parametrize(
+    ("half", "passes"), [(F16, UPCAST_F16), (BF16, UPCAST)], ids=["f16", "bf16"]
+)
 def test_products_and_what_follows_are_f32_and_results_are_halves(half, passes):
     before = graph.parse(LAYER.format(half=half.name))
     after = run_passes(before, passes, PassContext())
