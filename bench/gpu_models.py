@@ -52,8 +52,8 @@ def device_ms(start: Callable[[], object]) -> float:
     return timer.stop() / LAUNCHES
 
 
-def captured(run: Callable[[], object]) -> Callable[[], object]:
-    """What torch queues, as a CUDA graph."""
+def captured(run: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
+    """What torch queues, as a CUDA graph, and where its results are."""
     with torch.no_grad():
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
@@ -62,8 +62,8 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            run()
-    return graph.replay
+            results = run()
+    return graph.replay, results
 
 
 @dataclass(frozen=True, order=True)
@@ -128,10 +128,10 @@ def rivals_of(
             key: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
             for key, x in inputs.items()
         }
-    rivals = {"torch": captured(lambda: on_gpu(*inputs.values()))}
+    rivals = {"torch": captured(lambda: on_gpu(*inputs.values()))[0]}
     if options.compile:
         quick = torch.compile(on_gpu, mode=options.compile)
-        rivals["torch.compile"] = captured(lambda: quick(*inputs.values()))
+        rivals["torch.compile"] = captured(lambda: quick(*inputs.values()))[0]
     return rivals
 
 

@@ -35,6 +35,7 @@ import gpu_programs
 import journal
 import report
 import torch
+from gpu_models import captured
 
 import tilewright as tw
 from tilewright.driver.device_module import DeviceModule
@@ -58,20 +59,6 @@ def compiled(program: gpu_programs.Program, precision: str) -> DeviceModule:
     module = tw.compile(imported.module, target="cuda", precision=precision)
     assert isinstance(module, DeviceModule)
     return module
-
-
-def captured(run: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
-    """What torch queues, as a CUDA graph, and where its results are."""
-    with torch.no_grad():
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            results = run()
-    return graph.replay, results
 
 
 def least_ms(runs: dict[str, Callable[[], object]]) -> dict[str, float]:

@@ -33,17 +33,13 @@ def streamed(node: Node, scope: Scope) -> Replacement:
     """Attention of small numbers."""
     if node.op != "attention" or node.get("keys"):
         return None
-    if not is_streamed(node, (BF16, F16)):
+    if streamed_features(node, (BF16, F16)) is None:
+        return None
+    if any(map(missing_features, node.inputs[:3])):
         return None
     return [
         replace(node, attributes=attributes(**{**dict(node.attributes), "keys": STREAMED_KEYS}))
     ]
-
-
-def is_streamed(node: Node, dtypes: tuple[DType, ...]) -> bool:
-    """Whether heads can be read as they are."""
-    is_known = streamed_features(node, dtypes) is not None
-    return is_known and not any(map(missing_features, node.inputs[:3]))
 
 
 def streamed_features(node: Node, dtypes: tuple[DType, ...]) -> int | None:
