@@ -6,12 +6,13 @@ A script computes figures and hands them over:
         report.run(__doc__, measure)          # measure(options) -> list[Figure]
 
 With `--record` they go into bench/RESULTS.json, of which `make results` makes RESULTS.md and the
-chart of README.md.
+chart of README.md: a row for each, or a cell of a table for one named `row: column`.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import statistics
@@ -172,6 +173,7 @@ def run(
     )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--record", action="store_true", help="put the figures into RESULTS.json")
+    parser.add_argument("--machine", help="its name there, where its processor does not tell")
     if arguments is not None:
         arguments(parser)
     options = parser.parse_args()
@@ -182,20 +184,23 @@ def run(
         options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
     if options.record:
         script, *given = sys.argv
-        told = " ".join(word for word in given if word != "--record")
+        where = options.machine or machine()
+        told = " ".join(word for word in given if word not in ("--record", "--machine", where))
         command = f"python bench/{Path(script).name} {told}".rstrip()
-        RESULTS.write_text(as_json(recorded(read_results(), command, machine(), figures)))
+        RESULTS.write_text(as_json(recorded(read_results(), command, where, figures)))
     if any(figure.ok is not None and not figure.ok for figure in figures):
         sys.exit(1)
 
 
 def machine() -> str:
-    """The machine that figures are of, for people."""
-    return f"{os.cpu_count()} cores of {described_machine().name}"
+    """The machine that figures are of, as RESULTS.json calls it; else its cores and processor."""
+    found = described_machine()
+    known = {one.get("processor"): str(one["name"]) for one in read_results()["machines"]}
+    return known.get(found.name, f"{os.cpu_count()} cores of {found.name}")
 
 
 def read_results() -> dict[str, Any]:
-    """What was recorded: `about`, and sections of text, tables and figures."""
+    """What was recorded: machines, and sections of rows and tables."""
     found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
     return found
 
@@ -203,46 +208,89 @@ def read_results() -> dict[str, Any]:
 def recorded(
     results: dict[str, Any], command: str, where: str, figures: Sequence[Figure]
 ) -> dict[str, Any]:
-    """The results with figures: in place of older ones of the command, else beside its script's."""
-    new = {"command": command, "machine": where, "figures": [asdict(f) for f in figures]}
-    script = command.split()[1]
-    sections = [dict(section, parts=list(section["parts"])) for section in results["sections"]]
-    for section in sections:
-        for at, part in enumerate(section["parts"]):
-            if isinstance(part, dict) and part.get("command") == command:
-                section["parts"][at] = new
-                return results | {"sections": sections}
-    home = next((each for each in sections if script in each["title"]), None)
+    """The results with figures, in place of older ones of the command on the machine.
+
+    Each is a row; those named `row: column` are columns of a table. They go beside figures of the
+    command, else of its script, else to a section of their own.
+    """
+    results = copy.deepcopy(results)
+    home = _home(results["sections"], command)
     if home is None:
-        home = {"title": f"{Path(script).stem}: `{command}`", "parts": []}
-        sections.append(home)
-    home["parts"].append(new)
-    return results | {"sections": sections}
+        home = {"title": f"{Path(command.split()[1]).stem}: `{command}`", "rows": [], "tables": []}
+        results["sections"].append(home)
+    same = {"machine": where, "command": command}
+    single = [one for one in figures if ": " not in one.name]
+    limits = {row["figure"]: row["limit"] for row in home["rows"] if "limit" in row}
+    rows = [_row(one) | same for one in single]
+    rows = [row | _present({"limit": limits.get(row["figure"])}) for row in rows]
+    home["rows"] = _replaced(home["rows"], rows, same)
+    columns: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in figures:
+        row, colon, name = one.name.partition(": ")
+        if colon:
+            begun = {"column": name, **same, "unit": one.unit, "values": {}, "wanted": {}}
+            column = columns.setdefault((name, one.unit), begun)
+            column["values"][row] = _rounded(one.value)
+            column["wanted"] |= _present({row: one.want})
+    tables = home["tables"]
+    of_command = (t for t in tables if any(c.get("command") == command for c in t["columns"]))
+    table = next(of_command, None)
+    if columns and table is None:
+        table = {"title": f"`{command}`", "of": "", "columns": []}
+        tables.append(table)
+    if table is not None:
+        made = [_present(column) for column in columns.values()]
+        table["columns"] = _replaced(table["columns"], made, same)
+    return results
 
 
-def as_json(results: dict[str, Any]) -> str:
-    """The results as text in which every row and every figure is a line."""
+def _home(sections: list[dict[str, Any]], command: str) -> dict[str, Any] | None:
+    """The section that has figures of the command, else the first with some of its script."""
+    script = command.split()[1]
+    for wanted in (f"{command}\n", script):
+        for section in sections:
+            columns = [column for table in section["tables"] for column in table["columns"]]
+            if any(wanted in f"{one.get('command', '')}\n" for one in section["rows"] + columns):
+                return section
+    return None
 
-    def part(value: Any) -> str:
-        if isinstance(value, str):
-            return json.dumps(value, ensure_ascii=False)
-        items = []
-        for key, inside in value.items():
-            if key in ("rows", "figures"):
-                lines = ",\n    ".join(json.dumps(row, ensure_ascii=False) for row in inside)
-                items.append(f'"{key}": [\n    {lines}]')
-            else:
-                items.append(f'"{key}": {json.dumps(inside, ensure_ascii=False)}')
-        return "{" + ", ".join(items) + "}"
 
-    sections = ",\n".join(
-        f' {{"title": {json.dumps(each["title"], ensure_ascii=False)}, "parts": [\n  '
-        + ",\n  ".join(map(part, each["parts"]))
-        + "]}"
-        for each in results["sections"]
-    )
-    about = json.dumps(results["about"], ensure_ascii=False)
-    return f'{{"about": {about},\n"sections": [\n{sections}]}}\n'
+def _replaced(
+    old: list[dict[str, Any]], new: list[dict[str, Any]], same: dict[str, str]
+) -> list[dict[str, Any]]:
+    """The entries with new ones for those of the same machine and command, else behind the last
+    of the command."""
+    gone = [at for at, one in enumerate(old) if same.items() <= one.items()]
+    of_command = [at for at, one in enumerate(old) if one.get("command") == same["command"]]
+    place = gone[0] if gone else of_command[-1] + 1 if of_command else len(old)
+    left = [one for one in old[place:] if not same.items() <= one.items()]
+    return [*old[:place], *new, *left]
+
+
+def _row(figure: Figure) -> dict[str, Any]:
+    value = {"measured": _rounded(figure.value), "unit": figure.unit, "wanted": figure.want}
+    return {"figure": figure.name} | _present(value)
+
+
+def _rounded(value: float) -> float:
+    """With as many digits as mean something."""
+    return float(f"{value:.4g}")
+
+
+def _present(entries: dict[str, Any]) -> dict[str, Any]:
+    """Those that say something."""
+    return {key: value for key, value in entries.items() if value not in (None, "", {})}
+
+
+def as_json(value: Any, depth: int = 0) -> str:
+    """The results as text in which every row and every column of a table is a line."""
+    if isinstance(value, list) and all(isinstance(one, dict) for one in value) and value:
+        indent = " " * (depth + 1)
+        return "[\n" + ",\n".join(indent + as_json(one, depth + 1) for one in value) + "]"
+    if isinstance(value, dict):
+        items = (f"{json.dumps(key)}: {as_json(one, depth + 1)}" for key, one in value.items())
+        return "{" + ", ".join(items) + "}" + ("" if depth else "\n")
+    return json.dumps(value, ensure_ascii=False)
 
 
 def show(figures: Sequence[Figure]) -> None:

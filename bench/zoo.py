@@ -313,15 +313,18 @@ def show(results: list[Result], names: list[str]) -> None:
 def figures(results: list[Result]) -> list[Figure]:
     found = []
     for result in results:
-        label = f"{result.case.name}, {result.threads} threads"
+        model = result.case.name
+        threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
         for name, times in result.times.items():
-            found.append(Figure(f"{label}: {name}", statistics.median(times), "ms"))
+            found.append(Figure(f"{model}: {name}, {threads}", statistics.median(times), "ms"))
         if OURS in result.wrong:
-            wrong = report.at_most(f"{label}: difference", result.wrong[OURS], "", tolerance())
-            found.append(wrong)
+            most = tolerance()
+            found.append(
+                report.at_most(f"{model}: difference, {threads}", result.wrong[OURS], "", most)
+            )
         if not math.isnan(result.ratio):
-            found.append(report.at_least(f"{label}: best peer / ours", result.ratio, "x", 1.0))
-            found.append(Figure(f"{label}: of least times", result.ratio_of_least, "x"))
+            found.append(report.at_least(f"{model}: {threads}", result.ratio, "x", 1.0))
+            found.append(Figure(f"{model}: {threads}, least", result.ratio_of_least, "x"))
     ratios = [result.ratio for result in results if not math.isnan(result.ratio)]
     if ratios:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))

@@ -1,42 +1,118 @@
-"""bench/RESULTS.md and the chart of README.md, from what bench/ recorded in RESULTS.json.
+"""bench/RESULTS.md and the chart of README.md, from what RESULTS.json says.
 
     make results        or: python tools/results.py
 
-`tests/unit/bench/test_results.py` sees that both are up to date.
+RESULTS.json has a line for each figure on each machine: `figure`, `machine`, `measured`, and where
+they apply `wanted`, `command`, `state` (of the machine: busy, CPU time), `version` (an older one),
+`unit`, `note`, and `limit`: why it is short of what was wanted, and what was tried. `measured` is a
+number, a text that begins with one ("1.30 (1.27)": medians and, in brackets, least times), or an
+object of several by name; `wanted` is ">= 1.0", "<= 5 s", a text to be equal to, or an object by
+the same names. Whether a figure holds is computed, never written.
+
+Tables for breakdowns have a line for each column: `column`, `machine`, `values` by row.
+
+`tests/unit/bench/test_results.py` sees that page and chart are up to date.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "bench" / "RESULTS.json"
 PAGE = ROOT / "bench" / "RESULTS.md"
 CHART = ROOT / "docs" / "assets" / "speed.svg"
-COMMAND = "python bench/zoo.py --peers onnxruntime openvino"
-SHOWN = {
-    "resnet18": "ResNet-18",
-    "resnet50": "ResNet-50",
-    "mobilenet_v2": "MobileNet-V2",
-    "bert_base": "BERT base",
-    "minilm6": "MiniLM-L6",
-    "gpt2_small_prefill": "GPT-2, 128 tokens",
-    "vit_b16": "ViT-B/16",
-    "lstm_lm_seq35": "LSTM, 35 steps",
-    "dcgan_generator": "DCGAN",
-}
-THREADS = 2
-PEERS = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "tilewright": "Tilewright"}
-COLOURS = {"onnxruntime": "#90a4ae", "openvino": "#b39ddb", "tilewright": "#3f51b5"}
-Figure = dict[str, Any]
+Row = dict[str, Any]
+
+NOT_MEASURED = "not measured"
+NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 
 
 def read() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))
     return found
+
+
+# --------------------------------------------------------------------------- what holds
+
+
+class Value(NamedTuple):
+    """One measured value: its name among those of its row, its text, what was wanted of it."""
+
+    name: str
+    text: str
+    wanted: str
+
+    @property
+    def holds(self) -> bool | None:
+        """None where nothing was wanted, or nothing was measured."""
+        if not self.wanted or self.text.startswith(NOT_MEASURED):
+            return None
+        for sign in (">=", "<="):
+            if self.wanted.startswith(sign):
+                limit = numbers(self.wanted)[0]
+                found = numbers(self.text)
+                if not found:
+                    raise ValueError(f"{self.name}: {self.text!r} does not begin with a number")
+                return min(found) >= limit if sign == ">=" else max(found) <= limit
+        if self.wanted == "all" and (whole := re.match(r"([\d,]+) of ([\d,]+)", self.text)):
+            return whole[1] == whole[2]
+        return self.text.split(":")[0] == self.wanted
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers that a text begins with: `0.9 to 1.1 (1.0), mlp`: two; `20:48`: seconds."""
+    text = re.sub(r" ?\(.*?\)", "", re.sub("^([<>]=?|under) ", "", text))
+    text = re.sub(r"(\d),(?=\d{3}\b)", r"\1", text)
+    text = re.sub(r"(\d+):(\d\d)", lambda at: str(int(at[1]) * 60 + int(at[2])), text)
+    begun = re.match(f"{NUMBER}((, | to | and ){NUMBER})*", text)
+    return [float(one) for one in re.findall(NUMBER, begun[0])] if begun else []
+
+
+def values(row: Row) -> list[Value]:
+    """What a row, or a column of a table, measured."""
+    measured, wanted = row.get("measured", row.get("values")), row.get("wanted", "")
+    if not isinstance(measured, dict):
+        measured = {"": measured}
+    return [
+        Value(name, shown(value, row), wanted.get(name, "") if isinstance(wanted, dict) else wanted)
+        for name, value in measured.items()
+    ]
+
+
+def shown(value: str | float, row: Row) -> str:
+    """A value as text; of scripts it is a number, with the unit of its row."""
+    if isinstance(value, str):
+        return value
+    unit = row.get("unit", "") if "figure" in row else ""  # columns name theirs in the head
+    if row.get("unit") == "x":
+        return f"{value:.2f}"
+    return f"{value:.3g} {unit}".rstrip() if abs(value) < 1000 else f"{value:,.0f} {unit}".rstrip()
+
+
+def verdict(every: Iterable[Value]) -> str:
+    """The cell that says whether a figure holds."""
+    told = [(value.holds, value.text) for value in every if value.wanted]
+    if any(held is False for held, _ in told):
+        return "**short**"
+    if any(text.startswith(NOT_MEASURED) for _, text in told):
+        return NOT_MEASURED
+    return "yes" if told else ""
+
+
+def entries(results: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, Row]]:
+    """Every row and every column: its section, what it is called, itself."""
+    for section in results["sections"]:
+        for row in section["rows"]:
+            yield section, row["figure"], row
+        for table in section["tables"]:
+            for column in table["columns"]:
+                yield section, f"{table['title']}: {column['column']}", column
 
 
 # --------------------------------------------------------------------------- the page
@@ -47,19 +123,140 @@ def page(results: dict[str, Any]) -> str:
     parts = [
         "# Results\n\n<!-- Generated from RESULTS.json by tools/results.py: `make results`. -->",
         results["about"],
+        _table(
+            ["machine", "what it is"], ([one["name"], one["is"]] for one in results["machines"])
+        ),
+        _shortfalls(results),
     ]
     for section in results["sections"]:
         parts.append(f"## {section['title']}")
-        parts += map(_part, section["parts"])
+        if "text" in section:
+            parts.append(section["text"])
+        if section["rows"]:
+            parts.append(_rows(section["rows"]))
+        for table in section["tables"]:
+            parts += _breakdown(table)
+        parts += _remarks("Notes", "note", section["rows"])
+        parts += _remarks("What limits it", "limit", section["rows"])
     return "\n\n".join(parts) + "\n"
 
 
-def _part(part: str | dict[str, Any]) -> str:
-    if isinstance(part, str):
-        return part
-    if "figures" in part:
-        return f"`{part['command']}`, {part['machine']}:\n\n{_figures(part['figures'])}"
-    return _table(part["columns"], part["rows"])
+def _shortfalls(results: dict[str, Any]) -> str:
+    """The table of all that is short of what was wanted, and how much is not."""
+    every = list(entries(results))
+    told = [verdict(values(row)) for _, _, row in every]
+    held, short = told.count("yes"), told.count("**short**")
+    missing = told.count(NOT_MEASURED)
+    lines = []
+    for section, name, row in every:
+        for value in values(row):
+            missed = value.wanted and value.text.startswith(NOT_MEASURED)
+            if value.holds is False or missed:
+                part = f"{value.name}: " if value.name else ""
+                title = section["title"]
+                anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+                found = value.text if missed else f"**{value.text}**"
+                cells = [name, row["machine"], part + found, _limit(value.wanted)]
+                lines.append([*cells, f"[{title}](#{anchor})"])
+    merged = []
+    for (name, where, where_to), group in groupby(lines, lambda one: (one[0], one[1], one[4])):
+        same = list(group)
+        wants = list(dict.fromkeys(one[3] for one in same))
+        merged.append([name, where, "; ".join(o[2] for o in same), "; ".join(wants), where_to])
+    summary = (
+        f"Of {held + short + missing} figures of which something was wanted, each machine by "
+        f"itself, {held} hold, {short} are short in at least one number, and {missing} were not "
+        "measured. Below are those; why, and what was tried, stands at the end of each topic."
+    )
+    head = ["figure", "machine", "short", "wanted", "topic"]
+    return f"## Short of what was wanted\n\n{summary}\n\n{_table(head, merged)}"
+
+
+def _rows(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        every = values(row)
+        lines.append(
+            [
+                row["figure"],
+                _where(row),
+                "; ".join(_measured(value) for value in every),
+                _wanted(row.get("wanted", "")),
+                verdict(every),
+                _command(row.get("command", "")),
+            ]
+        )
+    return _table(["figure", "machine", "measured", "wanted", "holds?", "command"], lines)
+
+
+def _where(row: Row) -> str:
+    version = f"version {row['version']}" if "version" in row else ""
+    return ", ".join(filter(None, (row["machine"], row.get("state"), version)))
+
+
+def _measured(value: Value) -> str:
+    text = f"**{value.text}**" if value.holds is False else value.text
+    return f"{value.name}: {text}" if value.name else text
+
+
+def _wanted(wanted: str | dict[str, str]) -> str:
+    if isinstance(wanted, str):
+        return _limit(wanted)
+    return "; ".join(f"{name}: {_limit(limit)}" for name, limit in wanted.items())
+
+
+def _limit(wanted: str) -> str:
+    return wanted.replace("<=", "at most").replace(">=", "at least")
+
+
+def _command(command: str) -> str:
+    is_command = re.match(
+        r"([A-Z_]+=(\"[^\"]*\"|\S+) )*(python|pytest|make|tilewright|bash) ", f"{command} "
+    )
+    return f"`{command}`" if is_command else command
+
+
+def _breakdown(table: Row) -> list[str]:
+    """Ratios of all machines side by side; times, which have units, machine by machine."""
+    columns = table["columns"]
+    timed = [one for one in columns if one.get("unit", "x") != "x"]
+    machines = dict.fromkeys(one["machine"] for one in timed)
+    groups = [[one for one in columns if one not in timed]]
+    groups += [[one for one in timed if one["machine"] == each] for each in machines]
+    parts = [f"### {table['title']}", *filter(None, [table.get("text")])]
+    for group in filter(None, groups):
+        commands = dict.fromkeys(_command(one["command"]) for one in group if "command" in one)
+        where = {_where(one) for one in group}
+        caption = ", ".join([*commands, *(where if len(where) == 1 else [])])
+        parts.append(f"{caption}:")
+        cells: dict[str, list[str]] = {}
+        for at, one in enumerate(group):
+            for value in values(one):
+                row = cells.setdefault(value.name, [value.name])
+                row += [""] * (at + 1 - len(row))
+                row.append(f"**{value.text}**" if value.holds is False else value.text)
+        filled = ([*row, *[""] * (len(group) + 1 - len(row))] for row in cells.values())
+        parts.append(_table([table["of"], *(_head(one, len(where) > 1) for one in group)], filled))
+    return parts
+
+
+def _head(column: Row, with_machine: bool) -> str:
+    unit = column.get("unit", "x")
+    machine = f"{_where(column)}: " if with_machine else ""
+    return f"{machine}{column['column']}" + (f", {unit}" if unit not in ("x", "") else "")
+
+
+def _remarks(title: str, key: str, rows: list[Row]) -> list[str]:
+    """What is said of rows under that key, each text once."""
+    of: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        if key in row:
+            of.setdefault(row[key], {}).setdefault(row["figure"], []).append(row["machine"])
+    lines = []
+    for text, figures in of.items():
+        names = (f"{name} ({', '.join(dict.fromkeys(at))})" for name, at in figures.items())
+        lines.append(f"- {'; '.join(names)}: {text}")
+    return [f"### {title}", "\n".join(lines)] if lines else []
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -69,83 +266,73 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(lines)
 
 
-def _figures(figures: list[Figure]) -> str:
-    """One row a figure; of figures named `row: column`, one row for all that share it."""
-    paired = [figure for figure in figures if ": " in figure["name"]]
-    single = [figure for figure in figures if figure not in paired]
-    tables = []
-    if paired:
-        rows: dict[str, dict[str, str]] = {}
-        for figure in paired:
-            row, column = figure["name"].split(": ", 1)
-            rows.setdefault(row, {})[column] = _measured(figure, with_unit=False)
-        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-        units = {f["name"].split(": ", 1)[1]: f["unit"] for f in paired}
-        heads = [f"{PEERS.get(c, c)}{', ms' if units[c] == 'ms' else ''}" for c in columns]
-        cells = ([row, *(inside.get(c, "") for c in columns)] for row, inside in rows.items())
-        tables.append(_table(["", *heads], cells))
-    if single:
-        cells = ([f["name"], _measured(f), _asked(f)] for f in single)
-        tables.append(_table(["what", "measured", "asked"], cells))
-    return "\n\n".join(tables)
-
-
-def _measured(figure: Figure, with_unit: bool = True) -> str:
-    unit, value = figure["unit"], figure["value"]
-    short = "" if figure["ok"] is not False else ", short"
-    if unit == "x":
-        return f"{value:.2f}{short}"
-    text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-    return f"{text} {unit if with_unit else ''}".rstrip() + short
-
-
-def _asked(figure: Figure) -> str:
-    return str(figure["want"]).replace("<=", "at most").replace(">=", "at least")
-
-
 # --------------------------------------------------------------------------- the chart
 
+COMMAND = "python bench/zoo.py "
+COLUMN = "2 threads"
+COLOURS = {"Emerald Rapids": "#3f51b5", "Cascade Lake": "#26a69a", "Skylake-SP": "#ef6c00"}
+SHOWN = {
+    "bert_base": "BERT base",
+    "minilm6": "MiniLM-L6",
+    "gpt2_small_prefill": "GPT-2, 128 tokens",
+    "vit_b16": "ViT-B/16",
+    "resnet18": "ResNet-18",
+    "resnet50": "ResNet-50",
+    "mobilenet_v2": "MobileNet-V2",
+    "dcgan_generator": "DCGAN",
+    "lstm_lm_seq35": "LSTM, 35 steps",
+    "lstm_lm_step": "LSTM, one step",
+    "dqn": "DQN",
+    "mlp": "MLP",
+}
 BAR, GAP, LEFT, WIDTH, TOP = 9, 12, 140, 720, 62
+LONGEST = 1.7  # ratio
+
+
+def ratios(results: dict[str, Any], machine: str) -> dict[str, float]:
+    """How much faster each model of the zoo is than the better peer, f32, if measured."""
+    for _, _, row in entries(results):
+        same = row.get("column") == COLUMN and row["machine"] == machine
+        if same and row.get("command", "").startswith(COMMAND):
+            return {value.name: numbers(value.text)[0] for value in values(row)}
+    return {}
+
+
+def measured(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The ratios of the machines on which all models of the chart were measured."""
+    found = {machine: ratios(results, machine) for machine in COLOURS}
+    return {machine: of for machine, of in found.items() if of.keys() >= SHOWN.keys()}
 
 
 def chart(results: dict[str, Any]) -> str:
     """Speed of whole models relative to the better peer, as SVG."""
-    run = next(
-        part
-        for section in results["sections"]
-        for part in section["parts"]
-        if isinstance(part, dict) and part.get("command") == COMMAND
-    )
-    values = {figure["name"]: float(figure["value"]) for figure in run["figures"]}
-    scale = (WIDTH - LEFT - 130) / 1.7
+    found = measured(results)
+    scale = (WIDTH - LEFT - 60) / LONGEST
     parts, y = [], TOP
     for model, title in SHOWN.items():
-        times = {peer: values[f"{model}, {THREADS} threads: {peer}"] for peer in PEERS}
-        best = min(ms for peer, ms in times.items() if peer != "tilewright")
         top = y
-        for peer, ms in times.items():
-            length = scale * best / ms
+        for machine, of in found.items():
+            ratio = of[model]
+            length = scale * ratio
             parts.append(
                 f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" '
-                f'fill="{COLOURS[peer]}"><title>{PEERS[peer]}: {ms:g} ms</title></rect>'
+                f'fill="{COLOURS[machine]}">'
+                f"<title>{machine}: {ratio:.2f}</title></rect>"
+                f'<text x="{LEFT + length + 6:.1f}" y="{y + BAR}" font-size="11">{ratio:.2f}</text>'
             )
-            y += BAR + 1
-        parts.append(
-            f'<text x="{LEFT + scale * best / times["tilewright"] + 6:.1f}" y="{y - 1}">'
-            f'<tspan font-weight="600">{best / times["tilewright"]:.2f}x</tspan> '
-            f"{times['tilewright']:g} ms</text>"
-        )
+            y += BAR + 2
         parts.append(
             f'<text x="{LEFT - 10}" y="{(top + y) / 2 + 4:.0f}" text-anchor="end">{title}</text>'
         )
         y += GAP
     legend, x = [], LEFT
-    for peer, name in PEERS.items():
-        legend.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{COLOURS[peer]}"/>')
-        legend.append(f'<text x="{x + 18}" y="23">{name}</text>')
-        x += 130
+    for machine in found:
+        legend.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{COLOURS[machine]}"/>')
+        legend.append(f'<text x="{x + 18}" y="23">{machine}</text>')
+        x += 150
     legend.append(
-        f'<text x="{LEFT}" y="44" font-size="12">f32, {THREADS} threads, {run["machine"]}</text>'
+        f'<text x="{LEFT}" y="44" font-size="12">time of the faster of ONNX Runtime and OpenVINO '
+        f"over Tilewright's, f32, {COLUMN}</text>"
     )
     line = LEFT + scale
     rule = (
@@ -156,7 +343,7 @@ def chart(results: dict[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" '
         f'height="{y}" font-family="system-ui, sans-serif" font-size="13" fill="#808080" '
         f'role="img" aria-label="Speed of whole models relative to the better peer">'
-        f"{''.join(legend)}{rule}{''.join(parts)}</svg>\n"
+        f"{''.join(legend)}{''.join(parts)}{rule}</svg>\n"
     )
 
 

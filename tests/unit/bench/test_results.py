@@ -15,54 +15,139 @@ sys.path.insert(0, str(ROOT / "bench"))
 import report  # noqa: E402
 import results  # noqa: E402
 
+SCHEDULE = "python bench/schedule.py"
+ZOO = "python bench/zoo.py --peers onnxruntime openvino"
+
 
 def test_the_page_is_generated_from_the_figures():
     assert results.PAGE.read_text() == results.page(results.read())
 
 
-def test_the_chart_is_drawn_from_the_figures_and_names_the_machine():
+def test_the_chart_is_drawn_from_the_figures_and_names_the_machines():
     drawn = results.chart(results.read())
     assert results.CHART.read_text() == drawn
-    assert drawn.count("x</tspan>") == len(results.SHOWN)
-    assert "Emerald Rapids" in drawn
+    machines = results.measured(results.read())
+    assert drawn.count("<title>") == len(results.SHOWN) * len(machines)
+    assert {"Emerald Rapids", "Cascade Lake"} <= machines.keys()
+    assert all(machine in drawn for machine in machines)
 
 
 def test_the_file_is_written_as_scripts_write_it():
     assert report.RESULTS.read_text() == report.as_json(results.read())
 
 
-def test_figures_take_the_place_of_older_ones_of_the_same_command():
+def test_every_machine_is_described_and_every_script_exists():
+    found = results.read()
+    machines = {one["name"] for one in found["machines"]}
+    for _, name, row in results.entries(found):
+        assert row["machine"] in machines, name
+        scripts = [w for w in row.get("command", "").split() if w.endswith(".py")]
+        assert all((ROOT / script.strip("`")).exists() for script in scripts), name
+
+
+def test_a_row_that_is_short_says_why_and_no_other_does():
+    for section in results.read()["sections"]:
+        for row in section["rows"]:
+            short = results.verdict(results.values(row)) == "**short**"
+            assert short == ("limit" in row), row["figure"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "wanted", "holds"),
+    [
+        ("1.302 (0.9)", ">= 1.30", True),
+        ("0.99, ResNet-50", ">= 1.0", False),
+        ("0.88 to 1.2", ">= 1.0", False),
+        ("1.29 and 1.25, 0.85 and 0.76", ">= 1.0", False),
+        ("20:48", "<= 20:00", False),
+        ("2,019 of 2,024", ">= 2,010", True),
+        ("> 2.3", ">= 1.0", True),
+        ("2e-6", "<= 1e-5", True),
+        ("32 of 33", "all", False),
+        ("all", "all", True),
+        ("none", "none", True),
+        ("two", "none", False),
+        ("1.04", "", None),
+        ("not measured", ">= 1.0", None),
+    ],
+)
+def test_whether_a_figure_holds_is_computed(measured, wanted, holds):
+    (value,) = results.values({"figure": "a", "measured": measured, "wanted": wanted})
+    assert value.holds is holds
+
+
+def test_a_text_without_a_number_is_told():
+    (value,) = results.values({"figure": "a", "measured": "fast", "wanted": ">= 1.0"})
+    with pytest.raises(ValueError, match="'fast' does not begin with a number"):
+        _ = value.holds
+
+
+def test_figures_take_the_place_of_older_ones_of_the_same_command_and_machine():
     before = results.read()
-    command = "python bench/schedule.py"
     made = [report.at_most("lower", 70.0, "ms", 60)]
-    after = report.recorded(before, command, "8 cores of a machine", made)
+    after = report.recorded(before, SCHEDULE, "Emerald Rapids", made)
     told = results.page(after)
-    assert "`python bench/schedule.py`, 8 cores of a machine:" in told
-    assert "| lower | 70 ms, short | at most 60 |" in told
+    row = f"| lower | Emerald Rapids | **70 ms** | at most 60 | **short** | `{SCHEDULE}` |"
+    assert row in told
+    assert f"| lower | Emerald Rapids | **70 ms** | at most 60 | [{_title(after)}]" in told
     assert "replay the trace" not in told
     assert "replay the trace" in results.page(before)  # what is given stays as it is
 
 
+def _title(found):
+    rows = {row.get("command"): s["title"] for s in found["sections"] for row in s["rows"]}
+    return rows[SCHEDULE]
+
+
+def test_figures_of_another_machine_go_beside_those_there_are():
+    made = [report.at_most("lower", 50.0, "ms", 60)]
+    told = results.page(report.recorded(results.read(), SCHEDULE, "Skylake-SP", made))
+    assert f"| lower | Skylake-SP | 50 ms | at most 60 | yes | `{SCHEDULE}` |" in told
+    assert "| replay the trace | Emerald Rapids, version 0.1 | 33 ms |" in told
+
+
+def test_figures_of_rows_and_columns_are_columns_of_a_table():
+    made = [
+        report.Figure("mlp: onnxruntime, 2 threads", 1.5, "ms"),
+        report.at_least("mlp: 2 threads", 0.9, "x", 1.0),
+        report.at_least("geometric mean, best peer / ours", 1.31, "x", 1.25),
+    ]
+    after = report.recorded(results.read(), ZOO, "Skylake-SP", made)
+    told = results.page(after)
+    assert "| geometric mean, best peer / ours | Skylake-SP | 1.31 | at least 1.25 | yes |" in told
+    assert "| Skylake-SP: 2 threads |" in told
+    assert "| mlp | 1.5 |" in told
+    assert "Skylake-SP | mlp: **0.90** | at least 1 |" in told
+    assert results.ratios(after, "Skylake-SP") == {"mlp": 0.9}
+
+
 def test_figures_of_another_command_go_to_the_section_of_their_script():
-    after = report.recorded(
-        results.read(),
-        "python bench/gemm.py --only f64",
-        "a machine",
-        [report.Figure("a: b", 2, "x")],
-    )
-    (section,) = (s for s in after["sections"] if "bench/gemm.py" in s["title"])
-    assert section["parts"][-1]["figures"][0]["name"] == "a: b"
+    command = "python bench/gemm.py --only f64"
+    figures = [report.Figure("a: b", 2, "x")]
+    after = report.recorded(results.read(), command, "a machine", figures)
+    (section,) = (s for s in after["sections"] if "GEMM" in s["title"] and "CPU" in s["title"])
+    assert section["tables"][-1]["columns"][0]["values"] == {"a": 2}
     new = report.recorded(results.read(), "python bench/new.py", "a machine", [])
     assert new["sections"][-1]["title"] == "new: `python bench/new.py`"
 
 
 def test_a_script_records_when_asked(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report, "RESULTS", tmp_path / "RESULTS.json")
-    report.RESULTS.write_text(report.as_json({"about": "", "sections": []}))
-    monkeypatch.setattr(sys, "argv", ["bench/gemm.py", "--record", "--json", str(tmp_path / "x")])
+    report.RESULTS.write_text(report.as_json({"about": "", "machines": [], "sections": []}))
+    given = ["bench/gemm.py", "--record", "--machine", "H200", "--json", str(tmp_path / "x")]
+    monkeypatch.setattr(sys, "argv", given)
     report.run("", lambda options: [report.Figure("speed", 3.0, "GFLOP/s")])
     capsys.readouterr()
     (section,) = json.loads(report.RESULTS.read_text())["sections"]
-    (run,) = section["parts"]
-    assert run["command"] == f"python bench/gemm.py --json {tmp_path / 'x'}"
-    assert run["figures"][0]["value"] == 3.0
+    (row,) = section["rows"]
+    assert row["command"] == f"python bench/gemm.py --json {tmp_path / 'x'}"
+    assert (row["machine"], row["measured"], row["unit"]) == ("H200", 3.0, "GFLOP/s")
+
+
+def test_a_machine_is_told_by_its_processor(monkeypatch, tmp_path):
+    named = {"name": "this one", "processor": report.described_machine().name, "is": ""}
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "RESULTS.json")
+    report.RESULTS.write_text(report.as_json({"machines": [named], "sections": []}))
+    assert report.machine() == "this one"
+    report.RESULTS.write_text(report.as_json({"machines": [], "sections": []}))
+    assert " cores of " in report.machine()
