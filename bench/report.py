@@ -221,8 +221,7 @@ def recorded(
     same = {"machine": where, "command": command}
     single = [one for one in figures if ": " not in one.name]
     limits = {row["figure"]: row["limit"] for row in home["rows"] if "limit" in row}
-    rows = [_row(one) | same for one in single]
-    rows = [row | _present({"limit": limits.get(row["figure"])}) for row in rows]
+    rows = [_row(one, limits.get(one.name)) | same for one in single]
     home["rows"] = _replaced(home["rows"], rows, same)
     columns: dict[tuple[str, str], dict[str, Any]] = {}
     for one in figures:
@@ -267,9 +266,12 @@ def _replaced(
     return [*old[:place], *new, *left]
 
 
-def _row(figure: Figure) -> dict[str, Any]:
-    value = {"measured": _rounded(figure.value), "unit": figure.unit, "wanted": figure.want}
-    return {"figure": figure.name} | _present(value)
+def _row(figure: Figure, limit: str | None) -> dict[str, Any]:
+    """With what limited it before, if it is short still."""
+    unit = figure.unit if figure.unit != "x" else ""
+    row = {"measured": _rounded(figure.value), "unit": figure.unit}
+    row |= {"wanted": f"{figure.want} {unit}".rstrip() if figure.want else ""}
+    return {"figure": figure.name} | _present(row | {"limit": limit if figure.ok is False else ""})
 
 
 def _rounded(value: float) -> float:

@@ -137,7 +137,7 @@ def page(results: dict[str, Any]) -> str:
         for table in section["tables"]:
             parts += _breakdown(table)
         parts += _remarks("Notes", "note", section["rows"])
-        parts += _remarks("What limits it", "limit", section["rows"])
+        parts += _remarks("What limits it", "limit", map(_with_limit, section["rows"]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -246,7 +246,13 @@ def _head(column: Row, with_machine: bool) -> str:
     return f"{machine}{column['column']}" + (f", {unit}" if unit not in ("x", "") else "")
 
 
-def _remarks(title: str, key: str, rows: list[Row]) -> list[str]:
+def _with_limit(row: Row) -> Row:
+    """A row that is short says why, or that nobody knows."""
+    short = verdict(values(row)) == "**short**"
+    return {"limit": "Not established."} | row if short else row
+
+
+def _remarks(title: str, key: str, rows: Iterable[Row]) -> list[str]:
     """What is said of rows under that key, each text once."""
     of: dict[str, dict[str, list[str]]] = {}
     for row in rows:
