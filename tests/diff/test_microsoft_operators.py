@@ -172,9 +172,9 @@ def test_qlinear_pooling_and_joining(rng):
 
 
 @pytest.mark.parametrize("columns", [1, 6])
-def test_integer_products(columns, rng):
+def test_integer_products(columns, narrow_weights, rng):
     a = rng.integers(0, 255, (2, 5, 8), np.uint8)
-    b = rng.integers(-128, 127, (8, 6), np.int8)
+    b = narrow_weights(8, 6)
     scale = np.abs(floats(rng, columns)) if columns > 1 else scalar(0.02)
     zero = np.zeros(columns, np.int8) if columns > 1 else scalar(3, np.int8)
     bias = floats(rng, 6)
@@ -310,9 +310,9 @@ def test_attention_with_past(rng):
     check("Attention", x, w, bias, None, past, num_heads=2, unidirectional=1, outputs=outputs)
 
 
-def test_qattention(rng):
+def test_qattention(narrow_weights, rng):
     x = rng.integers(0, 255, (2, 4, 8), np.uint8)
-    w = rng.integers(-128, 127, (8, 24), np.int8)
+    w = narrow_weights(8, 24)
     numbers = (floats(rng, 24), scalar(0.02), scalar(0.01))
     zeros = (scalar(100, np.uint8), scalar(0, np.int8))
     check("QAttention", x, w, *numbers, None, *zeros, num_heads=2)
