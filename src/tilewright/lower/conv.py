@@ -23,7 +23,7 @@ from tilewright.te import Tensor
 
 def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """Padding is a stage of its own, for the schedule to place."""
-    if use["winograd"] and can_winograd(use, w):
+    if use["winograd"] and can_winograd(use, x, w):
         return lower_winograd(use, x, w, bias)
     window = Window(use, image(use, x), w.shape[2:]).padded(te.const(0, x.dtype))
     inner = w.shape[1]
@@ -61,6 +61,8 @@ def _conv_integer(
     bias: Tensor | None,
 ) -> Tensor:
     """Pads count as zero points: what they hold less the zero point is zero."""
+    if use["winograd"] and x_zero is None and w_zero is None and can_winograd(use, x, w):
+        return lower_winograd(use, x, w, bias)
     window = Window(use, image(use, x), w.shape[2:])
     if is_last(use) and x_zero is None:
         window = window.padded(te.const(0, x.dtype))

@@ -15,6 +15,9 @@ A result is the sum over products i of A[k, i] M[i], each of which is off in pro
 size, |B[i]| |G[i]|: rounding grows by the root of the sum over i of (A[k, i] |B[i]| |G[i]|)^2 / 3
 along an axis. Of points with few digits, so that no factor is rounded, p and q have the least
 growth of the result that is off most: 2.7, where 1 and 2 have 5.6.
+
+Of bytes, with m = 2, all is exact: 2 G has no fractions, V and U are i16, and sums of their
+products, in i32, are four times the result.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright import sym, te
-from tilewright.base.dtype import F32, F64
+from tilewright.base.dtype import F32, F64, I16, I32, DType
 from tilewright.graph.winograd import (
     COLUMNS,
     HALF,
     IMAGE,
+    INTEGERS,
     PADDED,
     PRODUCT,
     RESULT,
@@ -68,6 +72,11 @@ def _weights2(g: Sequence[Expr]) -> list[Expr]:
     return [g[0], _times(ends + g[1], 0.5), _times(ends - g[1], 0.5), g[2]]
 
 
+def _doubled_weights2(g: Sequence[Expr]) -> list[Expr]:
+    ends = g[0] + g[2]
+    return [g[0] + g[0], ends + g[1], ends - g[1], g[2] + g[2]]
+
+
 def _weights4(g: Sequence[Expr]) -> list[Expr]:
     made = [_times(g[0], 1 / (P * Q) ** 2)]
     for point, other in ((P, Q), (Q, P)):
@@ -97,6 +106,8 @@ TRANSFORMS: dict[int, tuple[Transform, Transform, Transform]] = {
     2: (_image2, _weights2, _result2),
     4: (_image4, _weights4, _result4),
 }
+OF_INTEGERS = (_image2, _doubled_weights2, _result2)
+DOUBLINGS = 2  # of the weights of integers: along each axis
 
 
 def _role(name: str, work: int = 0) -> dict[str, str | int]:
@@ -112,12 +123,16 @@ def _pick(at: Expr, values: Sequence[Expr]) -> Expr:
     return found
 
 
-def can_winograd(use: Use, w: Tensor) -> bool:
-    """Whether the method serves: 3 x 3 windows at every place, in f32."""
+def can_winograd(use: Use, x: Tensor, w: Tensor) -> bool:
+    """Whether the method serves: 3 x 3 windows at every place, in f32 or of bytes."""
     plain = use["strides"] == (1, 1) and use["dilations"] == (1, 1)
     plain &= use["groups"] == 1 or is_last(use)
     window = [static(dim) for dim in w.shape[2:]] == [3, 3]
-    return plain and window and w.dtype is F32 and use["winograd"] in TRANSFORMS
+    if not plain or not window:
+        return False
+    if w.dtype is F32:
+        return use["winograd"] in TRANSFORMS
+    return INTEGERS.serves(x.dtype, w.dtype, use["winograd"], static(w.shape[1]))
 
 
 def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -126,14 +141,17 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
     n, o, height, width = image_shape(use)
     inner, name, groups = w.shape[1], use.name, use["groups"]
     channels = sym.simplify(sym.mul(inner, groups))
-    on_image, on_weights, on_result = TRANSFORMS[m]
+    is_exact = w.dtype is not F32
+    sums = I32 if is_exact else F32
+    on_image, on_weights, on_result = OF_INTEGERS if is_exact else TRANSFORMS[m]
     a = m + 2
     tiles = [sym.simplify(sym.ceildiv(dim, m)) for dim in (height, width)]
     source = _padded(use, x, [sym.simplify(sym.add(sym.mul(t, m), 2)) for t in tiles])
 
     def half(n: Expr, ty: Expr, tx: Expr, i: Expr, j: Expr, c: Expr) -> Expr:
         column = sym.add(sym.mul(tx, m), j)
-        return _pick(i, on_image([source[n, c, ty * m + k, column] for k in range(a)]))
+        seen = [source[n, c, ty * m + k, column] for k in range(a)]
+        return _pick(i, on_image([te.cast(each, I16) for each in seen] if is_exact else seen))
 
     grid = _Grid(n, tiles[0], tiles[1], is_last(use))
     rows = grid.tiles(HALF, (a, a), channels, half, f"{name}_half")
@@ -143,12 +161,12 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         return _pick(j, on_image([rows(n, ty, tx, i, k, c) for k in range(a)]))
 
     v = grid.stack(IMAGE, a, channels, whole, f"{name}_image")
-    u = _transformed(w, on_weights, a, name)
+    u = _transformed(w, on_weights, a, name, (I16, I16) if is_exact else (F64, w.dtype))
 
     def product(i: Expr, j: Expr, place: Place, o: Expr) -> Expr:
         c = te.reduce_axis((0, inner), name="c")
         channel = sym.add(sym.mul(group_of(o, image_shape(use)[1], groups), inner), c)
-        return te.sum(v(i, j, place, channel) * u[i, j, c, o], axis=c)
+        return te.sum(te.cast(v(i, j, place, channel), sums) * te.cast(u[i, j, c, o], sums), axis=c)
 
     products = grid.stack(PRODUCT, a, o, product, f"{name}_product")
 
@@ -161,6 +179,8 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
     def element(n: Expr, o: Expr, y: Expr, x: Expr) -> Expr:
         ty, tx, i, j = y // m, x // m, y % m, x % m
         total = _pick(j, on_result([columns(n, ty, tx, i, k, o) for k in range(a)]))
+        if is_exact:
+            total = te.shift_right(total, te.const(DOUBLINGS, I32))
         return total if bias is None else total + bias[o]
 
     # Kernels of their own are counted as what they do: those that compute must not start early.
@@ -266,20 +286,21 @@ def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Image:
     return Image(made, last=is_last(use))
 
 
-def _transformed(w: Tensor, transform: Transform, a: int, name: str) -> Tensor:
-    """Weights in f64 until the end: they are rounded once."""
+def _transformed(
+    w: Tensor, transform: Transform, a: int, name: str, dtypes: tuple[DType, DType]
+) -> Tensor:
+    """Weights in another type until the end: in f64 they are rounded once."""
+    within, to = dtypes
     o, inner = w.shape[:2]
     half = te.compute(
         (a, 3, inner, o),
-        lambda i, j, c, o: _pick(i, transform([te.cast(w[o, c, k, j], F64) for k in range(3)])),
+        lambda i, j, c, o: _pick(i, transform([te.cast(w[o, c, k, j], within) for k in range(3)])),
         name=f"{name}_half_weights",
         attrs=_role(WEIGHTS),
     )
     made: Tensor = te.compute(
         (a, a, inner, o),
-        lambda i, j, c, o: te.cast(
-            _pick(j, transform([half[i, k, c, o] for k in range(3)])), w.dtype
-        ),
+        lambda i, j, c, o: te.cast(_pick(j, transform([half[i, k, c, o] for k in range(3)])), to),
         name=f"{name}_weights",
         attrs=_role(WEIGHTS),
     )

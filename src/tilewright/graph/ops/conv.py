@@ -306,6 +306,7 @@ OPS = (
         ),
         _conv_integer_type,
         _conv_integer,
+        WINOGRAD,
     ),
     _image_op(
         "conv_transpose",

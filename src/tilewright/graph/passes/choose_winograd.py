@@ -7,6 +7,9 @@ for sums that are long enough for that to stay within what any order of summatio
 Weights wait in L2 from one run to the next only if those of the whole model fit: of a larger model
 even the least layer fetches its weights anew, and four times as many cost their time.
 
+Convolutions of bytes have tiles that are exact, of 16 bits: they are for processors that multiply
+no bytes, for which direct ones are widened to as many (`upcast_bytes`).
+
 CPUs have schedules for images channels last, whose channels fill vectors, and transform weights in
 a call, too, where these are computed or trained; GPUs for channels first, where threads side by
 side have tiles side by side.
@@ -16,7 +19,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.base.dtype import F32
+from tilewright.base.dots import dots_of, multiplies
+from tilewright.base.dtype import F32, I16
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CPU, CUDA, Target
 from tilewright.graph import ir
@@ -33,7 +37,9 @@ from tilewright.graph.costs import (
 )
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.ops.layout import CHANNELS_FIRST, CHANNELS_LAST
+from tilewright.graph.types import TensorType
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
+from tilewright.graph.winograd import INTEGERS
 
 LAYOUTS = {CPU: CHANNELS_LAST, CUDA: CHANNELS_FIRST}
 LEAST_CHANNELS = {4: 64, 2: 1}  # summed over, for each tile, for the sake of accuracy
@@ -56,7 +62,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
                 constants.update(dict.fromkeys(node.outputs))
             channels = winograd_channels(node, target)
             is_fixed = channels > 0 and node.inputs[1] in constants
-            if not channels or (target.kind != CPU and not is_fixed):
+            if not channels or (not is_fixed and (target.kind != CPU or node.op != "conv")):
                 return None
             tile, prices = best_tile(node, channels, costs, is_fixed, in_cache)
             chosen = f"winograd {tile}" if tile else "direct"
@@ -73,12 +79,14 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
 
 def winograd_channels(node: Node, target: Target) -> int:
     """Channels that a convolution sums over, if the method serves it."""
-    if node.op != "conv" or node.get("winograd", 0):
+    if node.op not in ("conv", "conv_integer") or node.get("winograd", 0):
         return 0
     x, w = node.inputs[0], node.inputs[1]
     assert x is not None
     assert w is not None
-    if node.get("layout", CHANNELS_FIRST) != LAYOUTS[target.kind] or x.tensor.dtype is not F32:
+    if node.get("layout", CHANNELS_FIRST) != LAYOUTS[target.kind]:
+        return 0
+    if x.tensor.dtype is not F32 and not _serves_integers(node, x, w, target):
         return 0
     if any(step != 1 for step in (*node["strides"], *node["dilations"])):
         return 0
@@ -91,22 +99,56 @@ def winograd_channels(node: Node, target: Target) -> int:
     return weights[1]
 
 
+def _serves_integers(node: Node, x: Value, w: Value, target: Target) -> bool:
+    """Whether a convolution of bytes is exact in tiles, whose sums the target has instructions for
+    as it has none for bytes."""
+    if node.op != "conv_integer" or any(node.inputs[2:4]) or node.get("groups", 1) != 1:
+        return False
+    shape = w.tensor.static_shape
+    if shape is None or multiplies(target, x.tensor.dtype.name, w.tensor.dtype.name):
+        return False
+    dots = dots_of(target, "i16", "i16", "i32")
+    if not dots or shape[1] % dots[0].group:
+        return False
+    return INTEGERS.serves(x.tensor.dtype, w.tensor.dtype, INTEGERS.tile, shape[1])
+
+
+def _tiles(node: Node, channels: int) -> list[int]:
+    """The tiles of results that a convolution may be computed in."""
+    if node.op == "conv_integer":
+        return [INTEGERS.tile]
+    return [tile for tile, least in LEAST_CHANNELS.items() if channels >= least]
+
+
+def _direct(node: Node) -> Graph:
+    """The convolution as it is computed otherwise: of bytes, in i16."""
+    if node.op != "conv_integer":
+        return alone(node)
+    wide = {
+        value: Value(value.name, TensorType(I16, value.tensor.shape))
+        for value in node.inputs[:2]
+        if value is not None
+    }
+    inputs = tuple(None if value is None else wide.get(value, value) for value in node.inputs)
+    return alone(replace(node, inputs=inputs))
+
+
 def best_tile(
     node: Node, channels: int, costs: Costs, is_fixed: bool, in_cache: bool
 ) -> tuple[int, tuple[Price, ...]]:
     """The tile that is computed fastest, 0 for none, and the prices of all that were weighed."""
-    tiles = [tile for tile, least in LEAST_CHANNELS.items() if channels >= least]
+    tiles = _tiles(node, channels)
     weights = frozenset({1} if is_fixed else ())
 
-    def candidate(name: str, node: Node) -> Candidate:
-        return Candidate(name, alone(node), weights, in_cache)
+    def candidate(name: str, kernel: Graph) -> Candidate:
+        return Candidate(name, kernel, weights, in_cache)
 
-    weighed: tuple[Candidate, ...] = (candidate("direct", node),)
+    weighed: tuple[Candidate, ...] = (candidate("direct", _direct(node)),)
     prices: tuple[Price, ...] = ()
     for tile in tiles:
         if prices and _cannot_win(tile, prices):
             break
-        more = (*weighed, candidate(f"winograd {tile}", with_tile(node, tile)))
+        more = (*weighed, candidate(f"winograd {tile}", alone(with_tile(node, tile))))
         found = costs.prices(more)
         if found is None:
             break

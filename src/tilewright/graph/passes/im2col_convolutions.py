@@ -58,7 +58,7 @@ def unfold_few_windows(node: Node, scope: Scope) -> Replacement:
 
 def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
     """A convolution of integers without zero points."""
-    if node.op != "conv_integer":
+    if node.op != "conv_integer" or node.get("winograd", 0):
         return None
     x, zeros, bias = node.inputs[0], node.inputs[2:4], (*node.inputs[4:], None)[0]
     weights = constant_weights(node, scope)

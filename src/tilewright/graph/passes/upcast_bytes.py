@@ -34,6 +34,8 @@ def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
     """A product of bytes without zero points that the target does not multiply as they are."""
     if node.op not in PRODUCTS or is_depthwise(node) or any(node.inputs[2:4]):
         return None
+    if node.get("winograd", 0):
+        return None  # what it transforms bytes into has 16 bits
     a, b = node.inputs[:2]
     if a is None or b is None or any(each.tensor.dtype not in (I8, U8) for each in (a, b)):
         return None

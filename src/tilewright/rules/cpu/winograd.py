@@ -10,6 +10,9 @@ Weights are transformed and packed as [panel, i, j, c, channel in panel] before 
 where they are not known then, as in training, at the beginning of each.
 Where there are too few blocks for the threads, these share out panels, after V has been made.
 
+Convolutions of bytes have V and U in i16, and dot products of pairs of channels in the place of
+multiply-adds; U is packed as [panel, i, j, c // 2, channel in panel, c % 2] then.
+
 Where registers hold all tiles of an image, and L2 does not hold the weights, these
 come by once, in order: [i, j, panel, c, channel in panel]. Each of the products reads its part of V
 from L1 then, and the result is made after all of them.
@@ -21,11 +24,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.base.dtype import F64
+from tilewright.base.dots import Dot, dots_of
+from tilewright.base.dtype import F64, I16
 from tilewright.base.machine import LOOP_CYCLES, Machine
 from tilewright.base.target import Target
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cost import TIE_SHARE
+from tilewright.rules.cpu import dot_model
 from tilewright.rules.cpu.conv_model import Problem, tile_cycles
 from tilewright.rules.cpu.gemm_model import (
     MAX_TAILS,
@@ -81,14 +86,18 @@ class Sizes:
     groups: int
     depth: int
     lanes: int
-    item_bytes: int
+    image_lanes: int  # of a vector of transformed inputs
+    item_bytes: int  # of a transformed input or weight
+    dot: Dot | None  # that adds the products of bytes
     is_dynamic: bool  # rows and columns of tiles are not known
 
     @staticmethod
     def of(parts: Parts, context: RuleContext) -> Sizes:
-        product = parts.product
+        product, target = parts.product, context.target
         dtype = product.block.writes[0].buffer.dtype
-        lanes = context.target.lanes(dtype.bits)
+        dot = dot_of(parts, target)
+        item = dtype if dot is None else I16
+        lanes = target.lanes(dtype.bits)
         *_, tall, wide, out = product.spatial
         vectors = ceil_div(product.guess(out), lanes) // parts.groups
         return Sizes(
@@ -100,9 +109,16 @@ class Sizes:
             groups=parts.groups,
             depth=product.guess(product.reduce[0]),
             lanes=lanes,
-            item_bytes=dtype.size_bytes,
+            image_lanes=target.lanes(item.bits),
+            item_bytes=item.size_bytes,
+            dot=dot,
             is_dynamic=product.is_dynamic((tall, wide)),
         )
+
+    @property
+    def instructions_per_term(self) -> float:
+        """Of a vector of sums."""
+        return 1.0 if self.dot is None else (1 if self.dot.adds else 2) / self.dot.steps
 
     @property
     def weights_bytes(self) -> int:
@@ -122,9 +138,21 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
     found = parts_of(sch, block, context)
     if found is None or not found.is_last:
         return None
+    if found.product.block.writes[0].buffer.dtype.is_int:
+        dot = dot_of(found, context.target)
+        depth = number(found.product.extent(found.product.reduce[0]), unknown=1)
+        if dot is None or depth % dot.steps or found.groups > 1 or not found.is_constant:
+            return None
     lanes = context.target.lanes(found.product.block.writes[0].buffer.dtype.bits)
     channels = number(found.product.extent(found.product.spatial[-1]))
     return found if found.groups == 1 or channels % (found.groups * lanes) == 0 else None
+
+
+def dot_of(parts: Parts, target: Target) -> Dot | None:
+    """What adds the products of integers; nothing where these are floats."""
+    if not parts.product.block.writes[0].buffer.dtype.is_int:
+        return None
+    return next(iter(dots_of(target, "i16", "i16", "i32")), None)
 
 
 # --------------------------------------------------------------------------- the space
@@ -140,6 +168,9 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
     def legal(c: Columns) -> Column:
         positions = c["tile_rows"] * c["tile_columns"]
         legal: Column = fits_registers(positions, c["nr"], target)
+        if size.dot is not None:
+            legal &= dot_model.fits_registers(size.dot, positions, c["nr"], registers)
+            legal &= size.vectors % c["nr"] == 0  # no lane asks whether its channel is there
         legal &= c["tile_rows"] <= c["rows"]
         # Beside tiles of every number of columns there is no code for a last panel that is smaller.
         legal &= (size.vectors % c["nr"] == 0) | (not size.is_dynamic)
@@ -154,7 +185,11 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         panels = ceil_div(size.vectors, c["nr"])
         legal &= (c["parallel"] != PANELS) | (c["once"] == 1) | (panels >= context.threads)
         legal &= (c["parallel"] != BLOCKS) | (c["once"] == 0)
-        legal &= is_unrollable(known, c["nr"] * positions, c["k_unroll"], target.machine)
+        if size.dot is None:
+            legal &= is_unrollable(known, c["nr"] * positions, c["k_unroll"], target.machine)
+        else:
+            calls, tile = known // size.dot.steps, (positions, c["nr"])
+            legal &= dot_model.is_unrollable(size.dot, target.machine, calls, *tile, c["k_unroll"])
         return legal
 
     return Space(
@@ -195,7 +230,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     tiles = np.stack([np.ones_like(rows), c["tile_rows"], c["tile_columns"]], axis=1)
     extents = np.stack([np.ones_like(rows), rows, np.full_like(rows, size.wide)], axis=1)
     products = tile_cycles(one, c["nr"], tiles, context.target, extents)
-    products = size.side**2 * size.batch * blocks * products
+    products = size.side**2 * size.batch * blocks * products * size.instructions_per_term
     is_far = exceeds(size, context.target)
     room = machine.l2.passing_bytes + (machine.l2.kept_bytes if is_far else 0)
     outgrown = (rows > 1) & (size.block_bytes(rows) > room)
@@ -209,7 +244,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     units = np.where(c["parallel"] == BLOCKS, size.batch * blocks, panels)
     share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, threads) / units)
     on_image, on_result = _transform_cycles(parts, context.target)
-    deep = ceil_div(size.depth, size.lanes)
+    deep = ceil_div(size.depth, size.image_lanes)
     pixels = (size.tall * (size.side - 2) + 2) * (size.wide * (size.side - 2) + 2)
     transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
     transforms += (LOOP_CYCLES + _pass_cycles(machine)) * pixels * deep  # padding
@@ -285,10 +320,13 @@ def apply(
     for loop in (y_in, x_in):
         sch.unroll(loop)
     _columns(sch, parts, vector, lanes)
-    store, each, depth, near = _product(sch, parts, plan, panel, lanes)
+    store, each, depth, near, sums = _product(sch, parts, plan, panel, size)
     shared = plan.parallel == PANELS
-    _image(sch, parts, plan, None if shared or plan.once else block, lanes)
-    _weights(sch, parts, plan, lanes)
+    _image(sch, parts, plan, None if shared or plan.once else block, size.image_lanes)
+    _weights(sch, parts, plan, size)
+    if size.dot is not None:  # whose operand lies as the instruction reads it
+        for lane in sums:
+            sch.tensorize(lane, size.dot.name)
     if far:
         product = BlockRef(parts.product.name)
         made = block_of(sch.function, parts.weights[-1].name).writes[0].buffer
@@ -321,32 +359,37 @@ def _columns(sch: Schedule, parts: Parts, vector: LoopRef, lanes: int) -> None:
 
 
 def _product(
-    sch: Schedule, parts: Parts, plan: WinogradPlan, panel: LoopRef, lanes: int
-) -> tuple[BlockRef, LoopRef, LoopRef, LoopRef | None]:
+    sch: Schedule, parts: Parts, plan: WinogradPlan, panel: LoopRef, size: Sizes
+) -> tuple[BlockRef, LoopRef, LoopRef, LoopRef | None, tuple[LoopRef, LoopRef]]:
     """For each of the a x a products, tiles of the image by vectors of channels in registers.
 
-    The block that stores them, the loop over products, the one over channels and its unrolled part.
+    The block that stores them, the loop over products, the one over channels and its unrolled part,
+    the lanes of a vector of sums and of its zeros.
     """
-    block = BlockRef(parts.product.name)
+    block, lanes = BlockRef(parts.product.name), size.lanes
     if not plan.once:
         sch.compute_at(block, panel)
     *_, i, j, n, y, x, o, c = sch.get_loops(block)
     far_y, near_y = sch.split(y, [None, plan.tile_rows])
     far_x, near_x = sch.split(x, [None, plan.tile_columns])
     panels, vector, lane = sch.split(o, [None, plan.nr, lanes])
-    sch.reorder(i, j, panels, n, far_y, far_x, c, near_y, near_x, vector, lane)
+    pair: list[LoopRef] = []
+    if size.dot is not None:
+        c, *pair = sch.split(c, [None, size.dot.steps])
+    sch.reorder(i, j, panels, n, far_y, far_x, c, near_y, near_x, vector, lane, *pair)
     each = sch.fuse(i, j, panels)
     for loop in (near_y, near_x, vector):
         sch.unroll(loop)
-    sch.vectorize(lane)
+    if size.dot is None:
+        sch.vectorize(lane)
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, far_x)
     *_, y, x, o = sch.get_loops(store)
-    vector, lane = sch.split(o, [None, lanes])
-    sch.vectorize(lane)
+    vector, stored = sch.split(o, [None, lanes])
+    sch.vectorize(stored)
     for loop in (y, x, vector):
         sch.unroll(loop)
-    sch.decompose_reduction(block, c)
+    init = sch.decompose_reduction(block, c)
     if parts.product.is_dynamic(parts.product.spatial[-2:-1]):
         sch.annotate(far_x, TAILS, True)
     near: LoopRef | None = None
@@ -356,7 +399,8 @@ def _product(
     if parts.tile > 2 and depth >= 2 * shortest_part():
         # Large tiles make these roundings larger than those of the sums that they stand for.
         sch.annotate(c, PART_TERMS, shortest_part())
-    return store, each, c, near
+    sums = (lane, sch.get_loops(init)[-1])
+    return store, each, c, near, sums
 
 
 def _image(
@@ -382,14 +426,14 @@ def _image(
         sch.parallel(sch.fuse(n, y))
 
 
-def _weights(sch: Schedule, parts: Parts, plan: WinogradPlan, lanes: int) -> None:
+def _weights(sch: Schedule, parts: Parts, plan: WinogradPlan, size: Sizes) -> None:
+    lanes = size.lanes
     width = plan.nr * lanes
     order = f"i, j, o // {width}" if plan.once else f"o // {width}, i, j"
-    sch.transform_layout(
-        parts.weights[-1],
-        ("write", 0),
-        f"(i, j, c, o) -> ({order}, c, o % {width})",
-    )
+    within = f"c, o % {width}"
+    if size.dot is not None:
+        within = f"c // {size.dot.steps}, o % {width}, c % {size.dot.steps}"
+    sch.transform_layout(parts.weights[-1], ("write", 0), f"(i, j, c, o) -> ({order}, {within})")
     if parts.is_constant:
         for reference in parts.weights:
             sch.annotate(reference, CONSTANT, True)

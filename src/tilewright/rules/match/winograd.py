@@ -106,7 +106,7 @@ def _operations(sch: Schedule, reference: BlockRef) -> int:
     """Additions and multiplications of a transform, all of its results together."""
     block = block_of(sch.function, reference.name)
     found = (expr for expr in exprs(block.body) if isinstance(expr, (Add, Sub, Mul)))
-    return sum(expr.dtype.is_float for expr in found)
+    return sum(expr.dtype.name != "index" for expr in found)
 
 
 def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.base.dtype import F32
+from tilewright.base.dtype import F32, I8, U8
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
 from tilewright.driver.costs import KernelCosts
@@ -42,6 +42,16 @@ def model(
     return b.module(b.add("conv", x, w, layout=layout, groups=groups, **window))
 
 
+def model_of_bytes(channels=64, out=64, kind=I8, **inputs):
+    """A convolution of bytes, with more inputs by name: zero points."""
+    b = Builder()
+    x = b.param("x", TensorType(U8, tuple(map(const, (1, 28, 28, channels)))))
+    w = b.constant(np.ones((out, channels, 3, 3), kind.numpy))
+    zeros = [b.constant(np.array(1, np.uint8))] if inputs.get("zero") else []
+    window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
+    return b.module(b.add("conv_integer", x, w, *zeros, layout="channels_last", **window))
+
+
 def dynamic_model(channels, out):
     """A convolution of an image of any height and width."""
     b = Builder()
@@ -55,7 +65,8 @@ def dynamic_model(channels, out):
 def chosen(module, target=SERVER):
     costs = target and KernelCosts(KernelSetting(target, 1), use_cache=False)
     made = run_passes(module, (choose_winograd,), PassContext(target=target, costs=costs))
-    return next(node.get("winograd", 0) for node in made.main.nodes if node.op == "conv")
+    convolutions = ("conv", "conv_integer")
+    return next(node.get("winograd", 0) for node in made.main.nodes if node.op in convolutions)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +110,22 @@ def test_groups_of_many_channels_are_convolutions_of_their_own():
     assert chosen(model(56, 64, 64, groups=64)) == 0
     gpu = Target.parse("cuda -arch=sm_90a")
     assert chosen(model(56, 128, 256, groups=2, layout="channels_first"), gpu) == 0
+
+
+@pytest.mark.parametrize("name", ["haswell", "skylake-avx512"])
+def test_bytes_are_transformed_where_pairs_of_i16_are_multiplied(name):
+    target = Target.parse(f"x86_64-linux-gnu -mcpu={name}")
+    assert chosen(model_of_bytes(), target) == 2
+    assert chosen(model_of_bytes(kind=U8), target) == 2
+    assert chosen(model_of_bytes(channels=63), target) == 0  # no whole pairs
+    assert chosen(model_of_bytes(out=60), target) == 0
+    assert chosen(model_of_bytes(channels=2048), target) == 0  # sums may leave i32
+    assert chosen(model_of_bytes(zero=True), target) == 0
+
+
+@pytest.mark.parametrize("name", ["cascadelake", "sapphirerapids"])
+def test_bytes_that_are_multiplied_as_such_are_not_transformed(name):
+    assert chosen(model_of_bytes(), Target.parse(f"x86_64-linux-gnu -mcpu={name}")) == 0
 
 
 def test_gpus_have_a_schedule_for_channels_first():
