@@ -22,12 +22,17 @@ ROOT = Path(__file__).parents[1]
 
 # Every rule for CPUs against plain loops, and models of integers against their references.
 RULES, INTEGERS = "tests/diff/test_rules.py", "tests/diff/test_quantized.py"
+TILED = "tests/diff/test_winograd_of_bytes.py"
 NARROW = ("test_operators_keep_their_answers", "test_types_keep_their_lanes",
           "test_recurrent_layers_keep_the_answer")  # fmt: skip
-# What machines that people have lack, with tests of it: AVX2 alone, AVX-512 without AMX; NEON
-# without dot products and arithmetic of 16 bits, whose vectors of f32 are those of every other.
+# What machines that people have lack, with tests of it: AVX2 alone, AVX-512 without AMX and without
+# VNNI; NEON without dot products and arithmetic of 16 bits, whose vectors of f32 are those of every other.
 LESSER: dict[str, dict[str, tuple[str, ...]]] = {
-    "x86_64": {"haswell": (RULES, INTEGERS), "cascadelake": (RULES, INTEGERS)},
+    "x86_64": {
+        "haswell": (RULES, INTEGERS),
+        "cascadelake": (RULES, INTEGERS),
+        "skylake-avx512": (INTEGERS, TILED),
+    },
     "aarch64": {"cortex-a53": (*(f"{RULES}::{name}" for name in NARROW), INTEGERS)},
 }
 
