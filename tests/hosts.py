@@ -26,7 +26,8 @@ TILED = "tests/diff/test_winograd_of_bytes.py"
 NARROW = ("test_operators_keep_their_answers", "test_types_keep_their_lanes",
           "test_recurrent_layers_keep_the_answer")  # fmt: skip
 # What machines that people have lack, with tests of it: AVX2 alone, AVX-512 without AMX and without
-# VNNI; NEON without dot products and arithmetic of 16 bits, whose vectors of f32 are those of every other.
+# VNNI; NEON without dot products and arithmetic of 16 bits, whose vectors of f32 are those of every
+# other.
 LESSER: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "haswell": (RULES, INTEGERS),
