@@ -7,7 +7,8 @@ share; the larger of the two is what an instance costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from tilewright.base.dtype import I8, INDEX, DType
 from tilewright.base.machine import (
@@ -63,6 +64,17 @@ def body_cycles(block: Block, lane: Var | None = None) -> float:
     an iterator, what is asked of other places is asked once for all of them."""
     found = exprs(block.body)
     return sum(cycles(expr) for expr in found if lane is None or not _is_place(expr, lane))
+
+
+def integer_cycles(found: Sequence[DType], target: Target, products: Any, loads: Any) -> Any:
+    """What integers take beyond floats: of so many vectors of products along with sums, and of so
+    many vectors of operands, which are widened to the type of the sums, the first one of these."""
+    total, *operands = found
+    if not total.is_int:
+        return 0.0 * products
+    narrow = sum(of.bits < total.bits for of in operands) / len(operands)
+    more = products * (target.integer_multiply_adds - 1) + loads * narrow
+    return more / target.machine.fma_per_cycle
 
 
 def latency_cycles(block: Block, machine: Machine) -> float:

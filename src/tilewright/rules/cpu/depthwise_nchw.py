@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright.base.machine import CONVERT_CYCLES, LOOP_CYCLES
 from tilewright.rules.context import RuleContext
+from tilewright.rules.cost import integer_cycles
 from tilewright.rules.cpu.conv_schedule import padding_of
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import ceil_div, chain_cycles, partial_cycles
@@ -132,6 +133,8 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     # Strided elements are loaded whole and shuffled.
     stride = found.strides[-1]
     work = (depth * sums + (stride - 1) * seen) / machine.fma_per_cycle
+    types = (found.nest.block.writes[0].buffer.dtype, found.x.buffer.dtype, found.w.buffer.dtype)
+    work = work + integer_cycles(types, context.target, depth * sums, seen)
     tile = np.maximum(work, stride * seen / machine.loads_per_cycle)
     tile = np.maximum(tile, chain_cycles(depth, depth * sums + seen, machine)) + LOOP_CYCLES
     turns = depth / _unrolled(found, c["unroll_axes"])

@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.base.machine import WIDENED_LANES, Machine
 from tilewright.base.target import Target
 from tilewright.rules.context import RuleContext
-from tilewright.rules.cost import TIE_SHARE
+from tilewright.rules.cost import TIE_SHARE, integer_cycles
 from tilewright.rules.cpu.gemm_model import (
     BATCH,
     MAX_TAILS,
@@ -367,6 +367,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(
         fma=fma,
         from_l2=from_l2 / machine.l2.bytes_per_cycle,
+        integers=_integers(found, context, batch * size.k * passes * ceil_div(n, nr), mr, nr),
         loads=fma * load_share(mr, nr, machine),
         tails=fma * TIE_SHARE * as_flags(size.m % mr > 0, size.n % nr > 0)
         + batch * size.k * ceil_div(n, nr) * _starved(size, m % mr, nr, machine),
@@ -385,6 +386,15 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         unroll=batch * size.k / c["k_unroll"],
         prefetch=_prefetch(size, c, machine, fma, passes, exceeds_l1, a_bytes),
     )
+
+
+def _integers(
+    found: Contraction, context: RuleContext, steps: Column, mr: Column, nr: Column
+) -> Column:
+    """What integers take beyond floats, in so many steps of register tiles."""
+    types = (found.block.writes[0].buffer.dtype, found.a.buffer.dtype, found.b.buffer.dtype)
+    more: Column = integer_cycles(types, context.target, steps * mr * nr, steps * (mr + nr))
+    return more
 
 
 def _is_crowded(mr: Column, nr: Column, target: Target) -> Column:
