@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,11 +23,24 @@ SAMPLES, FRAMES = 3200, 50  # of sound, of its spectra
 PATCHES = 4  # along each side of an image
 SIDE = 64  # of an image that is not cut into patches
 
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of what a model is given, where its config does not say."""
+
+    tokens: int = TOKENS
+    words: int = WORDS  # that texts are made of
+    samples: int = SAMPLES
+    frames: int = FRAMES  # half as many as of a spectrum
+    side: int = SIDE
+
+
+SMALLEST = Sizes()
+
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers",
+          "decoder_layers", "num_decoder_layers", "num_encoder_layers")  # fmt: skip
 COUNTS = {
-    **dict.fromkeys(
-        ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers"), 2
-    ),
-    **dict.fromkeys(("decoder_layers", "num_decoder_layers", "num_encoder_layers"), 2),
+    **dict.fromkeys(LAYERS, 2),
     **dict.fromkeys(("vocab_size", "type_vocab_size"), WORDS),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 64),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
@@ -83,6 +97,23 @@ def build(name: str) -> tuple[torch.nn.Module, Inputs]:
     raise refused
 
 
+def deployed(name: str, limit: int, layers: int, sizes: Sizes) -> tuple[torch.nn.Module, Inputs]:
+    """The base model of a type as its config has it from its authors, and inputs of given sizes;
+    with fewer layers where there are more parameters than some limit."""
+    from transformers import AutoConfig, AutoModel
+
+    whole = AutoConfig.for_model(name)
+    fewer = _smaller(whole, dict.fromkeys(LAYERS, layers), True, whole_images=True)
+    for config in (whole, AutoConfig.for_model(name, **fewer)):
+        _without_cache(config)
+        with torch.device("meta"):
+            parameters = sum(x.numel() for x in AutoModel.from_config(config).parameters())
+        if parameters <= limit:
+            model = AutoModel.from_config(config).eval()
+            return model, _inputs(model, config, sizes)
+    raise ValueError(f"{parameters} parameters are too many")
+
+
 # ------------------------------------------------------------------------------------ configs
 
 
@@ -94,7 +125,9 @@ def _without_cache(config: Any) -> None:
             _without_cache(held)
 
 
-def _smaller(config: Any, table: dict[str, int], with_choices: bool) -> dict[str, Any]:
+def _smaller(
+    config: Any, table: dict[str, int], with_choices: bool, whole_images: bool = False
+) -> dict[str, Any]:
     """Arguments for a config like one that is given, but smaller; with what it chose for those that
     it holds (a backbone's name), some of which speaks of layers that are no more."""
     made: dict[str, Any] = {}
@@ -102,17 +135,17 @@ def _smaller(config: Any, table: dict[str, int], with_choices: bool) -> dict[str
     for field, value in vars(config).items():
         if hasattr(value, "model_type"):
             chosen = value.to_diff_dict() if with_choices else {}
-            made[field] = chosen | _smaller(value, table, with_choices)
+            made[field] = chosen | _smaller(value, table, with_choices, whole_images)
             made[field]["model_type"] = value.model_type
         elif isinstance(value, int) and not isinstance(value, bool) and field in table:
             made[field] = min(value, table[field])
-        elif isinstance(value, int) and field.endswith("_token_id"):
+        elif isinstance(value, int) and field.endswith("_token_id") and "vocab_size" in table:
             made[field] = min(value, WORDS - 1)
-        elif isinstance(value, list) and field in STAGES:
+        elif isinstance(value, list) and field in STAGES and not whole_images:
             made[field] = [1] * len(value)
         elif isinstance(value, list) and len(value) == layers:  # one for each layer
             made[field] = value[-table["num_hidden_layers"] :]  # the last one is of a rarer kind
-    if isinstance(getattr(config, "image_size", None), int):
+    if isinstance(getattr(config, "image_size", None), int) and not whole_images:
         patch = getattr(config, "patch_size", None)
         made["image_size"] = PATCHES * patch if isinstance(patch, int) else SIDE
     return made
@@ -121,7 +154,7 @@ def _smaller(config: Any, table: dict[str, int], with_choices: bool) -> dict[str
 # ------------------------------------------------------------------------------------ inputs
 
 
-def _inputs(model: Any, config: Any) -> Inputs:
+def _inputs(model: Any, config: Any, sizes: Sizes = SMALLEST) -> Inputs:
     """The first set of inputs that a model takes."""
     taken = inspect.signature(model.forward).parameters
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -136,8 +169,8 @@ def _inputs(model: Any, config: Any) -> Inputs:
         names = tuple(dict.fromkeys((*names, *needed)))
         if not all(name in taken for name in names):
             continue
-        for shapes in itertools.product(*(_shapes(name, config) for name in names)):
-            given = _of(dict(zip(names, shapes, strict=True)), config)
+        for shapes in itertools.product(*(_shapes(name, config, sizes) for name in names)):
+            given = _of(dict(zip(names, shapes, strict=True)), config, sizes)
             try:
                 with torch.no_grad():
                     model(**given(2))
@@ -148,37 +181,41 @@ def _inputs(model: Any, config: Any) -> Inputs:
     raise ValueError(f"takes none of the inputs known here: {failed}")
 
 
-def _of(shapes: dict[str, tuple[int, ...]], config: Any) -> Inputs:
+def _of(shapes: dict[str, tuple[int, ...]], config: Any, sizes: Sizes) -> Inputs:
     return lambda batch: {
-        name: _input(name, (batch, *shape), config) for name, shape in shapes.items()
+        name: _input(name, (batch, *shape), config, sizes) for name, shape in shapes.items()
     }
 
 
-def _shapes(name: str, config: Any) -> list[tuple[int, ...]]:
+def _shapes(name: str, config: Any, sizes: Sizes) -> list[tuple[int, ...]]:
     """Shapes that an input of this name may have, less the batch."""
     if name.startswith("pixel"):
-        return _images(name, config)
+        return _images(name, config, sizes)
     bands = _held(config, "num_mel_bins", 80)
-    frames = 2 * _held(config, "max_source_positions", FRAMES)
+    frames = 2 * _held(config, "max_source_positions", sizes.frames)
     if name == "input_values":
         length = _found(config, "max_length", frames)
-        return [(SAMPLES,), (_held(config, "audio_channels", 1), SAMPLES), (length, bands)]
+        return [
+            (sizes.samples,),
+            (_held(config, "audio_channels", 1), sizes.samples),
+            (length, bands),
+        ]
     if name == "input_features":
         return [(bands, frames), (frames, bands)]
     if name == "input_features_mask":
         return [(frames,)]
     if name == "bbox":
-        return [(TOKENS, 4)]
+        return [(sizes.tokens, 4)]
     if name.endswith("_embeds"):
-        return [(TOKENS, _found(_text(config), "hidden_size", TOKENS))]
-    return [(TOKENS,)]
+        return [(sizes.tokens, _found(_text(config), "hidden_size", sizes.tokens))]
+    return [(sizes.tokens,)]
 
 
-def _images(name: str, config: Any) -> list[tuple[int, ...]]:
+def _images(name: str, config: Any, sizes: Sizes) -> list[tuple[int, ...]]:
     vision = _found(config, "vision_config")
-    size = _found(vision, "image_size", SIDE)
+    size = _found(vision, "image_size", sizes.side)
     own = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-    sides = list(dict.fromkeys([own, (SIDE, SIDE), (2 * SIDE, 2 * SIDE)]))
+    sides = list(dict.fromkeys([own, (sizes.side, sizes.side), (2 * sizes.side, 2 * sizes.side)]))
     if name == "pixel_mask":
         return [own]
     channels = _found(vision, "num_channels", 3)
@@ -188,15 +225,15 @@ def _images(name: str, config: Any) -> list[tuple[int, ...]]:
     return [*((channels, *each) for each in sides), (2, channels, *own)]  # the last: a pair
 
 
-def _input(name: str, shape: tuple[int, ...], config: Any) -> torch.Tensor:
+def _input(name: str, shape: tuple[int, ...], config: Any, sizes: Sizes) -> torch.Tensor:
     if name == "bbox":
         return torch.arange(4).expand(shape).clone()
     if name.endswith("_mask"):
         return torch.ones(shape, dtype=torch.int64)
     if name.endswith("_embeds") or name.startswith(("pixel", "input_values", "input_features")):
         return torch.randn(shape)
-    words = _found(_text(config), "vocab_size", WORDS)
-    return torch.randint(2, min(int(words), WORDS), shape)
+    words = _found(_text(config), "vocab_size", sizes.words)
+    return torch.randint(2, min(int(words), sizes.words), shape)
 
 
 def _text(config: Any) -> Any:

@@ -3,14 +3,15 @@
     python bench/torch_speed.py [--sections models,cached,overhead,training,generation]
                                 [--only REGEX] [--threads 1,2] [--seconds 1] [--busy]
                                 [--peers eager,inductor,freezing,max-autotune,openvino]
-                                [--limit SECONDS]
+                                [--limit SECONDS] [--draw SEED] [--count 20]
 
 Models of transformers with made-up weights, f32, batch 1. Each runs in a process of its own, peers
 and ours take turns within it. The time of the first call is told too, caches empty; `cached` tells
 it of a new process with caches full. Inductor needs a C++ compiler, OpenVINO its package; what is
 missing is left out and said so. Cases that failed are named at the end. On a machine that others
 use too, `--busy` compares the processor time of calls. With `--limit` no case begins after so many
-seconds, and those that were left are named for another run.
+seconds, and those that were left are named for another run. `--draw` measures, in the place of that
+list, models that a seed draws from torchvision, timm and transformers (see torch_draw.py).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Any
 import report
 import torch
 import torch.nn.functional as F  # noqa: N812
+import torch_draw
 import torch_zoo
 from report import Figure
 from torch._inductor.compile_fx import compile_fx
@@ -48,7 +50,7 @@ WANT_OPENVINO = 1.15
 WANT_MODELS, WANT_FIRST, WANT_CACHED, WANT_TEXT, WANT_TRAINING = 1.5, 0.4, 0.8, 2.0, 1.0
 WANT_BANDWIDTH = 0.85
 MAX_OVERHEAD_US = 40.0
-MAX_OFF = 1e-2  # of any output; those of normed layers are about 1
+MAX_OFF = 1e-2  # of the greatest element of any output
 ROUNDS = 7  # turns of contenders
 BATCH = 8  # of training
 MAX_LOSS_OFF = 1e-3  # f32, sums in another order, over all steps
@@ -101,6 +103,8 @@ class Settings:
     busy: bool
     layers: int
     end: float = float("inf")  # when no case begins any more, by time.monotonic
+    seed: int | None = None  # of models that are drawn
+    count: int = 20  # of these
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if re.search(self.names, name)]
@@ -121,9 +125,12 @@ class Times:
     calls: dict[str, float] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    refused: str = ""  # why there is no such model
 
 
-def build(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+def build(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    if "/" in name:
+        return torch_draw.build(name)
     torch_zoo.prepare()
     from transformers import AutoConfig, AutoModel
 
@@ -183,11 +190,15 @@ def run_model(job: tuple[str, Settings]) -> Times:
     """One model by all contenders, in turns."""
     name, settings = job
     clock = settings.begin()
-    model, given = build(name)
     times = Times()
     runs: dict[str, Callable[[], Any]] = {}
     with torch.no_grad():
-        want = _leaves(model(**given))
+        try:
+            model, given = build(name)
+            want = _leaves(model(**given))
+        except Exception as error:
+            times.refused = f"{type(error).__name__}: {str(error)[:120]}"
+            return times
         for who in (OURS, *settings.peers):
             own = {"cache": False} if who == OURS else {}
             start = time.perf_counter()
@@ -198,7 +209,7 @@ def run_model(job: tuple[str, Settings]) -> Times:
                 times.notes.append(f"{who}: {type(error).__name__}: {str(error)[:120]}")
                 continue
             times.first[who] = time.perf_counter() - start
-            worst = max(float((a - b).abs().max()) for a, b in zip(made, want, strict=True))
+            worst = torch_draw.distance(made, want)
             if not worst <= MAX_OFF:  # nor is NaN
                 times.notes.append(f"{who}: off by {worst:.2g}")
                 continue
@@ -209,7 +220,8 @@ def run_model(job: tuple[str, Settings]) -> Times:
 
 
 def _leaves(made: Any) -> list[torch.Tensor]:
-    found = torch.utils._pytree.tree_leaves(tuple(made.values()))
+    values = tuple(made.values()) if isinstance(made, dict) else made
+    found = torch.utils._pytree.tree_leaves(values)
     return [x for x in found if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
 
@@ -243,13 +255,39 @@ def failed(what: str) -> None:
     FAILED.append(what)
 
 
+def timed(settings: Settings) -> Iterator[tuple[str, Times]]:
+    """The models of the list, or those that a seed draws, and their times."""
+    if settings.seed is None:
+        jobs = [(name, settings) for name in settings.chosen(MODELS)]
+        for (name, _), end in alone("run_model", "models", jobs):
+            if end.refused:
+                failed(f"models {name}: {end.refused}")
+            else:
+                yield name, end
+        return
+    ends: dict[str, Times] = {}
+
+    def is_taken(name: str) -> bool:
+        if not re.search(settings.names, name) or time.monotonic() > settings.end:
+            return False
+        for _, end in alone("run_model", "models", [(name, settings)]):
+            if end.refused:
+                print(f"{name}: drawn again: {end.refused}", flush=True)
+                return False
+            ends[name] = end
+        return True
+
+    for name in torch_draw.draw(settings.seed, settings.count, is_taken):
+        if name in ends:
+            yield name, ends[name]
+
+
 def measure_models(settings: Settings) -> list[Figure]:
     figures: list[Figure] = []
     ratios: list[float] = []
     by_peer: dict[str, list[float]] = {who: [] for who in settings.peers}
     firsts: list[float] = []
-    jobs = [(name, settings) for name in settings.chosen(MODELS)]
-    for (name, _), end in alone("run_model", "models", jobs):
+    for name, end in timed(settings):
         for note in end.notes:
             print(f"{name}: {note}", flush=True)
         if OURS not in end.calls:
@@ -540,7 +578,8 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     end = time.monotonic() + options.limit
     for threads in map(int, options.threads.split(",")):
         settings = Settings(
-            options.only, peers, threads, options.seconds, options.busy, options.layers, end
+            *(options.only, peers, threads, options.seconds, options.busy, options.layers),
+            *(end, options.draw, options.count),
         )
         for name in options.sections.split(","):
             found = SECTIONS[name](settings)
@@ -563,6 +602,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="to time a model for")
     parser.add_argument("--layers", type=int, default=12, help="of GPT-2 in generation")
+    parser.add_argument("--draw", type=int, default=None, help="a seed that draws the models")
+    parser.add_argument("--count", type=int, default=20, help="how many models are drawn")
     parser.add_argument("--busy", action="store_true", help="processor time of calls")
 
 

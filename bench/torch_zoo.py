@@ -59,22 +59,32 @@ class Outcome:
 def prepare() -> None:
     """torchvision's library may want CUDA; beside a CPU build of PyTorch its operators are missing.
 
-    Its Python needs one that it has no formula for, so here is one.
+    Its Python needs one that it has no formula for, so here is one. The library's name is
+    `_C_stable.so` since torchvision 0.29.
     """
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None or _kept:
         return
     try:
-        torch.ops.load_library(str(Path(found.origin).with_name("_C.so")))
+        for library in _libraries(Path(found.origin).parent):
+            torch.ops.load_library(str(library))
     except OSError:
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.impl("nms", _nms, "CPU")
-        _kept.append(library)
+        made = torch.library.Library("torchvision", "DEF")
+        made.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        made.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        made.impl("nms", _nms, "CPU")
+        _kept.append(made)
         from torchvision import extension
 
         extension._has_ops = lambda: True  # whoever asks now is told so
+
+
+def _libraries(folder: Path) -> list[Path]:
+    """Of torchvision, with its operators."""
+    found = sorted(folder.glob("_C*.so"))
+    if not found:
+        raise OSError(f"{folder} has no library")
+    return found
 
 
 _kept: list[Any] = []  # a library that is collected takes its declarations along

@@ -46,3 +46,21 @@ def test_register_tiles_leave_room_for_their_operands(target):
 def test_a_dynamic_number_of_queries_is_shared_out_by_heads():
     plan = schedule(attention(12, "n", "n", 64), SERVERS[0], threads=2).decisions[0].plan
     assert plan.endswith("parallel=heads")
+
+
+def test_two_sums_over_the_features_of_rows_are_no_attention():
+    """As in the gradient of a layer norm: the second does not weigh by the first."""
+    module = graph.parse(
+        """graph @main(%g: f32[4, 64, 96], %x: f32[4, 64, 96], %w: f32[96]) -> (f32[4, 64, 96]) {
+             %gw = mul(%g, %w)
+             %a = reduce_sum(%gw) {axes = (2,), keepdims = true}
+             %p = mul(%gw, %x)
+             %b = reduce_sum(%p) {axes = (2,), keepdims = true}
+             %u = sub(%gw, %a)
+             %q = mul(%x, %b)
+             %y = sub(%u, %q)
+             return %y
+           }"""
+    )
+    decisions = schedule(lower_graph(module.main, "gradient"), SERVERS[0]).decisions
+    assert {each.rule for each in decisions} == {"fused_reductions"}

@@ -42,6 +42,7 @@ from tilewright.graph.passes.recognize_attention import recognize_attention
 from tilewright.graph.passes.recognize_float8 import recognize_float8
 from tilewright.graph.passes.recognize_norms import recognize_norms
 from tilewright.graph.passes.recognize_quantized import recognize_quantized
+from tilewright.graph.passes.recognize_segments import recognize_segments
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.remove_invariant_carries import remove_invariant_carries
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
@@ -175,6 +176,7 @@ UNFOLDED = (
 # From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
 FUSED = (
     check_indices,
+    recognize_segments,
     remove_dead_nodes,
     choose_attention,
     fuse,

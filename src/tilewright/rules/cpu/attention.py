@@ -254,6 +254,8 @@ def _attention(sch: Schedule, reference: BlockRef) -> Attention | None:
     for row in reversed(stages.rows):
         maps = stages.row_axis_of[first.name]
         key = next(at for at in first.spatial if at not in maps.values())
+        if not _weighs(stages, first, second, key):
+            return None
         read = _query_read(first, first.var(maps[row]), first.var(key))
         if stages.root.extent(row) is not ONE and read is not None:
             return Attention(stages, first, _epilogue(stages, first), second, row, read)
@@ -268,6 +270,18 @@ def _is_gemm(nest: Nest) -> bool:
     if isinstance(value, Select):  # of some terms, the others being zero
         value = value.a
     return isinstance(value, Mul)
+
+
+def _weighs(stages: Stages, first: Nest, second: Nest, key: int) -> bool:
+    """Whether the second GEMM sums over the keys of the first, by what was made of its scores;
+    two sums over the features of the same rows, as gradients of norms have, are no attention."""
+    if first.extent(key) is not second.extent(second.reduce[0]):
+        return False
+    made: set[Any] = set()
+    for nest in reversed(list(stages.members.values())):  # producers first
+        if nest is first or any(region.buffer in made for region in nest.block.reads):
+            made.update(region.buffer for region in nest.block.writes)
+    return any(region.buffer in made for region in second.block.reads)
 
 
 def _query_read(nest: Nest, row: Var, column: Var) -> int | None:

@@ -31,6 +31,7 @@ FILES = (
     "recognize_norms",
     "recognize_attention",
     "upcast_matmuls",
+    "recognize_segments",
 )
 EXTENTS = (4, 3, 5)  # of sizes, in the order in which they appear
 
