@@ -333,6 +333,40 @@ def test_mask_of_a_dropout_that_does_not_train(opset):
     )
 
 
+def test_slice_whose_bounds_are_of_dynamic_length_but_whose_steps_are_not():
+    text = """g (float[n, 5] x, int64[a] starts, int64[b] ends) => (float[] y) {
+        steps = Constant <value = int64[1] {1}> ()
+        y = Slice (x, starts, ends, , steps)
+    }"""
+    model = parsed(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    module = check(model, [ramp(4, 5), np.array([1]), np.array([3])])
+    assert not module.fallbacks
+    with pytest.raises(UserError, match="lists of different lengths"):
+        module(ramp(4, 5), np.array([1, 0]), np.array([3, 2]))
+
+
+def test_a_concat_of_hundreds_of_columns():
+    """As scikit-learn's polynomial features are exported; conditions are not nested as deep."""
+    columns = "\n".join(
+        f"i{at} = Constant <value = int64[1] {{{at % 5}}}> ()\n"
+        f"g{at} = Gather <axis = 1> (x, i{at})\n"
+        f"c{at} = Mul (g{at}, x{at % 3})"
+        for at in range(300)
+    )
+    slices = "\n".join(
+        f"k{at} = Constant <value = int64[1] {{{at}}}> ()\nx{at} = Gather <axis = 1> (x, k{at})"
+        for at in range(3)
+    )
+    joined = ", ".join(f"c{at}" for at in range(300))
+    text = f"""g (float[n, 5] x) => (float[n, 300] y) {{
+        {slices}
+        {columns}
+        y = Concat <axis = 1> ({joined})
+    }}"""
+    check(parsed(text), [ramp(1, 5)], [ramp(7, 5)])
+
+
 def test_slice_without_axes_before_a_squeeze():
     check(
         parsed("""g (float[2, 2, 2] x) => (float[2, 2] y, float[2, 2, 2] z)

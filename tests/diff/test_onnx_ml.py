@@ -7,6 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import tilewright as tw
+from tilewright.base.errors import UserError
 from tilewright.frontends.onnx import import_model
 from tilewright.frontends.onnx.rules.base import Context
 from tilewright.graph import interpret
@@ -124,10 +126,38 @@ def test_support_vectors(kernel, classes, rng):
         "classlabels_ints": list(range(3, 3 + classes)),
     }
     check("SVMClassifier", x, outputs=2, **given, **more)
-    if classes == 2:  # the peer's probabilities are those of an iteration that stops early
-        check(
-            "SVMClassifier", x, outputs=2, prob_a=[-1.0], prob_b=[0.1], atol=5e-3, **given, **more
-        )
+    platt = {"prob_a": [-1.0, -0.5, -2.0][:pairs], "prob_b": [0.1, 0.0, -0.3][:pairs]}
+    check("SVMClassifier", x, outputs=2, **platt, **given, **more)
+
+
+def test_rows_stop_by_themselves_when_probabilities_of_pairs_are_coupled(rng):
+    classes, pairs = 5, 10
+    given = {
+        "kernel_type": "RBF",
+        "kernel_params": [0.3, 0.0, 3.0],
+        "support_vectors": floats(rng, 2 * classes * 3).tolist(),
+        "coefficients": (3 * floats(rng, 2 * classes * (classes - 1))).tolist(),
+        "rho": floats(rng, pairs).tolist(),
+        "vectors_per_class": [2] * classes,
+        "classlabels_ints": list(range(classes)),
+        "prob_a": (-2 * np.abs(floats(rng, pairs))).tolist(),
+        "prob_b": floats(rng, pairs).tolist(),
+    }
+    check("SVMClassifier", floats(rng, 40, 3), outputs=2, **given)
+
+
+def test_categories_that_must_be_known():
+    node = helper.make_node(
+        "OneHotEncoder", ["x"], ["y"], domain="ai.onnx.ml", cats_int64s=[3, 5, 9], zeros=0
+    )
+    infos = [helper.make_tensor_value_info("x", TensorProto.INT64, [None, 2])]
+    graph = helper.make_graph([node], "test", infos, [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    compiled = tw.compile(helper.make_model(graph, opset_imports=opsets, ir_version=9), threads=1)
+    (made,) = compiled(np.array([[5, 3], [9, 9]]))
+    np.testing.assert_array_equal(np.asarray(made)[:, 0], [[0, 1, 0], [0, 0, 1]])
+    with pytest.raises(UserError, match="no category"):
+        compiled(np.array([[5, 4]]))
 
 
 def test_a_vector_is_one_row(rng):

@@ -50,7 +50,7 @@ from tilewright.tensor import ir
 from tilewright.tensor.assembly import Assembly
 from tilewright.tensor.ir import Address, Broadcast, Buffer, Call, Load, MaskedLoad, Stmt
 from tilewright.tensor.scopes import Owner
-from tilewright.tensor.visit import exprs, prefetched, walk, written_buffers
+from tilewright.tensor.visit import exprs, loads, prefetched, walk, written_buffers
 
 WORKSPACE_ALIGN = 64
 STACK_LIMIT_BYTES = 32 * 1024  # of one buffer; larger ones come from the runtime
@@ -262,6 +262,8 @@ class Emitter:
             wishes.append('!{!"llvm.loop.vectorize.enable", i1 true}')
         elif self._stays_loop(loop, count):
             wishes.append('!{!"llvm.loop.unroll.disable"}')
+        elif self.machine.loads_lanes and _follows_data(loop):
+            wishes.append('!{!"llvm.loop.vectorize.enable", i1 false}')
         if not wishes:
             return ""
         nodes = "".join(f", {self.module.metadata(wish)}" for wish in wishes)
@@ -747,6 +749,15 @@ def _is_shaped(body: Stmt) -> bool:
         or prefetched(stmt) is not None
         or any(expr.dtype.is_vector for expr in stmt.exprs())
         for stmt in walk(body)
+    )
+
+
+def _follows_data(loop: ir.For) -> bool:
+    """Whether a loop reads where its own data say what to read next, as walks down trees do."""
+    written = written_buffers(loop.body)
+    return any(
+        isinstance(load, Load) and any(each.buffer in written for each in loads(*load.index))
+        for load in exprs(loop.body)
     )
 
 

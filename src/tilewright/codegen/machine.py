@@ -27,6 +27,7 @@ class Machine:
     computes_f16: bool = False  # arithmetic on f16 itself
     masked_bits: int = 0  # narrower elements have no masked loads: lanes are loaded one by one
     has_gather: bool = False
+    loads_lanes: bool = False  # gathers take longer than loads of their lanes one by one
     scales: bool = False  # an instruction multiplies vectors of 512 bits by powers of two
     looks_up: bool = False  # an instruction takes each lane from a table in vectors of 512 bits
     raises_two: bool = False  # an instruction gives powers of two of f32, to two units in the last

@@ -91,6 +91,11 @@ class _Callbacks:
         self.graphs = [parts.module.graphs[part_name(at)] for at in range(len(parts.parts))]
         self.calls: Calls = {}
         self.straight = [straight_line(parts.module, graph) for graph in self.graphs]
+        self.takes = [[_element(value) for value in graph.params] for graph in self.graphs]
+        self.gives = [
+            [(_element(value), value) for value in graph.results[part.tells :]]
+            for graph, part in zip(self.graphs, parts.parts, strict=True)
+        ]
         self._mine = threading.local()
         self._run = _RUN(self._run_part)
         self._fetch = _FETCH(self._fetch_part)
@@ -116,11 +121,11 @@ class _Callbacks:
         try:
             graph, part = self.graphs[number], self.parts.parts[number]
             args = []
-            for at, param in enumerate(graph.params[:count]):
-                if not is_tensor(param.type):
+            for at, of in enumerate(self.takes[number][:count]):
+                if of is None:
                     args.append(run.object(_handle(inputs[at].contents).value))
                     continue
-                array = _array(inputs[at].contents, param)  # main writes over it later, or never
+                array = _array(inputs[at].contents, of)  # main writes over it later, or never
                 args.append(array if at in part.weights else array.copy())
             for param in graph.params[count:]:
                 (known,) = param.tensor.static_shape or ()
@@ -146,10 +151,10 @@ class _Callbacks:
     def _fetch_part(self, context: Any, number: int, outputs: Any, count: int) -> int:
         run = self.stack[-1]
         try:
-            values = self.graphs[number].results[self.parts.parts[number].tells :]
-            for at, (value, result) in enumerate(zip(values, run.results, strict=True)):
-                if is_tensor(value.type):
-                    _fill(_array(outputs[at].contents, value), np.asarray(result), value)
+            gives = zip(self.gives[number], run.results, strict=True)
+            for at, ((of, value), result) in enumerate(gives):
+                if of is not None:
+                    _fill(_array(outputs[at].contents, of), np.asarray(result), value)
                 else:
                     _handle(outputs[at].contents).value = run.handle(result, number)
             run.results = ()
@@ -164,9 +169,13 @@ def _handle(tensor: DLTensor) -> ctypes.c_int64:
     return ctypes.c_int64.from_address(tensor.data)
 
 
-def _array(tensor: DLTensor, value: Value) -> np.ndarray[Any, Any]:
+def _element(value: Value) -> np.dtype[Any] | None:
+    """What NumPy calls the elements of a tensor; None for what main has a handle of."""
+    return np.dtype(value.tensor.dtype.numpy) if is_tensor(value.type) else None
+
+
+def _array(tensor: DLTensor, of: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """The memory of a tensor of the host program as an array."""
-    of = np.dtype(value.tensor.dtype.numpy)
     shape = tuple(tensor.shape[: tensor.ndim])
     size = math.prod(shape) * of.itemsize
     if size == 0:

@@ -7,6 +7,7 @@ be expressions of sizes. With `check`, every result is held against its inferred
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
@@ -78,13 +79,7 @@ class Interpreter:
         outer, self.sizes = self.sizes, dict(self.sizes)
         progress, self.progress = self.progress, None  # bodies are a part of their node
         try:
-            for param, arg in zip(graph.params, args, strict=True):
-                self._bind(param.type, arg)
-                is_trusted = self.calls is not None and is_tensor(param.type)
-                if not is_trusted and not self._fits(param.type, arg):
-                    raise UserError(
-                        "TW1013", f"%{param.name} of @{graph.name} is {param.type}, got {_of(arg)}"
-                    )
+            self.take(graph, args)
             values: dict[Value, Any] = dict(zip(graph.params, args, strict=True))
             for at, node in enumerate(graph.nodes):
                 if progress is not None:
@@ -104,17 +99,27 @@ class Interpreter:
         finally:
             self.sizes, self.progress = outer, progress
 
+    def take(self, graph: Graph, args: Sequence[Any]) -> None:
+        """Sizes that arguments tell; those that do not fit are refused, if they are not trusted."""
+        for param, arg in zip(graph.params, args, strict=True):
+            self._bind(param.type, arg)
+            is_trusted = self.calls is not None and is_tensor(param.type)
+            if not is_trusted and not self._fits(param.type, arg):
+                raise UserError(
+                    "TW1013", f"%{param.name} of @{graph.name} is {param.type}, got {_of(arg)}"
+                )
+
     def _node(self, node: Node, inputs: list[Any]) -> tuple[Any, ...]:
         if node.op == "constant":
             return (self.module.constants[node["data"]],)
         if node.op == "sizes":  # in parts of a lowered model: what main knows
-            self._learn(node["sizes"], *inputs)
+            self.learn(node["sizes"], *inputs)
             return ()
         if node.op == "call":
             return Interpreter(self.module, check=self.check, calls=self.calls).run(
                 self.module.graphs[node["graph"]], inputs
             )
-        op, call = self._call(node)
+        op, call = self.call_of(node)
         inputs += [None] * (len(call.types) - len(inputs))
         arguments = [call.array(at) if given is None else given for at, given in enumerate(inputs)]
         try:
@@ -127,7 +132,7 @@ class Interpreter:
         except (ArithmeticError, LookupError, ValueError) as error:
             raise ExecutionError("TW1017", f"{node.op}: {error}", node.loc) from error
 
-    def _call(self, node: Node) -> tuple[Op, Call]:
+    def call_of(self, node: Node) -> tuple[Op, Call]:
         """What a node means with the sizes at hand."""
         found = None if self.calls is None else self.calls.get(node)
         if found is not None:
@@ -155,7 +160,7 @@ class Interpreter:
         items = tuple(self._number(item) for item in value)
         return value if all(map(is_, items, value)) else items
 
-    def _learn(self, sizes: Sequence[Var], told: Any) -> None:
+    def learn(self, sizes: Sequence[Var], told: Any) -> None:
         """Sizes take the values told; those that arguments tell must agree."""
         for size, value in zip(sizes, told.tolist(), strict=True):
             if self.sizes.setdefault(size, value) != value:
@@ -189,43 +194,59 @@ Straight = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 def straight_line(module: Module, graph: Graph) -> Straight | None:
-    """What a graph computes as calls one after the other; None if any of them asks for sizes.
+    """What a graph computes as calls one after the other; None if its own values tell sizes that
+    any of them asks for.
 
-    Nothing is looked up while it runs, and arguments are trusted: it is for small graphs that run
-    often, where the interpreter's own work is most of the time.
+    Nothing is looked up while it runs with sizes as the last time, and arguments that native code
+    can hold are trusted: it is for small graphs that run often, where the interpreter's own work is
+    most of the time.
     """
-    if not all(is_tensor(param.type) for param in graph.params):
-        return None
-    reader = Interpreter(module, calls={})
-    places = {param: at for at, param in enumerate(graph.params)}
-    fixed: list[Any] = [None] * len(places)
-    steps: list[tuple[Node, Callable[..., Any], Call, list[int], int]] = []
-    for node in graph.nodes:
-        places |= {value: len(fixed) + at for at, value in enumerate(node.outputs)}
-        first = len(fixed)
-        if node.op == "constant":
-            fixed.append(module.constants[node["data"]])
-            continue
-        if node.bodies or node.op in ("sizes", "call") or attribute_sizes(node):
+    known: set[Var] = set()
+    for param in graph.params:
+        if not isinstance(param.type, TensorType) or param.type.shape is None:
             return None
-        fixed += [None] * len(node.outputs)
-        op, call = reader._call(node)
-        inputs = [None if v is None else places[v] for v in node.inputs]
-        inputs += [None] * (len(call.types) - len(inputs))
-        for at, place in enumerate(inputs):
-            if place is None:
-                inputs[at] = len(fixed)
-                fixed.append(call.array(at))
-        steps.append((node, op.reference, call, [at for at in inputs if at is not None], first))
-    results = [places[result] for result in graph.results]
+        known.update(dim for dim in param.type.shape if isinstance(dim, Size))
+    for node in graph.nodes:
+        if node.op == "sizes" and node.inputs[0] in graph.params:
+            known.update(node["sizes"])
+            continue
+        is_plain = not node.bodies and node.op not in ("sizes", "call")
+        if not is_plain or not known.issuperset(attribute_sizes(node)):
+            return None
+    return _StraightLine(module, graph)
 
-    def run(args: Sequence[Any]) -> tuple[Any, ...]:
-        values = fixed.copy()
+
+@dataclass(frozen=True)
+class _Steps:
+    """What a straight line does where sizes are as `key` says."""
+
+    key: Any
+    fixed: list[Any]  # of all values: those that are the same in every run
+    calls: list[tuple[Node, Callable[..., Any], Call, list[int], int]]
+
+
+class _StraightLine:
+    def __init__(self, module: Module, graph: Graph) -> None:
+        self.module = module
+        self.graph = graph
+        self.calls: Calls = {}
+        asks = any(attribute_sizes(node) for node in graph.nodes if node.op != "constant")
+        self.asks = asks or not all(is_tensor(param.type) for param in graph.params)
+        told = [node.inputs[0] for node in graph.nodes if node.op == "sizes"]
+        self.told = [graph.params.index(value) for value in told if value is not None]
+        self.places = {param: at for at, param in enumerate(graph.params)}
+        self.last = None if self.asks else self._steps((), None)
+
+    def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        steps, key = self.last, self._key(args) if self.asks else ()
+        if steps is None or steps.key != key:
+            steps = self.last = self._steps(key, args)
+        values = steps.fixed.copy()
         values[: len(args)] = args
         step = None
         try:
             with np.errstate(all="ignore"):
-                for step in steps:
+                for step in steps.calls:
                     _, reference, call, inputs, first = step
                     made = as_arrays(reference(call, *[values[at] for at in inputs]))
                     values[first : first + len(made)] = made
@@ -235,9 +256,42 @@ def straight_line(module: Module, graph: Graph) -> Straight | None:
             assert step is not None
             node = step[0]
             raise ExecutionError("TW1017", f"{node.op}: {error}", node.loc) from error
-        return tuple([values[at] for at in results])
+        return tuple([values[self.places[result]] for result in self.graph.results])
 
-    return run
+    def _key(self, args: Sequence[Any]) -> Any:
+        """All that sizes follow from, and what arguments are checked for."""
+        shapes = [
+            (type(arg), getattr(arg, "shape", None), getattr(arg, "dtype", None)) for arg in args
+        ]
+        return shapes, [args[at].tolist() for at in self.told]
+
+    def _steps(self, key: Any, args: Sequence[Any] | None) -> _Steps:
+        reader = Interpreter(self.module, calls=self.calls)
+        if args is not None:
+            reader.take(self.graph, args)
+        fixed: list[Any] = [None] * len(self.graph.params)
+        calls: list[tuple[Node, Callable[..., Any], Call, list[int], int]] = []
+        for node in self.graph.nodes:
+            first = len(fixed)
+            self.places |= {value: first + at for at, value in enumerate(node.outputs)}
+            if node.op == "constant":
+                fixed.append(self.module.constants[node["data"]])
+                continue
+            if node.op == "sizes":
+                told = node.inputs[0]
+                if args is not None and told is not None:
+                    reader.learn(node["sizes"], args[self.places[told]])
+                continue
+            fixed += [None] * len(node.outputs)
+            op, call = reader.call_of(node)
+            inputs = [None if v is None else self.places[v] for v in node.inputs]
+            inputs += [None] * (len(call.types) - len(inputs))
+            for at, place in enumerate(inputs):
+                if place is None:
+                    inputs[at] = len(fixed)
+                    fixed.append(call.array(at))
+            calls.append((node, op.reference, call, [at for at in inputs if at is not None], first))
+        return _Steps(key, fixed, calls)
 
 
 def _of(array: Any) -> str:

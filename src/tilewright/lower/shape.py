@@ -141,13 +141,16 @@ def _concat(use: Use, *parts: Tensor) -> Tensor:
         for part in kept:
             starts.append(sym.simplify(sym.add(starts[-1], part.shape[axis])))
         at = index[axis]
-        value: Expr | None = None
-        for part, start in reversed(list(zip(kept, starts[:-1], strict=True))):
-            read = part[placed(index, axis, sym.sub(at, start))]
-            inside = sym.lt(at, sym.add(start, part.shape[axis]))
-            value = read if value is None else te.if_then_else(inside, read, value)
-        assert value is not None
-        return value
+
+        def among(first: int, end: int) -> Expr:
+            """The element, of one of those parts: nested as deep as their number has bits."""
+            if end - first == 1:
+                return kept[first][placed(index, axis, sym.sub(at, starts[first]))]
+            middle = (first + end) // 2
+            inside = sym.lt(at, starts[middle])
+            return te.if_then_else(inside, among(first, middle), among(middle, end))
+
+        return among(0, len(kept))
 
     return te.compute(use.shape, element, name=use.name)
 

@@ -93,6 +93,25 @@ def test_a_short_loop_stays_one_where_unrolled_it_would_read_all_before_the_loop
     assert any(name in line for line in of_loop for name in disabled) == is_kept
 
 
+@pytest.mark.parametrize(
+    ("processor", "written", "stays_scalar"),
+    [
+        ("skylake-avx512", "%at", True),
+        ("sapphirerapids", "%at", False),
+        ("skylake-avx512", "%y", False),
+    ],
+)
+def test_walks_are_no_gathers_where_lanes_load_faster_one_by_one(processor, written, stays_scalar):
+    program = f"""
+    func @f(%next: i32[1024], %at: i32[16], %y: i32[16]) stage flat {{
+      for %i in 0..16 {{
+        {written}[%i] = %next[index(%at[%i])]
+      }}
+    }}"""
+    text = emitted(program, f"x86_64-linux-gnu -mcpu={processor}")
+    assert ('"llvm.loop.vectorize.enable", i1 false' in text) == stays_scalar
+
+
 def test_every_buffer_has_an_alias_scope_of_its_own():
     text = emitted(ADD)
     loads = re.findall(r"load float.*!alias.scope (!\d+), !noalias (!\d+)", text)

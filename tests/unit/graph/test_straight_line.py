@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.base.errors import ExecutionError
+from tilewright.base.errors import ExecutionError, UserError
 from tilewright.graph import interpret, parse
 from tilewright.graph.interp import straight_line
 
@@ -27,6 +27,21 @@ def test_a_graph_without_sizes_runs_as_calls_one_after_the_other():
             np.testing.assert_array_equal(have, want)
 
 
+def test_sizes_are_those_of_the_arguments_of_each_run():
+    module, run = straight("""graph @main(%x: f32[n, 4], %s: str[n]) {
+      %y = reshape(%x) {shape = (expr n * 2, 2)}
+      %t = reshape(%s) {shape = (1, expr n)}
+      return %y, %t
+    }""")
+    assert run is not None
+    for rows in (3, 1, 3):
+        x, words = np.ones((rows, 4), np.float32), np.array(["a"] * rows, object)
+        for have, want in zip(run([x, words]), interpret(module, x, words), strict=True):
+            assert have.shape == want.shape
+    with pytest.raises(UserError, match="%s of @main"):
+        run([np.ones((3, 4), np.float32), np.array(["a"] * 2, object)])
+
+
 def test_what_goes_wrong_in_it_is_told_with_its_node():
     _, run = straight("""graph @main(%x: f32[4], %i: i64[n]) {
       %y = gather(%x, %i) {axis = 0}
@@ -41,13 +56,14 @@ def test_what_goes_wrong_in_it_is_told_with_its_node():
 @pytest.mark.parametrize(
     "body",
     [
-        "%y = expand(%x) {shape = (expr n * 2, 4)}",
+        """%i: i64[k, 1] = argwhere(%b)
+        %y = expand(%x) {shape = (expr k, 4)}""",
         """%y = if(%b, %x) do {
           graph(%p: f32[n, 4]) { return %p }
           graph(%p: f32[n, 4]) { return %p }
         }""",
     ],
 )
-def test_graphs_that_ask_for_sizes_or_have_bodies_do_not(body):
+def test_graphs_that_ask_for_sizes_of_their_own_or_have_bodies_do_not(body):
     _, run = straight(f"graph @main(%x: f32[n, 4], %b: bool[]) {{ {body} return %y }}")
     assert run is None

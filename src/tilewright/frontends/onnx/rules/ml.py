@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.base.dtype import F32, I64
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
+from tilewright.frontends.onnx.rules.coupling import coupled
 from tilewright.frontends.onnx.rules.scores import (
     as_rows,
     binary_scores,
@@ -97,9 +98,15 @@ def _one_hot_encoder(node: Context) -> Value:
     else:
         known = node.constant(np.asarray(node.attr("cats_int64s", ()), np.int64))
         x = x if x.tensor.dtype is I64 else node.emit("cast", x, to=I64)
-    if not node.attr("zeros", 1):
-        raise Skip("OneHotEncoder that fails on unknown categories")
-    return node.emit("cast", node.emit("equal", node.unsqueeze(x, -1), known), to=F32)
+    encoded = node.emit("cast", node.emit("equal", node.unsqueeze(x, -1), known), to=F32)
+    if node.attr("zeros", 1):
+        return encoded
+    found = node.emit("reduce_max", encoded, axes=(-1,), keepdims=False)
+    unknown = node.emit(
+        "reduce_sum", node.emit("sub", node.like(found, 1.0), found), keepdims=False
+    )
+    message = "a value is of no category that OneHotEncoder knows"
+    return node.emit("require", node.emit("equal", unknown, 0.0), encoded, message=message)
 
 
 def _array_feature_extractor(node: Context) -> Value:
@@ -264,13 +271,10 @@ def _svm_classifier(node: Context) -> tuple[Value, Value]:
 
 
 def _svm_probabilities(node: Context, scores: Value, classes: int) -> Value:
-    """Platt's probabilities of two classes."""
-    if classes != 2:
-        raise Skip("SVMClassifier with probabilities of more than two classes")
-    slope, offset = node.attr("prob_a")[0], node.attr("prob_b")[0]
-    line = node.emit("add", node.emit("mul", scores, slope), offset)
-    first = node.emit("sigmoid", node.emit("neg", line))
-    return node.emit("concat", first, node.emit("sub", node.like(first, 1.0), first), axis=1)
+    """Platt's probabilities of each pair of classes, coupled to those of the classes."""
+    slopes, offsets = (_row(node, node.attr(name)) for name in ("prob_a", "prob_b"))
+    line = node.emit("add", node.emit("mul", scores, slopes), offsets)
+    return coupled(node, node.emit("sigmoid", node.emit("neg", line)), classes)
 
 
 RULES: dict[str, Rule] = {

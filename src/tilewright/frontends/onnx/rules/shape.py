@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -262,12 +263,30 @@ def _slice(node: Context) -> Value:
     if node.opset >= 10:
         ends = _reachable(node)
         if ends is None:
-            return node.emit("slice", *node.inputs)
+            return node.emit("slice", node[0], *_of_one_length(node, node.inputs[1:]))
         inputs = [node[0], node[1], node.constant(ends), *node.inputs[3:]]
         return node.emit("slice", *inputs)
     starts, ends = node.attr("starts"), node.attr("ends")
     axes = node.attr("axes", tuple(range(len(starts))))
     return node.emit("slice", node[0], starts=starts, ends=ends, axes=axes)
+
+
+def _of_one_length(node: Context, lists: Sequence[Value | None]) -> list[Value | None]:
+    """Lists that are as long as each other, with the length that one of them has."""
+    dims = [None if value is None else value.tensor.shape for value in lists]
+    lengths = [int(dim[0].value) for dim in dims if dim and isinstance(dim[0], Const)]
+
+    def with_length(value: Value | None, dim: tuple[Expr, ...] | None) -> Value | None:
+        if value is None or not dim or not lengths or isinstance(dim[0], Const):
+            return value
+        length = node.emit("dims", values=items_of([dim[0]])[0])
+        fits = node.emit("equal", length, node.like(length, lengths[0]))
+        message = "the bounds of a slice are lists of different lengths"
+        return node.emit(
+            "reshape", node.emit("require", fits, value, message=message), shape=(lengths[0],)
+        )
+
+    return [with_length(value, dim) for value, dim in zip(lists, dims, strict=True)]
 
 
 def _reachable(node: Context) -> np.ndarray[Any, np.dtype[np.int64]] | None:

@@ -1,0 +1,107 @@
+"""Probabilities of classes from those of pairs of classes, as LIBSVM and ONNX Runtime have them.
+
+Wu, Lin and Weng, "Probability estimates for multi-class classification by pairwise coupling",
+second method. With r[i, j] the probability of i among i and j, the p that minimizes
+sum over i, j of (r[j, i] p[i] - r[i, j] p[j])**2 is found by steps along one coordinate after the
+other, until Q p is p Q p in every one, to a tolerance. Each row stops by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from tilewright.base.dtype import BOOL, F32, I64
+from tilewright.frontends.onnx.rules.base import Context
+from tilewright.graph import Builder, Value
+from tilewright.graph.types import TensorType, items_of
+
+ROUNDS = 100  # at most: LIBSVM's
+TOLERANCE = 0.005  # of the sum over classes: LIBSVM's
+LEAST = 1e-7  # probability of a pair
+
+
+def coupled(node: Context, first: Value, classes: int) -> Value:
+    """Probabilities [rows, classes], where `first` has those of the first class of each pair."""
+    first = node.emit("clip", first, node.like(first, LEAST), node.like(first, 1 - LEAST))
+    quadratic = _quadratic(node, first, classes)
+    shape = items_of([node.dims(first)[0], classes])
+    start = node.emit("expand", node.like(first, 1 / classes), shape=shape)
+    builder = Builder(outer=node.builder)
+    builder.param("round", TensorType(I64, ()))
+    builder.param("goes_on", TensorType(BOOL, ()))
+    guess = builder.param("guess", start.type)
+    inside = builder.param("quadratic", quadratic.type)
+    within = Context(
+        node.node, [guess, inside], builder, node.opset, node.loc, node.importer, node.scope
+    )
+    body = builder.graph(*_round(within, guess, inside, classes), name="body")
+    rounds = node.constant(np.asarray(ROUNDS, np.int64))
+    go = node.constant(np.asarray(True))
+    made = node.builder.add_many(
+        "loop",
+        rounds,
+        go,
+        start,
+        quadratic,
+        outputs=1,
+        bodies=(body,),
+        loc=node.loc,
+        carried=1,
+    )
+    return made[0]
+
+
+def _quadratic(node: Context, first: Value, classes: int) -> Value:
+    """Q[rows, classes, classes]: squares of what others win in the diagonal, less products."""
+    pairs = list(itertools.combinations(range(classes), 2))
+    second = node.emit("sub", node.like(first, 1.0), first)
+    squares = np.zeros((2, len(pairs), classes, classes), np.float32)
+    products = np.zeros((len(pairs), classes, classes), np.float32)
+    for at, (i, j) in enumerate(pairs):
+        squares[1, at, i, i] = squares[0, at, j, j] = 1
+        products[at, i, j] = products[at, j, i] = -1
+    terms = [
+        (node.emit("mul", first, first), squares[0]),
+        (node.emit("mul", second, second), squares[1]),
+        (node.emit("mul", first, second), products),
+    ]
+    flat = None
+    for values, places in terms:
+        part = node.emit("matmul", values, node.constant(places.reshape(len(pairs), -1)))
+        flat = part if flat is None else node.emit("add", flat, part)
+    assert flat is not None
+    return node.reshape(flat, (-1, classes, classes))
+
+
+def _round(node: Context, guess: Value, quadratic: Value, classes: int) -> tuple[Value, Value]:
+    """Whether any row goes on, and the guess after a step along every coordinate."""
+
+    def total(x: Value) -> Value:
+        return node.emit("reduce_sum", x, axes=(1,))
+
+    products = node.reshape(
+        node.emit("matmul", quadratic, node.unsqueeze(guess, -1)), (-1, classes)
+    )
+    form = total(node.emit("mul", guess, products))
+    gap = node.emit("abs", node.emit("sub", products, form))
+    most = node.emit("reduce_max", gap, axes=(1,))
+    goes_on = node.emit("less_equal", node.like(most, TOLERANCE / classes), most)
+    made = guess
+    for at in range(classes):
+        unit = node.constant(np.eye(classes, dtype=np.float32)[at])
+        row = node.emit("reduce_sum", node.emit("mul", quadratic, node.unsqueeze(unit, -1)),
+                        axes=(1,), keepdims=False)  # fmt: skip
+        curvature, slope = (total(node.emit("mul", x, unit)) for x in (row, products))
+        step = node.emit("div", node.emit("sub", form, slope), curvature)
+        size = node.emit("add", step, 1.0)
+        grown = node.emit("mul", step, node.emit("add", node.emit("mul", step, curvature),
+                                                 node.emit("mul", slope, 2.0)))  # fmt: skip
+        form = node.emit("div", node.emit("div", node.emit("add", form, grown), size), size)
+        moved = node.emit("add", products, node.emit("mul", step, row))
+        products = node.emit("div", moved, size)
+        made = node.emit("div", node.emit("add", made, node.emit("mul", step, unit)), size)
+    kept = node.emit("where", goes_on, made, guess)
+    some = node.emit("reduce_max", node.emit("cast", goes_on, to=F32), keepdims=False)
+    return node.emit("greater", some, 0.0), kept
