@@ -123,7 +123,7 @@ class EntryChecks:
             return  # A[i] with i over the very dimension
         from_memory = is_data_dependent(index)
         known = _integer_facts(index, guards) if from_memory else guards
-        inside = _assuming(self.ctx.bind_all(domain), known)
+        inside = _assuming(self.ctx.bind_all(domain), (*known, *self._factors(domain)))
         above = sym.prove(sym.le(ZERO, index), inside)
         below = sym.prove(sym.lt(index, dim), inside)
         if above and below:
@@ -157,6 +157,19 @@ class EntryChecks:
         for cond in wanted:
             if not self._holds_where_it_runs(cond, dim, domain):
                 self.add(cond)
+
+    def _factors(self, domain: Domain) -> list[Expr]:
+        """Of loops over products that run: no factor is zero. Sizes need not be said so."""
+        factors = [
+            factor
+            for _, stop in domain.values()
+            if isinstance(stop, sym.Mul)
+            for factor in (stop.a, stop.b)
+            if not isinstance(factor, (Const, Size))
+        ]
+        if any(not sym.prove(sym.le(ZERO, factor), self.ctx) for factor in factors):
+            return []
+        return [sym.le(1, factor) for factor in factors]
 
     def _holds_where_it_runs(self, cond: Expr, dim: Expr, domain: Domain) -> bool:
         """Whether a condition fails only where a size is zero, at which nothing runs."""

@@ -330,3 +330,13 @@ def test_a_divisor_that_may_be_zero():
         "TW2421",
         "cannot show that the divisor j in B is not zero",
     )
+
+
+def test_no_factor_of_a_loop_that_runs_is_zero():
+    """Of an image of what windows leave, flattened: none of a row may be left."""
+    h, v = te.var("h"), te.var("v")
+    tall, wide = te.max(h - 2, 0), te.max(v - 2, 0)
+    A = te.placeholder((h, v), name="A")
+    W = te.compute((tall, wide), lambda y, x: A[y, x] + A[y + 2, x + 2], name="W")
+    B = te.compute((tall * wide,), lambda i: W[i // wide, i % wide], name="B")
+    te.function([A, B], name="flattened")
