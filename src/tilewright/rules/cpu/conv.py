@@ -179,7 +179,11 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     streams &= size.image_bytes < l2.kept_bytes
     streamed = streams & (in_chunk > 1)
     outgrown = (in_chunk * panel_bytes > l2.kept_bytes) & (in_chunk > 1)
-    outgrown &= ~streams | (blocks > 1)
+    # Where tiles are around panels, weights that stream come by once for every tile.
+    by_tile = streamed & (c["panel_outermost"] == 0)
+    whole_rows = np.prod(ceil_div(np.array(plain.extents), tiles)[:, 2:], axis=1)
+    visits = blocks * np.where(by_tile, in_block * whole_rows, 1)
+    outgrown &= ~streams | (visits > 1)
     again = (chunks - 1) * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
     # Several chunks read a copy of the image, made before all of them in a region of its own.
     is_copied = (c["skew_bytes"] > 0) | found.is_padded
@@ -196,7 +200,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         wake=np.where(c["parallel"] == 1, machine.wake_cycles, 0),
         **piece_terms(critical, c["parallel"] * ceil_div(units, workers), machine),
         chunks=fma * TIE_SHARE * streamed
-        + np.where(outgrown, weights * blocks / machine.scattered_bytes_per_cycle, 0)
+        + np.where(outgrown, weights * visits / machine.scattered_bytes_per_cycle, 0)
         + np.where(streams, 0, machine.exposed_share * again)
         + np.where(chunks > 1, copied + region * c["parallel"], copied_alone),
         loads=critical * load_share(positions, c["nr"], machine),
