@@ -65,8 +65,9 @@ def prepare() -> None:
     if found is None or found.origin is None or _kept:
         return
     try:
-        torch.ops.load_library(str(Path(found.origin).with_name("_C.so")))
-    except OSError:
+        (library_path,) = Path(found.origin).parent.glob("_C*.so")  # `_C_stable.so` since 0.29
+        torch.ops.load_library(str(library_path))
+    except (OSError, ValueError):
         library = torch.library.Library("torchvision", "DEF")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
