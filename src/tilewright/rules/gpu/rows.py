@@ -72,6 +72,7 @@ class Found:
     root: str
     stages: Stages
     rows: int
+    beside: int  # rows along their innermost axis, which those of a block divide
     length: int  # of the longest stage of a row
     moved_bytes: int  # of memory, by all rows
     shared_bytes: int  # that stages hand on, of a row
@@ -125,6 +126,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         sink.name,
         found,
         rows,
+        sink.guess(_row_axes(found)[-1]),
         length,
         moved,
         sum(size for _, size in handed_on),
@@ -201,6 +203,12 @@ def _is_in_place(nest: Nest, access: Access) -> bool:
 
 def _named(found: Stages) -> list[tuple[str, Nest]]:
     return [(found.root.name, found.root), *found.members.items()]
+
+
+def _row_axes(found: Stages) -> list[int]:
+    """The iterators of rows, those of one value aside."""
+    sink = found.root
+    return [at for at in found.rows if sink.extent(at) is not ONE] or found.rows[-1:]
 
 
 def _own_axes(found: Stages, name: str, nest: Nest) -> list[int]:
@@ -284,7 +292,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         result: Column = fits & (c["threads"] * c["rows"] <= sm.block_threads)
         result &= (c["vector"] == 1) | vectors
         alone = (c["rows"] == 1) & (c["threads"] >= sm.warp)
-        beside = (found.rows % c["rows"] == 0) & (found.rows > c["rows"])
+        beside = (found.beside % c["rows"] == 0) & (found.rows > c["rows"])
         beside &= held & (c["threads"] <= sm.warp)
         # All of a block wait for each other: no more than a warp for each that issues.
         together = c["threads"] * c["rows"]
@@ -303,7 +311,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         {
             "threads": threads,
             "vector": doublings(2 * sm.access_words),
-            "rows": doublings(sm.warp),
+            "rows": tuple(n for n in range(1, sm.warp + 1) if found.beside % n == 0),
             "ahead": (1, 0),
         },
         legal,
@@ -377,14 +385,16 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     streamed = _streamed(sch, stages) if plan.ahead else []
     if held:
         names += [_copied(sch, stages, buffer).name for buffer in _read_again(sch, stages)]
-    kept = [at for at in stages.rows if sink.extent(at) is not ONE] or stages.rows[-1:]
+    kept = _row_axes(stages)
     units = [at for at in stages.rows if at not in kept]
     order = [at for at in sink.loops if at not in stages.rows]
     sch.reorder(*[sink.loops[at] for at in (*units, *kept, *order)])
-    row = fused(sch, [sink.loops[at] for at in kept])
-    many = row
-    if plan.rows > 1:
-        many, row = sch.split(row, [None, plan.rows])
+    *outer, row = [sink.loops[at] for at in kept]
+    if plan.rows > 1:  # an axis that they divide: a row's place in it is then no quotient
+        inner, row = sch.split(row, [None, plan.rows])
+        many = fused(sch, [*outer, inner])
+    else:
+        many = row = fused(sch, [*outer, row])
     for name in names:
         sch.compute_at(sch.get_block(name), row)
     done: list[BlockRef] = []

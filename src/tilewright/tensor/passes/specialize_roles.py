@@ -536,8 +536,7 @@ class _Roles:
             other = is_copy(each) and weights is not None and self._is_weight(each) != weights
             return None if other else each
 
-        kept = rewrite(stmt, rule)
-        return None if kept is None else self._copies(kept)
+        return self._copies(rewrite(stmt, rule))
 
     def _copies(self, stmt: Stmt) -> Stmt | None:
         """The statement with its copies alone, and the loops and conditions around them."""
