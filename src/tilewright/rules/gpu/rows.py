@@ -82,6 +82,7 @@ class Found:
     reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
     streamed_bytes: int  # of a row, that come from memory
+    is_known: bool  # all sizes are
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
 
 
@@ -136,6 +137,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         _reduced(found),
         max(sizes, default=4),
         sum(length * buffer.dtype.size_bytes for buffer in _streamed(sch, found)),
+        known,
         known and last and len(set(own)) == 1,
     )
 
@@ -316,7 +318,21 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         },
         legal,
     )
-    return space if len(space.columns()["threads"]) else None
+    if not len(space.columns()["threads"]) or _is_better_apart(found, space, context):
+        return None
+    return space
+
+
+def _is_better_apart(found: Found, space: Space[Plan], context: RuleContext) -> bool:
+    """Whether so few rows are so long that all multiprocessors together read them several times
+    before those that have one are done: each sum is then shared by several blocks, and a kernel of
+    its own adds up what they find."""
+    sm = multiprocessor_of(context.target)
+    if not found.is_known or found.rows >= sm.count:
+        return False
+    sums = sum(bool(nest.reduce) for nest in found.stages.members.values())
+    apart = 2 * sums * sm.launch_cycles + (1 + sums) * found.moved_bytes / sm.memory_bytes_per_cycle
+    return space.cheapest(lambda c: cost(found, c, context)).cycles > apart
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
