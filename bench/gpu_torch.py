@@ -46,6 +46,7 @@ from tilewright.runtime import cuda
 
 ROUNDS, LEAST_MS = 9, 4.0  # turns of each; a turn's launches take so long together
 SECONDS = 400.0  # for one model
+REPEATED = 10  # launches of a kernel by itself
 SHOWN = 900  # characters of an error
 MOST = 3.0  # times the error of eager in the same precision
 OURS, EAGER, INDUCTOR = "ours", "torch", "torch.compile"
@@ -63,7 +64,7 @@ def compiled(program: gpu_programs.Program, precision: str) -> DeviceModule:
     return module
 
 
-def least_ms(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+def least_ms(runs: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
     """Milliseconds of one run of each on the device, in turns."""
 
     def turn(start: Callable[[], object], launches: int) -> float:
@@ -79,7 +80,7 @@ def least_ms(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
         for name, run in runs.items()
     }
     found: dict[str, float] = dict.fromkeys(runs, math.inf)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, run in runs.items():
             found[name] = min(found[name], turn(run, launches[name]))
     return found
@@ -170,9 +171,39 @@ def outcome(path: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def slowest(module: DeviceModule, given: list[torch.Tensor], count: int) -> list[str]:
-    import gpu_breadth
+    """Of the kernels that take longest: share of the time, launches, rules, bytes. Each launch is
+    timed by a graph of it alone, for by itself it is as short as the clock's tick."""
+    kernels = {
+        node["label"]: module.program.kernels[node["function"]]
+        for node in walk(module.program.module.main)
+        if node.op == "kernel"
+    }
+    taken: dict[str, list[float]] = {}
+    moved: dict[str, int] = {}
+    rules: dict[str, str] = {}
+    started = module.walk(*given)
+    for launch in started.launches:
+        stream = cuda.Stream()
 
-    return gpu_breadth.slowest(module, given, count)
+        def repeated(handle: int, launch: Any = launch) -> None:
+            for _ in range(REPEATED):
+                launch.start(handle)
+
+        graph = cuda.Graph(repeated, stream)
+        ms = least_ms({"": lambda graph=graph: graph.launch(0)}, rounds=2)[""]  # type: ignore[misc]
+        kernel = kernels.get(launch.label)
+        name = launch.label if kernel is None else kernel.name
+        taken.setdefault(name, []).append(1e3 * ms / REPEATED)
+        moved[name] = sum(span.stop - span.start for span in launch.spans)
+        decided = () if kernel is None else kernel.decisions
+        rules[name] = " ".join(dict.fromkeys(each.rule for each in decided))
+    total = sum(map(sum, taken.values()))
+    order = sorted(taken, key=lambda name: -sum(taken[name]))
+    return [
+        f"{sum(taken[name]) / total:6.1%} {sum(taken[name]):8.1f} us, {len(taken[name])} x {name} "
+        f"[{rules[name]}] {moved[name] >> 10} KB"
+        for name in order[:count]
+    ]
 
 
 def assembled(path: Path, options: argparse.Namespace) -> dict[str, Any]:
