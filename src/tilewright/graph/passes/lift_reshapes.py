@@ -5,7 +5,8 @@
 
 Element-wise work is the same in any shape, and what is in memory has other shapes as other names.
 Inside a kernel a reshape divides the indices of what makes its elements: results of a product or a
-convolution could not be finished where they are made.
+convolution could not be finished where they are made. Rows of a product along several axes are put
+along one, likewise.
 """
 
 from __future__ import annotations
@@ -45,21 +46,37 @@ def _lifted(graph: Graph) -> Graph:
 def _outside(node: Node) -> list[Node]:
     """A kernel with reshapes before and behind it, without those of what it makes."""
     (body,) = node.bodies
-    inputs, found = list(node.inputs), False
-    for each in body.nodes:
-        lift = _Lift(body, each) if _is_inner(each, body) else None
-        if lift is not None and lift.is_possible:
-            body, inputs, found = lift.body(), [*inputs, *_sources(lift, body, inputs)], True
-    return _around(node, body, inputs) if found else [node]
+    inputs = list(node.inputs)
+    while lift := next(filter(None, [_lift_of(each, body) for each in body.nodes]), None):
+        inputs += [inputs[body.params.index(old)] for old in lift.params]
+        body = lift.body()
+    return [node] if body is node.bodies[0] else _around(node, body, inputs)
 
 
-def _is_inner(node: Node, body: Graph) -> bool:
-    return node in body.nodes and node.op == ALIAS and node.inputs[0] not in body.params
+def _lift_of(node: Node, body: Graph) -> _Lift | None:
+    """What is done without a reshape, or with rows of a product along one axis."""
+    lift: _Lift | None = None
+    source = node.inputs[0] if node.inputs else None
+    if node.op == ALIAS and source is not None and source not in body.params:
+        lift = _Lift(body, node.output, source)
+    elif node.op == "matmul" and source in body.params:
+        lift = _flat_product(node, body)
+    return lift if lift is not None and lift.is_possible else None
 
 
-def _sources(lift: _Lift, body: Graph, inputs: Sequence[Value | None]) -> list[Value | None]:
-    """What the new parameters of a body stand for."""
-    return [inputs[body.params.index(old)] for old in lift.params]
+def _flat_product(node: Node, body: Graph) -> _Lift | None:
+    """A product of rows along several axes: tiles would end with each of the last one."""
+    a, b = node.inputs[:2]
+    rows = None if a is None else _shape(a)
+    if a is None or b is None or a is b or rows is None or len(rows) < 3 or 0 in rows:
+        return None
+    if len(b.tensor.shape or ()) != 2 or prod(rows[:-2]) == 1 or None in node.inputs:
+        return None
+    flat = _reshaped(a, (prod(rows[:-1]), rows[-1]))
+    made = make_node(node.op, (flat, *node.inputs[1:]), dict(node.attributes), node.loc)
+    lift = _Lift(body, node.output, made.output)
+    lift.params[a], lift.made[node.output] = flat, made
+    return lift
 
 
 def _around(node: Node, body: Graph, inputs: Sequence[Value | None]) -> list[Node]:
@@ -89,27 +106,21 @@ def _around(node: Node, body: Graph, inputs: Sequence[Value | None]) -> list[Nod
 
 
 class _Lift:
-    """A body in which all behind a reshape has the shape before it."""
+    """A body in which all that is made of a value has the shape of another, of the same elements."""
 
-    def __init__(self, body: Graph, reshape: Node) -> None:
-        self.old, self.reshape = body, reshape
+    def __init__(self, body: Graph, old: Value, new: Value) -> None:
+        self.old = body
         self.makers = {value: node for node in body.nodes for value in node.outputs}
         self.params: dict[Value, Value] = {}  # by those that they are other shapes of
-        self.new: dict[Value, Value] = {}  # what a value in the shape behind is before
+        self.new: dict[Value, Value] = {old: new}  # what a value in the shape behind is before
         self.made: dict[Value, Node] = {}
-        source = reshape.inputs[0]
-        before = None if source is None else _shape(source)
-        behind = _shape(reshape.output)
-        self.is_possible = before is not None and behind is not None and 0 not in before
-        if source is None or before is None or behind is None:
-            return
-        self.before, self.behind = before, behind
-        self.new[reshape.output] = source
-        depends = {reshape.output}
+        self.before, self.behind = _shape(new) or (), _shape(old) or ()
+        self.is_possible = 0 not in (*self.before, *self.behind) and bool(self.before)
+        depends = {old}
         for node in body.nodes:
-            if depends.intersection(node.inputs):
+            if self.is_possible and depends.intersection(node.inputs):
                 depends.update(node.outputs)
-                self.is_possible = self.is_possible and self._is_remade(node)
+                self.is_possible = self._is_remade(node)
 
     def _is_remade(self, node: Node) -> bool:
         """Whether a node can be what it is in the other shape, which it then is."""
@@ -151,8 +162,7 @@ class _Lift:
 
     def _param(self, value: Value, shape: Shape) -> Value:
         if value not in self.params:
-            of = TensorType(value.tensor.dtype, tuple([const(dim) for dim in shape]))
-            self.params[value] = self.new[value] = Value(value.name, of)
+            self.params[value] = self.new[value] = _reshaped(value, shape)
         return self.params[value]
 
     def body(self) -> Graph:
@@ -165,6 +175,11 @@ class _Lift:
                 nodes.append(self.made[node.output])
         params = (*self.old.params, *self.params.values())
         return _used(replace(self.old, params=params, nodes=tuple(nodes), results=results))
+
+
+def _reshaped(value: Value, shape: Shape) -> Value:
+    of = TensorType(value.tensor.dtype, tuple([const(dim) for dim in shape]))
+    return Value(value.name, of)
 
 
 def _used(body: Graph) -> Graph:

@@ -83,6 +83,7 @@ class Found:
     element_bytes: int  # of the widest element in memory
     streamed_bytes: int  # of a row, that come from memory
     is_known: bool  # all sizes are
+    is_beside: bool  # a row's elements lie side by side
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
 
 
@@ -138,6 +139,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         max(sizes, default=4),
         sum(length * buffer.dtype.size_bytes for buffer in _streamed(sch, found)),
         known,
+        last,
         known and last and len(set(own)) == 1,
     )
 
@@ -324,15 +326,23 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
 
 
 def _is_better_apart(found: Found, space: Space[Plan], context: RuleContext) -> bool:
-    """Whether so few rows are so long that all multiprocessors together read them several times
-    before those that have one are done: each sum is then shared by several blocks, and a kernel of
-    its own adds up what they find."""
+    """Whether rows are so few and long, or lie so across memory, that all multiprocessors together
+    read them several times before blocks of their own are done: each sum is then shared by several
+    blocks, and a kernel of its own adds up what they find; or neighbours add up neighbours."""
     sm = multiprocessor_of(context.target)
-    if not found.is_known or found.rows >= sm.count:
+    if not found.is_known or (found.is_beside and found.rows >= sm.count):
         return False
     sums = sum(bool(nest.reduce) for nest in found.stages.members.values())
     apart = 2 * sums * sm.launch_cycles + (1 + sums) * found.moved_bytes / sm.memory_bytes_per_cycle
-    return space.cheapest(lambda c: cost(found, c, context)).cycles > apart
+    best = space.cheapest(lambda c: cost(found, c, context))
+    return best is not None and best.cycles > apart
+
+
+def _read_bytes(found: Found, sm: Multiprocessor) -> int:
+    """What memory moves: of elements that lie apart whole sectors."""
+    if found.is_beside:
+        return found.moved_bytes
+    return found.moved_bytes * max(1, sm.sector_bytes // found.element_bytes)
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -363,7 +373,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     blocks = found.rows / c["rows"]
     work = np.maximum(waves * per_wave, blocks / sm.count * sm.dispatch_cycles)
     rate = np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
-    memory = found.moved_bytes / np.minimum(sm.memory_bytes_per_cycle, rate)
+    memory = _read_bytes(found, sm) / np.minimum(sm.memory_bytes_per_cycle, rate)
     # Both run beside each other but for a part of the shorter one: begins and ends of rows. Rows
     # ahead halve it, and are asked for twice: where all wait for memory, that is in their way.
     apart = np.where(c["ahead"] > 0, 0.125, 0.25)
