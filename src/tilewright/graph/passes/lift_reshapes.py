@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from tilewright.base.multiprocessor import PRODUCT_ROWS
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.fused_nodes import FUSED
@@ -65,7 +66,8 @@ def _lift_of(node: Node, body: Graph) -> _Lift | None:
 
 
 def _flat_product(node: Node, body: Graph) -> _Lift | None:
-    """A product of rows along several axes: tiles would end with each of the last one."""
+    """A product of rows along several axes: tiles would end with each of the last one. Of few rows
+    there a reshape may follow, which is then of all rows."""
     a, b = node.inputs[:2]
     rows = None if a is None else _shape(a)
     if a is None or b is None or a is b or rows is None or len(rows) < 3 or 0 in rows:
@@ -74,7 +76,7 @@ def _flat_product(node: Node, body: Graph) -> _Lift | None:
         return None
     flat = _reshaped(a, (prod(rows[:-1]), rows[-1]))
     made = make_node(node.op, (flat, *node.inputs[1:]), dict(node.attributes), node.loc)
-    lift = _Lift(body, node.output, made.output)
+    lift = _Lift(body, node.output, made.output, ends=rows[-2] < PRODUCT_ROWS)
     lift.params[a], lift.made[node.output] = flat, made
     return lift
 
@@ -106,21 +108,27 @@ def _around(node: Node, body: Graph, inputs: Sequence[Value | None]) -> list[Nod
 
 
 class _Lift:
-    """A body in which all that is made of a value has the shape of another, of the same elements."""
+    """A body in which what is made of a value has the shape of another, of the same elements."""
 
-    def __init__(self, body: Graph, old: Value, new: Value) -> None:
+    def __init__(self, body: Graph, old: Value, new: Value, *, ends: bool = False) -> None:
+        """`ends` says that a reshape may end it."""
         self.old = body
         self.makers = {value: node for node in body.nodes for value in node.outputs}
         self.params: dict[Value, Value] = {}  # by those that they are other shapes of
         self.new: dict[Value, Value] = {old: new}  # what a value in the shape behind is before
         self.made: dict[Value, Node] = {}
+        self.ends: dict[Node, Node] = {}
         self.before, self.behind = _shape(new) or (), _shape(old) or ()
         self.is_possible = 0 not in (*self.before, *self.behind) and bool(self.before)
         depends = {old}
         for node in body.nodes:
-            if self.is_possible and depends.intersection(node.inputs):
-                depends.update(node.outputs)
-                self.is_possible = self._is_remade(node)
+            if not self.is_possible or not depends.intersection(node.inputs):
+                continue
+            if ends and node.op == ALIAS and node.inputs[0] in self.new:
+                self.ends[node] = replace(node, inputs=(self.new[node.inputs[0]],))
+                continue
+            depends.update(node.outputs)
+            self.is_possible = self._is_remade(node)
 
     def _is_remade(self, node: Node) -> bool:
         """Whether a node can be what it is in the other shape, which it then is."""
@@ -170,7 +178,7 @@ class _Lift:
         results = tuple([self.new.get(value, value) for value in self.old.results])
         nodes: list[Node] = []
         for node in self.old.nodes:
-            nodes.append(node)
+            nodes.append(self.ends.get(node, node))
             if len(node.outputs) == 1 and node.output in self.made:
                 nodes.append(self.made[node.output])
         params = (*self.old.params, *self.params.values())
