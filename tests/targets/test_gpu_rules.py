@@ -177,6 +177,7 @@ def depthwise(images, size, channels, stride=1, kind="f16", kernel=3, pad=1):
         ((1, 7, 32, 2), "columns=2 lanes=8 threads=32"),
         ((2, 9, 32, 2, "f16", 5, 0), "columns=1 lanes=2 threads=32"),
         ((1, 8, 16, 1, "f32"), "columns=2 lanes=4 threads=32"),
+        ((1, 8, 32, 1, "f16", 7, 3), "columns=2 lanes=8 threads=32"),
     ],
 )
 def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
@@ -199,6 +200,17 @@ def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
     np.testing.assert_allclose(
         args[-1].astype(np.float32), want[-1].astype(np.float32), rtol=2e-3, atol=2e-3
     )
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(28, 7), (32, 9)])
+def test_large_windows_of_single_channels_spill_nothing(size, kernel):
+    fn = depthwise(8, size, 96, 1, "f16", kernel, kernel // 2)
+    made = schedule(fn, TARGET, constants=("w", "b"))
+    assert [each.rule for each in made.decisions] == ["depthwise"]
+    split = split_constant_blocks(made.schedule.function)
+    device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
+    said = assembled(device_code(device, Target.parse(TARGET)).ptx)
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
 
 
 def test_threads_of_a_depthwise_convolution_load_sixteen_bytes():
