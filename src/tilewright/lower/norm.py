@@ -189,10 +189,9 @@ def _group_norm(use: Use, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
 
     def element(n: Expr, c: Expr, *i: Expr) -> Expr:
         # Of a single group nothing is divided.
-        if groups is ONE:
-            group, within = ZERO, c
-        else:
-            group, within = sym.floordiv(c, size), sym.floormod(c, size)
+        alone = groups is ONE
+        group = ZERO if alone else sym.floordiv(c, size)
+        within = c if alone else sym.floormod(c, size)
         place = (n, *i, group, within) if last else (n, group, within, *i)
         value = centred[place] * inverse[_along(place, axes)]
         value = value * te.cast(scale[c], value.dtype) + te.cast(bias[c], value.dtype)
