@@ -16,7 +16,8 @@ from tilewright.base.host import host_arch
 from tilewright.base.processors import BASELINE
 from tilewright.codegen.build import build
 from tilewright.codegen.math import FORMULAS, expand_call, expand_math
-from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
+from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, RECIPROCAL, join_calls
+from tilewright.codegen.math.value import Real
 from tilewright.tensor import parse
 from tilewright.tensor.interp import interpret
 from tilewright.tensor.ir import Call
@@ -118,13 +119,15 @@ def _by_powers(fn: Any) -> Any:
     def rule(expr: Any) -> Any:
         if isinstance(expr, Call) and expr.op in (POWER, FLUSHED_POWER):
             return Call("exp2", expr.args, expr.dtype)
+        if isinstance(expr, Call) and expr.op == RECIPROCAL:
+            return (1.0 / Real(expr.args[0])).expr
         return expr
 
     body = rewrite(fn.body, None, lambda e: sym.rewrite(expand_call(e, powers=True), rule))
     return replace(fn, body=body)
 
 
-@pytest.mark.parametrize("op", ["exp", "exp_nonpositive", "sigmoid", "erf"])
+@pytest.mark.parametrize("op", ["exp", "exp_nonpositive", "sigmoid", "erf", "tanh"])
 def test_f32_error_bound_by_powers_of_two(op: str) -> None:
     _, (low, high), _, bound = UNARY[op]
     x = arguments(low, high, np.float32, 20000)
@@ -156,11 +159,13 @@ def test_erf_beside_one_by_powers_of_two() -> None:
 
 def gelu_by_powers(result: str, of: Any, x: Any) -> tuple[Any, str]:
     """What a function of a GELU and its argument makes of x, and the code."""
+    return function_by_powers(result, lambda x: of(te.gelu(x), x), x)
+
+
+def function_by_powers(result: str, of: Any, x: Any) -> tuple[Any, str]:
     x_of = te.placeholder(x.shape, "f32", name="x")
-    kept = te.compute(
-        x.shape, lambda *at: te.cast(of(te.gelu(x_of[at]), x_of[at]), result), name="y"
-    )
-    fn = te.function([x_of, kept], name="gelu")
+    kept = te.compute(x.shape, lambda *at: te.cast(of(x_of[at]), result), name="y")
+    fn = te.function([x_of, kept], name="f")
     joined = replace(fn, body=join_calls(fn.body))
     out = np.zeros_like(x, dtype=dtype(result).numpy)
     build(_by_powers(joined))(x, out)
@@ -185,6 +190,30 @@ def test_gelu_by_powers_of_two(result: str) -> None:
     relative, absolute = GELU_BOUNDS[result]
     of = np.maximum(np.abs(wide), 1) if result == "f32" else 1
     assert (np.abs(out[3:] - exact) <= relative * np.abs(exact) + absolute * of).all()
+
+
+@pytest.mark.parametrize("result", GELU_BOUNDS)
+def test_silu_by_powers_of_two(result: str) -> None:
+    x = np.linspace(-95, 90, 20480, dtype=np.float32)
+    x[:3] = INF, NAN, 0.0
+    out, text = function_by_powers(result, lambda x: x * te.sigmoid(x), x)
+    assert ("sigmoid_rounded" in text) == (result != "f32")
+    np.testing.assert_array_equal(out[:3], [INF, NAN, 0])
+    wide = x[3:].astype(np.float64)
+    exact = wide / (1 + np.exp(-wide))
+    relative, absolute = {**GELU_BOUNDS, "f32": (2**-21, 2**-126)}[result]
+    assert (np.abs(out[3:] - exact) <= relative * np.abs(exact) + absolute).all()
+
+
+def test_gelu_by_tanh_takes_one_power() -> None:
+    x = np.linspace(-14, 12, 20480, dtype=np.float32)
+    x[:3] = INF, NAN, 0.0
+    out, text = function_by_powers("f32", lambda x: te.gelu(x, tanh=True), x)
+    assert "one_plus_tanh" in text
+    np.testing.assert_array_equal(out[:3], [INF, NAN, 0])
+    wide = x[3:].astype(np.float64)
+    exact = wide / 2 * (1 + np.tanh((wide + 0.044715 * wide**3) * np.sqrt(2 / np.pi)))
+    assert (np.abs(out[3:] - exact) <= 2**-22 * np.maximum(np.abs(wide), 1)).all()
 
 
 # Functions of a GELU and its argument, how much they scale its error, and whether that may be the

@@ -13,6 +13,7 @@ from tilewright.base.errors import TilewrightError
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.codegen.nvptx import device_code
+from tilewright.graph.passes.lower_precision import lower_precision_f16
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import gpu as rules
 from tilewright.rules import schedule
@@ -177,6 +178,7 @@ def depthwise(images, size, channels, stride=1, kind="f16", kernel=3, pad=1):
         ((1, 7, 32, 2), "columns=2 lanes=8 threads=32"),
         ((2, 9, 32, 2, "f16", 5, 0), "columns=1 lanes=2 threads=32"),
         ((1, 8, 16, 1, "f32"), "columns=2 lanes=4 threads=32"),
+        ((1, 8, 32, 1, "f16", 7, 3), "columns=2 lanes=8 threads=32"),
     ],
 )
 def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
@@ -199,6 +201,17 @@ def test_depthwise_convolutions_of_channels_side_by_side(shape, plan):
     np.testing.assert_allclose(
         args[-1].astype(np.float32), want[-1].astype(np.float32), rtol=2e-3, atol=2e-3
     )
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(28, 7), (32, 9)])
+def test_large_windows_of_single_channels_spill_nothing(size, kernel):
+    fn = depthwise(8, size, 96, 1, "f16", kernel, kernel // 2)
+    made = schedule(fn, TARGET, constants=("w", "b"))
+    assert [each.rule for each in made.decisions] == ["depthwise"]
+    split = split_constant_blocks(made.schedule.function)
+    device = lower(split.kernel, "gpu", PassContext(target=Target.parse(TARGET)))
+    said = assembled(device_code(device, Target.parse(TARGET)).ptx)
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
 
 
 def test_threads_of_a_depthwise_convolution_load_sixteen_bytes():
@@ -484,3 +497,25 @@ def test_threads_that_share_a_result_read_by_sixteen_bytes(dtype, vectors):
     reads = re.findall(r"ld\.global\S*", device_code(device, TARGET).ptx)
     assert len(reads) == vectors
     assert all(read.endswith(".v4.b32") for read in reads)
+
+
+def test_the_bias_of_groups_is_of_channels_wherever_they_are():
+    """As many columns as channels: added along the last axis it would be of columns."""
+    rng = np.random.default_rng(0)
+
+    def numbers(*shape):
+        values = ", ".join(map(str, rng.integers(-4, 5, shape).ravel() / 4))
+        return f"f32[{', '.join(map(str, shape))}]({values})"
+
+    module = graph.parse(f"""graph @main(%x: f32[2, 4, 4, 4]) {{
+      %w = constant() {{data = {numbers(4, 2, 3, 3)}}}
+      %b = constant() {{data = {numbers(4)}}}
+      %y = conv(%x, %w, %b) {{strides = (1, 1), pads = (1, 1, 1, 1), dilations = (1, 1),
+        groups = 2}}
+      return %y
+    }}""")
+    low = lower_precision_f16(module, PassContext(target=Target.parse(TARGET)))
+    assert any(node.get("to") for node in low.main.nodes if node.op == "conv")
+    x = rng.standard_normal((2, 4, 4, 4), np.float32)
+    (want,), (got,) = graph.interpret(module, x), graph.interpret(low, x)
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=2e-2, atol=2e-2)

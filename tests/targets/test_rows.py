@@ -179,9 +179,42 @@ def test_what_threads_keep_is_what_they_read_themselves(width, row, shift, is_ke
 
 @pytest.mark.parametrize("columns", [1 << 17, "n"])
 def test_a_prologue_that_rows_have_no_registers_for_is_a_kernel_of_its_own(columns):
-    fn = lower_graph(model("tanh_layer_norm", 8, columns, "bf16").main, "f")
+    fn = lower_graph(model("tanh_layer_norm", 256, columns, "bf16").main, "f")
     made = {decision.block: decision.rule for decision in schedule(fn, TARGET).decisions}
     assert made == {"t": "elementwise", "y": "rows"}
+
+
+@pytest.mark.parametrize(("count", "columns"), [(8, 1 << 18), (2, 1 << 15)])
+def test_sums_of_few_long_rows_are_shared_by_blocks(count, columns):
+    fn = lower_graph(model("layer_norm", count, columns).main, "f")
+    rules = [decision.rule for decision in schedule(fn, TARGET).decisions]
+    assert rules == ["reduction", "reduction", "elementwise"]
+
+
+def test_rows_across_memory_are_left_to_others():
+    module = graph.parse("""graph @main(%x: f32[8, 3136, 96]) {
+      %m = reduce_mean(%x) {axes = (1,), keepdims = true}
+      %y = sub(%x, %m)
+      return %y
+    }""")
+    made = schedule(lower_graph(module.main, "f"), TARGET)
+    assert "rows" not in [decision.rule for decision in made.decisions]
+
+
+@pytest.mark.parametrize("tokens", [7, 49, 56, 197])
+def test_rows_of_a_block_divide_an_axis(tokens):
+    """So that none of them is found by a quotient, and what they keep is as small as they are."""
+    module = graph.parse(f"""graph @main(%x: f32[8, {tokens}, 64], %s: f32[64], %b: f32[64]) {{
+      %y = layer_norm(%x, %s, %b) {{axis = 2}}
+      return %y
+    }}""")
+    fn = scheduled(module).schedule.function
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape, np.float32) for shape in ((8, tokens, 64), 64, 64)]
+    (want,) = graph.interpret(module, *given)
+    tw.interpret(lower(fn, "gpu"), *given, out := np.zeros((8, tokens, 64), np.float32))
+    np.testing.assert_allclose(out, np.asarray(want), rtol=1e-5, atol=1e-5)
+    assert tw.build(fn, TARGET).ptx
 
 
 def test_the_tuner_may_search_rows():

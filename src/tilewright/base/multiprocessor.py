@@ -94,6 +94,8 @@ PROLOGUE_ELEMENTS = 4096
 # Of a product, that keep the tensor cores of a multiprocessor busy: two warpgroups' sums.
 FULL_TILE_ELEMENTS = 128 * 128
 
+PRODUCT_ROWS = 64  # of a product that a warpgroup starts
+
 # What a warpgroup has registers for where attention takes keys some at a time.
 STREAMED_FEATURES = (64, 128)  # of a head
 STREAMED_KEYS = 128  # scores of a row, beside the sums of a head

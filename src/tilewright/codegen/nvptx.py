@@ -36,7 +36,7 @@ from tilewright.codegen.handlers import Emitting, Handlers
 from tilewright.codegen.index_ranges import fits, index_ranges, sizes_in_memory
 from tilewright.codegen.launches import Kernel, Step, kernels_of, steps_of
 from tilewright.codegen.machine import Machine
-from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, join_calls
+from tilewright.codegen.math.by_exp2 import FLUSHED_POWER, POWER, RECIPROCAL, join_calls
 from tilewright.codegen.memory import Memory, Place
 from tilewright.codegen.types import memory_type, register_type
 from tilewright.intrin.cluster import CLUSTER
@@ -518,6 +518,7 @@ def _by_instruction(e: Emitting, node: Call, is_statement: bool) -> Value:
 INSTRUCTIONS = {
     POWER: "ex2.approx.f32",
     FLUSHED_POWER: "ex2.approx.ftz.f32",
+    RECIPROCAL: "rcp.approx.ftz.f32",
     "rsqrt": "rsqrt.approx.f32",
 }
 

@@ -28,6 +28,7 @@ from tilewright.graph.passes import (
 from tilewright.graph.passes.check_indices import check_indices
 from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.graph.passes.densify_groups import densify_groups
+from tilewright.graph.passes.lift_reshapes import lift_reshapes
 from tilewright.graph.passes.lower_precision import is_long
 from tilewright.graph.passes.upcast_matmuls import PRODUCTS
 from tilewright.graph.visit import walk
@@ -35,7 +36,7 @@ from tilewright.graph.visit import walk
 Passes = tuple[Pass[Module], ...]
 
 # A kernel on a GPU cannot stop the call: indices out of range are clamped there.
-UNCHECKED = tuple(step for step in FUSED if step is not check_indices)
+UNCHECKED = (*(step for step in FUSED if step is not check_indices), lift_reshapes)
 
 PIPELINES: dict[tuple[str, str], Passes] = {
     (CPU, "f32"): (

@@ -22,7 +22,7 @@ from tilewright.lower.base import (
 )
 from tilewright.lower.image_layout import compute_image, image, is_last
 from tilewright.lower.reduction import best, reduced
-from tilewright.sym import ZERO, Expr
+from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import Tensor
 
 
@@ -188,7 +188,10 @@ def _group_norm(use: Use, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     inverse = _inverse(use, spread, name)
 
     def element(n: Expr, c: Expr, *i: Expr) -> Expr:
-        group, within = sym.floordiv(c, size), sym.floormod(c, size)
+        # Of a single group nothing is divided.
+        alone = groups is ONE
+        group = ZERO if alone else sym.floordiv(c, size)
+        within = c if alone else sym.floormod(c, size)
         place = (n, *i, group, within) if last else (n, group, within, *i)
         value = centred[place] * inverse[_along(place, axes)]
         value = value * te.cast(scale[c], value.dtype) + te.cast(bias[c], value.dtype)

@@ -3,11 +3,16 @@ last place: GPUs.
 
     exp(x) = 2**h (1 + l ln 2),  h + l = x / ln 2, h rounded
     1 + erf(x) = erfc(-x) = 2**-Q(|x|), or 2 less that
+    1 + tanh(x) = 2 / (1 + exp(-2 x))
 
 A GELU needs erf beside 1, where a polynomial for the logarithm of erfc serves all arguments. It is
 x times the normal distribution function of x, which is half of that. Where all that is left of a
 GELU is a number of 16 bits, a shorter polynomial serves: it is as exact as such a number. A sum may
-cancel, and show the error of what it is of: behind sums the polynomial stays long.
+cancel, and show the error of what it is of: behind sums the polynomial stays long. So it is with
+a sigmoid: short, its exponential is off by as many units as its logarithm has.
+
+Divisions are by an instruction too: one that rounds exactly calls a slow path, which nothing is
+moved over.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from tilewright import sym
 from tilewright.base.dtype import BF16, F16, F32
 from tilewright.codegen.math import coefficients as c
 from tilewright.codegen.math.exponential import LOG2E, limits
-from tilewright.codegen.math.hyperbolic import square_of
+from tilewright.codegen.math.hyperbolic import odd, square_of
 from tilewright.codegen.math.value import Real, polynomial
 from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Broadcast, Call, Stmt
@@ -31,13 +36,21 @@ POWER = "approximate_exp2"  # the instruction
 # The same with 0 for what is too small to be normal: beside 1, or 2, that is no difference, and it
 # takes one instruction instead of four.
 FLUSHED_POWER = "approximate_exp2_flushed"
-ERF_BESIDE_ONE = "one_plus_erf"
+RECIPROCAL = "approximate_reciprocal"  # of what is at least 1
+ERF_BESIDE_ONE, TANH_BESIDE_ONE = "one_plus_erf", "one_plus_tanh"
 NORMAL_CDF, ROUNDED_NORMAL_CDF = "normal_cdf", "normal_cdf_rounded"
+SIGMOID, ROUNDED_SIGMOID = "sigmoid", "sigmoid_rounded"
+BESIDE_ONE = {"erf": ERF_BESIDE_ONE, "tanh": TANH_BESIDE_ONE}
+ROUNDED = {NORMAL_CDF: ROUNDED_NORMAL_CDF, SIGMOID: ROUNDED_SIGMOID}
 HALF_ROOT = 0.5**0.5
 
 
 def _power(x: Real, op: str = POWER) -> Real:
     return Real(Call(op, (x.expr,), x.expr.dtype))
+
+
+def _inverse(x: Real) -> Real:
+    return Real(Call(RECIPROCAL, (x.expr,), x.expr.dtype))
 
 
 def exp(x: Real) -> Real:
@@ -61,8 +74,24 @@ def _finite_exp(x: Real, op: str = POWER) -> Real:
 
 def sigmoid(x: Real) -> Real:
     """1 / (1 + exp(-x)) with an exponential that cannot overflow."""
-    small = exp(-x.abs())
-    return (x < 0.0).choose(small, 1.0) / (small + 1.0)
+    small = _finite_exp((-x.abs()).at_least(limits(x).least))
+    return (x < 0.0).choose(small, 1.0) * _inverse(small + 1.0)
+
+
+def rounded_sigmoid(x: Real) -> Real:
+    """The same, to what numbers of 16 bits tell apart."""
+    return _inverse(_power(x * -LOG2E, FLUSHED_POWER) + 1.0)
+
+
+def tanh(x: Real) -> Real:
+    """1 - 2 / (exp(2 |x|) + 1) away from 0."""
+    size = x.abs()
+    far = 1.0 - _inverse(_power(size * (2 * LOG2E), FLUSHED_POWER) + 1.0) * 2.0
+    return (size < 0.625).choose(odd(size, c.TANH_F32, c.TANH_F64), far).with_sign_of(x)
+
+
+def one_plus_tanh(x: Real) -> Real:
+    return _inverse(_power(x * (-2 * LOG2E), FLUSHED_POWER) + 1.0) * 2.0
 
 
 def erf(x: Real) -> Real:
@@ -95,7 +124,7 @@ def _normal_cdf(x: Real, factors: Sequence[float]) -> Real:
 
 
 def join_calls(body: Stmt) -> Stmt:
-    """1 + erf(x), and a GELU, as one call, wherever they are written."""
+    """1 + erf(x), 1 + tanh(x) and a GELU as one call, wherever they are written."""
 
     def rule(expr: Expr) -> Expr:
         if expr.dtype.scalar is not F32:
@@ -105,8 +134,8 @@ def join_calls(body: Stmt) -> Stmt:
         if not isinstance(expr, sym.Add):
             return expr
         for one, call in ((expr.a, expr.b), (expr.b, expr.a)):
-            if _number(one) == 1 and _is_call(call, "erf"):
-                return Call(ERF_BESIDE_ONE, call.children(), expr.dtype)
+            if _number(one) == 1 and isinstance(call, Call) and call.op in BESIDE_ONE:
+                return Call(BESIDE_ONE[call.op], call.children(), expr.dtype)
         return expr
 
     made = rewrite(body, None, rule)
@@ -128,7 +157,8 @@ def _gelu(product: sym.Mul) -> Expr:
 
 
 def _rounded(cast: sym.Cast) -> Expr:
-    """A number of 16 bits that is a GELU, or a product of one: it needs not be more exact.
+    """A number of 16 bits that is a GELU or a sigmoid, or a product of one: it needs not be more
+    exact.
 
     A second one, or a power, would add its error; a factor met twice is taken for a power.
     """
@@ -136,10 +166,11 @@ def _rounded(cast: sym.Cast) -> Expr:
     if cast.dtype.scalar not in (F16, BF16):
         return cast
     products: dict[Expr, Expr] = {}  # that a factor is of
-    calls, stack, seen = [], [value], set()
+    calls: list[Call] = []
+    stack, seen = [value], set()
     while stack:
         expr = stack.pop()
-        if _is_call(expr, NORMAL_CDF):
+        if isinstance(expr, Call) and expr.op in ROUNDED and expr.dtype.scalar is F32:
             calls.append(expr)
         elif not isinstance(expr, sym.Mul):
             continue
@@ -151,8 +182,9 @@ def _rounded(cast: sym.Cast) -> Expr:
             stack.extend(expr.children())
     if len(calls) != 1:
         return cast
-    (old,) = calls
-    new: Expr = Call(ROUNDED_NORMAL_CDF, old.children(), old.dtype)
+    (call,) = calls
+    old: Expr = call
+    new: Expr = Call(ROUNDED[call.op], call.children(), call.dtype)
     while old is not value:
         product = products[old]
         new = product.with_children(tuple([new if c is old else c for c in product.children()]))

@@ -19,6 +19,7 @@ from tilewright.graph.passes.fuse_single_nodes import fuse_single_nodes
 from tilewright.graph.passes.hoist_padding import hoist_padding
 from tilewright.graph.passes.im2col_convolutions import im2col_convolutions
 from tilewright.graph.passes.infer_shapes import infer_shapes
+from tilewright.graph.passes.lift_reshapes import lift_reshapes
 from tilewright.graph.passes.lower_precision import (
     lower_precision,
     lower_precision_f16,

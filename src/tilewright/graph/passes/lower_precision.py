@@ -175,6 +175,9 @@ def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DTyp
     attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
     sums = steps.add("conv", _rounded(steps, x, small), rounded.output, **attributes)
     if bias is not None:
+        if node.get("layout") != "channels_last":  # channels come before places
+            places = (1,) * (len(shape_of(sums) or ()) - 2)
+            bias = steps.add("reshape", bias, shape=(len(weights), *places))
         steps.add("add", sums, bias)
     return steps.done()
 

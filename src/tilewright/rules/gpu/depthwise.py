@@ -179,7 +179,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    reference = found.reference
+    reference, sm = found.reference, multiprocessor_of(context.target)
     done = [_packed(sch, found)] if found.packs else []
     nest = nest_of(sch, reference)
     assert nest is not None
@@ -197,12 +197,20 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     first = units[0] if units else r0
     start = sch.decompose_reduction(reference, first)
     _unrolled(sch, start, co, plan.lanes)
-    for loop in (*units, r0, r1, xi):
+    # Rows one by one, where what is loaded for all of them has no registers.
+    rows = () if _lines_words(found, plan) > sm.registers // sm.block_threads else (r0,)
+    for loop in (*units, *rows, r1, xi):
         sch.unroll(loop)
     if plan.lanes > 1:
         sch.vectorize(lane)
     bind_flat(sch, [batch, y, xo, co], plan.threads)
     return (reference, start, *done)
+
+
+def _lines_words(found: Found, plan: Plan) -> int:
+    """Of 4 bytes, of all that a thread's windows see."""
+    seen = (plan.columns - 1) * found.stride + found.kernel_x
+    return found.kernel_y * seen * plan.lanes * found.element_bytes // 4
 
 
 def _packed(sch: Schedule, found: Found) -> BlockRef:

@@ -105,8 +105,9 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         return result
 
     threads = doublings(USUAL_THREADS, WARP)[::-1]
-    # No more blocks than multiprocessors; a warp combines their parts.
-    most = 1 if found.is_open else max(1, sm.count // found.results)
+    # No more blocks than run at once; a warp combines their parts.
+    resident = sm.count * (sm.threads // USUAL_THREADS)
+    most = 1 if found.is_open else max(1, resident // found.results)
     return Space(Plan, {
         "threads": threads, "per_result": (*threads, 1), "vector": doublings(found.widest)[::-1],
         "parts": (1, *[parts for parts in doublings(most) if parts >= WARP]),
@@ -124,7 +125,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     idle = np.maximum(0.0, cores * c["threads"] - found.results) / cores
     moved = 1.0 * found.results * found.length * found.element_bytes
     blocks = found.results * c["parts"]
-    rate = np.minimum(sm.memory_bytes_per_cycle, blocks * sm.own_memory_bytes_per_cycle)
+    busy = np.minimum(blocks, sm.count)
+    rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.own_memory_bytes_per_cycle)
     return Cost.of(
         launch=np.where(c["parts"] > 1, 2.0, 1.0) * sm.launch_cycles,
         memory=moved / np.where(alone, sm.memory_bytes_per_cycle, rate),

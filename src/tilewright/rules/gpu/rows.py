@@ -72,6 +72,7 @@ class Found:
     root: str
     stages: Stages
     rows: int
+    beside: int  # rows along their innermost axis, which those of a block divide
     length: int  # of the longest stage of a row
     moved_bytes: int  # of memory, by all rows
     shared_bytes: int  # that stages hand on, of a row
@@ -81,6 +82,8 @@ class Found:
     reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
     streamed_bytes: int  # of a row, that come from memory
+    is_known: bool  # all sizes are
+    is_beside: bool  # a row's elements lie side by side
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
 
 
@@ -125,6 +128,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         sink.name,
         found,
         rows,
+        sink.guess(_row_axes(found)[-1]),
         length,
         moved,
         sum(size for _, size in handed_on),
@@ -134,6 +138,8 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         _reduced(found),
         max(sizes, default=4),
         sum(length * buffer.dtype.size_bytes for buffer in _streamed(sch, found)),
+        known,
+        last,
         known and last and len(set(own)) == 1,
     )
 
@@ -201,6 +207,12 @@ def _is_in_place(nest: Nest, access: Access) -> bool:
 
 def _named(found: Stages) -> list[tuple[str, Nest]]:
     return [(found.root.name, found.root), *found.members.items()]
+
+
+def _row_axes(found: Stages) -> list[int]:
+    """The iterators of rows, those of one value aside."""
+    sink = found.root
+    return [at for at in found.rows if sink.extent(at) is not ONE] or found.rows[-1:]
 
 
 def _own_axes(found: Stages, name: str, nest: Nest) -> list[int]:
@@ -284,7 +296,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         result: Column = fits & (c["threads"] * c["rows"] <= sm.block_threads)
         result &= (c["vector"] == 1) | vectors
         alone = (c["rows"] == 1) & (c["threads"] >= sm.warp)
-        beside = (found.rows % c["rows"] == 0) & (found.rows > c["rows"])
+        beside = (found.beside % c["rows"] == 0) & (found.rows > c["rows"])
         beside &= held & (c["threads"] <= sm.warp)
         # All of a block wait for each other: no more than a warp for each that issues.
         together = c["threads"] * c["rows"]
@@ -303,12 +315,34 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         {
             "threads": threads,
             "vector": doublings(2 * sm.access_words),
-            "rows": doublings(sm.warp),
+            "rows": tuple(n for n in range(1, sm.warp + 1) if found.beside % n == 0),
             "ahead": (1, 0),
         },
         legal,
     )
-    return space if len(space.columns()["threads"]) else None
+    if not len(space.columns()["threads"]) or _is_better_apart(found, space, context):
+        return None
+    return space
+
+
+def _is_better_apart(found: Found, space: Space[Plan], context: RuleContext) -> bool:
+    """Whether rows are so few and long, or lie so across memory, that all multiprocessors together
+    read them several times before blocks of their own are done: each sum is then shared by several
+    blocks, and a kernel of its own adds up what they find; or neighbours add up neighbours."""
+    sm = multiprocessor_of(context.target)
+    if not found.is_known or (found.is_beside and found.rows >= sm.count):
+        return False
+    sums = sum(bool(nest.reduce) for nest in found.stages.members.values())
+    apart = 2 * sums * sm.launch_cycles + (1 + sums) * found.moved_bytes / sm.memory_bytes_per_cycle
+    best = space.cheapest(lambda c: cost(found, c, context))
+    return best is not None and best.cycles > apart
+
+
+def _read_bytes(found: Found, sm: Multiprocessor) -> int:
+    """What memory moves: of elements that lie apart whole sectors."""
+    if found.is_beside:
+        return found.moved_bytes
+    return found.moved_bytes * max(1, sm.sector_bytes // found.element_bytes)
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -339,7 +373,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     blocks = found.rows / c["rows"]
     work = np.maximum(waves * per_wave, blocks / sm.count * sm.dispatch_cycles)
     rate = np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
-    memory = found.moved_bytes / np.minimum(sm.memory_bytes_per_cycle, rate)
+    memory = _read_bytes(found, sm) / np.minimum(sm.memory_bytes_per_cycle, rate)
     # Both run beside each other but for a part of the shorter one: begins and ends of rows. Rows
     # ahead halve it, and are asked for twice: where all wait for memory, that is in their way.
     apart = np.where(c["ahead"] > 0, 0.125, 0.25)
@@ -377,14 +411,16 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     streamed = _streamed(sch, stages) if plan.ahead else []
     if held:
         names += [_copied(sch, stages, buffer).name for buffer in _read_again(sch, stages)]
-    kept = [at for at in stages.rows if sink.extent(at) is not ONE] or stages.rows[-1:]
+    kept = _row_axes(stages)
     units = [at for at in stages.rows if at not in kept]
     order = [at for at in sink.loops if at not in stages.rows]
     sch.reorder(*[sink.loops[at] for at in (*units, *kept, *order)])
-    row = fused(sch, [sink.loops[at] for at in kept])
-    many = row
-    if plan.rows > 1:
-        many, row = sch.split(row, [None, plan.rows])
+    *outer, row = [sink.loops[at] for at in kept]
+    if plan.rows > 1:  # an axis that they divide: a row's place in it is then no quotient
+        inner, row = sch.split(row, [None, plan.rows])
+        many = fused(sch, [*outer, inner])
+    else:
+        many = row = fused(sch, [*outer, row])
     for name in names:
         sch.compute_at(sch.get_block(name), row)
     done: list[BlockRef] = []

@@ -525,14 +525,18 @@ class _Roles:
 
     def _copied(self, stmt: Stmt, weights: bool | None = None) -> Stmt:
         """The copies of weights, of all else, or all."""
+        made = self._try_copied(stmt, weights)
+        assert made is not None
+        return made
+
+    def _try_copied(self, stmt: Stmt, weights: bool | None) -> Stmt | None:
+        """None, where there are none: both operands may be weights."""
 
         def rule(each: Stmt) -> Stmt | None:
             other = is_copy(each) and weights is not None and self._is_weight(each) != weights
             return None if other else each
 
-        made = self._copies(rewrite(stmt, rule))
-        assert made is not None
-        return made
+        return self._copies(rewrite(stmt, rule))
 
     def _copies(self, stmt: Stmt) -> Stmt | None:
         """The statement with its copies alone, and the loops and conditions around them."""
@@ -568,7 +572,8 @@ class _Roles:
                 if self.ahead:
                     weights = seq(wait, expect, self._copied(stmt.body, weights=True))
                     again = If(sym.le(sym.const(self.ahead), self.step), weights, None, stmt.loc)
-                    body = seq(again, self._copied(stmt.body, weights=False))
+                    others = self._try_copied(stmt.body, weights=False)
+                    body = again if others is None else seq(again, others)
                     return self.count.after(replace(stmt, body=body, annotations=()))
                 ring = replace(stmt, body=seq(wait, expect, body), annotations=())
                 return self.count.after(ring)

@@ -28,6 +28,7 @@ FILES = (
     "simplify_arithmetic",
     "fuse",
     "fuse_single_nodes",
+    "lift_reshapes",
     "recognize_norms",
     "recognize_attention",
     "upcast_matmuls",
