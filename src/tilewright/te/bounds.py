@@ -160,16 +160,12 @@ class EntryChecks:
 
     def _factors(self, domain: Domain) -> list[Expr]:
         """Of loops over products that run: no factor is zero. Sizes need not be said so."""
-        factors = [
-            factor
-            for _, stop in domain.values()
-            if isinstance(stop, sym.Mul)
-            for factor in (stop.a, stop.b)
-            if not isinstance(factor, (Const, Size))
-        ]
-        if any(not sym.prove(sym.le(ZERO, factor), self.ctx) for factor in factors):
-            return []
-        return [sym.le(1, factor) for factor in factors]
+        found: list[Expr] = []
+        for _, stop in domain.values():
+            factors = [part for part in _factors_of(stop) if not isinstance(part, (Const, Size))]
+            if all(sym.prove(sym.le(ZERO, factor), self.ctx) for factor in factors):
+                found += [sym.le(1, factor) for factor in factors if factor is not stop]
+        return found
 
     def _holds_where_it_runs(self, cond: Expr, dim: Expr, domain: Domain) -> bool:
         """Whether a condition fails only where a size is zero, at which nothing runs."""
@@ -203,6 +199,18 @@ class EntryChecks:
         zero = self.ctx.assume(sym.le(divisor, 0))
         if not any(sym.prove(cond, zero) for cond in empty):  # else nothing runs where it is zero
             self.add(sym.any_of(sym.le(1, divisor), *dict.fromkeys(empty)))
+
+
+def _factors_of(product: Expr) -> list[Expr]:
+    """What is multiplied, products of products taken apart."""
+    stack, found = [product], []
+    while stack:
+        part = stack.pop()
+        if isinstance(part, sym.Mul):
+            stack += (part.a, part.b)
+        else:
+            found.append(part)
+    return found
 
 
 def _without(size: Size, stop: Expr) -> Expr | None:

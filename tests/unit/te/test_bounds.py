@@ -340,3 +340,23 @@ def test_no_factor_of_a_loop_that_runs_is_zero():
     W = te.compute((tall, wide), lambda y, x: A[y, x] + A[y + 2, x + 2], name="W")
     B = te.compute((tall * wide,), lambda i: W[i // wide, i % wide], name="B")
     te.function([A, B], name="flattened")
+
+
+def test_no_factor_of_several_is_zero():
+    n, h, v = te.var("n"), te.var("h"), te.var("v")
+    tall, wide = te.max(h - 2, 0), te.max(v - 2, 0)
+    A = te.placeholder((n, h, v), name="A")
+    W = te.compute((n, tall, wide), lambda b, y, x: A[b, y, x], name="W")
+    B = te.compute(
+        (n * tall * wide,),
+        lambda i: W[i // (tall * wide), i // wide % tall, i % wide],
+        name="B",
+    )
+    te.function([A, B], name="flattened")
+
+
+def test_factors_that_may_be_negative_say_nothing():
+    h, v = te.var("h"), te.var("v")
+    A = te.placeholder((h, v), name="A")
+    B = te.compute(((h - 2) * (v - 2),), lambda i: A[i // (v - 2), i % (v - 2)], name="B")
+    assert message([A, B])[0] == "TW2421"

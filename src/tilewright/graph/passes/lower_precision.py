@@ -37,6 +37,7 @@ from tilewright.graph.im2col import (
 )
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.passes.decompose import pieces_of
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.stream_attention import (
@@ -175,7 +176,7 @@ def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DTyp
     attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
     sums = steps.add("conv", _rounded(steps, x, small), rounded.output, **attributes)
     if bias is not None:
-        if node.get("layout") != "channels_last":  # channels come before places
+        if node.get("layout") != CHANNELS_LAST:  # channels come before places
             places = (1,) * (len(shape_of(sums) or ()) - 2)
             bias = steps.add("reshape", bias, shape=(len(weights), *places))
         steps.add("add", sums, bias)

@@ -88,6 +88,7 @@ class Sizes:
     lanes: int
     image_lanes: int  # of a vector of transformed inputs
     item_bytes: int  # of a transformed input or weight
+    sum_bytes: int
     dot: Dot | None  # that adds the products of bytes
     is_dynamic: bool  # rows and columns of tiles are not known
 
@@ -111,6 +112,7 @@ class Sizes:
             lanes=lanes,
             image_lanes=target.lanes(item.bits),
             item_bytes=item.size_bytes,
+            sum_bytes=dtype.size_bytes,
             dot=dot,
             is_dynamic=product.is_dynamic((tall, wide)),
         )
@@ -126,7 +128,8 @@ class Sizes:
 
     def row_bytes(self) -> int:
         """Transformed inputs and results of one row of tiles."""
-        return self.side**2 * self.wide * (self.depth + 2 * self.lanes) * self.item_bytes
+        item_bytes = self.depth * self.item_bytes + 2 * self.lanes * self.sum_bytes
+        return self.side**2 * self.wide * item_bytes
 
     def block_bytes(self, rows: Column) -> Column:
         """Of rows of tiles, as L2 shall hold them: of an image of any size, twice as wide, too."""

@@ -8,8 +8,6 @@ other, until Q p is p Q p in every one, to a tolerance. Each row stops by itself
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from tilewright.base.dtype import BOOL, F32, I64
@@ -55,24 +53,20 @@ def coupled(node: Context, first: Value, classes: int) -> Value:
 
 def _quadratic(node: Context, first: Value, classes: int) -> Value:
     """Q[rows, classes, classes]: squares of what others win in the diagonal, less products."""
-    pairs = list(itertools.combinations(range(classes), 2))
-    second = node.emit("sub", node.like(first, 1.0), first)
-    squares = np.zeros((2, len(pairs), classes, classes), np.float32)
-    products = np.zeros((len(pairs), classes, classes), np.float32)
-    for at, (i, j) in enumerate(pairs):
-        squares[1, at, i, i] = squares[0, at, j, j] = 1
-        products[at, i, j] = products[at, j, i] = -1
-    terms = [
-        (node.emit("mul", first, first), squares[0]),
-        (node.emit("mul", second, second), squares[1]),
-        (node.emit("mul", first, second), products),
-    ]
-    flat = None
-    for values, places in terms:
-        part = node.emit("matmul", values, node.constant(places.reshape(len(pairs), -1)))
-        flat = part if flat is None else node.emit("add", flat, part)
-    assert flat is not None
-    return node.reshape(flat, (-1, classes, classes))
+    is_upper = np.triu(np.ones((classes, classes), bool), 1)
+    pair = np.zeros((classes, classes), np.int64)
+    pair[is_upper] = np.arange(is_upper.sum())  # as pairs follow each other: (0, 1), (0, 2), ...
+    pair += pair.T
+    won = node.emit("gather", first, node.constant(pair.reshape(-1)), axis=1)
+    won = node.reshape(won, (-1, classes, classes))  # by the first class of i and j
+    lost = node.emit("sub", node.like(first, 1.0), won)
+    by_other = node.emit("where", node.constant(is_upper), lost, won)
+    apart = node.constant(1.0 - np.eye(classes, dtype=np.float32))
+    squares = node.emit("mul", node.emit("mul", by_other, by_other), apart)
+    total = node.emit("reduce_sum", squares, axes=(2,), keepdims=True)
+    diagonal = node.emit("mul", total, node.constant(np.eye(classes, dtype=np.float32)))
+    products = node.emit("mul", node.emit("mul", won, lost), apart)
+    return node.emit("sub", diagonal, products)
 
 
 def _round(node: Context, guess: Value, quadratic: Value, classes: int) -> tuple[Value, Value]:
