@@ -100,6 +100,7 @@ class Machine:
     loop_body_instructions: int = 128  # of a loop that the front end delivers without decoding
     branch_miss_cycles: float = 20.0  # of a branch that was not foreseen, as at the end of a loop
     gather_lane_cycles: float = 2.0  # of each lane that is loaded by itself
+    int_multiply_add_instructions: float = 1.0  # of vectors of i32: some take two to multiply
     lines_ahead: int = 8  # of a stream that are to be under way from L2, as prefetches
     memory_lines_ahead: int = 32  # the same, from beyond L2
     prefetch_streams: int = 16  # rows at a time that the hardware prefetchers follow
@@ -234,6 +235,7 @@ _SAPPHIRE_RAPIDS = _server(
     Cache(2 * MB, 16, 32.0),
     Cache(64 * MB, 16, 9.0),
     reorder_window=512,
+    int_multiply_add_instructions=3,
     gather_lane_cycles=0.75,  # the instructions for it were slowed down in its predecessors only
 )
 _ICE_LAKE = _server(
@@ -242,6 +244,7 @@ _ICE_LAKE = _server(
     Cache(1280 * KB, 20, 32.0),
     Cache(32 * MB, 12, 9.0),
     reorder_window=352,
+    int_multiply_add_instructions=3,
 )
 _SKYLAKE_SERVER = _server(
     "skylake-avx512",
@@ -252,6 +255,7 @@ _SKYLAKE_SERVER = _server(
     issue_per_cycle=3.1,  # four at best, but instructions of 512 bits are long to fetch
     memory_bytes_per_cycle=7.0,
     scattered_bytes_per_cycle=4.5,
+    int_multiply_add_instructions=3,
 )
 _HASWELL = _server(
     "haswell",
@@ -261,6 +265,7 @@ _HASWELL = _server(
     frequency_ghz=3.2,
     fma_latency_cycles=5,
     reorder_window=192,
+    int_multiply_add_instructions=3,
 )
 _SKYLAKE = replace(
     _HASWELL, name="skylake", fma_latency_cycles=4, reorder_window=224, frequency_ghz=3.6
@@ -272,12 +277,14 @@ _ZEN = _server(
     Cache(16 * MB, 16, 16.0),
     frequency_ghz=3.2,
     fma_latency_cycles=5,
+    int_multiply_add_instructions=3,
 )
 _ZEN4 = replace(
     _ZEN,
     name="znver4",
     fma_latency_cycles=4,
     fma_per_cycle=1,  # 512-bit multiply-adds take both halves of the pipes
+    int_multiply_add_instructions=2,
     reorder_window=320,
     l2=Cache(1 * MB, 8, 32.0),
     l3=Cache(32 * MB, 16, 16.0),
@@ -346,7 +353,8 @@ _SMALL_X86 = replace(
     source=GUESSED,
 )
 _SMALL_RISCV = replace(_SMALL_ARM, name="generic-rv64", source=GUESSED)
-_WASM = replace(_SMALL_X86, name="wasm32", l2=Cache(256 * KB, 8, 32.0), l3=Cache(0, 1, 0.0))
+_WASM = replace(_SMALL_X86, name="wasm32", l2=Cache(256 * KB, 8, 32.0), l3=Cache(0, 1, 0.0),
+                int_multiply_add_instructions=2)  # fmt: skip
 
 _KNOWN: dict[str, Machine] = {
     "sapphirerapids": _SAPPHIRE_RAPIDS,

@@ -139,11 +139,6 @@ class Target:
         return self.arch == "x86_64"
 
     @property
-    def integer_multiply_adds(self) -> int:
-        """Vector instructions of a multiply-add of i32: two of x86 multiply, another one adds."""
-        return {"x86_64": 3, "wasm32": 2}.get(self.arch, 1)
-
-    @property
     def spreads_loads(self) -> bool:
         """Whether a number from memory is in all lanes of a vector by its load alone."""
         return self.arch not in ("aarch64", "arm")

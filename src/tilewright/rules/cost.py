@@ -66,15 +66,15 @@ def body_cycles(block: Block, lane: Var | None = None) -> float:
     return sum(cycles(expr) for expr in found if lane is None or not _is_place(expr, lane))
 
 
-def integer_cycles(found: Sequence[DType], target: Target, products: Any, loads: Any) -> Any:
+def integer_cycles(found: Sequence[DType], machine: Machine, products: Any, loads: Any) -> Any:
     """What integers take beyond floats: of so many vectors of products along with sums, and of so
     many vectors of operands, which are widened to the type of the sums, the first one of these."""
     total, *operands = found
     if not total.is_int:
         return 0.0 * products
     narrow = sum(of.bits < total.bits for of in operands) / len(operands)
-    more = products * (target.integer_multiply_adds - 1) + loads * narrow
-    return more / target.machine.fma_per_cycle
+    more = products * (machine.int_multiply_add_instructions - 1) + loads * narrow
+    return more / machine.fma_per_cycle
 
 
 def latency_cycles(block: Block, machine: Machine) -> float:

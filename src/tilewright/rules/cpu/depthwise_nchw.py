@@ -134,7 +134,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     stride = found.strides[-1]
     work = (depth * sums + (stride - 1) * seen) / machine.fma_per_cycle
     types = (found.nest.block.writes[0].buffer.dtype, found.x.buffer.dtype, found.w.buffer.dtype)
-    work = work + integer_cycles(types, context.target, depth * sums, seen)
+    work = work + integer_cycles(types, machine, depth * sums, seen)
     tile = np.maximum(work, stride * seen / machine.loads_per_cycle)
     tile = np.maximum(tile, chain_cycles(depth, depth * sums + seen, machine)) + LOOP_CYCLES
     turns = depth / _unrolled(found, c["unroll_axes"])

@@ -393,7 +393,7 @@ def _integers(
 ) -> Column:
     """What integers take beyond floats, in so many steps of register tiles."""
     types = (found.block.writes[0].buffer.dtype, found.a.buffer.dtype, found.b.buffer.dtype)
-    more: Column = integer_cycles(types, context.target, steps * mr * nr, steps * (mr + nr))
+    more: Column = integer_cycles(types, context.target.machine, steps * mr * nr, steps * (mr + nr))
     return more
 
 
