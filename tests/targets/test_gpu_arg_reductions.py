@@ -56,11 +56,16 @@ def test_what_follows_is_done_at_once(shape):
 
 
 def test_many_threads_share_a_long_row():
-    made = schedule(lower_graph(model("8, 50257", "arg_max", "axis = 1").main, "arg"), TARGET)
+    made = schedule(lower_graph(model("64, 50257", "arg_max", "axis = 1").main, "arg"), TARGET)
     assert "per_result=256" in made.decisions[0].plan
 
 
-@pytest.mark.parametrize(("shape", "turns"), [("8, 50257", "0..24 "), ("2, 2048", None)])
+def test_blocks_share_the_long_rows_of_few():
+    made = schedule(lower_graph(model("8, 50257", "arg_max", "axis = 1").main, "arg"), TARGET)
+    assert "parts=1 " not in made.decisions[0].plan + " "
+
+
+@pytest.mark.parametrize(("shape", "turns"), [("64, 50257", "0..24 "), ("2, 2048", None)])
 def test_a_thread_asks_for_several_elements_before_it_waits(shape, turns):
     fn = lower_graph(model(shape, "arg_max", "axis = 1").main, "arg")
     made = str(lower(schedule(fn, TARGET).schedule.function, "gpu", PassContext()))
