@@ -219,8 +219,6 @@ def _parse(text: str) -> Target:
     if not words:
         raise _unknown("the target is empty")
     name, options = words[0], words[1:]
-    if name == "cpu" and not options:
-        options = list(host_options())
     if name == "cpu":
         kind, triple = CPU, host_triple()
     elif name == "cuda":
@@ -235,8 +233,8 @@ def _parse(text: str) -> Target:
         raise _unknown(f"unknown target {name!r}")
     given = _read_options(text, kind, options)
     normal = " ".join((name, *(f"{k}={given[k]}" for k in _OPTIONS[kind] if k in given)))
-    if text == "cpu":
-        normal = text
+    if name == "cpu" and "-mcpu" not in given:
+        given = _over_host(given)
     if kind == CUDA:
         return _cuda(normal, triple, given.get("-arch", "sm_90a"))
     if kind == ACCEL:
@@ -246,6 +244,13 @@ def _parse(text: str) -> Target:
             geometry=_geometry(text, given),
         )
     return _machine(normal, kind, triple, given, is_host=name == "cpu")
+
+
+def _over_host(given: dict[str, str]) -> dict[str, str]:
+    """Options of `cpu` on top of those it stands for already; the last word on a feature counts."""
+    pretended = _read_options("TILEWRIGHT_HOST", CPU, list(host_options()))
+    attrs = [of["-mattr"] for of in (pretended, given) if "-mattr" in of]
+    return pretended | given | ({"-mattr": ",".join(attrs)} if attrs else {})
 
 
 def _unknown(message: str) -> UserError:

@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from tilewright.base import host as module
+from tilewright.base import target as targets
 from tilewright.base.errors import UserError
 from tilewright.base.geometry import Geometry
 from tilewright.base.machine import Cache
@@ -131,6 +132,16 @@ def test_a_named_processor_never_reads_the_host(monkeypatch):
     finally:
         monkeypatch.undo()
         module.host_machine.cache_clear()
+
+
+def test_options_of_cpu_come_on_top_of_what_it_is_pretended_to_be(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_HOST", "-mcpu=generic -mattr=+crc32")
+    read = targets._parse.__wrapped__
+    host, less, other = (read(f"cpu{more}") for more in ("", " -mattr=-crc32", " -l2=3M"))
+    assert (host.mcpu, host.attrs, host.text) == ("generic", ("+crc32",), "cpu")
+    assert less.features == host.features - {"crc32"}
+    assert (other.features, other.l2_bytes) == (host.features, 3 << 20)
+    assert str(less) == "cpu -mattr=-crc32"
 
 
 def test_what_was_measured_is_used_for_this_machine_alone(monkeypatch, tmp_path):
