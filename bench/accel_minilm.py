@@ -30,7 +30,7 @@ from tilewright.accel.part import compile_part
 from tilewright.accel.verilate import simulator
 from tilewright.base.target import Target
 from tilewright.driver.accelerate import AcceleratedModule, layers_of
-from tilewright.driver.compile import load_graph
+from tilewright.driver.optimize import load_graph
 from tilewright.graph import Graph, Module, Value, interpret
 from tilewright.graph.ir import Node
 

@@ -25,7 +25,7 @@ import zoo
 import tilewright as tw
 from tilewright.base.target import Target
 from tilewright.driver.accelerate import AcceleratedModule, integer_graph
-from tilewright.driver.compile import load_graph
+from tilewright.driver.optimize import load_graph
 from tilewright.driver.placement import ACCELERATOR
 from tilewright.graph import Module, interpret
 from tilewright.graph.ir import Node

@@ -752,10 +752,11 @@ def as_rows(kernel: Kernel, timed: Sequence[Timed]) -> list[dict[str, Any]]:
 def plans_of(model: Path, target: str, threads: int) -> dict[str, dict[str, str]]:
     """Rules and plans of every kernel of a model, by what the kernel computes."""
     from tilewright.base.target import Target
-    from tilewright.driver.compile import Options, load_graph, optimize
     from tilewright.driver.kernel_code import function_of, schedule_job
     from tilewright.driver.kernels import KernelSetting
     from tilewright.driver.lowering import planned_calls
+    from tilewright.driver.optimize import load_graph, optimize
+    from tilewright.driver.options import Options
 
     chosen = Target.parse(target)
     graph = optimize(load_graph(model), chosen, Options(threads=threads))

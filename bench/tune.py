@@ -236,7 +236,7 @@ def zoo(options: argparse.Namespace) -> list[Figure]:
 
 def fixed_sizes(model: Path, arrays: dict[str, Any]) -> dict[str, int] | None:
     """The dynamic sizes of a model as its inputs have them."""
-    from tilewright.driver.compile import load_graph
+    from tilewright.driver.optimize import load_graph
     from tilewright.sym import Size
 
     found = {

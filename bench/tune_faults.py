@@ -59,8 +59,9 @@ def faults(options: argparse.Namespace) -> list[Figure]:
 def subject(threads: int, name: str = NAME) -> tuple[Any, Any]:
     """An optimized model of the tail, and what it is compiled for."""
     from tilewright.base.target import Target
-    from tilewright.driver.compile import Options, optimize
     from tilewright.driver.kernels import KernelSetting
+    from tilewright.driver.optimize import optimize
+    from tilewright.driver.options import Options
 
     target = Target.parse("cpu")
     kernel = next(each for each in KERNELS if each.name == name)

@@ -15,10 +15,11 @@ from onnx import numpy_helper, parser
 import tilewright as tw
 from tilewright.base.target import Target
 from tilewright.driver.compare import difference, is_close
-from tilewright.driver.compile import Options, optimize
 from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import planned_calls
+from tilewright.driver.optimize import optimize
+from tilewright.driver.options import Options
 from tilewright.frontends.onnx import import_model
 from tilewright.graph.interp import interpret
 from tilewright.rules.rule import why_fell_back

@@ -16,11 +16,10 @@ from tilewright.base.errors import TilewrightError, Unsupported
 from tilewright.base.target import Target
 from tilewright.codegen.conditions import AGAIN, BEGIN, CHOOSE, conditions_ptx
 from tilewright.codegen.launches import kernels_of
-from tilewright.driver import compile as driver
-from tilewright.driver import kernel_code, lowering
-from tilewright.driver.compile import chains_gain
+from tilewright.driver import build, kernel_code, lowering
 from tilewright.driver.device_control import Choice, HostDecided, Loop
 from tilewright.driver.device_module import DeviceModule
+from tilewright.driver.options import Options
 from tilewright.runtime.array import Array
 from tilewright.sym import Size, free_vars
 from tilewright.tune import Budget, Database
@@ -893,7 +892,7 @@ def test_chains_are_kept_where_they_measure_faster_and_answer_the_same(
     monkeypatch.setattr(gpu, "load", loaded)
     for module in made:
         module._gpu = gpu
-    assert (chains_gain(*made, {}) > 1.0) == helps
+    assert (build.chains_gain(*made, {}) > 1.0) == helps
 
 
 def chains_of(module):
@@ -908,10 +907,10 @@ def test_a_verdict_on_chains_is_recorded_and_serves_later_compilations(monkeypat
     with Database() as database:
         plain = tw.compile(net, target, database=database)
         assert not chains_of(plain)
-        tuning = driver.Options(tune=Budget(minutes=1), database=database)
+        tuning = Options(tune=Budget(minutes=1), database=database)
         for gain in (1.5, 1.0):
-            monkeypatch.setattr(driver, "chains_gain", lambda *given, gain=gain: gain)
-            tuned = driver.build_device(plain.program, target, tuning, None)
+            monkeypatch.setattr(build, "chains_gain", lambda *given, gain=gain: gain)
+            tuned = build.build_device(plain.program, target, tuning, None)
             later = tw.compile(net, target, database=database)
             assert chains_of(tuned) == chains_of(later)
             assert bool(chains_of(later)) is (gain > 1.0)

@@ -12,9 +12,10 @@ from tilewright import graph
 from tilewright.base.dtype import dtype
 from tilewright.base.errors import UserError
 from tilewright.base.target import Target
-from tilewright.driver.compile import Options, optimize
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
+from tilewright.driver.optimize import optimize
+from tilewright.driver.options import Options
 from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.device import DeviceBench, DeviceRunning
 from tilewright.driver.tuning.records import choices_of

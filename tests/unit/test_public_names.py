@@ -36,7 +36,8 @@ def test_every_name_of_the_package_is_on_a_page():
 
 
 def test_every_option_of_compile_is_documented():
-    from tilewright.driver.compile import Options, compile
+    from tilewright.driver.compile import compile
+    from tilewright.driver.options import Options
 
     said = inspect.getdoc(compile)
     taken = inspect.signature(compile).parameters

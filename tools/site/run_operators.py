@@ -15,7 +15,8 @@ from suite import cases
 
 from tilewright.base.errors import TilewrightError
 from tilewright.base.target import Target
-from tilewright.driver.compile import Options, load_graph, optimize
+from tilewright.driver.optimize import load_graph, optimize
+from tilewright.driver.options import Options
 from tilewright.driver.placement import placement
 from tilewright.driver.unfuse import unfuse_foreign
 from tilewright.graph.types import is_tensor

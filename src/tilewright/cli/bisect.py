@@ -35,7 +35,9 @@ def bisect(
     Exit code 1 if there is one.
     """
     from tilewright.driver import bisect as driver
-    from tilewright.driver.compile import Options, build_module, pass_context, spec_of
+    from tilewright.driver.build import build_module, spec_of
+    from tilewright.driver.optimize import pass_context
+    from tilewright.driver.options import Options
     from tilewright.driver.pipelines import PIPELINES, PRECISIONS
 
     if precision not in PRECISIONS:

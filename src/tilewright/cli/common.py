@@ -109,7 +109,7 @@ def read_graph(path: Path) -> GraphModule:
         from tilewright.graph.parser import parse
 
         return parse(read_text(path), path=str(path))
-    from tilewright.driver.compile import load_graph
+    from tilewright.driver.optimize import load_graph
 
     return load_graph(path)
 

@@ -81,7 +81,7 @@ def inspect(
 def _write_stage(model: Path, to: Path, stage: str, precision: str) -> None:
     if stage not in STAGES:
         raise typer.BadParameter(f"known: {', '.join(STAGES)}", param_hint="--stage")
-    from tilewright.driver.compile import staged_graph
+    from tilewright.driver.optimize import staged_graph
     from tilewright.frontends.onnx.export import write_onnx
 
     source: Any = common.read_graph(model) if model.suffix == ".tw" else model

@@ -28,7 +28,8 @@ def opt(
     json: common.Json = False,
 ) -> None:
     """Run passes on a program and print it."""
-    from tilewright.driver.compile import Options, pass_context
+    from tilewright.driver.optimize import pass_context
+    from tilewright.driver.options import Options
 
     text = common.read_text(file)
     programs, known, verify = _language(text, str(file))

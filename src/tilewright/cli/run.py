@@ -52,7 +52,7 @@ def run(
             )
         graph = common.read_graph(model)
     if interp:
-        from tilewright.driver.compile import spec_of
+        from tilewright.driver.build import spec_of
 
         specs = [spec_of(value, value.name) for value in graph.given]
         arrays = common.make_inputs(specs, inputs, dim, seed)

@@ -180,7 +180,7 @@ class InferenceSession:
     def _write_optimized(self) -> None:
         if not self._options.optimized_model_filepath:
             return
-        from tilewright.driver.compile import staged_graph
+        from tilewright.driver.optimize import staged_graph
         from tilewright.frontends.onnx.export import write_onnx
 
         write_onnx(staged_graph(self._source), self._options.optimized_model_filepath)

@@ -15,11 +15,13 @@ from typing import Any
 from tilewright.base.target import Target
 from tilewright.base.version import VERSION
 from tilewright.codegen import llvm
-from tilewright.driver.compile import Options, build_module, load_graph, optimize, pass_context
+from tilewright.driver.build import build_module
 from tilewright.driver.compiled import origins
 from tilewright.driver.foreign_parts import call_foreign_parts
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import PlannedCall, planned_calls
+from tilewright.driver.optimize import load_graph, optimize, pass_context
+from tilewright.driver.options import Options
 from tilewright.driver.placement import placement
 from tilewright.driver.stages import Stages, kernel_stages
 from tilewright.driver.tuning.records import recorded_choices

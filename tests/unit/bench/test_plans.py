@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tilewright.base.target import Target
-from tilewright.driver.compile import Options, optimize
 from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import planned_calls
+from tilewright.driver.optimize import optimize
+from tilewright.driver.options import Options
 from tilewright.graph.parser import parse
 from tilewright.rules import schedule
 from tilewright.rules.cpu import RULES

@@ -13,11 +13,14 @@ import pytest
 from tilewright.base.dtype import F32
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
-from tilewright.driver import compile as driver
-from tilewright.driver.compile import Options, build_module
+from tilewright.driver.build import build_module
+from tilewright.driver.compile import compile
 from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.optimize import kernel_costs, optimize
+from tilewright.driver.options import Options
 from tilewright.driver.sizes import with_sizes
+from tilewright.driver.tuning import helping_choices as helping
 from tilewright.driver.tuning.graph_choices import TimedJob, alone_module, measure_choices
 from tilewright.driver.tuning.records import task_key
 from tilewright.graph import Builder, TensorType, parse
@@ -124,7 +127,7 @@ def test_an_estimate_of_dynamic_sizes_is_for_the_middle_of_their_range():
 def test_ranges_of_a_model_reach_the_table_of_costs():
     module = with_sizes(parse(DYNAMIC), {"n": (2, 8)})
     ctx = PassContext(target=SERVER, costs=table(use_cache=False))
-    driver.optimize(module, SERVER, Options(threads=2), ctx)
+    optimize(module, SERVER, Options(threads=2), ctx)
     assert [(low, high) for _, low, high in ctx.costs.ranges] == [(2, 8)]
 
 
@@ -252,7 +255,7 @@ def test_choices_are_measured_as_kernels_and_remembered():
     found = measure_choices(costs, built, Deadline.after(60.0), Records.open(None))
     (group,) = costs.asked
     assert {each.job.key for each in found} == {costs.job(each).key for each in group}
-    costs.times = driver.with_times(found, None)
+    costs.times = helping.with_times(found, None)
     assert {price.source for price in costs.prices(group)} == {MEASURED}
     assert measure_choices(costs, unwanted, Deadline.after(60.0), Records.open(None)) == []
 
@@ -277,7 +280,7 @@ def test_both_ways_to_fuse_are_measured_as_kernels_and_the_faster_is_taken():
     assert [each.is_fused for each in found] == [True] * 3
     for slow, ops in (("together", [["exp"], ["add"]]), ("first", [["exp", "add"]])):
         ns = {costs.job(each).key: 1e6 if each.name == slow else 1.0 for each in group}
-        costs.times = driver.with_times([replace(t, ns=ns[t.job.key]) for t in found], None)
+        costs.times = helping.with_times([replace(t, ns=ns[t.job.key]) for t in found], None)
         made = run_passes(module, FUSED, PassContext(target=HOST, costs=costs))
         assert [[n.op for n in node.bodies[0].nodes] for node in made.main.nodes] == ops
 
@@ -290,14 +293,14 @@ def test_measured_costs_are_kept_where_the_model_is_no_slower(monkeypatch, helps
     direct, tiled = (table().job(each) for each in candidates())
     timed = [TimedJob(direct, 1.0, is_fused=False), TimedJob(tiled, 2.0, is_fused=True)]
     answers = iter(helps)
-    monkeypatch.setattr(driver, "unmeasured", lambda costs: [candidates()])
-    monkeypatch.setattr(driver, "measure_choices", lambda *given: timed)
+    monkeypatch.setattr(helping, "unmeasured", lambda costs: [candidates()])
+    monkeypatch.setattr(helping, "measure_choices", lambda *given: timed)
     faster = Paired((2.0,) * 7, (1.0,) * 7)
-    monkeypatch.setattr(driver, "choices_gain", lambda *given: faster if next(answers) else None)
+    monkeypatch.setattr(helping, "choices_gain", lambda *given: faster if next(answers) else None)
     program = parse("graph @main(%x: f32[4]) { %y = relu(%x) return %y }")
     with Database() as database:
-        settings = driver.Options(threads=2, database=database)
-        tuned = driver.choices_tuned(program, HOST, settings, Budget(minutes=100))
+        settings = Options(threads=2, database=database)
+        tuned = helping.choices_tuned(program, HOST, settings, Budget(minutes=100))
         ctx = tuned.ctx
         known = [database.measured(task_key(job)) for job in (direct, tiled)]
         assert [seconds * 1e9 for seconds in known if seconds is not None] == pytest.approx(kept)
@@ -312,16 +315,16 @@ def test_measured_costs_are_kept_where_the_model_is_no_slower(monkeypatch, helps
 
 @pytest.mark.parametrize(("after_ns", "helps"), [(0.9, True), (1.0, False), (1.5, False)])
 def test_a_model_that_comes_out_no_faster_does_not_help(monkeypatch, after_ns, helps):
-    settings = driver.Options(threads=1, database="")
-    costs = driver.kernel_costs(HOST, settings)
+    settings = Options(threads=1, database="")
+    costs = kernel_costs(HOST, settings)
     same = parse("graph @main(%x: f32[64]) { %y = relu(%x) return %y }")
-    assert driver.choices_gain(same, HOST, settings, costs, Deadline.after(60.0)) == Paired((), ())
+    assert helping.choices_gain(same, HOST, settings, costs, Deadline.after(60.0)) == Paired((), ())
     other = parse("graph @main(%x: f32[64]) { %z = neg(%x) %y = relu(%z) return %y }")
-    made = iter([driver.optimize(each, HOST, settings) for each in (same, other)])
-    monkeypatch.setattr(driver, "optimize", lambda *given: next(made))
+    made = iter([optimize(each, HOST, settings) for each in (same, other)])
+    monkeypatch.setattr(helping, "optimize", lambda *given: next(made))
     pair = Paired((1.0,) * 7, (after_ns,) * 7)
-    monkeypatch.setattr(driver, "in_turns", lambda *given: pair)
-    gain = driver.choices_gain(same, HOST, settings, costs, Deadline.after(60.0))
+    monkeypatch.setattr(helping, "in_turns", lambda *given: pair)
+    gain = helping.choices_gain(same, HOST, settings, costs, Deadline.after(60.0))
     assert (gain is not None) is helps
 
 
@@ -329,7 +332,7 @@ def test_a_model_that_comes_out_no_faster_does_not_help(monkeypatch, after_ns, h
 def test_choices_are_measured_within_their_share_or_not_at_all(monkeypatch, build_s, is_measured):
     """Where the builds that a comparison needs take more than the share, nothing is begun."""
     measured, now = [], [0.0]
-    build, measure = driver.build_module, driver.measure_choices
+    build, measure = helping.build_module, helping.measure_choices
 
     def slowly(module, target, options):
         now[0] += build_s
@@ -340,49 +343,51 @@ def test_choices_are_measured_within_their_share_or_not_at_all(monkeypatch, buil
         measured.extend(found)
         return found
 
-    settings = driver.Options(threads=2, database="")
+    settings = Options(threads=2, database="")
     program = model(8, 16)
-    optimize(program)  # what is estimated is kept, and costs no time below
-    monkeypatch.setattr(driver, "build_module", slowly)
-    monkeypatch.setattr(driver, "measure_choices", measuring)
+    optimized(program)  # what is estimated is kept, and costs no time below
+    monkeypatch.setattr(helping, "build_module", slowly)
+    monkeypatch.setattr(helping, "measure_choices", measuring)
     clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
-    monkeypatch.setattr(driver, "time", clock)
+    monkeypatch.setattr(helping, "time", clock)
     monkeypatch.setattr("tilewright.tune.budget.time", clock)
     budget = Budget(minutes=(4.0 if build_s else 600.0) / 60.0)
-    tuned = driver.choices_tuned(program, HOST, settings, budget)
+    tuned = helping.choices_tuned(program, HOST, settings, budget)
     assert bool(measured) is is_measured
     if build_s:
         assert tuned.seconds == build_s
         assert tuned.settings.tune.seconds >= 0.4 * budget.seconds
 
 
-def optimize(program):
-    costs = driver.kernel_costs(HOST, driver.Options(threads=2, database=""))
+def optimized(program):
+    costs = kernel_costs(HOST, Options(threads=2, database=""))
     costs.asked = []
     ctx = PassContext(target=HOST, costs=costs)
-    return driver.optimize(program, HOST, driver.Options(threads=2), ctx)
+    return optimize(program, HOST, Options(threads=2), ctx)
 
 
 def test_a_build_ends_with_the_first_kernel_after_the_deadline():
-    program = driver.optimize(parse(SPREAD), HOST, driver.Options(threads=2))
-    settings = driver.Options(threads=2, cache=False)
+    program = optimize(parse(SPREAD), HOST, Options(threads=2))
+    settings = Options(threads=2, cache=False)
     with pytest.raises(Late):
-        driver.build_until(Deadline.after(-1.0), program, HOST, settings)
+        helping.build_until(Deadline.after(-1.0), program, HOST, settings)
 
 
 def test_pairs_are_fewer_where_there_is_less_time_and_too_few_tell_nothing():
     def run(*inputs):
         time.sleep(0.002)
 
-    assert len(driver.in_turns(run, run, [], Deadline.after(6000.0)).first) == driver.CHOICES_PAIRS
+    assert (
+        len(helping.in_turns(run, run, [], Deadline.after(6000.0)).first) == helping.CHOICES_PAIRS
+    )
     with pytest.raises(Late):
-        driver.in_turns(run, run, [], Deadline.after(0.01))
+        helping.in_turns(run, run, [], Deadline.after(0.01))
 
 
 def test_every_stage_of_measuring_choices_is_told():
     told = []
-    settings = driver.Options(threads=2, database="", tuning=told.append)
-    driver.choices_tuned(model(8, 16), HOST, settings, Budget(minutes=10))
+    settings = Options(threads=2, database="", tuning=told.append)
+    helping.choices_tuned(model(8, 16), HOST, settings, Budget(minutes=10))
     stages = [each.stage.partition(",")[0] for each in told]
     assert list(dict.fromkeys(stages)) == [
         "finding choices of the graph",
@@ -409,9 +414,9 @@ def test_an_interruption_keeps_what_was_measured_until_then(stage, monkeypatch):
         if snapshot.stage.startswith(stage):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(driver, "choices_gain", lambda *given: Paired((2.0,) * 7, (1.0,) * 7))
+    monkeypatch.setattr(helping, "choices_gain", lambda *given: Paired((2.0,) * 7, (1.0,) * 7))
     with Database() as database:
-        module = driver.compile(
+        module = compile(
             parse(TWO_CHOICES), threads=2, tune=Budget(minutes=10), database=database, tuning=heard
         )
         lines = [line.record for line in database.query()]

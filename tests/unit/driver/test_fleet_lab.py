@@ -11,9 +11,10 @@ import pytest
 
 from tilewright.base.errors import UserError
 from tilewright.base.target import Target
-from tilewright.driver.compile import Options, load_graph, optimize
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
+from tilewright.driver.optimize import load_graph, optimize
+from tilewright.driver.options import Options
 from tilewright.driver.tuning.fleet_lab import SMALL_BYTES, FleetLab, told_model
 from tilewright.driver.tuning.model_worker import ModelWorker, _array
 from tilewright.driver.tuning.running import WHOLE

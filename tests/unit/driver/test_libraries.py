@@ -11,11 +11,12 @@ import tilewright as tw
 from tilewright.base.errors import UserError
 from tilewright.base.target import Target
 from tilewright.codegen.blas import find_blas, use_blas
-from tilewright.driver.compile import Options, load_graph, optimize
 from tilewright.driver.kernel_code import function_of
 from tilewright.driver.kernels import BLAS, KernelSetting
 from tilewright.driver.libraries import LIBRARY
 from tilewright.driver.lowering import jobs_of
+from tilewright.driver.optimize import load_graph, optimize
+from tilewright.driver.options import Options
 from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.records import choices_of, task_key
 from tilewright.driver.tuning.table import built

@@ -9,10 +9,11 @@ import tilewright as tw
 from tilewright import graph
 from tilewright.base.errors import UserError
 from tilewright.base.target import Target
-from tilewright.driver.compile import Options, optimize
 from tilewright.driver.kernel_code import function_of, schedule_job
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import Recorded, jobs_of, planned_calls
+from tilewright.driver.optimize import optimize
+from tilewright.driver.options import Options
 from tilewright.driver.size_variants import variants_of
 from tilewright.driver.sizes import ranges_of, sizes_to_measure, with_sizes
 from tilewright.graph.rates import NOMINAL

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tilewright.base.target import Target
-from tilewright.driver.compile import Options, load_graph, optimize
 from tilewright.driver.kernel_code import compile_kernel
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
+from tilewright.driver.optimize import load_graph, optimize
+from tilewright.driver.options import Options
 from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.records import choices_of
 from tilewright.driver.tuning.table import built

@@ -17,10 +17,11 @@ from tilewright.cli.inspect import variant_sizes
 from tilewright.codegen import llvm
 from tilewright.codegen.build import new_module
 from tilewright.codegen.host import emit_main
-from tilewright.driver.compile import Options, load_graph, optimize
 from tilewright.driver.kernel_code import compile_kernel
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
+from tilewright.driver.optimize import load_graph, optimize
+from tilewright.driver.options import Options
 from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.inputs import placements
 from tilewright.driver.tuning.lab import Checkers, store_built

@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from tilewright.base.errors import TilewrightError
 from tilewright.base.target import CUDA
-from tilewright.driver.compile import Options, build_native
+from tilewright.driver.build import build_native
 from tilewright.driver.kernels import BLAS, Job
+from tilewright.driver.options import Options
 from tilewright.driver.placement import placement
 from tilewright.driver.tuning.check import Checker
 from tilewright.driver.tuning.device import DeviceBench, DeviceRunning

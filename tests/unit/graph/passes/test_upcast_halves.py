@@ -9,7 +9,8 @@ from tilewright import graph
 from tilewright.base.dtype import BF16, F16, F32, DType
 from tilewright.base.passes import PassContext, run_passes
 from tilewright.base.target import Target
-from tilewright.driver.compile import Options, optimize, pass_context
+from tilewright.driver.optimize import optimize, pass_context
+from tilewright.driver.options import Options
 from tilewright.driver.pipelines import PIPELINES, precision_for
 from tilewright.graph.interp import interpret
 from tilewright.graph.passes import UPCAST, UPCAST_F16

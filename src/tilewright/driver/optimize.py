@@ -1,0 +1,81 @@
+"""From a model in any form to the graph that kernels are made of: every pass of a pipeline.
+
+graph = optimize(load_graph("model.onnx"), Target.parse("cpu"), Options())
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tilewright.base.errors import UserError
+from tilewright.base.passes import PassContext, run_passes
+from tilewright.base.target import CPU, Target
+from tilewright.driver.costs import KernelCosts, recorded_times
+from tilewright.driver.kernels import KernelSetting
+from tilewright.driver.options import Options
+from tilewright.driver.pipelines import PIPELINES
+from tilewright.driver.sizes import (
+    ranges_of,
+)
+from tilewright.driver.workers import expect_jobs
+from tilewright.frontends.door import open_model
+from tilewright.graph import ir
+from tilewright.graph.passes import FUSED
+from tilewright.runtime import _native
+
+
+def load_graph(model: Any) -> ir.Module:
+    """The graph of a model in any form."""
+    return open_model(model).graph
+
+
+def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") -> ir.Module:
+    """A model's graph as it is at a stage: as imported, optimized, or fused to kernels."""
+    graph = load_graph(model)
+    passes = PIPELINES[CPU, precision]
+    if stage == ir.IMPORTED:
+        return graph
+    chosen = [step for step in passes if stage == ir.FUSED or step not in FUSED]
+    return run_passes(graph, chosen, pass_context(Target.parse("cpu"), Options()))
+
+
+def optimize(
+    module: ir.Module, target: Target, options: Options, ctx: PassContext | None = None
+) -> ir.Module:
+    """The module with every pass of the target's pipeline applied that is not switched off."""
+    passes = PIPELINES.get((target.kind, options.precision))
+    if passes is None:
+        served = [precision for kind, precision in PIPELINES if kind == target.kind]
+        raise UserError(
+            "TW6003",
+            f"no precision {options.precision!r} for {target}",
+            help=f"use {', '.join(served)}",
+        )
+    known = {step.__name__ for step in passes}
+    for name in options.without:
+        if name not in known:
+            raise UserError(
+                "TW6004", f"there is no pass {name}", help=f"known: {', '.join(sorted(known))}"
+            )
+    chosen = [step for step in passes if step.__name__ not in options.without]
+    ctx = ctx or pass_context(target, options)
+    if ctx.costs is not None:
+        ctx.costs.ranges = ranges_of(module)
+        # A model whose choices nobody has estimated has kernels that nobody has compiled.
+        operators = sum(node.op != "constant" for node in module.main.nodes)
+        ctx.costs.missed = functools.partial(expect_jobs, operators)
+    return run_passes(module, chosen, ctx)
+
+
+def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
+    """What passes of a model may know: its target, and what their choices would cost there."""
+    return PassContext(target=target, costs=kernel_costs(target, settings), **more)
+
+
+def kernel_costs(target: Target, settings: Options) -> KernelCosts:
+    """The table of costs of a target, with times that tuning left behind."""
+    setting = KernelSetting(target, settings.threads or _native.threads())
+    times = recorded_times(settings.database)
+    is_lowered = settings.precision == "bf16"
+    return KernelCosts(setting, times, settings.cache, is_lowered=is_lowered)
