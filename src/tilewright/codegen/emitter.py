@@ -262,7 +262,7 @@ class Emitter:
             wishes.append('!{!"llvm.loop.vectorize.enable", i1 true}')
         elif self._stays_loop(loop, count):
             wishes.append('!{!"llvm.loop.unroll.disable"}')
-        elif self.machine.loads_lanes and _follows_data(loop):
+        elif self.machine.loads_lanes and _reads_where_it_wrote(loop):
             wishes.append('!{!"llvm.loop.vectorize.enable", i1 false}')
         if not wishes:
             return ""
@@ -752,8 +752,8 @@ def _is_shaped(body: Stmt) -> bool:
     )
 
 
-def _follows_data(loop: ir.For) -> bool:
-    """Whether a loop reads where its own data say what to read next, as walks down trees do."""
+def _reads_where_it_wrote(loop: ir.For) -> bool:
+    """Whether indices of its loads are what the loop itself stores, as in walks down trees."""
     written = written_buffers(loop.body)
     return any(
         isinstance(load, Load) and any(each.buffer in written for each in loads(*load.index))

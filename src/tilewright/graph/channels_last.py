@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.graph.ir import Node, Value
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST, LAYOUT, channels_last
 from tilewright.graph.types import TensorType
@@ -41,7 +40,7 @@ def try_channels_last(node: Node) -> ChannelsLast | None:
     rule = _RULES.get(node.op)
     if rule is not None:
         return rule(node)
-    if op.pattern in (ELEMENTWISE, BROADCAST) and not op.foldable:
+    if op.is_map and not op.foldable:
         return _elementwise(node)
     return None
 

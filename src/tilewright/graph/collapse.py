@@ -23,7 +23,6 @@ from typing import Any
 
 from tilewright import sym
 from tilewright.graph.ir import Graph, Node, Value
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import TensorType
@@ -113,7 +112,7 @@ def _keeps_rows(node: Node, product: Node) -> bool:
     """Whether a node computes every row from the same row of its operands."""
     if node is product or node.op == "constant":
         return True
-    is_map = OPS[node.op].pattern in (ELEMENTWISE, BROADCAST) and not node.bodies
+    is_map = OPS[node.op].is_map and not node.bodies
     names = {name for name, _ in node.attributes}
     return is_map and not names & set(AXES) and not attribute_sizes(node)
 

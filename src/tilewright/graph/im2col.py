@@ -30,7 +30,6 @@ from tilewright.base.tiles import COLUMNS, MIN_ROWS, ROW_BYTES, ROWS, register_b
 from tilewright.graph import ir
 from tilewright.graph.ir import Attribute, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import item_of, items_of
@@ -431,7 +430,7 @@ def _product(dims: tuple[Expr, ...]) -> Expr:
 def flatten_rows(node: Node, scope: Scope) -> Replacement:
     """Element-wise work on the places of an image, done on rows if an operand is rows."""
     op = OPS.get(node.op)
-    if op is None or op.pattern not in (ELEMENTWISE, BROADCAST) or op.foldable:
+    if op is None or not op.is_map or op.foldable:
         return None
     if len(node.outputs) != 1 or not node.inputs or not _is_by_places(node):
         return None
@@ -497,7 +496,7 @@ def _widening(value: Value, scope: Scope) -> Node | None:
     """What makes a value, for one user, of the same in fewer bytes: these are what to keep."""
     node = scope.producer(value)
     op = None if node is None else OPS.get(node.op)
-    if node is None or op is None or op.pattern not in (ELEMENTWISE, BROADCAST):
+    if node is None or op is None or not op.is_map:
         return None
     first, *others = node.inputs
     if first is None or not scope.is_used_once(value) or not _is_by_places(node):

@@ -39,6 +39,8 @@ REDUCTION = "reduction"  # out[i] from in[i, *]
 COMPLEX = "complex"  # matmul, conv: elementwise work can be fused behind it
 OPAQUE = "opaque"  # nothing fuses: sort, control flow, sequences
 
+AXES = ("axis", "axes", "layout")  # attributes that tell axes apart
+
 MAX_RANK = 64  # of tensors, as of NumPy's arrays
 
 FLOAT, INTEGER, NUMBER, BOOLEAN, ANY = "float", "integer", "number", "boolean", "any"
@@ -146,6 +148,17 @@ class Op:
     @property
     def variadic(self) -> bool:
         return bool(self.inputs) and self.inputs[-1].variadic
+
+    @property
+    def is_map(self) -> bool:
+        """Whether each element is made of those at its place, of operands that are broadcast."""
+        return self.pattern in (ELEMENTWISE, BROADCAST)
+
+    @property
+    def names_axes(self) -> bool:
+        """Whether an attribute says along which axis elements are treated alike: not the same work
+        in another shape."""
+        return any(attr.name in AXES for attr in self.attributes)
 
     @property
     def foldable(self) -> dict[str, int]:

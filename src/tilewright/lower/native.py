@@ -13,7 +13,6 @@ from collections.abc import Container, Iterator
 
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.memory import VIEWS
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.control import BRANCHES
 from tilewright.graph.types import is_tensor
@@ -120,7 +119,7 @@ def _of_operator(node: Node) -> str:
 def _of_scalars(body: Graph) -> str:
     """A body that is part of a kernel: element-wise work, one expression each."""
     for node in body.nodes:
-        if node.op != "constant" and OPS[node.op].pattern not in (ELEMENTWISE, BROADCAST):
+        if node.op != "constant" and not OPS[node.op].is_map:
             return f"{node.op} in a body of numbers"
         reason = why_not_native(node)
         if reason:

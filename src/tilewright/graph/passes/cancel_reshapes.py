@@ -18,7 +18,6 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Attribute, Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches, shape_of
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import item_of, items_of
 from tilewright.graph.views import is_view, sliced_axes
@@ -141,8 +140,6 @@ def _treats_rows_alike(node: Node) -> bool:
         return False
     if node.op == "matmul":
         return len(shape_of(others[0]) or ()) == 2
-    if op.pattern not in (ELEMENTWISE, BROADCAST) or shape != out or node.op == "batch_norm":
-        return False
-    if any(attr.name == "axis" for attr in op.attributes):
+    if not op.is_map or op.names_axes or shape != out:
         return False
     return all(len(shape_of(value) or ()) <= 1 for value in others)

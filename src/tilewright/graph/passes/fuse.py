@@ -237,14 +237,14 @@ class _Fusion:
         at = self.at.get(value)
         while at is not None:
             node = self.nodes[at]
-            pattern = OPS[node.op].pattern
-            if pattern == COMPLEX:
+            op = OPS[node.op]
+            if op.pattern == COMPLEX:
                 return True
-            if node.op != ALIAS and pattern not in (ELEMENTWISE, BROADCAST):
+            if node.op != ALIAS and not op.is_map:
                 return False
             first, *others = node.inputs
             made = [self.nodes[self.at[v]].op for v in others if v is not None and v in self.at]
-            if any(op != "constant" for op in made):
+            if any(each != "constant" for each in made):
                 return False
             at = None if first is None else self.at.get(first)
         return False

@@ -20,7 +20,6 @@ from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.fused_nodes import FUSED
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType
 from tilewright.graph.views import ALIAS
@@ -203,10 +202,7 @@ def _used(body: Graph) -> Graph:
 def _is_elementwise(node: Node) -> bool:
     """Whether each element is made of those at its place."""
     op = OPS.get(node.op)
-    if op is None or op.pattern not in (ELEMENTWISE, BROADCAST) or len(node.outputs) != 1:
-        return False
-    placed = {"axis", "axes", "shape", "layout"}
-    return node.op != "batch_norm" and not placed & {each.name for each in op.attributes}
+    return op is not None and op.is_map and not op.names_axes and len(node.outputs) == 1
 
 
 def _shape(value: Value) -> Shape | None:

@@ -23,7 +23,6 @@ from tilewright.graph import ir
 from tilewright.graph.build import constant_type, make_node
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, remade, rewrite_matches
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType, items_of
 from tilewright.graph.views import ALIAS, is_view, reads_views, sliced_axes
@@ -297,9 +296,9 @@ def _moved_back(value: Value, node: Node, move: _Move) -> Node:
 def _is_map(node: Node) -> bool:
     """Whether a node works element by element, alike along all axes."""
     op = OPS.get(node.op)
-    if op is None or op.pattern not in (ELEMENTWISE, BROADCAST) or not op.native or node.bodies:
+    if op is None or not op.is_map or not op.native or node.bodies:
         return False
-    if len(node.outputs) != 1 or any(attr.name in ("axis", "layout") for attr in op.attributes):
+    if len(node.outputs) != 1 or op.names_axes:
         return False
     return all(
         isinstance(value.type, TensorType) and value.type.shape is not None

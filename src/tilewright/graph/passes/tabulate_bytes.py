@@ -18,7 +18,6 @@ from tilewright.base.target import Target
 from tilewright.graph.build import make_call, make_node, store_constant
 from tilewright.graph.definitions import Array
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.graph.op import BROADCAST, ELEMENTWISE
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.quantize import TABLE
 from tilewright.graph.rates import OPERATIONS, operations_per_element
@@ -83,7 +82,7 @@ class _Tables:
     def _function(self, node: Node) -> _Function | None:
         """A node as a function of the one byte that all its operands depend on."""
         op = OPS.get(node.op)
-        if op is None or op.pattern not in (ELEMENTWISE, BROADCAST) or not op.pure or op.foldable:
+        if op is None or not op.is_map or not op.pure or op.foldable:
             return None
         if node.bodies or len(node.outputs) != 1 or node.op == "lookup_bytes":
             return None
