@@ -41,6 +41,7 @@ from tilewright.driver.saved_parts import Foreign
 from tilewright.graph import ir
 from tilewright.graph.memory import MemoryPlan
 from tilewright.graph.visit import walk
+from tilewright.runtime import _native
 from tilewright.runtime.accel import TIMEOUT_CYCLES
 from tilewright.runtime.array import Array
 from tilewright.runtime.library import VERSION
@@ -91,9 +92,10 @@ class CompiledModule(Module):
         """What tuning came to, if it was asked for."""
         return self.inside.tuning
 
-    def call_lent(self, inputs: Sequence[object], threads: int = 0) -> tuple[Array, ...]:
-        """As every module; the runtime itself borrows the inputs."""
-        return self._native(*inputs, threads=threads or self.threads)
+    def call_exchanged(
+        self, exchange: _native.Exchange, inputs: Sequence[object], threads: int = 0
+    ) -> tuple[Any, ...] | None:
+        return self._native.call_exchanged(exchange, tuple(inputs), threads or self.threads)
 
     def save(self, path: str | Path, name: str = "") -> Path:
         """Write .so, .o or .h; `name` is the C function's, by default the file's."""
@@ -121,6 +123,11 @@ class CrossModule(CompiledModule):
         self.inside = inside
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.threads = threads
+
+    def call_exchanged(
+        self, exchange: _native.Exchange, inputs: Sequence[object], threads: int = 0
+    ) -> tuple[Any, ...] | None:
+        return self(*inputs)
 
     def __call__(self, *args: Any, **named: Any) -> tuple[Array, ...]:
         raise UserError(

@@ -110,7 +110,7 @@ class Module:
         """The outputs; with `out`, computed into arrays of the caller's."""
         if named:
             args = self._in_order(args, named)
-        inputs = tuple([_lendable(value) for value in args])
+        inputs = tuple([lendable(value) for value in args])
         count = checked_threads(threads) if threads else self.threads
         if self._runtime and not count:
             count = default_threads()  # the library knows nothing of our setting
@@ -119,9 +119,12 @@ class Module:
             return tuple(out)
         return self._native(*inputs, threads=count)
 
-    def call_lent(self, inputs: Sequence[object], threads: int = 0) -> tuple[Array, ...]:
-        """The outputs of inputs that are contiguous: arrays, or DLPack's capsules of them."""
-        return self(*map(Array._borrow, inputs), threads=threads)
+    def call_exchanged(
+        self, exchange: _native.Exchange, inputs: Sequence[object], threads: int = 0
+    ) -> tuple[Any, ...] | None:
+        """The outputs as tensors of the library whose exchange it is; so may the inputs be. None
+        where the model is more than one native function."""
+        return None
 
     def _in_order(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         values: list[Any] = [*args, *[None] * (len(self.inputs) - len(args))]
@@ -200,7 +203,7 @@ def _with_outputs(signature: Signature, outputs: Sequence[Spec]) -> Signature:
     return Signature(signature.name, (*signature.params, *params))
 
 
-def _lendable(value: Any) -> Any:
+def lendable(value: Any) -> Any:
     """An input as the runtime takes it: contiguous, and an array."""
     if isinstance(value, np.ndarray):
         if value.flags.c_contiguous and value.dtype.isnative:

@@ -1,6 +1,7 @@
 """torch.compile by our backend: inference, changed weights, gradients, what PyTorch must run."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F  # noqa: N812
 
+import tilewright as tw
 from tilewright.base.errors import TilewrightError, Unsupported
 from tilewright.frontends.torch.flat import import_graph
 from tilewright.plugins.torch import graphs, report, tilewright
@@ -348,3 +350,64 @@ def test_indices_below_zero_count_from_the_end_in_brackets():
     compiled = torch.compile(lambda w, i: w[i], backend=tilewright, options=REFUSE)
     at = torch.tensor([3, -1, -4])
     torch.testing.assert_close(compiled(table, at), table[at])
+
+
+def _turned_about():
+    return torch.complex(torch.randn(3, 4), torch.randn(3, 4)).conj().imag
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(lambda: torch.randn(4, 3).t(), id="transposed"),
+        pytest.param(lambda: torch.randn(1, 4).expand(3, 4), id="expanded"),
+        pytest.param(lambda: torch.randn(6, 8)[::2, 1::2], id="strided"),
+        pytest.param(_turned_about, id="with the bit that negates"),
+        pytest.param(lambda: nn.Parameter(torch.randn(3, 4)), id="a parameter"),
+        pytest.param(lambda: torch.randn(0, 4), id="empty"),
+    ],
+)
+def test_tensors_are_taken_and_given_without_arrays_of_ours(value):
+    def fn(x):
+        return (x * 2).relu(), x.sum(1) > 0
+
+    given = value().requires_grad_(False)
+    for called in (
+        torch.compile(fn, backend=tilewright, options=REFUSE),
+        tw.compile(_Called(fn), args=(given,), threads=1),
+    ):
+        for made, want in zip(called(given), fn(given), strict=True):
+            assert type(made) is torch.Tensor
+            torch.testing.assert_close(made, want)
+
+
+class _Called(nn.Module):
+    def __init__(self, fn):
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x):
+        return self.fn(x)
+
+
+def test_results_may_be_dropped_by_another_thread():
+    compiled = torch.compile(lambda x: x + 1, backend=tilewright, options=REFUSE)
+    held = [compiled(torch.full((1000,), float(each))) for each in range(20)]
+    compiled = None
+    kept = held.pop()
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert kept.eq(20.0).all()
+
+
+def test_gradients_come_in_any_layout():
+    w = nn.Parameter(torch.randn(4, 5))
+    compiled = torch.compile(lambda x: torch.tanh(x @ w), backend=tilewright, options=REFUSE)
+    x, seed = torch.randn(3, 4), torch.complex(torch.randn(5, 3), torch.randn(5, 3)).conj().imag.t()
+    grads = []
+    for fn in (compiled, lambda x: torch.tanh(x @ w)):
+        w.grad = None
+        fn(x).backward(seed)
+        grads.append(w.grad)
+    torch.testing.assert_close(*grads)

@@ -396,3 +396,11 @@ def test_torch_tensors_are_arguments(seen):
     a, b, c = (torch.zeros(shape) for shape in ((2, 3), (3, 4), (2, 4)))
     MATMUL.bind(address, owner)(a, b, c)
     assert [at for _, _, at in notes[0]] == [x.data_ptr() for x in (a, b, c)]
+
+
+def test_only_libraries_that_offer_an_exchange_have_one():
+    with pytest.raises(AttributeError, match="__dlpack_c_exchange_api__"):
+        _native.Exchange(np.ndarray)
+    imposter = type("Imposter", (), {"__dlpack_c_exchange_api__": 3})
+    with pytest.raises(ValueError, match="PyCapsule"):
+        _native.Exchange(imposter)

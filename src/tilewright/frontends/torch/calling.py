@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.dlpack import from_dlpack, to_dlpack
+from torch.utils.dlpack import from_dlpack
 
 from tilewright.base.errors import UserTypeError
 from tilewright.frontends.torch.tensors import tensor_of
+from tilewright.runtime import _native
 from tilewright.runtime.array import Array
-from tilewright.runtime.module import Module
+from tilewright.runtime.module import Module, lendable
+from tilewright.runtime.pool import checked_threads
 from tilewright.runtime.stateful import StatefulModule
 
 
@@ -65,15 +66,25 @@ def as_input(value: Any) -> Any:
     return value
 
 
+# Tensors without a capsule each, nor an array of ours.
+EXCHANGE = _native.Exchange(torch.Tensor)
+
+
+def called(module: Module, values: Sequence[Any], threads: int) -> Sequence[torch.Tensor]:
+    """The results, as tensors, of inputs that `as_lent` gave."""
+    made = module.call_exchanged(EXCHANGE, values, threads)
+    if made is not None:
+        return made
+    return [as_tensor(each) for each in module(*map(as_input, values), threads=threads)]
+
+
 def as_lent(value: Any) -> Any:
-    """The same for `Module.call_lent`: a capsule costs a tenth of what a tensor's method does."""
+    """An argument as the runtime takes it by an exchange, of any strides."""
     if not isinstance(value, torch.Tensor):
-        return np.asarray(value)
+        return lendable(value)
     if value.is_complex():
         value = torch.view_as_real(value.detach().resolve_conj())
-    if value.is_neg():
-        value = value.resolve_neg()
-    return to_dlpack(value if value.is_contiguous() else value.contiguous())
+    return value.resolve_neg()
 
 
 def as_tensor(array: Array) -> torch.Tensor:
@@ -114,18 +125,22 @@ class TorchModule(Module):
         self, *args: Any, threads: int = 0, out: Sequence[Any] | None = None, **named: Any
     ) -> Any:
         """The results, as the model itself gives them; with `out`, tensors in order."""
+        threads = checked_threads(threads)
         given = self._flattened(args, named)
-        values = [as_input(value) for value in given]
-        lent = None if out is None else [as_input(each) for each in out]
-        made = self._run(values, threads, lent)
         if out is not None:
-            return made
-        tensors = [as_tensor(array) for array in made]
+            return self._run(given, threads, [as_input(each) for each in out])
+        tensors = self._run(given, threads)
         for which, result in self.structure.changes:
             given[which].detach().copy_(tensors[result])
         return self.structure.restored(tensors)
 
-    def _run(self, values: Sequence[Any], threads: int, out: Sequence[Any] | None) -> Any:
+    def _run(
+        self, given: Sequence[Any], threads: int, out: Sequence[Any] | None = None
+    ) -> Sequence[Any]:
+        """The results as tensors, or in what the caller gave for them."""
+        if out is None and not isinstance(self.inner, StatefulModule):
+            return called(self.inner, list(map(as_lent, given)), threads)
+        values = list(map(as_input, given))
         if not isinstance(self.inner, StatefulModule):
             return self.inner(*values, threads=threads, out=out)
         kept = self.structure.states.values()
@@ -136,7 +151,7 @@ class TorchModule(Module):
                 state.detach().copy_(written)
             elif not state.is_inference():
                 torch.autograd.graph.increment_version(state)
-        return made
+        return made if out is not None else [as_tensor(each) for each in made]
 
     @property
     def states(self) -> Mapping[str, torch.Tensor]:

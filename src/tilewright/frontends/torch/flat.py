@@ -20,6 +20,7 @@ from torch import fx
 from tilewright.base.errors import TilewrightError
 from tilewright.base.loc import Loc
 from tilewright.frontends.common.report import Problems, Skip, report
+from tilewright.frontends.torch.calling import as_lent
 from tilewright.frontends.torch.importer import Env, Importer, location
 from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.sizes import symbols_of
@@ -40,7 +41,7 @@ class Base:
     """A computed tensor that outputs are, or view."""
 
     result: int  # of the module
-    order: Order
+    back: Order  # which brings its axes, as they lie in memory, into their own order
     is_complex: bool  # its parts are a last axis of two
     shared: bool  # with another base, which has the same value in memory of its own
 
@@ -57,11 +58,16 @@ class FlatGraph:
     bases: dict[fx.Node, Base] = field(default_factory=dict)  # what outputs view beside inputs
     viewed: dict[fx.Node, int] = field(default_factory=dict)  # inputs that outputs are, or view
     steps: tuple[Step, ...] = ()  # views that a call takes again
+    is_plain: bool = True  # whether the module takes only tensors, none of them complex
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
-        return [
+        """What the module is called with."""
+        given = [
             inputs[at] if order is None else inputs[at].permute(order) for at, order in self.taken
         ]
+        if self.is_plain and not any(map(torch.Tensor.is_neg, given)):
+            return given
+        return list(map(as_lent, given))
 
     def results(self, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> list[Any]:
         """The outputs of the graph."""
@@ -70,8 +76,8 @@ class FlatGraph:
             tensor = made[base.result]
             if base.is_complex:
                 tensor = torch.view_as_complex(tensor)
-            if base.order is not None:
-                tensor = tensor.permute(_back(base.order))
+            if base.back is not None:
+                tensor = tensor.permute(base.back)
             known[node] = tensor.clone() if base.shared else tensor
         for step in self.steps:
             known[step.node] = step.taken(known)
@@ -165,6 +171,7 @@ def _parameters(
         else:
             env[node] = importer.number(builder, node.name, fake)
             flat.taken.append((at, None))
+            flat.is_plain = False
 
     for at, node in sorted(tensors, key=lambda each: _most_symbols(each[1].meta["val"])):
         fake = node.meta["val"]
@@ -182,6 +189,7 @@ def _parameters(
         if order is not None:
             env[node] = builder.add("transpose", env[node], perm=_back(order))
         flat.taken.append((at, order))
+        flat.is_plain = flat.is_plain and not fake.is_complex()
     for at, node in numbers:
         if node not in env:
             count(at, node)
@@ -228,7 +236,8 @@ def _results(
                     value = builder.add("transpose", value, perm=(*order, *parts))
                 shared = value in values
                 at = values.setdefault(value, len(values))
-                flat.bases[base] = Base(at, order, is_complex, shared)
+                back = None if order is None else _back(order)
+                flat.bases[base] = Base(at, back, is_complex, shared)
             flat.outputs.append(("view", node))
         elif result is None or not isinstance(node, fx.Node):
             flat.outputs.append(("constant", result))

@@ -16,7 +16,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from tilewright.driver.compile import compile
-from tilewright.frontends.torch.calling import as_lent, as_tensor
+from tilewright.frontends.torch.calling import called
 from tilewright.frontends.torch.flat import FlatGraph, import_graph, untaken, without_rules
 from tilewright.plugins.torch.partition import PREFIX, is_random, names_of, refusal, split, warn_of
 from tilewright.plugins.torch.weights import Weights
@@ -132,8 +132,7 @@ class NativeGraph:
         if module is None:
             return flat.results(inputs, [])
         threads = self.threads or torch.get_num_threads()
-        made = module.call_lent(list(map(as_lent, flat.arguments(inputs))), threads)
-        return flat.results(inputs, list(map(as_tensor, made)))
+        return flat.results(inputs, called(module, flat.arguments(inputs), threads))
 
     def compiled(self, inputs: Sequence[Any]) -> tuple[FlatGraph, Module | None, Weights]:
         """Code for these weights; weights that keep changing become inputs."""

@@ -93,4 +93,25 @@ typedef struct DLManagedTensorVersioned {
   DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
+/* What the attribute `__dlpack_c_exchange_api__` of a library's type of tensors holds, in a capsule
+ * named "dlpack_exchange_api": its functions, which live as long as the process. They keep the
+ * interpreter's lock; those that give an int set a Python exception and give -1 on failure. */
+typedef struct DLPackExchangeAPIHeader {
+  DLPackVersion version;
+  struct DLPackExchangeAPIHeader *prev_api;
+} DLPackExchangeAPIHeader;
+
+typedef struct {
+  DLPackExchangeAPIHeader header;
+  int (*managed_tensor_allocator)(DLTensor *prototype, DLManagedTensorVersioned **out,
+                                  void *error_ctx,
+                                  void (*SetError)(void *error_ctx, const char *kind,
+                                                   const char *message));
+  int (*managed_tensor_from_py_object_no_sync)(void *py_object, DLManagedTensorVersioned **out);
+  int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned *tensor,
+                                             void **out_py_object);       /* takes the tensor */
+  int (*dltensor_from_py_object_no_sync)(void *py_object, DLTensor *out); /* NULL: there is none */
+  int (*current_work_stream)(DLDeviceType device_type, int32_t device_id, void **out_stream);
+} DLPackExchangeAPI;
+
 #endif

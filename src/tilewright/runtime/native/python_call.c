@@ -153,7 +153,7 @@ static bool find_room(frame *f) {
 }
 
 /* Borrow argument `i`; a Tensor lends itself without a loan. */
-static bool open_argument(frame *f, PyObject *object, int32_t i) {
+static bool open_argument(frame *f, PyObject *object, int32_t i, const Exchange *exchange) {
   blame who = {f->signature->name, f->signature->params[i].name};
   bool read_only;
   f->loaned[i] = !PyObject_TypeCheck(object, tensor_type);
@@ -161,7 +161,11 @@ static bool open_argument(frame *f, PyObject *object, int32_t i) {
     f->tensors[i] = &((Tensor *)object)->tensor;
     read_only = ((Tensor *)object)->read_only;
   } else {
-    if (!loan_open(&f->loans[i], object, who)) return false;
+    bool is_exchanged = exchange && exchange_has(exchange, object);
+    if (!(is_exchanged ? exchange_lend(exchange, object, &f->loans[i])
+                       : loan_open(&f->loans[i], object, who))) {
+      return false;
+    }
     f->tensors[i] = &f->loans[i].tensor;
     read_only = f->loans[i].read_only;
   }
@@ -180,7 +184,7 @@ void close_frame(frame *f) {
   PyMem_Free(f->many);
 }
 
-bool open_frame(frame *f, const tw_signature *signature, PyObject *args) {
+bool open_frame(frame *f, const tw_signature *signature, PyObject *args, const Exchange *exchange) {
   f->signature = signature;
   f->n_args = (int32_t)PyTuple_Size(args);
   f->opened = 0;
@@ -193,7 +197,7 @@ bool open_frame(frame *f, const tw_signature *signature, PyObject *args) {
   }
   bool good = find_room(f);
   for (int32_t i = 0; good && i < f->n_args; ++i) {
-    good = open_argument(f, PyTuple_GetItem(args, i), i);
+    good = open_argument(f, PyTuple_GetItem(args, i), i, exchange);
   }
   if (good && tw_check_args(signature, f->tensors, f->n_args, f->symbols) != TW_OK) {
     raise_last();
@@ -207,7 +211,7 @@ bool open_frame(frame *f, const tw_signature *signature, PyObject *args) {
 
 static PyObject *run(tw_kernel kernel, const tw_signature *signature, PyObject *args, int threads) {
   frame f;
-  if (!open_frame(&f, signature, args)) return NULL;
+  if (!open_frame(&f, signature, args, NULL)) return NULL;
   PyThreadState *state = PyEval_SaveThread();
   int32_t before = threads > 0 ? tw_set_own_threads(threads) : 0;
   int32_t code = kernel(f.tensors, f.n_args);
@@ -229,7 +233,7 @@ PyObject *check_arrays(PyObject *module, PyObject *args) {
     return NULL;
   }
   frame f;
-  if (!open_frame(&f, signature_in(signature), arrays)) return NULL;
+  if (!open_frame(&f, signature_in(signature), arrays, NULL)) return NULL;
   PyObject *values = tuple_of(f.symbols, f.signature->n_symbols);
   close_frame(&f);
   return values;

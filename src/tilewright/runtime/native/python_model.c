@@ -125,14 +125,17 @@ static void *make_output(tw_call *call, int32_t index, int32_t ndim, const int64
   return output->memory;
 }
 
-static PyObject *to_arrays(const Model *self, made *outputs) {
+/* Arrays of ours, or tensors of the library whose exchange it is. */
+static PyObject *to_arrays(const Model *self, made *outputs, const Exchange *exchange) {
   PyObject *tuple = PyTuple_New(self->n_outputs);
   for (int32_t i = 0; tuple && i < self->n_outputs; ++i) {
     made *output = &outputs[i];
     void *memory = output->memory;
     output->memory = NULL;
     PyObject *array = NULL;
-    if (memory) {
+    if (memory && exchange) {
+      array = exchange_adopt(exchange, output->ndim, output->shape, self->dtypes[i], memory);
+    } else if (memory) {
       array = tensor_adopt(self->array_type, output->ndim, output->shape, self->dtypes[i], memory);
     } else {
       raise_code(TW_ERROR_INTERNAL, "the model did not compute an output");
@@ -144,12 +147,9 @@ static PyObject *to_arrays(const Model *self, made *outputs) {
 
 enum { FEW_OUTPUTS = 4 };
 
-static PyObject *model_call(PyObject *object, PyObject *args, PyObject *kwargs) {
-  Model *self = (Model *)object;
-  int threads;
-  if (!read_threads(kwargs, &threads)) return NULL;
+static PyObject *run(const Model *self, PyObject *args, int threads, const Exchange *exchange) {
   frame f;
-  if (!open_frame(&f, signature_in(self->signature), args)) return NULL;
+  if (!open_frame(&f, signature_in(self->signature), args, exchange)) return NULL;
   made few[FEW_OUTPUTS], *outputs = few;
   if (self->n_outputs > FEW_OUTPUTS) {
     outputs = PyMem_Malloc((size_t)self->n_outputs * sizeof *outputs);
@@ -178,7 +178,7 @@ static PyObject *model_call(PyObject *object, PyObject *args, PyObject *kwargs) 
 
   PyObject *result = NULL;
   if (code == TW_OK) {
-    result = to_arrays(self, outputs);
+    result = to_arrays(self, outputs, exchange);
   } else {
     raise_code(code, m.failed ? tw_last_error() : runtime->last_error());
   }
@@ -187,7 +187,27 @@ static PyObject *model_call(PyObject *object, PyObject *args, PyObject *kwargs) 
   return result;
 }
 
-PyDoc_STRVAR(run_doc,
+static PyObject *model_call(PyObject *object, PyObject *args, PyObject *kwargs) {
+  int threads;
+  if (!read_threads(kwargs, &threads)) return NULL;
+  return run((const Model *)object, args, threads, NULL);
+}
+
+PyDoc_STRVAR(exchanged_doc,
+             "call_exchanged(exchange, inputs, threads=0)\n--\n\nThe outputs as tensors of the "
+             "library whose exchange it is; so may the inputs be.");
+
+static PyObject *model_call_exchanged(PyObject *object, PyObject *args) {
+  PyObject *exchange, *inputs;
+  int threads = 0;
+  if (!PyArg_ParseTuple(args, "O!O!|i", exchange_type, &exchange, &PyTuple_Type, &inputs,
+                        &threads)) {
+    return NULL;
+  }
+  return run((const Model *)object, inputs, threads, (const Exchange *)exchange);
+}
+
+PyDoc_STRVAR(into_doc,
              "call_into(inputs, outputs, threads=0)\n--\n\nCompute into arrays of the caller's.");
 
 static PyObject *model_call_into(PyObject *object, PyObject *args) {
@@ -206,7 +226,7 @@ static PyObject *model_call_into(PyObject *object, PyObject *args) {
     return raise_last();
   }
   frame f;
-  if (!open_frame(&f, signature, inputs)) return NULL;
+  if (!open_frame(&f, signature, inputs, NULL)) return NULL;
   size_t count = (size_t)(n + n_outputs);
   loan *loans = PyMem_Calloc((size_t)n_outputs + 1, sizeof *loans);
   const DLTensor **tensors = PyMem_Calloc(count + 1, sizeof *tensors);
@@ -310,7 +330,8 @@ PyObject *plan_arena(PyObject *module, PyObject *args) {
 /* ---- the type ---- */
 
 static PyMethodDef model_methods[] = {
-    {"call_into", model_call_into, METH_VARARGS, run_doc},
+    {"call_into", model_call_into, METH_VARARGS, into_doc},
+    {"call_exchanged", model_call_exchanged, METH_VARARGS, exchanged_doc},
     {"set_foreign", model_set_foreign, METH_VARARGS, set_foreign_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -190,7 +190,7 @@ PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module = PyModule_Create(&definition);
   if (!module) return NULL;
   if (loan_init() && tensor_init(module) && call_init(module) && model_init(module) &&
-      watch_init(module)) {
+      exchange_init(module) && watch_init(module)) {
     return module;
   }
   Py_DECREF(module);

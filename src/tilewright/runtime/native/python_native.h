@@ -86,6 +86,19 @@ PyObject *tensor_adopt(PyTypeObject *type, int32_t ndim, const int64_t *shape, D
                        void *workspace);
 bool tensor_init(PyObject *module);
 
+/* ---- tensors of other libraries: python_exchange.c ---- */
+
+typedef struct Exchange Exchange;
+extern PyTypeObject *exchange_type;
+bool exchange_init(PyObject *module);
+/* Whether an object is a tensor of the library. */
+bool exchange_has(const Exchange *exchange, PyObject *object);
+/* Borrow a tensor's memory, compact. On failure an exception is set, there is nothing to close. */
+bool exchange_lend(const Exchange *exchange, PyObject *tensor, loan *l);
+/* A tensor of the library over a workspace, which it owns from now on, also on failure. */
+PyObject *exchange_adopt(const Exchange *exchange, int32_t ndim, const int64_t *shape,
+                         DLDataType dtype, void *workspace);
+
 /* ---- calls: python_call.c ---- */
 
 enum { FEW = 8, FEW_SYMBOLS = 16 };
@@ -106,8 +119,9 @@ typedef struct {
   bool few_loaned[FEW];
 } frame;
 
-/* Borrow and check all arguments. On failure an exception is set and the frame is closed. */
-bool open_frame(frame *f, const tw_signature *signature, PyObject *args);
+/* Borrow and check all arguments, those of a library by its exchange, if there is one. On failure
+ * an exception is set and the frame is closed. */
+bool open_frame(frame *f, const tw_signature *signature, PyObject *args, const Exchange *exchange);
 void close_frame(frame *f);
 
 extern PyTypeObject *signature_type;
