@@ -81,6 +81,11 @@ class Inside:
         """What a saved library needs the interpreter for."""
         return None if self.streams else self.foreign
 
+    @property
+    def calls_back(self) -> bool:
+        """Whether native code has to be told who runs parts of it."""
+        return self.interpreted is not None and self.interpreted.calls_back
+
 
 class CompiledModule(Module):
     """A model as native code in this process."""
@@ -106,7 +111,7 @@ class CompiledModule(Module):
             self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
         )
         foreign = self.inside.interpreted
-        handles = None if foreign is None else foreign.handles()
+        handles = foreign.handles() if foreign is not None and foreign.calls_back else None
         text = header((made.signature,), self.inside.target, handles, made.begins())
         if path.suffix != ".h":
             made.write(path)
@@ -191,7 +196,7 @@ class _Export:
 
     def _shown(self) -> tuple[str, ...]:
         """The functions that others may call."""
-        more = () if self.inside.interpreted is None else (set_foreign_name(self.name),)
+        more = (set_foreign_name(self.name),) if self.inside.calls_back else ()
         constants = (constants_name(self.name),) if self.inside.program.module.states else ()
         return (self.name, *more, *constants)
 
@@ -204,7 +209,7 @@ class _Export:
             list(places_of(self.weights))[: self.constants],
             json.dumps(self.manifest()),
             inside.target,
-            foreign=inside.interpreted is not None,
+            foreign=inside.calls_back,
             accelerator=self._accelerator(),
         )
         yield inside.image

@@ -15,7 +15,8 @@ holds an i64 scalar, the handle by which the interpreter's side knows the object
 carries them as it carries numbers. Sizes that such a value tells are read by a part that computes
 nothing else, as soon as the value is there.
 
-Nodes on the interpreter that need nothing of native code in between are one part.
+Nodes on the interpreter that need nothing of native code in between are one part; those that only
+main's results are needed for are none (`closing.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.base.dtype import I64
-from tilewright.driver.parts import INPUTS, OUTPUTS, Part, Parts, part_name
+from tilewright.driver.closing import split_closing
+from tilewright.driver.parts import CLOSING, INPUTS, OUTPUTS, Part, Parts, part_name
 from tilewright.driver.placement import Placement, describe
 from tilewright.graph import ir
 from tilewright.graph.ir import Graph, Module, Node, Value
@@ -38,6 +40,13 @@ HANDLE = TensorType(I64, ())
 
 def call_foreign_parts(module: Module, placed: Placement) -> tuple[Module, Parts]:
     """Main with calls of parts, and the parts."""
+    split = split_closing(module, placed)
+    closing = None
+    ends: dict[str, Graph] = {}
+    if split is not None:
+        module, graph, closing = split
+        ends[CLOSING] = graph
+        placed = replace(placed, graph=module.main)
     splitter = _Splitter(placed)
     main = splitter.graph(module.main, frozenset())
     others = {name: graph for name, graph in module.graphs.items() if name != "main"}
@@ -45,12 +54,13 @@ def call_foreign_parts(module: Module, placed: Placement) -> tuple[Module, Parts
         INPUTS: _types(INPUTS, module.main.params),
         OUTPUTS: _types(OUTPUTS, module.main.results),
         **{graph.name: graph for graph in splitter.graphs},
+        **ends,
         **others,
     }
     held = {n["data"] for graph in graphs.values() for n in walk(graph) if n.op == "constant"}
     constants = {name: array for name, array in module.constants.items() if name in held}
     made = Module(graphs, constants, stage=module.stage)
-    parts = Parts(made, tuple(splitter.parts), placed.fallbacks)
+    parts = Parts(made, tuple(splitter.parts), placed.fallbacks, closing)
     return replace(module, graphs={**module.graphs, "main": main}), parts
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.errors import TilewrightError, UserError
-from tilewright.driver.parts import INPUTS, OUTPUTS, Parts, part_name
+from tilewright.driver.parts import CLOSING, INPUTS, OUTPUTS, Closing, Parts, part_name
 from tilewright.graph.interp import Calls, Interpreter, straight_line
 from tilewright.graph.ir import Graph, Value
-from tilewright.graph.types import is_tensor
+from tilewright.graph.types import is_tensor, tensor_of
 from tilewright.runtime import module as runtime
 from tilewright.runtime.array import Array
 from tilewright.runtime.module import Spec
@@ -164,6 +164,34 @@ class _Callbacks:
         return 0
 
 
+class _Closing:
+    """Makes of main's results those of the model."""
+
+    def __init__(self, parts: Parts, closing: Closing) -> None:
+        graph = parts.module.graphs[CLOSING]
+        run = straight_line(parts.module, graph)
+        if run is None:
+            raise UserError("TW6007", f"@{CLOSING} asks for sizes that it does not know")
+        self.run = run
+        self.takes = [
+            (at, is_tensor(param.type))
+            for at, param in zip(closing.takes, graph.params, strict=True)
+        ]
+        self.gives = closing.gives
+        self.has_numbers = any(_has_numbers(value) for value in graph.results)
+
+    def __call__(self, made: tuple[Any, ...]) -> tuple[Any, ...]:
+        results = self.run([np.asarray(made[at]) if of else made[at] for at, of in self.takes])
+        every = made + (tuple(map(_as_array, results)) if self.has_numbers else results)
+        return tuple([every[at] for at in self.gives])
+
+
+def _has_numbers(value: Value) -> bool:
+    """Whether callers get arrays of ours for a value: not for text, nor for maps."""
+    of = tensor_of(value.type)
+    return of is not None and not of.dtype.is_str
+
+
 def _handle(tensor: DLTensor) -> ctypes.c_int64:
     """Where main holds a handle."""
     return ctypes.c_int64.from_address(tensor.data)
@@ -219,7 +247,10 @@ class HybridModule(runtime.Module):
         self._objects_in = _objects(parts.module.graphs[INPUTS])
         self._objects_out = _objects(parts.module.graphs[OUTPUTS])
         self._callbacks = _Callbacks(parts, runners or {})
-        native.set_foreign(*self._callbacks.addresses)
+        if parts.parts:
+            native.set_foreign(*self._callbacks.addresses)
+        self._has_objects = any((*self._objects_in, *self._objects_out))
+        self._closing = None if parts.closing is None else _Closing(parts, parts.closing)
 
     @property
     def name(self) -> str:
@@ -232,33 +263,47 @@ class HybridModule(runtime.Module):
             args = self._in_order(args, named)
         if len(args) != len(self.inputs):
             raise UserError("TW4042", f"the model takes {len(self.inputs)} inputs, got {len(args)}")
-        run = _Run()
-        given = [
-            np.array(run.handle(_as_numpy(arg)), np.int64) if is_object else arg
-            for arg, is_object in zip(args, self._objects_in, strict=True)
-        ]
-        direct = out is not None and not any(self._objects_out)
-        self._callbacks.stack.append(run)
-        try:
-            made = self.native(*given, threads=threads or self.threads, out=out if direct else None)
-        except TilewrightError:
-            if run.error is not None:
-                raise run.error from None
-            raise
-        finally:
-            self._callbacks.stack.pop()
+        direct = out is not None and not any(self._objects_out) and self._closing is None
+        threads = threads or self.threads
+        made: tuple[Any, ...]
+        if not self.parts.parts and not self._has_objects:
+            made = self.native(*args, threads=threads, out=out if direct else None)
+        else:
+            made = self._with_parts(args, threads, out if direct else None)
         if direct:
             return made
-        results = tuple(
-            _as_array(run.object(int(np.asarray(array)))) if is_object else array
-            for array, is_object in zip(made, self._objects_out, strict=True)
-        )
+        results = made if self._closing is None else self._closing(made)
         if out is None:
             return results
         self._check_out(out, results)
         for target, result in zip(out, results, strict=True):
             np.asarray(target)[...] = np.asarray(result)
         return tuple(out)
+
+    def _with_parts(
+        self, args: Sequence[Any], threads: int, out: Sequence[Any] | None
+    ) -> tuple[Any, ...]:
+        """Main's results; its parts, and its objects, are those of this call."""
+        run = _Run()
+        given = [
+            np.array(run.handle(_as_numpy(arg)), np.int64) if is_object else arg
+            for arg, is_object in zip(args, self._objects_in, strict=True)
+        ]
+        self._callbacks.stack.append(run)
+        try:
+            made = self.native(*given, threads=threads, out=out)
+        except TilewrightError:
+            if run.error is not None:
+                raise run.error from None
+            raise
+        finally:
+            self._callbacks.stack.pop()
+        if not any(self._objects_out):
+            return made
+        return tuple(
+            _as_array(run.object(int(np.asarray(array)))) if is_object else array
+            for array, is_object in zip(made, self._objects_out, strict=True)
+        )
 
     def _check_out(self, out: Sequence[Any], results: Sequence[Any]) -> None:
         """Memory that is given for outputs has their number, shapes and element types."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilewright.graph.ir import Module
 
 INPUTS, OUTPUTS = "inputs", "outputs"  # graphs that only tell the types of main's
+CLOSING = "closing"  # the graph of what main's results alone are needed for
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,22 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Closing:
+    """How the graph @closing is called, when main has ended."""
+
+    takes: tuple[int, ...]  # which of main's results
+    gives: tuple[int, ...]  # for each result of the model: its place among main's, then @closing's
+
+
+@dataclass(frozen=True)
 class Parts:
-    """Graphs @part0, @part1, ... of a module; @inputs and @outputs tell the types of main's."""
+    """Graphs @part0, @part1, ... of a module, and @closing if there is one; @inputs and @outputs
+    tell the types of main's."""
 
     module: Module
     parts: tuple[Part, ...]
     fallbacks: tuple[str, ...]  # the operators in them
+    closing: Closing | None = None
 
 
 def part_name(number: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.base.dtype import dtype, from_numpy
 from tilewright.driver.hybrid import HybridModule
-from tilewright.driver.parts import INPUTS, OUTPUTS, Part, Parts
+from tilewright.driver.parts import INPUTS, OUTPUTS, Closing, Part, Parts
 from tilewright.graph.parser import parse
 from tilewright.graph.types import is_tensor
 from tilewright.runtime.module import Module, Spec
@@ -33,7 +33,7 @@ class Foreign:
 
     def told(self) -> dict[str, Any]:
         """All of it as data."""
-        module = self.parts.module
+        module, closing = self.parts.module, self.parts.closing
         return {
             "graphs": str(module),
             "constants": {name: _told(array) for name, array in module.constants.items()},
@@ -41,10 +41,16 @@ class Foreign:
                 {"weights": sorted(one.weights), "tells": one.tells, "ends": sorted(one.ends)}
                 for one in self.parts.parts
             ],
+            "closing": None if closing is None else [closing.takes, closing.gives],
             "fallbacks": list(self.parts.fallbacks),
             "inputs": [_spec_told(spec) for spec in self.inputs],
             "outputs": [_spec_told(spec) for spec in self.outputs],
         }
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether main runs any part, or holds handles."""
+        return bool(self.parts.parts) or any(self.handles())
 
     def handles(self) -> tuple[str, ...]:
         """Of each input, then output, the type of what main holds a handle of; "" for tensors."""
@@ -60,6 +66,7 @@ def hybrid_module(loaded: Module, told: Mapping[str, Any]) -> HybridModule:
         parse(told["graphs"], constants),
         tuple(_part(one) for one in told["parts"]),
         tuple(told["fallbacks"]),
+        _closing(told["closing"]),
     )
     inputs = [_spec(one) for one in told["inputs"]]
     return HybridModule(loaded, parts, inputs, [_spec(one) for one in told["outputs"]])
@@ -68,6 +75,13 @@ def hybrid_module(loaded: Module, told: Mapping[str, Any]) -> HybridModule:
 def _part(told: Mapping[str, Any]) -> Part:
     ends = frozenset((int(at), int(maker)) for at, maker in told["ends"])
     return Part(frozenset(told["weights"]), bool(told["tells"]), ends)
+
+
+def _closing(told: Any) -> Closing | None:
+    if told is None:
+        return None
+    takes, gives = told
+    return Closing(tuple(map(int, takes)), tuple(map(int, gives)))
 
 
 def _told(array: Array) -> dict[str, Any]:

@@ -77,11 +77,14 @@ def test_the_parts_of_a_round_are_one():
       %a: str[2] = string_concat(%t, %u)
       %y = neg(%x)
       %b: str[2] = string_concat(%u, %t)
-      return %a, %b, %y
+      %c: f32[2] = cast(%a) {to = dtype f32}
+      %d: f32[2] = cast(%b) {to = dtype f32}
+      %e = div(%c, %d)
+      return %e, %y
     }
     """
     main, parts = split(text)
-    assert [node.op for node in main.main.nodes] == ["foreign", "neg", "foreign", "fetch"]
+    assert [node.op for node in main.main.nodes] == ["foreign", "neg", "foreign", "fetch", "div"]
     assert len(parts.module.graphs["part1"].results) == 2
 
 

@@ -51,7 +51,7 @@ def _gather(call: Call, x: Array, indices: Array) -> Array:
     if not call["from_end"]:
         indices = counted(indices, x.shape[axis], from_end=False)
     try:
-        return np.take(x, indices, axis=axis)
+        return x.take(indices, axis)
     except IndexError:
         return np.take(x, counted(indices, x.shape[axis]), axis=axis)  # says which index
 

@@ -41,7 +41,8 @@ def _zip_type(call: Call) -> tuple[Type, ...]:
 
 
 def _zip(call: Call, x: Array) -> list[dict[Any, Any]]:
-    keys, rows = call["keys"], x.reshape(-1, x.shape[-1]).tolist()
+    keys = call["keys"]
+    rows = (x if x.ndim == 2 else x.reshape(-1, x.shape[-1])).tolist()
     if len(keys) > MOST_AT_ONCE:
         return [dict(zip(keys, row, strict=True)) for row in rows]
     return _maps_of(len(keys))(keys, rows)
