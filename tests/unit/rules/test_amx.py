@@ -161,9 +161,13 @@ def conv(size, channels, filters, stride=1):
     return lower_graph(module.main, "conv")
 
 
-def test_every_plan_of_a_convolution_keeps_the_answer(check_plans):
-    inputs, outputs = [values(1, 8, 8, 32), values(16, 32, 3, 3)], [((1, 8, 8, 16), np.float32)]
-    check_plans(conv(8, 32, 16), CONV_AMX, SERVER, inputs, outputs, constants=["w"], **FEW)
+@pytest.mark.parametrize("filters", [16, 24])
+def test_every_plan_of_a_convolution_keeps_the_answer(check_plans, filters):
+    inputs, outputs = (
+        [values(1, 8, 8, 32), values(filters, 32, 3, 3)],
+        [((1, 8, 8, filters), np.float32)],
+    )
+    check_plans(conv(8, 32, filters), CONV_AMX, SERVER, inputs, outputs, constants=["w"], **FEW)
 
 
 def test_weights_beyond_l2_are_taken_in_blocks_of_channels():

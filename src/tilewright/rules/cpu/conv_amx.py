@@ -97,13 +97,17 @@ class AmxConv:
         return total
 
     @property
+    def all_column_tiles(self) -> int:
+        """Tiles that all output channels take, the last one filled up."""
+        return ceil_div(self.size(self.conv.out_channels), TILE_ROWS)
+
+    @property
     def column_tiles(self) -> int:
-        channels = self.size(self.conv.out_channels)
-        return 2 if channels % (2 * TILE_ROWS) == 0 else 1
+        return 2 if self.all_column_tiles % 2 == 0 else 1
 
     @property
     def total_strips(self) -> int:
-        return self.size(self.conv.out_channels) // (TILE_ROWS * self.column_tiles)
+        return self.all_column_tiles // self.column_tiles
 
     def is_blocked(self, strips: int) -> bool:
         """Whether there are several blocks of output channels."""
@@ -149,10 +153,10 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxConv | Non
     if any(size is None for size in sizes) or conv.w.buffer.name not in context.constants:
         return None
     k_axis, has_padding = _k_axis(conv, kind), padding_of(sch, conv) is not None
-    if k_axis is None or (conv.size(conv.out_channels) or 1) % TILE_ROWS:
+    if k_axis is None or (k_axis != conv.in_channels and has_padding):
         return None
-    if k_axis != conv.in_channels and has_padding:
-        return None
+    if 2 * (conv.size(conv.out_channels) or 1) < TILE_ROWS:
+        return None  # too much of a tile would be filled up with zeros
     found = AmxConv(conv, kind, k_axis, _width(conv), has_padding)
     return found if register_blocks(found.width, found.height) else None
 
@@ -292,9 +296,10 @@ def apply(
     c = BlockRef(found.conv.nest.name)
     multiples = [1] * len(found.conv.nest.block.iters)
     multiples[found.conv.out_spatial[-1]] = plan.beside * plan.tile_rows
+    multiples[found.conv.out_channels] = plan.column_tiles * TILE_ROWS
     sch.pad(c, multiples)
     padding = _image(sch, found, plan)
-    packed = sch.cache_read(c, _reads(sch, c, found.conv.w.buffer.name), "global")
+    packed = _weights(sch, c, found)
     image = found.conv.x.buffer if padding is None else _made(sch, padding)
     a = sch.reindex_read(c, _reads(sch, c, image.name), short)
     b = sch.cache_read(c, _reads(sch, c, _made(sch, packed).name), scope_of(TILE_ROWS))
@@ -359,6 +364,15 @@ def _made(sch: Schedule, reference: BlockRef) -> Buffer:
 def _reads(sch: Schedule, block: BlockRef, name: str) -> int:
     reads = block_of(sch.function, block.name).reads
     return next(at for at, read in enumerate(reads) if read.buffer.name == name)
+
+
+def _weights(sch: Schedule, c: BlockRef, found: AmxConv) -> BlockRef:
+    """The block that copies the weights: the one that fills up tiles, where there is one."""
+    w = found.conv.w.buffer
+    for reference in sch.get_producers(c):
+        if any(read.buffer is w for read in block_of(sch.function, reference.name).reads):
+            return reference
+    return sch.cache_read(c, _reads(sch, c, w.name), "global")
 
 
 def _image(sch: Schedule, found: AmxConv, plan: AmxConvPlan) -> BlockRef | None:

@@ -19,6 +19,9 @@ from math import prod
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dots import dots_of
+from tilewright.base.dtype import I32
+from tilewright.base.machine import CONVERT_STORE_CYCLES
 from tilewright.base.tiles import BLOCK_TILES, MIN_ROWS, ROW_BYTES
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
@@ -126,9 +129,31 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | Non
     if terms is None:
         return None
     made = AmxGemm(_longest_last(found), kind, found.b.buffer.name in context.constants, terms)
+    if sch.get_consumers(block) and _is_short(made, context):
+        return None
     # With fewer rows, too much of a tile is filled up with zeros.
     is_large = 2 * made.m >= MIN_ROWS and made.n >= TILE_ROWS
     return made if is_large and (found.extent(found.k[-1]) or 0) >= TILE_ROWS else None
+
+
+def _is_short(found: AmxGemm, context: RuleContext) -> bool:
+    """Whether sums of bytes by packed weights are so short that dot products make them in less time
+    than those of tiles take to memory, and back to what follows: dot products leave them in
+    registers.
+
+    Cycles of one vector of sums; what both read is the same. Dot products of bf16 start at a
+    fraction of the rate.
+    """
+    types = [each.buffer.dtype for each in (found.gemm.a, found.gemm.b)]
+    dots = dots_of(context.target, *(each.name for each in types), I32.name)
+    is_simple = all(each.is_int for each in types) and len(found.gemm.k) == 1
+    if not dots or not is_simple or not found.b_is_constant:
+        return False
+    machine, dot = context.target.machine, dots[0]
+    instructions = ceil_div(found.k, dot.group) * (1 if dot.adds else 2)
+    steps = ceil_div(found.k, found.kind.depth)
+    on_tiles = steps * machine.tile_cycles / TILE_ROWS + CONVERT_STORE_CYCLES
+    return bool(instructions / machine.fma_per_cycle < on_tiles)
 
 
 def _terms(found: Contraction, context: RuleContext) -> tuple[int, ...] | None:
