@@ -63,13 +63,13 @@ def fits_tiles(node: Node, weights: Array) -> bool:
     A tile is some pixels beside each other, a whole number of them in a row; two tiles lie in one
     row or in two. With one tap there is nothing to unfold.
     """
-    channels, inner, *taps = weights.shape
+    _, inner, *taps = weights.shape
     shape = shape_of(node.output) or ()
     if all(tap == 1 for tap in taps) or not all(isinstance(dim, Const) for dim in shape[1:]):
         return False  # of images there may be any number
     sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
     row_bytes = inner * weights.dtype.itemsize if weights.dtype.itemsize == 1 else inner * 2
-    if row_bytes % ROW_BYTES or channels % COLUMNS:
+    if row_bytes % ROW_BYTES:
         return False
     return bool(register_blocks(sizes[-2], sizes[-3] if len(taps) > 1 else 1))
 
@@ -83,6 +83,18 @@ def fits_dots(node: Node, weights: Array, target: Any) -> bool:
     _, inner, *taps = weights.shape
     is_window = any(tap != 1 for tap in taps) or any(stride != 1 for stride in node["strides"])
     return bool(dots) and is_window and inner % dots[0].group == 0
+
+
+def fits_padded_tiles(node: Node, weights: Array, depth: int, machine: Machine) -> bool:
+    """Whether tiles can be loaded straight from an image with channels of zeros up to a whole
+    number of tiles, and that takes less than unfolding."""
+    columns, inner, *taps = weights.shape
+    missing = -inner % depth
+    filled = np.broadcast_to(weights[:, :1], (columns, inner + missing, *taps))
+    steps = prod(taps) * -(-inner // depth)
+    unfolded_steps = -(-prod(taps) * inner // depth)
+    is_cheap = steps * columns <= unfolded_steps * (columns + _unfolding_columns(machine))
+    return missing > 0 and is_cheap and fits_tiles(node, filled)
 
 
 def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bool:

@@ -1,13 +1,14 @@
 """pad_channels: convolutions of bytes get channels of zeros: dot products need whole groups.
 
 A dot product adds the products of four neighbouring channels (of i16: two). Of an image of three,
-a fourth of zeros costs a third more sums, and windows are read from where they are.
+a fourth of zeros costs a third more sums, and windows are read from where they are. Tiles need as
+many channels as a row of theirs has bytes; zeros are multiplied in vain, but windows that become
+rows of a matrix are written and read again, several times the image.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from tilewright.base.dots import dots_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.base.tiles import tile_product
-from tilewright.graph.im2col import constant_weights, fills_tiles
-from tilewright.graph.ir import Module, Node
-from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.im2col import constant_weights, fills_tiles, fits_padded_tiles
+from tilewright.graph.ir import Module, Node, Value
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 
 MAX_PADDED_RATIO = 1.5  # times the sums: more, and rows of whole windows are made instead
 
@@ -30,27 +31,43 @@ def pad_channels(module: Module, ctx: PassContext) -> Module:
     return rewrite_matches(module, (partial(pad, target=target),))
 
 
-def pad(node: Node, scope: Scope, *, target: Any) -> Replacement:
-    """A convolution of integers without zero points, in one group, its weights constant; where
-    there are tiles, one that does not fill them."""
+def pad(node: Node, scope: Scope, *, target: Target) -> Replacement:
+    """A convolution of integers without zero points, in one group, its weights constant."""
     weights = constant_weights(node, scope) if node.op == "conv_integer" else None
-    if weights is None or (tile_product(target, "u8", "i8") and fills_tiles(weights)):
+    if weights is None or any(node.inputs[2:4]):
         return None
     x, w = node.inputs[:2]
-    if x is None or w is None or any(node.inputs[2:4]):
+    assert x is not None
+    assert w is not None
+    missing = _missing_channels(node, weights, x, w, target)
+    if missing == 0:
         return None
-    dots = dots_of(target, x.tensor.dtype.name, w.tensor.dtype.name, "i32")
-    _, inner, *taps = weights.shape
-    if not dots or all(tap == 1 for tap in taps):
-        return None
-    group = dots[0].group
-    missing = -inner % group
-    if missing == 0 or inner + missing > MAX_PADDED_RATIO * inner:
-        return None
-    steps = Steps(node, scope)
-    rank = len(shape_of(x) or ())
-    more = steps.add("pad", x, pads=(0, missing), axes=(rank - 1,))
-    filled = np.pad(weights, [(0, 0), (0, missing), *[(0, 0)] * len(taps)])
+    steps, channel_axis, pads = Steps(node, scope), weights.ndim - 1, tuple(node["pads"])
+    attributes = dict(node.attributes)
+    if all(stride == 1 for stride in node["strides"]):  # edges are padded in the same copy
+        half = len(pads) // 2
+        attributes["pads"] = (0,) * len(pads)
+        wide = (*pads[:half], 0, *pads[half:], missing)
+        more = steps.add("pad", x, pads=wide, axes=tuple(range(1, channel_axis + 1)))
+    else:  # rules copy the image once more, to keep pixels apart
+        more = steps.add("pad", x, pads=(0, missing), axes=(channel_axis,))
+    filled = np.pad(weights, [(0, 0), (0, missing), *[(0, 0)] * (weights.ndim - 2)])
     factor = steps.constant(filled, w.tensor, "w")
-    steps.add(node.op, more, factor, *node.inputs[2:], **dict(node.attributes))
+    steps.add(node.op, more, factor, *node.inputs[2:], **attributes)
     return steps.done()
+
+
+def _missing_channels(node: Node, weights: Array, x: Value, w: Value, target: Target) -> int:
+    """How many channels of zeros an image gets: to whole tiles, where filters fill those, else to
+    whole groups."""
+    types = x.tensor.dtype.name, w.tensor.dtype.name
+    _, inner, *taps = weights.shape
+    tile = tile_product(target, *types)
+    if tile is not None and fills_tiles(weights):
+        fits = fits_padded_tiles(node, weights, tile.depth, target.machine)
+        return -inner % tile.depth if fits else 0
+    dots = dots_of(target, *types, "i32")
+    if not dots or all(tap == 1 for tap in taps):
+        return 0
+    missing = -inner % dots[0].group
+    return missing if inner + missing <= MAX_PADDED_RATIO * inner else 0

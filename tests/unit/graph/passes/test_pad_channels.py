@@ -13,9 +13,9 @@ from tilewright.graph.types import TensorType
 from tilewright.sym import const
 
 
-def model(channels, filters):
+def model(channels, filters, size=5):
     b = Builder()
-    x = b.param("x", TensorType(U8, tuple(map(const, (1, 5, 5, channels)))))
+    x = b.param("x", TensorType(U8, tuple(map(const, (1, size, size, channels)))))
     random = np.random.default_rng(0)
     w = b.constant(random.integers(-9, 9, (filters, channels, 3, 3)).astype(np.int8))
     window = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
@@ -45,3 +45,27 @@ def test_channels_become_whole_groups_of_a_dot_product(channels, filters, proces
     assert node.inputs[1].tensor.static_shape == (filters, whole, 3, 3)
     x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, channels)).astype(np.uint8)
     assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "whole"),
+    [
+        (48, 32, 64),
+        (96, 24, 128),  # whatever number of filters
+        (64, 32, 64),
+        (3, 32, 3),  # all but zeros would be multiplied
+    ],
+)
+def test_channels_become_whole_tiles_where_that_takes_less_than_unfolding(channels, filters, whole):
+    before = model(channels, filters, 8)
+    after = padded(before, "sapphirerapids")
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node.inputs[1].tensor.static_shape == (filters, whole, 3, 3)
+    x = np.random.default_rng(1).integers(0, 255, (1, 8, 8, channels)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
+
+
+def test_images_too_small_for_tiles_keep_their_channels():
+    after = padded(model(48, 32, 7), "sapphirerapids")
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node.inputs[1].tensor.static_shape == (32, 48, 3, 3)
