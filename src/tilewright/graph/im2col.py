@@ -97,6 +97,25 @@ def fits_padded_tiles(node: Node, weights: Array, depth: int, machine: Machine) 
     return missing > 0 and is_cheap and fits_tiles(node, filled)
 
 
+def with_channels(
+    steps: Steps, node: Node, x: Value, weights: Array, missing: int
+) -> tuple[Value, Array, dict[str, Attribute]]:
+    """An image and weights with so many more channels of zeros, and attributes of the convolution.
+
+    Edges are padded in the same copy, unless windows skip pixels: rules copy those once more, to
+    keep them apart.
+    """
+    attributes, pads, taps = dict(node.attributes), tuple(node["pads"]), weights.ndim - 2
+    before, after = pads[:taps], pads[taps:]
+    if any(stride != 1 for stride in node["strides"]):
+        more = steps.add("pad", x, pads=(0, missing), axes=(taps + 1,))
+    else:
+        attributes["pads"] = (0,) * len(pads)
+        edges = (*before, 0, *after, missing)
+        more = steps.add("pad", x, pads=edges, axes=tuple(range(1, taps + 2)))
+    return more, np.pad(weights, [(0, 0), (0, missing), *[(0, 0)] * taps]), attributes
+
+
 def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bool:
     """Whether tiles can be loaded from lines of few channels, and that takes less than unfolding.
 

@@ -21,12 +21,13 @@ from tilewright.base.machine import Machine
 from tilewright.base.multiprocessor import BULK_ROW_BYTES, WINDOW_BYTES
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA
+from tilewright.base.tiles import ROW_BYTES, tile_product
 from tilewright.base.tiles import ROWS as TILE_ROWS
-from tilewright.base.tiles import tile_product
 from tilewright.graph.im2col import (
     as_banded_matrix,
     as_single_channel_rows,
     fits_banded_matrix,
+    fits_padded_tiles,
     fits_partial_im2col,
     fits_single_channel_rows,
     fits_tiles,
@@ -34,6 +35,7 @@ from tilewright.graph.im2col import (
     foldable_weights,
     im2col,
     partial_im2col,
+    with_channels,
 )
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
@@ -151,11 +153,17 @@ def conv(
         if fits_banded_matrix(node, weights, pixel, whole):
             return as_banded_matrix(steps, node, image, narrow, bias, "matmul", pixel=pixel, to=F32)
         return im2col(steps, node, image, narrow, bias, "matmul", multiple=whole, to=F32)
-    if fits_tiles(node, weights) and not gpu:
-        attributes = {**dict(node.attributes), "to": F32, "winograd": 0}
+    depth = ROW_BYTES // small.size_bytes
+    is_padded = machine is not None and fits_padded_tiles(node, weights, depth, machine)
+    if is_padded or (fits_tiles(node, weights) and not gpu):
+        image, attributes = _rounded(steps, x, small), dict(node.attributes)
+        if is_padded:
+            missing = -weights.shape[1] % depth
+            image, narrow, attributes = with_channels(steps, node, image, narrow, missing)
         rounded = scope.new_constant(narrow, "w", node)
         steps.nodes.append(rounded)
-        sums = steps.add("conv", _rounded(steps, x, small), rounded.output, **attributes)
+        attributes |= {"to": F32, "winograd": 0}
+        sums = steps.add("conv", image, rounded.output, **attributes)
         if bias is not None:
             steps.add("add", sums, bias)
         return steps.done()

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from tilewright.base.dots import dots_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.base.tiles import tile_product
-from tilewright.graph.im2col import constant_weights, fills_tiles, fits_padded_tiles
+from tilewright.graph.im2col import constant_weights, fills_tiles, fits_padded_tiles, with_channels
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 
@@ -42,16 +40,8 @@ def pad(node: Node, scope: Scope, *, target: Target) -> Replacement:
     missing = _missing_channels(node, weights, x, w, target)
     if missing == 0:
         return None
-    steps, channel_axis, pads = Steps(node, scope), weights.ndim - 1, tuple(node["pads"])
-    attributes = dict(node.attributes)
-    if all(stride == 1 for stride in node["strides"]):  # edges are padded in the same copy
-        half = len(pads) // 2
-        attributes["pads"] = (0,) * len(pads)
-        wide = (*pads[:half], 0, *pads[half:], missing)
-        more = steps.add("pad", x, pads=wide, axes=tuple(range(1, channel_axis + 1)))
-    else:  # rules copy the image once more, to keep pixels apart
-        more = steps.add("pad", x, pads=(0, missing), axes=(channel_axis,))
-    filled = np.pad(weights, [(0, 0), (0, missing), *[(0, 0)] * (weights.ndim - 2)])
+    steps = Steps(node, scope)
+    more, filled, attributes = with_channels(steps, node, x, weights, missing)
     factor = steps.constant(filled, w.tensor, "w")
     steps.add(node.op, more, factor, *node.inputs[2:], **attributes)
     return steps.done()

@@ -99,7 +99,7 @@ class AmxConv:
     @property
     def all_column_tiles(self) -> int:
         """Tiles that all output channels take, the last one filled up."""
-        return ceil_div(self.size(self.conv.out_channels), TILE_ROWS)
+        return -(-self.size(self.conv.out_channels) // TILE_ROWS)
 
     @property
     def column_tiles(self) -> int:

@@ -144,9 +144,9 @@ def _is_short(found: AmxGemm, context: RuleContext) -> bool:
     Cycles of one vector of sums; what both read is the same. Dot products of bf16 start at a
     fraction of the rate.
     """
-    types = [each.buffer.dtype for each in (found.gemm.a, found.gemm.b)]
-    dots = dots_of(context.target, *(each.name for each in types), I32.name)
-    is_simple = all(each.is_int for each in types) and len(found.gemm.k) == 1
+    a, b = found.gemm.a.buffer.dtype, found.gemm.b.buffer.dtype
+    dots = dots_of(context.target, a.name, b.name, I32.name)
+    is_simple = a.is_int and b.is_int and len(found.gemm.k) == 1
     if not dots or not is_simple or not found.b_is_constant:
         return False
     machine, dot = context.target.machine, dots[0]

@@ -232,3 +232,17 @@ def test_attention_of_fewer_bits_is_streamed_or_split():
         given = given.astype(np.float16)
         (want,), (got,) = graph.interpret(before, *given), graph.interpret(after, *given)
         np.testing.assert_allclose(got, want, atol=0.02)
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
+def test_channels_become_whole_tiles_where_that_takes_less_than_unfolding(strides):
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((24, 40, 3, 3)).astype(np.float32) / 16
+    before = convolution((1, 16, 32, 40), weights, strides, (1, 0, 1, 2))
+    after = lower_precision(before, TILES)
+    verify(after)
+    (node,) = (node for node in after.main.nodes if node.op == "conv")
+    assert node.inputs[1].tensor.static_shape == (24, 64, 3, 3)
+    x = rng.standard_normal((1, 16, 32, 40)).astype(np.float32)
+    (want,), (got,) = graph.interpret(before, x), graph.interpret(after, x)
+    np.testing.assert_allclose(got, want, atol=0.1)
