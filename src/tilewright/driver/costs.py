@@ -136,11 +136,12 @@ def _like_images(fn: Function, candidate: Candidate) -> Function:
 
 
 def _signals(candidate: Candidate) -> frozenset[Var]:
-    """Sizes that are longer than those of images: at the size of an image a layer sees nothing."""
+    """Sizes that are longer than those of images: at the size of an image a layer sees nothing, or,
+    if it pads, one window alone."""
     found: set[Var] = set()
     for extent in candidate.extents:
         sizes = sym.free_vars(extent)
-        if sizes and sym.evaluate(extent, dict.fromkeys(sizes, DYNAMIC_SPATIAL)) <= 0:
+        if sizes and sym.evaluate(extent, dict.fromkeys(sizes, DYNAMIC_SPATIAL)) <= 1:
             found.update(sizes)
     return candidate.spatial & found
 

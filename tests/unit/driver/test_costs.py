@@ -467,13 +467,15 @@ def test_extents_of_images_count_alike_for_every_rule():
     assert many.ns / few.ns == pytest.approx((224 / 128) ** 2, rel=0.2)
 
 
-def test_a_signal_is_long_enough_for_the_windows_that_a_layer_takes_of_it():
-    """Windows of 512 samples, as of a Fourier transform: an image has none of them, and nothing
-    would cost anything. Weights packed along filters beat samples gathered from afar."""
-    text = """graph @main(%x: f32[b, 1, samples], %v: f32[257, 1, 512]) {
-      %y = conv(%x, %v) {strides = (160,), pads = (0, 0), dilations = (1,)}
+@pytest.mark.parametrize("padding", [(0, 0), (9, 450)])
+def test_a_signal_is_long_enough_for_the_windows_that_a_layer_takes_of_it(padding):
+    """Windows of 512 samples, as of a Fourier transform: an image has none of them, or one if it is
+    padded, and nothing would cost anything. Weights packed along filters beat samples gathered
+    from afar."""
+    text = f"""graph @main(%x: f32[b, 1, samples], %v: f32[257, 1, 512]) {{
+      %y = conv(%x, %v) {{strides = (440,), pads = {padding}, dilations = (1,)}}
       return %y
-    }"""
+    }}"""
     module = with_constants(parse(text), {"v": np.ones((257, 1, 512), np.float32)})
     made = assign_layout(module, PassContext(target=SERVER, costs=table(use_cache=False)))
     (conv,) = (node for node in made.main.nodes if node.op == "conv")
