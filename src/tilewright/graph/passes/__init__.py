@@ -53,6 +53,7 @@ from tilewright.graph.passes.split_conv_transpose import split_conv_transpose
 from tilewright.graph.passes.split_dilations import split_dilations
 from tilewright.graph.passes.split_matmuls import split_matmuls
 from tilewright.graph.passes.split_scans import split_scans
+from tilewright.graph.passes.stack_sequences import stack_sequences
 from tilewright.graph.passes.stream_attention import stream_attention
 from tilewright.graph.passes.tabulate_bytes import tabulate_bytes
 from tilewright.graph.passes.trim_sequences import trim_sequences
@@ -73,6 +74,7 @@ FLOAT8 = (recognize_float8,)
 # From an imported model to a canonical one: shapes known, constants folded, nothing twice.
 CANONICAL = (
     propagate_sizes,
+    stack_sequences,
     infer_shapes,
     simplify_shapes,
     remove_invariant_carries,

@@ -1,0 +1,163 @@
+"""stack_sequences: a sequence that a loop appends to, and that is joined after it, is a tensor.
+
+    %s = loop(..., %empty) do { ... -> sequence_insert(%so_far, %item) }
+    %y = concat_from_sequence(%s)
+
+gives the items as rows of one more result of the loop, which native code stacks. Exporters write so
+what appends to a list and stacks or joins it (`torch.stack`, `torch.cat`, `EmbeddingBag`). Items
+must be as long as each other along the axis that joins them: `concat` asks the same of all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tilewright import sym
+from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.types import SequenceType, TensorType, sizes_of
+from tilewright.graph.visit import (
+    Instead,
+    Rule,
+    map_graphs,
+    producers,
+    rewrite_by,
+    same_sizes,
+    users,
+)
+from tilewright.sym import Expr, Var, free_vars
+
+T = TypeVar("T")
+
+CARRIED = 2  # inputs of a loop before those that it carries
+
+
+def stack_sequences(module: Module, ctx: PassContext) -> Module:
+    """Before: concat_from_sequence(loop(%empty) do { insert(%s, %x) }).   After: rows of %x."""
+    return map_graphs(module, lambda graph: rewrite_by(graph, _rule))
+
+
+@dataclass(frozen=True)
+class _Appended:
+    """What an iteration appends to the sequence that a loop carries at a place."""
+
+    at: int
+    item: Value
+    insert: Node
+
+
+def _rule(graph: Graph) -> Rule:
+    readers, makers = users(graph), producers(graph)
+    results = set(graph.results)
+    stacks: dict[Value, Value] = {}  # by sequences, the rows of their items
+
+    def rewritten(node: Node) -> Instead | None:
+        if node.op == "concat_from_sequence" and node.inputs[0] in stacks:
+            return _joined(node, stacks[node.inputs[0]])
+        if node.op != "loop":
+            return None
+        for at in range(int(node["carried"])):
+            output, begin = node.outputs[at], node.inputs[CARRIED + at]
+            empty = None if begin is None else makers.get(begin)
+            found = _appended(node, at)
+            if empty is None or empty.op != "sequence_empty" or found is None or output in results:
+                continue
+            read = readers.get(output, [])
+            if not read or not all(_can_join(reader, node, found.item) for reader in read):
+                continue
+            made = _with_rows(node, found)
+            if made is not None:
+                stacks[output] = made.nodes[-1].outputs[-1]
+                return made
+        return None
+
+    return rewritten
+
+
+def _appended(node: Node, at: int) -> _Appended | None:
+    """What the body does with a sequence, if that is to append to it."""
+    (body,) = node.bodies
+    param, result = body.params[CARRIED + at], body.results[1 + at]
+    insert = producers(body).get(result)
+    if insert is None or insert.op != "sequence_insert" or insert.inputs[0] is not param:
+        return None
+    if not isinstance(param.type, SequenceType) or any(v is not None for v in insert.inputs[2:]):
+        return None
+    readers, item = users(body), insert.inputs[1]
+    if readers[param] != [insert] or result in readers or body.results.count(result) > 1:
+        return None
+    of = None if item is None else item.type
+    if item is None or not isinstance(of, TensorType) or of.shape is None or of.dtype.is_str:
+        return None
+    return _Appended(at, item, insert)
+
+
+def _can_join(reader: Node, loop: Node, item: Value) -> bool:
+    """Whether a node joins items of which every iteration's is as long along its axis."""
+    if reader.op != "concat_from_sequence":
+        return False
+    shape = item.tensor.shape or ()
+    if reader["new_axis"]:
+        return True
+    return bool(shape) and _is_known(shape[reader["axis"]], loop.inputs)
+
+
+def _is_known(length: Expr, values: Iterable[Value | None]) -> bool:
+    """Whether a length is the same in every iteration: no other sizes than those outside."""
+    outside: set[Var] = {s for value in values if value is not None for s in sizes_of(value.type)}
+    return outside.issuperset(free_vars(length))
+
+
+def _with_rows(node: Node, appended: _Appended) -> Instead | None:
+    """The loop that gives rows of items for a sequence."""
+    (body,) = node.bodies
+    at = appended.at
+    body = replace(
+        body,
+        params=_without(body.params, CARRIED + at),
+        nodes=tuple(each for each in body.nodes if each is not appended.insert),
+        results=(*_without(body.results, 1 + at), appended.item),
+    )
+    count = int(node["carried"]) - 1
+    attributes = {**dict(node.attributes), "carried": count}
+    inputs = _without(node.inputs, CARRIED + at)
+    others = _without(node.outputs, at)
+    hints = (*[value.name for value in others], appended.item.name)
+    made = make_node("loop", inputs, attributes, node.loc, hints=hints, bodies=(body,))
+    sizes = same_sizes(replace(node, outputs=others), made.outputs[:-1])
+    if sizes is None:
+        return None
+    values = (*made.outputs[:at], node.outputs[at], *made.outputs[at:-1])
+    return Instead((made,), values, sizes)
+
+
+def _joined(node: Node, rows: Value) -> Instead | None:
+    """Rows of items side by side along the axis of a node that joins them."""
+    shape = rows.tensor.shape
+    assert shape is not None
+    axis = int(node["axis"])
+    rank = len(shape) if node["new_axis"] else len(shape) - 1
+    axis += rank if axis < 0 else 0
+    perm = (*range(1, axis + 1), 0, *range(axis + 1, len(shape)))
+    nodes, made = [], rows
+    if axis:
+        nodes.append(make_node("transpose", (rows,), {"perm": perm}, node.loc))
+        made = nodes[-1].output
+    if not node["new_axis"]:
+        count, *item = shape
+        item[axis] = sym.simplify(count * item[axis])
+        merged = tuple(int(d.value) if isinstance(d, sym.Const) else d for d in item)
+        nodes.append(make_node("reshape", (made,), {"shape": merged}, node.loc))
+        made = nodes[-1].output
+    of = node.output.type
+    if isinstance(of, TensorType) and of.shape is None:
+        return Instead(tuple(nodes), (made,))
+    sizes = same_sizes(node, (made,))
+    return None if sizes is None else Instead(tuple(nodes), (made,), sizes)
+
+
+def _without(values: tuple[T, ...], at: int) -> tuple[T, ...]:
+    return (*values[:at], *values[at + 1 :])
