@@ -9,6 +9,7 @@ from grids import every_pair
 import tilewright as tw
 from tilewright import graph, sym
 from tilewright.lower.graph import lower_graph
+from tilewright.lower.winograd import TRANSFORMS
 from tilewright.rules import default_schedule, schedule
 from tilewright.tensor.constants import Given, split_constant_blocks
 from tilewright.tensor.ir import For
@@ -154,17 +155,18 @@ def test_scheduled_convolutions_keep_the_answer(seed):
 def test_the_method_of_winograd_keeps_the_answer(seed):
     pick = random.Random(seed)
     pads = tuple(pick.randint(0, 2) for _ in range(4))
+    tile, window = pick.choice(sorted(TRANSFORMS))
     conf = {
         "batch": pick.choice([1, 2]),
-        "size": [pick.randint(3, 18), pick.randint(3, 18)],
+        "size": [pick.randint(window, 18), pick.randint(window, 18)],
         "channels": pick.choice([1, 7, 16, 40]),
         "out": pick.choice([1, 16, 24, 80]),
-        "kernel": [3, 3],
+        "kernel": [window, window],
         "attributes": {
             "strides": (1, 1),
             "pads": pads,
             "dilations": (1, 1),
-            "winograd": pick.choice([2, 4]),
+            "winograd": tile,
         },
         "epilogue": pick.choice(list(EPILOGUES)),
         "bias": pick.random() < 0.7,
@@ -173,6 +175,16 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
         "threads": pick.choice([1, 2]),
     }
     check(conf, seed, tw.build, loose=10)
+
+
+@pytest.mark.parametrize("dynamic", ["", "size"])
+@pytest.mark.parametrize(("tile", "window"), sorted(TRANSFORMS))
+def test_windows_of_every_size_have_tiles_of_winograds_method(tile, window, dynamic):
+    sizes = {"batch": 1, "size": [11, 14], "channels": 20, "out": 32, "constant": True}
+    conf = winograd(tile, 1, **sizes) | {"kernel": [window, window], "dynamic": dynamic}
+    made = schedule(lower_graph(module_of(conf).main, "kernel"), "cpu", constants=("w", "b"))
+    assert "winograd" in [each.rule for each in made.decisions]
+    check(conf, 0, tw.build, loose=10)
 
 
 def winograd(tile, threads, groups=1, **sizes):
@@ -279,14 +291,14 @@ def test_rows_of_any_length_have_code_for_whatever_is_left_over(rule, attributes
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
 
 
-def of_windows(channels, tile, strides=(1, 1)):
-    """A convolution of 3 x 3 windows, in tiles by Winograd's method or as it is."""
+def of_windows(channels, tile, strides=(1, 1), window=3):
+    """A convolution of square windows, in tiles by Winograd's method or as it is."""
     return {
         "batch": 1,
         "size": [16, 16],
         "channels": channels,
         "out": 32,
-        "kernel": [3, 3],
+        "kernel": [window, window],
         "attributes": {
             "strides": strides,
             "pads": (0, 0, 0, 0),
@@ -306,7 +318,7 @@ def errors_of(conf):
     module = module_of(conf)
     arrays, env = arrays_of(module, conf, 0)
     (made,) = made_by(conf, tw.build, module, arrays, env)
-    windows = np.lib.stride_tricks.sliding_window_view(arrays[0][0], (3, 3), axis=(0, 1))
+    windows = np.lib.stride_tricks.sliding_window_view(arrays[0][0], conf["kernel"], axis=(0, 1))
     along, across = conf["attributes"]["strides"]
     terms = windows[::along, ::across].transpose(0, 1, 3, 4, 2).reshape(*made[0].shape[:2], -1)
     weights = arrays[1].transpose(2, 3, 1, 0).reshape(-1, conf["out"])
@@ -318,8 +330,11 @@ def errors_of(conf):
 
 
 @pytest.mark.parametrize("channels", [64, 192])
-def test_tiles_of_winograds_method_round_little_more_than_plain_sums(channels):
-    (tiles, _), (plain, _) = (errors_of(of_windows(channels, tile)) for tile in (4, 0))
+@pytest.mark.parametrize(("tile", "window"), [(4, 3), (2, 2)])
+def test_tiles_of_winograds_method_round_little_more_than_plain_sums(channels, tile, window):
+    (tiles, _), (plain, _) = (
+        errors_of(of_windows(channels, each, window=window)) for each in (tile, 0)
+    )
     assert np.abs(tiles).max() < 3 * np.abs(plain).max()
 
 

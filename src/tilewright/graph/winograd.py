@@ -16,6 +16,9 @@ PRODUCT = "product"
 COLUMNS = "columns"
 RESULT = "result"
 
+# Results of a tile along an axis, by the window, the largest first.
+TILES = {2: (2,), 3: (4, 2)}
+
 
 @dataclass(frozen=True)
 class Integers:

@@ -1,23 +1,25 @@
-"""Convolution of 3 x 3 windows with fewer multiplications (Winograd's minimal filtering).
+"""Convolution of small square windows with fewer multiplications (Winograd's minimal filtering).
 
-m x m results at once, from a = m + 2 inputs along each axis, as a stack of a x a products:
+m x m results at once, from a = m + r - 1 inputs along each axis for windows of r, as a stack of
+a x a products:
 
-    V[i, j, tile, c] = B^T d B      tiles of the image, overlapping by two
+    V[i, j, tile, c] = B^T d B      tiles of the image, overlapping by r - 1
     U[i, j, c, o]    = G g G^T      weights, transformed before the first call
     M[i, j, tile, o] = sum over c of V * U      c of the group of o
     Y                = A^T M A      tiles of the result
 
-B, G, A for the points 0, 1, -1 (m = 2) and 0, p, -p, q, -q (m = 4). One axis at a time. Stages are
-annotated `winograd` with their roles, which the schedule goes by. The work that is counted is that
-of the sums of products these stages stand for.
+B follows from a alone: of the points 0, 1 (a = 3), 0, 1, -1 (a = 4) and 0, p, -p, q, -q (a = 6),
+where G has a window's polynomial, and infinity. One axis at a time. Stages are annotated `winograd`
+with their roles, which the schedule goes by. The work that is counted is that of the sums of
+products these stages stand for.
 
 A result is the sum over products i of A[k, i] M[i], each of which is off in proportion to its own
 size, |B[i]| |G[i]|: rounding grows by the root of the sum over i of (A[k, i] |B[i]| |G[i]|)^2 / 3
 along an axis. Of points with few digits, so that no factor is rounded, p and q have the least
 growth of the result that is off most: 2.7, where 1 and 2 have 5.6.
 
-Of bytes, with m = 2, all is exact: 2 G has no fractions, V and U are i16, and sums of their
-products, in i32, are four times the result.
+Of bytes, with m = 2 and r = 3, all is exact: 2 G has no fractions, V and U are i16, and sums of
+their products, in i32, are four times the result.
 """
 
 from __future__ import annotations
@@ -45,18 +47,22 @@ from tilewright.te import Tensor
 from tilewright.tensor.flops import STANDS_FOR
 
 Transform = Callable[[Sequence[Expr]], list[Expr]]
-P, Q = 11 / 16, 3 / 2  # points of tiles of 4
+P, Q = 11 / 16, 3 / 2  # points of tiles of six inputs
 
 
 def _times(value: Expr, factor: float) -> Expr:
     return value * te.const(factor, value.dtype)
 
 
-def _image2(d: Sequence[Expr]) -> list[Expr]:
-    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+def _image3(d: Sequence[Expr]) -> list[Expr]:
+    return [d[0] - d[1], d[1], d[2] - d[1]]
 
 
 def _image4(d: Sequence[Expr]) -> list[Expr]:
+    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+
+
+def _image6(d: Sequence[Expr]) -> list[Expr]:
     """Pairs share their halves, so that each is computed once."""
     a, b = d[4] - _times(d[2], Q**2), _times(d[3] - _times(d[1], Q**2), P)
     e, f = d[4] - _times(d[2], P**2), _times(d[3] - _times(d[1], P**2), Q)
@@ -67,17 +73,21 @@ def _image4(d: Sequence[Expr]) -> list[Expr]:
     return [first, a + b, a - b, e + f, e - f, last]
 
 
-def _weights2(g: Sequence[Expr]) -> list[Expr]:
+def _weights3(g: Sequence[Expr]) -> list[Expr]:
+    return [g[0], g[0] + g[1], g[1]]
+
+
+def _weights4(g: Sequence[Expr]) -> list[Expr]:
     ends = g[0] + g[2]
     return [g[0], _times(ends + g[1], 0.5), _times(ends - g[1], 0.5), g[2]]
 
 
-def _doubled_weights2(g: Sequence[Expr]) -> list[Expr]:
+def _doubled_weights4(g: Sequence[Expr]) -> list[Expr]:
     ends = g[0] + g[2]
     return [g[0] + g[0], ends + g[1], ends - g[1], g[2] + g[2]]
 
 
-def _weights4(g: Sequence[Expr]) -> list[Expr]:
+def _weights6(g: Sequence[Expr]) -> list[Expr]:
     made = [_times(g[0], 1 / (P * Q) ** 2)]
     for point, other in ((P, Q), (Q, P)):
         scale = 1 / (2 * point**2 * (point**2 - other**2))
@@ -87,11 +97,15 @@ def _weights4(g: Sequence[Expr]) -> list[Expr]:
     return [*made, g[2]]
 
 
-def _result2(m: Sequence[Expr]) -> list[Expr]:
-    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+def _result3(m: Sequence[Expr]) -> list[Expr]:
+    return [m[0] + m[1], m[1] + m[2]]
 
 
 def _result4(m: Sequence[Expr]) -> list[Expr]:
+    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+
+
+def _result6(m: Sequence[Expr]) -> list[Expr]:
     even = m[1] + m[2], m[3] + m[4]
     odd = m[1] - m[2], m[3] - m[4]
     return [
@@ -102,11 +116,13 @@ def _result4(m: Sequence[Expr]) -> list[Expr]:
     ]
 
 
-TRANSFORMS: dict[int, tuple[Transform, Transform, Transform]] = {
-    2: (_image2, _weights2, _result2),
-    4: (_image4, _weights4, _result4),
+TRANSFORMS: dict[tuple[int, int], tuple[Transform, Transform, Transform]] = {
+    # by results of a tile along an axis, and the window
+    (2, 2): (_image3, _weights3, _result3),
+    (2, 3): (_image4, _weights4, _result4),
+    (4, 3): (_image6, _weights6, _result6),
 }
-OF_INTEGERS = (_image2, _doubled_weights2, _result2)
+OF_INTEGERS = (_image4, _doubled_weights4, _result4)
 DOUBLINGS = 2  # of the weights of integers: along each axis
 
 
@@ -124,29 +140,34 @@ def _pick(at: Expr, values: Sequence[Expr]) -> Expr:
 
 
 def can_winograd(use: Use, x: Tensor, w: Tensor) -> bool:
-    """Whether the method serves: 3 x 3 windows at every place, in f32 or of bytes."""
+    """Whether the method serves: square windows at every place, in f32 or of bytes."""
     plain = use["strides"] == (1, 1) and use["dilations"] == (1, 1)
     plain &= use["groups"] == 1 or is_last(use)
-    window = [static(dim) for dim in w.shape[2:]] == [3, 3]
-    if not plain or not window:
+    windows = {static(dim) for dim in w.shape[2:]}
+    if not plain or len(w.shape) != 4 or len(windows) != 1:
         return False
+    (window,) = windows
     if w.dtype is F32:
-        return use["winograd"] in TRANSFORMS
+        return (use["winograd"], window) in TRANSFORMS
+    if window != 3:
+        return False
     return INTEGERS.serves(x.dtype, w.dtype, use["winograd"], static(w.shape[1]))
 
 
 def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution of 3 x 3 windows at every place, in tiles of m x m."""
+    """A convolution of square windows at every place, in tiles of m x m."""
     m: int = use["winograd"]
+    window = static(w.shape[-1]) or 0
     n, o, height, width = image_shape(use)
     inner, name, groups = w.shape[1], use.name, use["groups"]
     channels = sym.simplify(sym.mul(inner, groups))
     is_exact = w.dtype is not F32
     sums = I32 if is_exact else F32
-    on_image, on_weights, on_result = OF_INTEGERS if is_exact else TRANSFORMS[m]
-    a = m + 2
+    on_image, on_weights, on_result = OF_INTEGERS if is_exact else TRANSFORMS[m, window]
+    overlap = window - 1
+    a = m + overlap
     tiles = [sym.simplify(sym.ceildiv(dim, m)) for dim in (height, width)]
-    source = _padded(use, x, [sym.simplify(sym.add(sym.mul(t, m), 2)) for t in tiles])
+    source = _padded(use, x, [sym.simplify(sym.add(sym.mul(t, m), overlap)) for t in tiles])
 
     def half(n: Expr, ty: Expr, tx: Expr, i: Expr, j: Expr, c: Expr) -> Expr:
         column = sym.add(sym.mul(tx, m), j)
@@ -184,7 +205,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         return total if bias is None else total + bias[o]
 
     # Kernels of their own are counted as what they do: those that compute must not start early.
-    stands_for = 2 * 9 * (static(inner) or 0) if grid.last else 0
+    stands_for = 2 * window**2 * (static(inner) or 0) if grid.last else 0
     made: Tensor = compute_image(use, element, attrs=_role(RESULT, stands_for))
     return made
 
@@ -292,15 +313,16 @@ def _transformed(
     """Weights in another type until the end: in f64 they are rounded once."""
     within, to = dtypes
     o, inner = w.shape[:2]
+    window = range(static(w.shape[-1]) or 0)
     half = te.compute(
-        (a, 3, inner, o),
-        lambda i, j, c, o: _pick(i, transform([te.cast(w[o, c, k, j], within) for k in range(3)])),
+        (a, len(window), inner, o),
+        lambda i, j, c, o: _pick(i, transform([te.cast(w[o, c, k, j], within) for k in window])),
         name=f"{name}_half_weights",
         attrs=_role(WEIGHTS),
     )
     made: Tensor = te.compute(
         (a, a, inner, o),
-        lambda i, j, c, o: te.cast(_pick(j, transform([half[i, k, c, o] for k in range(3)])), to),
+        lambda i, j, c, o: te.cast(_pick(j, transform([half[i, k, c, o] for k in window])), to),
         name=f"{name}_weights",
         attrs=_role(WEIGHTS),
     )

@@ -1,4 +1,4 @@
-"""choose_winograd: convolutions of 3 x 3 windows get the tile of results that is computed fastest.
+"""choose_winograd: convolutions of small windows get the tile of results that is computed fastest.
 
 Winograd's method multiplies less, but transforms images and results and reads more weights; which
 tile pays, if any, the table of costs tells (`graph/costs.py`). Larger tiles round more: they are
@@ -39,10 +39,10 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.ops.layout import CHANNELS_FIRST, CHANNELS_LAST
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
-from tilewright.graph.winograd import INTEGERS
+from tilewright.graph.winograd import INTEGERS, TILES
 
 LAYOUTS = {CPU: CHANNELS_LAST, CUDA: CHANNELS_FIRST}
-LEAST_CHANNELS = {4: 64, 2: 1}  # summed over, for each tile, for the sake of accuracy
+LEAST_CHANNELS = {6: 64}  # summed over, by inputs of a tile, for the sake of accuracy
 
 
 def choose_winograd(module: Module, ctx: PassContext) -> Module:
@@ -92,11 +92,20 @@ def winograd_channels(node: Node, target: Target) -> int:
         return 0
     weights = w.tensor.static_shape
     groups = node.get("groups", 1)
-    if weights is None or weights[2:] != (3, 3) or (groups != 1 and target.kind != CPU):
+    if weights is None or not _serves_window(weights[2:], node, target):
+        return 0
+    if groups != 1 and target.kind != CPU:
         return 0
     if weights[0] % (groups * target.lanes(32)):
         return 0  # vectors of channels that are not full would be made element by element
     return weights[1]
+
+
+def _serves_window(window: tuple[int, ...], node: Node, target: Target) -> bool:
+    """Whether there are tiles for a window: on GPUs, and of bytes, for those of 3 alone."""
+    if len(window) != 2 or window[0] != window[1] or window[0] not in TILES:
+        return False
+    return window[0] == 3 or (target.kind == CPU and node.op == "conv")
 
 
 def _serves_integers(node: Node, x: Value, w: Value, target: Target) -> bool:
@@ -117,7 +126,16 @@ def _tiles(node: Node, channels: int) -> list[int]:
     """The tiles of results that a convolution may be computed in."""
     if node.op == "conv_integer":
         return [INTEGERS.tile]
-    return [tile for tile, least in LEAST_CHANNELS.items() if channels >= least]
+    window = _window(node)
+    return [tile for tile in TILES[window] if channels >= LEAST_CHANNELS.get(tile + window - 1, 1)]
+
+
+def _window(node: Node) -> int:
+    w = node.inputs[1]
+    assert w is not None
+    shape = w.tensor.static_shape
+    assert shape is not None
+    return shape[-1]
 
 
 def _direct(node: Node) -> Graph:
@@ -146,7 +164,7 @@ def best_tile(
     weighed: tuple[Candidate, ...] = (candidate("direct", _direct(node)),)
     prices: tuple[Price, ...] = ()
     for tile in tiles:
-        if prices and _cannot_win(tile, prices):
+        if prices and _cannot_win(tile, _window(node), prices):
             break
         more = (*weighed, candidate(f"winograd {tile}", alone(with_tile(node, tile))))
         found = costs.prices(more)
@@ -161,9 +179,9 @@ def best_tile(
     return (tile if best.ns * LEAST_SPEEDUP < direct.ns else 0), prices
 
 
-def _cannot_win(tile: int, prices: tuple[Price, ...]) -> bool:
+def _cannot_win(tile: int, window: int, prices: tuple[Price, ...]) -> bool:
     """Whether even the multiplications of a tile alone are expected to take longer."""
-    fewer = (3 * tile / (tile + 2)) ** 2  # multiplications
+    fewer = (window * tile / (tile + window - 1)) ** 2  # multiplications
     is_estimate = prices[0].source == ESTIMATED
     return is_estimate and prices[0].ns / fewer > min(each.ns for each in prices[1:])
 

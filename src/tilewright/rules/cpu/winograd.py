@@ -248,7 +248,8 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     share = np.where(c["parallel"] == NONE, 1.0, ceil_div(units, threads) / units)
     on_image, on_result = _transform_cycles(parts, context.target)
     deep = ceil_div(size.depth, size.image_lanes)
-    pixels = (size.tall * (size.side - 2) + 2) * (size.wide * (size.side - 2) + 2)
+    overlap = parts.window - 1
+    pixels = (size.tall * parts.tile + overlap) * (size.wide * parts.tile + overlap)
     transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
     transforms += (LOOP_CYCLES + _pass_cycles(machine)) * pixels * deep  # padding
     # Known rows want tiles that divide them; among those for rows of any length, loads decide.
@@ -281,7 +282,7 @@ def _weights_cycles(parts: Parts, size: Sizes, target: Target) -> float:
     """Of transforming the weights in a call: gathered from their channels, in f64, and packed."""
     if parts.is_constant:
         return 0.0
-    machine, side, window = target.machine, parts.size, parts.size - parts.tile + 1
+    machine, side, window = target.machine, parts.size, parts.window
     halves = F64.size_bytes // size.item_bytes  # registers of a vector
     vector = window**2 * size.lanes / machine.loads_per_cycle
     vector += (window + side) * halves * parts.weights_operations / machine.fma_per_cycle
@@ -399,7 +400,7 @@ def _product(
     if plan.k_unroll > 1:
         c, near = unrolled_sum(sch, c, plan.k_unroll)
     depth = number(parts.product.extent(parts.product.reduce[0]))
-    if parts.tile > 2 and depth >= 2 * shortest_part():
+    if parts.size > 4 and depth >= 2 * shortest_part():
         # Large tiles make these roundings larger than those of the sums that they stand for.
         sch.annotate(c, PART_TERMS, shortest_part())
     sums = (lane, sch.get_loops(init)[-1])

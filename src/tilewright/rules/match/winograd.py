@@ -37,6 +37,7 @@ class Parts:
     image_operations: int  # of transforming a row or column of a tile
     weights_operations: int
     result_operations: int
+    tile: int  # results of a tile along an axis
     groups: int
     is_constant: bool  # weights are known before any call
 
@@ -46,15 +47,13 @@ class Parts:
         return number(self.product.extent(0))
 
     @property
-    def tile(self) -> int:
-        return self.size - 2
+    def window(self) -> int:
+        return self.size - self.tile + 1
 
     @property
     def is_last(self) -> bool:
         """Whether channels are the last index of images and tiles."""
-        summed = self.product.var(self.product.reduce[0])
-        loads = [expr for expr in exprs(self.product.block.body) if isinstance(expr, Load)]
-        return any(summed in free_vars(load.index[-1]) for load in loads)
+        return _is_last(self.product)
 
 
 def number(expr: Expr, unknown: int = DYNAMIC_EXTENT) -> int:
@@ -91,9 +90,22 @@ def parts_of(sch: Schedule, reference: BlockRef, context: RuleContext) -> Parts 
         image_operations=_operations(sch, half),
         weights_operations=_operations(sch, weights),
         result_operations=_operations(sch, columns),
+        tile=_tile(sch, columns, product),
         groups=_groups(sch, image, weights),
         is_constant=_are_constant(sch, chain, context),
     )
+
+
+def _is_last(product: Nest) -> bool:
+    summed = product.var(product.reduce[0])
+    loads = [expr for expr in exprs(product.block.body) if isinstance(expr, Load)]
+    return any(summed in free_vars(load.index[-1]) for load in loads)
+
+
+def _tile(sch: Schedule, columns: BlockRef, product: Nest) -> int:
+    """Results of a tile along an axis: what columns have before the inputs of one."""
+    shape = block_of(sch.function, columns.name).writes[0].buffer.shape
+    return number(shape[-3] if _is_last(product) else shape[-2])
 
 
 def _groups(sch: Schedule, image: BlockRef, weights: BlockRef) -> int:

@@ -83,6 +83,15 @@ def test_the_tile_follows_from_the_sizes(size, channels, out, tile):
     assert chosen(model(size, channels, out)) == tile
 
 
+def test_windows_of_two_have_tiles_of_their_own():
+    """As transposed convolutions of 4 x 4 windows with steps of 2 are computed."""
+    assert chosen(model(16, 128, 64, kernel=2)) == 2
+    assert chosen(model(4, 512, 256, kernel=2, others=8 << 20)) == 0  # weights outweigh products
+    assert chosen(model(16, 128, 64, kernel=5)) == 0  # no tile is as exact as the sum
+    gpu = Target.parse("cuda -arch=sm_90a")
+    assert chosen(model(16, 128, 64, kernel=2, layout="channels_first"), gpu) == 0
+
+
 def test_images_of_any_size_are_priced_as_known_ones_are():
     assert chosen(dynamic_model(128, 128)) == 4
     assert chosen(dynamic_model(3, 64)) == 0
