@@ -606,6 +606,12 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "arithmetic": (lambda a, b: (a * b, a / b, a + 2, a - 1j, a @ b.mT), (COMPLEX, COMPLEX2)),
         "parts": (lambda a: (a.real, a.imag, a.abs(), a.angle(), a.conj() * 1), (COMPLEX,)),
         "functions": (lambda a: (a.exp(), a.log(), a.sqrt(), a**3, a.reciprocal()), (COMPLEX,)),
+        "waves": (lambda a: (a.sin(), a.cos(), a.sinh(), a.cosh(), a.tanh()), (COMPLEX,)),
+        "norms": (lambda a: (a.norm(), torch.linalg.vector_norm(a, 3, 1), a.isinf()), (COMPLEX,)),
+        "roots near an axis": (
+            lambda a: torch.view_as_real(a.sqrt()) * torch.tensor([1.0, 1e4]),
+            (torch.tensor([1 + 1e-4j, 4 - 1e-5j, -1 + 1e-4j, -9 - 1e-4j, 0j, 2j, -4 + 0j]),),
+        ),
         "moved": (lambda a: (a.t().flatten(), a[1:, ::2], torch.cat([a, a]), a.sum(0)), (COMPLEX,)),
         "made": (
             lambda a, b: (torch.complex(a, b), torch.polar(a.abs(), b), a.to(torch.cfloat)),

@@ -18,6 +18,7 @@ from tilewright.base.dtype import BOOL, F64, DType
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.linalg import matmul
+from tilewright.frontends.torch.rules.reduction import norm
 from tilewright.frontends.torch.tensors import PARTS, dtype_of
 from tilewright.graph import Builder, Value
 from tilewright.graph.types import items_of
@@ -192,13 +193,46 @@ def _log(node: Context) -> Pair:
 
 
 def _root(node: Context) -> Pair:
-    """The square root on the right half of the plane."""
+    """The square root on the right half of the plane: the larger of its parts by the sum of two
+    numbers that are not negative, the other by a quotient, so that neither loses digits."""
     x = _self(node)
-    size = magnitude(node, x)
-    re = node.emit("sqrt", node.emit("mul", node.emit("add", size, x.re), 0.5))
-    im = node.emit("sqrt", node.emit("mul", node.emit("sub", size, x.re), 0.5))
-    below = node.emit("less", x.im, 0.0)
-    return Pair(re, node.emit("where", below, node.emit("neg", im), im))
+    size = node.emit("add", magnitude(node, x), node.emit("abs", x.re))
+    large = node.emit("sqrt", node.emit("mul", size, 0.5))
+    twice = node.emit("mul", large, 2.0)
+    is_zero = node.emit("equal", twice, 0.0)
+    small = node.emit("div", x.im, node.emit("where", is_zero, node.like(twice, 1), twice))
+    is_left, is_below = node.emit("less", x.re, 0.0), node.emit("less", x.im, 0.0)
+    re = node.emit("where", is_left, node.emit("abs", small), large)
+    turned = node.emit("where", is_below, node.emit("neg", large), large)
+    return Pair(re, node.emit("where", is_left, turned, small))
+
+
+def _wave(even: str, odd: str, first: str, second: str, *, sign: str = "") -> PairRule:
+    """f(a + bi) = even(a) first(b) + odd(a) second(b) i, the imaginary part negated if so said."""
+
+    def rule(node: Context) -> Pair:
+        x = _self(node)
+        re = node.emit("mul", node.emit(even, x.re), node.emit(first, x.im))
+        im = node.emit("mul", node.emit(odd, x.re), node.emit(second, x.im))
+        return Pair(re, node.emit(sign, im) if sign else im)
+
+    return rule
+
+
+def _tanh(node: Context) -> Pair:
+    """By the tangents t of a and u of b: (t (1 + u^2) + u (1 - t^2) i) / (1 + t^2 u^2)."""
+    x = _self(node)
+    t, u = node.emit("tanh", x.re), node.emit("tan", x.im)
+    t2, u2 = node.emit("mul", t, t), node.emit("mul", u, u)
+    below = node.emit("add", node.emit("mul", t2, u2), 1.0)
+    re = node.emit("mul", t, node.emit("add", u2, 1.0))
+    im = node.emit("mul", u, node.emit("sub", 1.0, t2))
+    return Pair(node.emit("div", re, below), node.emit("div", im, below))
+
+
+def _norm(node: Context) -> Any:
+    """That of the magnitudes."""
+    return norm(replace(node, args={**node.args, "self": magnitude(node, _self(node))}))
 
 
 def _sign(node: Context) -> Pair:
@@ -249,6 +283,12 @@ def _any_part(op: str, joint: str) -> PairRule:
         return node.emit(joint, node.emit(op, x.re), node.emit(op, x.im))
 
     return rule
+
+
+def _is_inf(node: Context) -> Value:
+    x = _self(node)
+    parts = (node.emit("equal", node.emit("abs", part), float("inf")) for part in (x.re, x.im))
+    return node.emit("logical_or", *parts)
 
 
 def _where(node: Context) -> Pair:
@@ -388,6 +428,12 @@ PAIR_RULES: Mapping[str, PairRule] = {
     "aten.exp": _exp,
     "aten.log": _log,
     "aten.sqrt": _root,
+    "aten.sin": _wave("sin", "cos", "cosh", "sinh"),
+    "aten.cos": _wave("cos", "sin", "cosh", "sinh", sign="neg"),
+    "aten.sinh": _wave("sinh", "cosh", "cos", "sin"),
+    "aten.cosh": _wave("cosh", "sinh", "cos", "sin"),
+    "aten.tanh": _tanh,
+    "aten.linalg_vector_norm": _norm,
     "aten.sgn": _sign,
     "aten.sign": _sign,
     "aten._conj": _conj,
@@ -401,6 +447,7 @@ PAIR_RULES: Mapping[str, PairRule] = {
     "aten.ne.Tensor": _equal("not_equal", "logical_or"),
     "aten.ne.Scalar": _equal("not_equal", "logical_or"),
     "aten.isnan": _any_part("isnan", "logical_or"),
+    "aten.isinf": _is_inf,
     "aten.where.self": _where,
     "aten.mm": _matmul("self", "mat2"),
     "aten.bmm": _matmul("self", "mat2"),

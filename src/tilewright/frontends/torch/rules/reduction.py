@@ -152,7 +152,7 @@ def _running(op: str) -> Rule:
     return rule
 
 
-def _norm(node: Context) -> Value:
+def norm(node: Context) -> Value:
     """The p-norm along axes."""
     p = node.get("ord", node.get("p", 2))
     x = node.emit("abs", node.cast(node["self"], _computed(node.to)))
@@ -270,7 +270,7 @@ RULES: dict[str, Rule] = {
     "aten.min.dim": _with_places("min"),
     "aten.cumsum": _running("cumsum"),
     "aten.cumprod": _running("cumprod"),
-    "aten.linalg_vector_norm": _norm,
+    "aten.linalg_vector_norm": norm,
     "aten.dist": _dist,
     "aten._cdist_forward": _distances,
     "aten._pdist_forward": _own_distances,
