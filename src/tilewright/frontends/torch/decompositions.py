@@ -22,6 +22,8 @@ from torch.export.exported_program import (
     _split_decomp_table_to_cia_and_python_decomp,
 )
 
+from tilewright.frontends.torch import fake_quantized
+
 aten = torch.ops.aten
 
 KEPT = (
@@ -117,7 +119,8 @@ def under_autograd() -> dict[Any, Callable[..., Any]]:
 
 def _further() -> dict[Any, Callable[..., Any]]:
     found = [operator(name) for name in TAKEN_APART]
-    return {op: decomposition_table[op] for op in found if op in decomposition_table} | _quantized()
+    known = {op: decomposition_table[op] for op in found if op in decomposition_table}
+    return known | _quantized() | fake_quantized.FORMULAS
 
 
 def _of_torchao() -> dict[Any, Callable[..., Any]]:

@@ -632,6 +632,17 @@ FAMILIES: dict[str, dict[str, Case]] = {
             (_f(2, 40),),
         ),
     },
+    "rounded as by quantization": {
+        "by a scale": (lambda a: torch.fake_quantize_per_tensor_affine(a, 0.1, 3, -8, 7), (NAN,)),
+        "by a tensor": (
+            lambda a, scale, zero: torch.fake_quantize_per_tensor_affine(a, scale, zero, 0, 15),
+            (X, torch.tensor(0.13), torch.tensor(2, dtype=torch.int32)),
+        ),
+        "by channels": (
+            lambda a, scale, zero: torch.fake_quantize_per_channel_affine(a, scale, zero, 0, -8, 7),
+            (_f(3, 5), torch.tensor([0.1, 0.2, 0.37]), torch.tensor([0, 4, -3]).int()),
+        ),
+    },
     "counting": {
         "mode": (lambda a: (a.mode(1)[0], a.mode(0)[0]), (I64,)),
         "median without nan": (lambda a: (a.nanmedian(), *a.nanmedian(0)), (NAN,)),

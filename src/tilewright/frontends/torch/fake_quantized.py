@@ -1,0 +1,49 @@
+"""Formulas of operators that round as quantization would: PyTorch has none of its own.
+
+Each gives the rounded tensor, and where it was within range: what gradients are let through by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def _rounded(x: Tensor, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
+    level = torch.round(x * (1.0 / scale)) + zero
+    level = torch.where(level == level, level, -torch.inf)  # NaN is the least integer in eager
+    made = (level.clamp(low, high) - zero) * scale
+    return made.to(x.dtype), (level >= low) & (level <= high)
+
+
+def _by_numbers(x: Tensor, scale: float, zero: int, low: int, high: int) -> tuple[Tensor, Tensor]:
+    # PyTorch takes the reciprocal in the element type of the tensor.
+    return _rounded(x, x.new_full((), scale), zero, low, high)
+
+
+def _by_tensors(
+    x: Tensor, scale: Tensor, zero: Tensor, enabled: Tensor, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    made, inside = _rounded(x, scale, zero, low, high)
+    is_on = enabled != 0
+    return torch.where(is_on, made, x), inside | ~is_on
+
+
+def _by_channel(
+    x: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    return _rounded(x, scale.view(shape), zero.view(shape), low, high)
+
+
+FORMULAS: dict[Any, Callable[..., Any]] = {
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _by_numbers,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _by_tensors,
+    aten.fake_quantize_per_channel_affine_cachemask.default: _by_channel,
+}
