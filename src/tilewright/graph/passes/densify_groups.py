@@ -96,8 +96,9 @@ def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
     if dots:
         dot, merged = dots[0], _filling(dots[0], shape, groups)
         each = dot.lanes * dot.group / (1 if dot.adds else 2)
-        rate = each * machine.fma_per_cycle / merged if merged else 0.0
-        rates[merged] = max(rates.get(merged, 0.0), rate)
+        for all_or_some in (merged, groups):  # all fill lanes, whatever channels they have
+            rate = each * machine.fma_per_cycle / all_or_some if all_or_some else 0.0
+            rates[all_or_some] = max(rates.get(all_or_some, 0.0), rate)
     if tile_product(target, "u8", "i8") is not None:  # a tile is loaded for each that is multiplied
         loading = ROWS * ROW_BYTES / machine.tile_row_bytes_per_cycle
         rate = ROWS * COLUMNS * ROW_BYTES / (machine.tile_cycles + loading) / groups

@@ -111,3 +111,12 @@ def test_tensor_cores_multiply_zeros_as_long_as_that_is_faster(target, groups, s
     made = widened(model(groups, size=size), target)
     (node,) = (n for n in made.main.nodes if n.op == "conv_integer")
     assert node["groups"] == left
+
+
+def test_groups_of_which_no_few_fill_lanes_become_one():
+    before = model(3, inner=17, out=17)
+    after = widened(before, "x86_64-linux-gnu -mcpu=cascadelake")
+    (node,) = (node for node in after.main.nodes if node.op == "conv_integer")
+    assert node["groups"] == 1
+    x = np.random.default_rng(1).integers(0, 255, (1, 5, 5, 51)).astype(np.uint8)
+    assert (interpret(before, x)[0] == interpret(after, x)[0]).all()
