@@ -8,8 +8,8 @@ from grids import every_pair
 
 import tilewright as tw
 from tilewright import graph, sym
+from tilewright.graph.winograd import FORMS
 from tilewright.lower.graph import lower_graph
-from tilewright.lower.winograd import TRANSFORMS
 from tilewright.rules import default_schedule, schedule
 from tilewright.tensor.constants import Given, split_constant_blocks
 from tilewright.tensor.ir import For
@@ -155,7 +155,8 @@ def test_scheduled_convolutions_keep_the_answer(seed):
 def test_the_method_of_winograd_keeps_the_answer(seed):
     pick = random.Random(seed)
     pads = tuple(pick.randint(0, 2) for _ in range(4))
-    tile, window = pick.choice(sorted(TRANSFORMS))
+    form = pick.choice(FORMS)
+    tile, window = form.tile, form.window
     conf = {
         "batch": pick.choice([1, 2]),
         "size": [pick.randint(window, 18), pick.randint(window, 18)],
@@ -178,10 +179,10 @@ def test_the_method_of_winograd_keeps_the_answer(seed):
 
 
 @pytest.mark.parametrize("dynamic", ["", "size"])
-@pytest.mark.parametrize(("tile", "window"), sorted(TRANSFORMS))
-def test_windows_of_every_size_have_tiles_of_winograds_method(tile, window, dynamic):
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_windows_of_every_size_have_tiles_of_winograds_method(form, dynamic):
     sizes = {"batch": 1, "size": [11, 14], "channels": 20, "out": 32, "constant": True}
-    conf = winograd(tile, 1, **sizes) | {"kernel": [window, window], "dynamic": dynamic}
+    conf = winograd(form.tile, 1, **sizes) | {"kernel": [form.window] * 2, "dynamic": dynamic}
     made = schedule(lower_graph(module_of(conf).main, "kernel"), "cpu", constants=("w", "b"))
     assert "winograd" in [each.rule for each in made.decisions]
     check(conf, 0, tw.build, loose=10)

@@ -16,8 +16,21 @@ PRODUCT = "product"
 COLUMNS = "columns"
 RESULT = "result"
 
-# Results of a tile along an axis, by the window, the largest first.
-TILES = {2: (2,), 3: (4, 2)}
+
+@dataclass(frozen=True)
+class Form:
+    """Tiles of so many results along an axis, for windows of so many positions."""
+
+    tile: int
+    window: int
+
+    @property
+    def size(self) -> int:
+        """Inputs of a tile along an axis."""
+        return self.tile + self.window - 1
+
+
+FORMS = (Form(4, 3), Form(2, 3), Form(2, 2))
 
 
 @dataclass(frozen=True)

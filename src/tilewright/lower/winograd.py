@@ -39,6 +39,7 @@ from tilewright.graph.winograd import (
     RESULT,
     ROLE,
     WEIGHTS,
+    Form,
 )
 from tilewright.lower.base import Use, group_of, split_index, static
 from tilewright.lower.image_layout import Image, compute_image, image, image_shape, is_last
@@ -116,11 +117,10 @@ def _result6(m: Sequence[Expr]) -> list[Expr]:
     ]
 
 
-TRANSFORMS: dict[tuple[int, int], tuple[Transform, Transform, Transform]] = {
-    # by results of a tile along an axis, and the window
-    (2, 2): (_image3, _weights3, _result3),
-    (2, 3): (_image4, _weights4, _result4),
-    (4, 3): (_image6, _weights6, _result6),
+TRANSFORMS: dict[Form, tuple[Transform, Transform, Transform]] = {
+    Form(2, 2): (_image3, _weights3, _result3),
+    Form(2, 3): (_image4, _weights4, _result4),
+    Form(4, 3): (_image6, _weights6, _result6),
 }
 OF_INTEGERS = (_image4, _doubled_weights4, _result4)
 DOUBLINGS = 2  # of the weights of integers: along each axis
@@ -148,10 +148,8 @@ def can_winograd(use: Use, x: Tensor, w: Tensor) -> bool:
         return False
     (window,) = windows
     if w.dtype is F32:
-        return (use["winograd"], window) in TRANSFORMS
-    if window != 3:
-        return False
-    return INTEGERS.serves(x.dtype, w.dtype, use["winograd"], static(w.shape[1]))
+        return Form(use["winograd"], window or 0) in TRANSFORMS
+    return window == 3 and INTEGERS.serves(x.dtype, w.dtype, use["winograd"], static(w.shape[1]))
 
 
 def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -163,7 +161,7 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
     channels = sym.simplify(sym.mul(inner, groups))
     is_exact = w.dtype is not F32
     sums = I32 if is_exact else F32
-    on_image, on_weights, on_result = OF_INTEGERS if is_exact else TRANSFORMS[m, window]
+    on_image, on_weights, on_result = OF_INTEGERS if is_exact else TRANSFORMS[Form(m, window)]
     overlap = window - 1
     a = m + overlap
     tiles = [sym.simplify(sym.ceildiv(dim, m)) for dim in (height, width)]

@@ -39,7 +39,7 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.ops.layout import CHANNELS_FIRST, CHANNELS_LAST
 from tilewright.graph.types import TensorType
 from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
-from tilewright.graph.winograd import INTEGERS, TILES
+from tilewright.graph.winograd import FORMS, INTEGERS
 
 LAYOUTS = {CPU: CHANNELS_LAST, CUDA: CHANNELS_FIRST}
 LEAST_CHANNELS = {6: 64}  # summed over, by inputs of a tile, for the sake of accuracy
@@ -103,9 +103,9 @@ def winograd_channels(node: Node, target: Target) -> int:
 
 def _serves_window(window: tuple[int, ...], node: Node, target: Target) -> bool:
     """Whether there are tiles for a window: on GPUs, and of bytes, for those of 3 alone."""
-    if len(window) != 2 or window[0] != window[1] or window[0] not in TILES:
+    if len(window) != 2 or all(window != (form.window,) * 2 for form in FORMS):
         return False
-    return window[0] == 3 or (target.kind == CPU and node.op == "conv")
+    return window == (3, 3) or (target.kind == CPU and node.op == "conv")
 
 
 def _serves_integers(node: Node, x: Value, w: Value, target: Target) -> bool:
@@ -127,7 +127,11 @@ def _tiles(node: Node, channels: int) -> list[int]:
     if node.op == "conv_integer":
         return [INTEGERS.tile]
     window = _window(node)
-    return [tile for tile in TILES[window] if channels >= LEAST_CHANNELS.get(tile + window - 1, 1)]
+    return [
+        form.tile
+        for form in FORMS
+        if form.window == window and channels >= LEAST_CHANNELS.get(form.size, 1)
+    ]
 
 
 def _window(node: Node) -> int:

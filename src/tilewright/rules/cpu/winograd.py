@@ -400,7 +400,7 @@ def _product(
     if plan.k_unroll > 1:
         c, near = unrolled_sum(sch, c, plan.k_unroll)
     depth = number(parts.product.extent(parts.product.reduce[0]))
-    if parts.size > 4 and depth >= 2 * shortest_part():
+    if parts.tile > 2 and depth >= 2 * shortest_part():
         # Large tiles make these roundings larger than those of the sums that they stand for.
         sch.annotate(c, PART_TERMS, shortest_part())
     sums = (lane, sch.get_loops(init)[-1])
