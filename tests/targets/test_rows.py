@@ -217,6 +217,39 @@ def test_rows_of_a_block_divide_an_axis(tokens):
     assert tw.build(fn, TARGET).ptx
 
 
+@pytest.mark.parametrize(("name", "count"), [("softmax", 0), ("layer_norm", 1), ("softmax", 40)])
+def test_rows_of_a_number_that_calls_tell_stay_in_registers(name, count):
+    """As those of a known number do: only the length of a row says what a thread has of it."""
+    module = model(name, "n", 256)
+    fn = scheduled(module, "threads=32 vector=4 rows=1 ahead=0").schedule.function
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape, np.float32) for shape in ((count, 256), 256, 256)]
+    (want,) = graph.interpret(module, *given)
+    for each in (fn, lower(fn, "gpu")):
+        tw.interpret(each, *given, out := np.zeros((count, 256), np.float32), count)
+        np.testing.assert_allclose(out, np.asarray(want), rtol=1e-5, atol=1e-5)
+    ptx = tw.build(fn, TARGET).ptx
+    assert len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) == 2 * (1 if name == "softmax" else 3)
+    assert ".local" not in ptx
+
+
+def test_rows_that_a_block_shares_divide_an_axis_that_is_known():
+    module = graph.parse("""graph @main(%x: f32[b, 12, 64], %s: f32[64], %t: f32[64]) {
+      %y = layer_norm(%x, %s, %t) {axis = 2}
+      return %y
+    }""")
+    made = scheduled(module)
+    plan = dict(part.split("=") for part in made.decisions[0].plan.split())
+    assert 12 % int(plan["rows"]) == 0
+    assert int(plan["rows"]) > 1
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape, np.float32) for shape in ((3, 12, 64), 64, 64)]
+    (want,) = graph.interpret(module, *given)
+    fn = made.schedule.function
+    tw.interpret(lower(fn, "gpu"), *given, out := np.zeros((3, 12, 64), np.float32), 3)
+    np.testing.assert_allclose(out, np.asarray(want), rtol=1e-5, atol=1e-5)
+
+
 def test_the_tuner_may_search_rows():
     (offer,) = scheduled(model("softmax", 64, 4096)).offers
     assert offer.is_open

@@ -82,7 +82,7 @@ class Found:
     reduced: int  # results of reductions, of a row
     element_bytes: int  # of the widest element in memory
     streamed_bytes: int  # of a row, that come from memory
-    is_known: bool  # all sizes are
+    is_known: bool  # all sizes are, the number of rows too
     is_beside: bool  # a row's elements lie side by side
     is_whole: bool  # every stage but numbers of a row runs over the whole of it
 
@@ -118,6 +118,8 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
     sizes = [buffer.dtype.size_bytes for buffer in params]
     own = [size for size in (*lengths, total(sink, inner)) if size != 1]
     known = not any(nest.is_dynamic(list(nest.loops)) for nest in found.nests)
+    inside = not any(nest.is_dynamic(_own_axes(found, name, nest)) for name, nest in _named(found))
+    beside = sink.extent(_row_axes(found)[-1])
     last = all(_is_last_axis(nest, found, name) for name, nest in _named(found))
     handed_on = _handed_on(found)
     # Numbers of a row aside; an element of less than a word takes a register of its own, too.
@@ -128,7 +130,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         sink.name,
         found,
         rows,
-        sink.guess(_row_axes(found)[-1]),
+        int(beside.value) if isinstance(beside, Const) else 1,
         length,
         moved,
         sum(size for _, size in handed_on),
@@ -140,7 +142,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         sum(length * buffer.dtype.size_bytes for buffer in _streamed(sch, found)),
         known,
         last,
-        known and last and len(set(own)) == 1,
+        inside and last and len(set(own)) == 1,
     )
 
 
