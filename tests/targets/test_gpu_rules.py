@@ -339,6 +339,29 @@ def test_an_index_that_neighbours_share_leaves_accesses_as_wide_as_they_are():
     assert len(re.findall(r"(?:ld|st)\.global\.v4\.b32", ptx)) == 2
 
 
+@pytest.mark.parametrize(
+    ("dims", "sizes", "vector"),
+    [
+        ("b, 3, 8", (5, 3, 8), 4),
+        ("b, 7, 6", (5, 7, 6), 2),
+        ("b, n", (3, 5), 1),
+        ("8, n", (8, 5), 4),
+    ],
+)
+def test_known_axes_beside_one_that_calls_tell_are_taken_by_vectors(dims, sizes, vector):
+    text = f"graph @main(%x: f32[{dims}]) {{ %y = abs(%x) %z = sqrt(%y) return %z }}"
+    fn = lower_graph(graph.parse(text).main, "f")
+    made = schedule(fn, TARGET)
+    (offer,) = made.offers
+    assert max(offer.space.columns()["vector"]) == vector
+    wide = Choice("elementwise", f"threads=32 vector={vector} unroll=1")
+    made = schedule(fn, TARGET, choices={made.decisions[0].block: wide})
+    told = [size for dim, size in zip(dims.split(", "), sizes, strict=True) if not dim.isdigit()]
+    x = np.random.default_rng(0).standard_normal(sizes, np.float32)
+    interpret(lower(made.schedule.function, "gpu"), x, out := np.zeros_like(x), *told)
+    np.testing.assert_allclose(out, np.sqrt(np.abs(x)), rtol=1e-6)
+
+
 def interleaved(rows=20, channels=3, wide=4):
     """Channels of some columns side by side: the index of a result is divided."""
     x = te.placeholder((channels, rows, wide), "f32", name="x")

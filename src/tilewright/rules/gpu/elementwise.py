@@ -161,12 +161,9 @@ def vector_of(nest: Nest, context: RuleContext) -> int:
     if not last:
         return 1
     part = groups(nest, last)[-1]
-    extent = 1
-    for at in part:
-        found = nest.extent(at)
-        if not isinstance(found, Const):
-            return 1
-        extent *= int(found.value)
+    # Neighbours of all of these axes lie side by side: known ones divide their number.
+    known = [extent for at in part if isinstance(extent := nest.extent(at), Const)]
+    count = prod(int(each.value) for each in known)
     sizes = [1]  # of elements that lie side by side: what all neighbours share is one of its own
     for access in nest.accesses:
         stride = access.stride(nest.var(part[-1]))
@@ -174,7 +171,7 @@ def vector_of(nest: Nest, context: RuleContext) -> int:
             return 1
         sizes += [access.buffer.dtype.size_bytes] if stride is ONE else []
     widest = max(1, multiprocessor_of(context.target).access_bytes // max(sizes))
-    return gcd(widest, extent)
+    return gcd(widest, count)
 
 
 ELEMENTWISE = Rule("elementwise", Plan, match, plans, cost, apply)
