@@ -220,7 +220,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     stored = 24.0 * found.batch * found.results * found.features * c["splits"]
     combined = sm.launch_cycles + stored / sm.memory_bytes_per_cycle + c["splits"] * latency / 4
     combined = combined + 3 * (waves - 1) * latency
-    busy = waves * steps * np.maximum(each, waiting)
+    # A block waits for both products of a step; blocks that have no place at once come a round
+    # later.
+    rounds = -(-blocks // (sm.count * c["resident"]))
+    alone = (products + powers) / c["groups"] + 2 * sm.wgmma_latency_cycles
+    busy = steps * np.maximum(waves * np.maximum(each, waiting), rounds * alone)
     return Cost.of(
         steps=np.maximum(busy, moved / rate),
         # Who stays begins once; with two tiles of queries, the next one's keys are on their way.
