@@ -1146,8 +1146,8 @@ def test_few_rows_of_a_number_that_calls_tell_have_kernels_of_their_own():
     }""", weights)  # fmt: skip
     module = on_host(tw.compile(program, target="cuda -arch=sm_90a", cache=False))
     (node,) = [node for node in module.program.module.main.nodes if node.op == "kernel"]
-    assert [most for _, most in node["limits"]] == [2, 16]
-    wanted = {1: node["variants"][0], 3: node["variants"][1], 17: node["function"]}
+    assert [most for _, most in node["limits"]] == [2, 4, 16, 64]
+    wanted = dict(zip((1, 3, 5, 17, 65), (*node["variants"], node["function"]), strict=True))
     for count, name in wanted.items():
         x = random(count, 32, 128).astype(np.float16)
         assert {launch.kernel.name.rpartition("_")[0] for launch in module.walk(x).launches} == {
@@ -1165,15 +1165,15 @@ def few_rows(k=64, n=64, **options):
 def test_kernels_whose_plan_is_the_same_for_few_rows_are_one():
     module = few_rows()
     (node,) = [node for node in module.program.module.main.nodes if node.op == "kernel"]
-    assert [most for _, most in node["limits"]] == [2]  # and none for up to 16
+    assert [most for _, most in node["limits"]] == [2]  # and none for up to 64
     assert set(module.codes) == {node["function"], *node["variants"]}
 
 
 def test_fewer_rows_than_a_variant_is_for_take_the_kernel_of_their_plan(monkeypatch):
-    """The variant for 3 to 16 is not made for fewer, though no other is."""
+    """The kernel for up to 4 is there, the one for up to 2 is not."""
 
     def is_for_several(variant, kernel):
-        return any(str(cond) == "3 <= b" for cond in variant.requires)
+        return any(str(cond) == "b <= 16" for cond in variant.requires)  # its middle is 4
 
     monkeypatch.setattr(lowering, "is_another", is_for_several)
     module = on_host(few_rows())
@@ -1201,7 +1201,7 @@ def test_no_variant_is_for_one_size_alone():
     """Rules count on several where a size is not known."""
     module = few_rows(k=4096, n=4096, dynamic={"b": (1, 4096)})
     limits = [node.get("limits") for node in module.program.module.main.nodes]
-    assert [[most for _, most in each] for each in limits if each] == [[8]]
+    assert [[most for _, most in each] for each in limits if each] == [[2, 4, 16]]
 
 
 def test_variants_stay_where_other_kernels_are_a_chain():

@@ -1,6 +1,6 @@
 """Kernels for a few sizes and for many, where a call tells how many: one plan does not serve both.
 
-    matmul of b x 128 rows by weights:  planned for b = 1, for b = 7, and for any b
+    matmul of b x 128 rows by weights:  planned for b = 1, 4, 16, 64, and for any b
     attention of t queries on a CPU:    for t = 1, for t of a vector or two, and for any t
 
 On a GPU few rows leave most multiprocessors idle unless tiles are small and sums are split, which
@@ -18,13 +18,15 @@ from dataclasses import dataclass, replace
 from tilewright.base.target import CPU, CUDA
 from tilewright.driver.kernels import Job, Kernel
 from tilewright.graph.ir import Graph
+from tilewright.graph.op import REDUCTION
+from tilewright.graph.ops import OPS
 from tilewright.graph.rates import NOMINAL
 from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
 from tilewright.sym import Size, free_vars
 
 PRODUCTS = ("matmul", "conv")  # attention shares out keys where rows are few
-APART = 8  # times as many, that are worth another plan
+APART = 4  # times as many, that are worth another plan
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,12 @@ def _within(job: Job, size: Size, low: int, high: int) -> Job:
 
 
 def _of_few_rows(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
-    if not any(node.op in PRODUCTS for node in walk(source)):
+    """Products and rows, up to what the kernel for any size is planned for. A variant is planned
+    for the most that it is for, which is the middle of a wider range that it is made for: its plan
+    is no slower where there are fewer, but one for fewer may leave the most a wave of few blocks.
+    """
+    reductions = {name for name, op in OPS.items() if op.pattern == REDUCTION}
+    if not any(node.op in PRODUCTS or node.op in reductions for node in walk(source)):
         return
     found = _told(source)
     if len(found) != 1:
@@ -87,12 +94,13 @@ def _of_few_rows(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
     ranges = {of: (low, high) for _, of, low, high in job.ranges}
     low, high = ranges.get(size, (0, 0))
     least = max(1, low)
-    limits = [(math.isqrt(least * high) if high else NOMINAL) // APART]
-    while limits[-1] // APART > least:
-        limits.append(limits[-1] // APART)
-    for most in sorted(most for most in limits if most > least):
-        yield Limit(at, most), _within(job, size, low, most)
-        low = most + 1
+    planned = math.isqrt(least * high) if high else NOMINAL
+    if 2 * least < planned:
+        yield Limit(at, 2 * least), _within(job, size, low, 2 * least)
+    most = APART * least
+    while most < planned:
+        yield Limit(at, most), _within(job, size, least, most**2 // least)
+        most *= APART
 
 
 def is_another(variant: Kernel, kernel: Kernel) -> bool:
