@@ -12,15 +12,19 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
+from tilewright import sym
+from tilewright.base.dtype import BOOL
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Module, Node, Value, attributes
-from tilewright.graph.match import Replacement, Scope, Steps, rewrite_matches, shape_of
+from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches, shape_of
 from tilewright.graph.ops.layout import CHANNELS_FIRST
 from tilewright.graph.passes.decompose_einsum import decomposed_einsum
 from tilewright.graph.passes.decompose_fourier import decomposed_dft, decomposed_stft
-from tilewright.graph.types import item_of, items_of
-from tilewright.sym import Const
+from tilewright.graph.types import TensorType, item_of, items_of
+from tilewright.sym import Const, Expr
 
 KEEP = "softmax,log_softmax,layer_norm,rms_norm,group_norm,batch_norm,attention"
 
@@ -150,33 +154,69 @@ def _batch_norm(node: Node, steps: Steps) -> list[Node] | None:
 
 
 def _attention(node: Node, steps: Steps) -> list[Node] | None:
-    """Scores of all queries and keys, softmax, weighted values; in its plain form alone."""
+    """Scores of all queries and keys, softmax, weighted values; of no window and no lengths."""
     q, k, v = node.inputs[:3]
     mask = node.inputs[3] if len(node.inputs) > 3 else None
     if q is None or k is None or v is None:
         return None
-    plain = not (node.get("softcap", 0.0) or node.get("causal", False))
-    plain = plain and tuple(node.get("window", (-1, -1))) == (-1, -1) and len(node.inputs) < 5
-    heads, shared = (shape_of(q) or ())[1], (shape_of(k) or ())[1]
-    features = (shape_of(q) or ())[3]
-    scale = node.get("scale")
-    if not plain or heads is not shared or (scale is None and not isinstance(features, Const)):
+    hidden, window = _causal(node), tuple(node.get("window", (-1, -1)))
+    if hidden is None or window != (-1, -1) or len(node.inputs) > 4:
         return None
-    if scale is None and isinstance(features, Const):
+    (batch, heads, rows, features), (_, shared, keys, _) = shape_of(q) or (), shape_of(k) or ()
+    scale, cap = node.get("scale"), node.get("softcap", 0.0)
+    if scale is None and not isinstance(features, Const):
+        return None
+    if scale is None:
         scale = 1 / math.sqrt(features.value)
-    scaled = steps.add("mul", q, steps.constant(scale, q.tensor, "scale"))
-    scores = steps.add("matmul", scaled, steps.add("transpose", k, perm=(0, 1, 3, 2)))
-    if mask is None:
-        steps.add("matmul", steps.add("softmax", scores, axes=(3,)), v)
-        return steps.done()
-    zero = steps.constant(0.0, q.tensor, "zero")
-    if mask.tensor.dtype.is_bool:
-        mask = steps.add("where", mask, zero, steps.constant(-math.inf, q.tensor, "hidden"))
-    weights = steps.add("softmax", steps.add("add", scores, mask), axes=(3,))
-    # A query that sees no key gives zeros.
-    seen = steps.add("where", steps.add("isnan", weights), zero, weights)
-    steps.add("matmul", seen, v)
+    # Heads that share one of keys are rows of one product.
+    each = sym.simplify(sym.floordiv(sym.mul(heads, rows), shared))
+
+    def multiplied(left: Value, right: Value, columns: Expr) -> Value:
+        if heads is shared:
+            return steps.add("matmul", left, right)
+        deep = (shape_of(left) or ())[3]
+        flat = steps.add("reshape", left, shape=items_of((batch, shared, each, deep)))
+        made = steps.add("matmul", flat, right)
+        return steps.add("reshape", made, shape=items_of((batch, heads, rows, columns)))
+
+    scaled = steps.add("mul", q, steps.constant(scale / (cap or 1.0), q.tensor, "scale"))
+    scores = multiplied(scaled, steps.add("transpose", k, perm=(0, 1, 3, 2)), keys)
+    if cap:
+        scores = steps.add("mul", steps.add("tanh", scores), steps.constant(cap, q.tensor, "cap"))
+    if hidden.size:
+        of = TensorType(BOOL, tuple([sym.const(dim) for dim in hidden.shape]))
+        never = steps.constant(-math.inf, q.tensor, "hidden")
+        scores = steps.add("where", steps.constant(hidden, of, "behind"), never, scores)
+    weights = _weights(scores, mask, steps)
+    multiplied(weights, v, (shape_of(v) or ())[3])
     return steps.done()
+
+
+def _weights(scores: Value, mask: Value | None, steps: Steps) -> Value:
+    """What softmax makes of scores; zeros for a query that sees no key."""
+    if mask is None:
+        return steps.add("softmax", scores, axes=(3,))
+    zero = steps.constant(0.0, scores.tensor, "zero")
+    if mask.tensor.dtype.is_bool:
+        never = steps.constant(-math.inf, scores.tensor, "hidden")
+        mask = steps.add("where", mask, zero, never)
+    weights = steps.add("softmax", steps.add("add", scores, mask), axes=(3,))
+    return steps.add("where", steps.add("isnan", weights), zero, weights)
+
+
+def _causal(node: Node) -> Array | None:
+    """The keys that a causal mask hides, of which there are none without; None where sizes do not
+    tell, or hide all keys from a query."""
+    if not node.get("causal", False):
+        return np.zeros((0, 0), bool)
+    q, k = node.inputs[:2]
+    rows, keys = [None if x is None else (shape_of(x) or ())[2] for x in (q, k)]
+    past = node.get("past", 0)
+    if not isinstance(rows, Const) or not isinstance(keys, Const):
+        return None
+    if not isinstance(past, int) or past < 0:
+        return None
+    return ~np.tri(int(rows.value), int(keys.value), past, dtype=bool)
 
 
 def _suppression(node: Node, steps: Steps) -> list[Node] | None:

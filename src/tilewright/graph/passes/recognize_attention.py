@@ -1,11 +1,11 @@
 """recognize_attention: softmax(q @ k' * scale + mask) @ v becomes one operator.
 
 The scores of all queries and keys then need not pass through memory. Scales by a number, of the
-scores or of either operand before it was moved, become the operator's; what is added is its mask,
-of several known ones their sum, and a mask known to hide exactly the keys after each query is
-`causal`; of dynamic sizes, where it compares places of keys with places of queries. A choice
-between scores and a number so low that it counts for nothing is the sum with a mask. Heads that are
-copies of fewer heads share them.
+scores or of either operand before it was moved, become the operator's, and so does a tanh that caps
+them; what is added is its mask, of several known ones their sum, and a mask known to hide exactly
+the keys after each query is `causal`; of dynamic sizes, where it compares places of keys with
+places of queries. A choice between scores and a number so low that it counts for nothing is the sum
+with a mask. Heads that are copies of fewer heads share them.
 
 Where a mask hides every key from a query with minus infinity, softmax gives NaN and attention 0.
 """
@@ -35,7 +35,7 @@ from tilewright.graph.match import (
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Const, Expr
 
-HIDDEN_SCORE = -1e9  # a number added to scores that leaves nothing of them after softmax
+HIDDEN_SCORE = -65504.0  # added to scores, it leaves nothing of them: the least number of f16
 
 Shape = tuple[Expr, ...]
 
@@ -45,7 +45,9 @@ def recognize_attention(module: Module, ctx: PassContext) -> Module:
 
     After: %y = attention(%q, %k, %v).
     """
-    return rewrite_matches(module, (attention, shared_heads, scaled_operands))
+    return rewrite_matches(
+        module, (attention, regrouped_attention, known_masks, shared_heads, scaled_operands)
+    )
 
 
 @dataclass
@@ -55,6 +57,7 @@ class _Scores:
     q: Value
     kt: Value
     scale: float = 1.0
+    softcap: float = 0.0  # they become softcap * tanh(score / softcap)
     mask: Value | None = None
     hidden: tuple[Value, float] | None = None  # where not this condition, the score is that low
     known: Array | None = None  # the sum of masks, in place of one
@@ -75,6 +78,78 @@ def attention(node: Node, scope: Scope) -> Replacement:
     if scores is None or not _have_one_batch(scores.q, scores.kt, v):
         return None
     return _Made(node, scope).attention(scores, v)
+
+
+def regrouped_attention(node: Node, scope: Scope) -> Replacement:
+    """The same where matrices that stand along one axis are told apart by sequence and head on the
+    way, for a mask or another."""
+    weights, v = node.inputs if node.op == "matmul" and len(node.inputs) == 2 else (None, None)
+    levels, found = list[tuple[int, ...]](), None
+    masks: list[tuple[tuple[int, ...], Array]] = []
+    while weights is not None and v is not None and scope.is_used_once(weights):
+        shape, made = (
+            _sizes(weights),
+            scope.producer(weights, "reshape", "softmax", "add", "maximum"),
+        )
+        if shape is None:
+            return None
+        levels.append(shape)
+        if made is None or (made.op == "softmax" and found is not None):
+            break
+        weights, before = made.inputs[0], shape
+        if made.op == "softmax":
+            found = made if tuple(made["axes"]) == (len(shape) - 1,) else None
+        elif made.op == "reshape":
+            before = _sizes(weights) or ()
+        elif made.op == "maximum":  # of a number so low that it is never the greater one
+            low = scope.number(made.inputs[1])
+            if low is None or low > HIDDEN_SCORE:
+                return None
+        else:
+            known = [_known_mask(each, scope) for each in made.inputs]
+            masks += [(shape, each) for each in known if each is not None]
+            weights = next(
+                (x for x, at in zip(made.inputs, known, strict=True) if at is None), None
+            )
+        if before[-2:] != shape[-2:] or (found is None and made.op != "reshape"):
+            return None
+    scores = None if found is None else _scaled(weights, scope)
+    apart = next((level[:2] for level in levels if len(level) == 4), None)
+    if scores is None or apart is None or len({len(level) for level in levels}) == 1:
+        return None
+    if v is None or any(len(_sizes(x) or ()) != 3 for x in (scores.q, scores.kt, v)):
+        return None
+    placed = [_placed(mask, level, apart) for level, mask in masks]
+    if any(mask is None for mask in placed):
+        return None
+    return _Made(node, scope).regrouped(scores, v, apart, [m for m in placed if m is not None])
+
+
+def _known_mask(value: Value | None, scope: Scope) -> Array | None:
+    """What is added to scores where that is known: numbers, or what is seen and what is not."""
+    known = scope.constant(value)
+    if known is not None or value is None:
+        return known
+    repeated, shape = scope.producer(value, "tile", "expand"), value.tensor.static_shape
+    once = None if repeated is None else scope.constant(repeated.inputs[0])
+    if repeated is not None and once is not None and shape is not None:
+        again = np.tile(once, repeated["repeats"]) if repeated.op == "tile" else once
+        return np.broadcast_to(again, shape)
+    node = scope.producer(value, "where")
+    seen = None if node is None else scope.constant(node.inputs[0])
+    if node is None or seen is None or scope.number(node.inputs[1]) != 0:
+        return None
+    low = scope.number(node.inputs[2])
+    hides = low is not None and low <= HIDDEN_SCORE and bool(seen.any(-1).all())
+    return seen if hides and seen.shape == value.tensor.static_shape else None
+
+
+def _placed(mask: Array, level: tuple[int, ...], apart: tuple[int, ...]) -> Array | None:
+    """A mask of matrices along one axis, or two, as one of sequences and heads."""
+    if mask.ndim < 2 or len(level) == 4:
+        return mask if mask.ndim <= 4 else None
+    count = 1 if mask.ndim == 2 else mask.shape[0]
+    return mask.reshape(*((1, 1) if count == 1 else apart), *mask.shape[-2:])
 
 
 GUARDED = Apply("where", Apply("isnan", Any("weights")), Number(0.0), Any("weights"))
@@ -153,8 +228,20 @@ def _sizes(value: Value | None) -> tuple[int, ...] | None:
 
 
 def _scaled(value: Value | None, scope: Scope) -> _Scores | None:
-    """A product of queries and keys, times numbers."""
+    """A product of queries and keys, times numbers; or the tanh of one, times a number."""
     value, factor = _without_scale(value, scope)
+    capped = scope.producer(value, "tanh")
+    if capped is not None and value is not None and scope.is_used_once(value) and factor > 0:
+        found = _multiplied(*_without_scale(capped.inputs[0], scope), scope)
+        if found is not None:  # factor * tanh(score), and the score is divided by the factor first
+            found.scale *= factor
+            found.softcap = factor
+        return found
+    return _multiplied(value, factor, scope)
+
+
+def _multiplied(value: Value | None, factor: float, scope: Scope) -> _Scores | None:
+    """A product of queries and keys, times a number."""
     node = scope.producer(value, "matmul")
     if node is None or value is None or not scope.is_used_once(value):
         return None
@@ -223,6 +310,8 @@ class _Made:
             self.nodes += shared
             k, v = (node.output for node in shared)
         attributes: dict[str, Attribute] = {"scale": scores.scale}
+        if scores.softcap:
+            attributes["softcap"] = scores.softcap
         mask = self._mask(scores, attributes)
         inputs = (q, k, v) if mask is None else (q, k, v, mask)
         if rank == 4:
@@ -231,6 +320,36 @@ class _Made:
         made = make_node("attention", inputs, attributes, self.root.loc)
         out = remade(self.root, "reshape", made.output, shape=_items(self.root.output))
         self.nodes += [made, out]
+        return self.nodes
+
+    def regrouped(
+        self, scores: _Scores, v: Value, apart: tuple[int, ...], masks: list[Array]
+    ) -> list[Node]:
+        """Attention of matrices that are along one axis, by sequence and head."""
+        q, k, v = [
+            self._add("reshape", x, shape=(*apart, *(_sizes(x) or ())[1:]))
+            for x in (scores.q, self._keys(scores.kt), v)
+        ]
+        attributes: dict[str, Attribute] = {"scale": scores.scale}
+        if scores.softcap:
+            attributes["softcap"] = scores.softcap
+        inputs, total = [q, k, v], None
+        past = (_sizes(k) or ())[2] - (_sizes(q) or ())[2]
+        for mask in map(_once, masks):
+            square = mask.shape[-2:] == ((_sizes(q) or ())[2], (_sizes(k) or ())[2])
+            if square and mask.size == mask[0, 0].size and past >= 0 and _hides_behind(mask, past):
+                attributes["causal"], attributes["past"] = True, past
+            else:
+                low = np.finfo(scores.q.tensor.dtype.numpy).min
+                added = np.where(mask, 0, low) if mask.dtype == bool else mask
+                total = added if total is None else total + added
+        if total is not None:
+            of = scores.q.tensor.dtype.numpy
+            self.nodes.append(self.scope.new_constant(total.astype(of), "mask", self.root))
+            inputs.append(self.nodes[-1].output)
+        self.nodes.append(make_node("attention", inputs, attributes, self.root.loc))
+        made = self.nodes[-1].output
+        self.nodes.append(remade(self.root, "reshape", made, shape=_items(self.root.output)))
         return self.nodes
 
     def _add(
@@ -274,7 +393,11 @@ class _Made:
             self.nodes.append(self.scope.new_constant(scores.known, "mask", self.root))
             return self.nodes[-1].output
         if scores.hidden is None:
-            return scores.mask
+            seen = _known_mask(scores.mask, self.scope)
+            if seen is None or known is not None:
+                return scores.mask
+            self.nodes.append(self.scope.new_constant(seen, "mask", self.root))
+            return self.nodes[-1].output
         return self._hidden(scores.q, *scores.hidden)
 
     def _hidden(self, like: Value, cond: Value, low: float) -> Value:
@@ -303,11 +426,63 @@ def _causal(mask: Array, scores: _Scores) -> int | None:
     if mask.shape[-2:] != (rows.value, columns.value) or rows.value > columns.value:
         return None
     past = int(columns.value - rows.value)
-    matrix = mask.reshape(mask.shape[-2:]).astype(np.float64)  # HIDDEN_SCORE is no number of f16
+    return past if _hides_behind(mask, past) else None
+
+
+def _hides_behind(mask: Array, past: int) -> bool:
+    """Whether a mask, added or of what is seen, hides exactly the keys after each query's own."""
+    matrix = mask.reshape(mask.shape[-2:])
     seen = np.tri(matrix.shape[0], matrix.shape[1], past, dtype=bool)
-    if bool((matrix[seen] == 0).all()) and bool((matrix[~seen] <= HIDDEN_SCORE).all()):
-        return past
-    return None
+    if matrix.dtype == bool:
+        return np.array_equal(matrix, seen)
+    added = matrix.astype(np.float64)
+    return bool((added[seen] == 0).all()) and bool((added[~seen] <= HIDDEN_SCORE).all())
+
+
+# ------------------------------------------------------------------------------ known masks
+
+
+def known_masks(node: Node, scope: Scope) -> Replacement:
+    """A mask that is known is said once for all sequences, heads or queries that have the same, and
+    not at all if it hides nothing; one that hides the keys after each query is `causal`."""
+    mask = node.inputs[3] if node.op == "attention" and len(node.inputs) > 3 else None
+    known = scope.constant(mask)
+    if known is None or mask is None or known.ndim < 2 or not known.size:
+        return None
+    once = _once(known)
+    others = tuple(node.inputs[4:])
+    if bool(once.all() if once.dtype == bool else not once.any()):
+        return [replace(node, inputs=_without_last((*node.inputs[:3], None, *others)))]
+    how = dict(node.attributes)
+    window = tuple(node.get("window", (-1, -1)))
+    rows, keys = [(shape_of(x) or ())[2] for x in node.inputs[:2] if x is not None]
+    if not (how.get("causal") or any(others)) and window == (-1, -1) and isinstance(keys, Const):
+        square = once.size == once.shape[-1] * once.shape[-2]
+        whole = isinstance(rows, Const) and once.shape[-2:] == (rows.value, keys.value)
+        past = once.shape[-1] - once.shape[-2]
+        if square and whole and past >= 0 and _hides_behind(once, past):
+            return [remade(node, "attention", *node.inputs[:3], **{**how, "causal": True,
+                                                                   "past": past})]  # fmt: skip
+    if once.shape == known.shape:
+        return None
+    stored = scope.new_constant(np.ascontiguousarray(once), mask.name, node)
+    return [stored, replace(node, inputs=(*node.inputs[:3], stored.output, *others))]
+
+
+def _once(mask: Array) -> Array:
+    """What repeats along an axis, once."""
+    for axis in range(mask.ndim):
+        first = mask.take([0], axis)
+        if mask.shape[axis] > 1 and np.array_equal(np.broadcast_to(first, mask.shape), mask):
+            mask = first
+    return mask
+
+
+def _without_last(inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
+    """Operands without those missing at the end."""
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    return inputs
 
 
 # ------------------------------------------------------------------------------ dynamic masks
