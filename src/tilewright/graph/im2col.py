@@ -421,12 +421,18 @@ def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value
         axes = tuple(range(1, 1 + len(taps)))
         x = steps.add("pad", x, pads=pads, axes=axes)
     shape = shape_of(x) or ()
-    if any(k != 1 for k in taps) or any(s != 1 for s in node["strides"]):
+    is_whole = tuple(node["dilations"]) == (1,) * len(taps) and all(
+        isinstance(dim, Const) and dim.value == tap
+        for dim, tap in zip(shape[1 : 1 + len(taps)], taps, strict=True)
+    )
+    is_window = any(k != 1 for k in taps) or any(s != 1 for s in node["strides"])
+    if is_window and not is_whole:
         x = steps.add(
             "patches", x, kernel=taps, strides=node["strides"], dilations=node["dilations"]
         )
         shape = shape_of(x) or ()
-    places = shape[1 : 1 + len(taps)]
+    # A window that sees the whole image is the image: a fully connected layer, say.
+    places = (ONE,) if is_whole else shape[1 : 1 + len(taps)]
     long = prod(taps) * int(shape[-1].value) if isinstance(shape[-1], Const) else -1
     rows = _counted(shape[0], _product(places))
     return steps.add("reshape", x, shape=(*items_of(rows), long))
