@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from tilewright import sym
-from tilewright.base.multiprocessor import PROLOGUE_ELEMENTS
+from tilewright.base.multiprocessor import PROLOGUE_ELEMENTS, WARP
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CPU, CUDA, Target
 from tilewright.graph.costs import Candidate, candidate_of, costs_of, note_choice
@@ -84,6 +84,7 @@ KINDS = {
     COMPLEX: CONTRACTION,
 }
 RANGES = ("reduce_max", "reduce_min")  # in whatever order they are found
+MOVES = ("transpose", "slice", "pad", ALIAS)  # each element is read about once
 REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
 MAX_READ_SITES = 16  # at which one kernel reads a value: concats of concats double them each time
 
@@ -146,6 +147,7 @@ class _Fusion:
         self.graph, self.limit, self.ctx, self.windows = graph, limit, ctx, windows
         self.rates: Rates = rates_of(ctx.target)
         self.is_cpu = isinstance(ctx.target, Target) and ctx.target.kind == CPU
+        self.is_gpu = isinstance(ctx.target, Target) and ctx.target.kind == CUDA
         self.nodes = graph.nodes
         self.at = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.users: dict[Value, list[int]] = {}
@@ -374,6 +376,8 @@ class _Fusion:
         if pattern == INJECTIVE:
             return self._is_worth_moving(node, value, kind)
         if kind == CONTRACTION:
+            if self.is_gpu and self._meets_again(at, value):
+                return False
             return _same(shape, given) and value is self.nodes[self.at[value]].outputs[0]
         if kind == ROW_REDUCTION:
             found = self.rows[group]
@@ -390,7 +394,8 @@ class _Fusion:
         if kind == ROW_REDUCTION or not self._is_only_user(node, value):
             return False
         if node.op == "transpose":
-            return True
+            can_be_read = self.is_gpu and kind == CONTRACTION and self._is_reshaped(value)
+            return not can_be_read or self._is_reduced_across(self.at[node.output])
         if kind == CONTRACTION:
             return False
         if node.op.startswith("gather") and value is node.inputs[0]:
@@ -398,6 +403,47 @@ class _Fusion:
         if node.op == "patches" and self._narrows(value):
             return False  # windows overlap: each would read the wide elements again
         return self._is_cheap_spread(self.at[node.output], value)
+
+    def _meets_again(self, at: int, value: Value) -> bool:
+        """Whether what a node makes of a product's result comes together again with what others
+        make of that, which the product's kernel cannot: both would be in memory, where one is
+        enough for a kernel that makes them all."""
+        others = [user for user in self.users[value] if user != at]
+        moved = [user for user in others if not self._can_follow(user)]
+        return bool(moved) and bool(self._maps_behind([at]) & self._maps_behind(moved))
+
+    def _is_reduced_across(self, at: int) -> bool:
+        """Whether what is made of a transposed value is reduced along other axes than the last, or
+        along few elements: those that such rows of threads read lie apart in memory."""
+        users = [
+            user
+            for map_at in self._maps_behind([at])
+            for value in self.nodes[map_at].outputs
+            for user in self.users.get(value, ())
+        ]
+        for user in users:
+            rows = self.rows[user]
+            if OPS[self.nodes[user].op].pattern != REDUCTION or rows is None:
+                continue
+            along = len(rows.shape) - 1
+            if along not in rows.axes or extent(rows.shape[along]) < WARP:
+                return True
+        return False
+
+    def _can_follow(self, at: int) -> bool:
+        """Whether a product's kernel may do what a node does."""
+        node = self.nodes[at]
+        return node.op == ALIAS or OPS[node.op].pattern in (ELEMENTWISE, BROADCAST)
+
+    def _maps_behind(self, starts: list[int]) -> set[int]:
+        """What one kernel of maps may make, from some nodes on."""
+        found, stack = set[int](), list(starts)
+        while stack and len(found) < self.limit:
+            at = stack.pop()
+            if at not in found and self._is_grouped(at) and self.kind[at] == MAP:
+                found.add(at)
+                stack += [user for v in self.nodes[at].outputs for user in self.users.get(v, ())]
+        return found
 
     def _narrows(self, value: Value) -> bool:
         """Whether the group of a value makes it of elements of more bytes, on a CPU."""
@@ -583,10 +629,10 @@ class _Fusion:
         readers: dict[int, float] = {}  # how many elements each kernel reads
         shared: dict[Value, None] = {}
         for value in made:
-            for user in self.users.get(value, ()):
+            for user, read in self._readers(value):
                 if user in inside:
                     continue
-                if not self._can_repeat_in(user, value):
+                if not self._can_repeat_in(user, read):
                     return False
                 shared[value] = None
                 kernel = self.groups.group_of[user]
@@ -623,6 +669,19 @@ class _Fusion:
         again = rates.operation_ns * work * (sum(readers.values()) - first)
         return saved_ns > rates.byte_ns * outside * len(readers) + again
 
+    def _readers(self, value: Value) -> list[tuple[int, Value]]:
+        """The nodes that read a value, and as what: through those that only move it, of which each
+        kernel has a copy."""
+        found, stack = list[tuple[int, Value]](), [value]
+        while stack:
+            read = stack.pop()
+            for user in self.users.get(read, ()):
+                if user in self.repeated and self.nodes[user].op in MOVES:
+                    stack += self.nodes[user].outputs
+                else:
+                    found.append((user, read))
+        return found
+
     def _can_repeat_in(self, user: int, value: Value) -> bool:
         """Whether a node reads each element about once, from inside a kernel."""
         node = self.nodes[user]
@@ -632,7 +691,7 @@ class _Fusion:
         if pattern == REDUCTION:
             return self.rows[user] is not None and value is node.inputs[0]
         if pattern == INJECTIVE:
-            return node.op in ("transpose", "slice", "pad", ALIAS)
+            return node.op in MOVES
         return pattern in (ELEMENTWISE, BROADCAST)
 
     # ---------------------------------------------------------------- the result
