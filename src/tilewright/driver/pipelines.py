@@ -30,6 +30,7 @@ from tilewright.graph.passes.choose_winograd import choose_winograd
 from tilewright.graph.passes.densify_groups import densify_groups
 from tilewright.graph.passes.lift_reshapes import lift_reshapes
 from tilewright.graph.passes.lower_precision import is_long
+from tilewright.graph.passes.round_stored import round_stored
 from tilewright.graph.passes.upcast_matmuls import PRODUCTS
 from tilewright.graph.visit import walk
 
@@ -37,6 +38,7 @@ Passes = tuple[Pass[Module], ...]
 
 # A kernel on a GPU cannot stop the call: indices out of range are clamped there.
 UNCHECKED = (*(step for step in FUSED if step is not check_indices), lift_reshapes)
+ROUNDED = (*(step for step in UNCHECKED if step is not lift_reshapes), round_stored, lift_reshapes)
 
 PIPELINES: dict[tuple[str, str], Passes] = {
     (CPU, "f32"): (
@@ -89,7 +91,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         densify_groups,
         *LOWER_PRECISION,
         *STREAMED,
-        *UNCHECKED,
+        *ROUNDED,
     ),
     (CUDA, "f16"): (
         *FLOAT8,
@@ -101,7 +103,7 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         densify_groups,
         *LOWER_PRECISION_F16,
         *STREAMED,
-        *UNCHECKED,
+        *ROUNDED,
     ),
     (CUDA, "tf32"): (
         *FLOAT8,

@@ -46,6 +46,7 @@ from tilewright.graph.passes.recognize_quantized import recognize_quantized
 from tilewright.graph.passes.recognize_segments import recognize_segments
 from tilewright.graph.passes.remove_dead_nodes import remove_dead_nodes
 from tilewright.graph.passes.remove_invariant_carries import remove_invariant_carries
+from tilewright.graph.passes.round_stored import round_stored
 from tilewright.graph.passes.simplify_arithmetic import simplify_arithmetic
 from tilewright.graph.passes.simplify_shapes import simplify_shapes
 from tilewright.graph.passes.sink_transposes import sink_transposes

@@ -1,0 +1,193 @@
+"""round_stored: what kernels hand each other is stored in 16 bits, where all that is made of it is.
+
+    %g: f32 = fused(%x, %w) { sigmoid(matmul(%x, %w)) }
+    %y: f16 = fused(%g, %z, %v) { cast(matmul(%z, %v) * %g) }
+
+Results of such a kernel are rounded to those bits anyway, so that half of the bytes hold all that
+counts: of a gate, say, or of queries before they are turned by their places. What is added up over
+rows or keys, or raised to a power, is left in f32: rounding would be magnified there. It runs
+behind fusion, which decides what is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.base.dtype import BF16, F16, F32, DType
+from tilewright.base.passes import PassContext
+from tilewright.graph.build import make_node
+from tilewright.graph.fused_nodes import FUSED
+from tilewright.graph.ir import Graph, Module, Node, Value
+from tilewright.graph.types import TensorType
+from tilewright.graph.views import ALIAS
+from tilewright.graph.visit import map_bodies, users
+
+# Operators that magnify no error of their operands: relative to the results, or to what is added.
+STEADY = ("neg", "abs", "relu", "sigmoid", "tanh", "erf", "clip", "add", "sub", "mul", "minimum",
+          "maximum")  # fmt: skip
+MOVES = (ALIAS, "expand", "transpose", "slice", "concat", "pad")
+HALVES = (F16, BF16)
+
+
+def round_stored(module: Module, ctx: PassContext) -> Module:
+    """Before: %g: f32 = fused(...); %y: f16 = fused(%g).   After: %g: f16 = fused(...); ..."""
+    return map_bodies(module, lambda graph: _Rounding(graph).run())
+
+
+@dataclass
+class _Use:
+    """What reads a value, or a reshape of it: which kernels, at which of their operands."""
+
+    aliases: list[Node]
+    kernels: list[tuple[Node, int]]
+
+
+class _Rounding:
+    """The kernels of one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.users = users(graph)
+        self.instead: dict[Node, Node] = {}
+
+    def run(self) -> Graph:
+        for node in reversed(self.graph.nodes):  # what is behind a kernel tells what it may round
+            for value in node.outputs if node.op == FUSED else ():
+                self._try_round(node, value)
+        if not self.instead:
+            return self.graph
+        return replace(
+            self.graph, nodes=tuple([self.instead.get(each, each) for each in self.graph.nodes])
+        )
+
+    def _now(self, node: Node) -> Node:
+        return self.instead.get(node, node)
+
+    def _try_round(self, node: Node, value: Value) -> None:
+        use = self._use(value) if _is_wide(value) else None
+        if use is None or not use.kernels:
+            return
+        bodies: dict[Node, Graph] = {}
+        small = None
+        for kernel, place in use.kernels:
+            body = bodies.get(kernel, self._now(kernel).bodies[0])
+            found = _rounded_to(body, body.params[place])
+            if found is None or found is not (small or found):
+                return
+            small = found
+            narrowed = _reading(body, place, small)
+            if narrowed is None:
+                return
+            bodies[kernel] = narrowed
+        assert small is not None
+        now = self._now(node)
+        at = now.outputs.index(value)
+        ended, rounded = _ending(now.bodies[0], at, small)
+        made = Value(value.name, replace(value.tensor, dtype=small))
+        if rounded in now.bodies[0].results:  # it is there for others
+            made = now.outputs[now.bodies[0].results.index(rounded)]
+            ended = replace(ended, results=(*ended.results[:at], *ended.results[at + 1 :]))
+        outputs = tuple([made if each is value else each for each in now.outputs])
+        outputs = tuple(dict.fromkeys(outputs))
+        self.instead[node] = replace(now, outputs=outputs, bodies=(_used(ended),))
+        names = {value: made}
+        for alias in use.aliases:
+            source, old = alias.inputs[0], alias.output
+            assert source is not None
+            names[old] = Value(old.name, replace(old.tensor, dtype=small))
+            self.instead[alias] = replace(alias, inputs=(names[source],), outputs=(names[old],))
+        for kernel, body in bodies.items():
+            now = self._now(kernel)
+            inputs = tuple([each if each is None else names.get(each, each) for each in now.inputs])
+            self.instead[kernel] = replace(now, inputs=inputs, bodies=(body,))
+
+    def _use(self, value: Value) -> _Use | None:
+        """Who reads a value; None where anything but kernels does."""
+        found, stack = _Use([], []), [value]
+        while stack:
+            current = stack.pop()
+            if current in self.graph.results:
+                return None
+            for node in self.users.get(current, ()):
+                if node.op == ALIAS and len(node.inputs) == 1:
+                    found.aliases.append(node)
+                    stack.append(node.output)
+                elif node.op == FUSED:
+                    found.kernels += [
+                        (node, at) for at, each in enumerate(node.inputs) if each is current
+                    ]
+                else:
+                    return None
+        return found
+
+
+def _is_wide(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.tensor.dtype is F32
+
+
+def _rounded_to(body: Graph, param: Value) -> DType | None:
+    """What a kernel rounds all to that it makes of an operand; None where it does not."""
+    wide, small = {param}, None
+    if param in body.results:
+        return None
+    for node in body.nodes:
+        if wide.isdisjoint(node.inputs):
+            continue
+        if node.op == "cast" and node["to"] in HALVES:
+            if node["to"] is not (small or node["to"]):
+                return None
+            small = node["to"]
+            continue
+        if node.op not in (*STEADY, *MOVES, "where") or node.output in body.results:
+            return None
+        wide.add(node.output)
+    return small
+
+
+def _reading(body: Graph, place: int, small: DType) -> Graph | None:
+    """A kernel that reads one of its operands rounded; what only moves it moves it so. None where
+    nothing else is left to do."""
+    old = body.params[place]
+    param = Value(old.name, replace(old.tensor, dtype=small))
+    narrow: dict[Value, Value] = {old: param}
+    widen = make_node("cast", (param,), {"to": F32}, body.nodes[0].loc)
+    nodes = [replace(widen, outputs=(old,))]
+    names: dict[Value, Value] = {}  # casts that are none now
+    for node in body.nodes:
+        inputs = [None if v is None else names.get(v, v) for v in node.inputs]
+        if node.op == "cast" and node["to"] is small and node.inputs[0] in narrow:
+            names[node.output] = narrow[node.inputs[0]]
+            continue
+        nodes.append(replace(node, inputs=tuple(inputs)))
+        if node.op in MOVES and all(each in narrow for each in node.inputs):
+            given = [narrow[each] for each in node.inputs if each is not None]
+            moved = make_node(node.op, given, dict(node.attributes), node.loc)
+            narrow[node.output] = moved.output
+            nodes.append(moved)
+    results = tuple([names.get(value, value) for value in body.results])
+    if param in results:
+        return None
+    params = tuple([param if at == place else each for at, each in enumerate(body.params)])
+    return _used(replace(body, params=params, nodes=tuple(nodes), results=results))
+
+
+def _ending(body: Graph, at: int, small: DType) -> tuple[Graph, Value]:
+    """A kernel that rounds one of its results, and that."""
+    value, nodes = body.results[at], body.nodes
+    is_made = (node for node in nodes if node.op == "cast" and node["to"] is small)
+    cast = next((node for node in is_made if node.inputs[0] is value), None)
+    if cast is None:
+        cast = make_node("cast", (value,), {"to": small}, nodes[-1].loc)
+        nodes = (*nodes, cast)
+    results = tuple([cast.output if i == at else each for i, each in enumerate(body.results)])
+    return replace(body, nodes=nodes, results=results), cast.output
+
+
+def _used(body: Graph) -> Graph:
+    """A body without nodes that nothing uses."""
+    used, kept = set(body.results), list[Node]()
+    for node in reversed(body.nodes):
+        if used.intersection(node.outputs):
+            kept.append(node)
+            used.update([value for value in node.inputs if value is not None])
+    return replace(body, nodes=tuple(reversed(kept)))
