@@ -52,6 +52,7 @@ from tilewright.graph.rates import rates_of, size_bytes
 from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
+WORTH_FILLING = 8  # times what a copy's rows are multiples of: fewer are mostly what is filled up
 RECURRENT = ("rnn", "gru", "lstm")
 
 
@@ -102,7 +103,7 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     streams = has_streams(ctx.target)
     gpu = ctx.target is not None and ctx.target.kind == CUDA
     rules = (
-        partial(matmul, small=small),
+        partial(matmul, small=small, streams=streams),
         partial(conv, machine=machine, streams=streams, gpu=gpu, small=small),
         partial(attention, tiles=tiles, streams=streams, small=small),
         partial(recurrent, small=small),
@@ -117,16 +118,39 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
     return rewrite_matches(rounded, (flatten_rows,))
 
 
-def matmul(node: Node, scope: Scope, *, small: DType) -> Replacement:
-    """A GEMM."""
+def matmul(node: Node, scope: Scope, *, small: DType, streams: bool) -> Replacement:
+    """A GEMM: of operands that bulk copies read, rows are filled up to what those take."""
     a, b = node.inputs if node.op == "matmul" else (None, None)
     if a is None or b is None or a.tensor.dtype is not F32:
         return None
     if len(shape_of(a) or ()) < 2 or len(shape_of(b) or ()) < 2 or not is_long(a):
         return None
     steps = Steps(node, scope)
-    steps.add("matmul", _rounded(steps, a, small), _rounded(steps, b, small), to=F32)
+    if not streams:
+        steps.add("matmul", _rounded(steps, a, small), _rounded(steps, b, small), to=F32)
+        return steps.done()
+    last = (shape_of(a) or ())[-1]
+    whole = BULK_ROW_BYTES // small.size_bytes
+    missing = -int(last.value) % whole if isinstance(last, Const) else 0
+    if isinstance(last, Const) and int(last.value) < WORTH_FILLING * whole:
+        missing = 0
+    ranks = [len(shape_of(each) or ()) for each in (a, b)]
+    left = _filled(steps, a, small, ranks[0] - 1, missing)
+    steps.add("matmul", left, _filled(steps, b, small, ranks[1] - 2, missing), to=F32)
     return steps.done()
+
+
+def _filled(steps: Steps, value: Value, small: DType, axis: int, missing: int) -> Value:
+    """A rounded value, zeros behind its last elements along an axis. A matrix is rounded before its
+    axes change places: tensor cores take either order."""
+    turned = steps.scope.producer(value, "transpose")
+    source, rank = None if turned is None else turned.inputs[0], len(shape_of(value) or ())
+    swap = (*range(rank - 2), rank - 1, rank - 2)
+    if turned is not None and source is not None and tuple(turned["perm"]) == swap:
+        inner = _filled(steps, source, small, swap[axis], missing)
+        return steps.add("transpose", inner, perm=swap)
+    rounded = _rounded(steps, value, small)
+    return steps.add("pad", rounded, pads=(0, missing), axes=(axis,)) if missing else rounded
 
 
 def conv(
@@ -305,9 +329,10 @@ def _is_kept(value: Value, scope: Scope, kept_bytes: int) -> bool:
 def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:
     """A value rounded by whoever makes it, though products look at parts of it, or turn it."""
     view = steps.scope.producer(value)
-    if view is None or view.inputs[0] is None or not is_view(view):
+    before = None if view is None or not view.inputs else view.inputs[0]
+    if view is None or before is None or not is_view(view):
         return _rounded(steps, value, small)
-    source = _rounded_behind(steps, view.inputs[0], small)
+    source = _rounded_behind(steps, before, small)
     return steps.add(view.op, source, *view.inputs[1:], **dict(view.attributes))
 
 
