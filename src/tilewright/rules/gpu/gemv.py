@@ -157,6 +157,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         fits = (threads >= 2 * sm.warp) & (threads <= sm.block_threads)
         each = -(-found.length // c["parts"])
         fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
+        # Turns that leave others over are asked for one by one, and registers are no array.
+        fits &= (each <= c["unroll"]) | (each % c["unroll"] == 0)
         fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
         # A block that has a multiprocessor to itself has all its registers.
         is_alone = found.results <= wide * sm.count
@@ -171,7 +173,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
             "lanes": lanes,
             "vector": whole,
             "parts": parts,
-            "unroll": (8, 4, 16, alone // sm.access_words),
+            "unroll": (8, 4, 16, *[n for n in range(5, 16) if n != 8], alone // sm.access_words),
         },
         legal,
     )
