@@ -90,7 +90,26 @@ UNSEEN_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]
     "squeezebert": ("squeezebert", {}, TOKENS),
     "siglip_vision": ("siglip_vision_model", {}, PIXELS),
 }  # fmt: skip
-NAMES = (*IMAGES, *OTHERS, *UNSEEN, *UNSEEN_OTHERS)
+# Drawn later still, by kinds of layers: parallel blocks, experts, states instead of attention.
+SMALL = {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
+         "vocab_size": 32_000}  # fmt: skip
+WORDS = ("input_ids", (256,))
+FRESH: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
+    "falcon": ("falcon", {**SMALL, "num_kv_heads": 16, "new_decoder_architecture": False}, WORDS),
+    "gptj": ("gptj", {"n_embd": 1024, "n_layer": 8, "n_head": 16, "rotary_dim": 32,
+                      "vocab_size": 32_000}, WORDS),
+    "starcoder2": ("starcoder2", {**SMALL, "intermediate_size": 4096, "num_key_value_heads": 4},
+                   WORDS),
+    "olmo2": ("olmo2", {**SMALL, "intermediate_size": 2816}, WORDS),
+    "cohere": ("cohere", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 16}, WORDS),
+    "mamba": ("mamba", {"hidden_size": 768, "num_hidden_layers": 4, "vocab_size": 32_000}, WORDS),
+    "bart": ("bart", {"encoder_layers": 6, "decoder_layers": 6, "vocab_size": 32_000}, TOKENS),
+    "nystromformer": ("nystromformer", {"num_hidden_layers": 6, "vocab_size": 32_000}, WORDS),
+    "xglm": ("xglm", {"d_model": 1024, "num_layers": 8, "ffn_dim": 4096, "vocab_size": 32_000},
+             WORDS),
+    "electra": ("electra", {}, TOKENS),
+}  # fmt: skip
+NAMES = (*IMAGES, *OTHERS, *UNSEEN, *UNSEEN_OTHERS, *FRESH)
 PAST = 512  # tokens before the one of a step
 
 
@@ -164,7 +183,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
         return model, (torch.randn(batch, 3, side, side),)
     from transformers import AutoConfig, AutoModel
 
-    kind, changes, (key, shape) = {**OTHERS, **UNSEEN_OTHERS}[name]
+    kind, changes, (key, shape) = {**OTHERS, **UNSEEN_OTHERS, **FRESH}[name]
     config = AutoConfig.for_model(kind, **changes)
     config.use_cache = name.endswith("_step")
     model = AutoModel.from_config(config)
