@@ -24,9 +24,9 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.dots import dots_of
-from tilewright.base.machine import Machine
+from tilewright.base.machine import CONVERT_STORE_CYCLES, LOOP_CYCLES, Machine
 from tilewright.base.target import Target
-from tilewright.base.tiles import COLUMNS, MIN_ROWS, ROW_BYTES, ROWS, register_blocks
+from tilewright.base.tiles import COLUMNS, MIN_ROWS, ROW_BYTES, ROWS, register_blocks, tile_product
 from tilewright.graph import ir
 from tilewright.graph.ir import Attribute, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, shape_of
@@ -95,6 +95,28 @@ def fits_padded_tiles(node: Node, weights: Array, depth: int, machine: Machine) 
     unfolded_steps = -(-prod(taps) * inner // depth)
     is_cheap = steps * columns <= unfolded_steps * (columns + _unfolding_columns(machine))
     return missing > 0 and is_cheap and fits_tiles(node, filled)
+
+
+def prefers_dots(node: Node, weights: Array, target: Target) -> bool:
+    """Whether dot products of few channels, filled up to a group, take less than lines of windows
+    take to be copied, each by itself, and tiles to be multiplied.
+
+    Cycles of one output position; sums go to memory either way.
+    """
+    x, w = node.inputs[:2]
+    assert x is not None
+    assert w is not None
+    types, machine = (x.tensor.dtype.name, w.tensor.dtype.name), target.machine
+    tile, dots = tile_product(target, *types), dots_of(target, *types, "i32")
+    columns, inner, *taps = weights.shape
+    if not dots or tile is None:
+        return bool(dots)
+    if inner > dots[0].group:
+        return False
+    vectors = -(-columns // dots[0].lanes)
+    summed = prod(taps) * vectors / machine.fma_per_cycle
+    copied = prod(taps[:-1]) * (LOOP_CYCLES + CONVERT_STORE_CYCLES)
+    return bool(summed < copied + -(-prod(taps) * inner // tile.depth) * vectors)
 
 
 def with_channels(

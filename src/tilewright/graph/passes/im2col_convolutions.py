@@ -37,6 +37,7 @@ from tilewright.graph.im2col import (
     im2col,
     im2col_by_inputs,
     partial_im2col,
+    prefers_dots,
 )
 from tilewright.graph.ir import Module, Node
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
@@ -111,7 +112,8 @@ def _forms(node: Node, weights: Array, target: Any) -> tuple[str, ...]:
         return (DIRECT, IM2COL)
     tiles = tile_product(target, "u8", "i8") is not None
     window = any(tap != 1 for tap in weights.shape[2:]) or any(s != 1 for s in node["strides"])
-    if fits_tiles(node, weights) or (not tiles and fits_dots(node, weights, target)):
+    by_dots = fits_dots(node, weights, target) and prefers_dots(node, weights, target)
+    if fits_tiles(node, weights) or by_dots:
         return (DIRECT, IM2COL)
     if not window:
         return (IM2COL,)  # a matrix already

@@ -14,7 +14,13 @@ from tilewright.base.dots import dots_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.base.tiles import tile_product
-from tilewright.graph.im2col import constant_weights, fills_tiles, fits_padded_tiles, with_channels
+from tilewright.graph.im2col import (
+    constant_weights,
+    fills_tiles,
+    fits_padded_tiles,
+    prefers_dots,
+    with_channels,
+)
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 
@@ -53,10 +59,12 @@ def _missing_channels(node: Node, weights: Array, x: Value, w: Value, target: Ta
     types = x.tensor.dtype.name, w.tensor.dtype.name
     _, inner, *taps = weights.shape
     tile = tile_product(target, *types)
-    if tile is not None and fills_tiles(weights):
-        fits = fits_padded_tiles(node, weights, tile.depth, target.machine)
-        return -inner % tile.depth if fits else 0
     dots = dots_of(target, *types, "i32")
+    if tile is not None and fills_tiles(weights):
+        if fits_padded_tiles(node, weights, tile.depth, target.machine):
+            return int(-inner % tile.depth)
+        if not prefers_dots(node, weights, target):
+            return 0
     if not dots or all(tap == 1 for tap in taps):
         return 0
     missing = -inner % dots[0].group

@@ -34,8 +34,9 @@ def padded(module, processor):
         (3, 8, "cascadelake", 4),
         (4, 16, "cascadelake", 4),
         (2, 16, "cascadelake", 2),  # twice the sums are too many
-        (3, 16, "sapphirerapids", 3),  # tiles take rows of whole windows
-        (3, 8, "sapphirerapids", 4),  # which so few filters leave half empty
+        (3, 128, "sapphirerapids", 3),  # tiles take rows of whole windows
+        (3, 16, "sapphirerapids", 4),  # which take longer than so few dot products
+        (3, 8, "sapphirerapids", 4),  # so few filters leave tiles half empty
     ],
 )
 def test_channels_become_whole_groups_of_a_dot_product(channels, filters, processor, whole):
@@ -53,7 +54,7 @@ def test_channels_become_whole_groups_of_a_dot_product(channels, filters, proces
         (48, 32, 64),
         (96, 24, 128),  # whatever number of filters
         (64, 32, 64),
-        (3, 32, 3),  # all but zeros would be multiplied
+        (3, 128, 3),  # little but zeros would be multiplied
     ],
 )
 def test_channels_become_whole_tiles_where_that_takes_less_than_unfolding(channels, filters, whole):
