@@ -272,6 +272,14 @@ def test_gemv_by_the_default_plan(shape):
     check(product(*shape), "c", "gemv", None)
 
 
+def test_loads_of_a_gemv_stay_in_registers():
+    """Of the 25,088 rows behind a convolutional network, each thread asks for a divisor at once."""
+    made = check(product(784, 64), "c", "gemv", None)
+    plan = dict(each.split("=") for each in made.decisions[0].plan.split())
+    each = -(-784 // int(plan["parts"]))
+    assert each <= int(plan["unroll"]) or each % int(plan["unroll"]) == 0
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("k", "plan", "shape"),

@@ -268,3 +268,16 @@ def test_padding_by_a_zero_point_is_a_part_of_the_convolution(processor, is_insi
     assert any("pad" in each and "conv_integer" in each for each in made) == is_inside
     image = rng.integers(0, 255, (1, 80, 80, 32)).astype(np.uint8)
     np.testing.assert_array_equal(interpret(before, image)[0], interpret(after, image)[0])
+
+
+def test_a_window_that_sees_the_whole_image_is_no_window(rng):
+    w = rng.standard_normal((24, 16, 9, 8)).astype(np.float32)
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+    before = model("conv", "f32", window, w)
+    after = run_passes(
+        before, (lower_precision, remove_dead_nodes), PassContext(target=Target.parse("cuda"))
+    )
+    assert "patches" not in [node.op for node in after.main.nodes]
+    x = rng.standard_normal((2, 9, 8, 16)).astype(np.float32)
+    for made, want in zip(interpret(after, x), interpret(before, x), strict=True):
+        np.testing.assert_allclose(made, want, rtol=0.02, atol=0.5)

@@ -157,8 +157,6 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         fits = (threads >= 2 * sm.warp) & (threads <= sm.block_threads)
         each = -(-found.length // c["parts"])
         fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
-        # Turns that leave others over are asked for one by one, and registers are no array.
-        fits &= (each <= c["unroll"]) | (each % c["unroll"] == 0)
         fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
         # A block that has a multiprocessor to itself has all its registers.
         is_alone = found.results <= wide * sm.count
@@ -197,7 +195,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)  # it reads two at a time
         moved = moved * fetched / run
     turns = -(-found.length // c["parts"])
-    rounds = -(-turns // c["unroll"])
+    # Loads that leave others over have no registers, and come one by one.
+    is_whole = (turns <= c["unroll"]) | (turns % c["unroll"] == 0)
+    rounds = np.where(is_whole, -(-turns // c["unroll"]), turns)
     balance = np.ceil(blocks / sm.count) * busy / blocks
     rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.l2_bytes_per_cycle / 3)
     issued = waves * resident * warps * turns * (4 + 2 * c["vector"]) / sm.warps_issued_per_cycle
