@@ -17,7 +17,7 @@ from tilewright.driver.parts import CLOSING, Closing
 from tilewright.driver.placement import INTERPRETER, Placement
 from tilewright.graph.interp import straight_line
 from tilewright.graph.ir import Graph, Module, Node, Value
-from tilewright.graph.types import sizes_of
+from tilewright.graph.types import is_tensor, sizes_of
 from tilewright.graph.visit import attribute_sizes, users, walk
 from tilewright.sym import Var
 
@@ -53,12 +53,15 @@ def split_closing(module: Module, placed: Placement) -> tuple[Module, Graph, Clo
 
 
 def _closing_nodes(main: Graph, placed: Placement) -> list[Node]:
-    """The interpreter's nodes that no other node needs, in order."""
+    """The interpreter's nodes that no other node needs, in order. Those that give numbers stay
+    parts: whoever calls main without the interpreter is promised them, or an error."""
     readers = users(main)
     found: dict[Node, None] = {}
     needed = {size for node in walk(main) for size in attribute_sizes(node)}
     for node in reversed(main.nodes):
         if node.op == "constant" or placed[node] != INTERPRETER or node.bodies:
+            continue
+        if any(is_tensor(value.type) for value in node.outputs):
             continue
         if any(user not in found for value in node.outputs for user in readers.get(value, ())):
             continue
