@@ -1162,6 +1162,15 @@ def few_rows(k=64, n=64, **options):
     return tw.compile(graph.parse(text), target="cuda -arch=sm_90a", cache=False, **options)
 
 
+@pytest.mark.parametrize(("k", "n", "rows"), [(64, 64, (5, 8)), (512, 64, (7, 13))])
+def test_rows_of_which_no_call_has_more_than_a_tile(k, n, rows):
+    module = on_host(few_rows(k, n, dynamic={"b": rows}))
+    for count in rows:
+        x, w = random(count, 1, k).astype(np.float16), random(k, n).astype(np.float16)
+        (found,) = fetched(module, module(x, w))
+        np.testing.assert_allclose(found, x.astype("f") @ w.astype("f"), atol=5e-2)
+
+
 def test_kernels_whose_plan_is_the_same_for_few_rows_are_one():
     module = few_rows()
     (node,) = [node for node in module.program.module.main.nodes if node.op == "kernel"]

@@ -52,7 +52,7 @@ from tilewright.graph.rates import rates_of, size_bytes
 from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
-WORTH_FILLING = 8  # times what a copy's rows are multiples of: fewer are mostly what is filled up
+MIN_FILLED_RATIO = 8  # of a length to what copies read whole: shorter ones are mostly filling
 RECURRENT = ("rnn", "gru", "lstm")
 
 
@@ -132,7 +132,7 @@ def matmul(node: Node, scope: Scope, *, small: DType, streams: bool) -> Replacem
     last = (shape_of(a) or ())[-1]
     whole = BULK_ROW_BYTES // small.size_bytes
     missing = -int(last.value) % whole if isinstance(last, Const) else 0
-    if isinstance(last, Const) and int(last.value) < WORTH_FILLING * whole:
+    if isinstance(last, Const) and int(last.value) < MIN_FILLED_RATIO * whole:
         missing = 0
     ranks = [len(shape_of(each) or ()) for each in (a, b)]
     left = _filled(steps, a, small, ranks[0] - 1, missing)

@@ -32,7 +32,7 @@ from tilewright.sym import Expr, Var, free_vars
 
 T = TypeVar("T")
 
-CARRIED = 2  # inputs of a loop before those that it carries
+LEADING_POSITIONS = 2  # inputs of a loop before those that it carries: its bound, its condition
 
 
 def stack_sequences(module: Module, ctx: PassContext) -> Module:
@@ -60,7 +60,7 @@ def _rule(graph: Graph) -> Rule:
         if node.op != "loop":
             return None
         for at in range(int(node["carried"])):
-            output, begin = node.outputs[at], node.inputs[CARRIED + at]
+            output, begin = node.outputs[at], node.inputs[LEADING_POSITIONS + at]
             empty = None if begin is None else makers.get(begin)
             found = _appended(node, at)
             if empty is None or empty.op != "sequence_empty" or found is None or output in results:
@@ -80,7 +80,7 @@ def _rule(graph: Graph) -> Rule:
 def _appended(node: Node, at: int) -> _Appended | None:
     """What the body does with a sequence, if that is to append to it."""
     (body,) = node.bodies
-    param, result = body.params[CARRIED + at], body.results[1 + at]
+    param, result = body.params[LEADING_POSITIONS + at], body.results[1 + at]
     insert = producers(body).get(result)
     if insert is None or insert.op != "sequence_insert" or insert.inputs[0] is not param:
         return None
@@ -117,13 +117,13 @@ def _with_rows(node: Node, appended: _Appended) -> Instead | None:
     at = appended.at
     body = replace(
         body,
-        params=_without(body.params, CARRIED + at),
+        params=_without(body.params, LEADING_POSITIONS + at),
         nodes=tuple(each for each in body.nodes if each is not appended.insert),
         results=(*_without(body.results, 1 + at), appended.item),
     )
     count = int(node["carried"]) - 1
     attributes = {**dict(node.attributes), "carried": count}
-    inputs = _without(node.inputs, CARRIED + at)
+    inputs = _without(node.inputs, LEADING_POSITIONS + at)
     others = _without(node.outputs, at)
     hints = (*[value.name for value in others], appended.item.name)
     made = make_node("loop", inputs, attributes, node.loc, hints=hints, bodies=(body,))

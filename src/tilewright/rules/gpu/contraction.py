@@ -25,10 +25,10 @@ from tilewright.rules.gpu.parts import (
     ceildiv,
     contraction_of,
     copy_lanes,
-    extent_of,
     filled_by,
     parts_along,
     stored_bytes,
+    try_extent,
 )
 from tilewright.rules.gpu.reduction import through
 from tilewright.rules.gpu.threads import attempt_all, share
@@ -340,13 +340,24 @@ def tiled(
         depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
         copied = sch.get_loops(copy)[depth:]
         lanes = copy_lanes(sch, copy, words * load.buffer.dtype.size_bytes)
-        whole = prod(extent_of(sch, loop) for loop in copied) % (plan.threads * lanes) == 0
-        share(sch, copied, plan.threads, lanes if whole else 1)
+        share(
+            sch,
+            copied,
+            plan.threads,
+            lanes if _is_shared_evenly(sch, copied, plan.threads * lanes) else 1,
+        )
     start = sch.decompose_reduction(reference, ko)
     attempt_all(sch, registers, sch.unroll)
     if plan.thread_m * plan.thread_y * plan.thread_x * plan.block_k <= MAX_UNROLLED:
         sch.attempt(sch.unroll, ki)
     return (start, reference, a, b, *followed)
+
+
+def _is_shared_evenly(sch: Schedule, loops: Sequence[LoopRef], parts: int) -> bool:
+    """Whether every part has as many iterations: not of a tile that a call tells the size of, where
+    no call has more rows than one tile."""
+    extents = [try_extent(sch, loop) for loop in loops]
+    return None not in extents and prod(filter(None, extents)) % parts == 0
 
 
 def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var, words: int) -> None:

@@ -34,6 +34,12 @@ def extent_of(sch: Schedule, loop: LoopRef) -> int:
     return int(found.value)
 
 
+def try_extent(sch: Schedule, loop: LoopRef) -> int | None:
+    """The iterations of a loop, if they are known."""
+    found = _extent(sch, loop)
+    return int(found.value) if isinstance(found, Const) else None
+
+
 def is_unit(sch: Schedule, loop: LoopRef) -> bool:
     """Whether a loop has one iteration, whatever dynamic sizes are."""
     return _extent(sch, loop) is ONE
@@ -82,8 +88,8 @@ def copy_lanes(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
         return 1
     lanes = access_bytes // body.buffer.dtype.size_bytes
     side = body.value.buffer.shape[-1]
-    own = extent_of(sch, sch.get_loops(copy)[-1])
-    if not isinstance(side, Const) or own % lanes or int(side.value) % lanes:
+    own = try_extent(sch, sch.get_loops(copy)[-1])
+    if own is None or not isinstance(side, Const) or own % lanes or int(side.value) % lanes:
         return 1
     return lanes
 
