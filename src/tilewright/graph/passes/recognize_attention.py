@@ -107,10 +107,11 @@ def regrouped_attention(node: Node, scope: Scope) -> Replacement:
                 return None
         else:
             known = [_known_mask(each, scope) for each in made.inputs]
+            unknown = [x for x, at in zip(made.inputs, known, strict=True) if at is None]
+            if len(unknown) != 1 or not _same(unknown[0], made.output):
+                return None
             masks += [(shape, each) for each in known if each is not None]
-            weights = next(
-                (x for x, at in zip(made.inputs, known, strict=True) if at is None), None
-            )
+            weights = unknown[0]
         if before[-2:] != shape[-2:] or (found is None and made.op != "reshape"):
             return None
     scores = None if found is None else _scaled(weights, scope)
@@ -145,9 +146,12 @@ def _known_mask(value: Value | None, scope: Scope) -> Array | None:
 
 
 def _placed(mask: Array, level: tuple[int, ...], apart: tuple[int, ...]) -> Array | None:
-    """A mask of matrices along one axis, or two, as one of sequences and heads."""
-    if mask.ndim < 2 or len(level) == 4:
-        return mask if mask.ndim <= 4 else None
+    """A mask of matrices along one axis, or two, as one of sequences and heads; None where they
+    are told apart otherwise."""
+    if len(level) > 3:
+        return mask if level[:2] == apart and len(level) == 4 else None
+    if mask.ndim < 2:
+        return mask
     count = 1 if mask.ndim == 2 else mask.shape[0]
     return mask.reshape(*((1, 1) if count == 1 else apart), *mask.shape[-2:])
 
