@@ -460,7 +460,9 @@ def known_masks(node: Node, scope: Scope) -> Replacement:
     how = dict(node.attributes)
     window = tuple(node.get("window", (-1, -1)))
     rows, keys = [(shape_of(x) or ())[2] for x in node.inputs[:2] if x is not None]
-    if not (how.get("causal") or any(others)) and window == (-1, -1) and isinstance(keys, Const):
+    is_shown = len(node.outputs) > 1  # by scores, which attributes hide by minus infinity
+    is_plain = not (is_shown or how.get("causal") or any(others)) and window == (-1, -1)
+    if is_plain and isinstance(keys, Const):
         square = once.size == once.shape[-1] * once.shape[-2]
         whole = isinstance(rows, Const) and once.shape[-2:] == (rows.value, keys.value)
         past = once.shape[-1] - once.shape[-2]
