@@ -82,14 +82,16 @@ class _Rounding:
         assert small is not None
         now = self._now(node)
         at = now.outputs.index(value)
-        ended, rounded = _ending(now.bodies[0], at, small)
-        made = Value(value.name, replace(value.tensor, dtype=small))
-        if rounded in now.bodies[0].results:  # it is there for others
-            made = now.outputs[now.bodies[0].results.index(rounded)]
-            ended = replace(ended, results=(*ended.results[:at], *ended.results[at + 1 :]))
-        outputs = tuple([made if each is value else each for each in now.outputs])
-        outputs = tuple(dict.fromkeys(outputs))
-        self.instead[node] = replace(now, outputs=outputs, bodies=(_used(ended),))
+        ended, rounded = _ending(now.bodies[0], now.bodies[0].results[at], small)
+        outputs, results = list(now.outputs), list(now.bodies[0].results)
+        if rounded in results:  # it is stored already
+            made = outputs[results.index(rounded)]
+            del outputs[at], results[at]
+        else:
+            made = Value(value.name, replace(value.tensor, dtype=small))
+            outputs[at], results[at] = made, rounded
+        ended = _used(replace(ended, results=tuple(results)))
+        self.instead[node] = replace(now, outputs=tuple(outputs), bodies=(ended,))
         names = {value: made}
         for alias in use.aliases:
             source, old = alias.inputs[0], alias.output
@@ -171,16 +173,14 @@ def _reading(body: Graph, place: int, small: DType) -> Graph | None:
     return _used(replace(body, params=params, nodes=tuple(nodes), results=results))
 
 
-def _ending(body: Graph, at: int, small: DType) -> tuple[Graph, Value]:
-    """A kernel that rounds one of its results, and that."""
-    value, nodes = body.results[at], body.nodes
-    is_made = (node for node in nodes if node.op == "cast" and node["to"] is small)
-    cast = next((node for node in is_made if node.inputs[0] is value), None)
+def _ending(body: Graph, value: Value, small: DType) -> tuple[Graph, Value]:
+    """A kernel that rounds a value, and the rounded value."""
+    casts = (node for node in body.nodes if node.op == "cast" and node["to"] is small)
+    cast = next((node for node in casts if node.inputs[0] is value), None)
     if cast is None:
-        cast = make_node("cast", (value,), {"to": small}, nodes[-1].loc)
-        nodes = (*nodes, cast)
-    results = tuple([cast.output if i == at else each for i, each in enumerate(body.results)])
-    return replace(body, nodes=nodes, results=results), cast.output
+        cast = make_node("cast", (value,), {"to": small}, body.nodes[-1].loc)
+        body = replace(body, nodes=(*body.nodes, cast))
+    return body, cast.output
 
 
 def _used(body: Graph) -> Graph:
