@@ -5,6 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright import graph
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -71,3 +72,26 @@ def test_lists_that_loops_append_to_are_native(axis, new_axis):
         x = rng.standard_normal((count, 3)).astype(np.float32)
         for made, want in zip(compiled(x), session.run(None, {"x": x}), strict=True):
             np.testing.assert_allclose(np.asarray(made), want, rtol=1e-6)
+
+
+ROWS_OF_ANY_LENGTH = """graph @main(%n: i64[], %x: f32[k]) {
+  %rows = loop(%n, none, %x) {carried = 0} do {
+    graph(%i: i64[], %c: bool[], %x: f32[k]) {
+      %from = cast(%i) {to = dtype f32}
+      %is_behind = RELATION(%x, %from)
+      %at: i64[1, q] = nonzero(%is_behind)
+      return %c, %at
+    }
+  }
+  return %rows
+}"""
+
+
+@pytest.mark.parametrize("relation", ["greater", "less"])  # shorter from one to the next, or longer
+def test_rows_of_different_shapes_are_refused(relation):
+    module = graph.parse(ROWS_OF_ANY_LENGTH.replace("RELATION", relation))
+    compiled, x = tw.compile(module, threads=1), np.arange(1000, dtype=np.float32)
+    (made,) = compiled(np.int64(1), x)
+    np.testing.assert_array_equal(np.asarray(made), graph.interpret(module, np.int64(1), x)[0])
+    with pytest.raises(tw.TilewrightError, match="rows of different shapes"):
+        compiled(np.int64(900), x)

@@ -314,14 +314,8 @@ class _Host(HostMemory):
             value = self.element(source, at)
             bad = self.b.compare("icmp ugt", value, i64(MAX_SIZE))
             with self.b.when(bad, unlikely=True):
-                callee = self.emitter.module.declare(
-                    "i32", "tw_errorf", ["i32", "ptr"], variadic=True
-                )
-                text = self.emitter.module.string(
-                    f"{node['label']}: the size {size.name} would be %lld"
-                )
-                args = f"i32 {CHECK_FAILED}, {text}, {value}"
-                self.emitter.fail(self.b.value("i32", f"call i32 (i32, ptr, ...) {callee}({args})"))
+                label = node["label"].replace("%", "%%")
+                self.refuse(f"{label}: the size {size.name} would be %lld", value)
             self.bind(size, value)
 
     # ------------------------------------------------------------------ foreign parts

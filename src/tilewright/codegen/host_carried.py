@@ -96,15 +96,19 @@ class Rows:
         b.store(host.late(i64(0)), self.slot)
         b.store(i64(0), self.capacity)
         bound = host.emitter.variables
+        self.open = []  # axes as long as the first round's row
         for axis, dim in enumerate(value.tensor.shape or ()):
             known = axis > 0 and all(size in bound for size in sym.free_vars(dim))
             b.store(host.size(dim) if known else i64(0), b.offset("i64", self.dims, i64(axis)))
+            if axis > 0 and not known:
+                self.open.append(axis)
 
     def add(self, value: Place, at: Value) -> None:
         host, b = self.host, self.host.b
         size = host.bytes_of(value)
         used = b.op("mul", size, at)
         if not self.fixed:
+            self._check_shape(value, at)
             needed = b.op("add", used, size)
             short = b.compare("icmp slt", b.load("i64", self.capacity), needed)
             with b.when(short):
@@ -119,6 +123,18 @@ class Rows:
                 b.store(host.size(dim), b.offset("i64", self.dims, i64(axis + 1)))
         memory = self.memory if self.fixed else b.load("ptr", self.slot)
         host.copy(b.offset("i8", memory, used), host.pointer(value), size)
+
+    def _check_shape(self, value: Place, at: Value) -> None:
+        """A row of another shape than those before it has no place beside them."""
+        host, b, shape = self.host, self.host.b, value.tensor.shape or ()
+        name = self.value.name.replace("%", "%%")
+        for axis in self.open:
+            had = b.load("i64", b.offset("i64", self.dims, i64(axis)))
+            got = host.size(shape[axis - 1])
+            differs = b.op("and", b.compare("icmp ne", got, had), b.compare("icmp ne", at, i64(0)))
+            with b.when(differs, unlikely=True):
+                told = f"dimension {axis - 1} is %lld, and was %lld before"
+                host.refuse(f"{name}: iterations give rows of different shapes: {told}", got, had)
 
     def publish(self) -> None:
         if self.fixed:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from tilewright.base.errors import CompilerBug
 from tilewright.codegen.builder import NULL, FunctionText, Value, i1, i32, i64
 from tilewright.codegen.emitter import Emitter
+from tilewright.codegen.entry import CHECK_FAILED
 from tilewright.graph import ir as graph_ir
 from tilewright.graph.ir import Module
 from tilewright.graph.memory import MemoryPlan, size_bytes, spans
@@ -62,6 +63,13 @@ class HostMemory:
     def check_memory(self, pointer: Value) -> None:
         with self.b.when(self.b.compare("icmp eq", pointer, NULL), unlikely=True):
             self.emitter.fail(self.b.call("tw_last_code", "i32"))
+
+    def refuse(self, text: str, *values: Value) -> None:
+        """End the call with an error; `text` is a format of printf for numbers of 64 bits."""
+        module = self.emitter.module
+        callee = module.declare("i32", "tw_errorf", ["i32", "ptr"], variadic=True)
+        args = ", ".join(map(str, (i32(CHECK_FAILED), module.string(text), *values)))
+        self.emitter.fail(self.b.value("i32", f"call i32 (i32, ptr, ...) {callee}({args})"))
 
     def place(self, value: Place) -> Value:
         """The memory of a value about to be computed."""

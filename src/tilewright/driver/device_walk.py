@@ -493,6 +493,12 @@ class Walk:
             self._bind(value, [count, *one])
             to = self.address(value)
             for row in kept:
+                if row.shape != one:
+                    told = f"{row.shape}, and was {one} before"
+                    raise UserError(
+                        "TW4012",
+                        f"{value.name}: iterations give rows of different shapes: one is {told}",
+                    )
                 self._move(to, row.memory.address, row.size_bytes)
                 to += row.size_bytes
 
