@@ -6,6 +6,7 @@
 gives the items as rows of one more result of the loop, which native code stacks. Exporters write so
 what appends to a list and stacks or joins it (`torch.stack`, `torch.cat`, `EmbeddingBag`). Items
 must be as long as each other along the axis that joins them: `concat` asks the same of all others.
+Of a loop without iterations the rows, and what joins them, are empty.
 """
 
 from __future__ import annotations
@@ -59,20 +60,27 @@ def _rule(graph: Graph) -> Rule:
             return _joined(node, stacks[node.inputs[0]])
         if node.op != "loop":
             return None
-        for at in range(int(node["carried"])):
+        loop, stacked = node, list[int]()
+        for at in reversed(range(int(node["carried"]))):  # so that places before it stay
             output, begin = node.outputs[at], node.inputs[LEADING_POSITIONS + at]
             empty = None if begin is None else makers.get(begin)
-            found = _appended(node, at)
+            found = _appended(loop, at)
             if empty is None or empty.op != "sequence_empty" or found is None or output in results:
                 continue
             read = readers.get(output, [])
             if not read or not all(_can_join(reader, node, found.item) for reader in read):
                 continue
-            made = _with_rows(node, found)
-            if made is not None:
-                stacks[output] = made.nodes[-1].outputs[-1]
-                return made
-        return None
+            made = _with_rows(loop, found)
+            if all(_joined(reader, made.outputs[-1]) is not None for reader in read):
+                loop, stacked = made, [*stacked, at]
+        others = [value for at, value in enumerate(node.outputs) if at not in stacked]
+        kept, rows = loop.outputs[: len(others)], loop.outputs[len(others) :]
+        sizes = same_sizes(replace(node, outputs=tuple(others)), kept) if stacked else None
+        if sizes is None:
+            return None
+        stacks.update((node.outputs[at], made) for at, made in zip(stacked, rows, strict=True))
+        now = dict(zip(others, kept, strict=True))
+        return Instead((loop,), tuple([now.get(value, value) for value in node.outputs]), sizes)
 
     return rewritten
 
@@ -111,8 +119,8 @@ def _is_known(length: Expr, values: Iterable[Value | None]) -> bool:
     return outside.issuperset(free_vars(length))
 
 
-def _with_rows(node: Node, appended: _Appended) -> Instead | None:
-    """The loop that gives rows of items for a sequence."""
+def _with_rows(node: Node, appended: _Appended) -> Node:
+    """The loop that gives rows of items, as its last result, for a sequence."""
     (body,) = node.bodies
     at = appended.at
     body = replace(
@@ -121,21 +129,15 @@ def _with_rows(node: Node, appended: _Appended) -> Instead | None:
         nodes=tuple(each for each in body.nodes if each is not appended.insert),
         results=(*_without(body.results, 1 + at), appended.item),
     )
-    count = int(node["carried"]) - 1
-    attributes = {**dict(node.attributes), "carried": count}
+    attributes = {**dict(node.attributes), "carried": int(node["carried"]) - 1}
     inputs = _without(node.inputs, LEADING_POSITIONS + at)
-    others = _without(node.outputs, at)
-    hints = (*[value.name for value in others], appended.item.name)
-    made = make_node("loop", inputs, attributes, node.loc, hints=hints, bodies=(body,))
-    sizes = same_sizes(replace(node, outputs=others), made.outputs[:-1])
-    if sizes is None:
-        return None
-    values = (*made.outputs[:at], node.outputs[at], *made.outputs[at:-1])
-    return Instead((made,), values, sizes)
+    hints = (*[value.name for value in _without(node.outputs, at)], appended.item.name)
+    return make_node("loop", inputs, attributes, node.loc, hints=hints, bodies=(body,))
 
 
 def _joined(node: Node, rows: Value) -> Instead | None:
-    """Rows of items side by side along the axis of a node that joins them."""
+    """Rows of items side by side along the axis of a node that joins them; None where its result is
+    said to have another shape."""
     shape = rows.tensor.shape
     assert shape is not None
     axis = int(node["axis"])
