@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -118,8 +119,9 @@ def regrouped_attention(node: Node, scope: Scope) -> Replacement:
     apart = next((level[:2] for level in levels if len(level) == 4), None)
     if scores is None or apart is None or len({len(level) for level in levels}) == 1:
         return None
-    if v is None or any(len(_sizes(x) or ()) != 3 for x in (scores.q, scores.kt, v)):
-        return None
+    sizes = [_sizes(x) or () for x in (scores.q, scores.kt, v)]
+    if v is None or any(len(each) != 3 or each[0] != prod(apart) for each in sizes):
+        return None  # one matrix for all of the others has nothing that reshapes could tell apart
     placed = [_placed(mask, level, apart) for level, mask in masks]
     if any(mask is None for mask in placed):
         return None
