@@ -1,12 +1,12 @@
-"""Schedule rules: from a function as lowering made it to one that runs well on a target.
+"""Schedule rules: from a tensor function as lowered to one that runs well on a target.
 
     default_schedule(fn, "cpu", threads=2) -> Schedule
     schedule(fn, "cpu", threads=2) -> Scheduled     with every decision and refusal on the way
 
-Every rule is data and functions of one form (`rule.py`): it matches, spans a space of plans, prices
-them, and applies one by schedule primitives, so no plan can change an answer. A kind of target has
-one tuple of rules; each entry is tried on every block that none before it took. Where an entry
-holds several rules they compete, and the cheapest plan takes the block. The last rule takes any.
+A rule (`rule.py`) matches a computation, spans a space of plans, prices them, and applies one by
+schedule primitives, so no plan can change an answer. Each kind of target has one tuple of entries,
+tried in order on every block that no earlier entry took. Where an entry holds several rules they
+compete, and the cheapest plan takes the block. The last entry, `fallback`, takes any block.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from tilewright.tensor.visit import blocks, walk
 
 
 class _Loaded(Mapping[str, RuleSet]):
-    """The rules of a kind of target, loaded when they are asked for: a process that finds all of
-    its kernels in the cache schedules none."""
+    """The rules of a kind of target, imported on first use: a process that finds all its kernels in
+    the cache imports none."""
 
     def __getitem__(self, kind: str) -> RuleSet:
         if kind in (CPU, WASM):
@@ -61,17 +61,17 @@ class _Loaded(Mapping[str, RuleSet]):
 
 
 RULES = _Loaded()
-RIVAL_TIMES = 4.0  # the default's cost: what takes longer by another rule is no alternative
+RIVAL_TIMES = 4.0  # the default's cost: a rule that is predicted to take longer is no alternative
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A schedule, and how it came about."""
+    """A schedule, with the decisions and refusals that led to it."""
 
     schedule: Schedule
     decisions: tuple[Decision, ...]
     refusals: tuple[Refusal, ...]
-    offers: tuple[Offer, ...] = ()  # the space that each decision was taken from
+    offers: tuple[Offer, ...] = ()  # for each decision, the space it was chosen from
 
 
 def schedule(
@@ -83,10 +83,11 @@ def schedule(
     choices: Mapping[str, Choice | tuple[str, str]] | None = None,
     only: Collection[str] | None = None,
 ) -> Scheduled:
-    """Schedule a function. `constants` names parameters known before any call, `choices` blocks
-    whose rule and plan are given, as a `Choice` or a tuple; all others get the cheapest plan of the
-    first rule that serves.
-    With `only`, other rules than those named are not asked.
+    """Schedule a function.
+
+    `constants` names parameters that are known before any call. `choices` gives the rule and plan
+    of some blocks, as a `Choice` or a tuple; all others get the cheapest plan of the first rule
+    that serves. With `only`, no rules but those named are tried.
     """
     context = RuleContext(Target.parse(target), threads, frozenset(constants))
     rules = RULES.get(context.target.kind, ())
@@ -107,13 +108,13 @@ def schedule(
     for entry in rules:
         for block in list(blocks(sch.function.body)):
             name = block.name
-            if not block.writes or name in taken:  # those that write nothing are prefetches
+            if not block.writes or name in taken:  # blocks without writes are prefetches
                 continue
             if find_block(sch.function, name) is None:
-                continue  # a rule has inlined it since
+                continue  # inlined by a rule since
             if name not in given or any(each.block == name for each in log.decisions):
                 taken.update(apply_first(entry, sch, name, context, log))
-                continue  # of a sum in parts, what adds them up is left for others
+                continue  # already decided; after rfactor the block that adds partial sums is left
             for rule in entry:
                 if rule.name == given[name].rule:
                     taken.update(apply_choice(rule, given[name], sch, name, context, log))
@@ -124,7 +125,7 @@ def schedule(
             f"a plan is given for {', '.join(unused)}, which no rule came to",
             help="plans name the block that a rule starts from, as `inspect --schedules` shows it",
         )
-    left = _left(sch.function, taken)
+    left = _unscheduled(sch.function, taken)
     log.refusals += [Refusal(name, PLAIN, "as no rule takes it") for name in left]
     return Scheduled(sch, tuple(log.decisions), tuple(log.refusals), tuple(log.offers))
 
@@ -137,7 +138,7 @@ def default_schedule(
     constants: Iterable[str] = (),
     choices: Mapping[str, Choice | tuple[str, str]] | None = None,
 ) -> Schedule:
-    """The schedule of `schedule` alone: chosen without tuning, but for what `choices` gives."""
+    """The schedule that `schedule` makes, without the record of decisions."""
     made = schedule(fn, target, threads=threads, constants=constants, choices=choices)
     return made.schedule
 
@@ -149,10 +150,10 @@ def alternatives(
     threads: int = 1,
     constants: Iterable[str] = (),
 ) -> tuple[tuple[Offer, ...], ...]:
-    """For every block that a decision is taken about, all rules that could take it.
+    """For every block that a decision is made about, an offer of each rule that could take it.
 
-    The rule that does, by default, stands first. What the others offer is what they would find
-    before any rule touched the function.
+    The rule that takes it by default comes first. The others are matched on the function as it was
+    before any rule was applied.
     """
     weights = tuple(constants)
     made = schedule(fn, target, threads=threads, constants=weights)
@@ -161,14 +162,14 @@ def alternatives(
     inline_producers(fresh)
 
     def serves(rule: Rule[Any, Any], problem: Any, taken: Offer, ns: float) -> bool:
-        """Whether a rule gets to the block when it is asked for, and can schedule it."""
+        """Whether a rule reaches the block when it is chosen for it, and can schedule it."""
         priced = rule.default(problem, taken.context)
         cycle_ns = taken.context.target.machine.cycle_ns
         if priced is None or (ns > 0 and not 0 < priced.cycles * cycle_ns <= RIVAL_TIMES * ns):
-            return False  # what has no price is no rival of what has one
+            return False  # an unpriced rule does not compete with a priced one
         asked = {taken.block: Choice(rule.name, plan_text(priced.plan))}
-        # What is decided need not be priced again; a rule that takes several blocks leaves none of
-        # it to be asked for.
+        # With all other decisions given, nothing is priced again; but a rule that takes several
+        # blocks may leave some of these decisions without a block.
         return any(can_schedule({**given, **asked}) for given in (decided, {}))
 
     def can_schedule(choices: Mapping[str, Choice]) -> bool:
@@ -191,8 +192,8 @@ def alternatives(
     return tuple(found)
 
 
-def _left(fn: Function, taken: Collection[str]) -> list[str]:
-    """Blocks that stand as lowering made them, apart from all that rules have scheduled."""
+def _unscheduled(fn: Function, taken: Collection[str]) -> list[str]:
+    """Blocks that no rule scheduled: all their loops are serial, as lowered."""
     found = []
     for block in blocks(fn.body):
         path = find_block(fn, block.name) or (block,)
@@ -205,5 +206,5 @@ def _left(fn: Function, taken: Collection[str]) -> list[str]:
 
 
 def _is_idle(block: Block) -> bool:
-    """Whether a block never runs: there is nothing to gain, and no size to plan with."""
+    """Whether a block has an empty domain: it never runs, and gives no size to plan with."""
     return any(it.extent is ZERO for it in block.iters)

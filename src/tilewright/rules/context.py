@@ -1,4 +1,4 @@
-"""What a rule may know besides the program: the target, threads, constant parameters."""
+"""What rules know besides the program: the target, the threads, which parameters are constants."""
 
 from __future__ import annotations
 

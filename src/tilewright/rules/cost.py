@@ -1,7 +1,7 @@
-"""How long a block takes in vector code, by the target's machine model.
+"""Cost of a block as vector code, by the target's machine model: a roofline per instance.
 
-Arithmetic is counted in cycles per vector of a core, and memory in bytes from the level that cores
-share; the larger of the two is what an instance costs.
+Arithmetic is counted in cycles per vector of one core, memory traffic in bytes from the cache level
+that cores share; the larger of the two is the cost of an instance.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ from tilewright.sym import walk as walk_exprs
 from tilewright.tensor.ir import Block, Buffer, Call, For, Load, Store, Update
 from tilewright.tensor.visit import exprs, walk
 
-CHEAP_CYCLES = 6.0  # per vector: fetching a value again from L1 takes as long
-TIE_SHARE = 0.01  # of the time: what decides between plans that are otherwise alike
+CHEAP_CYCLES = 6.0  # per vector: about what storing a value and reloading it from L1 takes
+TIE_SHARE = 0.01  # share of the time that breaks ties between plans of equal cost
 
 
 def cycles(expr: Expr) -> float:
-    """Of one vector operation."""
+    """Cycles of one vector operation."""
     if isinstance(expr, (Var, Const, Load)) or expr.dtype is INDEX:
         return 0.0
     if isinstance(expr, Call):
         return FUNCTION_CYCLES.get(expr.op, OTHER_FUNCTION_CYCLES)
-    if isinstance(expr, Div) and not _is_power_of_two(expr.b):  # those are multiplications
+    if isinstance(expr, Div) and not _is_power_of_two(
+        expr.b
+    ):  # division by a power of two is a multiplication
         return FUNCTION_CYCLES["div"]
     if isinstance(expr, (Cast, Select)):
         return CONVERT_CYCLES
@@ -60,15 +62,18 @@ def _is_power_of_two(expr: Expr) -> bool:
 
 
 def body_cycles(block: Block, lane: Var | None = None) -> float:
-    """Of one vector of instances, whatever they read and write. Where lanes are known to be along
-    an iterator, what is asked of other places is asked once for all of them."""
+    """Arithmetic cycles of one vector of instances. With `lane`, predicates that do not depend on
+    that iterator are counted as hoisted."""
     found = exprs(block.body)
-    return sum(cycles(expr) for expr in found if lane is None or not _is_place(expr, lane))
+    return sum(
+        cycles(expr) for expr in found if lane is None or not _is_uniform_predicate(expr, lane)
+    )
 
 
 def integer_cycles(found: Sequence[DType], machine: Machine, products: Any, loads: Any) -> Any:
-    """What integers take beyond floats: of so many vectors of products along with sums, and of so
-    many vectors of operands, which are widened to the type of the sums, the first one of these."""
+    """Extra cycles of integers over floats, for so many vector multiply-adds and operand loads:
+    multiply and add are separate instructions, and narrow operands are widened. `found` holds the
+    accumulator's type, then the operands'."""
     total, *operands = found
     if not total.is_int:
         return 0.0 * products
@@ -78,8 +83,7 @@ def integer_cycles(found: Sequence[DType], machine: Machine, products: Any, load
 
 
 def latency_cycles(block: Block, machine: Machine) -> float:
-    """Until a vector of instances is done that starts alone: each operation waits for the slowest
-    of its operands."""
+    """Latency of one vector of instances on its own: the critical path through its operations."""
 
     def until(expr: Expr, operands: tuple[float, ...]) -> float:
         return max(operands, default=0.0) + cycles(expr) * machine.fma_latency_cycles
@@ -87,34 +91,34 @@ def latency_cycles(block: Block, machine: Machine) -> float:
     return max(fold(expr, until) for stmt in walk(block.body) for expr in stmt.exprs())
 
 
-def _is_place(expr: Expr, lane: Var) -> bool:
-    """Whether an expression asks where instances are, other than along an iterator."""
+def _is_uniform_predicate(expr: Expr, lane: Var) -> bool:
+    """Whether an expression is a predicate that is uniform across the lanes and loads nothing."""
     if not expr.dtype.is_bool:
         return False
     return not any(each is lane or isinstance(each, Load) for each in walk_exprs(expr))
 
 
-def _lane(nest: Nest) -> Var | None:
-    """The iterator that lanes run along by default: the innermost of several instances."""
+def _vector_iterator(nest: Nest) -> Var | None:
+    """The iterator that is vectorized by default: the innermost spatial one of more than one
+    instance."""
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
     return nest.var(kept[-1]) if kept else None
 
 
 def is_cheap(block: Block) -> bool:
-    """Whether computing a value anew costs no more than fetching it again."""
+    """Whether recomputing a value costs no more than loading it again."""
     return body_cycles(block) <= CHEAP_CYCLES
 
 
 def widest(block: Block) -> DType:
-    """The largest type that values of a block have on their way, indices aside."""
+    """The widest type of the values computed by a block, indices aside."""
     types = [region.buffer.dtype for region in block.writes]
     types += [expr.dtype for expr in _values(block) if not _is_index(expr)]
     return max(types, key=lambda of: of.bits)
 
 
 def _values(block: Block) -> Iterator[Expr]:
-    """What results are computed from, but not where elements are read: positions that do not fit
-    one vector take several."""
+    """The expressions that results are computed from, without the index expressions of loads."""
     stack = [expr for stmt in walk(block.body) for expr in stmt.exprs()]
     seen: set[Expr] = set()
     while stack:
@@ -132,41 +136,45 @@ def _is_index(expr: Expr) -> bool:
 
 
 def lanes_of(target: Target, block: Block) -> int:
-    """Elements that a vector of the machine holds of the block's widest type."""
+    """Elements of a block's widest type in a vector register."""
     return max(1, target.vector_bits // max(I8.bits, widest(block).bits))
 
 
 def instance_cycles(nest: Nest, target: Target) -> float:
-    """Of one instance of a block in vector code, on one core."""
+    """Cycles of one instance of a block in vector code, on one core."""
     lanes, machine = lanes_of(target, nest.block), target.machine
     moved = sum(instance_bytes(nest, machine))
     return max(
-        body_cycles(nest.block, _lane(nest)) / lanes,
+        body_cycles(nest.block, _vector_iterator(nest)) / lanes,
         moved / shared_bytes_per_cycle(nest, machine),
         1.0 / (machine.loads_per_cycle * lanes),
     )
 
 
 def stage_cycles(nest: Nest, made: Collection[Buffer], target: Target) -> float:
-    """Of all instances of a block, on one core, where some buffers are still in its L1."""
+    """Cycles of all instances of a block on one core, where the buffers `made` are still in its
+    L1."""
     lanes, machine = lanes_of(target, nest.block), target.machine
     pairs = list(zip(nest.accesses, instance_bytes(nest, machine), strict=True))
     near = sum(size for access, size in pairs if access.buffer in made)
     far = sum(size for access, size in pairs if access.buffer not in made)
-    compute = max(body_cycles(nest.block, _lane(nest)), 1.0 / machine.loads_per_cycle) / lanes
+    compute = (
+        max(body_cycles(nest.block, _vector_iterator(nest)), 1.0 / machine.loads_per_cycle) / lanes
+    )
     memory = far / shared_bytes_per_cycle(nest, machine) + near / machine.l1d.bytes_per_cycle
     return nest.instances * max(compute, memory)
 
 
 def nest_cycles(nest: Nest, target: Target) -> float:
-    """Of all instances of a block, on one core."""
+    """Cycles of all instances of a block, on one core."""
     return instance_cycles(nest, target) * nest.instances
 
 
 def sequence_cycles(nest: Nest, machine: Machine) -> float:
-    """Of one instance of a block whose body has loops of its own, step by step: arithmetic, and
-    every load and store. Loops whose extent is computed on the way count once, as they go over
-    parts of what loops of known extents do, or as often as they can run at most."""
+    """Cycles of one instance of a block whose body has loops of its own, as scalar code:
+    arithmetic, loads and stores. A loop whose extent is loaded counts once, since such loops
+    together cover the range of a loop of known extent; any other dynamic extent counts as its upper
+    bound."""
     access = 1.0 / machine.loads_per_cycle
     total, stack = 0.0, [(nest.block.body, 1.0)]
     while stack:
@@ -175,13 +183,13 @@ def sequence_cycles(nest: Nest, machine: Machine) -> float:
         moved = sum(isinstance(expr, Load) for expr in own) + isinstance(stmt, (Store, Update))
         total += times * (sum(map(cycles, own)) + moved * access)
         if isinstance(stmt, For):
-            times *= _turns(stmt.extent, nest)
+            times *= _trip_count(stmt.extent, nest)
         stack += [(child, times) for child in stmt.children()]
     return total
 
 
-def _turns(extent: Expr, nest: Nest) -> int:
-    """Of a loop in a block's body."""
+def _trip_count(extent: Expr, nest: Nest) -> int:
+    """The assumed trip count of a loop in a block's body."""
     decides = [each for each in walk_exprs(extent) if isinstance(each, (Var, Load))]
     if all(isinstance(each, Size) for each in decides):
         return max(1, assumed(extent, DYNAMIC_EXTENT, nest.likely))
@@ -191,24 +199,25 @@ def _turns(extent: Expr, nest: Nest) -> int:
 
 
 def instance_bytes(nest: Nest, machine: Machine) -> list[float]:
-    """What every access of one instance moves, in the mean."""
+    """Average bytes of memory traffic per instance, for each access."""
     found: list[float] = []
-    lane = _lane(nest)
+    lane = _vector_iterator(nest)
     for access in nest.accesses:
         size = guess_bytes(access.buffer)
-        if lane is not None and _is_anywhere(access, lane):
-            each = machine.l1d.line_bytes / 2  # a good part of a line
+        if lane is not None and _is_gather(access, lane):
+            each = machine.l1d.line_bytes / 2  # a gather wastes most of each line
             is_near = roamed_bytes(nest, access) <= machine.l2.kept_bytes
         else:
-            # Windows that overlap find most of what they see in a cache.
-            each = access.buffer.dtype.size_bytes * _touched(nest, access.offset)
+            # Overlapping windows hit the cache for what they share.
+            each = access.buffer.dtype.size_bytes * _new_element_share(nest, access.offset)
             is_near = True
         found.append(min(each, size / max(1, nest.instances)) if is_near else each)
     return found
 
 
 def roamed_bytes(nest: Nest, access: Access) -> float:
-    """Of a buffer, what an access may read next: all, or a row or plane where iterators tell."""
+    """The range of a buffer, in bytes, within which a gather's next position lies: all of it, or a
+    row or plane where plain iterators index the outer dimensions."""
     size = float(guess_bytes(access.buffer))
     for at in nest.loops:
         stride = access.stride(nest.var(at))
@@ -217,14 +226,15 @@ def roamed_bytes(nest: Nest, access: Access) -> float:
     return size
 
 
-def _is_anywhere(access: Access, lane: Var) -> bool:
-    """Whether neighbours along the lanes are read at positions that memory tells."""
+def _is_gather(access: Access, lane: Var) -> bool:
+    """Whether an access is a gather along the lanes: its index is loaded from memory."""
     is_told = any(isinstance(expr, Load) for expr in walk_exprs(access.offset))
     return is_told and access.stride(lane) is None
 
 
-def _touched(nest: Nest, offset: Expr) -> float:
-    """New elements of an access per instance: fewer where loops read the same ones again."""
+def _new_element_share(nest: Nest, offset: Expr) -> float:
+    """Elements of an access that are new per instance: less than 1 where loops reread the same
+    ones."""
     share = 1.0
     for at in nest.loops:
         if not uses_var(offset, {nest.var(at)}):
@@ -233,14 +243,15 @@ def _touched(nest: Nest, offset: Expr) -> float:
 
 
 def shared_bytes_per_cycle(nest: Nest, machine: Machine) -> float:
-    """At which operands come: kernels hand them on through the cache that cores share."""
+    """The bandwidth at which operands arrive: kernels pass them on through the shared cache, or
+    memory where they exceed it."""
     shared = machine.l3 if machine.l3.size_bytes else machine.l2
     size = sum(guess_bytes(each) for each in dict.fromkeys(a.buffer for a in nest.accesses))
     return shared.bytes_per_cycle if size <= shared.size_bytes else machine.memory_bytes_per_cycle
 
 
 def guess_bytes(buffer: Buffer) -> int:
-    """The memory of a buffer; dynamic extents are guessed."""
+    """The size of a buffer; dynamic extents are guessed."""
     total = buffer.dtype.size_bytes
     for dim in buffer.shape:
         total *= guess(dim)

@@ -1,13 +1,13 @@
-"""What a kernel would take, before there is one.
+"""Predicted time of a kernel that has not been built, for decisions of the graph compiler.
 
     estimate_ns(fn, target, threads=2, constants=("w",))
     estimate_ns(fn, target, threads=2, several=True)
 
-A kernel of several operators is scheduled, and what rules expect of its parts adds up; so is one
-whose blocks reduce nothing, each of which is taken by itself. One of one operator is not: the price
-is that of the cheapest plan of the first rule that serves one of its blocks, or of a rival of it,
-since that rule takes all stages with it. The search is a short one: candidates of a graph are many,
-and differ by more than plans next to each other.
+A kernel of several operators, and one without reductions, is scheduled, and the predictions of all
+its decisions are added up. A kernel of one operator is not scheduled: its price is the cheapest
+plan of the first rule entry that serves one of its blocks, since that rule takes all its stages.
+The search is a short one: the graph compiler asks often, and its candidates differ by more than
+neighbouring plans do.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ def estimate_ns(
     in_cache: bool = True,
     several: bool = False,
 ) -> float | None:
-    """Nanoseconds of a kernel, of several operators or of one; None where no rule with a price
-    serves it, or a part of it.
+    """Predicted nanoseconds of a kernel; None where some part of it is served by no rule with a
+    price.
 
-    `in_cache` says that weights are in L2 from the call before, as far as they fit there; otherwise
-    a kernel takes at least as long as they take to come from memory.
+    `in_cache` says that weights are still in L2 from the previous call, as far as they fit;
+    otherwise a kernel takes at least as long as loading them from memory.
     """
     context = RuleContext(Target.parse(target), threads, frozenset(constants))
-    cycles = _sum(fn, context) if several or not _reduces(fn) else _first(fn, context)
+    cycles = (
+        _cycles_of_decisions(fn, context)
+        if several or not _reduces(fn)
+        else _cycles_of_first_rule(fn, context)
+    )
     if cycles is None:
         return None
     if not in_cache:
@@ -59,28 +63,28 @@ def _reduces(fn: Function) -> bool:
 
 
 def _weights_rate(context: RuleContext) -> float:
-    """Bytes of weights per cycle that come from memory, while everything waits for them."""
+    """Bytes per cycle of weights from memory, when latency is exposed."""
     if context.target.kind == CUDA:
         return multiprocessor_of(context.target).memory_bytes_per_cycle
     return context.target.machine.scattered_bytes_per_cycle * context.threads
 
 
-def _sum(fn: Function, context: RuleContext) -> float | None:
-    """Cycles of all that rules decide about."""
+def _cycles_of_decisions(fn: Function, context: RuleContext) -> float | None:
+    """Predicted cycles of all decisions together; None if some rule has no price."""
     made = schedule(
         fn, context.target, threads=context.threads, constants=sorted(context.constants)
     )
     found = [each.predicted_ns for each in made.decisions]
     if not all(found):
-        return None  # a rule that has no price took a part
+        return None  # a rule without a price took a block
     return sum(found) / context.target.machine.cycle_ns if found else None
 
 
-def _first(fn: Function, context: RuleContext) -> float | None:
-    """Cycles of what the first rule with a price takes."""
+def _cycles_of_first_rule(fn: Function, context: RuleContext) -> float | None:
+    """Predicted cycles of the cheapest plan of the first entry with a price."""
     sch = Schedule(fn)
     inline_producers(sch)
-    # Stages of Winograd's method are no kernels worth a price without the rule for all of them.
+    # The stages of a Winograd convolution are priced together, by their own rule, or not at all.
     marked = any(annotation(block, ROLE) == PRODUCT for block in blocks(sch.function.body))
     for entry in RULES.get(context.target.kind, ()):
         rivals = [rule for rule in entry if rule.plan is not Closed]
@@ -111,7 +115,7 @@ def _cost(rule: Rule[Any, Any], problem: Any, context: RuleContext, columns: Col
 
 
 def weights_bytes(fn: Function, constants: frozenset[str]) -> int:
-    """Bytes of weights that every call reads: as they are given, or as they are made beforehand."""
+    """Bytes of weights that each call reads: as given, or as precomputed from constants."""
     fixed: dict[Buffer, None] = {b: None for b in fn.buffers if b.name in constants}
     read: dict[Buffer, None] = {}
     for block in blocks(fn.body):
@@ -124,7 +128,7 @@ def weights_bytes(fn: Function, constants: frozenset[str]) -> int:
 
 
 def _is_temporary(block: Block, fn: Function) -> bool:
-    """Whether what a block writes is no result of the function."""
+    """Whether a block writes no buffer of the caller."""
     return not any(buffer in fn.buffers for buffer in written_buffers(block))
 
 

@@ -1,4 +1,4 @@
-"""Cheap producers disappear into their consumers."""
+"""Inline cheap producers into their consumers, before any rule is tried."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from tilewright.tensor.ir import REDUCE, Block, Load, Store
 from tilewright.tensor.schedule import Schedule
 from tilewright.tensor.visit import blocks, exprs, walk
 
-REPEATED_LOADS = 3  # a value that is computed again may fetch this many others
-SPELLED_NODES = 1000  # of a value written out in full, shared parts as often as they are used
+MAX_RECOMPUTED_LOADS = 3  # loads of a value that may be recomputed instead of stored
+MAX_TREE_NODES = 1000  # of an expression as a tree, with shared subexpressions expanded
 
 
 def inline_producers(sch: Schedule) -> None:
-    """Inline every element-wise block that is not a result and not too dear to repeat."""
+    """Inline every elementwise block that is no result and not too expensive to recompute."""
     left = list(blocks(sch.function.body))
     while left:
         left = _inline(sch, left)
 
 
 def _inline(sch: Schedule, found: list[Block]) -> list[Block]:
-    """Inline some blocks; those are left whose several readers have since become one."""
+    """Inline some blocks; returns those of several readers whose readers have since become one."""
     shared: list[Block] = []
     for block in found:
         reference = sch.get_block(block.name)
         readers = sch.get_consumers(reference)
-        if not readers or block.annotations:  # marked by lowering: a stage that a rule places
+        if not readers or block.annotations:  # annotated by lowering: a stage that a rule places
             continue
         block = block_of(sch.function, block.name)
-        if _spelled(block) > SPELLED_NODES:
+        if _tree_nodes(block) > MAX_TREE_NODES:
             continue
         consumers = [block_of(sch.function, reader.name) for reader in readers]
-        again = len(readers) > 1 or any(_repeats(block, reader) for reader in consumers)
+        again = len(readers) > 1 or any(_is_recomputed_by(block, reader) for reader in consumers)
         if again and (not _is_cheap(block) or (len(readers) > 1 and _follows_sum(sch, block))):
             shared += [block] if len(readers) > 1 else []
             continue
-        if not _is_move(block) and any(_multiplies(block, reader) for reader in consumers):
+        if not _is_move(block) and any(_is_gemm_operand(block, reader) for reader in consumers):
             continue
         try:
             sch.compute_inline(reference)
@@ -47,8 +47,8 @@ def _inline(sch: Schedule, found: list[Block]) -> list[Block]:
     return [block for block in shared if len(sch.get_consumers(sch.get_block(block.name))) == 1]
 
 
-def _spelled(block: Block) -> int:
-    """The size of what a block computes, were it written out."""
+def _tree_nodes(block: Block) -> int:
+    """The size of a block's expressions as trees."""
     sizes: dict[Expr, int] = {}
     roots = [expr for stmt in walk(block.body) for expr in stmt.exprs()]
     stack = list(roots)
@@ -64,8 +64,7 @@ def _spelled(block: Block) -> int:
 
 
 def _follows_sum(sch: Schedule, block: Block) -> bool:
-    """Whether a block takes, element by element, what a reduction made: it will be done to the
-    results as they come."""
+    """Whether a block maps the result of a reduction element by element: it will be an epilogue."""
     place = [it.var for it in block.iters]
     for producer in sch.get_producers(sch.get_block(block.name)):
         source = block_of(sch.function, producer.name)
@@ -78,7 +77,7 @@ def _follows_sum(sch: Schedule, block: Block) -> bool:
     return False
 
 
-def _repeats(block: Block, reader: Block) -> bool:
+def _is_recomputed_by(block: Block, reader: Block) -> bool:
     """Whether a consumer reads the same element in several instances."""
     made = [region.buffer for region in block.writes]
     for expr in exprs(reader.body):
@@ -90,8 +89,8 @@ def _repeats(block: Block, reader: Block) -> bool:
     return False
 
 
-def _multiplies(block: Block, reader: Block) -> bool:
-    """Whether a consumer is a sum of products that reads elements many times, as they are."""
+def _is_gemm_operand(block: Block, reader: Block) -> bool:
+    """Whether a consumer is a contraction that reads the elements many times, unchanged."""
     return operands(reader) is not None and _axes(reader) > _axes(block)
 
 
@@ -100,10 +99,10 @@ def _axes(block: Block) -> int:
 
 
 def _is_move(block: Block) -> bool:
-    """Whether values come from elsewhere unchanged."""
+    """Whether a block copies values unchanged."""
     return isinstance(block.body, Store) and isinstance(block.body.value, Load)
 
 
 def _is_cheap(block: Block) -> bool:
     loads = sum(isinstance(expr, Load) for expr in exprs(block.body))
-    return loads <= REPEATED_LOADS and cost.is_cheap(block)
+    return loads <= MAX_RECOMPUTED_LOADS and cost.is_cheap(block)

@@ -1,9 +1,9 @@
-"""GEMMs that a library's kernel can take: `cblas_sgemm`, where a user allows it.
+"""GEMMs computed by a BLAS library, `cblas_sgemm`, where the user allows it.
 
-    found = with_library(fn)        the function with its first plain GEMM as a call of the library
+    found = with_library(fn)        the function with its first plain GEMM as a library call
 
-A GEMM is plain where it reads and writes whole matrices of f32, row by row: what BLAS calls
-neither transposed nor conjugated. What follows it stays as it is, for rules to schedule.
+A GEMM is plain where it reads and writes whole row-major f32 matrices, with nothing transposed. Its
+epilogue stays as it is, for rules to schedule.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SGEMM = "cblas_sgemm"
 
 @dataclass(frozen=True)
 class InLibrary:
-    """A function one of whose GEMMs a library computes."""
+    """A function one of whose GEMMs is a library call."""
 
     function: Function
-    block: str  # that was the GEMM
+    block: str  # the name of the GEMM's block
 
 
 def with_library(fn: Function) -> InLibrary | None:
-    """The function with its first plain GEMM done by BLAS; None where there is none."""
+    """Replace the first plain GEMM by a call into BLAS; None where there is none."""
     taken: list[str] = []
 
     def rule(stmt: Stmt) -> Stmt:
@@ -47,7 +47,7 @@ def with_library(fn: Function) -> InLibrary | None:
 
 
 def _nested(stmt: Stmt) -> Block | None:
-    """The block of loops over all its iterators and nothing else."""
+    """The block of a perfect nest with one loop per iterator."""
     loops = []
     while isinstance(stmt, For):
         loops.append(stmt.var)
@@ -58,7 +58,7 @@ def _nested(stmt: Stmt) -> Block | None:
 
 
 def plain_gemm(block: Block) -> tuple[Buffer, Buffer, Buffer] | None:
-    """A, B and C of C[i, j] = sum over k of A[i, k] * B[k, j]; None where it is anything else."""
+    """A, B and C of C[i, j] = sum over k of A[i, k] * B[k, j]; None for anything else."""
     loads = operands(block)
     if loads is None or not isinstance(block.body, Update) or len(block.iters) != 3:
         return None

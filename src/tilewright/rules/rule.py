@@ -2,11 +2,10 @@
 
     Rule(name, plan, match, plans, cost, apply)
 
-`match` finds a problem of the rule's kind in a program (a contraction, windows, rows) and changes
-nothing. `plans` spans the space of what can be decided about it, as data; `cost` prices many plans
-at once from the target's machine model. The default is the cheapest legal plan. `apply` alone
-touches the schedule. Whatever was decided is recorded: the rule, its plan, what it was expected to
-take, and every refusal on the way.
+`match` finds a problem of the rule's kind (a contraction, windows, rows) at a block and changes
+nothing. `plans` spans the space of decisions as data; `cost` prices many plans at once by the
+target's machine model. The default is the cheapest legal plan. `apply` alone touches the schedule.
+Everything is recorded: the rule, its plan, the predicted time, and every refusal on the way.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-FALLBACK_NAME = "fallback"  # the rule that takes what no other does
-PLAIN = "plain loops"  # what stands where no rule took a block, or the target has no code for it
+FALLBACK_NAME = "fallback"  # the rule that takes every block no other rule took
+PLAIN = "plain loops"  # reported where no rule took a block, or the target has no rules
 
 F = TypeVar("F")
 P = TypeVar("P", bound="DataclassInstance")
@@ -33,12 +32,12 @@ P = TypeVar("P", bound="DataclassInstance")
 
 @dataclass(frozen=True)
 class Rule(Generic[F, P]):
-    """One way to schedule one kind of computation, open in the fields of its plan."""
+    """One way to schedule one kind of computation."""
 
     name: str
     plan: type[P]
     match: Callable[[Schedule, BlockRef, RuleContext], F | None]
-    plans: Callable[[F, RuleContext], Space[P] | None]  # None: this rule does not serve it
+    plans: Callable[[F, RuleContext], Space[P] | None]  # None: this rule does not serve the problem
     cost: Callable[[F, Columns, RuleContext], Cost]
     apply: Callable[[Schedule, F, P, RuleContext], Iterable[BlockRef]]
 
@@ -50,14 +49,14 @@ class Rule(Generic[F, P]):
 
 @dataclass(frozen=True)
 class Choice:
-    """A rule and its plan for a block, as text: what a tuner hands in, and what is recorded."""
+    """A rule and its plan for a block, as text: what a tuner passes in, and what is recorded."""
 
     rule: str
     plan: str
 
 
 def choice_of(block: str, given: Choice | tuple[str, str]) -> Choice:
-    """What is given for a block; a rule and its plan may be a tuple."""
+    """The choice given for a block; a tuple of rule and plan is accepted."""
     match given:
         case Choice():
             return given
@@ -72,14 +71,14 @@ def choice_of(block: str, given: Choice | tuple[str, str]) -> Choice:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a block and the blocks around it."""
+    """The rule and plan that scheduled a block and those around it."""
 
     block: str
     rule: str
     plan: str
     predicted_ns: float
     terms: Mapping[str, float] = field(compare=False)  # cycles, by cause
-    is_given: bool = field(default=False, compare=False)  # by a tuner: it was measured, not priced
+    is_given: bool = field(default=False, compare=False)  # by a tuner, which measured it
 
     @property
     def choice(self) -> Choice:
@@ -88,7 +87,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a rule would have done, and why it could not."""
+    """A rule that would have applied to a block, and why it could not."""
 
     block: str
     rule: str
@@ -96,8 +95,8 @@ class Refusal:
 
 
 def why_fell_back(decisions: Iterable[Decision], refusals: Iterable[Refusal]) -> str:
-    """Why no rule of its own schedules some block; "" where all have one, or what serves any block
-    was asked for: it was the fastest."""
+    """Why some block got the fallback's schedule or none; "" where every block has a rule of its
+    own, or the fallback was chosen because it measured fastest."""
     fallen = [each for each in decisions if each.rule == FALLBACK_NAME and not each.is_given]
     taken = [each.block for each in fallen]
     lost = [each for each in refusals if each.rule == PLAIN or each.block in taken]
@@ -109,17 +108,17 @@ def why_fell_back(decisions: Iterable[Decision], refusals: Iterable[Refusal]) ->
 
 @dataclass(frozen=True)
 class Offer:
-    """What a rule could have decided about a block: the space of its plans, to sample or search."""
+    """A rule that could schedule a block, with its space of plans, to sample or to search."""
 
     block: str
     rule: Rule[Any, Any]
     problem: Any
     context: RuleContext
-    chosen: str = ""  # the plan that was decided on; "": by a rule that was not asked
+    chosen: str = ""  # the plan decided on; "" where another rule was applied
 
     @property
     def is_open(self) -> bool:
-        """Whether there is anything to decide."""
+        """Whether the rule has anything to decide."""
         return self.rule.plan is not Closed
 
     @property
@@ -148,7 +147,7 @@ def apply_first(
     context: RuleContext,
     log: Log,
 ) -> tuple[str, ...]:
-    """Apply the cheapest of some rules that serve a block; the blocks it has scheduled."""
+    """Apply the cheapest of several rules at a block; returns the blocks it scheduled."""
     found: list[tuple[float, Rule[Any, Any], Any, Priced[Any]]] = []
     for rule in rules:
         problem = rule.match(sch, sch.get_block(block), context)
@@ -174,7 +173,7 @@ def apply_choice(
     context: RuleContext,
     log: Log,
 ) -> tuple[str, ...]:
-    """Apply a given plan of a rule; one that does not fit is an error."""
+    """Apply a given plan of a rule; an illegal one is an error."""
     problem = rule.match(sch, sch.get_block(block), context)
     space = None if problem is None else rule.plans(problem, context)
     plan = parse_plan(rule.plan, choice.plan)
@@ -213,7 +212,7 @@ def _apply(
         sch.restore(point)
         log.refusals.append(Refusal(block, rule.name, f"{text}: {error.message}"))
         try:
-            problem = _by_itself(rule, sch, block, priced.plan, context)
+            problem = _match_without_epilogue(rule, sch, block, priced.plan, context)
             done = problem and _scheduled(rule, sch, block, problem, priced.plan, context)
         except ScheduleError:
             done = ()
@@ -243,12 +242,12 @@ def _scheduled(
     return tuple(ref.name for ref in rule.apply(sch, problem, plan, context))
 
 
-def _by_itself(
+def _match_without_epilogue(
     rule: Rule[Any, Any], sch: Schedule, block: str, plan: Any, context: RuleContext
 ) -> Any:
-    """What a rule finds when those who go on with the results of a block read a copy of them: what
-    cannot be done as results are made is then work of its own. None, where nobody goes on, or the
-    plan is not one for that."""
+    """Match again with the consumers of a block reading a copy of its result, so that the epilogue,
+    which could not be fused, becomes work of its own. None without consumers, or if the plan is not
+    legal then."""
     reference = sch.get_block(block)
     if not sch.get_consumers(reference):
         return None
@@ -264,6 +263,6 @@ RuleSet = tuple[tuple[Rule[Any, Any], ...], ...]  # in the order they are tried;
 
 @dataclass(frozen=True)
 class Closed:
-    """The plan of a rule that decides by itself."""
+    """The plan of a rule without decisions."""
 
     form: str = "only"

@@ -1,13 +1,13 @@
-"""Is another thread worth it, and in which pieces does work go to threads: one answer for all.
+"""Parallelism of loops: whether more threads pay, and the chunk size, by one model for all rules.
 
     work = {ROWS: Work(1000, 80.0)}                 1000 rows of 80 cycles each
     sharing_candidates(work, context)               {"parallel": ..., "chunk": ...} for a space
     sharing_legal(columns, work, context)           which chunks belong to which axis
     sharing_terms(columns, work, serial, context)   compute, wake, dispatch, imbalance
-    piece_terms(cycles, pieces, machine)            the last two, of other loops
+    piece_terms(cycles, pieces, machine)            dispatch and imbalance, of any other loop
 
-Threads take chunks of consecutive units. Small ones cost a call each; large ones keep others
-waiting when a core is slow or taken away.
+Threads take chunks of consecutive units. Small chunks cost a dispatch each; large ones make others
+wait when a core is slow or preempted.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.space import Column, Columns, Value, doublings
 
 NONE = "none"
-MAX_THREAD_CHUNKS = 8  # threads differ in speed: an eighth of a share is waited for at most
+MAX_THREAD_CHUNKS = 8  # chunks per thread: bounds the wait for a slow thread to an eighth
 
 
 @dataclass(frozen=True)
 class Work:
-    """Units that threads may share out: rows, tiles, vectors of one row."""
+    """Units of work along a parallel axis: rows, tiles, vectors of one row."""
 
     units: int
     unit_cycles: float
     is_dynamic: bool = False
-    repeats: int = 1  # times that the units are shared out one after the other, as one loop
-    is_static: bool = False  # every thread takes one share, the same one each time
+    repeats: int = 1  # how often the units are run, fused into the same parallel loop
+    is_static: bool = False  # static scheduling: one chunk per thread, the same one each time
 
     def chunks(self, context: RuleContext) -> tuple[int, ...]:
-        """Sizes of chunks: those that give every thread a few, and even ones a little above."""
+        """Candidate chunk sizes: a few chunks per thread, and slightly larger sizes that divide
+        evenly."""
         if self.is_static:
             return (1,)
         found: list[int] = []
@@ -45,22 +46,22 @@ class Work:
             parts = -(-per_thread * context.threads // self.repeats)
             found += [max(1, self.units // parts), even_share(self.units, parts)]
         if self.is_dynamic:
-            # Of a dynamic extent there may be far fewer: a chunk is worth waking a thread, no more.
+            # A dynamic extent may turn out far smaller: a chunk should only just be worth a thread.
             worth = 2 * context.target.machine.wake_cycles
             most = max(1, int(worth / self.unit_cycles)) if self.unit_cycles else 1
             found = [min(size, most) for size in found]
         return tuple(dict.fromkeys(found))
 
 
-Axes = Mapping[str, Work]  # what threads may share out -> the work along it
-Forms = Mapping[Value, Axes]  # where that depends on another field: by the field's value
+Axes = Mapping[str, Work]  # parallel axis -> the work along it
+Forms = Mapping[Value, Axes]  # axes by the value of another field of the plan
 
 
 def even_share(whole: int, parts: int) -> int:
-    """The size of parts: without a rest, if there is such a size a little above."""
+    """A chunk size for so many parts: one slightly above that divides evenly, if there is one."""
     least = max(1, -(-whole // parts))
     most = least + 2 * least // MAX_THREAD_CHUNKS
-    # There are few parts, but as many sizes as a model's extents: look for the number of parts.
+    # Search over the number of parts, which is small, not over sizes, which may be huge.
     for count in range(whole // least, max(0, -(-whole // most) - 1), -1):
         if whole % count == 0:
             return whole // count
@@ -68,7 +69,7 @@ def even_share(whole: int, parts: int) -> int:
 
 
 def sharing_candidates(axes: Axes, context: RuleContext) -> dict[str, tuple[Value, ...]]:
-    """The fields `parallel` and `chunk` of a plan; a chunk of 1 stands for no sharing."""
+    """Candidates for the fields `parallel` and `chunk`; a chunk of 1 goes with no parallelism."""
     if context.threads == 1:
         return {"parallel": (NONE,), "chunk": (1,)}
     sizes = [size for work in axes.values() for size in work.chunks(context)]
@@ -76,7 +77,7 @@ def sharing_candidates(axes: Axes, context: RuleContext) -> dict[str, tuple[Valu
 
 
 def sharing_legal(c: Columns, axes: Axes, context: RuleContext) -> Column:
-    """Whether a chunk is one of its axis."""
+    """Whether a chunk size is one of its axis."""
     found: Column = (c["parallel"] == NONE) & (c["chunk"] == 1)
     for name, work in axes.items():
         found = found | ((c["parallel"] == name) & np.isin(c["chunk"], work.chunks(context)))
@@ -86,13 +87,14 @@ def sharing_legal(c: Columns, axes: Axes, context: RuleContext) -> Column:
 def sharing_terms(
     c: Columns, axes: Axes, serial_cycles: Any, context: RuleContext
 ) -> dict[str, Column]:
-    """Cycles of the thread that finishes last, of work that takes `serial_cycles` alone."""
+    """Cycles of the thread that finishes last, for work that takes `serial_cycles` on one
+    thread."""
     machine, threads = context.target.machine, context.threads
     share = np.ones(len(c["parallel"]))
     dispatch, imbalance = np.zeros_like(share), np.zeros_like(share)
     for name, work in axes.items():
         chunk = np.maximum(c["chunk"], -(-work.units // threads) if work.is_static else 1)
-        units = float(work.units)  # a model may ask for any size: 64 bits may not hold it
+        units = float(work.units)  # sizes of a model may exceed 64 bits
         full, rest = np.divmod(units, chunk)
         full, chunks = full * work.repeats, (full + (rest > 0)) * work.repeats
         rounds = -(-full // threads) * chunk + np.where(full % threads == 0, rest, 0)
@@ -112,7 +114,7 @@ def sharing_terms(
 
 
 def forms_candidates(forms: Forms, context: RuleContext) -> dict[str, tuple[Value, ...]]:
-    """As `sharing_candidates`, of all forms together."""
+    """`sharing_candidates`, the union over all forms."""
     found = [sharing_candidates(axes, context) for axes in forms.values()]
     return {
         name: tuple(dict.fromkeys(value for each in found for value in each[name]))
@@ -121,7 +123,7 @@ def forms_candidates(forms: Forms, context: RuleContext) -> dict[str, tuple[Valu
 
 
 def forms_legal(c: Columns, field: str, forms: Forms, context: RuleContext) -> Column:
-    """As `sharing_legal`, by the value of a field."""
+    """`sharing_legal` by the value of a field."""
     found: Column = np.zeros(len(c[field]), bool)
     for value, axes in forms.items():
         found = found | ((c[field] == value) & sharing_legal(c, axes, context))
@@ -131,7 +133,7 @@ def forms_legal(c: Columns, field: str, forms: Forms, context: RuleContext) -> C
 def forms_terms(
     c: Columns, field: str, forms: Forms, serial_cycles: Any, context: RuleContext
 ) -> dict[str, Column]:
-    """As `sharing_terms`, by the value of a field."""
+    """`sharing_terms` by the value of a field."""
     found: dict[str, Column] = {}
     for value, axes in forms.items():
         for name, term in sharing_terms(c, axes, serial_cycles, context).items():
@@ -140,8 +142,8 @@ def forms_terms(
 
 
 def piece_terms(own_cycles: Any, own: Any, machine: Machine) -> dict[str, Any]:
-    """Of a thread that takes so many pieces of a loop, several at a time where they are many: to
-    take them, and to wait for the last of another thread. Of none, nothing."""
+    """Dispatch and imbalance cycles of a thread that runs `own` pieces of a parallel loop, several
+    per dispatch where they are many. Zero where `own` is zero."""
     at_a_time = np.maximum(1, own // MAX_THREAD_CHUNKS)
     taken = -(-own // at_a_time)
     late = late_cycles(own_cycles / np.maximum(taken, 1), machine)
@@ -149,10 +151,11 @@ def piece_terms(own_cycles: Any, own: Any, machine: Machine) -> dict[str, Any]:
 
 
 def late_cycles(piece_cycles: Any, machine: Machine) -> Any:
-    """Where a core is taken away, all others wait for its chunk; that is seldom."""
+    """Expected wait for the last chunk: rarely, a core is preempted and all others wait for it."""
     return machine.exposed_share * piece_cycles
 
 
 def chunk_cycles(machine: Machine) -> float:
-    """To take one more chunk: a line that threads share comes over, and the loop's body starts."""
+    """Cycles to take a chunk: the shared counter's cache line is transferred, and the loop body
+    starts."""
     return machine.cycles(machine.chunk_ns)

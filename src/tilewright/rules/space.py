@@ -1,12 +1,12 @@
-"""Plans as data: fields, the candidates of each, which combinations are legal, what they cost.
+"""Plans as data: the candidates of each field, which combinations are legal, what they cost.
 
     space = Space(GemmPlan, {"mr": (6, 4), "nr": (2, 3)}, legal=lambda c: c["mr"] * c["nr"] <= 12)
     columns = space.columns()          {"mr": [6, 4, 4], "nr": [2, 2, 3]}: one row per legal plan
-    found = space.cheapest(cost)       the plan of the row whose cost is least, and its terms
+    found = space.cheapest(cost)       the plan of the row of least cost, and its cost terms
 
-A plan is a frozen dataclass of numbers, words and truth values, so it prints, parses, is compared
-and hashed. Legality and cost are functions over NumPy columns: thousands of plans at a time, and no
-program is built to weigh one. The first candidates of all fields together are always legal.
+A plan is a frozen dataclass of numbers, strings and flags, so it prints, parses, compares and
+hashes. Legality and cost are functions over NumPy columns: thousands of plans at a time, without
+building any program. The combination of all first candidates is always legal.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tilewright.base.errors import UserError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Value = int | str  # of a field; truth values are numbers
+Value = int | str  # of a field; flags are numbers
 Column = np.ndarray[Any, np.dtype[Any]]
 Columns = Mapping[str, Column]
 P = TypeVar("P", bound="DataclassInstance")
 
-WEIGHED_ROWS = 1 << 13  # of columns at a time; what is larger is chosen in stages
-SAMPLE_DRAWS = 64  # of that many rows each, until enough legal plans are found
-BEAM_CHOICES = 6  # of a stage that are followed: its best may not be the best of all
+WEIGHED_ROWS = 1 << 13  # plans priced at a time; a larger space is searched in stages
+SAMPLE_DRAWS = 64  # batches of that many rows, until enough legal plans are found
+BEAM_CHOICES = 6  # beam width between stages: a stage's best may not lead to the best of all
 
 
 def doublings(most: int, least: int = 1) -> tuple[int, ...]:
-    """1, 2, 4, 8 ... up to a number: candidates for what is unrolled, cut or shared out."""
+    """1, 2, 4, 8 ... up to a number: candidates for unroll factors, splits and chunks."""
     found = [max(1, least)]
     while 2 * found[-1] <= most:
         found.append(2 * found[-1])
@@ -48,18 +48,18 @@ def tile_sizes(most: int) -> tuple[int, ...]:
 
 
 def preferring(first: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Candidates with the one in front that is taken between equals."""
+    """Candidates with the one in front that wins ties."""
     return (first, *(size for size in sizes if size != first))
 
 
 def unit(name: str, meaning: str = "") -> Any:
-    """A field of a plan: what it counts, and of what."""
+    """A field of a plan, with its unit and meaning."""
     return field(metadata={"unit": name, "meaning": meaning})
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What many plans cost, in cycles of the thread that finishes last: by cause, and in all."""
+    """Costs of many plans, in cycles of the thread that finishes last, broken down by cause."""
 
     terms: Mapping[str, Column]
 
@@ -77,7 +77,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Priced(Generic[P]):
-    """A plan and what it is expected to cost."""
+    """A plan and its predicted cost."""
 
     plan: P
     cycles: float
@@ -86,11 +86,12 @@ class Priced(Generic[P]):
 
 @dataclass(frozen=True)
 class Space(Generic[P]):
-    """All plans of a problem. Candidates stand in the order of preference between equals.
+    """All plans of a problem. Candidates are listed in order of preference between ties.
 
-    `stages` groups fields that are chosen together where the whole product is too large to weigh;
-    fields of later stages stand at their first candidates meanwhile. The first stage is weighed
-    once for every candidate of `from_each`, a field of the second that decides what is good there.
+    A space too large to enumerate is searched in `stages`, groups of fields that are chosen
+    together; fields of later stages stay at their first candidates meanwhile. The first stage is
+    searched once for every candidate of `from_each`, a field of the second stage that its best
+    choice depends on.
     """
 
     plan: type[P]
@@ -106,7 +107,7 @@ class Space(Generic[P]):
 
     @property
     def size(self) -> int:
-        """Combinations, legal or not."""
+        """The number of combinations, legal or not."""
         return math.prod(len(values) for values in self.candidates.values())
 
     def columns(self, fixed: Mapping[str, Value] | None = None) -> Columns:
@@ -118,7 +119,7 @@ class Space(Generic[P]):
         return self._legal(self._combined(values))
 
     def _combined(self, values: Mapping[str, Sequence[Value]]) -> Columns:
-        """Every combination of some fields' values, one row each."""
+        """The Cartesian product of some fields' values, one row per combination."""
         arrays = [np.array(list(each)) for each in values.values()]
         grid = np.meshgrid(*[np.arange(len(each)) for each in arrays], indexing="ij", copy=False)
         return {
@@ -129,17 +130,17 @@ class Space(Generic[P]):
     def sample(
         self, count: int, random: np.random.Generator, *, draws: int = SAMPLE_DRAWS
     ) -> Columns:
-        """Legal combinations drawn at random, each once.
+        """Distinct legal combinations drawn at random.
 
-        A space too large to weigh whole is drawn from at most `draws` times, thousands of plans at
-        a time: there are fewer where hardly any is legal.
+        A large space is drawn from at most `draws` times, thousands of plans at a time, so
+        fewer than `count` are returned where hardly any is legal.
         """
         if self.size <= WEIGHED_ROWS:
             whole = self.columns()
             total = len(next(iter(whole.values())))
             chosen = random.choice(total, size=min(count, total), replace=False)
             return {name: column[chosen] for name, column in whole.items()}
-        rows: dict[tuple[Value, ...], None] = {}  # each once, in the order they were drawn
+        rows: dict[tuple[Value, ...], None] = {}  # distinct, in the order drawn
         for _ in range(draws):
             drawn = {
                 name: np.array(values)[random.integers(0, len(values), WEIGHED_ROWS)]
@@ -168,7 +169,7 @@ class Space(Generic[P]):
         return np.flatnonzero(self.legal(columns))
 
     def is_legal(self, plan: P) -> bool:
-        """Whether a plan is one of these."""
+        """Whether a plan belongs to this space."""
         row = {name: np.array([value]) for name, value in plan_values(plan).items()}
         inside = all(row[name][0] in list(values) for name, values in self.candidates.items())
         return inside and (self.legal is None or bool(self.legal(row)[0]))
@@ -181,10 +182,10 @@ class Space(Generic[P]):
     def cheapest(
         self, cost: Callable[[Columns], Cost], *, beam_width: int = BEAM_CHOICES, rounds: int = 2
     ) -> Priced[P] | None:
-        """The legal plan that costs least; None where none is legal.
+        """The legal plan of least cost; None where none is legal.
 
-        A space too large to weigh whole is searched stage by stage, a few of the cheapest choices
-        at a time; a second round starts from what the first one found.
+        A space too large to enumerate is searched stage by stage with a beam of the cheapest
+        choices; a second round starts from the result of the first.
         """
         whole = self.size <= WEIGHED_ROWS or not self.stages
         stages = [list(self.candidates)] if whole else self.stages
@@ -215,7 +216,7 @@ class Space(Generic[P]):
         stage: Sequence[str],
         cost: Callable[[Columns], Cost],
     ) -> list[tuple[float, dict[str, Value]]]:
-        """The cheapest choices of a stage for each start, all other fields as they are there."""
+        """The cheapest choices of a stage for each start, all other fields as in the start."""
         choices = self._combined({k: v for k, v in self.candidates.items() if k in stage})
         count = len(next(iter(choices.values())))
         columns = {
@@ -230,7 +231,7 @@ class Space(Generic[P]):
         columns = {name: column[legal] for name, column in columns.items()}
         cycles = cost(columns).cycles
         start_of = legal // count
-        order = np.lexsort((cycles, start_of))  # stable: equal ones stay as they come
+        order = np.lexsort((cycles, start_of))  # stable: ties keep the order of preference
         ends = np.flatnonzero(np.diff(start_of[order], prepend=-1))
         best = [row for some in np.split(order, ends[1:]) for row in some[:BEAM_CHOICES]]
         return [
@@ -239,7 +240,7 @@ class Space(Generic[P]):
         ]
 
     def price(self, plan: P, cost: Callable[[Columns], Cost]) -> Priced[P]:
-        """What one plan costs."""
+        """The cost of one plan."""
         found = cost({name: np.array([value]) for name, value in plan_values(plan).items()})
         terms = {name: float(term[0]) for name, term in found.terms.items()}
         return Priced(plan, float(found.cycles[0]), terms)
@@ -262,13 +263,13 @@ def plan_of(kind: type[P], values: Mapping[str, Any]) -> P:
 
 
 def plan_text(plan: DataclassInstance) -> str:
-    """`mr=6 nr=3 pack_b=panel`; truth values are 0 and 1."""
+    """`mr=6 nr=3 pack_b=panel`; flags are 0 and 1."""
     values = plan_values(plan).items()
     return " ".join(f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in values)
 
 
 def parse_plan(kind: type[P], text: str) -> P:
-    """The plan that a text stands for."""
+    """The plan that `plan_text` printed."""
     pairs = [word.partition("=") for word in text.split()]
     given = {name: value for name, _, value in pairs}
     known = {each.name: each.type for each in fields(kind)}

@@ -1,8 +1,8 @@
-"""Steps that take a contraction to the tiles of AMX: what GEMM, convolutions and attention share.
+"""Schedule steps that map a contraction to AMX tiles, shared by GEMM, convolution and attention.
 
-Tiles of A and C have as many rows as a plan says, those of B are whole; B is packed in groups as
-the instruction wants them. The matrix unit runs beside the vector units: epilogues of some sums are
-interleaved with the next ones.
+Tiles of A and C have the plan's number of rows, those of B are whole; B is packed in the
+instruction's groups of k. The matrix unit runs beside the vector units, so the epilogue of one
+register block is interleaved with the multiplications of the next.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tilewright.tensor.visit import output_buffers
 
 @dataclass(frozen=True)
 class Kind:
-    """What the instructions multiply."""
+    """The instructions for one combination of types."""
 
     feature: str
     dot: str
-    load: str  # of A and of B, the prefixes of the names
+    load: str  # name prefixes of the loads of A and of B
     load_b: str
     store: str
-    depth: int  # steps of the sum in a tile
-    group: int  # steps side by side in a row of B
+    depth: int  # steps of k in a tile
+    group: int  # steps of k interleaved in a row of B
 
 
 KINDS = {
@@ -55,7 +55,7 @@ KINDS = {
 
 
 def kind_of(found: Contraction, context: RuleContext) -> Kind | None:
-    """The instructions that multiply what a product does, if the target has them."""
+    """The instructions for a contraction's types, if the target has them."""
     a, b = found.a.buffer.dtype.name, found.b.buffer.dtype.name
     kind = KINDS.get((a, b, found.block.writes[0].buffer.dtype.name))
     return kind if kind is not None and context.target.has(kind.feature) else None
@@ -63,7 +63,7 @@ def kind_of(found: Contraction, context: RuleContext) -> Kind | None:
 
 @dataclass(frozen=True)
 class Blocking:
-    """What the steps have to know of a plan."""
+    """The blocking that the steps apply."""
 
     kind: Kind
     tile_rows: int
@@ -72,60 +72,60 @@ class Blocking:
     strips: int  # register blocks in a block of n
     b_is_constant: bool
     parallel: str  # n, m, batch or none
-    prefetch_b: int  # steps of k; 0: the next block of n meanwhile
+    prefetch_b: int  # prefetch distance in steps of k; 0: the next block of n
     prefetch_a: bool  # of the next block of m
-    terms: tuple[int, ...] = ()  # iterators of k over the products of a step, which are unrolled
+    terms: tuple[int, ...] = ()  # outer iterators of k, which are unrolled
 
 
 def tile_gemm(
     sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking
 ) -> tuple[BlockRef, ...]:
-    """Pad to whole tiles, pack B, and leave the sums to the instructions."""
+    """Pad to whole tiles, pack B, and tensorize."""
     sch.pad(c, _multiples(found, plan))
     panel = copy_of(sch, c, found, found.b)
     padded = producer_of(sch, c, found, found.a)
     epilogue = epilogue_of(sch, c)
     registers = registers_of(sch, c, found, plan)
     loops = dict(enumerate(sch.get_loops(c)))
-    cut = cut_loops(sch, found, plan, loops, blocks_first=_are_blocks_first(found, plan))
+    cut = split_loops(sch, found, plan, loops, blocks_first=_are_blocks_first(found, plan))
     sch.reverse_compute_at(registers.store, cut.js)
     done, at = fuse_epilogue(sch, epilogue, cut.js, plan.strips, plan.column_tiles)
     load_tiles(sch, found, plan, registers, cut)
     if padded is not None:
-        _fill(sch, found, plan, padded, cut.io)
+        _pad_rows(sch, found, plan, padded, cut.io)
     if not plan.b_is_constant:
         sch.compute_at(panel, cut.jb)
-    group(sch, found, plan, panel)
+    lay_out_b(sch, found, plan, panel)
     if plan.b_is_constant and plan.prefetch_b:
         attempt(sch, sch.prefetch, registers.b, 0, cut.ro, plan.prefetch_b)
-    elif plan.b_is_constant:  # the next block comes while this one is used
+    elif plan.b_is_constant:  # the next block while this one is used
         attempt(sch, sch.prefetch, registers.b, 0, cut.jb, 1, cut.ro)
     if plan.prefetch_a:
         attempt(sch, sch.prefetch, registers.a, 0, cut.io, 1, cut.ro)
-    init = use_tiles(sch, c, found, plan, registers, cut)
+    init = tensorize_tiles(sch, c, found, plan, registers, cut)
     pack(sch, found, plan, panel)
     overlap(sch, at, cut.ro, done, -(-found.guess(found.k) // plan.kind.depth))
     if plan.parallel != NONE:
-        sch.parallel(_shared(sch, found, plan, cut))
+        sch.parallel(_parallel_loop(sch, found, plan, cut))
     made = (c, panel, padded, *registers.all, init, *done)
     return tuple(x for x in made if x is not None)
 
 
 def _are_blocks_first(found: Contraction, plan: Blocking) -> bool:
-    """Whether a block of n meets all outer rows before the next one does.
+    """Whether the loop over blocks of n is outside of the outer loops of m.
 
-    What dynamic extents divide is hard to see through: where such rows are shared out, or there
-    are several, they come before blocks.
+    Not where a dynamic m is split across threads, or an outer one is dynamic: divisions by it would
+    be hard to simplify.
     """
     *outer, last = [found.extent(at) is not None for at in found.m]
     return all(outer) or (last and plan.parallel != M)
 
 
-def _shared(sch: Schedule, found: Contraction, plan: Blocking, cut: Cut) -> LoopRef:
-    """The loop that threads share out."""
+def _parallel_loop(sch: Schedule, found: Contraction, plan: Blocking, cut: TileLoops) -> LoopRef:
+    """The loop that is split across threads."""
     around = {BATCH: cut.batch, N: cut.to_blocks, M: [*cut.outer, cut.io]}
     is_dynamic = found.extent(found.n[-1]) is None
-    if is_dynamic and cut.jb in around[plan.parallel]:  # quotients by such a number say little
+    if is_dynamic and cut.jb in around[plan.parallel]:  # divisions by a dynamic n do not simplify
         sch.reorder(cut.jb, *cut.to_blocks[:-1])
         return cut.jb
     return fused(sch, around[plan.parallel])
@@ -133,7 +133,7 @@ def _shared(sch: Schedule, found: Contraction, plan: Blocking, cut: Cut) -> Loop
 
 @dataclass(frozen=True)
 class Registers:
-    """The blocks that load the operands of a product into tiles, and store it."""
+    """The blocks that load the operands of a contraction into tiles, and store the result."""
 
     a: BlockRef
     b: BlockRef
@@ -145,7 +145,7 @@ class Registers:
 
 
 def registers_of(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> Registers:
-    """Let a product read and write tiles."""
+    """Make a contraction read and write tile registers."""
     short = scope_of(plan.tile_rows)
     a = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.a).buffer), short)
     b = sch.cache_read(c, read_index(sch, c, operand(sch, c, found, found.b).buffer), SCOPE)
@@ -153,42 +153,42 @@ def registers_of(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking)
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The loops around the tiles of a product."""
+class TileLoops:
+    """The loops around the tiles of a contraction."""
 
     batch: list[LoopRef]
-    outer: list[LoopRef]  # those and the loops over blocks of columns and outer rows
-    jb: LoopRef  # blocks of columns
-    io: LoopRef  # blocks of rows
-    js: LoopRef  # strips of columns: one block of registers
-    sums: list[LoopRef]
-    terms: list[LoopRef]  # products of tiles in a step
+    outer: list[LoopRef]  # `batch`, `jb` and the outer loops of m
+    jb: LoopRef  # blocks of n
+    io: LoopRef  # register blocks of m
+    js: LoopRef  # strips of n: register blocks in a block
+    sums: list[LoopRef]  # steps of k
+    terms: list[LoopRef]  # unrolled outer loops of k
 
     @property
     def ro(self) -> LoopRef:
-        """Steps of the sum, of a tile each."""
+        """The loop over steps of k of one tile each."""
         return self.sums[-1]
 
     @property
     def innermost(self) -> LoopRef:
-        """Around the tiles of one product."""
+        """The innermost loop around the tile multiplications."""
         return (*self.sums, *self.terms)[-1]
 
     @property
     def to_blocks(self) -> list[LoopRef]:
-        """All loops down to that over blocks of columns."""
+        """All loops down to that over blocks of n."""
         return self.outer[: self.outer.index(self.jb) + 1]
 
 
-def cut_loops(
+def split_loops(
     sch: Schedule,
     found: Contraction,
     plan: Blocking,
     loops: Mapping[int, LoopRef],
     *,
     blocks_first: bool,
-) -> Cut:
-    """Cut the loops of a product, named by their iterators, around blocks of registers."""
+) -> TileLoops:
+    """Split and order the loops of a contraction, given by iterator, around register blocks."""
     batch = [loops[at] for at in (*found.batch, *found.n[:-1])]
     *row_outer, row = [loops[at] for at in found.m]
     io, im, ii = sch.split(row, [None, plan.row_tiles, plan.tile_rows])
@@ -202,22 +202,27 @@ def cut_loops(
     sch.reorder(*outer, io, js, *far, ro, *terms, im, jm, ii, ji, ri)
     for loop in (*terms, im, jm):
         sch.unroll(loop)
-    return Cut(batch, outer, jb, io, js, [*far, ro], terms)
+    return TileLoops(batch, outer, jb, io, js, [*far, ro], terms)
 
 
 def load_tiles(
-    sch: Schedule, found: Contraction, plan: Blocking, registers: Registers, cut: Cut
+    sch: Schedule, found: Contraction, plan: Blocking, registers: Registers, cut: TileLoops
 ) -> None:
-    """Load tiles where they are multiplied, laid out as registers hold them."""
+    """Load tiles where they are multiplied, in register layout."""
     sch.compute_at(registers.a, cut.innermost)
     sch.compute_at(registers.b, cut.innermost)
-    _lay_out(sch, found, plan, registers)
+    _lay_out_tiles(sch, found, plan, registers)
 
 
-def use_tiles(
-    sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking, registers: Registers, cut: Cut
+def tensorize_tiles(
+    sch: Schedule,
+    c: BlockRef,
+    found: Contraction,
+    plan: Blocking,
+    registers: Registers,
+    cut: TileLoops,
 ) -> BlockRef:
-    """Leave loads, stores and sums to the instructions; the block that clears the sums."""
+    """Tensorize loads, stores and multiplications; returns the block that zeroes the sums."""
     _tensorize_copies(sch, found, plan, registers)
     init = sch.decompose_reduction(c, cut.sums[0])
     sch.tensorize(sch.get_loops(c)[-3], plan.kind.dot, rows=plan.tile_rows)
@@ -225,8 +230,10 @@ def use_tiles(
     return init
 
 
-def _fill(sch: Schedule, found: Contraction, plan: Blocking, padded: BlockRef, at: LoopRef) -> None:
-    """Make the filled rows of A where they are read; before all if many blocks read them."""
+def _pad_rows(
+    sch: Schedule, found: Contraction, plan: Blocking, padded: BlockRef, at: LoopRef
+) -> None:
+    """Pad rows of A where they are read; all at once if several blocks of n read them."""
     columns = found.extent(found.n[-1])
     once = columns is None or columns <= TILE_ROWS * plan.column_tiles * plan.strips
     if once or plan.parallel in (BATCH, M):
@@ -252,7 +259,7 @@ def _multiples(found: Contraction, plan: Blocking) -> list[int]:
 
 
 def epilogue_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
-    """What reads the product and can be applied to a block of it."""
+    """The consumers of a contraction that can be applied per register block."""
     results = output_buffers(sch.function)
     if block_of(sch.function, c.name).writes[0].buffer in results:
         return []
@@ -271,15 +278,15 @@ def epilogue_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
 def fuse_epilogue(
     sch: Schedule, epilogue: list[BlockRef], at: LoopRef, strips: int, tiles: int
 ) -> tuple[list[BlockRef], LoopRef]:
-    """Apply the epilogue to each register block's results, `tiles` wide, of `strips` at a loop.
+    """Apply the epilogue to each register block, `tiles` wide, of `strips` in a loop.
 
-    Small results are packed from several vectors at a time, and fill a line of the cache: bytes are
-    made of several blocks beside each other, by the turns of another loop.
+    Narrow results are packed from several vectors, to fill a cache line: int8 results combine
+    several neighbouring register blocks in one more loop.
     """
     done, lanes = [], TILE_ROWS
     made = [block_of(sch.function, reference.name).writes[0].buffer for reference in epilogue]
     widest = max([buffer.dtype.size_bytes for buffer in made], default=ROW_BYTES)
-    beside = ROW_BYTES // (TILE_ROWS * widest)  # tiles whose results fill a line
+    beside = ROW_BYTES // (TILE_ROWS * widest)  # tiles whose results fill a cache line
     if beside <= tiles:
         lanes = TILE_ROWS * max(1, beside)
     elif len(made) == 1 and tiles * strips % beside == 0:
@@ -294,23 +301,21 @@ def fuse_epilogue(
 
 
 def overlap(sch: Schedule, at: LoopRef, sums: LoopRef, done: list[BlockRef], steps: int) -> None:
-    """The epilogue of some sums runs between the tile GEMMs of the next, in a loop `at` over both.
-
-    Tiles are multiplied by a unit of their own, which would wait for the vector units otherwise.
-    Of short sums there is little to run between.
-    """
+    """Software-pipeline a loop so that the epilogue of one iteration runs beside the tile
+    multiplications of the next: the matrix unit and the vector units work concurrently. Short
+    reductions have too few steps to interleave with."""
     path = find_loop(sch.function, at.var)
     assert path is not None
     assert isinstance(path[-1], For)
     loop = path[-1]
-    # With fewer steps than a register block has tiles there is little to run between.
+    # With fewer steps than a register block has tiles there is too little to interleave with.
     if steps < BLOCK_TILES * BLOCK_TILES or not done or loop.extent is ONE:
         return
     parts = len(loop.body.stmts) if isinstance(loop.body, Seq) else 1
     stored = parts - len(done) - 1
-    if stored < 1:  # in a loop of its own, with the sums
+    if stored < 1:  # the store is in the loop of the sums
         return
-    # Sums go to memory last: the epilogue of those before them has read it by then.
+    # Tiles are stored last, after the previous epilogue has read the buffer.
     stages = [0] * (stored + 1) + [1] * len(done)
     order = [*range(stored), parts - 1, *range(stored, parts - 1)]
     if attempt(sch, sch.software_pipeline, at, stages, order):
@@ -324,22 +329,22 @@ def overlap(sch: Schedule, at: LoopRef, sums: LoopRef, done: list[BlockRef], ste
 
 
 def _axis(found: Contraction, load: Load, at: int) -> int:
-    """Which dimension of an operand an iterator runs over."""
+    """Which dimension of an operand an iterator indexes."""
     return next(i for i, e in enumerate(load.index) if e is found.nest.var(at))
 
 
 def _map(rank: int, first: int, second: int, places: str) -> str:
-    """The index map that takes two dimensions to `places`, behind all others."""
+    """The index map that moves two dimensions to `places`, behind all others."""
     names = [f"x{axis}" for axis in range(rank)]
     others = [names[axis] for axis in range(rank) if axis not in (first, second)]
     target = places.format(y=names[first], x=names[second])
     return f"({', '.join(names)}) -> ({', '.join([*others, target])})"
 
 
-def _lay_out(sch: Schedule, found: Contraction, plan: Blocking, registers: Registers) -> None:
-    """Tiles as registers hold them."""
+def _lay_out_tiles(sch: Schedule, found: Contraction, plan: Blocking, registers: Registers) -> None:
+    """Lay tile buffers out as registers hold them."""
     deep, tall = plan.kind.depth, plan.tile_rows
-    group(sch, found, plan, registers.b)
+    lay_out_b(sch, found, plan, registers.b)
     i, k = _axis(found, found.a, found.m[-1]), _axis(found, found.a, found.k[-1])
     tiled = f"{{y}} // {tall}, {{x}} // {deep}, {{y}} % {tall}, {{x}} % {deep}"
     sch.transform_layout(registers.a, ("write", 0), _map(len(found.a.index), i, k, tiled))
@@ -348,8 +353,8 @@ def _lay_out(sch: Schedule, found: Contraction, plan: Blocking, registers: Regis
     sch.transform_layout(registers.store, ("read", 0), _map(rank, i, j, square))
 
 
-def group(sch: Schedule, found: Contraction, plan: Blocking, copy: BlockRef) -> None:
-    """A copy of B in tiles, the steps of a group side by side."""
+def lay_out_b(sch: Schedule, found: Contraction, plan: Blocking, copy: BlockRef) -> None:
+    """Lay a copy of B out in tiles with the k steps of a group contiguous."""
     k, j = _axis(found, found.b, found.k[-1]), _axis(found, found.b, found.n[-1])
     group = plan.kind.group
     grouped = f"{{x}} // {TILE_ROWS}, {{y}} // {group}, {{x}} % {TILE_ROWS}, {{y}} % {group}"
@@ -357,7 +362,7 @@ def group(sch: Schedule, found: Contraction, plan: Blocking, copy: BlockRef) -> 
 
 
 def _written(found: Contraction) -> tuple[int, int, int]:
-    """Of the result: the number of dimensions, that of rows, that of columns."""
+    """The rank of the result, and its dimensions of m and n."""
     body = found.block.body
     assert isinstance(body, Update)
     row, column = found.nest.var(found.m[-1]), found.nest.var(found.n[-1])
@@ -367,7 +372,7 @@ def _written(found: Contraction) -> tuple[int, int, int]:
 def _tensorize_copies(
     sch: Schedule, found: Contraction, plan: Blocking, registers: Registers
 ) -> None:
-    """One instruction loads or stores a tile."""
+    """Tensorize the tile loads and stores."""
     kind = plan.kind
     k, j = _axis(found, found.b, found.k[-1]), _axis(found, found.b, found.n[-1])
     tensorize(sch, registers.b, len(found.b.index), k, j, (0, TILE_ROWS), f"{kind.load_b}_groups")
@@ -388,7 +393,7 @@ def tensorize(
     intrinsic: str,
     **parameters: int,
 ) -> None:
-    """Split a copy into tiles along two of its loops; one call each."""
+    """Split a copy into tiles along two of its loops, and tensorize it."""
     own = sch.get_loops(block)[-rank:]
     rest = [loop for axis, loop in enumerate(own) if axis not in (first, second)]
     y, x = own[first], own[second]
@@ -406,10 +411,9 @@ def tensorize(
 
 
 def pack(sch: Schedule, found: Contraction, plan: Blocking, panel: BlockRef) -> None:
-    """Loops of the packing: whole groups, along a few contiguous columns.
+    """Order the packing loops: whole groups of k, over a few neighbouring strips of n.
 
-    Of all columns, those of different strips lie as far apart as makes them compete for the same
-    sets of L1.
+    Columns of all strips at once would lie so far apart that they compete for the same sets of L1.
     """
     rank = len(found.b.index)
     own = sch.get_loops(panel)[-rank:]
@@ -417,7 +421,7 @@ def pack(sch: Schedule, found: Contraction, plan: Blocking, panel: BlockRef) -> 
     j = own[_axis(found, found.b, found.n[-1])]
     rest = [loop for loop in own if loop not in (k, j)]
     ko, kg = sch.split(k, [None, plan.kind.group])
-    tiles = 2 * BLOCK_TILES  # together: a row of them is one or two lines of memory
+    tiles = 2 * BLOCK_TILES  # a row of so many is one or two cache lines
     jo, js, ji = sch.split(j, [None, tiles, TILE_ROWS])
     sch.reorder(*rest, jo, ko, js, ji, kg)
     if found.stride(found.b, found.k[-1]) is ONE:  # a group is contiguous

@@ -1,15 +1,15 @@
-"""Attention tile by tile: no more scores exist at a time than a few rows of queries have.
+"""Attention by tiles of queries (as in FlashAttention): scores exist for one tile at a time.
 
     for tile in parallel ... {                     batch, head, a few vectors of queries
       q^T of the tile
-      scores[j, i] of the tile                     8 keys x the queries in registers
-      max, exp, sum over j, lanes along i
-      for few features { for few queries { values[i, f] += exp[j, i] * v[j, f] } }; over the sum
+      scores[j, i] of the tile                     register tiles of keys x queries
+      max, exp, sum over j, vectorized along i
+      for feature block { for query block { values[i, f] += exp[j, i] * v[j, f] } }; over the sum
     }
 
-Queries are lanes until their weights are known: then nothing is ever combined across lanes, and
-neither keys nor values have to be packed. Any program of this form is taken: rows of a GEMM,
-reductions along them, a second GEMM with what came out.
+Lanes are queries up to the weights, so nothing is reduced across lanes, and neither keys nor values
+need packing. Any program of this form matches: a GEMM, row-wise reductions, and a second GEMM by
+what they produce.
 """
 
 from __future__ import annotations
@@ -43,54 +43,57 @@ from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
 
-TILES, HEADS = "tiles", "heads"  # what threads share out: tiles of queries of all heads, or heads
+TILES, HEADS = (
+    "tiles",
+    "heads",
+)  # the axis split across threads: tiles of queries of all heads, or heads
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """What is decided about attention."""
+    """The tiling of attention."""
 
-    tile_vectors: int = unit("vectors", "of queries whose scores exist at a time")
-    keys: int = unit("keys", "of the register tile of scores")
-    queries: int = unit("queries", "of the register tile of values")
-    feature_vectors: int = unit("vectors", "of features of that tile")
-    pack: bool = unit("flag", "keys and values of a head are copied to where L2 holds them")
-    parallel: str = unit("axis", "that threads share out")
+    tile_vectors: int = unit("vectors", "of queries in a tile")
+    keys: int = unit("keys", "of the register tile of the first GEMM")
+    queries: int = unit("queries", "of the register tile of the second GEMM")
+    feature_vectors: int = unit("vectors", "of features in that register tile")
+    pack: bool = unit("flag", "keys and values are packed per head")
+    parallel: str = unit("axis", "split across threads")
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Two GEMMs with reductions between them."""
+    """Two GEMMs with row-wise reductions between them."""
 
     stages: Stages
     first: Nest  # queries times keys
     scores: Nest | None  # the epilogue of the first GEMM, if there is any
-    second: Nest  # weights times values
-    row: int  # the iterator of the root that is a query
-    read: int  # which read of `first` is the queries
+    second: Nest  # softmax weights times values
+    row: int  # the root's iterator over queries
+    read: int  # the index of `first`'s read of the queries
 
     def query(self, name: str) -> int:
-        """The iterator of a member that is a query."""
+        """A member's iterator over queries."""
         return self.stages.row_axis_of[name][self.row]
 
     def other(self, nest: Nest) -> int:
-        """The spatial iterator of a GEMM that is no row: a key, or a feature."""
+        """The spatial iterator of a GEMM that is no row: over keys, or features."""
         rows = self.stages.row_axis_of[nest.name].values()
         return next(at for at in nest.spatial if at not in rows)
 
     @property
     def heads(self) -> list[int]:
-        """The rows of the root that are no queries: batch and heads."""
+        """The root's row iterators other than queries: batch and heads."""
         return [at for at in self.stages.rows if at != self.row]
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the number of queries is known at run time only."""
+        """Whether the number of queries is dynamic."""
         return self.stages.root.is_dynamic([self.row])
 
     @property
     def operands(self) -> tuple[_Rows, _Rows] | None:
-        """Keys and values, where they are read row by row."""
+        """Keys and values, where both are read row by row."""
         first, second = self.first, self.second
         keys = _rows_of(first, self.other(first), first.reduce[0])
         values = _rows_of(second, second.reduce[0], self.other(second))
@@ -111,18 +114,18 @@ def plans(found: Attention, context: RuleContext) -> Space[AttentionPlan]:
     registers = context.target.vector_registers
     rows, features = found.stages.root.guess(found.row), found.second.guess(_feature(found))
     heads, threads = total(found.stages.root, found.heads), context.threads
-    # Quotients by a dynamic number of tiles hide which one is the last.
+    # Dividing by a dynamic number of tiles hides which tile is the last.
     by_tiles = not found.is_dynamic or heads < 2 * threads
     axes = [*([TILES] if by_tiles else []), *([HEADS] if heads > 1 else [])]
     vectors = ceil_div(features, lanes)
     sizes = _near(tile_sizes(most_vectors(context.target)), 2)
-    few = registers // 2 // 2  # rows whose sums, by two vectors, take half of the registers
+    few = registers // 2 // 2  # rows of accumulators, by two vectors, in half of the registers
     most = min(few // 2, max(1, QUERY_BLOCK // lanes), ceil_div(rows, lanes))
     tiles = _near(doublings(most), 2)
     values = tuple(count for count in sizes if vectors % count == 0)
 
     def legal(c: Columns) -> Column:
-        """Accumulators, the vectors they are multiplied by, and one that is broadcast."""
+        """Register tiles fit the registers, and queries divide the tile."""
         scores = _fits(c["keys"], c["tile_vectors"], registers)
         weighted = _fits(c["queries"], c["feature_vectors"], registers)
         ok: Column = scores & weighted & ((c["tile_vectors"] * lanes) % c["queries"] == 0)
@@ -143,12 +146,12 @@ def plans(found: Attention, context: RuleContext) -> Space[AttentionPlan]:
 
 
 def _near(sizes: Sequence[int], wanted: int) -> tuple[int, ...]:
-    """The sizes of a tile, those first that are nearest to what is wanted between equals."""
+    """Tile sizes in order of preference: the nearest to `wanted` first."""
     return tuple(sorted(sizes, key=lambda size: (abs(size - wanted), size)))
 
 
 def _fits(rows: Any, vectors: Any, registers: int) -> Any:
-    """Whether registers hold the sums of a tile, its vectors, and what is broadcast."""
+    """Whether the registers hold the accumulators, a row of vectors, and a broadcast element."""
     return rows * vectors + vectors + 1 <= registers
 
 
@@ -162,7 +165,7 @@ def _feature(found: Attention) -> int:
 
 
 def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
-    """Register tiles of both GEMMs, what is done to scores, and keys and values of a head, which
+    """Cycles of both GEMMs' register tiles, of the stages between, and of keys and values, which
     every tile of queries reads again."""
     target, machine = context.target, context.target.machine
     lanes = costs.lanes_of(target, found.first.block)
@@ -173,7 +176,7 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
     features = ceil_div(second.guess(_feature(found)), lanes)
     scores = tiles_cycles(keys, vectors, c["keys"], c["tile_vectors"], machine)
     values = tiles_cycles(rows, features, c["queries"], c["feature_vectors"], machine)
-    # Every few queries read all values again, some features of them at a time.
+    # Each block of queries rereads all values, a block of features at a time.
     item = second.block.writes[0].buffer.dtype.size_bytes
     in_l1 = keys * c["feature_vectors"] * lanes * item <= machine.l1d.kept_bytes
     rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.l2.bytes_per_cycle)
@@ -184,7 +187,7 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
         for name, nest in found.stages.members.items()
         if name not in (first.name, second.name)
     )
-    # Scores of a tile that L1 does not hold are written, and read by every stage that follows.
+    # A tile's scores that exceed L1 are stored, and loaded again by every later stage.
     beyond = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
     tile_bytes = keys * c["tile_vectors"] * lanes * item
     from_l2 = machine.exposed_l2_share / machine.l2.bytes_per_cycle
@@ -195,10 +198,10 @@ def cost(found: Attention, c: Columns, context: RuleContext) -> Cost:
     copies: Column = np.zeros(len(c["keys"]))
     if found.operands is not None:
         row_bytes = sum(each.row_bytes for each in found.operands)
-        room = min(each.room(machine.l2) for each in found.operands)
+        usable_bytes = min(each.usable_bytes(machine.l2) for each in found.operands)
         near, far = 1 / machine.l2.bytes_per_cycle, 1 / beyond
         packed = near if keys * row_bytes <= machine.l2.kept_bytes else far
-        plain = near if keys * row_bytes <= room // 2 else far
+        plain = near if keys * row_bytes <= usable_bytes // 2 else far
         head_bytes = keys * row_bytes
         memory = heads * tiles * head_bytes * np.where(c["pack"] == 1, packed, plain)
         copies = np.where(c["pack"] == 1, 2 * heads * head_bytes * far + machine.wake_cycles, 0)
@@ -223,7 +226,7 @@ def apply(
     lanes = costs.lanes_of(context.target, found.first.block)
     packed: list[BlockRef] = []
     if plan.pack and found.operands is not None:
-        packed = [rows.copied(sch, lanes, context.threads) for rows in found.operands]
+        packed = [rows.packed(sch, lanes, context.threads) for rows in found.operands]
     tile = _tile_loop(sch, found, plan, lanes)
     stored, queries = _scores(sch, found, tile, plan, context)
     skipped = (found.first.name, found.second.name, stored.name)
@@ -267,14 +270,14 @@ def _is_gemm(nest: Nest) -> bool:
     if not isinstance(body, Update) or body.reducer.name != "sum" or len(body.values) != 1:
         return False
     value = body.values[0]
-    if isinstance(value, Select):  # of some terms, the others being zero
+    if isinstance(value, Select):  # masked terms are zero
         value = value.a
     return isinstance(value, Mul)
 
 
 def _weighs(stages: Stages, first: Nest, second: Nest, key: int) -> bool:
-    """Whether the second GEMM sums over the keys of the first, by what was made of its scores;
-    two sums over the features of the same rows, as gradients of norms have, are no attention."""
+    """Whether the second GEMM sums over the keys of the first, weighted by values computed from its
+    scores. Excludes two GEMMs over features of the same rows, as in gradients of normalizations."""
     if first.extent(key) is not second.extent(second.reduce[0]):
         return False
     made: set[Any] = set()
@@ -285,7 +288,8 @@ def _weighs(stages: Stages, first: Nest, second: Nest, key: int) -> bool:
 
 
 def _query_read(nest: Nest, row: Var, column: Var) -> int | None:
-    """The read of a GEMM that speaks of its rows alone, where the other does of columns."""
+    """The read of a GEMM that depends on its rows only, where the other operand depends on columns
+    only."""
     found = [expr for expr in exprs(nest.block.body) if isinstance(expr, Load)]
     rows: list[Load] = []
     for load in found:
@@ -300,7 +304,7 @@ def _query_read(nest: Nest, row: Var, column: Var) -> int | None:
 
 
 def _epilogue(stages: Stages, first: Nest) -> Nest | None:
-    """The one stage that reads the first GEMM, if it has all of its elements."""
+    """The single elementwise consumer of the first GEMM, if it keeps all elements."""
     made = [region.buffer for region in first.block.writes]
     users = [
         nest
@@ -321,7 +325,7 @@ class _Rows:
 
     nest: Nest
     load: Load
-    axis: int  # of the rows; their elements run along the last one
+    axis: int  # the dimension of rows; the last one holds a row's elements
 
     @property
     def row_bytes(self) -> int:
@@ -334,15 +338,15 @@ class _Rows:
         between = self.load.buffer.shape[self.axis + 1 : -1]
         return self.row_bytes * prod(guess(dim) for dim in between)
 
-    def room(self, cache: Cache) -> int:
-        """What of a cache rows at such distances can use: they fall into some of its sets only."""
+    def usable_bytes(self, cache: Cache) -> int:
+        """How much of a cache rows at this stride can occupy: they map to some of its sets only."""
         sets = cache.size_bytes // (cache.line_bytes * cache.ways)
         lines = -(-self.row_bytes // cache.line_bytes)
         apart = self.stride_bytes // cache.line_bytes
         return min(cache.size_bytes, cache.size_bytes * lines // max(1, gcd(apart, sets)))
 
-    def copied(self, sch: Schedule, lanes: int, threads: int) -> BlockRef:
-        """A block that copies all rows, those of a head one after the other."""
+    def packed(self, sch: Schedule, lanes: int, threads: int) -> BlockRef:
+        """Pack the rows of each head contiguously; returns the block that copies."""
         reads = [region.buffer for region in self.nest.block.reads]
         block = sch.get_block(self.nest.name)
         copy = sch.cache_read(block, reads.index(self.load.buffer), "global")
@@ -359,7 +363,7 @@ class _Rows:
 
 
 def _rows_of(nest: Nest, row: int, element: int) -> _Rows | None:
-    """The operand of a GEMM with a row for each value of an iterator."""
+    """The operand of a GEMM that has a row for each value of an iterator."""
     at, last = nest.var(row), nest.var(element)
     for load in exprs(nest.block.body):
         if not isinstance(load, Load) or at not in load.index or load.index[-1] is not last:
@@ -374,7 +378,7 @@ def _rows_of(nest: Nest, row: int, element: int) -> _Rows | None:
 
 
 def _tile_loop(sch: Schedule, found: Attention, plan: AttentionPlan, lanes: int) -> LoopRef:
-    """The loop over tiles of queries, with all stages under it."""
+    """Make the loop over tiles of queries, with all stages inside."""
     root = found.stages.root
     around = [root.loops[at] for at in found.heads]
     feature = next(loop for at, loop in root.loops.items() if at not in found.stages.rows)
@@ -392,7 +396,7 @@ def _tile_loop(sch: Schedule, found: Attention, plan: AttentionPlan, lanes: int)
 
 
 def _own(sch: Schedule, block: BlockRef, under: LoopRef) -> dict[int, LoopRef]:
-    """Iterator of a block -> its loop inside another one."""
+    """A block's iterator -> its loop inside another loop."""
     depth = next(at for at, loop in enumerate(sch.get_loops(block), 1) if loop.var is under.var)
     nest = inner_nest(sch, block, depth)
     assert nest is not None  # compute_at makes a loop per iterator
@@ -402,9 +406,9 @@ def _own(sch: Schedule, block: BlockRef, under: LoopRef) -> dict[int, LoopRef]:
 def _scores(
     sch: Schedule, found: Attention, tile: LoopRef, plan: AttentionPlan, context: RuleContext
 ) -> tuple[BlockRef, BlockRef]:
-    """The first GEMM: several keys times all queries of the tile, in registers.
+    """The first GEMM: register tiles of keys by the tile's queries.
 
-    The blocks that store it, and that copy the queries.
+    Returns the blocks that store the scores and that copy the queries.
     """
     lanes = costs.lanes_of(context.target, found.first.block)
     first = sch.get_block(found.first.name)
@@ -423,14 +427,14 @@ def _scores(
     outer, key = sch.split(loops[column], [None, plan.keys])
     step, lane = sch.split(loops[row], [None, lanes])
     sch.reorder(outer, key, step, lane)
-    _unrolled(sch, key, step, lane)
+    _vectorize_and_unroll(sch, key, step, lane)
     sch.compute_at(first, outer)
     loops = _own(sch, first, outer)
     row, column = found.query(first.name), found.other(found.first)
     step, lane = sch.split(loops[row], [None, lanes])
     depth = found.first.reduce[0]
     sch.reorder(loops[depth], loops[column], step, lane)
-    _unrolled(sch, loops[column], step, lane)
+    _vectorize_and_unroll(sch, loops[column], step, lane)
     body = plan.keys * plan.tile_vectors
     _unroll_sum(sch, found.first, loops[depth], body, context.target.machine)
     _mark_tails(sch, found.first, found.other(found.first), outer)
@@ -438,54 +442,55 @@ def _scores(
 
 
 def _mark_tails(sch: Schedule, gemm: Nest, tiled: int, loop: LoopRef) -> None:
-    """Ask for a last tile of its own; where any may be the last, for none: there is much code."""
+    """Request specialized code for the tail tile, where the extent is static; otherwise there would
+    be one per possible tail."""
     if isinstance(gemm.extent(tiled), Const):
         sch.annotate(loop, TAILS, True)
 
 
 def _unroll_sum(sch: Schedule, gemm: Nest, depth: LoopRef, body: int, machine: Machine) -> None:
-    """Several steps of k at a time, of so many multiply-adds each."""
+    """Unroll k, given the multiply-adds per step."""
     extent = gemm.extent(gemm.reduce[0])
     steps = unrolled_steps(int(extent.value), body, machine) if isinstance(extent, Const) else 1
     if steps > 1:
         unrolled_sum(sch, depth, steps)
 
 
-def _unrolled(sch: Schedule, *loops: LoopRef) -> None:
-    """Lanes for the innermost of some loops; the others are repeated."""
+def _vectorize_and_unroll(sch: Schedule, *loops: LoopRef) -> None:
+    """Vectorize the innermost loop and unroll the others."""
     sch.vectorize(loops[-1])
     for loop in loops[:-1]:
         sch.unroll(loop)
 
 
 def _between(sch: Schedule, found: Attention, nest: Nest, tile: LoopRef, lanes: int) -> None:
-    """A stage along the keys, lanes along the queries."""
+    """Schedule a stage between the GEMMs: serial along keys, vectorized along queries."""
     block = sch.get_block(nest.name)
     loops = _own(sch, block, tile)
     query = found.query(nest.name)
     step, lane = sch.split(loops[query], [None, lanes])
     sch.reorder(*[loop for at, loop in loops.items() if at != query], step, lane)
-    _unrolled(sch, step, lane)
+    _vectorize_and_unroll(sch, step, lane)
     if len(nest.spatial) == len(found.stages.rows):
         sch.set_scope(block, 0, "local")
 
 
 def _values(sch: Schedule, found: Attention, plan: AttentionPlan, context: RuleContext) -> None:
-    """The second GEMM: a few queries times all features, in registers."""
+    """The second GEMM: register tiles of queries by features."""
     root, second = sch.get_block(found.stages.root.name), sch.get_block(found.second.name)
     lanes, around = costs.lanes_of(context.target, found.first.block), sch.get_loops(root)
     feature = found.other(found.second)
     few, query = sch.split(around[-2], [None, plan.queries])
     outer, step, lane = sch.split(around[-1], [None, plan.feature_vectors, lanes])
-    sch.reorder(outer, few, query, step, lane)  # some features of all values stay in L1
-    _unrolled(sch, query, step, lane)
+    sch.reorder(outer, few, query, step, lane)  # a block of features of all values stays in L1
+    _vectorize_and_unroll(sch, query, step, lane)
     sch.compute_at(second, few)
     loops = _own(sch, second, few)
     row = loops[found.query(second.name)]
     step, lane = sch.split(loops[feature], [None, lanes])
     depth = loops[found.second.reduce[0]]
     sch.reorder(depth, row, step, lane)
-    _unrolled(sch, row, step, lane)
+    _vectorize_and_unroll(sch, row, step, lane)
     body = plan.queries * plan.feature_vectors
     _unroll_sum(sch, found.second, depth, body, context.target.machine)
     sch.set_scope(second, 0, "local")
@@ -495,7 +500,7 @@ def _values(sch: Schedule, found: Attention, plan: AttentionPlan, context: RuleC
 def _lay_out(
     sch: Schedule, found: Attention, between: list[Nest], stored: BlockRef, queries: BlockRef
 ) -> None:
-    """Queries innermost in whatever is kept for all of a tile."""
+    """Make queries the innermost dimension of all buffers of a tile."""
     rank = len(found.first.spatial)
     for name in (found.first.name, stored.name):
         _query_last(sch, sch.get_block(name), found, found.first.name)
@@ -512,7 +517,8 @@ def _lay_out(
 
 
 def _query_last(sch: Schedule, block: BlockRef, found: Attention, like: str) -> None:
-    """The dimension of queries goes last in what a block writes, which has the axes of another."""
+    """Make queries the last dimension of what a block writes; its axes are those of the block
+    `like`."""
     nest = found.stages.members[like]
     axes = own_axes(nest.block)
     assert axes is not None
@@ -521,7 +527,7 @@ def _query_last(sch: Schedule, block: BlockRef, found: Attention, like: str) -> 
 
 
 def _index_map(rank: int, *last: int) -> str:
-    """The order of dimensions with some of them last."""
+    """The index map that moves some dimensions last."""
     names = [f"d{at}" for at in range(rank)]
     order = [
         *[name for at, name in enumerate(names) if at not in last],

@@ -1,14 +1,14 @@
-"""Attention of small numbers on the tiles of AMX: a tile of queries at a time.
+"""Attention in bf16 and int8 on AMX tiles: a tile of queries at a time.
 
-    pack keys and values of all heads              in groups, as the instruction wants them
+    pack keys and values of all heads              in the instruction's groups of k
     for tile in parallel ... {                     batch, head, 32 queries
-      scores[i, j] of the tile                     two by two registers at a time
-      max, exp, sum over j, lanes along j
-      values[i, f] += weights[i, j] * v[j, f]      two by two registers; over the sum
+      scores[i, j] of the tile                     2 x 2 AMX tiles at a time
+      max, exp, sum over j, vectorized along j
+      values[i, f] += weights[i, j] * v[j, f]      2 x 2 AMX tiles; over the sum
     }
 
-Lowering has cut rows into whole tiles and filled up what is multiplied. What is cheap is done again
-for the greatest score and for the weights, rather than kept.
+Lowering has split rows into whole tiles and padded the operands. Cheap stages are recomputed for
+the maximum and for the weights instead of being stored.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.amx_schedule import (
     TILE_ROWS,
     Blocking,
-    cut_loops,
-    group,
     kind_of,
+    lay_out_b,
     load_tiles,
     pack,
     registers_of,
-    use_tiles,
+    split_loops,
+    tensorize_tiles,
 )
 from tilewright.rules.cpu.gemm_model import NONE, ceil_div
 from tilewright.rules.cpu.gemm_schedule import maker_of
@@ -43,24 +43,24 @@ from tilewright.tensor.ir import REDUCE
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks
 
-TILES = "tiles"  # of queries of all heads, which threads share out
+TILES = "tiles"  # of queries of all heads: the parallel axis
 
 
 @dataclass(frozen=True)
 class AmxAttentionPlan:
-    """What is decided about attention on tiles."""
+    """The tiling of attention on AMX."""
 
     accumulators: int = unit("vectors", "of partial results of the reductions, at most")
-    parallel: str = unit("axis", "that threads share out")
+    parallel: str = unit("axis", "split across threads")
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Two products of tiles, and the stages between them and the result."""
+    """Two contractions, and the stages between and after them."""
 
     first: Contraction  # queries times keys
-    second: Contraction  # weights times values
-    stages: tuple[str, ...]  # in the order of the program, those before the result
+    second: Contraction  # softmax weights times values
+    stages: tuple[str, ...]  # in program order, without the root
     root: BlockRef
     stage_cycles: float  # of all stages, per vector of scores
 
@@ -74,7 +74,8 @@ def plans(found: _Found, context: RuleContext) -> Space[AmxAttentionPlan]:
 
 
 def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
-    """Whole register blocks of both GEMMs; scores are read and written by vectors between them."""
+    """Cycles of both GEMMs in whole register blocks, and of loading and storing scores between
+    them."""
     machine, threads = context.target.machine, context.threads
     gemms = 0.0
     for gemm in (found.first, found.second):
@@ -99,9 +100,9 @@ def apply(
 ) -> tuple[BlockRef, ...]:
     stages = [name for name in found.stages if not _inline(sch, name)]
     queries = maker_of(sch, BlockRef(found.first.nest.name), found.first.a.buffer)
-    first = _Product(sch, found.first, context)
-    second = _Product(sch, found.second, context)
-    around = sch.get_loops(second.registers.store)[:-2]  # all but rows and features of a tile
+    first = _TiledGemm(sch, found.first, context)
+    second = _TiledGemm(sch, found.second, context)
+    around = sch.get_loops(second.registers.store)[:-2]  # all but the rows and features of a tile
     maps = [found.root]
     sch.reverse_compute_at(found.root, around[-1])
     second.multiply(around)
@@ -128,14 +129,14 @@ def apply(
 
 
 def _inline(sch: Schedule, name: str) -> bool:
-    """Inline a stage that is cheap to do again; whether it was."""
+    """Inline a stage that is cheap to recompute; returns whether it was."""
     block = block_of(sch.function, name)
     is_cheap = not _is_reduction(sch, name) and costs.is_cheap(block)
     return is_cheap and attempt(sch, sch.compute_inline, sch.get_block(name))
 
 
-class _Product:
-    """A product on its way into tiles."""
+class _TiledGemm:
+    """A contraction being mapped to AMX tiles."""
 
     def __init__(self, sch: Schedule, found: Contraction, context: RuleContext) -> None:
         self.sch, self.found = sch, found
@@ -147,21 +148,21 @@ class _Product:
         self.blocks = [self.block, self.panel, *self.registers.all]
 
     def multiply(self, around: list[LoopRef]) -> None:
-        """Make the results of a tile of queries under the loops around it."""
+        """Compute a tile of queries under the loops around it."""
         sch, found, plan = self.sch, self.found, self.plan
         sch.compute_at(self.block, around[-1])
         nest = inner_nest(sch, self.block, len(around))
         assert nest is not None  # compute_at makes a loop per iterator
-        cut = cut_loops(sch, found, plan, nest.loops, blocks_first=False)
+        cut = split_loops(sch, found, plan, nest.loops, blocks_first=False)
         sch.reverse_compute_at(self.registers.store, cut.js)
         load_tiles(sch, found, plan, self.registers, cut)
-        group(sch, found, plan, self.panel)
+        lay_out_b(sch, found, plan, self.panel)
         pack(sch, found, plan, self.panel)
-        self.blocks.append(use_tiles(sch, self.block, found, plan, self.registers, cut))
+        self.blocks.append(tensorize_tiles(sch, self.block, found, plan, self.registers, cut))
 
 
 def _blocking(found: Contraction, context: RuleContext) -> Blocking:
-    """Two by two registers at a time, all columns of a tile's rows one after the other."""
+    """2 x 2 tiles per register block; all columns of a tile's rows in turn."""
     kind = kind_of(found, context)
     assert kind is not None
     strips = found.nest.guess(found.n[-1]) // (BLOCK_TILES * TILE_ROWS)
@@ -205,7 +206,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> _Found | 
 
 
 def _ancestors(sch: Schedule, reference: BlockRef) -> set[str]:
-    """A block, and those whose results it uses, directly or not."""
+    """A block and all blocks whose results it uses, directly or not."""
     found: set[str] = set()
     stack = [reference]
     while stack:
@@ -222,7 +223,7 @@ def _is_reduction(sch: Schedule, name: str) -> bool:
 
 
 def _product(sch: Schedule, reference: BlockRef, context: RuleContext) -> Contraction | None:
-    """A block as a product of whole tiles, of rows that are cut into tiles."""
+    """The contraction of whole tiles that a block computes, of rows that are split into tiles."""
     found = find_contraction(sch, reference)
     if found is None or kind_of(found, context) is None:
         return None

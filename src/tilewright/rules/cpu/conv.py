@@ -1,12 +1,12 @@
 """Convolution, channels last: register tiles of output positions by vectors of output channels.
 
-    for chunk                   output channels whose weights fit into L2
-      for n, block              rows of the image: what is read of it stays in L2
-        for panel, tile         (or tiles outside) one register tile at a time
+    for chunk                   output channels whose weights stay in L2
+      for n, block              blocks of output rows, whose input stays in L2
+        for panel, tile         (or tile, panel) one register tile each
           for kernel, c         positions x vectors multiply-adds
 
 Weights are packed as [panel, kernel, c, channel in panel], before the first call where they are
-constant. Padding is made block by block, just before it is read.
+constant. Padding is done per block, just before the block reads it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
 
 
 def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
-    """All tilings of a convolution; None where register tiles do not serve."""
+    """All tilings of a convolution; None where register tiles do not pay."""
     size = Sizes.of(found, context)
     if size is None:
         return None
@@ -94,9 +94,9 @@ def plans(found: Convolution, context: RuleContext) -> Space[ConvPlan] | None:
 
 
 def _widths(size: Sizes, most: int) -> tuple[int, ...]:
-    """Vectors that a register tile may have. Beside tiles of every number of positions, as a
-    dynamic axis has them, there is no code of its own for a last panel of fewer vectors: each of
-    its multiply-adds would be a branch."""
+    """Candidates for nr. With a dynamic axis, tiles of every number of positions are specialized,
+    but a last panel of fewer vectors is not: each of its multiply-adds would be a branch. So nr
+    divides the vectors then."""
     problems = size.problems.values()
     found = range(1, min(most, max(problem.vectors for problem in problems)) + 1)
     whole = [nr for nr in found if all(problem.vectors % nr == 0 for problem in problems)]
@@ -105,13 +105,13 @@ def _widths(size: Sizes, most: int) -> tuple[int, ...]:
 
 
 def _sizes(total: int) -> tuple[int, ...]:
-    """Sizes of parts of a total, the largest first: those that give different numbers of parts."""
+    """Block sizes of a total, in descending order, one per distinct number of blocks."""
     parts = {ceil_div(total, each) for each in range(1, math.isqrt(total) + 1)}
     return tuple(sorted({*parts, *range(1, math.isqrt(total) + 1)}, reverse=True))
 
 
 def _extents(c: Columns) -> tuple[Column, Column]:
-    """Of the tiles, row by row, and their product."""
+    """The extents of the tiles (batch, spatial), row by row, and their products."""
     names, places = np.unique(c["tile"], return_inverse=True)
     table = np.array([tile_extents(name) for name in names.tolist()])
     return table[places], np.prod(table, axis=1)[places]
@@ -136,7 +136,7 @@ def _legal(found: Convolution, size: Sizes, context: RuleContext, c: Columns) ->
     panels = ceil_div(_vectors(size, c), c["nr"])
     if found.out_channels_per_group:
         legal &= panels % np.minimum(c["oc_panels"], panels) == 0
-    # Sums apart of a last panel of fewer vectors are no code of its own in the loop over chunks.
+    # Interleaved sums of a narrower last panel are not specialized in the loop over chunks.
     is_whole = (_vectors(size, c) % c["nr"] == 0) | (c["oc_panels"] >= panels)
     legal &= (c["k_interleave"] == 1) | is_whole
     steps = (found.size(found.in_channels) or 1) // c["k_interleave"]
@@ -154,7 +154,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     tiles, positions = _extents(c)
     fma = np.zeros(len(positions))
     for side, problem in size.problems.items():
-        share = 1 if side == 1 else 1 + machine.exposed_share / 2  # sums are added up
+        share = 1 if side == 1 else 1 + machine.exposed_share / 2  # horizontal adds
         each = size.groups * share * tile_cycles(problem, c["nr"], tiles, target)
         fma = np.where(c["k_interleave"] == side, each, fma)
     plain = size.problems[1]
@@ -168,31 +168,31 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     all_rows = ceil_div(plain.spatial[0], tiles[:, 1])
     in_block = np.minimum(c["row_tiles"], all_rows)
     blocks = ceil_div(all_rows, in_block)
-    # Shared out in whole chunks and blocks, of which the last may be smaller.
+    # Threads take whole chunks and blocks, the last of which may be smaller.
     units = plain.batch * size.groups * chunks * blocks
     workers = np.where(c["parallel"] == 1, context.threads, 1)
     whole = (in_chunk * chunks / panels) * (in_block * blocks / all_rows)
     share = whole * ceil_div(units, workers) / units
     critical = fma * share
-    # Weights stream by an image that stays in L2, or images by weights that do.
+    # Either the image stays in L2 and weights stream, or weights stay and images stream.
     streams = weights > max(l2.passing_bytes, size.image_bytes // 2)
     streams &= size.image_bytes < l2.kept_bytes
     streamed = streams & (in_chunk > 1)
     outgrown = (in_chunk * panel_bytes > l2.kept_bytes) & (in_chunk > 1)
-    # Where tiles are around panels, weights that stream come by once for every tile.
+    # With tiles outside of panels, weights are streamed once per tile.
     by_tile = streamed & (c["panel_outermost"] == 0)
     whole_rows = np.prod(ceil_div(np.array(plain.extents), tiles)[:, 2:], axis=1)
     visits = blocks * np.where(by_tile, in_block * whole_rows, 1)
     outgrown &= ~streams | (visits > 1)
     again = (chunks - 1) * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
-    # Several chunks read a copy of the image, made before all of them in a region of its own.
+    # With several chunks, the image is copied before, in a parallel region of its own.
     is_copied = (c["skew_bytes"] > 0) | found.is_padded
     copied = is_copied * 2 * size.image_bytes * plain.batch / machine.l2.bytes_per_cycle
     copied_alone = 0 if found.is_padded else copied / workers  # every plan pads
     region = is_copied * machine.wake_cycles
     block_bytes = ((in_block * tiles[:, 1] - 1) * size.stride + size.reach) * size.row_bytes
     overflow = (block_bytes > l2.block_bytes) & (in_block > 1)
-    # Rows that blocks share are read again, and where blocks pad for themselves, copied again.
+    # Halo rows of neighbouring blocks are read twice, and copied twice where blocks pad.
     halo = np.maximum(size.reach - size.stride, 0) * size.row_bytes * plain.batch
     halo = halo * np.where(found.is_padded & (chunks == 1), 2 / workers, machine.exposed_share)
     return Cost.of(
@@ -208,10 +208,12 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
         conflicts=critical * _conflicts(found, c, context, positions),
         rows=blocks * (halo / machine.l2.bytes_per_cycle + TIE_SHARE)
         + np.where(overflow, size.image_bytes / machine.scattered_bytes_per_cycle, 0),
-        details=fma * TIE_SHARE * _misfits(size, c, context, (tiles, positions, panel_bytes)),
+        details=fma
+        * TIE_SHARE
+        * _suboptimal_choices(size, c, context, (tiles, positions, panel_bytes)),
         unroll=fma * TIE_SHARE / c["k_unroll"],
         guards=fma * _guarded(size, c, context, (tiles, panels, in_block)),
-        groups=_strided(found, size, context) / np.minimum(workers, units),
+        groups=_grouped_access(found, size, context) / np.minimum(workers, units),
     )
 
 
@@ -222,8 +224,8 @@ def _from_l2(
     context: RuleContext,
     tile: tuple[Column, Column, Column],
 ) -> Column:
-    """Cycles of operands that L1 does not keep until they are read again: pixels under a tile by
-    the next panel, or weights of a panel by the next tile, whichever comes first."""
+    """Cycles to load from L2 what L1 does not keep: the pixels of a tile for the next panel, or the
+    weights of a panel for the next tile, depending on the loop order."""
     machine, plain = context.target.machine, size.problems[1]
     tiles, panels, panel_bytes = tile
     l1, l2 = machine.l1d, machine.l2
@@ -235,7 +237,7 @@ def _from_l2(
     pixels_bytes = tiles[:, 0] * np.prod(seen, axis=1) * pixel_bytes
     panel_is_next = (c["panel_outermost"] == 0) & (in_chunk > 1)
     pixels_stay = panel_is_next & (pixels_bytes <= l1.kept_bytes)
-    # `tile_cycles` has the weights of panels that outgrow L1.
+    # `tile_cycles` counts the weights of panels that exceed L1.
     weights_stay = (panel_bytes > l1.kept_bytes + l1.passing_bytes) | ~panel_is_next
     weights_stay |= in_chunk * panel_bytes <= l1.kept_bytes
     followed = np.prod(tiles, axis=1) <= machine.prefetch_streams
@@ -249,9 +251,9 @@ def _from_l2(
 def _guarded(
     size: Sizes, c: Columns, context: RuleContext, tile: tuple[Column, Column, Column]
 ) -> Column:
-    """How much longer what is left over takes where it shares the code of whole tiles, behind
-    branches or in loops: rows inside of a block that is one of several, vectors of a panel that is
-    one of several in its chunk, and those where one loop of all threads has both."""
+    """Extra cycles per cycle of multiply-adds for tails that share the code of whole tiles, under
+    predicates: rows of one of several blocks, vectors of one of several panels in a chunk, and both
+    where one parallel loop covers them."""
     plain = size.problems[1]
     tiles, panels, in_block = tile
     all_rows = ceil_div(plain.spatial[0], tiles[:, 1])
@@ -266,18 +268,18 @@ def _guarded(
 
 
 def _taps(found: Convolution) -> list[int]:
-    """Of the kernel, along each spatial axis."""
+    """The kernel's extents."""
     return [found.size(at) or 1 for at in found.kernel_spatial]
 
 
 def _reach(found: Convolution) -> Column:
-    """Pixels that one position of the result sees, along each spatial axis."""
+    """The receptive field of an output position, along each spatial axis."""
     return (np.array(_taps(found)) - 1) * found.dilations + 1
 
 
-def _strided(found: Convolution, size: Sizes, context: RuleContext) -> float:
-    """Cycles of reading and writing channels of one group at a time: of every pixel a few lines,
-    which no prefetcher follows."""
+def _grouped_access(found: Convolution, size: Sizes, context: RuleContext) -> float:
+    """Cycles to read and write the channels of one group at a time: a few lines per pixel, which no
+    prefetcher follows."""
     if size.groups == 1:
         return 0.0
     machine, plain = context.target.machine, size.problems[1]
@@ -291,18 +293,19 @@ def _strided(found: Convolution, size: Sizes, context: RuleContext) -> float:
     return size.groups * (lines * line / machine.scattered_bytes_per_cycle + padded)
 
 
-def _misfits(
+def _suboptimal_choices(
     size: Sizes,
     c: Columns,
     context: RuleContext,
     tile: tuple[Column, Column, Column],
 ) -> Column:
-    """How many of the smaller decisions go against what the caches want."""
+    """How many of the minor decisions (loop order, prefetch, skew) are not what the caches call
+    for."""
     machine, plain = context.target.machine, size.problems[1]
     tiles, positions, panel_bytes = tile
     is_whole = np.all(tiles == np.array(plain.extents), axis=1) & (not any(plain.is_dynamic))
     once = is_whole & (plain.weights_bytes(context.target) > machine.l2.size_bytes)
-    # With few positions, L2 does not deliver weights as fast as they are used.
+    # With few positions per tile, weights are used faster than L2 delivers them.
     hungry = positions * machine.l2.bytes_per_cycle < 2 * size.lanes * size.item_bytes * (
         machine.fma_per_cycle
     )
@@ -315,10 +318,8 @@ def _misfits(
 
 
 def _conflicts(found: Convolution, c: Columns, context: RuleContext, positions: Column) -> Column:
-    """How much longer multiply-adds take where pixels of a tile compete for the sets of L1.
-
-    Every step then reads a line of each of them from L2.
-    """
+    """Extra cycles per cycle of multiply-adds where pixels of a tile map to the same sets of L1, so
+    that every step reloads their lines from L2."""
     machine, pixel = context.target.machine, found.x.buffer.shape[-1]
     if not isinstance(pixel, Const):
         return np.zeros(len(positions))

@@ -1,19 +1,19 @@
-"""Convolutions of bf16 and of bytes on the tiles of AMX, without im2col.
+"""Convolution of bf16 and int8 on AMX tiles, as an implicit GEMM without im2col.
 
-for jb                   blocks of output channels whose weights stay in L2
-  for n, yb              blocks of rows; their padded copy is made here, or before all blocks
-    for y, x             pairs of tiles: neighbours along a row, or in two rows
-      for js             strips of output channels
-        for kernel, c     two by two tiles of the result
-        the tiles go to memory, and through the epilogue
+    for jb                   blocks of output channels whose weights stay in L2
+      for n, yb              blocks of rows, whose padded copy is made here, or before all blocks
+        for y, x             pairs of tiles: neighbours along a row, or in two rows
+          for js             strips of output channels
+            for kernel, c      2 x 2 tiles of the result
+            tiles are stored, then the epilogue
 
-The rows of a tile of A are pixels beside each other, so that one instruction loads what a
-kernel position sees of them straight from the image: a tile has as many rows as divide the width.
-Where windows move by more than one, the padded copy keeps pixels apart by the remainder of their
-place, so that those which one kernel position sees are neighbours again.
+The rows of an A tile are neighbouring pixels, so one instruction loads what a kernel position reads
+straight from the image; the number of tile rows divides the output width. With a stride, the padded
+copy is reordered by the remainder of the pixel's position, which makes the pixels of one kernel
+position contiguous again.
 
-Of one channel, windows over a line are the rows of a tile, and overlap: its kernel positions
-are k of a tile, in place of channels.
+With a single channel, the windows along a line are the (overlapping) rows of a tile, and kernel
+positions are k in place of channels.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 @dataclass(frozen=True)
 class AmxConvPlan:
-    """What is decided about a convolution on tiles."""
+    """The tiling of a convolution on AMX tiles."""
 
     tile_rows: int = unit("output positions", "of a tile")
-    beside: int = unit("tiles", "of a register block along a row; else they are in two rows")
+    beside: int = unit("tiles", "of a register block along a row; 1: one each in two rows")
     column_tiles: int = unit("tiles", "of B in a register block")
     strips: int = unit("register blocks", "of output channels whose weights stay in L2")
-    rows: int = unit("register blocks", "one below the other, whose padded input is made at once")
-    images_first: bool = unit("flag", "blocks of channels in each image, or images in each block")
-    prefetch_b: int = unit("steps of k", "ahead; 0: the next block of channels meanwhile")
-    parallel: str = unit("axis", "that threads share out")
+    rows: int = unit("register blocks", "along rows, in a block whose input is padded at once")
+    images_first: bool = unit("flag", "images outside of blocks of channels")
+    prefetch_b: int = unit("steps of k", "prefetch distance; 0: the next block of channels")
+    parallel: str = unit("axis", "split across threads")
 
     @property
     def below(self) -> int:
@@ -71,12 +71,12 @@ class AmxConvPlan:
 
 @dataclass(frozen=True)
 class AmxConv:
-    """A convolution whose types the tiles multiply."""
+    """A convolution of types that AMX multiplies."""
 
     conv: Convolution
     kind: Kind
-    k_axis: int  # the iterator that a tile sums over: input channels, or the kernel along a line
-    width: int  # output positions along a row that whole tiles cover
+    k_axis: int  # the iterator along k of a tile: input channels, or the kernel of a 1D convolution
+    width: int  # output width, rounded up to whole tiles where possible
     has_padding: bool
 
     def size(self, at: int) -> int:
@@ -84,13 +84,13 @@ class AmxConv:
 
     @property
     def height(self) -> int:
-        """Rows of output positions; 1 of a line."""
+        """Rows of output positions; 1 in one dimension."""
         spatial = self.conv.out_spatial
         return self.size(spatial[-2]) if len(spatial) > 1 else 1
 
     @property
     def images(self) -> int:
-        """Images, and outer spatial axes."""
+        """Batch times outer spatial axes."""
         total = self.size(self.conv.batch)
         for at in self.conv.out_spatial[:-2]:
             total *= self.size(at)
@@ -98,7 +98,7 @@ class AmxConv:
 
     @property
     def all_column_tiles(self) -> int:
-        """Tiles that all output channels take, the last one filled up."""
+        """Tiles along output channels, the last one padded."""
         return -(-self.size(self.conv.out_channels) // TILE_ROWS)
 
     @property
@@ -115,8 +115,7 @@ class AmxConv:
 
     @property
     def is_strided(self) -> bool:
-        """Whether pixels that one kernel position sees are neighbours only where they are copied
-        apart from others."""
+        """Whether the pixels of one kernel position are contiguous only in a reordered copy."""
         is_near = self.k_axis != self.conv.in_channels
         return not is_near and any(stride > 1 for stride in self.conv.strides)
 
@@ -127,13 +126,13 @@ class AmxConv:
 
     @property
     def strip_bytes(self) -> int:
-        """Of the weights of a register block."""
+        """Bytes of the weights of a register block."""
         item = self.conv.x.buffer.dtype.size_bytes
         return (self.conv.depth or 1) * TILE_ROWS * self.column_tiles * item
 
     @property
     def row_bytes(self) -> int:
-        """Of the input of a row of output positions."""
+        """Input bytes per output row."""
         conv = self.conv
         size = conv.x.buffer.dtype.size_bytes * conv.strides[-1]
         size *= conv.strides[-2] if len(conv.strides) > 1 else 1
@@ -156,13 +155,14 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxConv | Non
     if k_axis is None or (k_axis != conv.in_channels and has_padding):
         return None
     if 2 * (conv.size(conv.out_channels) or 1) < TILE_ROWS:
-        return None  # too much of a tile would be filled up with zeros
+        return None  # too much of a tile would be padding
     found = AmxConv(conv, kind, k_axis, _width(conv), has_padding)
     return found if register_blocks(found.width, found.height) else None
 
 
 def _k_axis(conv: Convolution, kind: Kind) -> int | None:
-    """What a tile sums over: whole tiles of channels, or of the kernel along a line of one."""
+    """The iterator along k of a tile: input channels if they fill whole tiles, or the kernel of a
+    1D convolution of one channel."""
     if (conv.size(conv.in_channels) or 1) % kind.depth == 0:
         return conv.in_channels
     is_line = conv.size(conv.in_channels) == 1 and conv.dilations[-1] == 1
@@ -171,10 +171,8 @@ def _k_axis(conv: Convolution, kind: Kind) -> int | None:
 
 
 def _width(conv: Convolution) -> int:
-    """Output positions along a row that whole register blocks cover.
-
-    They may be a few more than there are, if all that those see is there too, and is one line.
-    """
+    """The output width that whole register blocks cover: in 1D it may exceed the true width, if the
+    input has the pixels that the extra positions read."""
     width = conv.size(conv.out_spatial[-1]) or 0
     if len(conv.out_spatial) > 1:
         return width
@@ -195,7 +193,7 @@ def plans(found: AmxConv, context: RuleContext) -> Space[AmxConvPlan]:
     l2, threads = context.target.machine.l2, context.threads
     strips = [count for count in range(total, 0, -1) if total % count == 0]
     images = found.conv.size(found.conv.batch)
-    # A dynamic number of images does not divide what it is inside of.
+    # A dynamic batch only splits as the outermost loop.
     by_images = threads > 1 and (images is None or images % threads == 0)
     is_near = total * found.strip_bytes <= l2.size_bytes
 
@@ -211,7 +209,7 @@ def plans(found: AmxConv, context: RuleContext) -> Space[AmxConvPlan]:
         near = (c["rows"] == 1) | (c["rows"] * below * found.row_bytes <= l2.passing_bytes)
         by_channels = (c["parallel"] != N) | (c["strips"] < total)
         first = (c["images_first"] == 0) | ((c["parallel"] == M) | is_near)
-        # A dynamic number of images is shared out as the outermost loop only.
+        # A dynamic batch is parallel as the outermost loop only.
         outermost = (c["parallel"] == NONE) | (c["images_first"] == 1) | (images is not None)
         shared = (c["images_first"] == 0) | (c["parallel"] != NONE)
         ok: Column = is_tile & fits & whole & near & by_channels & first & outermost & shared
@@ -241,7 +239,7 @@ def cost(found: AmxConv, c: Columns, context: RuleContext) -> Cost:
     blocks = lines // below * ceil_div(found.width, rows * c["beside"])
     steps = ceil_div(conv.depth or 1, found.kind.depth)
     n_blocks = found.total_strips / c["strips"]
-    # Register blocks: tiles of weights come from L2, those of the image from L1.
+    # Per register block, tiles of weights come from L2, those of the image from L1.
     in_l1 = c["strips"] * found.strip_bytes <= machine.l1d.size_bytes // 2
     b_rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.tile_row_bytes_per_cycle)
     step = np.maximum(
@@ -250,25 +248,25 @@ def cost(found: AmxConv, c: Columns, context: RuleContext) -> Cost:
     )
     step = step + BLOCK_TILES * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
     compute = blocks * found.total_strips * steps * step
-    # The image, once for every block of channels; padded rows that blocks of rows share are made
-    # by each of them, but for those of many blocks of channels: all are made before, in a region of
-    # its own.
+    # The image is read once per block of channels. Halo rows are padded by each block of rows that
+    # reads them, unless there are several blocks of channels: then all rows are padded before, in a
+    # parallel region of its own.
     kernel = found.size(conv.kernel_spatial[-2]) if len(conv.kernel_spatial) > 1 else 1
     at_once = (c["strips"] < found.total_strips) | found.is_strided
     halo = np.where(at_once, 0, kernel - 1) / (c["rows"] * below)
     image = lines * found.row_bytes * n_blocks / far
     copied = found.is_copied * 2 * lines * found.row_bytes * (1 + halo) / machine.l2.bytes_per_cycle
-    # Weights: each thread reads all of them where rows are shared out, and every image does where
-    # images come first and L2 does not hold them.
+    # Weights are read by each thread where rows are split, and for each image where images are
+    # outermost and weights exceed L2.
     b_bytes = found.total_strips * found.strip_bytes
     again = np.where(c["images_first"] == 1, found.images, 1)
     again = np.where(b_bytes <= machine.l2.size_bytes, 1, again)
-    is_exposed = (c["prefetch_b"] == 0) & (blocks <= 2)  # weights are used as fast as they come
+    is_exposed = (c["prefetch_b"] == 0) & (blocks <= 2)  # too few blocks to hide the latency
     weights = again * b_bytes / np.where(is_exposed, machine.scattered_bytes_per_cycle, far)
     requests = b_bytes * blocks / machine.l2.line_bytes / machine.loads_per_cycle
     requests = np.where(c["prefetch_b"] > 0, requests, 0.0)
     row_blocks = lines // (c["rows"] * below)
-    if found.height == 1:  # of a line, threads share out register blocks
+    if found.height == 1:  # in 1D, threads take register blocks
         row_blocks = found.images * ceil_div(found.width, rows * c["beside"])
     by_rows = ceil_div(row_blocks, threads) / np.maximum(1, row_blocks)
     by_channels = ceil_div(n_blocks, threads) / n_blocks
@@ -334,7 +332,7 @@ def apply(
     sch.compute_at(b, co)
     if padding is not None:
         _pad(sch, padding, found, plan, outer[-1])
-        _keep_apart(sch, found, padding)
+        _deinterleave_strides(sch, found, padding)
     groups = _groups(found)
     sch.transform_layout(packed, ("write", 0), groups)
     sch.transform_layout(b, ("write", 0), groups)
@@ -367,7 +365,7 @@ def _reads(sch: Schedule, block: BlockRef, name: str) -> int:
 
 
 def _weights(sch: Schedule, c: BlockRef, found: AmxConv) -> BlockRef:
-    """The block that copies the weights: the one that fills up tiles, where there is one."""
+    """The block that copies the weights: the one that pads them to tiles, if there is one."""
     w = found.conv.w.buffer
     for reference in sch.get_producers(c):
         if any(read.buffer is w for read in block_of(sch.function, reference.name).reads):
@@ -376,7 +374,8 @@ def _weights(sch: Schedule, c: BlockRef, found: AmxConv) -> BlockRef:
 
 
 def _image(sch: Schedule, found: AmxConv, plan: AmxConvPlan) -> BlockRef | None:
-    """The block that makes what is read: it pads, or keeps pixels apart."""
+    """The block that copies the image: it pads, or reorders for strides. None where it is read in
+    place."""
     padding = padding_of(sch, found.conv)
     if padding is not None or not found.is_strided:
         return padding
@@ -384,8 +383,9 @@ def _image(sch: Schedule, found: AmxConv, plan: AmxConvPlan) -> BlockRef | None:
     return sch.cache_read(c, _reads(sch, c, found.conv.x.buffer.name), "global")
 
 
-def _keep_apart(sch: Schedule, found: AmxConv, padding: BlockRef) -> None:
-    """Pixels that no kernel position sees together lie apart; those one sees are neighbours."""
+def _deinterleave_strides(sch: Schedule, found: AmxConv, padding: BlockRef) -> None:
+    """Split each strided axis into (y % stride, y // stride): pixels of one kernel position are
+    contiguous."""
     names = [f"y{at}" for at in range(len(found.conv.out_spatial))]
     to = []
     for name, stride in zip(names, found.conv.strides, strict=True):
@@ -398,9 +398,9 @@ def _keep_apart(sch: Schedule, found: AmxConv, padding: BlockRef) -> None:
 def _pad(
     sch: Schedule, padding: BlockRef, found: AmxConv, plan: AmxConvPlan, rows: LoopRef
 ) -> None:
-    """Make padded rows where they are read; all at once if many blocks of channels read them.
+    """Pad rows where they are read; all at once if several blocks of channels read them.
 
-    Rows kept apart are made at once too: which of them a block of rows needs is hard to see.
+    Reordered rows are copied at once too: the region that a block of rows needs has no simple form.
     """
     at_once = found.is_blocked(plan.strips) or found.is_strided
     if not at_once:
@@ -413,7 +413,7 @@ def _pad(
 
 
 def _groups(found: AmxConv) -> str:
-    """Weights in the order they are read, as the instruction wants them."""
+    """The index map of packed weights, in the instruction's order."""
     names = {at: f"k{at}" for at in (found.conv.in_channels, *found.conv.kernel_spatial)}
     k, group = names[found.k_axis], found.kind.group
     rest = [name for name in names.values() if name != k]
@@ -422,7 +422,7 @@ def _groups(found: AmxConv) -> str:
 
 
 def _tiles(found: AmxConv, plan: AmxConvPlan) -> str:
-    """What windows see, as registers hold it."""
+    """The index map of the A tiles."""
     order = sorted(
         (
             found.conv.batch,
@@ -442,7 +442,7 @@ def _tiles(found: AmxConv, plan: AmxConvPlan) -> str:
 def _prefetch(
     sch: Schedule, found: AmxConv, b: BlockRef, jb: LoopRef, co: LoopRef, plan: AmxConvPlan
 ) -> None:
-    """Weights beyond L2 come while the ones before are used; from L2 no prefetch is faster."""
+    """Prefetch weights beyond L2 while earlier ones are used; within L2 it does not pay."""
     if plan.prefetch_b:
         attempt(sch, sch.prefetch, b, 0, co, plan.prefetch_b)
     elif found.is_blocked(plan.strips):
@@ -455,7 +455,7 @@ def _tensorize_all(
     plan: AmxConvPlan,
     blocks: tuple[BlockRef, BlockRef, BlockRef],
 ) -> None:
-    """One instruction loads or stores a tile."""
+    """Tensorize the tile loads and stores."""
     a, b, store = blocks
     kind, rank = found.kind, len(found.conv.out_spatial)
     at = 1 + (found.conv.in_channels, *found.conv.kernel_spatial).index(found.k_axis)

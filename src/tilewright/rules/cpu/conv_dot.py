@@ -1,13 +1,13 @@
-"""Convolutions channels last of bytes, of i16 and of bf16 on dot-product instructions.
+"""Convolution, channels last, of int8, i16 and bf16 by dot-product instructions.
 
     for n, group, chunk, rows      output channels whose weights stay in L2; blocks of rows
-      pad the rows that are read, unless that was done before
+      pad the rows that are read, unless padded before
       for tiles, panel             register tiles of output positions; panels of channels
         for kernel positions, c    mr x nr dot products of a group of channels per lane
-        the epilogue, and to memory
+        the epilogue, and the store
 
-Weights are packed as [panel, kernel positions, c // group, channel in panel, c % group], before
-the first call where they are constant. Channels are a multiple of a group.
+Weights are packed as [panel, kernel positions, c // group, channel in panel, c % group], before the
+first call where they are constant. Input channels are a multiple of a group.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 @dataclass(frozen=True)
 class Problem:
-    """A convolution in numbers, and the instruction for its types; dynamic sizes are guessed."""
+    """The sizes of a convolution, and the instruction for its types; dynamic sizes are guessed."""
 
     found: Convolution
     dot: Dot
@@ -53,10 +53,10 @@ class Problem:
     out_spatial: tuple[int, ...]
     channels: int  # of the result, of one group
     groups: int
-    inner: int  # channels that are summed over
+    inner: int  # input channels per group
     kernel: int  # positions of the kernel
-    narrower: int  # times, the results than the sums
-    is_padded: bool  # on the way: what is read is made by a block before
+    narrower: int  # how many times narrower than the sums the results are
+    is_padded: bool  # the input is a padded copy
 
     @property
     def depth(self) -> int:
@@ -64,12 +64,12 @@ class Problem:
 
     @property
     def panel_vector_bytes(self) -> int:
-        """Weights of one vector of channels."""
+        """Bytes of the weights of one vector of channels."""
         return self.depth * self.dot.lanes * self.found.w.buffer.dtype.size_bytes
 
     @property
     def row_bytes(self) -> int:
-        """What a step along the first axis of the result moves on in the image."""
+        """Input bytes per output row."""
         found = self.found
         total = self.inner * self.groups * found.x.buffer.dtype.size_bytes * found.strides[0]
         for place, stride in zip(self.out_spatial[1:], found.strides[1:], strict=True):
@@ -79,19 +79,19 @@ class Problem:
 
 @dataclass(frozen=True)
 class ConvDotPlan:
-    """What is decided about a convolution."""
+    """The tiling of a convolution by dot products."""
 
-    dot: str = unit("intrinsic", "that adds the products of a group")
+    dot: str = unit("intrinsic", "dot product of a group of channels")
     mr: int = unit("output positions", "of the register tile")
     nr: int = unit("vectors", "of channels in the register tile")
     chunk_panels: int = unit("panels", "of channels whose weights stay in L2")
     block_rows: int = unit("register tiles", "along the first axis whose image stays in L2")
-    k_unroll: int = unit("calls along the channels", "that are unrolled")
-    parallel: bool = unit("flag", "threads share out blocks of rows and chunks of channels")
+    k_unroll: int = unit("calls along the channels", "per iteration of the unrolled loop")
+    parallel: bool = unit("flag", "blocks of rows and chunks of channels are split across threads")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | None:
-    """A convolution of types that the target has an instruction for, in whole groups."""
+    """A convolution of types with a dot-product instruction, in whole groups of channels."""
     nest = nest_of(sch, block)
     found = None if nest is None else convolution(nest)
     if found is None or found.is_depthwise:
@@ -119,8 +119,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
 
 
 def box_of(problem: Problem, mr: int) -> tuple[int, ...] | None:
-    """Batch and output positions per axis of a register tile of mr: along the last axis, along
-    others once it is full; None where so many make no box."""
+    """The extents of a register tile of mr output positions (batch, spatial): along the last axis,
+    and along others once it is full. None where mr positions make no box."""
     found = problem.found
     dims = (problem.batch, *problem.out_spatial)
     known = [found.size(at) is not None for at in (found.batch, *found.out_spatial)]
@@ -174,7 +174,7 @@ def _legal(problem: Problem, context: RuleContext, c: Columns) -> Column:
     dot, mr, nr = problem.dot, c["mr"], c["nr"]
     legal: Column = fits_registers(dot, mr, nr, context.target.vector_registers)
     panels = ceil_div(problem.channels, nr * dot.lanes)
-    legal &= panels % c["chunk_panels"] == 0  # no lane asks whether its channel is there
+    legal &= panels % c["chunk_panels"] == 0  # no lane needs a predicate for its channel
     if problem.groups > 1:
         legal &= problem.channels % (nr * dot.lanes) == 0
     room = context.target.machine.l2.kept_bytes
@@ -192,7 +192,7 @@ def _legal(problem: Problem, context: RuleContext, c: Columns) -> Column:
 
 
 def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
-    """Cycles of the thread that finishes last; a register tile that is not full takes as long."""
+    """Cycles of the thread that finishes last; a partial tile costs as much as a full one."""
     dot, machine, mr, nr = problem.dot, context.target.machine, c["mr"], c["nr"]
     threads = np.where(c["parallel"] == 1, context.threads, 1)
     tall = _first_axis(problem, mr)
@@ -214,7 +214,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     image_bytes = rows * problem.row_bytes / found.strides[0]
     is_far = image_bytes > machine.l2.block_bytes
     read = own * image_bytes
-    # Rows are padded where they are read, or all before, as work of its own.
+    # Rows are padded where they are read, or all at once in a region of its own.
     is_chunked = panels > c["chunk_panels"]
     whole_bytes = problem.batch * problem.out_spatial[0] * problem.row_bytes
     before = whole_bytes / threads / machine.l2.bytes_per_cycle
@@ -238,7 +238,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
 
 
 def as_tails(problem: Problem, mr: Column, tall: Column) -> Column:
-    """Whether register tiles are left over, along any axis: each is code of its own."""
+    """Whether any axis has a tail of register tiles, which is code of its own."""
     made: Column = (problem.out_spatial[0] % tall > 0) | (
         problem.out_spatial[-1] % (mr // tall) > 0
     )
@@ -251,7 +251,7 @@ def as_tails(problem: Problem, mr: Column, tall: Column) -> Column:
 def apply(
     sch: Schedule, problem: Problem, plan: ConvDotPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    """Pack weights in groups, cut into register tiles, leave the sums to the instruction."""
+    """Pack weights in groups, split into register tiles, tensorize the reduction."""
     found, dot = problem.found, problem.dot
     box = box_of(problem, plan.mr)
     assert box is not None
@@ -299,7 +299,7 @@ def apply(
 
 
 def _weights(sch: Schedule, block: BlockRef, problem: Problem, plan: ConvDotPlan) -> BlockRef:
-    """The block that copies the weights, with zeros for channels that fill no panel."""
+    """The block that copies the weights, zero-padded to whole panels of channels."""
     found, width = problem.found, plan.nr * problem.dot.lanes
     if problem.channels % width == 0:
         return sch.cache_read(block, found.read_index(found.w), "global")
@@ -318,7 +318,7 @@ def _weights(sch: Schedule, block: BlockRef, problem: Problem, plan: ConvDotPlan
 def _pad(
     sch: Schedule, padding: BlockRef, rows: LoopRef, problem: Problem, plan: ConvDotPlan
 ) -> None:
-    """Make padded rows where they are read; all at once if several chunks of channels read them."""
+    """Pad rows where they are read; all at once if several chunks of channels read them."""
     dot = problem.dot
     is_chunked = plan.chunk_panels * plan.nr * dot.lanes < problem.channels
     if not is_chunked:
@@ -326,7 +326,7 @@ def _pad(
     *outer, column, channel = sch.get_loops(padding)
     lanes = dot.lanes * dot.group
     extent = block_of(sch.function, padding.name).iters[-1].extent
-    if isinstance(extent, Const) and int(extent.value) < lanes:  # several positions at a time
+    if isinstance(extent, Const) and int(extent.value) < lanes:  # vectorize across positions
         channel = sch.fuse(column, channel)
     _, lane = sch.split(channel, [None, lanes])
     attempt(sch, sch.vectorize, lane)
@@ -337,7 +337,7 @@ def _pad(
 def _pack(
     sch: Schedule, packed: BlockRef, problem: Problem, plan: ConvDotPlan, context: RuleContext
 ) -> None:
-    """Panels one after the other, in each the groups of all its channels side by side."""
+    """Pack weights as [panel, kernel positions, c // group, channel in panel, c % group]."""
     found = problem.found
     taps = [f"k{at}" for at in range(len(found.kernel_spatial))]
     names = ["o", "c", *taps]

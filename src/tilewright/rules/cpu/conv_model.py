@@ -1,8 +1,8 @@
-"""What a register tile of a convolution costs: output positions by vectors of output channels.
+"""Cost model of a convolution's register tile: output positions by vectors of output channels.
 
-The sum over kernel positions and input channels takes p * nr multiply-adds per step on a tile of p
-positions; weights of a step come from L1, from L2 beside them, or from beyond. What is left over of
-an extent is a smaller tile of its own.
+The reduction over kernel positions and input channels takes p * nr multiply-adds per step on a tile
+of p positions; the weights of a step come from L1, from L2, or from beyond. The tail of an extent
+is a smaller tile of its own.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tilewright.rules.space import Column
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A convolution in numbers; dynamic extents are guessed."""
+    """The sizes of a convolution; dynamic extents are guessed."""
 
     batch: int
     spatial: tuple[int, ...]  # of the result
     vectors: int  # of output channels, of one group
-    depth: int  # steps of the sum
-    k_interleave: int  # terms of a step, side by side in a vector
+    depth: int  # steps of the reduction
+    k_interleave: int  # terms per step, in neighbouring lanes
     is_dynamic: tuple[bool, ...]  # per spatial axis
     is_grouped: bool  # tiles must divide the channels of a group
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Of the axes that a tile has."""
+        """The extents of the axes that a tile has."""
         return (self.batch, *self.spatial)
 
     def weights_bytes(self, target: Target) -> int:
@@ -46,9 +46,9 @@ class Problem:
 def tile_cycles(
     problem: Problem, nr: Column, tiles: Column, target: Target, extents: Column | None = None
 ) -> Column:
-    """Cycles of all tiles, for columns of vectors and rows of tile extents (batch, spatial).
+    """Cycles of all tiles, for a column of nr and rows of tile extents (batch, spatial).
 
-    `extents` gives each row extents of its own, where a plan decides those, too.
+    `extents` overrides the problem's extents row by row, where a plan decides those too.
     """
     machine = target.machine
     vector_bytes = target.vector_bytes
@@ -58,10 +58,10 @@ def tile_cycles(
     if extents is None:
         extents = np.array(problem.extents)
     cycles = np.zeros(len(nr))
-    # A step ends with a branch beside its multiply-adds, the sum with one that is not foreseen.
+    # A step ends in a branch; leaving the reduction loop is a branch miss.
     turn, around = 1 / machine.fma_latency_cycles, machine.branch_miss_cycles
     dynamic = (False, *problem.is_dynamic)
-    axes = [_pieces(extents.T[at], tiles[:, at], each) for at, each in enumerate(dynamic)]
+    axes = [_tiles_along(extents.T[at], tiles[:, at], each) for at, each in enumerate(dynamic)]
     for pieces in itertools.product(*axes):
         count = math.prod(piece[0] for piece in pieces)
         positions = math.prod(piece[1] for piece in pieces)
@@ -85,11 +85,11 @@ def tile_cycles(
     return found
 
 
-def _pieces(extent: Any, tile: Column, is_dynamic: bool) -> list[tuple[Column, Column]]:
-    """Tiles along an axis, how many and of which extent: whole ones, and what is left over.
+def _tiles_along(extent: Any, tile: Column, is_dynamic: bool) -> list[tuple[Column, Column]]:
+    """The tiles along an axis as (count, extent): whole ones and the tail.
 
-    Of a dynamic axis anything may be left over, each with code of its own: all of it counts alike,
-    so that no plan is fitted to the extent that is assumed.
+    The tail of a dynamic axis may have any extent, each with specialized code; all are weighed
+    alike, so that no plan is fitted to the assumed extent.
     """
     if not is_dynamic:
         pieces = [(extent // tile, tile), (extent % tile > 0, extent % tile)]
@@ -101,13 +101,13 @@ def _pieces(extent: Any, tile: Column, is_dynamic: bool) -> list[tuple[Column, C
 
 
 def guarded_times(machine: Machine) -> float:
-    """How many more times as long positions take that may not exist: each of their operations is
-    behind a branch, and waits for the one before."""
+    """Slowdown of predicated positions: each operation is behind a branch and waits for the one
+    before."""
     return machine.fma_latency_cycles
 
 
 def is_register_tile(problem: Problem, nr: Any, positions: Any, target: Target) -> Any:
-    """Whether a tile fits into the registers and, of a group's channels, leaves none over."""
+    """Whether a tile fits the registers and leaves no tail of a group's channels."""
     fits = fits_registers(positions, nr, target, problem.k_interleave)
     return fits & ((problem.vectors % nr == 0) | (not problem.is_grouped))
 
@@ -115,7 +115,7 @@ def is_register_tile(problem: Problem, nr: Any, positions: Any, target: Target) 
 def shapes(problem: Problem, most: int) -> Iterator[tuple[int, ...]]:
     """Boxes of up to `most` positions: along the last axis, and along others once it is full.
 
-    What a dynamic axis leaves over is a tile of its own, for each number of positions.
+    A dynamic axis has tails of every number of positions, each specialized.
     """
     dims = problem.extents
     if problem.is_dynamic[-1]:

@@ -1,4 +1,4 @@
-"""The plan of a convolution, its sizes, and what follows from both."""
+"""The plan of a convolution, its sizes, and the tiling that follows from both."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from tilewright.rules.space import unit
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """What is decided about a convolution."""
+    """The tiling of a convolution."""
 
     nr: int = unit("vectors", "of output channels in the register tile")
     tile: str = unit("output positions", "of the register tile: batch x spatial")
-    k_interleave: int = unit("terms of the sum", "side by side in a vector, added up in the end")
+    k_interleave: int = unit("terms of the sum", "in neighbouring lanes, added up in the end")
     oc_panels: int = unit("panels", "of output channels in a chunk")
     row_tiles: int = unit("tiles", "along the first spatial axis in a block")
-    parallel: bool = unit("flag", "threads share out images, chunks and blocks of rows")
-    panel_outermost: bool = unit("flag", "panels around tiles: their weights stay in L1")
-    k_unroll: int = unit("steps of the sum", "that are unrolled")
-    prefetch_weights: int = unit("steps of the sum", "ahead; 0: those of the next chunk")
-    skew_bytes: int = unit("bytes", "of which no multiple lies between neighbouring pixels")
+    parallel: bool = unit("flag", "images, chunks and blocks of rows are split across threads")
+    panel_outermost: bool = unit("flag", "panels outside of tiles: their weights stay in L1")
+    k_unroll: int = unit("steps of the sum", "per iteration of the unrolled loop")
+    prefetch_weights: int = unit(
+        "steps of the sum", "prefetch distance; 0: those of the next chunk"
+    )
+    skew_bytes: int = unit("bytes", "that the pixel pitch is no multiple of, against set conflicts")
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -38,15 +40,15 @@ def tile_extents(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """A convolution in numbers, for each way to interleave its sum."""
+    """The sizes of a convolution, for each way to interleave its reduction."""
 
     problems: dict[int, Problem]  # by k_interleave
     lanes: int
     groups: int
-    image_bytes: int  # what is read of one image
+    image_bytes: int  # of one input image
     row_bytes: int  # of one row of the input
-    reach: int  # rows of the input that one row of the result sees
-    stride: int  # of rows
+    reach: int  # input rows that one output row reads
+    stride: int  # along rows
     item_bytes: int
 
     @staticmethod
@@ -93,9 +95,9 @@ class Tiling:
 
     lanes: int
     k_interleave: int
-    channels: int  # of a vector
-    width: int  # channels of a panel
-    in_chunk: int  # panels
+    channels: int  # per vector
+    width: int  # channels per panel
+    in_chunk: int  # panels per chunk
     is_chunked: bool
     row_tiles: int
 
@@ -117,10 +119,8 @@ class Tiling:
 
 
 def _interleaves(found: Convolution, channels: int, lanes: int) -> tuple[int, ...]:
-    """How many terms of a sum may lie side by side in a vector, to be added up in the end.
-
-    Two do where channels alone leave half of the last vector empty.
-    """
+    """Candidates for `k_interleave`: 2 where output channels leave half of the last vector
+    empty."""
     kinds = {load.buffer.dtype for load in (found.x, found.w)}
     is_plain = kinds == {found.nest.block.writes[0].buffer.dtype}
     is_plain &= not found.out_channels_per_group
@@ -129,5 +129,5 @@ def _interleaves(found: Convolution, channels: int, lanes: int) -> tuple[int, ..
 
 
 def _divisor(total: int, most: int) -> int:
-    """The largest divisor that is not above a number."""
+    """The largest divisor up to a limit."""
     return next(n for n in range(min(total, most), 0, -1) if total % n == 0)

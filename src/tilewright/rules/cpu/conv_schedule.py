@@ -1,4 +1,4 @@
-"""The steps that cut a convolution into register tiles, from a plan."""
+"""Schedule steps that tile a convolution for registers and caches, from a plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def apply(
         far, out = sch.split(out, [None, found.out_channels_per_group])
         group = [far]
     chunk, panel, vector, lane = sch.split(out, [None, made.in_chunk, plan.nr, made.channels])
-    batch, inner_batch = _cut(sch, loops[found.batch], plan.positions[0])
+    batch, inner_batch = _split_by(sch, loops[found.batch], plan.positions[0])
     first, *rest = found.out_spatial
     rows, tile, pixel = sch.split(loops[first], [None, made.row_tiles, plan.positions[1]])
     tiles, pixels = [tile], [*inner_batch, pixel]
@@ -49,7 +49,7 @@ def apply(
         else loops[-1:]
     )
     middle = [panel, *tiles] if plan.panel_outermost else [*tiles, panel]
-    shared = [batch, *group, chunk, rows]  # an image stays in the cache while weights come by
+    shared = [batch, *group, chunk, rows]  # an image stays in L2 while weights stream
     sch.reorder(*shared, *middle, *summed, *pixels, vector, lane)
     for loop in (*pixels, vector):
         sch.unroll(loop)
@@ -74,12 +74,14 @@ def apply(
             sch.annotate(loop, PART_TERMS, _part_terms(found))
     _pack(sch, packed, found, made, context)
     weights = read_index(sch, sums, block_of(sch.function, packed.name).writes[0].buffer)
-    if plan.prefetch_weights:  # all weights come by once, in order
+    if plan.prefetch_weights:  # all weights are streamed once, in order
         ahead = -(-plan.prefetch_weights // plan.k_unroll)
         attempt(sch, sch.prefetch, sums, weights, inner, ahead, step, True)
     elif made.is_chunked and _exceeds_l2(size, context):  # prefetch those of the next chunk
         attempt(sch, sch.prefetch, sums, weights, chunk, 1, inner)
-    elif found.is_pointwise and padding is None:  # the image is read: prefetch its next pixels
+    elif (
+        found.is_pointwise and padding is None
+    ):  # the image is read in place: prefetch its next pixels
         image = read_index(sch, sums, found.x.buffer)
         attempt(sch, sch.prefetch, sums, image, tiles[-1], 1, inner, True)
     if plan.parallel:
@@ -90,20 +92,20 @@ def apply(
 
 
 def _exceeds_l2(size: Sizes, context: RuleContext) -> bool:
-    """Whether weights do not stay in L2 from one use to the next. Those that do are near enough: to
-    ask for them takes registers, and a full tile then spills."""
+    """Whether weights exceed L2 between uses. Otherwise a prefetch only takes registers, which
+    makes a full tile spill."""
     return size.problems[1].weights_bytes(context.target) > context.target.machine.l2.kept_bytes
 
 
 def _part_terms(found: Convolution) -> int:
-    """Of a sum that is too long for one chain: those of one position in the kernel, if there are
-    several."""
+    """Terms per partial sum of a reduction that is too long for one chain: those of one kernel
+    position, or a fixed number for a 1 x 1 kernel."""
     channels = found.size(found.in_channels) or 1
     return shortest_part() if channels == found.depth else max(shortest_part(), channels)
 
 
-def _cut(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef]]:
-    """A loop in tiles of a size; tiles of one are the loop itself."""
+def _split_by(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef]]:
+    """Split a loop; a factor of 1 leaves it as it is."""
     if size == 1:
         return loop, []
     far, near = sch.split(loop, [None, size])
@@ -114,7 +116,8 @@ def _cut(sch: Schedule, loop: LoopRef, size: int) -> tuple[LoopRef, list[LoopRef
 
 
 def _interleave(sch: Schedule, block: BlockRef, found: Convolution, plan: ConvPlan) -> BlockRef:
-    """Sum every other channel apart: the new block has all such sums, the old one adds them up."""
+    """Sum neighbouring channels in separate lanes: the new block has the partial sums, the old one
+    adds them."""
     _, near = sch.split(sch.get_loops(block)[found.in_channels], [None, plan.k_interleave])
     return sch.rfactor(near, len(found.x.index))
 
@@ -122,9 +125,10 @@ def _interleave(sch: Schedule, block: BlockRef, found: Convolution, plan: ConvPl
 def _order_sums(
     sch: Schedule, sums: BlockRef, tile: LoopRef, found: Convolution, lanes: int
 ) -> list[LoopRef]:
-    """Put what is summed apart for a tile into registers; the loops over taps and over channels.
+    """Place the partial sums of a tile in registers; returns the loops over kernel positions and
+    channels.
 
-    A vector has `side` sums of each of its channels next to each other.
+    A vector holds `side` partial sums of each channel in neighbouring lanes.
     """
     sch.set_scope(sums, 0, "local")
     sch.compute_at(sums, tile)
@@ -144,7 +148,7 @@ def _order_sums(
 
 
 def padding_of(sch: Schedule, found: Convolution) -> BlockRef | None:
-    """The block that makes what the convolution reads, if it is there for nothing else."""
+    """The block that pads the convolution's input, if nothing else reads it."""
     for reference in sch.get_producers(BlockRef(found.nest.name)):
         made = block_of(sch.function, reference.name)
         if made.writes[0].buffer is not found.x.buffer:
@@ -159,7 +163,7 @@ def padding_of(sch: Schedule, found: Convolution) -> BlockRef | None:
 def _skewed(
     sch: Schedule, padding: BlockRef | None, found: Convolution, plan: ConvPlan, lanes: int
 ) -> BlockRef:
-    """The block that makes what is read, or a copy of it: pixels a few bytes further apart."""
+    """The padded input, or a copy of it, with pixels at a skewed pitch."""
     if padding is None:
         padding = sch.cache_read(BlockRef(found.nest.name), found.read_index(found.x), "global")
     period = plan.skew_bytes // found.x.buffer.dtype.size_bytes
@@ -168,7 +172,7 @@ def _skewed(
 
 
 def _weights(sch: Schedule, block: BlockRef, found: Convolution, made: Tiling) -> BlockRef:
-    """The block that copies the weights, with zeros for channels that fill no vector."""
+    """The block that copies the weights, zero-padded to whole vectors of channels."""
     channels = found.size(found.out_channels)
     if found.out_channels_per_group or channels is None or channels % made.channels == 0:
         return sch.cache_read(block, found.read_index(found.w), "global")
@@ -185,12 +189,12 @@ def _weights(sch: Schedule, block: BlockRef, found: Convolution, made: Tiling) -
 
 
 def _pad(sch: Schedule, padding: BlockRef, rows: LoopRef, plan: ConvPlan, made: Tiling) -> None:
-    """Make padded rows where they are read; all at once if many chunks of channels read them."""
+    """Pad rows where they are read; all at once if several chunks of channels read them."""
     if not made.is_chunked:
         sch.compute_at(padding, rows)
     *outer, column, channel = sch.get_loops(padding)
     extent = block_of(sch.function, padding.name).iters[-1].extent
-    if isinstance(extent, Const) and int(extent.value) < made.lanes:  # several pixels at a time
+    if isinstance(extent, Const) and int(extent.value) < made.lanes:  # vectorize across pixels
         channel = sch.fuse(column, channel)
     _, lane = sch.split(channel, [None, made.lanes])
     sch.vectorize(lane)

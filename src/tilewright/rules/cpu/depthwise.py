@@ -1,8 +1,9 @@
-"""Depthwise convolution, channels last: tiles of windows, weights as [vector, kernel, lane].
+"""Depthwise convolution, channels last: tiles of output positions, weights as [vector, kernel,
+lane].
 
-Padding is a condition on kernel positions; lowering splits the borders from the inside of the
-image, where there is none. Where kernels are so long that no tile is surely inside, or rows of
-dynamic length have few tiles that are, a padded copy is made before.
+Padding is a predicate on kernel positions; lowering peels the borders from the interior of the
+image, where it is always true. Where the kernel is so long that no tile is interior, or rows of
+dynamic length have few interior tiles, a padded copy is made first.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 
 @dataclass(frozen=True)
 class DepthwisePlan(WindowsPlan):
-    """What is decided about depthwise convolutions."""
+    """The tiling of a depthwise convolution."""
 
-    copy_padding: bool = unit("flag", "padding is written beforehand, and no condition")
+    copy_padding: bool = unit("flag", "the image is copied with padding, instead of predicates")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
@@ -58,7 +59,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[DepthwisePlan]:
 
 
 def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
-    """As of any windows; tiles that are never surely inside, or a copy of the image."""
+    """The cost of any windows, plus that of predicated tiles or of a padded copy."""
     machine, terms = context.target.machine, windows_cost(found, c, context).terms
     is_copied, stride = c["copy_padding"] == 1, found.strides[-1]
     reach = ((found.size(found.kernel_spatial[-1]) or 1) - 1) * found.dilations[-1]
@@ -87,7 +88,7 @@ def apply(
 
 
 def by_vectors(found: Convolution, lanes: int) -> list[str]:
-    """The order [vector, kernel, c, lane] of weights."""
+    """The layout [vector, kernel, c, lane] of weights."""
     names = [f"k{at}" for at in range(len(found.kernel_spatial))]
     return [f"o // {lanes}", *names, "c", f"o % {lanes}"]
 
@@ -95,9 +96,9 @@ def by_vectors(found: Convolution, lanes: int) -> list[str]:
 def pack_weights(
     sch: Schedule, found: Convolution, order: Sequence[str], context: RuleContext
 ) -> BlockRef:
-    """The block that copies weights [o, c, k0, k1, ...] into another order."""
+    """Pack weights [o, c, k0, k1, ...] into another order; returns the block that copies."""
     block = BlockRef(found.nest.name)
-    reads = block_of(sch.function, block.name).reads  # without padding, there are others
+    reads = block_of(sch.function, block.name).reads  # inlined padding has changed them
     index = next(i for i, read in enumerate(reads) if read.buffer is found.w.buffer)
     packed = sch.cache_read(block, index, "global")
     names = ", ".join(["o", "c", *[f"k{at}" for at in range(len(found.kernel_spatial))]])

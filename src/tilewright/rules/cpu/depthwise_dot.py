@@ -1,12 +1,12 @@
-"""Depthwise convolution of bytes, channels last, on dot products along a column of the window.
+"""Depthwise convolution of int8, channels last, by dot products along a column of the window.
 
     for n, rows
       for tiles of output positions along the last axis
         for vectors of channels
-          other kernel axes x positions    unrolled: a column of pixels is put together once
-            a dot product per vector of lanes, of the pixels below each other (`intrin/taps.py`)
+          other kernel axes x positions    unrolled: each column of pixels is interleaved once
+            a dot product per vector of lanes, of vertically adjacent pixels (`intrin/taps.py`)
 
-Weights are packed as [vector, other kernel axes, group, lane, place in the group].
+Weights are packed as [vector, other kernel axes, group, lane, tap in group].
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class Problem:
     found: Convolution
     dot: Dot
     channels: int
-    taps: int  # of a window along the axis that is added up in lanes
+    taps: int  # kernel extent along the first axis, which the dot products reduce
 
     @property
     def groups(self) -> int:
         return math.ceil(self.taps / self.dot.group)
 
     def columns(self, positions: Column) -> Column:
-        """Columns of pixels that neighbouring windows see, for one position on other axes."""
+        """Columns of pixels in the windows of neighbouring positions, per position on other
+        axes."""
         found = self.found
         if len(found.kernel_spatial) == 1:
             return positions
@@ -56,23 +57,23 @@ class Problem:
 
     @property
     def between(self) -> int:
-        """Positions of the window on axes between the first and the last."""
+        """Kernel positions on the axes between the first and the last."""
         return math.prod(self.found.size(at) or 1 for at in self.found.kernel_spatial[1:-1])
 
     @property
     def across(self) -> int:
-        """Positions of the window on all axes but the first."""
+        """Kernel positions on all axes but the first."""
         return math.prod(self.found.size(at) or 1 for at in self.found.kernel_spatial[1:])
 
 
 @dataclass(frozen=True)
 class DepthwiseDotPlan:
-    """What is decided about depthwise convolutions of bytes."""
+    """The tiling of a depthwise convolution by dot products."""
 
-    dot: str = unit("intrinsic", "that adds up a column")
+    dot: str = unit("intrinsic", "dot product along a column")
     vectors: int = unit("vectors", "of channels at a time")
     positions: int = unit("output positions", "of a tile along the last axis")
-    parallel: str = unit("axis", "that threads share out")
+    parallel: str = unit("axis", "split across threads")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | None:
@@ -93,11 +94,11 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | Non
 def plans(problem: Problem, context: RuleContext) -> Space[DepthwiseDotPlan]:
     found, target = problem.found, context.target
     total = found.size(found.out_spatial[-1]) or MAX_POSITIONS
-    most = target.vector_bytes // problem.dot.lanes  # that a vector of bytes loads
+    most = target.vector_bytes // problem.dot.lanes  # that a load of bytes fills
     vectors = [n for n in range(1, most + 1) if most % n == 0]
 
     def legal(c: Columns) -> Column:
-        # LLVM begins with all columns of a tile.
+        # LLVM hoists the loads of all columns of a tile.
         columns = problem.between * problem.groups * problem.columns(c["positions"])
         held = c["vectors"] * (c["positions"] + columns)
         fits: Column = (c["positions"] * c["vectors"] == 1) | (held <= target.vector_registers)
@@ -117,14 +118,14 @@ def plans(problem: Problem, context: RuleContext) -> Space[DepthwiseDotPlan]:
 
 
 def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
-    """Cycles of the thread that finishes last: dot products, columns put together, loads."""
+    """Cycles of the thread that finishes last: dot products, interleaving, loads."""
     found, dot, machine = problem.found, problem.dot, context.target.machine
     vectors, positions = c["vectors"], c["positions"]
     seen = problem.between * problem.columns(positions)
     sums = positions * problem.across * problem.groups * vectors * (1 if dot.adds else 2)
     joins = column_instructions(dot, problem.taps, vectors)
     loads = problem.across * problem.groups * vectors
-    if is_zipped(dot):  # what makes words loads as well
+    if is_zipped(dot):  # interleaving takes load ports
         loads = loads + seen * problem.taps
     tile = np.maximum(
         (sums + seen * joins) / machine.fma_per_cycle,
@@ -155,9 +156,9 @@ def apply(
     tile, position = sch.split(loops[last], [None, plan.positions])
     outer = [loops[found.batch], *[loops[at] for at in rows]]
     taps, *others = [loops[at] for at in found.kernel_spatial]
-    whole = loops[found.in_channels]  # of one channel: around all that is summed
+    whole = loops[found.in_channels]  # of extent 1: outside of the reduction
     sch.reorder(*outer, tile, vector, whole, position, *others, lane, taps)
-    for loop in (position, *others):  # in this order, columns are soon seen again
+    for loop in (position, *others):  # in this order, columns are reused soon
         sch.unroll(loop)
     done = fuse_epilogue(sch, block, vector, dot.lanes, width)
     init = sch.decompose_reduction(block, whole)
@@ -170,7 +171,7 @@ def apply(
 
 
 def _order(problem: Problem, width: int) -> list[str]:
-    """Of packed weights: those of a group of a lane side by side."""
+    """The layout of packed weights: taps of a lane's group are contiguous."""
     dot, others = problem.dot, [f"k{at}" for at in range(1, len(problem.found.kernel_spatial))]
     order = [f"o // {width}", *others, "c"]
     place = f"(k0 + {spare_places(dot, problem.taps)})"

@@ -1,12 +1,12 @@
-"""Depthwise convolution, channels first: one plane at a time, lanes along its rows.
+"""Depthwise convolution, channels first: one plane at a time, vectorized along rows.
 
-for n, channels in parallel
-  pad the plane
-  for tiles of rows x vectors of a row
-    for kernel rows                     unrolled where the body is small: rows share what they read
-      kernel columns x tile multiply-adds
+    for n, channels in parallel
+      pad the plane
+      for tiles of rows x vectors of a row
+        for kernel rows                     unrolled where small: rows of the tile share loads
+          kernel columns x tile multiply-adds
 
-A signal is a plane of one row.
+A 1D signal is a plane of one row.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 @dataclass(frozen=True)
 class PlanesPlan:
-    """What is decided about planes."""
+    """The tiling of a plane."""
 
     lanes: int = unit("elements", "of a row in a vector")
     rows: int = unit("rows", "of a tile")
     vectors: int = unit("vectors", "of a row in a tile")
-    unroll_axes: int = unit("axes", "of the kernel that are unrolled, the last ones")
-    parallel: bool = unit("flag", "threads share out images and channels")
+    unroll_axes: int = unit("axes", "of the kernel, innermost first, that are unrolled")
+    parallel: bool = unit("flag", "images and channels are split across threads")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
@@ -53,7 +53,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
 
 
 def _plane(found: Convolution) -> list[int]:
-    """The extents of results; a signal is one row."""
+    """The output extents; a 1D signal has one row."""
     sizes = [found.positions(at) for at in found.out_spatial]
     return sizes if len(sizes) > 1 else [1, *sizes]
 
@@ -64,14 +64,14 @@ def _most_lanes(found: Convolution, context: RuleContext) -> int:
 
 
 def _between_rows(found: Convolution) -> tuple[int, int]:
-    """Rows of the kernel, and the stride from row to row."""
+    """The kernel's rows, and the vertical stride."""
     if len(found.out_spatial) < 2:
         return 1, 1
     return found.size(found.kernel_spatial[-2]) or 1, found.strides[-2]
 
 
-def _unrolled(found: Convolution, axes: Column) -> Column:
-    """Kernel positions of the last axes, that many of them."""
+def _unrolled_positions(found: Convolution, axes: Column) -> Column:
+    """Kernel positions of that many innermost axes."""
     kernel = [found.size(at) or 1 for at in found.kernel_spatial]
     counts = [math.prod(kernel[len(kernel) - each :]) for each in range(len(kernel) + 1)]
     return np.array(counts)[axes]
@@ -84,10 +84,10 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
     body, registers = context.target.machine.loop_body_instructions, context.target.vector_registers
 
     def legal(c: Columns) -> Column:
-        """Beside the sums, what is read and a weight are in registers. A tile of one vector is
-        there for every kernel; of single elements LLVM makes vectors where it sees all of them."""
+        """Accumulators, a load and a weight fit the registers. One vector is legal for any
+        kernel; single elements only where all is unrolled, so that LLVM can vectorize them."""
         sums, is_unrolled = c["rows"] * c["vectors"], c["unroll_axes"] == all_axes
-        fits = (sums * _unrolled(found, c["unroll_axes"]) <= body) | (sums == 1)
+        fits = (sums * _unrolled_positions(found, c["unroll_axes"]) <= body) | (sums == 1)
         fits &= (sums + 2 <= registers) & ((c["vectors"] - 1) * c["lanes"] < width)
         ok: Column = fits & ((c["lanes"] > 1) | ((c["vectors"] == 1) & is_unrolled))
         return ok
@@ -108,7 +108,7 @@ def plans(found: Convolution, context: RuleContext) -> Space[PlanesPlan] | None:
 
 
 def _vectors(width: int, lanes: int) -> tuple[int, ...]:
-    """Of a row in a tile: powers of two, or all whole ones."""
+    """Candidates for the vectors of a tile: powers of two, or all whole vectors of a row."""
     found = doublings(min(MAX_POSITIONS, -(-width // lanes)))
     whole = width // lanes
     return found if whole in found or whole > MAX_POSITIONS else (*found, whole)
@@ -120,13 +120,13 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     is_image = len(found.out_spatial) > 1
     planes = found.assumed(found.batch, 1) * (found.size(found.out_channels) or 1)
     depth, is_unrolled = found.depth or 1, c["unroll_axes"] == len(found.kernel_spatial)
-    # Single elements are for LLVM to make vectors of, of half a register as it prefers them.
+    # LLVM vectorizes single elements, by half of a register as it prefers.
     most = _most_lanes(found, context)
     alone = np.where(lanes == 1, max(1, most // 2 // found.strides[-1]), lanes)
     vectors = tiles_along(found, found.out_spatial[-1], alone * c["vectors"])
     tiles = tiles_along(found, found.out_spatial[-2], rows) if is_image else ceil_div(1, rows)
     sums = rows * c["vectors"]
-    # Rows of the tile share what they read where the code of all kernel rows is one piece.
+    # Rows of a tile share loads where all kernel rows are unrolled.
     kernel_rows, step = _between_rows(found)
     shared = ((rows - 1) * step + kernel_rows) / kernel_rows
     seen = depth * c["vectors"] * np.where(is_unrolled, shared, rows)
@@ -137,10 +137,12 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     work = work + integer_cycles(types, machine, depth * sums, seen)
     tile = np.maximum(work, stride * seen / machine.loads_per_cycle)
     tile = np.maximum(tile, chain_cycles(depth, depth * sums + seen, machine)) + LOOP_CYCLES
-    turns = depth / _unrolled(found, c["unroll_axes"])
+    turns = depth / _unrolled_positions(found, c["unroll_axes"])
     tile = tile + np.where(is_unrolled, _spilled_cycles(found, sums, context), turns * LOOP_CYCLES)
     each = (
-        math.prod(outer) * tiles * (vectors * tile + depth * rows * _ragged(found, lanes, context))
+        math.prod(outer)
+        * tiles
+        * (vectors * tile + depth * rows * _tail_load_cycles(found, lanes, context))
     )
     item = found.nest.block.writes[0].buffer.dtype.size_bytes
     moved = planes * math.prod(outer) * height * width * item * (1 + math.prod(found.strides))
@@ -155,8 +157,8 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
 
 
 def _spilled_cycles(found: Convolution, sums: Column, context: RuleContext) -> Column:
-    """Of a tile of so many vectors: what rows of the kernel share waits in registers beside the
-    sums, a vector for every column of the kernel; what does not fit is stored and loaded again."""
+    """Cycles of spills in a tile of so many vectors: loads that kernel rows share stay in registers
+    beside the accumulators, one vector per kernel column."""
     machine, (kernel_rows, step) = context.target.machine, _between_rows(found)
     columns = found.size(found.kernel_spatial[-1]) or 1
     held = sums * (1 + columns * (kernel_rows > step))
@@ -165,9 +167,9 @@ def _spilled_cycles(found: Convolution, sums: Column, context: RuleContext) -> C
     return cycles
 
 
-def _ragged(found: Convolution, lanes: Column, context: RuleContext) -> Column:
-    """Cycles of reading a vector that ends beyond a row: gathered where elements are apart, else in
-    pieces where the target cannot leave out lanes."""
+def _tail_load_cycles(found: Convolution, lanes: Column, context: RuleContext) -> Column:
+    """Cycles to load a vector that extends beyond a row: gathered if strided, else in pieces where
+    the target has no masked loads."""
     machine, bits = context.target.machine, found.x.buffer.dtype.bits
     width = found.size(found.out_spatial[-1])
     if width is None:
@@ -181,7 +183,7 @@ def _ragged(found: Convolution, lanes: Column, context: RuleContext) -> Column:
 
 
 def _padding_cycles(found: Convolution, context: RuleContext) -> float:
-    """Of copying a plane with its border: a vector is loaded, chosen from, and stored."""
+    """Cycles to copy a plane with its border: load, select, store."""
     if not found.is_padded:
         return 0.0
     machine = context.target.machine
@@ -198,11 +200,11 @@ def apply(
     sch: Schedule, found: Convolution, plan: PlanesPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
     block = BlockRef(found.nest.name)
-    padding = _round_up(sch, found, plan)
+    padding = _padded_plane(sch, found, plan)
     loops = sch.get_loops(block)
     batch, channel = loops[found.batch], loops[found.out_channels]
     *outer, column = (loops[at] for at in found.out_spatial)
-    near: list[LoopRef] = []  # rows of a tile
+    near: list[LoopRef] = []  # the rows of a tile
     if outer:
         tile, row = sch.split(outer.pop(), [None, plan.rows])
         outer, near = [*outer, tile], [row]
@@ -225,9 +227,9 @@ def apply(
     return tuple(done)
 
 
-def _round_up(sch: Schedule, found: Convolution, plan: PlanesPlan) -> BlockRef | None:
-    """The block that makes a padded plane, if there is one. Of dynamic extents planes reach as far
-    as whole tiles do: so every tile is computed without asking, and only stores have an end."""
+def _padded_plane(sch: Schedule, found: Convolution, plan: PlanesPlan) -> BlockRef | None:
+    """The block that pads a plane, if there is one. With dynamic extents, planes are padded to
+    whole tiles, so that only stores need predicates."""
     block, padding = BlockRef(found.nest.name), padding_of(sch, found)
     tile = (*[1] * (len(found.out_spatial) - 2), plan.rows, plan.vectors * plan.lanes)
     multiples = [1] * len(found.nest.block.iters)

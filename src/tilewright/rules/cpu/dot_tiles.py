@@ -1,11 +1,11 @@
-"""GEMM of few rows whose operands both lie along k: register tiles of dot products.
+"""GEMM of few rows whose operands are both contiguous along k: register tiles of dot products.
 
     for tiles of n, tiles of m          mr x nr accumulators, each a vector of partial sums
       for k                             a vector of each of mr rows of A and nr columns of B
-      the lanes of each are added up, and go through what follows
+      horizontal sums of the lanes, then the epilogue
 
-With few rows, turning B into panels takes longer than using it: a layer whose weights are [n, k],
-and change with every step of training. `gemm` packs B where rows are many, or it is a constant.
+With few rows, transposing B into panels takes longer than using it: a layer with weights [n, k]
+that change with every training step, say. `gemm` packs B where rows are many or B is a constant.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 
 @dataclass(frozen=True)
 class DotTilesPlan:
-    """What is decided about dot products."""
+    """The register tile of dot products."""
 
     mr: int = unit("rows", "of the register tile")
     nr: int = unit("columns", "of the register tile")
-    parallel: str = unit("axis", "that threads share out")
+    parallel: str = unit("axis", "split across threads")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction | None:
@@ -42,7 +42,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction |
 
 
 def is_dots(found: Contraction, context: RuleContext) -> bool:
-    """Whether few rows, but several, meet columns of a B that is no constant; all sizes known."""
+    """Whether few rows, but more than `gemv` takes, multiply a non-constant B; all sizes are
+    static."""
     kinds = {load.buffer.dtype for load in (found.a, found.b)}
     kinds.add(found.block.writes[0].buffer.dtype)
     iterators = (found.m, found.n, found.k)
@@ -59,10 +60,13 @@ def is_dots(found: Contraction, context: RuleContext) -> bool:
 
 
 def most_rows(k: int, lanes: int, machine: Machine) -> int:
-    """For how many packing a column of B, a lane at a time, takes as long as multiplying by it, and
-    twice as long as adding up the lanes of its results."""
+    """The number of rows at which packing B, lane by lane, costs as much as multiplying by it, or
+    twice as much as the horizontal sums."""
     packed = machine.gather_lane_cycles * k
-    multiplied, added = k / (lanes * machine.fma_per_cycle), lanes / machine.fma_per_cycle  # a row
+    multiplied, added = (
+        k / (lanes * machine.fma_per_cycle),
+        lanes / machine.fma_per_cycle,
+    )  # per row
     return max(machine.address_registers, int(packed / max(multiplied, 2 * added)))
 
 

@@ -1,11 +1,11 @@
-"""Element by element: contiguous loops as one, lanes along it, chunks of it on the cores.
+"""Elementwise blocks: contiguous loops are fused and vectorized, chunks are split across threads.
 
     for f in parallel 0..chunks { for o in 0..n [unroll = 4] { for l in vector 0..16 { ... } } }
 
-Loops that all accesses walk over like one become one. Its lanes are contiguous in the result;
-operands come as they are: contiguous, the same for all lanes, or strided. Where the innermost
-dimension is shorter than a vector, the outer ones join it, and as many vectors as its pattern
-takes to repeat are unrolled, so that every lane's place is known.
+Loops along which all accesses are linear are fused into one. The result is contiguous along the
+lanes; operands may be contiguous, broadcast, or strided. Where the innermost dimension is shorter
+than a vector, outer ones are fused with it, and as many vectors are unrolled as the resulting
+access pattern takes to repeat, so that every lane's address offset is static.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import Const
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-MAX_PATTERN_VECTORS = 6  # that are unrolled so that every lane's place is known
-ROWS, INNER = "rows", "inner"  # what threads share out: outer loops, or the innermost one
+MAX_PATTERN_VECTORS = 6  # unrolled at most, to cover a repeating access pattern
+ROWS, INNER = "rows", "inner"  # the axis split across threads: outer loops, or the innermost
 
 
 @dataclass(frozen=True)
 class ElementwisePlan:
-    """What is decided about a block without reductions."""
+    """The vectorization of a block without reductions."""
 
-    unroll: int = unit("vectors", "per turn of the inner loop")
-    parallel: str = unit("axis", "that threads share out")
-    chunk: int = unit("rows or turns", "that a thread takes at a time")
+    unroll: int = unit("vectors", "per iteration of the inner loop")
+    parallel: str = unit("axis", "split across threads")
+    chunk: int = unit("rows or iterations", "in a thread's chunk")
 
 
 @dataclass(frozen=True)
 class Elementwise:
-    """A block without reductions; its loops, those that are one in truth together."""
+    """A block without reductions, its loops grouped into those that can be fused."""
 
     nest: Nest
     parts: tuple[tuple[int, ...], ...]
     lanes: int
-    pattern: int  # vectors after which the places of lanes repeat
+    pattern: int  # vectors after which the access pattern repeats
 
     @property
     def rows(self) -> int:
-        """How often the innermost loop runs, as far as is known."""
+        """Iterations of the loops outside of the innermost one; dynamic extents are guessed."""
         rows = 1
         for part in self.parts[:-1]:
             rows *= _guess(self.nest, part)
@@ -67,7 +67,7 @@ class Elementwise:
 
     @property
     def turns(self) -> int:
-        """Vectors of the innermost loop, or whole patterns of them."""
+        """Iterations of the innermost loop: vectors, or whole patterns of them."""
         return -(-_guess(self.nest, self.parts[-1]) // (self.lanes * self.pattern))
 
     def axes(self, context: RuleContext) -> Axes:
@@ -93,7 +93,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Elementwise |
     lanes = _lanes(nest, context)
     parts = _joined(nest, groups(nest, range(len(nest.loops))), lanes)
     inner = _extent(nest, parts[-1])
-    if inner is not None:  # a vector as long as the row: no lane has to be masked
+    if inner is not None:  # a vector as long as the row needs no mask
         lanes = min(lanes, inner)
     return Elementwise(
         nest, tuple(tuple(part) for part in parts), lanes, _pattern(nest, parts[-1], lanes)
@@ -101,7 +101,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Elementwise |
 
 
 def _lanes(nest: Nest, context: RuleContext) -> int:
-    """A vector of the widest type; several where bytes are made, if they fill one of bytes."""
+    """Lanes of the widest type's vector; several vectors where the result is narrow, to fill one of
+    it."""
     lanes = costs.lanes_of(context.target, nest.block)
     written = max(region.buffer.dtype.bits for region in nest.block.writes)
     inner = _extent(nest, groups(nest, range(len(nest.loops)))[-1])
@@ -123,8 +124,8 @@ def plans(found: Elementwise, context: RuleContext) -> Space[ElementwisePlan]:
 def unroll_candidates(
     nest: Nest, lanes: int, machine: Machine, pattern: int = 1
 ) -> tuple[int, ...]:
-    """Vectors per turn: a whole pattern; else a few where one is little work, to hide the counting
-    of the loop behind its body."""
+    """Unroll factors in vectors: a whole pattern; else a few where the body is small, to amortize
+    the loop overhead."""
     if pattern > 1:
         return (pattern,)
     is_short = lanes > 1 and costs.body_cycles(nest.block) < machine.branch_miss_cycles
@@ -133,16 +134,16 @@ def unroll_candidates(
 
 def cost(found: Elementwise, c: Columns, context: RuleContext) -> Cost:
     nest, target = found.nest, context.target
-    # A turn ends with a branch.
-    body = costs.body_cycles(nest.block) + _apart_cycles(found, context) + 1 / c["unroll"]
+    # An iteration ends with a branch.
+    body = costs.body_cycles(nest.block) + _strided_cycles(found, context) + 1 / c["unroll"]
     loop = nest.instances / costs.lanes_of(target, nest.block) * body
     serial: Column = np.maximum(costs.nest_cycles(nest, target), loop)
     return Cost.of(**sharing_terms(c, found.axes(context), serial, context))
 
 
-def _apart_cycles(found: Elementwise, context: RuleContext) -> float:
-    """Of a vector: what reading elements that are apart takes longer. Those of several rows in a
-    vector are loaded one by one."""
+def _strided_cycles(found: Elementwise, context: RuleContext) -> float:
+    """Extra cycles per vector for strided operands. A vector that spans several rows is loaded
+    element by element."""
     nest, machine = found.nest, context.target.machine
     inner, total = nest.var(found.parts[-1][-1]), 0.0
     for access in nest.reads:
@@ -172,7 +173,7 @@ def apply(
 
 
 def vectors(sch: Schedule, row: LoopRef, lanes: int, unroll: int, pattern: int = 1) -> None:
-    """Lanes, and a few vectors at a time."""
+    """Vectorize a loop and unroll a few vectors."""
     if lanes == 1:
         return
     if pattern > 1:
@@ -187,7 +188,7 @@ def vectors(sch: Schedule, row: LoopRef, lanes: int, unroll: int, pattern: int =
 
 
 def _joined(nest: Nest, parts: list[list[int]], lanes: int) -> list[list[int]]:
-    """The groups, the innermost ones joined until they hold a vector."""
+    """The groups, with the innermost ones joined until they hold a vector."""
     while len(parts) > 1:
         inner = _extent(nest, parts[-1])
         if inner is None or 2 * inner > lanes:
@@ -200,7 +201,8 @@ def _joined(nest: Nest, parts: list[list[int]], lanes: int) -> list[list[int]]:
 
 
 def _pattern(nest: Nest, part: Sequence[int], lanes: int) -> int:
-    """After how many vectors the places of lanes repeat, along loops that were not one."""
+    """After how many vectors the access pattern repeats, along loops that are joined but not
+    linear."""
     within = groups(nest, part)
     if len(within) == 1:
         return 1

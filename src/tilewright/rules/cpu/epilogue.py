@@ -1,4 +1,5 @@
-"""What follows a sum: results leave the registers through it."""
+"""Epilogue fusion: the results of a register tile are stored through their elementwise
+consumers."""
 
 from __future__ import annotations
 
@@ -9,16 +10,16 @@ from tilewright.tensor.ir import Buffer, Call
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs, output_buffers
 
-UNROLLED_NODES = 40  # what follows a sum and is not larger is repeated for every register
+UNROLLED_NODES = 40  # epilogues up to this size are unrolled over the registers of a tile
 
 
 def fuse_epilogue(
     sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, width: int
 ) -> list[BlockRef]:
-    """Take the results of a tile to memory, through what follows where that can be fused.
+    """Store the results of a tile, through the epilogue where it can be fused.
 
-    What follows through memory and makes fewer bits of the sums works on several vectors of them at
-    a time, where a tile, `width` elements wide, has whole ones.
+    An epilogue that goes through memory and narrows the sums works on several vectors at a time,
+    where a tile, `width` elements wide, has enough of them.
     """
     point = sch.checkpoint()
     try:
@@ -47,7 +48,7 @@ def _through_consumers(
     done: list[BlockRef] = []
     if cheap:
         sch.set_scope(block, 0, "local")
-    else:  # through memory of the tile's size, so that the code of what follows exists once
+    else:  # through a buffer of the tile's size, so that the epilogue's code exists once
         store = sch.cache_write(block, 0, "local")
         sch.reverse_compute_at(store, tile)
         _vectorize(sch, store, tile, lanes, unrolled=True)
@@ -60,9 +61,9 @@ def _through_consumers(
 
 
 def _result_lanes(sch: Schedule, reference: BlockRef, made: Buffer, lanes: int, width: int) -> int:
-    """Lanes of what follows: as many as fill a vector of results, if a tile has whole ones.
+    """Lanes of the epilogue: as many as fill a vector of results, if a tile has whole ones.
 
-    Of few channels in a group, vectors stay wide whatever the tile: LLVM 22 for AArch64 fails to
+    With few channels per group, vectors stay wide whatever the tile: LLVM 22 for AArch64 fails to
     narrow three lanes of 64 bits.
     """
     written = block_of(sch.function, reference.name).writes[0].buffer.dtype
@@ -82,7 +83,7 @@ def _is_small(sch: Schedule, reference: BlockRef) -> bool:
 def _vectorize(
     sch: Schedule, block: BlockRef, tile: LoopRef, lanes: int, *, unrolled: bool
 ) -> None:
-    """A block over one tile works on whole vectors along its last loop."""
+    """Vectorize a block over one tile along its last loop."""
     loops = sch.get_loops(block)
     own = loops[[loop.var for loop in loops].index(tile.var) + 1 :]
     *rows, column = own

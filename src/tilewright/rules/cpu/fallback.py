@@ -1,4 +1,4 @@
-"""Vectors for the innermost dimension, cores for the outermost: what serves any block."""
+"""The rule for any block: vectorize the innermost loop, split the outermost across threads."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ ROWS = "rows"
 
 @dataclass(frozen=True)
 class FallbackPlan:
-    """What is decided about a block that no other rule takes."""
+    """The vectorization of a block that no other rule takes."""
 
     lanes: int = unit("elements", "of a vector; 1: none")
-    parallel: str = unit("axis", "that threads share out")
-    chunk: int = unit("rows", "that a thread takes at a time")
+    parallel: str = unit("axis", "split across threads")
+    chunk: int = unit("rows", "in a thread's chunk")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
-    nest = nest_of(sch, block)  # None: scheduled already, or its loops shared with others
+    nest = nest_of(sch, block)  # None: scheduled already, or it shares loops with other blocks
     return nest if nest is not None and nest.spatial else None
 
 
 def match_steps(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
-    """Pieces of work that go step by step, and are independent of each other."""
+    """Independent instances whose bodies are sequential loops."""
     nest = match(sch, block, context)
     return nest if nest is not None and _is_independent(nest) else None
 
@@ -58,12 +58,12 @@ def plans(nest: Nest, context: RuleContext) -> Space[FallbackPlan]:
 
 
 def _branches(nest: Nest) -> bool:
-    """Whether lanes may take different ways: each would be a loop of its own."""
+    """Whether lanes may diverge: each would need a loop of its own."""
     return any(isinstance(stmt, If) for stmt in walk(nest.block.body))
 
 
 def _lanes(nest: Nest, context: RuleContext) -> tuple[int, ...]:
-    """What vectors may hold along the last axis."""
+    """Candidates for the vector length along the last axis."""
     lanes = context.target.lanes(max(r.buffer.dtype.bits for r in nest.block.writes))
     last = nest.extent(nest.spatial[-1])
     is_wide = lanes > 1 and (not isinstance(last, Const) or int(last.value) >= lanes)
@@ -71,16 +71,16 @@ def _lanes(nest: Nest, context: RuleContext) -> tuple[int, ...]:
 
 
 def _outer(nest: Nest, context: RuleContext) -> list[int]:
-    """The axes that threads share out: all, unless vectors may run along the last."""
+    """The axes that are split across threads: all, except the last if it is vectorized."""
     has_vectors = len(nest.spatial) > 1 and len(_lanes(nest, context)) > 1
     return nest.spatial[:-1] if has_vectors else nest.spatial
 
 
 def _serial_cycles(nest: Nest, context: RuleContext) -> float:
-    """Of all pieces of work on one core."""
+    """Cycles of all instances on one core."""
     if _is_independent(nest):
         each = costs.sequence_cycles(nest, context.target.machine)
-        return _pieces(nest, list(nest.loops)) * each
+        return _instances(nest, list(nest.loops)) * each
     return costs.nest_cycles(nest, context.target)
 
 
@@ -88,8 +88,8 @@ def _is_independent(nest: Nest) -> bool:
     return annotation(nest.block, INDEPENDENT) is not None
 
 
-def _pieces(nest: Nest, part: list[int]) -> int:
-    """Of work along some axes: independent ones may each take several elements of a size."""
+def _instances(nest: Nest, part: list[int]) -> int:
+    """Independent instances along some axes."""
     if not _is_independent(nest):
         return total(nest, part)
     return math.prod(nest.computed(at, DYNAMIC_EXTENT) for at in part)
@@ -97,13 +97,13 @@ def _pieces(nest: Nest, part: list[int]) -> int:
 
 def _axes(nest: Nest, context: RuleContext) -> Axes:
     outer = _outer(nest, context)
-    rows = _pieces(nest, outer)
+    rows = _instances(nest, outer)
     work = _serial_cycles(nest, context)
     return {ROWS: Work(rows, work / max(1, rows), nest.is_dynamic(outer))} if rows > 1 else {}
 
 
 def cost(nest: Nest, c: Columns, context: RuleContext) -> Cost:
-    vectors = _pieces(nest, list(nest.loops)) / c["lanes"]
+    vectors = _instances(nest, list(nest.loops)) / c["lanes"]
     turns = vectors * (1 + costs.body_cycles(nest.block))
     serial = np.maximum(turns, _serial_cycles(nest, context))
     return Cost.of(**sharing_terms(c, _axes(nest, context), serial, context))
@@ -112,7 +112,7 @@ def cost(nest: Nest, c: Columns, context: RuleContext) -> Cost:
 def apply(
     sch: Schedule, nest: Nest, plan: FallbackPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    """Each step that is refused is recorded, and the others are taken."""
+    """Apply each primitive that is legal; refusals are recorded."""
     spatial = [nest.loops[at] for at in nest.spatial]
     reduce = [loop for at, loop in nest.loops.items() if at not in nest.spatial]
     inner: list[LoopRef] = []
@@ -124,12 +124,12 @@ def apply(
         sch.attempt(sch.vectorize, lane)
     if plan.parallel != NONE:
         sch.attempt(
-            _share, sch, [spatial[at] for at in range(len(_outer(nest, context)))], plan.chunk
+            _parallelize, sch, [spatial[at] for at in range(len(_outer(nest, context)))], plan.chunk
         )
     return (BlockRef(nest.name),)
 
 
-def _share(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:
+def _parallelize(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:
     whole = sch.fuse(*outer) if len(outer) > 1 else outer[0]
     if chunk > 1:
         whole, _ = sch.split(whole, [None, chunk])

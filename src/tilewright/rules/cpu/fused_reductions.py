@@ -1,11 +1,11 @@
-"""Softmax, normalizations and their kind: all stages of a row while the row is in cache.
+"""Softmax, normalizations and the like: all stages of a row are fused while the row is in cache.
 
     for chunk in parallel ... { for row in ... { max of row; exp and sum of row; row / sum } }
 
-A *row* is what the reductions keep: the loops of the last stage that every reduction before it
-has too, as they are. Stages move under the loop over rows, each gets lanes of its own, and what
-they hand on is as large as a row. Where the rows themselves lie side by side in memory, lanes
-run across rows: a tile of them takes the place of one.
+A *row* is an index of the loops that all reductions keep (`match/rows.py`). Stages are moved under
+the loop over rows, each vectorized on its own, and intermediate buffers shrink to one row. Where
+the row index itself is contiguous in memory, stages are vectorized across rows: a tile of
+neighbouring rows takes the place of one.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ ROWS = "rows"
 
 @dataclass(frozen=True)
 class RowsPlan:
-    """What is decided about stages that share rows."""
+    """The tiling of stages that share rows."""
 
-    tile: int = unit("rows", "side by side in memory that are done together; 1: one row at a time")
+    tile: int = unit("rows", "adjacent in memory that form a tile; 1: one row at a time")
     accumulators: int = unit("vectors", "of partial results, at most")
-    parallel: str = unit("axis", "that threads share out")
-    chunk: int = unit("rows or tiles", "that a thread takes at a time")
+    parallel: str = unit("axis", "split across threads")
+    chunk: int = unit("rows or tiles", "in a thread's chunk")
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Stages, and the rows among them that are neighbours in memory."""
+    """The stages, and which of their rows are adjacent in memory."""
 
     stages: Stages
-    across: tuple[int, ...]  # iterators of the root: neighbouring rows; () where there are none
+    across: tuple[int, ...]  # iterators of the root over adjacent rows; () if there are none
     lanes: int
-    tile_vectors: tuple[int, ...]  # of neighbouring rows that are done together, candidates
-    box_rows: int  # of neighbouring rows that are done together, at most
+    tile_vectors: tuple[int, ...]  # candidates: vectors of adjacent rows in a tile
+    box_rows: int  # adjacent rows in a tile at most
 
     @cached_property
     def order(self) -> list[int]:
-        """The iterators of the root that are no rows."""
+        """The root's iterators that are no rows."""
         return [at for at in self.stages.root.loops if at not in self.stages.rows]
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """The dimensions of neighbouring rows that can be one tile: pieces of several dimensions
+        """The dimensions of adjacent rows that a tile covers in full: pieces of several dimensions
         at once would be no boxes."""
         return self.across[-1:] if self._is_long else self.across
 
@@ -80,18 +80,18 @@ class _Found:
         return bool(self.across) and self.stages.root.guess(self.across[-1]) >= self.lanes
 
     def is_box(self, tile: int) -> bool:
-        """Whether a tile is all neighbouring rows, rather than a piece of the last dimension."""
+        """Whether a tile is all adjacent rows, rather than a piece of the last dimension."""
         around = [at for at in self.stages.rows if at not in self.whole]
         return bool(around) and tile == total(self.stages.root, self.whole)
 
     def tiles(self) -> tuple[int, ...]:
-        """Rows that are done together, the preferred number first."""
+        """Candidates for `tile`, in order of preference."""
         if not self.across:
             return (1,)
         root = self.stages.root
         together = total(root, self.whole)
         last, piece = total(root, self.across[-1:]), self.tile_vectors[0] * self.lanes
-        # All of them where pieces would leave a rest, which is a condition in every one.
+        # All of them where pieces would leave a tail, which is a predicate in every one.
         is_ragged = last % piece > 0 and not root.is_dynamic(self.across)
         most = self.box_rows if is_ragged else piece
         box = [together] if together <= most else []
@@ -104,7 +104,7 @@ class _Found:
         return tuple(dict.fromkeys((*boxes, *[p for p in pieces if p > 1], 1)))
 
     def units(self, tile: int) -> int:
-        """How many tiles, or rows, there are."""
+        """The number of tiles, or rows."""
         root, rows = self.stages.root, self.stages.rows
         if tile == 1:
             return total(root, rows)
@@ -128,14 +128,16 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> _Found | None
     if found is None or not _has_rows(found, context) or is_part_of_later(sch, block):
         return None
     lanes = costs.lanes_of(context.target, found.root.block)
-    counts = accumulator_counts(context.target.machine)  # rows are chains of their own, too
-    near = context.target.machine.l1d.size_bytes // 2  # what else a stage reads has the other half
+    counts = accumulator_counts(context.target.machine)  # rows are independent chains, too
+    near = (
+        context.target.machine.l1d.size_bytes // 2
+    )  # the other half is for what else a stage reads
     box_rows = max(counts[0] * lanes, near // _row_bytes(found))
     return _Found(found, tuple(_neighbours(found, lanes)), lanes, counts, box_rows)
 
 
 def _row_bytes(found: Stages) -> int:
-    """What the stages of a row hand on to later ones."""
+    """Bytes of a row's intermediate results."""
     size_bytes = 1
     for name, nest in found.members.items():
         own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
@@ -145,16 +147,16 @@ def _row_bytes(found: Stages) -> int:
 
 
 def _has_rows(found: Stages, context: RuleContext) -> bool:
-    """Whether there are rows for all threads, or too little work to share: few long rows are left
-    to rules that cut them."""
+    """Whether there are rows for all threads, or too little work to split: few long rows are left
+    to rules that split them."""
     work = sum(costs.nest_cycles(nest, context.target) for nest in found.nests)
     is_little = work < 2 * context.target.machine.wake_cycles
     return is_little or total(found.root, found.rows) >= context.threads
 
 
 def _neighbours(found: Stages, lanes: int) -> list[int]:
-    """The rows that are neighbours in memory, if the innermost loops of the result are rows and
-    the reductions before it walk across them."""
+    """The row iterators that are adjacent in memory: the result's innermost loops are rows, and the
+    reductions run across them."""
     root = found.root
     order = [at for at in root.loops if at not in found.rows]
     kept = [at for at in root.loops if root.extent(at) is not ONE]
@@ -181,8 +183,8 @@ def plans(found: _Found, context: RuleContext) -> Space[RowsPlan]:
 
 
 def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
-    """Reductions along a row end with a combination of lanes; those of a tile of rows keep lanes,
-    and where neighbours are not done together every lane is a load of its own."""
+    """Cycles of all stages. Reductions along a row end with a horizontal reduction; those of a tile
+    keep one row per lane; without a tile, adjacent rows are strided loads."""
     target, machine, root = context.target, context.target.machine, found.stages.root
     rows = total(root, found.stages.rows)
     padded = np.zeros(len(c["tile"]))
@@ -193,7 +195,7 @@ def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
     serial: Column = np.zeros(len(c["tile"]))
     members = found.stages.members.values()
     made = [region.buffer for nest in members for region in nest.block.writes]
-    # Each vector is loaded and stored; what else is done to it takes ports as a multiply-add does.
+    # Each vector is loaded and stored; other operations take an FMA port each.
     between = sum(
         nest.instances / found.lanes * (2 + machine.fma_per_cycle * costs.body_cycles(nest.block))
         for nest in found.stages.nests
@@ -201,7 +203,7 @@ def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
     for nest in found.stages.nests:
         base = np.asarray(costs.stage_cycles(nest, made, target))
         if nest.reduce:
-            # Vectors of a tile are sums of their own; those of a row are combined at its end.
+            # The vectors of a tile are separate sums; those of a row are combined at its end.
             vectors = nest.instances / found.lanes
             sums = np.clip(c["tile"] // found.lanes, 1, c["accumulators"])
             tiled = accumulate_cycles(vectors, sums, machine)
@@ -211,7 +213,7 @@ def cost(found: _Found, c: Columns, context: RuleContext) -> Cost:
             base = np.maximum(base, np.where(c["tile"] == 1, single, tiled))
         lines = np.where(is_apart, machine.l1d.line_bytes / costs.widest(nest.block).size_bytes, 1)
         serial = serial + base * padded * lines
-    # A tile hands its stages on through L1; each starts its loops anew.
+    # Stages of a tile communicate through L1; each has its own loop overhead.
     starts = np.zeros(len(c["tile"]))
     for tile in found.tiles():
         here = found.units(tile) * len(found.stages.nests) * machine.fma_latency_cycles
@@ -241,7 +243,7 @@ def apply(
 
 
 def _row_loop(sch: Schedule, found: _Found, plan: RowsPlan) -> LoopRef:
-    """The loop over rows, or over tiles of neighbouring ones."""
+    """The loop over rows, or over tiles of adjacent ones."""
     root, rows = found.stages.root, found.stages.rows
     inner = [root.loops[at] for at in found.order]
     if plan.tile == 1:

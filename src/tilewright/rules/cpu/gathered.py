@@ -1,11 +1,11 @@
-"""Elements read at positions that come from memory, lane by lane: each position is asked for once.
+"""Gathers: elements read at positions that are loaded from memory, each position loaded once.
 
     for chunk in parallel ... { for tile of lanes { for row in 0..16 { for l in vector 0..4 {
         out[row, l] = x[row, at[l]] * share[l] + ... } } } }
 
-An axis that is resized, an image that is sampled: the same positions hold for all channels, or for
-all rows. A few of those are done inside of a vector of positions, which stay in registers, as do
-weights that are read along with them.
+An axis being resized, an image being sampled: all channels, or all rows, use the same positions.
+Several of those rows are processed per vector of positions, which stays in registers along with
+interpolation weights.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ ROWS = "rows"
 
 @dataclass(frozen=True)
 class GatheredPlan:
-    """What is decided about a block that reads at positions from memory."""
+    """The tiling of a gather."""
 
-    reuse: int = unit("rows", "that are read at the same positions, one after the other")
-    parallel: str = unit("axis", "that threads share out")
-    chunk: int = unit("units of reused rows", "that a thread takes at a time")
+    reuse: int = unit("rows", "gathered per vector of positions")
+    parallel: str = unit("axis", "split across threads")
+    chunk: int = unit("blocks of rows", "in a thread's chunk")
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """A block without reductions; its loops, those that are one in truth together."""
+    """A gather without reductions, its loops grouped into those that can be fused."""
 
     nest: Nest
-    parts: tuple[tuple[int, ...], ...]  # the last has the lanes
-    shared: int  # the part that positions do not depend on
-    gathers: int  # accesses of a vector at positions from memory
-    has_streams: bool  # some of which read rows in order, each within one
+    parts: tuple[tuple[int, ...], ...]  # the last is vectorized
+    shared: int  # the part that positions do not depend on: rows
+    gathers: int  # gathering accesses per vector
+    has_streams: bool  # some gather within one row, so rows are read in order
     lanes: int
 
     @property
@@ -71,9 +71,9 @@ class Gathered:
         return total(self.nest, self.parts[self.shared])
 
     def reuses(self, context: RuleContext) -> tuple[int, ...]:
-        """Rows in turn, the most first. Their lines stay in L1, even where rows lie so that they
-        meet in few sets; rows that are read in order are streams that the hardware prefetchers
-        follow, beside as many that are written."""
+        """Candidates for `reuse`, in descending order. The rows' lines must stay in L1 even where
+        rows map to few sets; rows that are read in order must not be more streams, with those
+        written, than the hardware prefetches."""
         machine = context.target.machine
         lines = machine.l1d.period_bytes // machine.l1d.line_bytes
         most = min(self.rows, max(1, lines // (self.gathers + 1)))
@@ -87,7 +87,7 @@ class Gathered:
         return not self.nest.is_dynamic(self.parts[self.shared])
 
     def forms(self, context: RuleContext) -> Forms:
-        """Threads share out rows that are done in turn, and what lies around them."""
+        """Threads share blocks of rows, and the loops around them."""
         outer = [at for n, part in enumerate(self.parts[:-1]) if n != self.shared for at in part]
         work = costs.nest_cycles(self.nest, context.target)
         is_dynamic = self.nest.is_dynamic([*outer, *self.parts[self.shared]])
@@ -109,7 +109,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Gathered | No
     lane = nest.var(parts[-1][-1])
     found = [access for access in nest.reads if access.stride(lane) is None and _looks_up(access)]
     positions = [place for access in found for place in _positions(access)]
-    # Along a loop that other axes are looked up by, positions of lanes are still the same.
+    # A row loop may index other axes' positions, as long as those along the lanes are shared.
     free = _shared(nest, parts[:-1], positions) or _shared(
         nest, parts[:-1], [place for place in positions if uses_var(place, {lane})]
     )
@@ -120,7 +120,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Gathered | No
 
 
 def _positions(access: Access) -> list[Load]:
-    """What is read from memory to tell where an access goes."""
+    """The loads in the index of an access."""
     return [expr for expr in walk(access.offset) if isinstance(expr, Load)]
 
 
@@ -129,19 +129,19 @@ def _looks_up(access: Access) -> bool:
 
 
 def _stays_in_row(nest: Nest, access: Access) -> bool:
-    """Whether memory tells positions along the last dimension alone."""
+    """Whether an access gathers along the last dimension only."""
     row = access.buffer.dtype.size_bytes * guess(access.buffer.shape[-1])
     return costs.roamed_bytes(nest, access) <= row
 
 
 def _shared(nest: Nest, parts: Sequence[Sequence[int]], positions: Sequence[Load]) -> list[int]:
-    """The loops along which positions are the same."""
+    """The loops that positions do not depend on."""
     used = set(free_vars(*positions))
     return [n for n, part in enumerate(parts) if _is_shared(nest, part, used)]
 
 
 def _is_shared(nest: Nest, part: Sequence[int], used: Collection[Var]) -> bool:
-    """Whether positions are the same all along a loop, which has several steps."""
+    """Whether positions do not depend on a loop of more than one iteration."""
     several = [at for at in part if nest.extent(at) is not ONE]
     return total(nest, part) > 1 and not any(nest.var(at) in used for at in several)
 
@@ -156,8 +156,8 @@ def plans(found: Gathered, context: RuleContext) -> Space[GatheredPlan]:
 
 
 def cost(found: Gathered, c: Columns, context: RuleContext) -> Cost:
-    """A vector's positions become addresses once for all rows that are done in turn; where an
-    instruction takes positions, each row has that anew. Rows beside each other are streams each."""
+    """Cycles of gathers. Without a gather instruction, positions are turned into addresses once per
+    block of rows; with one, for each row. Each row in a block is a stream of its own."""
     nest, machine = found.nest, context.target.machine
     loads = found.gathers * found.lanes
     each, spread = loads / machine.loads_per_cycle, loads * machine.gather_lane_cycles

@@ -1,11 +1,12 @@
-"""GEMM in register tiles: B packed in panels, k and n blocked for L2, the epilogue fused.
+"""GEMM with register tiles: B packed into panels, k and n blocked for L2, fused epilogue.
 
-    for parts of k, blocks of n           what the threads share out, and what stays in L2
-      for tiles of m, panels of n         mr x nr accumulators, one micro-kernel
-        for k                             mr * nr multiply-adds, B prefetched ahead
+    for kb, jb                 blocks of kc steps of k; blocks of nc panels that stay in L2
+      for io, jp               register tiles of m, panels of n: mr x nr accumulators
+        for k                  mr * nr multiply-adds, B prefetched ahead
 
-A GEMM with rows to share what is read of B, or whose B is a constant that is packed once, is of
-this kind. `gemm_schedule` has the steps; `gemv` takes GEMMs of few rows, whose B is read once.
+The rule takes GEMMs with enough rows to reuse B, and those whose B is a constant, which is packed
+once. Threads share blocks of n, tiles of m, or the batch. `gemm_schedule` has the schedule steps;
+`gemv` takes GEMMs of few rows, which read B once, unpacked.
 """
 
 from __future__ import annotations
@@ -57,33 +58,33 @@ from tilewright.rules.space import Column, Columns, Cost, Space, tile_sizes, uni
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-FILLED_PANELS = 6  # of so many panels, one may be filled up with zeros
+MIN_PANELS_TO_PAD = 6  # with fewer panels, zeros in the last one waste too much
 
 
 @dataclass(frozen=True)
 class GemmPlan:
-    """What is decided about a GEMM."""
+    """The blocking of a GEMM."""
 
     mr: int = unit("rows", "of the register tile")
     nr: int = unit("vectors", "of the register tile")
-    parallel: str = unit("axis", "that threads share out")
-    m_chunks: int = unit("chunks of m", "that threads share out; 1 for other axes")
-    pack_a: bool = unit("flag", "a tile's part of A is copied to one place")
-    pack_b: str = unit("where", "B is copied to panels")
-    kc: int = unit("steps of k", "in a part of the sum; 0: it is not cut")
-    kc_outermost: bool = unit("flag", "parts of k around blocks of n")
+    parallel: str = unit("axis", "split across threads")
+    m_chunks: int = unit("chunks of m", "split across threads; 1 for other axes")
+    pack_a: bool = unit("flag", "A is packed per register tile")
+    pack_b: str = unit("where", "B is packed: before all, per panel, as a weight, not at all")
+    kc: int = unit("steps of k", "in a block of k; 0: k is not blocked")
+    kc_outermost: bool = unit("flag", "blocks of k around blocks of n")
     nc_panels: int = unit("panels", "in a block of n that stays in L2")
-    pad_n: bool = unit("flag", "the last panel is filled up with zeros")
-    k_unroll: int = unit("steps of k", "that are unrolled")
-    prefetch_b: int = unit("steps of k", "ahead; 0: none")
-    prefetch_next_panel: bool = unit("flag", "the next block of B comes while this one is used")
-    prefetch_a: bool = unit("flag", "the next rows of A come while these are used")
-    alternate: bool = unit("flag", "every other call goes through n backwards")
+    pad_n: bool = unit("flag", "n is padded to whole panels with zeros")
+    k_unroll: int = unit("steps of k", "per iteration of the unrolled loop")
+    prefetch_b: int = unit("steps of k", "prefetch distance of B; 0: no prefetch")
+    prefetch_next_panel: bool = unit("flag", "the next block of B is prefetched meanwhile")
+    prefetch_a: bool = unit("flag", "the next rows of A are prefetched meanwhile")
+    alternate: bool = unit("flag", "alternating direction along n, call by call")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """A GEMM in numbers; dynamic extents are guessed."""
+    """The sizes of a GEMM as numbers; dynamic extents are guessed."""
 
     batch: int
     m: int
@@ -111,7 +112,7 @@ class Sizes:
 
     @property
     def b_bytes(self) -> int:
-        """One matrix B."""
+        """Bytes of B of one batch element."""
         return self.k * self.n * self.vector_bytes
 
 
@@ -123,13 +124,13 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction |
 
 
 def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
-    """All blockings of a GEMM; None where register tiles do not serve."""
+    """All blockings of a GEMM; None where register tiles do not pay."""
     size, target = Sizes.of(found, context), context.target
     is_constant = found.b.buffer.name in context.constants
     if size.lanes < 2 or found.nest.guess(found.n[-1]) < size.lanes // 2:
         return None
     if not is_constant and is_dot_products(found):
-        return None  # sums along what is contiguous are a reduction's business
+        return None  # dot products along contiguous k are the reduction rule's business
     is_dynamic_n = found.extent(found.n[-1]) is None
     streaming = is_constant and streams_weights(size, target.l2_bytes)
     may_pack = may_pack_a(found)
@@ -142,7 +143,7 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
         "m_chunks": (1,) if context.threads == 1 else chunk_counts(found, mr_max, context),
         "pack_a": (0, 1) if may_pack else (0,),
         "pack_b": packings(found, context),
-        "kc": parts_of_k(found, size, machine, UNPACKED in packings(found, context)),
+        "kc": kc_candidates(found, size, machine, UNPACKED in packings(found, context)),
         "kc_outermost": (0, 1),
         "nc_panels": (1,) if is_dynamic_n or streaming else panel_counts(size, context),
         "pad_n": (1,) if is_dynamic_n else (0, 1),
@@ -167,27 +168,27 @@ def plans(found: Contraction, context: RuleContext) -> Space[GemmPlan] | None:
 
 
 def is_dot_products(found: Contraction) -> bool:
-    """Whether few rows meet columns of B that are contiguous along k."""
+    """Whether m is small and B is contiguous along k (B transposed)."""
     along_k = found.stride(found.b, found.k[-1]) is ONE
     return along_k and found.guess(found.m) <= GEMV_MAX_ROWS
 
 
 def streams_weights(size: Sizes, l2_bytes: int) -> bool:
-    """Whether a GEMM of few rows does little but read weights that exceed L2."""
+    """Whether a GEMM is bound by streaming weights: few rows, and B exceeds L2."""
     return size.m <= GEMV_MAX_ROWS and size.batch * size.b_bytes > l2_bytes
 
 
 def max_rows(found: Contraction, machine: Machine) -> int:
-    """Rows of A that can be read side by side.
+    """How many rows of A a register tile can read without packing.
 
-    At dynamic distances each needs an address of its own. At multiples of the period of L1, all
-    compete for the same set.
+    With a dynamic row stride each row needs an address register of its own. Where the stride is a
+    multiple of L1's set period, all rows compete for the same sets.
     """
     most = machine.address_registers
     if found.guess(found.m) <= most:
         return most  # B is read once
     held, period = machine.l1d.same_set_lines, machine.l1d.period_bytes
-    few = max(1, held - 2)  # where B and results fall into the same sets too
+    few = max(1, held - 2)  # B and C may fall into the same sets too
     stride = found.stride(found.a, found.m[-1])
     if not isinstance(stride, Const):
         return few
@@ -198,7 +199,8 @@ def max_rows(found: Contraction, machine: Machine) -> int:
 
 
 def may_pack_a(found: Contraction) -> bool:
-    """Whether tiles of A can be copied: it lies as [m, k] or [k, m], and all sizes are known."""
+    """Whether A can be packed per register tile: it lies as [m, k] or [k, m], and all sizes are
+    static."""
     extents = [found.extent(at) for at in (*found.m, *found.n, *found.k)]
     is_plain = len(found.m) == len(found.k) == 1 and None not in extents
     row = [found.nest.var(at) for at in (found.m[-1], found.k[-1])] if is_plain else []
@@ -206,35 +208,35 @@ def may_pack_a(found: Contraction) -> bool:
 
 
 def packings(found: Contraction, context: RuleContext) -> tuple[str, ...]:
-    """Where B may be copied to panels."""
+    """The candidates of `pack_b`: where B may be packed into panels."""
     iterators: set[Expr] = {it.var for it in found.block.iters}
     if not all(at in iterators or isinstance(at, Const) for at in found.b.index):
         return (UNPACKED,)
     if found.b.buffer.name in context.constants:
         return (WEIGHT,)
-    if found.unpacks_b:  # the whole of it is never in memory
+    if found.unpacks_b:  # B is dequantized on the fly: it never exists as a whole in memory
         return (PANEL,)
     is_contiguous = found.stride(found.b, found.n[-1]) is ONE
     return (UNPACKED, PANEL, BEFORE) if is_contiguous else (PANEL, BEFORE)
 
 
-def parts_of_k(
-    found: Contraction, size: Sizes, machine: Machine, may_stay: bool = False
+def kc_candidates(
+    found: Contraction, size: Sizes, machine: Machine, may_stay_unpacked: bool = False
 ) -> tuple[int, ...]:
-    """Into what k may be cut: divisors, so that all parts are alike; 0 is all of it.
+    """The candidates of `kc`: divisors of k, so that all blocks are alike; 0 leaves k unblocked.
 
-    A vector of B takes a share of L1 at least, so that partial sums are seldom in memory, and so
-    much that two panels of two vectors stay in L2 beside what streams by. A sum whose panels leave
-    no room for the next ones may be cut. One of very many floats is always cut, where there are
-    rows for it: in one chain it would lose digits. Shorter ones are cut where B may stay in its
-    place: few of its rows are in L2 at a time then.
+    At least, one vector column of a block of B takes a share of L1, so that partial sums rarely go
+    to memory; at most, two panels of two vectors stay in L2 beside what streams through. k is
+    blocked only where the panels of a whole k leave no room for the next ones, where B may stay
+    unpacked (few of its rows are in L2 at a time then), or, given enough rows, where a single
+    accumulation chain of floats would be too inaccurate.
     """
     steps = found.extent(found.k[0]) if len(found.k) == 1 else None
     panels_bytes = 2 * 2 * size.vector_bytes  # a step of k
     least = machine.l1d.block_bytes // size.vector_bytes
     most, whole = machine.l2.kept_bytes // panels_bytes, longest_whole(size, machine)
     longest = longest_chain(found.block.writes[0].buffer.dtype)
-    if steps is None or steps <= min(least if may_stay else whole, longest):
+    if steps is None or steps <= min(least if may_stay_unpacked else whole, longest):
         return (0,)
     divisors = [d for d in range(1, min(most, steps - 1) + 1) if steps % d == 0]
     parts = [d for d in divisors if d >= least]
@@ -242,19 +244,23 @@ def parts_of_k(
         chains = [d for d in parts or divisors if least // 2 <= d <= longest]
         if chains:
             return tuple(chains)
-    return (0, *parts) if may_stay or steps > whole else (0,)
+    return (0, *parts) if may_stay_unpacked or steps > whole else (0,)
 
 
 def longest_whole(size: Sizes, machine: Machine) -> int:
-    """Steps of k that packed panels are not cut for: two panels of two vectors pass through L2, and
+    """The largest k that is not blocked: two packed panels of two vectors stream through L2 with
     half as much again."""
     passing = machine.l2.passing_bytes // (2 * 2 * size.vector_bytes)
     return passing + passing // 2
 
 
 def part_terms(found: Contraction, plan: GemmPlan, context: RuleContext) -> int:
-    """Of parts of a sum in registers: where k is not cut, and the parts' total is a register too or
-    one chain would lose digits; 0 is a single chain."""
+    """Terms per partial sum where a long sum is accumulated in several chains in registers; 0: one
+    chain.
+
+    Used where k is not blocked, and either registers are left for a second set of accumulators or a
+    single chain would be too inaccurate.
+    """
     dtype, steps = found.block.writes[0].buffer.dtype, found.guess(found.k)
     is_short = not dtype.is_float or steps < 2 * shortest_part()
     if plan.kc or is_short or found.nest.is_dynamic(found.k):
@@ -264,27 +270,29 @@ def part_terms(found: Contraction, plan: GemmPlan, context: RuleContext) -> int:
 
 
 def panel_counts(size: Sizes, context: RuleContext) -> tuple[int, ...]:
-    """How many panels a block of n may have: what divides their number for some nr."""
+    """The candidates of `nc_panels`: divisors of the number of panels for some nr."""
     totals = {ceil_div(size.n, nr) for nr in tile_sizes(min(most_vectors(context.target), size.n))}
     return tuple(n for n in range(1, max(totals) + 1) if any(total % n == 0 for total in totals))
 
 
 def row_tiles(found: Contraction, mr: int) -> int:
-    """Tiles along the outermost iterator of m."""
+    """Register tiles along the outermost iterator of m."""
     if not found.m:
         return 1
     return int(ceil_div(found.nest.guess(found.m[0]), row_tile(found, mr)[0]))
 
 
 def chunk_counts(found: Contraction, mr_max: int, context: RuleContext) -> tuple[int, ...]:
-    """Into how many chunks of equal size m may be cut for threads; 1 for the other axes."""
+    """The candidates of `m_chunks`: numbers of chunks of equal size; 1 for the other parallel
+    axes."""
     totals, threads = {row_tiles(found, mr) for mr in range(1, mr_max + 1)}, context.threads
     most = 2 * MAX_THREAD_CHUNKS * threads
     return (1, *[n for n in range(threads, most + 1) if any(t % n == 0 for t in totals)])
 
 
 def n_chunks(blocks: Column, parallel: Column, threads: int) -> Column:
-    """Into how many chunks blocks of n go where parts of k are around them: a few per thread."""
+    """Parallel chunks of n where the loop over blocks of k is outermost: a few per thread if they
+    divide."""
     chunks = np.where(parallel == N, threads, 1)
     for per_thread in range(2, MAX_THREAD_CHUNKS + 1):
         is_even = (parallel == N) & (blocks % (per_thread * threads) == 0)
@@ -301,7 +309,7 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     legal &= (c["pack_a"] == 0) | (size.m > mr)
     tiles = np.array([row_tiles(found, rows) for rows in range(1, int(mr.max(initial=1)) + 1)])
     is_whole = tiles[mr - 1] % c["m_chunks"] == 0
-    if found.m and found.extent(found.m[0]) is None:  # each tile of a dynamic m is a chunk
+    if found.m and found.extent(found.m[0]) is None:  # of a dynamic m, each tile is a chunk
         is_whole = c["m_chunks"] == 1
         legal &= ~is_m | is_whole
     else:
@@ -309,7 +317,7 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     legal &= (c["pack_b"] == UNPACKED) | (c["pack_b"] == WEIGHT) | ((c["pack_b"] == BEFORE) == is_m)
     if streams_weights(size, target.l2_bytes):
         panel = nr * size.k * size.vector_bytes
-        few = nr <= machine.fma_latency_cycles  # sums that hide the latency of one
+        few = nr <= machine.fma_latency_cycles  # accumulators that hide the latency of one FMA
         legal &= (nr <= 2) | (few & (panel <= machine.l2.block_bytes))
     panels = ceil_div(size.n, nr)
     legal &= (panels % c["nc_panels"] == 0) & (
@@ -325,13 +333,15 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     chunks = n_chunks(blocks, c["parallel"], context.threads)
     legal &= (c["kc_outermost"] == 0) | ((c["kc"] > 0) & ~is_m & (blocks % chunks == 0))
     if found.extent(found.n[-1]) is not None:
-        may_pad = (c["pack_b"] != UNPACKED) & ((size.n % nr == 0) | (size.n >= FILLED_PANELS * nr))
+        may_pad = (c["pack_b"] != UNPACKED) & (
+            (size.n % nr == 0) | (size.n >= MIN_PANELS_TO_PAD * nr)
+        )
         legal &= (c["pad_n"] == 0) | may_pad
     if found.unpacks_b:
         legal &= nr * size.lanes % WIDENED_LANES == 0
     steps = np.where(c["kc"] > 0, c["kc"], found.extent(found.k[-1]) or 1)
     legal &= is_unrollable(steps, mr * nr, c["k_unroll"], machine)
-    legal &= c["k_unroll"] <= np.maximum(1, machine.lines_ahead // nr)  # prefetched at once
+    legal &= c["k_unroll"] <= np.maximum(1, machine.lines_ahead // nr)  # prefetches in flight
     legal &= (c["prefetch_next_panel"] == 0) | ((c["prefetch_b"] > 0) & (c["pack_b"] != UNPACKED))
     return legal
 
@@ -353,7 +363,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     )
     batch = np.where(is_batch, ceil_div(size.batch, threads), size.batch)
     fma = batch * size.k * tiles_cycles(m, n, mr, nr, machine)
-    # Vectors of B, and rows of A that L1 does not keep, come from L2 beside the multiply-adds.
+    # Vectors of B, and rows of A that exceed L1, are loaded from L2 beside the multiply-adds.
     rows_bytes = np.where(mr * kc * size.item_bytes > machine.l1d.kept_bytes, mr, 0)
     step_bytes = nr * size.vector_bytes + rows_bytes * size.item_bytes
     from_l2 = machine.exposed_share / 2 * fma * step_bytes / step_cycles(mr, nr, machine)
@@ -363,25 +373,25 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     a_bytes = m * kc * size.item_bytes
     is_packed = (c["pack_b"] == PANEL) | (c["pack_b"] == BEFORE)
     reread_bytes = np.where(c["pack_b"] == UNPACKED, c["nc_panels"], 1) * panel_bytes
-    exceeds_l1 = reread_bytes > machine.l1d.kept_bytes  # rows in place: no stream to follow
+    exceeds_l1 = reread_bytes > machine.l1d.kept_bytes  # hardware does not prefetch rows
     return Cost.of(
         fma=fma,
         from_l2=from_l2 / machine.l2.bytes_per_cycle,
         integers=_integers(found, context, batch * size.k * passes * ceil_div(n, nr), mr, nr),
         loads=fma * load_share(mr, nr, machine),
         tails=fma * TIE_SHARE * as_flags(size.m % mr > 0, size.n % nr > 0)
-        + batch * size.k * ceil_div(n, nr) * _starved(size, m % mr, nr, machine),
-        shared=_shared(size, c, machine, batch, ceil_div(chunks, threads)),
+        + batch * size.k * ceil_div(n, nr) * _b_stall(size, m % mr, nr, machine),
+        shared=_replicated_reads(size, c, machine, batch, ceil_div(chunks, threads)),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
-        **piece_terms(fma, _own_pieces(size, c, chunks, context), machine),
+        **piece_terms(fma, _chunks_per_thread(size, c, chunks, context), machine),
         pack=_pack(found, size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
         pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
-        steps_a=_steps_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
+        steps_a=_column_reads_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
         crowded=machine.exposed_share * fma * _is_crowded(mr, nr, context.target),
-        spread=_spread(found, c, context.target, batch * size.k * passes * ceil_div(n, nr)),
-        strided=_strided(found, size, c, context.target, batch * size.k * passes),
-        parts=_parts(found, size, c, context, (m, n, mr, nr), fma),
-        panels=_panels(size, c, context, (m, mr, nr), panel_bytes, fma),
+        spread=_broadcast_a(found, c, context.target, batch * size.k * passes * ceil_div(n, nr)),
+        strided=_strided_b(found, size, c, context.target, batch * size.k * passes),
+        parts=_k_blocking(found, size, c, context, (m, n, mr, nr), fma),
+        panels=_n_blocking(size, c, context, (m, mr, nr), panel_bytes, fma),
         padding=_padding(found, size, c, machine, fma),
         unroll=batch * size.k / c["k_unroll"],
         prefetch=_prefetch(size, c, machine, fma, passes, exceeds_l1, a_bytes),
@@ -391,20 +401,21 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
 def _integers(
     found: Contraction, context: RuleContext, steps: Column, mr: Column, nr: Column
 ) -> Column:
-    """What integers take beyond floats, in so many steps of register tiles."""
+    """Extra cycles of integer types over floats, for so many steps of k of a register tile."""
     types = (found.block.writes[0].buffer.dtype, found.a.buffer.dtype, found.b.buffer.dtype)
     more: Column = integer_cycles(types, context.target.machine, steps * mr * nr, steps * (mr + nr))
     return more
 
 
 def _is_crowded(mr: Column, nr: Column, target: Target) -> Column:
-    """Whether a tile takes nearly all registers: what else the loop holds may spill its sums."""
+    """Whether a tile takes nearly all registers, so that other values of the loop may spill
+    accumulators."""
     crowded: Column = ~fits_registers(mr, nr, target, spare=target.spare_registers)
     return crowded
 
 
-def _own_pieces(size: Sizes, c: Columns, chunks: Column, context: RuleContext) -> Column:
-    """Chunks of m, or blocks or chunks of n, of all batches that a thread takes."""
+def _chunks_per_thread(size: Sizes, c: Columns, chunks: Column, context: RuleContext) -> Column:
+    """Parallel chunks (of m, n or batch) that one thread runs; 0 without threads."""
     blocks = ceil_div(size.n, c["nr"] * c["nc_panels"])
     around = n_chunks(blocks, c["parallel"], context.threads)
     along_n = np.where(c["kc_outermost"] == 1, around, blocks)
@@ -413,16 +424,19 @@ def _own_pieces(size: Sizes, c: Columns, chunks: Column, context: RuleContext) -
     return own
 
 
-def _starved(size: Sizes, rows: Column, nr: Column, machine: Machine) -> Column:
-    """What the last rows of a panel wait, per step of k: for few, B does not come fast enough."""
+def _b_stall(size: Sizes, rows: Column, nr: Column, machine: Machine) -> Column:
+    """Cycles per step of k that a tail tile stalls on B: with few rows, L2's bandwidth limits
+    it."""
     step = nr * size.vector_bytes / machine.l2.bytes_per_cycle
     late: Column = np.maximum(0, step - step_cycles(rows, nr, machine))
     return np.where(rows > 0, late, 0)
 
 
-def _shared(size: Sizes, c: Columns, machine: Machine, batch: Column, rounds: Column) -> Column:
-    """What every thread reads though they share out the other operand: A by n, B by m, which comes
-    once for each of a thread's chunks."""
+def _replicated_reads(
+    size: Sizes, c: Columns, machine: Machine, batch: Column, rounds: Column
+) -> Column:
+    """Cycles for the operand that every thread reads in full: A where n is split, B where m is
+    split (once more for each further chunk of a thread)."""
     a_bytes = batch * size.m * size.k * size.item_bytes
     b_bytes = (1 + rounds) * batch * size.b_bytes
     moved = np.where(c["parallel"] == N, a_bytes, np.where(c["parallel"] == M, b_bytes, 0))
@@ -438,21 +452,24 @@ def _pack(
     tiles: tuple[Column, Column],
     is_packed: Column,
 ) -> Column:
-    """Packing B, or reading rows of it in place: the first tile of rows brings a block to L2, and
-    the others find it there, unless its rows compete for the same sets; then whole lines come from
-    beyond for every tile. Packing reads a block of each row: short ones end before a prefetcher has
-    begun."""
+    """Cycles to pack B, or to read its rows unpacked.
+
+    Unpacked, the first row tile brings a block of B to L2, where the others find it, unless its
+    rows compete for the same sets; then every row tile fetches whole lines from beyond L2. Packing
+    per panel reads a short piece of each row, which ends before the hardware prefetcher has
+    started.
+    """
     once = b_bytes / machine.memory_bytes_per_cycle
     row_lines = c["nc_panels"] * c["nr"] * size.vector_bytes / machine.l2.line_bytes
     late_share = np.minimum(1, machine.lines_ahead / row_lines)
     scattered = b_bytes / machine.scattered_bytes_per_cycle
     packed = np.where(c["pack_b"] == PANEL, once + late_share * (scattered - once), once)
-    packed += 2 * b_bytes / machine.l2.bytes_per_cycle  # written to where it is read
+    packed += 2 * b_bytes / machine.l2.bytes_per_cycle  # read and written
     passes, panels = tiles
     line_bytes = np.maximum(c["nr"] * size.vector_bytes, machine.l2.line_bytes)
     lines = panels * size.k * line_bytes / machine.scattered_bytes_per_cycle
     kc = np.where(c["kc"] > 0, c["kc"], size.k)
-    stride, row_bytes = _b_rows_bytes(found, size, c)
+    stride, row_bytes = _b_row_bytes(found, size, c)
     stays = kc <= machine.l2.kept_rows(stride, row_bytes)
     again = np.where(stays, 0, (passes - 1) * lines)
     again += passes * b_bytes * _in_place_cycles(size, stride, machine)
@@ -462,8 +479,11 @@ def _pack(
 
 
 def _in_place_cycles(size: Sizes, stride_bytes: int, machine: Machine) -> float:
-    """Of a byte of B out of L2, by rows at such a distance. What is prefetched to L1 is hidden,
-    unless rows compete for the same sets there; vectors that lie in two lines are loaded twice."""
+    """Cycles per byte of unpacked B from L2, for rows of this stride.
+
+    The latency of lines prefetched to L1 is hidden, unless rows compete for the same sets there;
+    vectors that straddle two lines are loaded twice.
+    """
     l1d = machine.l1d
     is_kept = l1d.same_set_lines * l1d.sets_apart(stride_bytes) >= machine.lines_ahead
     is_split = stride_bytes % min(size.vector_bytes, l1d.line_bytes) > 0
@@ -471,8 +491,8 @@ def _in_place_cycles(size: Sizes, stride_bytes: int, machine: Machine) -> float:
     return exposed + is_split / (size.vector_bytes * machine.loads_per_cycle)
 
 
-def _b_rows_bytes(found: Contraction, size: Sizes, c: Columns) -> tuple[int, Column]:
-    """From one row of B to the next, and of a row in a block of n."""
+def _b_row_bytes(found: Contraction, size: Sizes, c: Columns) -> tuple[int, Column]:
+    """The row stride of B in bytes, and the bytes of a row within a block of n."""
     apart = found.stride(found.b, found.k[-1])
     row_bytes = size.n * size.vector_bytes
     stride = int(apart.value) * size.item_bytes if isinstance(apart, Const) else row_bytes
@@ -487,17 +507,18 @@ def _pack_a(
     rows: Column,
     blocks: Column,
 ) -> Column:
-    """Copying A: tiles of rows for every block of n, out of L2 and into L1; columns once."""
+    """Cycles to pack A: row tiles once per block of n (L2 to L1), columns once."""
     moved = rows * size.k * size.item_bytes
     once = 2 * moved / machine.memory_bytes_per_cycle
     copied = once if has_columns(found) else 2 * moved * blocks / machine.l2.bytes_per_cycle
     return np.where(c["pack_a"] == 1, copied, 0)
 
 
-def _steps_a(
+def _column_reads_a(
     found: Contraction, size: Sizes, c: Columns, machine: Machine, tiles: Column
 ) -> Column:
-    """Reading A by columns in place: each step of k is a line of its own, in L1 while all fit."""
+    """Cycles to read A in place where it is [k, m]: each step of k touches another line, which
+    stays in L1 only while all of them fit."""
     line, l1d = machine.l1d.line_bytes, machine.l1d
     if not has_columns(found):
         return np.zeros(len(c["pack_a"]))
@@ -508,10 +529,12 @@ def _steps_a(
     return np.where((c["pack_a"] == 1) | (size.k <= fit), 0, late)
 
 
-def _spread(found: Contraction, c: Columns, target: Target, steps: Column) -> Column:
-    """Filling vectors with numbers of A, where the load alone does not: as many operations as rows.
-    Numbers along m, or along the one loop of k, are loaded together and multiplied lane by lane;
-    loops over windows part them."""
+def _broadcast_a(found: Contraction, c: Columns, target: Target, steps: Column) -> Column:
+    """Cycles to broadcast elements of A where a load cannot: one operation per row and step.
+
+    Free where A is contiguous along m or k is one loop: elements are loaded as a vector and
+    multiplied lane by lane. Windows (several loops of k) rule that out.
+    """
     along_m = bool(found.m) and found.stride(found.a, found.m[-1]) is ONE
     if target.spreads_loads or along_m or len(found.k) == 1:
         return np.zeros(len(c["mr"]))
@@ -519,9 +542,11 @@ def _spread(found: Contraction, c: Columns, target: Target, steps: Column) -> Co
     return operations
 
 
-def _strided(found: Contraction, size: Sizes, c: Columns, target: Target, sweeps: Column) -> Column:
-    """Reading vectors of B in place whose elements are apart, or the last of which is not full. Of
-    a dynamic n, the last tile asks for every vector how much of it is there."""
+def _strided_b(
+    found: Contraction, size: Sizes, c: Columns, target: Target, sweeps: Column
+) -> Column:
+    """Cycles to load unpacked vectors of B that are strided or partial. With a dynamic n, the last
+    tile tests for every vector how many of its elements exist."""
     stride, extent = found.stride(found.b, found.n[-1]), found.extent(found.n[-1])
     apart = int(stride.value) if isinstance(stride, Const) else size.lanes
     vector = strided_cycles(apart, size.lanes, target.machine) if apart > 1 else 0
@@ -534,7 +559,7 @@ def _strided(found: Contraction, size: Sizes, c: Columns, target: Target, sweeps
     return np.where(c["pack_b"] == UNPACKED, sweeps * row, 0)
 
 
-def _parts(
+def _k_blocking(
     found: Contraction,
     size: Sizes,
     c: Columns,
@@ -542,18 +567,19 @@ def _parts(
     tile: tuple[Column, Column, Column, Column],
     fma: Column,
 ) -> Column:
-    """Cutting k brings partial sums to memory; not cutting it, panels or rows from beyond L2."""
+    """Cycles by the choice of `kc`: blocking k sends partial sums through memory; not blocking it
+    sends panels of B or rows of A through L2 again."""
     m, n, mr, nr = tile
     machine = context.target.machine
     l1, l2 = machine.l1d, machine.l2
     kc, block = np.maximum(c["kc"], 1), nr * c["nc_panels"]
     good = np.where(c["pack_b"] == PANEL, l1.size_bytes, l2.passing_bytes // 2)
     good = good / (nr * size.vector_bytes)
-    # Sums are cleared, read and written by every part, and read once more by the epilogue.
+    # Each block of k reads and writes all partial sums; the epilogue reads them once more.
     blocks = ceil_div(size.n, block)
     chunk = ceil_div(blocks, n_chunks(blocks, c["parallel"], context.threads)) * block
     sums_bytes = m * np.where(c["kc_outermost"] == 1, chunk, block) * size.vector_bytes
-    # Rows of A that pass by push partial sums out of L2, and a tile waits for its own.
+    # Rows of A that stream by evict partial sums from L2, and a tile waits for its own.
     row_bytes = kc * size.item_bytes
     stride_bytes = _row_stride_bytes(found, size)
     fits = m <= l2.kept_rows(stride_bytes, row_bytes)
@@ -571,12 +597,13 @@ def _parts(
 
 
 def _row_stride_bytes(found: Contraction, size: Sizes) -> int:
-    """From one row of A to the next; of what is not known, or no row, one that fills all sets."""
+    """The row stride of A in bytes; where unknown, that of an element, which spreads over all
+    sets."""
     apart = found.stride(found.a, found.m[-1]) if found.m and not has_columns(found) else None
     return int(apart.value) * size.item_bytes if isinstance(apart, Const) else size.item_bytes
 
 
-def _panels(
+def _n_blocking(
     size: Sizes,
     c: Columns,
     context: RuleContext,
@@ -584,8 +611,9 @@ def _panels(
     panel_bytes: Column,
     fma: Column,
 ) -> Column:
-    """A is read again for every block of n; B, where a block outgrows its share of L2, comes from
-    beyond for every tile of rows, hidden behind multiply-adds as far as these take as long."""
+    """Cycles by the choice of `nc_panels`: A is read again for every block of n. A block of B that
+    outgrows its share of L2 comes from beyond for every row tile, hidden behind multiply-adds as
+    far as these take as long."""
     m, mr, nr = tile
     machine = context.target.machine
     half = is_passing(size, c, ceil_div(m, mr), machine) & (c["pack_b"] != PANEL)
@@ -603,8 +631,8 @@ def _panels(
 
 
 def _padding(found: Contraction, size: Sizes, c: Columns, machine: Machine, fma: Column) -> Column:
-    """Zeros in the last panel are read and multiplied; a panel that is not whole is more code. Of a
-    dynamic n, any number of vectors may be left over."""
+    """Cycles for the tail of n: padded with zeros it is read and multiplied, unpadded it is more
+    code. With a dynamic n, any number of vectors may remain."""
     nr = c["nr"]
     if found.extent(found.n[-1]) is None:
         computed: Column = fma * (nr - 1) / (2 * size.n)
@@ -619,8 +647,9 @@ def _padding(found: Contraction, size: Sizes, c: Columns, machine: Machine, fma:
 
 
 def is_passing(size: Sizes, c: Columns, passes: Column, machine: Machine) -> Column:
-    """Whether bringing a block of B takes a good part of the time that its rows take."""
-    brought = size.item_bytes / machine.scattered_bytes_per_cycle  # per element, and used m times
+    """Whether loading a block of B takes a good part of the time of its multiply-adds, so that the
+    next block should be prefetched meanwhile and both need room in L2."""
+    brought = size.item_bytes / machine.scattered_bytes_per_cycle  # per element, reused m times
     used = size.m / (size.lanes * machine.fma_per_cycle)
     is_dear = machine.exposed_share * used <= brought
     found: Column = (passes > 1) & is_dear & (c["pack_b"] != UNPACKED)
@@ -636,7 +665,7 @@ def _prefetch(
     exceeds_l1: Column,
     a_bytes: Column,
 ) -> Column:
-    """Stalls on what no prefetch hides, and instructions of prefetches that hide nothing."""
+    """Tie-breaking cycles for prefetches that are missing, or that hide nothing."""
     wanted = np.where(passes > 1, machine.lines_ahead, machine.memory_lines_ahead)
     wanted = np.where(exceeds_l1, wanted, 0)
     mr, nr = c["mr"], c["nr"]
@@ -684,7 +713,8 @@ def apply(
 
 
 def row_tile(found: Contraction, rows: int) -> tuple[int, ...]:
-    """How many of each iterator of m a tile takes: all of the inner ones while they fit."""
+    """How many of each iterator of m a register tile spans: the inner ones in full while they
+    fit."""
     taken: list[int] = []
     for at in reversed(found.m):
         extent = found.extent(at)

@@ -1,14 +1,14 @@
-"""GEMM of bf16 and of bytes on the tiles of AMX.
+"""GEMM of bf16 and int8 on AMX tiles.
 
-for jb in parallel       blocks of n that stay in L2
-  pack B[:, jb]            in groups as the instruction wants them, unless it is constant
-  for io                   32 rows
-    for js                 32 columns
-      for k                two by two tiles of C; two of A and two of B are loaded
-      the tiles go to memory, and through the epilogue
+    for jb in parallel       blocks of n that stay in L2
+      pack B[:, jb]            in the instruction's groups of k, unless B is constant
+      for io                   register block of 32 rows
+        for js                 strip of 32 columns
+          for k                2 x 2 tiles of C; two of A and two of B are loaded
+          tiles are stored, then the epilogue
 
-Tiles of A and C have as many rows as divide m well: a tile of fourteen rows takes hardly longer per
-row than one of sixteen, and no rows have to be filled up with zeros.
+The number of rows of A and C tiles is chosen to divide m: a tile of fourteen rows costs hardly more
+per row than one of sixteen, and avoids padding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilewright.rules.cpu.amx_schedule import (
     tile_gemm,
 )
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div
-from tilewright.rules.cpu.gemm_schedule import turned_along_k
+from tilewright.rules.cpu.gemm_schedule import transposed_along_k
 from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.match.nest import guess
 from tilewright.rules.rule import Rule
@@ -45,25 +45,25 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 
 @dataclass(frozen=True)
 class AmxGemmPlan:
-    """What is decided about a GEMM on tiles."""
+    """The blocking of a GEMM on AMX tiles."""
 
     tile_rows: int = unit("rows", "of a tile of A and C")
     row_tiles: int = unit("tiles", "of A in a register block")
     column_tiles: int = unit("tiles", "of B in a register block")
     strips: int = unit("register blocks", "along n in a block that stays in L2")
-    parallel: str = unit("axis", "that threads share out")
-    prefetch_b: int = unit("steps of k", "ahead; 0: the next block of n meanwhile")
+    parallel: str = unit("axis", "split across threads")
+    prefetch_b: int = unit("steps of k", "prefetch distance of B; 0: next block of n")
     prefetch_a: bool = unit("flag", "rows of the next block of m are prefetched")
 
 
 @dataclass(frozen=True)
 class AmxGemm:
-    """A GEMM whose types the tiles multiply."""
+    """A GEMM of types that AMX multiplies."""
 
     gemm: Contraction
     kind: Kind
     b_is_constant: bool
-    terms: tuple[int, ...] = ()  # iterators of k over products of the same steps
+    terms: tuple[int, ...] = ()  # outer iterators of k, which are unrolled
 
     @property
     def m(self) -> int:
@@ -79,18 +79,18 @@ class AmxGemm:
 
     @property
     def products(self) -> int:
-        """Of a tile of A and one of B, in a step of k."""
+        """Tile multiplications per step of k and tile of C."""
         return self.gemm.guess(self.terms)
 
     def pieces(self, load: Load) -> int:
-        """Tiles of an operand that the products of a step read, each of them of several."""
+        """Distinct tiles of an operand that are loaded per step of k and tile of C."""
         of = {self.gemm.nest.var(at) for at in self.terms}
         dims = zip(load.buffer.shape, load.index, strict=True)
         return prod(guess(size) for size, at in dims if of.intersection(sym.free_vars(at)))
 
     @property
     def outer(self) -> int:
-        """GEMMs of their own: batch, and outer axes of n."""
+        """Independent GEMMs: batch and the outer axes of n."""
         return self.gemm.guess((*self.gemm.batch, *self.gemm.n[:-1]))
 
     @property
@@ -102,20 +102,20 @@ class AmxGemm:
         return self.outer_m * self.m * self.k * self.step_bytes(self.gemm.a)
 
     def step_bytes(self, load: Load) -> int:
-        """Of an operand, for one step of k of a row or column."""
+        """Bytes of an operand per row or column and step of k."""
         return self.pieces(load) * load.buffer.dtype.size_bytes
 
     @property
-    def turns_a(self) -> bool:
-        """Whether A does not lie along k."""
+    def transposes_a(self) -> bool:
+        """Whether A is not contiguous along k."""
         return self.gemm.stride(self.gemm.a, self.gemm.k[-1]) is not ONE
 
     def strip_bytes(self, column_tiles: int) -> int:
-        """Of B, for one register block."""
+        """Bytes of B in one register block."""
         return self.k * TILE_ROWS * column_tiles * self.step_bytes(self.gemm.b)
 
     def a_exceeds_l2(self, context: RuleContext) -> bool:
-        """Whether the rows of A, which are read again for every block of n, come from beyond."""
+        """Whether the rows of A, which are reread for every block of n, exceed L2."""
         l2 = context.target.machine.l2
         return self.a_bytes // self.outer_m > l2.size_bytes - l2.block_bytes
 
@@ -129,20 +129,19 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> AmxGemm | Non
     if terms is None:
         return None
     made = AmxGemm(_longest_last(found), kind, found.b.buffer.name in context.constants, terms)
-    if sch.get_consumers(block) and _is_short(made, context):
+    if sch.get_consumers(block) and _prefers_dots(made, context):
         return None
-    # With fewer rows, too much of a tile is filled up with zeros.
+    # With fewer rows, too much of a tile is padding.
     is_large = 2 * made.m >= MIN_ROWS and made.n >= TILE_ROWS
     return made if is_large and (found.extent(found.k[-1]) or 0) >= TILE_ROWS else None
 
 
-def _is_short(found: AmxGemm, context: RuleContext) -> bool:
-    """Whether sums of bytes by packed weights are so short that dot products make them in less time
-    than those of tiles take to memory, and back to what follows: dot products leave them in
-    registers.
+def _prefers_dots(found: AmxGemm, context: RuleContext) -> bool:
+    """Whether k is so short that dot products beat AMX: they keep their sums in registers, where
+    AMX stores its tiles and the epilogue loads them again.
 
-    Cycles of one vector of sums; what both read is the same. Dot products of bf16 start at a
-    fraction of the rate.
+    Compares cycles per vector of sums for int8 with packed weights; operand traffic is the same.
+    Dot products of bf16 run at a fraction of the rate.
     """
     a, b = found.gemm.a.buffer.dtype, found.gemm.b.buffer.dtype
     dots = dots_of(context.target, a.name, b.name, I32.name)
@@ -157,8 +156,9 @@ def _is_short(found: AmxGemm, context: RuleContext) -> bool:
 
 
 def _terms(found: Contraction, context: RuleContext) -> tuple[int, ...] | None:
-    """Iterators of k over products of the same steps: what an operand is read by is a function of
-    them. None where an index is that of anything else, or they are too many to unroll."""
+    """The outer iterators of k that are unrolled: every index of an operand is a plain iterator, or
+    a function of one iterator of k. None where an index is anything else, or the unrolled body
+    would be too large."""
     iterators: set[Expr] = {it.var for it in found.block.iters}
     *outer, _ = found.k
     of_sum: dict[Expr, int] = {found.nest.var(at): at for at in outer}
@@ -178,8 +178,8 @@ def _terms(found: Contraction, context: RuleContext) -> tuple[int, ...] | None:
 
 
 def _longest_last(found: Contraction) -> Contraction:
-    """Tiles run along the last iterator of m: where it is dynamic, and perhaps short, along one
-    that fills a register block for sure."""
+    """Put the longest static iterator of m last: tiles run along the last one, and a dynamic one
+    may not fill a register block."""
     extent, longest = max((found.extent(at) or 0, at) for at in found.m)
     if found.extent(found.m[-1]) is not None or extent < BLOCK_TILES * TILE_ROWS:
         return found
@@ -195,14 +195,14 @@ def plans(found: AmxGemm, context: RuleContext) -> Space[AmxGemmPlan]:
         rows = rows if gemm.extent(gemm.m[-1]) is not None else (TILE_ROWS,)
     else:
         rows = (m,)
-    # Quotients by a dynamic number of rows say little; B that is packed between blocks of n and
-    # rows keeps those from being one loop.
+    # Divisions by a dynamic m are hard to simplify; packing B inside of the blocks of n keeps their
+    # loop from being fused with that over rows.
     by_m = len(gemm.m) == 1 or gemm.extent(gemm.m[-1]) is not None
     by_m = by_m and found.b_is_constant
     axes = [BATCH] if found.outer > 1 else []
     axes += [N] if total > 1 else []
     axes += [M] if by_m else []
-    # B stays in L2, beside the rows of A that are used over and over or pass by.
+    # B stays in L2, beside the rows of A that are reused or stream through.
     is_far, l2 = found.a_exceeds_l2(context), context.target.machine.l2
     room = l2.kept_bytes if is_far else l2.passing_bytes
 
@@ -236,8 +236,8 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     steps = ceil_div(found.k, found.kind.depth)
     blocks = found.outer * found.outer_m * m_blocks * n_blocks * c["strips"]
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
-    # A step of k: a tile multiply-add has a fixed part and one per row; tiles of B come from L2
-    # meanwhile, those of A from L1.
+    # A step of k: a tile multiply-add has a fixed cost and one per row; meanwhile tiles of B are
+    # loaded from L2, those of A from L1.
     b_bytes = c["strips"] * columns * TILE_ROWS * found.k * found.step_bytes(gemm.b)
     in_l1 = b_bytes <= machine.l1d.size_bytes // 2
     b_rate = np.where(in_l1, machine.l1d.bytes_per_cycle, machine.tile_row_bytes_per_cycle)
@@ -247,10 +247,10 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     )
     step = step + found.pieces(gemm.a) * tiles * rows * ROW_BYTES / machine.l1d.bytes_per_cycle
     compute = blocks * steps * step
-    # Rows that are left over mean that all are copied to where zeros fill them up.
+    # With an m tail, all of A is copied to a zero-padded buffer.
     copied = found.outer * 2 * found.a_bytes / machine.l2.bytes_per_cycle
     fill = np.where(found.m % (rows * tiles) != 0, copied, 0.0)
-    # Each thread reads all of the operand that is not shared out.
+    # Each thread reads all of the operand that is not split.
     n_share = np.where(c["parallel"] == N, ceil_div(n_blocks, threads) / n_blocks, 1.0)
     m_all = found.outer_m * m_blocks
     m_share = np.where(c["parallel"] == M, ceil_div(m_all, threads) / m_all, 1.0)
@@ -265,12 +265,12 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
     a_rate = np.where(c["prefetch_a"] == 1, far, machine.scattered_bytes_per_cycle)
     a_all = found.outer * found.a_bytes
     a_again = a_all * (passes - 1) / (a_rate if a_far else machine.l2.bytes_per_cycle)
-    # A thread that shares out rows, or is alone, has left its own in L2 in the layer before.
+    # With rows split across threads, or one thread, the previous layer left A in this core's L2.
     is_near = (c["parallel"] == M) | (threads == 1)
     near = np.where(is_near, machine.l2.bytes_per_cycle, far)
     a_first = a_all / (a_rate if a_far else near)
-    # B in blocks comes while the one before is used, if enough rows use it; by steps it comes just
-    # in time, by a request for each of its lines each time it is used.
+    # The next block of B is prefetched while this one is used, if enough rows use it. Prefetching
+    # by steps of k arrives just in time, at the price of a request per line and use.
     is_exposed = (c["prefetch_b"] == 0) & (m_blocks * m_share * found.outer_m <= 2)
     b_rate_far = np.where(is_exposed, machine.scattered_bytes_per_cycle, far)
     requests = np.where(
@@ -279,7 +279,7 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
         0.0,
     )
     packing = 0.0 if found.b_is_constant else 2 * b_all / machine.l2.bytes_per_cycle
-    turning = 2 * a_all / machine.l2.bytes_per_cycle / threads if found.turns_a else 0.0
+    turning = 2 * a_all / machine.l2.bytes_per_cycle / threads if found.transposes_a else 0.0
     share = n_share * m_share * batch_share
     pieces = found.outer * np.where(c["parallel"] == BATCH, 1, n_blocks)
     pieces = pieces * np.where(c["parallel"] == M, m_all, 1)
@@ -299,7 +299,7 @@ def cost(found: AmxGemm, c: Columns, context: RuleContext) -> Cost:
 
 
 def tile_step_cycles(tiles: Column, rows: Column, tile_cycles: float) -> Column:
-    """Of so many multiply-adds of tiles of so many rows: half is the same for any number."""
+    """Cycles of tile multiply-adds: half of the cost does not depend on the number of rows."""
     return tiles * tile_cycles * (1 + rows / TILE_ROWS) / 2
 
 
@@ -318,7 +318,7 @@ def apply(
         plan.prefetch_a,
         found.terms,
     )
-    gemm = turned_along_k(sch, found.gemm)
+    gemm = transposed_along_k(sch, found.gemm)
     return tile_gemm(sch, BlockRef(gemm.nest.name), gemm, blocking)
 
 

@@ -1,14 +1,14 @@
-"""GEMM of bytes, of i16 and of bf16 on dot-product instructions.
+"""GEMM of int8, i16 and bf16 by dot-product instructions (VNNI, NEON dot and alike).
 
     for jb                   nc panels whose B stays in L2
       pack B[:, jb]            as [panel, k // group, n in panel, k % group]; weights beforehand
       for io                   register tiles of m
         for jp                 panels
           for k                mr x nr dot products of a group of k per lane
-          the epilogue (requantization, bias, activation), and to memory
+          the epilogue (requantization, bias, activation), and the store
 
-A lane adds `group` products of one instruction. k is filled up to whole groups with zeros, n to
-whole panels; sums of integers wrap like any i32, so the answer is the same to the bit.
+Each lane accumulates `group` products per instruction. k is padded to whole groups with zeros, n to
+whole panels; sums of integers wrap like any i32, so results are bit-exact.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tilewright.rules.cpu.dot_model import (
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm import chunk_counts, row_tile, row_tiles
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div, most_vectors
-from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of, turned_along_k
+from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of, transposed_along_k
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.match.nest import attempt, fused
@@ -52,7 +52,7 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 @dataclass(frozen=True)
 class Problem:
-    """A GEMM in numbers, and the instruction that multiplies its types; dynamic sizes guessed."""
+    """The sizes of a GEMM, and the instruction for its types; dynamic sizes are guessed."""
 
     found: Contraction
     dot: Dot
@@ -61,36 +61,36 @@ class Problem:
     n: int
     k: int
     is_weight: bool  # B is packed before the first call
-    turns_a: bool  # A does not lie along k
-    narrower: int  # times, the results than the sums
+    transposes_a: bool  # A is not contiguous along k
+    narrower: int  # how many times narrower than the sums the results are
 
     @property
     def panel_vector_bytes(self) -> int:
-        """A panel of one vector."""
+        """Bytes of a panel of one vector."""
         return self.k * self.dot.lanes * self.found.b.buffer.dtype.size_bytes
 
     @property
     def calls(self) -> int:
-        """Of the instruction, along k; 1 where k is dynamic."""
+        """Instructions along k; 1 where k is dynamic."""
         k = self.found.extent(self.found.k[-1])
         return 1 if k is None else -(-k // self.dot.steps)
 
 
 @dataclass(frozen=True)
 class DotPlan:
-    """What is decided about a GEMM."""
+    """The blocking of a GEMM by dot products."""
 
-    dot: str = unit("intrinsic", "that adds the products of a group")
+    dot: str = unit("intrinsic", "dot product of a group of k")
     mr: int = unit("rows", "of the register tile")
     nr: int = unit("vectors", "of the register tile")
-    parallel: str = unit("axis", "that threads share out")
-    m_chunks: int = unit("chunks of m", "that threads share out; 1 for other axes")
+    parallel: str = unit("axis", "split across threads")
+    m_chunks: int = unit("chunks of m", "split across threads; 1 for other axes")
     nc_panels: int = unit("panels", "in a block of n that stays in L2")
-    k_unroll: int = unit("calls along k", "that are unrolled")
+    k_unroll: int = unit("calls along k", "per iteration of the unrolled loop")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Problem | None:
-    """A contraction of types that the target has an instruction for."""
+    """A contraction of types that the target has a dot-product instruction for."""
     found = find_contraction(sch, block)
     if found is None:
         return None
@@ -128,12 +128,12 @@ def _is_plain(found: Contraction) -> bool:
 
 
 def plans(problem: Problem, context: RuleContext) -> Space[DotPlan] | None:
-    """All blockings of a GEMM; None where register tiles do not serve."""
+    """All blockings of a GEMM; None where register tiles do not pay."""
     found, dot = problem.found, problem.dot
     if problem.n == 1 or found.nest.guess(found.k[-1]) < dot.group:
         return None
     if not problem.is_weight and problem.m <= GEMV_MAX_ROWS:
-        return None  # packing B takes longer than the sums
+        return None  # packing B takes longer than the dot products
     vectors, threads = -(-problem.n // dot.lanes), context.threads
     mr_max = min(context.target.machine.address_registers, problem.m)
     widths = tile_sizes(min(most_vectors(context.target), vectors))
@@ -165,7 +165,7 @@ def _legal(problem: Problem, context: RuleContext, c: Columns) -> Column:
     legal &= ~is_m | bool(found.m)
     tiles = np.array([row_tiles(found, rows) for rows in range(1, int(mr.max(initial=1)) + 1)])
     is_whole = tiles[mr - 1] % c["m_chunks"] == 0
-    if found.m and found.extent(found.m[0]) is None:  # each tile of a dynamic m is a chunk
+    if found.m and found.extent(found.m[0]) is None:  # of a dynamic m, each tile is a chunk
         legal &= c["m_chunks"] == 1
     else:
         legal &= is_whole & (is_m == (c["m_chunks"] > 1))
@@ -211,15 +211,15 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
     groups = problem.batch * problem.n * ceil_div(problem.k, dot.group)
     shared_out = np.where(c["parallel"] == NONE, 1, threads)
     pack = 0 if problem.is_weight else LOOP_CYCLES * groups / dot.lanes / shared_out
-    # Every tile of rows reads its panels of B from L2, every block of panels all rows of A.
+    # Every row tile reads its panels of B from L2, every block of panels all rows of A.
     row_panels = batch * ceil_div(m, mr) * panels
     b_bytes = row_panels * nr * problem.panel_vector_bytes
     a_bytes = batch * ceil_div(panels, c["nc_panels"]) * m * problem.k
-    # Where L2 does not hold all of B, it holds a block of several panels for one chunk of rows.
+    # Where B exceeds L2, a block of several panels stays there for one chunk of rows.
     again = np.where(c["nc_panels"] == 1, 1.0, 1 / chunk_tiles) - 1 / tiles
     beyond = b_bytes * again if problem.n * problem.k > machine.l2.size_bytes else 0
-    # What threads do not share out, each of them fetches. Results, and what they meet in memory,
-    # are whole rows only where those are shared out; other cores fetch lines of parts of rows too.
+    # Each thread reads all of the operand that is not split. Splitting n splits the rows of results
+    # and epilogue operands, whose cache lines several cores then fetch.
     item = I32.size_bytes / problem.narrower
     moved = 2 * problem.batch * problem.m * problem.n * item / shared_out
     beyond_l2_rate = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
@@ -244,7 +244,7 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
         pack=pack,
         dispatch=own * chunk_cycles(machine),
         imbalance=late_cycles((sums + epilogue + loop) / np.maximum(own, 1), machine) * (own > 0),
-        turn_a=2 * problem.turns_a * a_bytes_all / machine.l2.bytes_per_cycle / threads,
+        turn_a=2 * problem.transposes_a * a_bytes_all / machine.l2.bytes_per_cycle / threads,
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
     )
 
@@ -255,8 +255,8 @@ def cost(problem: Problem, c: Columns, context: RuleContext) -> Cost:
 def apply(
     sch: Schedule, problem: Problem, plan: DotPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    """Pad, pack B in groups, cut into register tiles, leave the sums to the instruction."""
-    found, dot = turned_along_k(sch, problem.found), problem.dot
+    """Pad, pack B in groups, split into register tiles, tensorize the reduction."""
+    found, dot = transposed_along_k(sch, problem.found), problem.dot
     problem = replace(problem, found=found)
     c = sch.get_block(found.nest.name)
     sch.pad(c, _multiples(problem, plan))
@@ -286,7 +286,7 @@ def apply(
         sch.unroll(near)
     if filled is not None:
         done.append(filled)
-        _fill(sch, filled, problem, [*outer, *chunk, jb, *rows][-1])
+        _pad_k(sch, filled, problem, [*outer, *chunk, jb, *rows][-1])
     _pack(sch, panel, problem, plan, jb)
     sch.tensorize(lane, plan.dot)
     sch.tensorize(sch.get_loops(init)[-1], plan.dot)
@@ -313,7 +313,7 @@ def _multiples(problem: Problem, plan: DotPlan) -> list[int]:
 def _split_rows(
     sch: Schedule, loops: Sequence[LoopRef], found: Contraction, mr: int
 ) -> tuple[list[LoopRef], list[LoopRef]]:
-    """The loops over register tiles of m, and those inside of one."""
+    """The loops over register tiles of m, and those inside a tile."""
     rows: list[LoopRef] = []
     inner: list[LoopRef] = []
     for at, size in zip(found.m, row_tile(found, mr), strict=True):
@@ -325,8 +325,8 @@ def _split_rows(
     return rows, inner
 
 
-def _fill(sch: Schedule, filled: BlockRef, problem: Problem, at: LoopRef) -> None:
-    """Fill k up where a tile of rows is read."""
+def _pad_k(sch: Schedule, filled: BlockRef, problem: Problem, at: LoopRef) -> None:
+    """Pad k with zeros where a row tile is read."""
     attempt(sch, sch.compute_at, filled, at)
     lanes = problem.dot.lanes * problem.dot.group
     _, lane = sch.split(sch.get_loops(filled)[-1], [None, lanes])
@@ -334,7 +334,7 @@ def _fill(sch: Schedule, filled: BlockRef, problem: Problem, at: LoopRef) -> Non
 
 
 def _pack(sch: Schedule, panel: BlockRef, problem: Problem, plan: DotPlan, at: LoopRef) -> None:
-    """Panels one after the other, in each the groups of all its columns side by side."""
+    """Pack B as [panel, k // group, n in panel, k % group]."""
     found, dot = problem.found, problem.dot
     deep, column = found.nest.var(found.k[-1]), found.nest.var(found.n[-1])
     names = [f"x{axis}" for axis in range(len(found.b.index))]

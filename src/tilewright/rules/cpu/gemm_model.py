@@ -1,8 +1,8 @@
-"""What a register tile costs: the part of the cost model that GEMM and convolutions share.
+"""Cost model of a register tile, shared by GEMM and convolutions.
 
-A tile of mr rows and nr vectors takes mr * nr multiply-adds and mr + nr loads per step of k, and as
-long as it takes to issue these; never less than the latency of a multiply-add, since every
-accumulator waits for its own.
+A tile of mr rows and nr vectors takes mr * nr multiply-adds and mr + nr loads per step of k. A step
+takes as long as issuing these, but never less than the latency of a multiply-add, since every
+accumulator depends on its previous value.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tilewright.base.target import Target
 from tilewright.rules.cost import TIE_SHARE
 from tilewright.rules.space import Column, doublings
 
-N, M, BATCH, NONE = "n", "m", "batch", "none"  # what threads share out
+N, M, BATCH, NONE = "n", "m", "batch", "none"  # the axis split across threads
 
 
-MAX_TAILS = 8  # sizes that a last tile may have: each is code of its own
+MAX_TAILS = 8  # sizes of a tail tile that get specialized code each
 
 
 def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
-    """Cycles of one step of k in a register tile; numbers or columns."""
+    """Cycles of one step of k of a register tile; takes numbers or columns."""
     compute = mr * nr / machine.fma_per_cycle
     loads = (mr + nr) / machine.loads_per_cycle
     issue = issue_cycles(mr, nr, machine)
@@ -33,21 +33,22 @@ def step_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
 
 
 def issue_cycles(mr: Any, nr: Any, machine: Machine) -> Any:
-    """Of the instructions of a step: multiply-adds, loads, and prefetches of vectors of B."""
+    """Cycles to issue a step: multiply-adds, loads, and prefetches of vectors of B."""
     return (mr * nr + mr + 2 * nr) / machine.issue_per_cycle
 
 
 def load_share(mr: Any, nr: Any, machine: Machine) -> Any:
-    """Of the time of multiply-adds: what the loads of a step cost beside them."""
+    """Cost of a step's loads, as a share of the time of its multiply-adds."""
     return machine.exposed_share * (mr + nr) / (mr * nr)
 
 
 def fits_registers(mr: Any, nr: Any, target: Target, k_interleave: int = 1, spare: int = 0) -> Any:
-    """Whether the sums of a register tile, a row of B and the numbers that it is multiplied by
-    stay in registers.
+    """Whether the accumulators of a register tile, a row of B and the broadcast elements of A fit
+    the registers.
 
-    A number that is used once may become its sum, which then needs two registers; but for where
-    multiply-adds read it from memory. Several terms of a sum side by side are no single number.
+    A broadcast element that is used once may be overwritten by its sum, which then takes two
+    registers, unless multiply-adds take it as a memory operand. With `k_interleave`, several terms
+    are in flight.
     """
     is_read = target.multiplies_from_memory and k_interleave == 1
     becomes_sum = (nr == 1) & (target.overwrites_factors and not is_read)
@@ -57,7 +58,7 @@ def fits_registers(mr: Any, nr: Any, target: Target, k_interleave: int = 1, spar
 
 
 def tiles_cycles(m: Any, n: Any, mr: Any, nr: Any, machine: Machine) -> Any:
-    """Cycles of one step of k over all tiles of m rows and n vectors, their tails included."""
+    """Cycles of one step of k over all tiles of m rows and n vectors, tails included."""
     full_m, rest_m, full_n, rest_n = m // mr, m % mr, n // nr, n % nr
 
     def part(count: Any, rows: Any, vectors: Any) -> Any:
@@ -72,59 +73,60 @@ def tiles_cycles(m: Any, n: Any, mr: Any, nr: Any, machine: Machine) -> Any:
 
 
 def chain_cycles(steps: Any, instructions: Any, machine: Machine) -> Any:
-    """Of sums that each wait for the one before, per tile, where tiles of so many instructions
-    follow one another: as many as the processor's window holds wait at the same time."""
+    """Cycles per tile of dependent accumulations, where successive tiles of so many instructions
+    overlap in the processor's out-of-order window."""
     in_flight = np.maximum(1.0, machine.reorder_window / instructions)
     return steps * machine.fma_latency_cycles / in_flight
 
 
 def strided_cycles(stride: Any, lanes: Any, machine: Machine) -> Any:
-    """Of a vector of elements that are apart: loaded whole and shuffled, far ones lane by lane."""
+    """Cycles to load a strided vector: whole vectors and shuffles, or lane by lane for large
+    strides."""
     return np.minimum(2 * stride - 1, lanes * machine.gather_lane_cycles)
 
 
 def partial_cycles(rest: int, machine: Machine) -> float:
-    """Of a vector of which only some elements are there, without masks: pieces of a power of two
-    elements each, loaded by themselves."""
+    """Cycles to load a partial vector without masks: one load per power-of-two piece."""
     return rest.bit_count() * machine.gather_lane_cycles
 
 
 def longest_chain(dtype: DType) -> int:
-    """Terms of a sum whose roundings, which grow as the root of their number, take no more than a
-    quarter of the digits."""
+    """The longest accumulation chain whose rounding error, which grows as the square root of its
+    length, costs at most a quarter of the digits."""
     return 1 << dtype.significand_bits // 2 if dtype.is_float else sys.maxsize
 
 
 def shortest_part() -> int:
-    """Terms of a sum that is added to others, and so loaded, stored and begun anew: so many that it
-    would not decide between plans."""
+    """The least number of terms of a partial sum for which loading, storing and restarting it does
+    not matter."""
     return round(1 / TIE_SHARE)
 
 
 def most_vectors(target: Target) -> int:
-    """Of a register tile: a row of accumulators, one of B, and what is broadcast."""
+    """The largest nr: a row of accumulators, one of B, and a broadcast register."""
     return (target.vector_registers - 2) // 2
 
 
 def k_unroll_candidates(machine: Machine) -> tuple[int, ...]:
-    """Steps of k in the body of a loop that streams B: as far as lines are prefetched."""
+    """Unroll factors along k for a loop that streams B: up to the prefetch distance in lines."""
     return doublings(machine.lines_ahead)
 
 
 def near_unroll_candidates(machine: Machine) -> tuple[int, ...]:
-    """Steps of k in the body of a loop whose operands are near: as many as one sum takes cycles."""
+    """Unroll factors along k for a loop whose operands are in L1: up to the latency of an
+    accumulation."""
     return doublings(machine.fma_latency_cycles)
 
 
 def unrolled_steps(total: int, body: int, machine: Machine) -> int:
-    """Steps of k that are unrolled, of so many multiply-adds each: a divisor of the total."""
+    """An unroll factor along k, a divisor of the total, for so many multiply-adds per step."""
     steps = near_unroll_candidates(machine)
     fitting = [n for n in steps if is_unrollable(total, body, n, machine)]
     return max(fitting, default=1)
 
 
 def is_unrollable(total: Any, body: Any, steps: Any, machine: Machine) -> Any:
-    """Whether so many steps of k may be unrolled: they divide the total, and are little code."""
+    """Whether an unroll factor divides the total number of steps and keeps the body small."""
     is_little = steps * body <= machine.loop_body_instructions
     return (steps == 1) | (is_little & (total % steps == 0))
 
@@ -134,6 +136,6 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 
 def as_flags(*conditions: Any) -> Column:
-    """How many of some conditions hold, row by row."""
+    """The number of conditions that hold, row by row."""
     total: Column = np.sum(np.broadcast_arrays(*conditions), axis=0)
     return total

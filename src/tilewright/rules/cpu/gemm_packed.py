@@ -1,13 +1,13 @@
-"""GEMM of few rows by weights of few bits, which have scales for groups along k.
+"""GEMM of few rows by sub-byte weights with scales per group of k, dequantized in registers.
 
     for panel in parallel      columns whose sums stay in registers
       for tile of rows
         for group                the scale of each column
-          for byte                 unpacked in registers, multiplied by one or two numbers of a row
-          the group's sums, scaled, are added to the results
+          for byte                 unpacked in registers, multiplied by one or two elements of a row
+          the group's sums are scaled and added to the results
 
-Bytes are packed as they are read: a panel's columns side by side, one step of k after the other.
-Weights are numbers for a moment only: what is read from memory is their bytes.
+Weights are packed in the order they are read: [panel, k, n in panel]. They are expanded to floats
+in registers only, so memory traffic is that of the packed bytes.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 
 @dataclass(frozen=True)
 class PackedPlan:
-    """What is decided about a GEMM of few rows by weights of few bits."""
+    """The register tile of a GEMM by sub-byte weights."""
 
     mr: int = unit("rows", "of the register tile")
     nr: int = unit("vectors of bytes", "of the register tile")
-    parallel: str = unit("axis", "that threads share out")
-    k_unroll: int = unit("bytes along k", "that are unrolled")
+    parallel: str = unit("axis", "split across threads")
+    k_unroll: int = unit("bytes along k", "per iteration of the unrolled loop")
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The sums over groups, and the block that scales and adds them."""
+    """The block that sums over groups, and the one that scales and adds the sums."""
 
-    sums: Nest  # rows, groups, columns; bytes, numbers in a byte
+    sums: Nest  # rows, groups, columns; bytes, values in a byte
     b: Load
     total: BlockRef  # rows, columns; groups
 
@@ -66,7 +66,7 @@ class Packed:
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
-        """Rows, groups, columns, bytes of a group, numbers in a byte."""
+        """Rows, groups, columns, bytes of a group, values in a byte."""
         rows, groups, columns, length, per_byte = map(self.extent, range(len(self.sums.loops)))
         return rows, groups, columns, length, per_byte
 
@@ -130,7 +130,7 @@ def cost(found: Packed, c: Columns, context: RuleContext) -> Cost:
     panels = ceil_div(ceil_div(columns, WIDENED_LANES * c["nr"]), threads)
     steps = panels * (rows / c["mr"]) * groups * length * per_byte
     vectors = c["nr"] * registers
-    # To place a byte in a word and to make it a float, beside what it is multiplied by.
+    # Extracting a value into a word and converting it to a float, beside loading its factor.
     unpacked = steps * vectors * (2 + 1 / registers) / machine.fma_per_cycle
     multiplied = steps * np.maximum(
         c["mr"] * vectors / machine.fma_per_cycle,
@@ -186,7 +186,7 @@ def apply(
 def scale_panels(
     sch: Schedule, total: BlockRef, width: int, context: RuleContext
 ) -> list[BlockRef]:
-    """The scales and offsets of columns, those of a panel side by side."""
+    """Pack the scales and offsets of columns by panels."""
     reads = [read.buffer for read in block_of(sch.function, total.name).reads]
     weights = [buffer for buffer in reads if buffer.name in context.constants]
     return [constant_panel(sch, total, buffer, width) for buffer in weights]
@@ -195,8 +195,7 @@ def scale_panels(
 def constant_panel(
     sch: Schedule, reader: BlockRef, weights: Buffer, width: int, group: int = 1
 ) -> BlockRef:
-    """Weights, or their scales, in the order in which they are read: a panel's columns side by
-    side, of each so many steps of k."""
+    """Pack constant weights, or their scales, as [panel, k // group, n in panel, k % group]."""
     panel = sch.cache_read(reader, read_index(sch, reader, weights), "global")
     *outer, j = names = [f"x{axis}" for axis in range(len(weights.shape))]
     places = [f"{j} // {width}", *outer, f"{j} % {width}"]

@@ -1,15 +1,15 @@
-"""GEMM of quantized rows by weights of few bits, which have scales for groups along k.
+"""GEMM of quantized rows by sub-byte weights with scales per group of k, by dot products.
 
     for nc panels in parallel    whose B stays in L2
       for tile of rows             which stays in L1
         for panel                    columns whose sums stay in registers
           for group                    the scales of each column and of each row
             for bytes                    unpacked in registers, mr x nr dot products
-            the group's sums, scaled, are added to the results
+            the group's sums are scaled and added to the results
 
-Bytes are packed as they are read: those of a panel's columns side by side, as dot products take
-them. Of two weights in a byte, one is of the first half of a group, one of the second: both halves
-of a vector of bytes meet steps of a row that lie side by side.
+Bytes are packed in the order dot products take them, by panels. Of two weights in a byte, one
+belongs to the first half of a group and one to the second, so that the low and the high nibbles of
+a vector both multiply contiguous elements of a row.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 @dataclass(frozen=True)
 class PackedDotPlan:
-    """What is decided about a GEMM of quantized rows by weights of few bits."""
+    """The blocking of a GEMM of quantized rows by sub-byte weights."""
 
-    dot: str = unit("intrinsic", "that adds the products of a group")
+    dot: str = unit("intrinsic", "dot product of a group of k")
     mr: int = unit("rows", "of the register tile")
     nr: int = unit("vectors", "of the register tile")
     nc_panels: int = unit("panels", "in a block of n that stays in L2")
-    parallel: str = unit("axis", "that threads share out")
+    parallel: str = unit("axis", "split across threads")
 
 
 @dataclass(frozen=True)
 class PackedDots:
-    """The sums over groups, the block that scales and adds them, and that which unpacks weights."""
+    """The block that sums over groups, the one that scales and adds the sums, and the one that
+    unpacks weights."""
 
-    sums: Nest  # rows, groups, columns; numbers in a byte, bytes
-    b: Buffer  # the bytes
-    codes: BlockRef | None  # that takes them apart
+    sums: Nest  # rows, groups, columns; values in a byte, bytes
+    b: Buffer  # the packed bytes
+    codes: BlockRef | None  # the block that unpacks them
     total: BlockRef  # rows, columns; groups
     dot: Dot
 
@@ -63,18 +64,18 @@ class PackedDots:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether only the run tells how many rows there are."""
+        """Whether the number of rows is dynamic."""
         return not isinstance(self.sums.extent(0), Const)
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
-        """Rows, groups, columns, numbers in a byte, bytes of a group."""
+        """Rows, groups, columns, values in a byte, bytes of a group."""
         rows, groups, columns, per_byte, length = map(self.extent, range(len(self.sums.loops)))
         return rows, groups, columns, per_byte, length
 
     @property
     def panel_vector_bytes(self) -> int:
-        """A panel of one vector, and its scales."""
+        """Bytes of a panel of one vector, with its scales."""
         _, groups, _, _, length = self.sizes
         return groups * self.dot.lanes * (length + F32.size_bytes)
 
@@ -118,7 +119,7 @@ def plans(found: PackedDots, context: RuleContext) -> Space[PackedDotPlan] | Non
         return None
 
     def legal(c: Columns) -> Column:
-        legal: Column = _held(dot, c["mr"], c["nr"], 1) <= target.vector_registers
+        legal: Column = _registers(dot, c["mr"], c["nr"], 1) <= target.vector_registers
         panels = ceil_div(vectors, c["nr"])
         legal &= (vectors % c["nr"] == 0) & (panels % c["nc_panels"] == 0)
         legal &= (c["parallel"] != M) | (ceil_div(rows, c["mr"]) > 1)
@@ -141,8 +142,8 @@ def plans(found: PackedDots, context: RuleContext) -> Space[PackedDotPlan] | Non
     )
 
 
-def _held(dot: Dot, mr: Any, nr: Any, tiles: int) -> Any:
-    """Registers of sums, of A, and of a step's B, all of which LLVM loads before it is used."""
+def _registers(dot: Dot, mr: Any, nr: Any, tiles: int) -> Any:
+    """Registers for accumulators, A, and a step's B, all of which LLVM loads before use."""
     operands = mr + nr * dot.groups + 1 if dot.groups > 1 else 2 * nr + 1
     return tiles * mr * nr + operands
 
@@ -164,10 +165,10 @@ def cost(found: PackedDots, c: Columns, context: RuleContext) -> Cost:
     ) / shared[M]  # fmt: skip
     read = length // dot.group * nr  # vectors of bytes
     unpacked = tiles * read * per_byte / machine.fma_per_cycle if per_byte > 1 else 0
-    # Conversion, two multiplications, a load of the scales; the latency of a sum begun anew.
+    # Per group: conversion, two multiplications, a load of scales; and the latency of a new chain.
     scaled = tiles * (mr * nr * ((1 + 2) / machine.fma_per_cycle + 1 / machine.loads_per_cycle))
     begun = tiles * dot.chain_cycles * 2
-    # A row tile meets the panels of a block one after the other, each block meets all rows.
+    # A row tile is multiplied by the panels of a block in turn; each block sweeps all rows.
     passes = ceil_div(rows, mr)
     all_bytes = columns // dot.lanes * found.panel_vector_bytes
     near = nr * found.panel_vector_bytes <= machine.l1d.size_bytes // 2
@@ -180,7 +181,7 @@ def cost(found: PackedDots, c: Columns, context: RuleContext) -> Cost:
         scaled=scaled,
         begun=begun,
         spilled=np.where(
-            _held(dot, mr, nr, 2) <= context.target.vector_registers,  # totals beside the sums
+            _registers(dot, mr, nr, 2) <= context.target.vector_registers,  # totals beside the sums
             0.0,
             2 * tiles * mr * nr / machine.loads_per_cycle,
         ),
@@ -236,13 +237,13 @@ def apply(
 
 
 def _tile_loops(dot: Dot, row: LoopRef, vector: LoopRef, half: LoopRef) -> list[LoopRef]:
-    """The loops of a register tile: both halves of the bytes that are held meet all rows."""
+    """The loops of a register tile: both halves of the bytes held are multiplied by all rows."""
     first, second = register_tile(dot, [row], vector)
     return [vector, half, row] if first is vector else [half, first, second]
 
 
 def _unpack(sch: Schedule, codes: BlockRef, at: LoopRef, dot: Dot) -> None:
-    """Take bytes apart where they are used, in the order of the dot products."""
+    """Unpack bytes where they are used, in the order of the dot products."""
     sch.set_scope(codes, 0, "local")
     sch.compute_at(codes, at)
     sch.transform_layout(

@@ -1,17 +1,17 @@
-"""The steps that turn a sum of products into tiles in registers, from a plan.
+"""Schedule steps that turn a contraction into a blocked, packed, register-tiled GEMM.
 
-    for kb                   parts of the sum, where it is long
-      for jb                 blocks of panels that stay in the second cache
-        pack B[:, jb]          unless that was done before
-        for io                 tiles of rows
+    for kb                   blocks of kc steps of k, where k is long
+      for jb                 blocks of nc panels that stay in L2
+        pack B[:, jb]          unless packed before
+        for io                 register tiles of m
           pack A[io, :]          where its rows would compete for sets of L1
           for jp               panels
-            for k              rows x vectors multiply-adds on registers
-            the results go through what follows them (bias, activation), and to memory
+            for k              mr x nr multiply-adds in registers
+            the epilogue (bias, activation), and the store
 
-Without parts a tile is finished before it leaves the registers, and what follows is applied to it
-there. With parts, tiles are added to the result in memory, and what follows comes after the last.
-Parts run inside the blocks instead where the rows of A do not stay in the second cache meanwhile.
+Where k is not blocked, a tile is finished in registers and the epilogue is applied there. Where it
+is, tiles are accumulated in memory and the epilogue follows the last block of k. The loop over
+blocks of k is inside of that over blocks of n where the rows of A would not stay in L2 otherwise.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ BEFORE, PANEL, WEIGHT, UNPACKED = "before", "panel", "weight", "none"
 
 @dataclass(frozen=True)
 class Blocking:
-    """Everything that the steps need to know; rules make it from their plans."""
+    """The blocking that the steps apply; rules make it from their plans."""
 
-    mr: tuple[int, ...]  # rows of the register tile, of each iterator of m
+    mr: tuple[int, ...]  # rows of the register tile, per iterator of m
     nr: int  # vectors of the register tile
     lanes: int
-    parallel: str  # what threads share out: N, M, BATCH or NONE
+    parallel: str  # the axis split across threads: N, M, BATCH or NONE
     parallel_chunks: int  # of m or n
     nc_panels: int  # panels of nr vectors in a block of n that stays in L2
     pad_n_to: int  # elements
-    kc: int  # steps of k in a part of the sum; 0: it is not cut
-    kc_outermost: bool  # parts of k around blocks of n, or inside
-    pack_b: str  # before all, per panel, as a weight, not at all
+    kc: int  # steps of k in a block of k; 0: k is not blocked
+    kc_outermost: bool  # blocks of k outside of blocks of n, or inside
+    pack_b: str  # BEFORE, PANEL, WEIGHT or UNPACKED
     k_unroll: int
-    prefetch_b: int  # steps of k ahead; 0: none
+    prefetch_b: int  # prefetch distance in steps of k; 0: none
     prefetch_next_panel: bool  # the next block of B while this one is used
-    prefetch_a: bool  # the next rows of A
-    alternate: bool = False  # every other call goes through n backwards
-    pack_a: bool = False  # a tile's rows side by side, or its columns one after the other
-    pack_rows_ahead: int = 1  # of B that are prefetched while others are packed
-    part_terms: int = 0  # of a sum that is added up in parts in registers; 0: in one chain
+    prefetch_a: bool  # the next rows of A while these are used
+    alternate: bool = False  # alternating direction along n, call by call
+    pack_a: bool = False  # per register tile, by rows or by columns
+    pack_rows_ahead: int = 1  # prefetch distance, in rows of B, while packing
+    part_terms: int = 0  # terms per partial sum in registers; 0: a single chain
 
     @property
     def width(self) -> int:
@@ -66,7 +66,7 @@ class Blocking:
 
 @dataclass
 class _Loops:
-    """The loops around a tile, outermost first."""
+    """The loops around a register tile, outermost first."""
 
     outer: list[LoopRef]
     chunk: list[LoopRef]
@@ -74,7 +74,7 @@ class _Loops:
     block: LoopRef
     rows: list[LoopRef]
     panel: LoopRef
-    done: LoopRef  # in front of whose next iteration results are complete
+    done: LoopRef  # at the end of each of its iterations, results are complete
 
     @property
     def inside(self) -> LoopRef:
@@ -88,21 +88,21 @@ class _Loops:
 
 
 def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tuple[BlockRef, ...]:
-    """Cut into tiles, pack, fuse what follows, share out."""
+    """Tile, pack, fuse the epilogue, prefetch and parallelize."""
     sch.pad(c, _multiples(found, plan))
     panel = copy_of(sch, c, found, found.b) if plan.pack_b != UNPACKED else None
     rows = copy_of(sch, c, found, found.a) if plan.pack_a else None
     padding = producer_of(sch, c, found, found.b) if panel is None else None
-    if padding is not None:  # last: what is read through a choice is no operand to look up
+    if padding is not None:  # last: a padded read is a select, where `operands` finds no load
         sch.compute_inline(padding)
     inline_crop(sch, c)
-    tile = _part(sch, c, found, plan) if plan.kc else c
+    tile = _block_k(sch, c, found, plan) if plan.kc else c
     loops, own = _split(sch, c, found, plan)
     if plan.kc:
         sch.set_scope(tile, 0, "local")
         sch.compute_at(tile, loops.inner)
         own = _order_tile(sch, tile, loops, found, plan)
-        stores = _after_parts(sch, c, loops, plan)
+        stores = _place_epilogue_after_k(sch, c, loops, plan)
     else:
         stores = fuse_epilogue(sch, c, loops.inner, plan.lanes, plan.width)
     depth = own[: len(found.k)]
@@ -117,7 +117,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
     if panel is not None:
         if plan.pack_b == PANEL:
             sch.compute_at(panel, loops.inside)
-        _lay_out(sch, panel, tile, found, plan)
+        _pack_panels(sch, panel, tile, found, plan)
         scheduled.append(panel)
     if rows is not None:
         if has_columns(found):
@@ -127,7 +127,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
             _pack_rows(sch, rows, found, plan)
         scheduled.append(rows)
     if plan.prefetch_b:
-        read = _read_of(sch, tile, found, found.b)
+        read = _operand_read_index(sch, tile, found, found.b)
         far = -(-plan.prefetch_b // plan.k_unroll)
         attempt(sch, sch.prefetch, tile, read, depth[-1], far, near, True)
         if plan.prefetch_next_panel and panel is not None and plan.pack_b == PANEL:
@@ -136,7 +136,7 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
             attempt(sch, sch.prefetch, tile, read, loops.inside, 1, depth[-1])
     if plan.prefetch_a and loops.rows:
         reader = tile if rows is None or has_columns(found) else rows
-        read = _read_of(sch, tile, found, found.a) if reader is tile else 0
+        read = _operand_read_index(sch, tile, found, found.a) if reader is tile else 0
         attempt(sch, sch.prefetch, reader, read, loops.rows[-1], 1, depth[-1])
     if plan.parallel != NONE:
         shared = {N: [*loops.outer, loops.done], BATCH: loops.outer}
@@ -153,7 +153,8 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
 
 
 def _alternate(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> None:
-    """Begin with the panels that were read last; a thread alone leaves the loop to the runtime."""
+    """Traverse n in alternating direction, starting with the panels used last. Without threads, the
+    loop becomes a parallel one of one thread: the runtime keeps the direction."""
     loop, *_ = sch.get_loops(c)
     if plan.parallel == NONE:
         loop = fused(sch, sch.get_loops(c)[: len(found.batch) + len(found.n)])
@@ -164,7 +165,7 @@ def _alternate(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -
 
 
 def unrolled_sum(sch: Schedule, depth: LoopRef, steps: int) -> tuple[LoopRef, LoopRef]:
-    """Take several steps of a sum at a time: fewer branches and addresses per multiply-add."""
+    """Unroll the reduction: fewer branches and address updates per multiply-add."""
     far, near = sch.split(depth, [None, steps])
     sch.unroll(near)
     return far, near
@@ -174,14 +175,14 @@ def unrolled_sum(sch: Schedule, depth: LoopRef, steps: int) -> tuple[LoopRef, Lo
 
 
 def _multiples(found: Contraction, plan: Blocking) -> list[int]:
-    """What columns are rounded up to."""
+    """The multiples that extents are padded to."""
     multiples = [1] * len(found.block.iters)
     multiples[found.n[-1]] = plan.pad_n_to
     return multiples
 
 
 def operand(sch: Schedule, block: BlockRef, found: Contraction, which: Load) -> Load:
-    """An operand as it is read now."""
+    """The load that a contraction's operand has become by now: copied, padded."""
     before, now = operands(found.block), operands(block_of(sch.function, block.name))
     assert before is not None
     assert now is not None
@@ -193,29 +194,30 @@ def read_index(sch: Schedule, block: BlockRef, buffer: Buffer) -> int:
     return next(at for at, read in enumerate(reads) if read.buffer is buffer)
 
 
-def _read_of(sch: Schedule, block: BlockRef, found: Contraction, which: Load) -> int:
-    """Which of the reads of a block is that of an operand, as it was or copied."""
+def _operand_read_index(sch: Schedule, block: BlockRef, found: Contraction, which: Load) -> int:
+    """Which of a block's reads is an operand, original or copied."""
     reads = [read.buffer for read in block_of(sch.function, block.name).reads]
     is_read = which.buffer in reads
     return reads.index(which.buffer if is_read else operand(sch, block, found, which).buffer)
 
 
 def producer_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef | None:
-    """The block that padding has put in front of an operand."""
+    """The block that pads an operand, if any."""
     buffer = operand(sch, c, found, which).buffer
     return None if buffer is which.buffer else maker_of(sch, c, buffer)
 
 
 def maker_of(sch: Schedule, reader: BlockRef, buffer: Buffer) -> BlockRef | None:
-    """The block that makes what another one reads."""
+    """The block that writes a buffer another one reads."""
     for producer in sch.get_producers(reader):
         if block_of(sch.function, producer.name).writes[0].buffer is buffer:
             return producer
     return None
 
 
-def turned_along_k(sch: Schedule, found: Contraction) -> Contraction:
-    """A copied to where it lies along k, unless it does; the copy is left to `transpose`."""
+def transposed_along_k(sch: Schedule, found: Contraction) -> Contraction:
+    """Copy A to make it contiguous along k, unless it is; the copy is left to the transpose
+    rule."""
     if found.stride(found.a, found.k[-1]) is ONE:
         return found
     c = BlockRef(found.nest.name)
@@ -226,7 +228,7 @@ def turned_along_k(sch: Schedule, found: Contraction) -> Contraction:
 
 
 def copy_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> BlockRef:
-    """A block that copies an operand: the one that unpacks or pads it, or a new one."""
+    """A block that copies an operand: the one that dequantizes or pads it, or a new one."""
     made = producer_of(sch, c, found, which)
     if found.unpacks_b and which is found.b:
         maker = maker_of(sch, made or c, which.buffer)
@@ -240,10 +242,10 @@ def copy_of(sch: Schedule, c: BlockRef, found: Contraction, which: Load) -> Bloc
     return sch.cache_read(c, read_index(sch, c, buffer), "global")
 
 
-def _lay_out(
+def _pack_panels(
     sch: Schedule, panel: BlockRef, tile: BlockRef, found: Contraction, plan: Blocking
 ) -> None:
-    """Panels one after the other, in each the rows of one step of the sum."""
+    """Pack B as [panel, k, n in panel]."""
     depth = {found.nest.var(at) for at in found.k}
     column = found.nest.var(found.n[-1])
     names = [f"x{axis}" for axis in range(len(found.b.index))]
@@ -263,7 +265,7 @@ def _lay_out(
     contiguous = found.unpacks_b or found.stride(found.b, found.n[-1]) is ONE
     if contiguous:
         sch.reorder(*rest, far, lane)
-    else:  # a few columns at a time, whose lines the first cache holds
+    else:  # a few columns at a time, whose lines stay in L1
         sch.reorder(far, *rest, lane)
     sch.vectorize(lane)
     if plan.pack_b == PANEL and contiguous and rest and not found.unpacks_b:
@@ -273,7 +275,8 @@ def _lay_out(
 
 
 def _pack_rows(sch: Schedule, rows: BlockRef, found: Contraction, plan: Blocking) -> None:
-    """Rows of a tile side by side, whose neighbours begin in other sets of L1."""
+    """Pack the rows of a register tile at a stride that puts neighbouring rows into different sets
+    of L1."""
     rank = len(found.a.index)
     _, lane = sch.split(sch.get_loops(rows)[-1], [None, plan.lanes])
     sch.vectorize(lane)
@@ -281,12 +284,12 @@ def _pack_rows(sch: Schedule, rows: BlockRef, found: Contraction, plan: Blocking
 
 
 def has_columns(found: Contraction) -> bool:
-    """Whether A lies as [k, m]: neighbours along m are neighbours in memory."""
+    """Whether A lies as [k, m], contiguous along m."""
     return found.a.index[-1] is found.nest.var(found.m[-1]) if found.m else False
 
 
 def _pack_columns(sch: Schedule, columns: BlockRef, found: Contraction, plan: Blocking) -> None:
-    """Each tile's steps of k one after the other, before all: in place each is a line apart."""
+    """Pack A as [m // mr, k, m % mr] before the GEMM: in place, each step of k is another line."""
     names = [f"x{axis}" for axis in range(len(found.a.index))]
     *rest, k, m = names
     (rows,) = plan.mr
@@ -305,8 +308,8 @@ def _pack_columns(sch: Schedule, columns: BlockRef, found: Contraction, plan: Bl
 def _split(
     sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking
 ) -> tuple[_Loops, list[LoopRef]]:
-    """Cut the loops of the result; all around a tile, and those of the tile."""
-    loops = sch.get_loops(c)  # those of the sum come last
+    """Split and order the loops; returns those around a register tile, and those of the tile."""
+    loops = sch.get_loops(c)  # reduction loops come last
     outer = [loops[at] for at in (*found.batch, *found.n[:-1])]
     rows, inner = [], []
     for position, size in zip(found.m, plan.mr, strict=True):
@@ -340,8 +343,9 @@ def _split(
     return _Loops(outer, chunk, part, jb, rows, jp, done), [*own, *inner, ji, jv]
 
 
-def _part(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> BlockRef:
-    """Cut the sum: the new block sums a part, the old one adds parts."""
+def _block_k(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> BlockRef:
+    """Block k by rfactor: the new block computes a partial sum, the old one adds it to the
+    result."""
     far, _ = sch.split(sch.get_loops(c)[found.k[0]], [None, plan.kc])
     return sch.rfactor(far, 0)
 
@@ -349,9 +353,10 @@ def _part(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> Blo
 def _order_tile(
     sch: Schedule, tile: BlockRef, loops: _Loops, found: Contraction, plan: Blocking
 ) -> list[LoopRef]:
-    """The loops of a tile that has been moved under those of the result: the sum outside.
+    """Order the loops of a partial-sum tile after it was moved under those of the result, k
+    outermost.
 
-    They are in the order of its iterators: the part, those of the result, the sum.
+    On entry they follow the order of the block's iterators: block of k, spatial, k.
     """
     all_loops = sch.get_loops(tile)
     own = all_loops[all_loops.index(loops.inner) + 1 :]
@@ -371,7 +376,7 @@ def _order_tile(
 
 
 def inline_crop(sch: Schedule, c: BlockRef) -> None:
-    """What cuts padding off disappears into what follows."""
+    """Inline the block that crops padding into its consumer."""
     consumers = sch.get_consumers(c)
     if len(consumers) != 1 or not sch.get_consumers(consumers[0]):
         return
@@ -382,8 +387,10 @@ def inline_crop(sch: Schedule, c: BlockRef) -> None:
     attempt(sch, sch.compute_inline, consumers[0])
 
 
-def _after_parts(sch: Schedule, c: BlockRef, loops: _Loops, plan: Blocking) -> list[BlockRef]:
-    """Start from zero in front of the parts; apply what follows after the last."""
+def _place_epilogue_after_k(
+    sch: Schedule, c: BlockRef, loops: _Loops, plan: Blocking
+) -> list[BlockRef]:
+    """Zero the result before the first block of k; apply the epilogue after the last."""
     sch.decompose_reduction(c, loops.part[0])
     done: list[BlockRef] = []
     for reference in sch.get_consumers(c):

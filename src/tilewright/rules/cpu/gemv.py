@@ -1,12 +1,12 @@
-"""GEMM of few rows: B is read once, in the order of memory.
+"""GEMM of few rows: B is read once, in memory order, at memory bandwidth.
 
     for strip in parallel      columns whose results stay in L2
-      for part                 a few rows of B at a time
-        for j                  a tile of all rows of A and some vectors
-          for k                the rows of B: each a stream that goes on with the next tile
+      for kb                   a few rows of B at a time, each one a stream
+        for j                  a tile of all rows of A and some vectors of n
+          for k                the rows of B of this block
 
-Every element of B is used for a handful of multiply-adds only, so nothing counts but reading it at
-the speed of memory: in a few streams, which the hardware prefetchers follow by themselves.
+Each element of B takes part in a handful of multiply-adds only, so the GEMM is memory-bound: the
+number of streams is one that the hardware prefetchers can follow.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.sym import ONE
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-GEMV_MAX_ROWS = 3  # for which packing B would take longer than using it
+GEMV_MAX_ROWS = 3  # up to so many rows, packing B takes longer than using it
 
 
 @dataclass(frozen=True)
 class GemvPlan:
-    """What is decided about a GEMM of few rows."""
+    """The blocking of a GEMM of few rows."""
 
     nr: int = unit("vectors", "of the register tile")
-    parallel: str = unit("axis", "that threads share out")
-    streams: int = unit("rows of B", "that are read at a time")
-    strips: int = unit("strips of n", "per thread, whose results stay in L2 meanwhile")
-    k_unroll: int = unit("steps of k", "that are unrolled")
+    parallel: str = unit("axis", "split across threads")
+    streams: int = unit("rows of B", "read concurrently, as streams")
+    strips: int = unit("strips of n", "per thread, whose results stay in L2")
+    k_unroll: int = unit("steps of k", "per iteration of the unrolled loop")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction | None:
@@ -54,7 +54,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Contraction |
 
 
 def streams_b(found: Contraction, context: RuleContext) -> bool:
-    """Whether few rows read a B that is not packed, is contiguous along n, and not small."""
+    """Whether few rows of A read an unpacked B that is contiguous along n and exceeds the near
+    caches."""
     target, last = context.target, found.n[-1]
     rows, columns = found.guess(found.m), found.extent(last)
     lanes = target.lanes(found.block.writes[0].buffer.dtype.bits)
@@ -112,7 +113,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
     memory = b_bytes / machine.memory_bytes_per_cycle / threads
     compute = batch * k * tiles_cycles(m, padded, m, c["nr"], machine) / threads
     strip_bytes = m * n * lanes * of.size_bytes / (threads * c["strips"])
-    # Partial sums of a strip come and go once for each group of streams.
+    # Partial sums of a strip are loaded and stored once per block of k.
     sums = 2 * batch * m * n * lanes * of.size_bytes * (k / c["streams"]) / threads
     spill = np.where(
         strip_bytes > machine.l2.block_bytes,

@@ -1,17 +1,16 @@
-"""Convolution in groups of few channels, channels last: lanes are the channels of several groups.
+"""Grouped convolution with few channels per group, channels last: lanes span several groups.
 
     for n, rows
       for tiles of output positions along the last axis
         for vectors of channels                       whole groups, or a part of one
-          for kernel positions along other axes       without those outside of the image
+          for kernel positions along other axes       only those inside of the image
             for c                                     unrolled where a vector has several groups
-              positions x kernel multiply-adds        unrolled: neighbours share what they read
+              positions x kernel multiply-adds        unrolled: neighbours share loads
 
-What a lane multiplies is the channel c of its own group. Those of several groups lie in one vector
-of the image, which is loaded once for all windows that see it and shuffled for each c; that of one
-group is a number that all lanes read. A line of the image is read for all of its groups at a time,
-and so is padding a condition on kernel positions; but of rows of dynamic length, whose borders are
-not known, it may be written beforehand.
+Each lane multiplies channel c of its own group. With several groups per vector, the image is loaded
+as one vector for all windows that contain it, and shuffled for each c; with one group, the element
+is broadcast. All groups of an image row are read together, so padding can be a predicate on kernel
+positions; with rows of dynamic length, whose borders are unknown, a padded copy may be made first.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-VECTORS = "vectors"  # what threads share out, beside rows
+VECTORS = "vectors"  # the other parallel axis, beside rows
 
 
 @dataclass(frozen=True)
 class GroupedPlan:
-    """What is decided about a convolution in groups."""
+    """The tiling of a grouped convolution."""
 
-    groups: int = unit("groups", "of channels side by side in a vector")
+    groups: int = unit("groups", "of channels in a vector")
     positions: int = unit("output positions", "of a tile along the last axis")
-    parallel: str = unit("loops", "that threads share out: rows, or tiles and vectors of them, too")
-    copy_padding: bool = unit("flag", "padding is written beforehand, and no condition")
+    parallel: str = unit("loops", "split across threads: rows, or rows, tiles and vectors")
+    copy_padding: bool = unit("flag", "the image is copied with padding, instead of predicates")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution | None:
@@ -63,15 +62,15 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Convolution |
 
 
 def plans(found: Convolution, context: RuleContext) -> Space[GroupedPlan] | None:
-    """All tilings; None where no vector has whole groups, and no group whole vectors."""
+    """All tilings; None where a vector holds no whole groups and a group no whole vectors."""
     target, inner = context.target, found.size(found.in_channels) or 1
-    beside = _groups_beside(found, target.lanes(found.nest.block.writes[0].buffer.dtype.bits))
+    beside = _groups_per_vector(found, target.lanes(found.nest.block.writes[0].buffer.dtype.bits))
     kernel = found.size(found.kernel_spatial[-1]) or 1
     total = found.size(found.out_spatial[-1])
     most = min(total or MAX_TAILS, target.vector_registers)
 
     def held(positions: Any, groups: Any) -> Any:
-        """Registers: sums, weights, and what windows see of the image, shuffled for each c."""
+        """Registers for accumulators, weights, and the windows' pixels, shuffled for one c."""
         seen = (positions - 1) * found.strides[-1] + kernel
         return positions + kernel + np.where(groups > 1, seen, 2)
 
@@ -95,8 +94,9 @@ def plans(found: Convolution, context: RuleContext) -> Space[GroupedPlan] | None
     )
 
 
-def _groups_beside(found: Convolution, lanes: int) -> int | None:
-    """How many groups a vector has: as many as fit, of which a vector has all inputs, too."""
+def _groups_per_vector(found: Convolution, lanes: int) -> int | None:
+    """Groups per vector: as many as fit with all of their inputs. None if groups have a partial
+    vector."""
     out, inner = found.out_channels_per_group, found.size(found.in_channels) or 1
     groups = (found.size(found.out_channels) or out) // out
     if out > lanes:
@@ -120,7 +120,7 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     inner = found.size(found.in_channels) or 1
     *others, width = [found.size(at) or 1 for at in found.kernel_spatial]
     steps = math.prod(others) * inner
-    # A tile loads each pixel that its windows see once, and takes a vector for each c out of it.
+    # A tile loads each pixel of its windows once, and shuffles a vector out of it for each c.
     seen = (positions - 1) * found.strides[-1] + width
     sums = steps * positions * width
     shuffles = steps * seen * (c["groups"] > 1)
@@ -159,7 +159,7 @@ def apply(
     *others, width = [loops[at] for at in found.kernel_spatial]
     inner = loops[found.in_channels]
     sch.reorder(*outer, tile, vector, *others, inner, position, width, lane)
-    # With one group in a vector, c need not be known: unrolled, LLVM spills what it hoists.
+    # With one group per vector, c stays a loop: unrolled, LLVM hoists loads and spills them.
     for loop in (inner, position, width) if plan.groups > 1 else (position, width):
         sch.unroll(loop)
     sch.vectorize(lane)

@@ -1,7 +1,7 @@
-"""Pools channels last, tiled as depthwise convolutions are where windows of a row share much.
+"""Pooling, channels last, tiled like depthwise convolutions where windows of a row overlap much.
 
-What several windows see is then read, and converted, once. Pools whose windows share little are
-left to the rules of reductions, which read memory in order, if their channels fill vectors.
+Shared pixels are then loaded, and converted, once. Pools with little overlap are left to the
+reduction rule, which reads memory in order, if their channels fill vectors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | Non
         return None
     positions = found.size(found.out_spatial[-1])
     if positions is not None and 2 * positions < MAX_POSITIONS:
-        return None  # little is shared
+        return None  # little overlap
     is_dear = any(isinstance(expr, Call) for expr in exprs(found.nest.block.body))
     shared = (found.size(found.kernel_spatial[-1]) or 1) / found.strides[-1]
     is_whole = channels % context.target.lanes(found.nest.block.writes[0].buffer.dtype.bits) == 0

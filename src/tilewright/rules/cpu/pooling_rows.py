@@ -1,15 +1,15 @@
-"""Pools channels first: lanes along rows, and what the rows of windows have in common made once.
+"""Pooling, channels first: separable where possible, vectorized along rows.
 
-for n, channels in parallel
-  for rows
-    for vectors of the row as wide as the image
-      seen = all kernel rows combined         one line, in L1
-    for tiles of vectors of output positions
-      kernel columns of `seen` combined
+    for n, channels in parallel
+      for rows
+        for vectors of the input row
+          seen = all kernel rows combined         one line, in L1
+        for tiles of vectors of output positions
+          kernel columns of `seen` combined
 
-So a window of k x k takes k + k operations, padding is looked at along one line alone, and strided
-elements are picked out of L1. Where windows share nothing of a row, all of a window is combined at
-once instead, and no line is kept.
+A k x k window then takes k + k operations, padding is handled along one line only, and strided
+elements are picked from L1. Where windows of a row do not overlap, each window is reduced at once
+instead, without a line buffer.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, unit
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-PLANES = "planes"  # what threads share out, beside rows
+PLANES = "planes"  # the other parallel axis, beside rows
 
 
 @dataclass(frozen=True)
 class PoolRowsPlan:
-    """What is decided about pools of rows."""
+    """The tiling of a pool."""
 
-    separate: bool = unit("flag", "kernel rows are combined before kernel columns")
+    separate: bool = unit("flag", "kernel rows are reduced before kernel columns")
     lanes: int = unit("elements", "of a row in a vector")
     vectors: int = unit("vectors", "of a row in a tile")
-    unroll_rows: bool = unit("flag", "kernel rows are unrolled, not its columns alone")
-    parallel: str = unit("axis", "that threads share out")
+    unroll_rows: bool = unit("flag", "kernel rows are unrolled, as columns always are")
+    parallel: str = unit("axis", "split across threads")
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Windows | None:
@@ -63,13 +63,13 @@ def _most_lanes(found: Windows, context: RuleContext) -> int:
 
 
 def _kernel(found: Windows) -> tuple[int, int]:
-    """Kernel rows, of all axes but the last, and columns."""
+    """The kernel's extent on all axes but the last, and on the last."""
     *rows, columns = [found.size(at) or 1 for at in found.kernel_spatial]
     return math.prod(rows), columns
 
 
 def _can_separate(found: Windows) -> bool:
-    """Whether there are two steps to take, and windows see every element of a row between them."""
+    """Whether the window has two dimensions, and windows of a row leave no gaps."""
     (rows, columns), stride, dilation = _kernel(found), found.strides[-1], found.dilations[-1]
     if stride % dilation == 0:
         return min(rows, columns) > 1 and stride <= columns * dilation
@@ -106,7 +106,7 @@ def plans(found: Windows, context: RuleContext) -> Space[PoolRowsPlan]:
 
 
 def cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
-    """Cycles of the thread that finishes last: loads and operations of both steps, or of one."""
+    """Cycles of the thread that finishes last: loads and operations of both passes, or of one."""
     machine, lanes, vectors = context.target.machine, c["lanes"], c["vectors"]
     (rows, columns), stride = _kernel(found), found.strides[-1]
     *outer, width = [found.positions(at) for at in found.out_spatial]
@@ -116,7 +116,7 @@ def cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     reach = (width - 1) * stride + (columns - 1) * found.dilations[-1] + 1
 
     def swept(terms: int, loads: Column | int, length: int) -> Column:
-        """A line of so many elements, each of so many terms."""
+        """Cycles of a line of `length` elements, each a reduction of `terms`."""
         work = (
             vectors * terms * np.maximum(1 / machine.fma_per_cycle, loads / machine.loads_per_cycle)
         )
@@ -125,13 +125,13 @@ def cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
         whole: Column = ceil_div(length, lanes * vectors) * tile
         if is_masked:
             return whole
-        # A vector that a line does not fill is loaded lane by lane; of a dynamic line, tiles at
-        # both ends.
+        # A partial vector at the end of a line is loaded lane by lane; with a dynamic line, tiles
+        # at both ends.
         ragged = 2 * lanes * vectors if is_dynamic else (length % lanes > 0) * lanes
         lost: Column = ragged * terms * machine.gather_lane_cycles
         return whole + lost
 
-    # Strided elements are loaded whole and shuffled; of those far apart each lane is a load.
+    # Small strides load whole vectors and shuffle; large ones load lane by lane.
     apart = np.where(stride > FEW_ELEMENTS, lanes * machine.gather_lane_cycles, 2 * stride - 1)
     at_once = swept(rows * columns, apart, width)
     in_two = swept(rows, 1, reach) + swept(columns, apart, width)
@@ -167,7 +167,7 @@ def apply(
         done.append(seen)
         loops = sch.get_loops(block)
     spatial, kernel = loops[:rank], loops[rank:]
-    done += _sweep(sch, block, spatial[-1], kernel, plan)
+    done += _tile_line(sch, block, spatial[-1], kernel, plan)
     row = spatial[-2]
     if seen is not None:
         done.append(_line(sch, seen, row, rank, plan))
@@ -179,8 +179,8 @@ def apply(
 
 
 def _line(sch: Schedule, seen: BlockRef, row: LoopRef, rank: int, plan: PoolRowsPlan) -> BlockRef:
-    """Make what a row of windows sees where it is read, tile by tile in registers; the block that
-    stores it."""
+    """Compute the line that a row of windows reads where it is read, tile by tile in registers;
+    returns the block that stores it."""
     store = sch.cache_write(seen, 0, "local")
     sch.compute_at(store, row)
     tile, vector, lane = sch.split(sch.get_loops(store)[-1], [None, plan.vectors, plan.lanes])
@@ -200,10 +200,10 @@ def _line(sch: Schedule, seen: BlockRef, row: LoopRef, rank: int, plan: PoolRows
     return store
 
 
-def _sweep(
+def _tile_line(
     sch: Schedule, block: BlockRef, line: LoopRef, kernel: list[LoopRef], plan: PoolRowsPlan
 ) -> list[BlockRef]:
-    """Cut a line into tiles of vectors, which stay in registers over the kernel."""
+    """Split a line into tiles of vectors that stay in registers over the kernel."""
     tile, vector, lane = sch.split(line, [None, plan.vectors, plan.lanes])
     sch.reorder(tile, *kernel, vector, lane)
     sch.vectorize(lane)

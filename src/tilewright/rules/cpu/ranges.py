@@ -1,9 +1,9 @@
-"""The least and greatest of all that a product makes, found as it comes.
+"""Minimum and maximum of a contraction's results, fused into its loops as partial reductions.
 
-    for tile in parallel ... { sums; epilogue, and to memory; part[tile] = max(part[tile], ...) }
+    for tile in parallel ... { sums; epilogue, store; part[tile] = max(part[tile], ...) }
     then   greatest = max(part[0], ...)
 
-What quantizes results waits for their range. A pass of its own would read all of them again.
+Dynamic quantization of the results waits for their range; a separate pass would read them again.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from tilewright.tensor.schedule.analysis.tree import find_block, loops_on, vars_
 
 @dataclass(frozen=True)
 class RangePlan:
-    """What is decided about a reduction of all results of a product."""
+    """Where a reduction over all results of a contraction is placed."""
 
-    loop: int = unit("loops out", "of the tile of results, where they are reduced; 0: in registers")
+    loop: int = unit(
+        "loops out", "from the tile of results, where they are reduced; 0: in registers"
+    )
 
 
 @dataclass(frozen=True)
 class Range:
-    """A reduction of all that a block makes, under loops that it shares with others."""
+    """A full reduction of a block's results, and the loops it can be fused into."""
 
     nest: Nest
     producer: BlockRef
-    shared: tuple[Var, ...]  # of the sums and what follows them, the innermost first
+    shared: tuple[Var, ...]  # loops shared by the sums and their epilogue, innermost first
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Range | None:
@@ -53,13 +55,13 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Range | None:
     shared: list[Var] = []
     for loop in _loops(sch, producer):
         if loop.var not in inside or annotation(loop, STAGE) is not None:
-            break  # stages of a pipeline are counted
+            break  # software pipelining counts the stages in a loop
         shared.insert(0, loop.var)
     return Range(nest, producer, tuple(shared)) if shared else None
 
 
 def _loops(sch: Schedule, block: BlockRef) -> tuple[For, ...]:
-    """The loops around a block, as they are."""
+    """The loop statements around a block."""
     path = find_block(sch.function, block.name)
     assert path is not None
     return loops_on(path)
@@ -70,7 +72,7 @@ def plans(found: Range, context: RuleContext) -> Space[RangePlan]:
 
 
 def cost(found: Range, c: Columns, context: RuleContext) -> Cost:
-    """What left the registers is loaded again, from as far as it got."""
+    """Cycles to load results again, from registers, L1 or beyond by the loop chosen."""
     machine, nest = context.target.machine, found.nest
     vectors = nest.instances / costs.lanes_of(context.target, nest.block)
     loads = vectors / machine.loads_per_cycle * np.minimum(c["loop"], 2)
@@ -83,19 +85,19 @@ def apply(
     reference, at = BlockRef(found.nest.name), found.shared[plan.loop]
     loop = next(loop for loop in sch.get_loops(found.producer) if loop.var is at)
     part = sch.rfactor_at(reference, loop)
-    if plan.loop == 0:  # one chain of registers
+    if plan.loop == 0:  # accumulators in registers
         own = _loops(sch, part)[len(found.shared) :]
         serial = {each.var for each in own if each.kind == SERIAL}
         for each in sch.get_loops(part):
             if each.var in serial:
                 sch.unroll(each)
-    done = [reference, part, *_first(sch, part)]
+    done = [reference, part, *_hoist_init(sch, part)]
     vectorize_stage(sch, reference, 0, context, 1)
     return tuple(done)
 
 
-def _first(sch: Schedule, part: BlockRef) -> list[BlockRef]:
-    """What a part starts from is written once, before all loops that it is reduced along."""
+def _hoist_init(sch: Schedule, part: BlockRef) -> list[BlockRef]:
+    """Initialize the partial results once, before all loops they are reduced along."""
     reduced = vars_of_kind(block_of(sch.function, part.name), REDUCE)
     within = [loop for loop in sch.get_loops(part) if loop.var in reduced]
     return [sch.decompose_reduction(part, within[0])] if within else []

@@ -1,21 +1,21 @@
-"""Steps of a scan: the GEMM with the weights on all cores, the rest of a step by lanes.
+"""Steps of a scan (LSTM, GRU, running sums): the recurrent GEMM on all cores, the rest vectorized.
 
     for t { for panel in parallel ... { for k { sums of some units, all gates } }  gates of all }
 
-Weights are laid out panel by panel, in the order in which a step walks over them: units innermost,
-then gates, then k. What was projected before the scan is no part of it. Where the target multiplies
-the types by dot products, units are lanes of such an instruction, with a group of k side by side.
+Weights are packed by panel in the order a step traverses them: units innermost, then gates, then k.
+The input projection is done before the scan and no part of it. Where the target has dot products
+for the types, the lanes of units hold groups of k.
 
-The rest of a step is a long chain of functions per vector: where the processor's window is shorter
-than such a chain, several vectors go through it side by side.
+The rest of a step is a long dependence chain of functions per vector: where the out-of-order window
+is shorter than that chain, several vectors are interleaved.
 
-A step that is one block and reads of the step before only its own element, as of a running sum, is
-a chain for every element: threads may share out chains, each with all of its steps.
+A step that is one block and reads only its own element of the previous step, as a running sum does,
+is an independent chain per element: threads may take chains, each with all of its steps.
 
-    for chains in parallel ... { for t { the step of some chains, by lanes } }
+    for chains in parallel ... { for t { the step of some chains, vectorized } }
 
-Where the steps of a chain lie side by side in memory, as of a running sum along rows, lanes of
-chains would be gathered: there, single chains may run side by side, and hide each other's latency.
+Where the steps of a chain are contiguous in memory, as for a running sum along rows, vectorizing
+across chains would gather: instead, scalar chains may be interleaved, to hide each other's latency.
 """
 
 from __future__ import annotations
@@ -68,37 +68,37 @@ from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import written_buffers
 
-PANELS, ROWS, INNER = "panels", "rows", "inner"  # what threads share out
-PANEL_VECTORS = (1, 2, 4, 8)  # of a panel
+PANELS, ROWS, INNER = "panels", "rows", "inner"  # the axis split across threads
+PANEL_VECTORS = (1, 2, 4, 8)  # candidates for the vectors of a panel
 
 
 @dataclass(frozen=True)
 class RecurrentPlan:
-    """What is decided about a block that runs once per step of a scan."""
+    """The schedule of a block that runs once per step of a scan."""
 
-    vectors: int = unit("vectors", "of units of a panel of weights, or side by side in other work")
+    vectors: int = unit("vectors", "of units in a panel of weights, or interleaved in other work")
     sequences: int = unit("sequences", "of the register tile")
-    k_unroll: int = unit("steps of k", "that are unrolled")
-    alternate: bool = unit("flag", "every other step walks over the panels backwards")
-    parallel: str = unit("axis", "that threads share out")
-    chunk: int = unit("rows or vectors", "that a thread takes at a time")
-    chains: bool = unit("flag", "a thread takes all steps of its share, not one at a time")
-    beside: int = unit("chains", "that run side by side, each by itself; 0: lanes are chains")
+    k_unroll: int = unit("steps of k", "per iteration of the unrolled loop")
+    alternate: bool = unit("flag", "alternating direction along panels, step by step")
+    parallel: str = unit("axis", "split across threads")
+    chunk: int = unit("rows or vectors", "in a thread's chunk")
+    chains: bool = unit("flag", "a thread runs all steps of its share, without a barrier per step")
+    beside: int = unit("chains", "scalar ones that are interleaved; 0: lanes are chains")
 
 
 @dataclass(frozen=True)
 class Weights:
     """The operand of a GEMM that is the same in every step."""
 
-    read: int  # which read of the block
+    read: int  # index among the block's reads
     name: str
     element_bytes: int
-    gates: list[int]  # iterators of rows outside of the unit's own
+    gates: list[int]  # iterators of its rows outside of `unit`
     units: int  # per gate
-    unit: int  # the iterator
+    unit: int  # the iterator over units
     ordered: bool  # rows are gate * units + unit, columns are k
-    is_whole: bool  # no other block multiplies with more gates of it
-    dot: Dot | None  # the instruction that adds groups of products
+    is_whole: bool  # this block multiplies by all of its gates
+    dot: Dot | None  # the dot-product instruction, if there is one
 
 
 @dataclass(frozen=True)
@@ -109,23 +109,24 @@ class Recurrent:
     weights: Weights | None
     lanes: int
     steps: int
-    are_chains: bool  # elements that depend on their own past alone
-    along_steps: bool  # what chains read lies in the order of their steps
+    are_chains: bool  # each element depends on its own past alone
+    along_steps: bool  # the inputs of a chain's steps are contiguous
 
     @property
     def others(self) -> list[int]:
-        """The iterators of a GEMM that are sequences."""
+        """A GEMM's iterators over sequences."""
         gates = [] if self.weights is None else self.weights.gates
         return [at for at in self.nest.spatial[:-1] if at not in gates]
 
     @property
     def parts(self) -> list[list[int]]:
-        """The loops of other work, those that are one in truth together."""
+        """The loops of other work, grouped into those that can be fused."""
         return groups(self.nest, self.nest.spatial)
 
     @property
     def assumed_share(self) -> float:
-        """What a step does, of what its dynamic nest would: for few sequences, not any number."""
+        """The work of a step relative to that of its nest with guessed extents: a dynamic batch of
+        sequences is assumed to be small."""
         *outer, _ = self.parts
         rows = [at for part in outer for at in part]
         if self.weights is not None or self.are_chains or not self.nest.is_dynamic(rows):
@@ -133,7 +134,7 @@ class Recurrent:
         return min(1.0, DYNAMIC_SEQUENCES / total(self.nest, rows))
 
     def axes(self, context: RuleContext, *, vectors: int = 1, steps: int = 1) -> Axes:
-        """What threads can share out: of one step, or of all of them."""
+        """The parallel axes, within one step or over all of them."""
         work = costs.nest_cycles(self.nest, context.target) * steps * self.assumed_share
         if self.weights is not None:
             panels = ceil_div(self.weights.units, vectors * self.lanes)
@@ -148,7 +149,7 @@ class Recurrent:
 
     @property
     def may_interleave(self) -> bool:
-        """Whether vectors of other work may go side by side: none waits for another."""
+        """Whether vectors of other work are independent, so that they may be interleaved."""
         return self.weights is None and not self.are_chains and not self.nest.reduce
 
     @property
@@ -159,7 +160,7 @@ class Recurrent:
 
     @property
     def form(self) -> str:
-        """The field that decides what there is to share out."""
+        """The field of the plan that the parallel axes depend on."""
         return "chains" if self.weights is None else "vectors"
 
     def forms(self, context: RuleContext) -> Forms:
@@ -184,14 +185,18 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Recurrent | N
     weights, lanes = _weights(sch, nest, context), costs.lanes_of(context.target, found)
     if weights is not None and weights.dot is not None:
         lanes = weights.dot.lanes
-    are_chains = weights is None and len(sch.get_child_blocks(loops[0])) == 1 and _is_apart(nest)
-    along = are_chains and _is_along_steps(sch, nest)
+    are_chains = (
+        weights is None
+        and len(sch.get_child_blocks(loops[0])) == 1
+        and _is_elementwise_recurrence(nest)
+    )
+    along = are_chains and _are_steps_contiguous(sch, nest)
     return Recurrent(nest, weights, lanes, nest.guess(0), are_chains, along)
 
 
-def _is_along_steps(sch: Schedule, nest: Nest) -> bool:
-    """Whether steps read what lies side by side, and write a buffer of the function's own, whose
-    first dimension they are."""
+def _are_steps_contiguous(sch: Schedule, nest: Nest) -> bool:
+    """Whether inputs are contiguous along steps, and the output is a local buffer whose first
+    dimension is the step."""
     time, written = nest.block.iters[0].var, nest.block.writes[0]
     if written.buffer not in sch.function.allocs or len(written.ranges) < 2:
         return False
@@ -201,8 +206,8 @@ def _is_along_steps(sch: Schedule, nest: Nest) -> bool:
     return first and not any(others) and bool(is_along) and all(is_along)
 
 
-def _is_apart(nest: Nest) -> bool:
-    """Whether a step reads, of what steps write, its own element of other steps alone."""
+def _is_elementwise_recurrence(nest: Nest) -> bool:
+    """Whether a step reads only its own element of other steps' results."""
     if len(nest.block.writes) != 1:
         return False
     written = nest.block.writes[0]
@@ -230,15 +235,15 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
         k = found.nest.guess(found.nest.reduce[0])
 
     def legal(c: Columns) -> Column:
-        """Beside the sums, weights of a gate and what is broadcast are in registers, as is all that
-        vectors side by side read; a thread that shares panels keeps its own in L2 by walking over
-        them in alternating direction."""
+        """Accumulators, weights of a gate and broadcasts fit the registers, as do all reads of
+        interleaved vectors. Where panels are split across threads, each keeps its own in L2 by
+        traversing them in alternating direction."""
         if found.weights is None:
             fits = c["vectors"] * len(found.nest.reads) <= registers
         else:
             sums = gates * c["vectors"] * c["sequences"]
             fits = sums + c["vectors"] + c["sequences"] <= registers
-            body = 2 * sums + c["sequences"]  # multiply-adds, loads of weights, broadcasts
+            body = 2 * sums + c["sequences"]  # multiply-adds, weight loads, broadcasts
             fits &= is_unrollable(k, body, c["k_unroll"], machine)
         fits |= (c["vectors"] * c["sequences"] == 1) & (c["k_unroll"] == 1)
         alternates = (c["parallel"] != PANELS) | (c["alternate"] == 1)
@@ -263,7 +268,7 @@ def plans(found: Recurrent, context: RuleContext) -> Space[RecurrentPlan]:
 
 
 def _vectors(found: Recurrent) -> tuple[int, ...]:
-    """Of a panel, or side by side, without a rest."""
+    """Candidates for `vectors`; interleaved vectors divide the row."""
     if found.weights is not None:
         return PANEL_VECTORS
     if not found.may_interleave:
@@ -276,28 +281,31 @@ def cost(found: Recurrent, c: Columns, context: RuleContext) -> Cost:
     target, machine, nest = context.target, context.target.machine, found.nest
     weights, forms = found.weights, found.forms(context)
     if weights is None:
-        at_once = np.where(c["chains"] == 1, found.steps, 1)  # that threads are woken for once
+        at_once = np.where(c["chains"] == 1, found.steps, 1)  # steps per parallel region
         one = np.maximum(1.0, machine.fma_latency_cycles / np.maximum(1, c["beside"]))
-        one = one + LOOP_CYCLES / np.maximum(1, c["beside"])  # of a chain's step, by itself
+        one = one + LOOP_CYCLES / np.maximum(1, c["beside"])  # per scalar step of a chain
         lanes = costs.nest_cycles(nest, target) * (found.lanes if found.along_steps else 1)
-        waiting = _waiting_cycles(found, c["vectors"], machine) if found.may_interleave else 0.0
+        waiting = (
+            _latency_bound_cycles(found, c["vectors"], machine) if found.may_interleave else 0.0
+        )
         by_lanes = np.maximum(lanes, waiting) * found.assumed_share
         serial = np.where(c["beside"] > 0, one * nest.instances, by_lanes) * at_once
         terms = forms_terms(c, found.form, forms, serial, context)
-        return Cost.of(**_of_steps(terms, found.steps / at_once, machine))
+        return Cost.of(**_over_steps(terms, found.steps / at_once, machine))
     if not nest.is_dynamic(found.others):
         terms = _gemm_terms(found, weights, c, total(nest, found.others), context)
-        return Cost.of(**_of_steps(terms, found.steps, machine))
-    # Of a sequence: most calls have one alone, but of several, threads and tiles do more.
+        return Cost.of(**_over_steps(terms, found.steps, machine))
+    # Per sequence: most calls have a single one, but with several, threads and tiles do better.
     alone, several = (
         _gemm_terms(found, weights, c, batch, context) for batch in (1, DYNAMIC_SEQUENCES)
     )
     terms = {name: (term + several[name] / DYNAMIC_SEQUENCES) / 2 for name, term in alone.items()}
-    return Cost.of(**_of_steps(terms, found.steps, machine))
+    return Cost.of(**_over_steps(terms, found.steps, machine))
 
 
-def _waiting_cycles(found: Recurrent, vectors: Column, machine: Machine) -> Column:
-    """Of all chains of a step: groups of vectors start as far as the processor's window sees."""
+def _latency_bound_cycles(found: Recurrent, vectors: Column, machine: Machine) -> Column:
+    """Cycles of a step bound by latency: groups of vectors overlap as far as the out-of-order
+    window reaches."""
     block = found.nest.block
     instructions = vectors * costs.body_cycles(block) * machine.fma_per_cycle
     in_flight = np.maximum(1.0, machine.reorder_window / np.maximum(1.0, instructions))
@@ -306,9 +314,9 @@ def _waiting_cycles(found: Recurrent, vectors: Column, machine: Machine) -> Colu
     return waiting
 
 
-def _of_steps(terms: dict[str, Column], steps: Any, machine: Machine) -> dict[str, Column]:
-    """Of all steps. Threads are woken for the first; before the next ones they spin, and what a
-    step needs goes to them and comes back as from one kernel to another."""
+def _over_steps(terms: dict[str, Column], steps: Any, machine: Machine) -> dict[str, Column]:
+    """Terms over all steps. Threads are woken for the first; between steps they spin, and data
+    moves between cores as from one kernel to the next."""
     per_step = {name: term * steps for name, term in terms.items()}
     share = 2 * machine.kernel_call_ns / max(machine.thread_wake_ns, machine.cycle_ns)
     return per_step | {"wake": terms["wake"] * (1 + (steps - 1) * share)}
@@ -317,10 +325,10 @@ def _of_steps(terms: dict[str, Column], steps: Any, machine: Machine) -> dict[st
 def _gemm_terms(
     found: Recurrent, weights: Weights, c: Columns, batch: int, context: RuleContext
 ) -> dict[str, Column]:
-    """Of one step of so many sequences."""
+    """Cost terms of one step, for so many sequences."""
     machine, nest, forms = context.target.machine, found.nest, found.forms(context)
     gates, k = total(nest, weights.gates), nest.guess(nest.reduce[0])
-    # A step of k: all gates of a panel, of which each sequence takes one broadcast.
+    # Per step of k: all gates of a panel, and one broadcast per sequence.
     panels = ceil_div(weights.units, c["vectors"] * found.lanes)
     groups = ceil_div(batch, c["sequences"])
     width = gates * c["vectors"]
@@ -331,21 +339,21 @@ def _gemm_terms(
         each = dot_tile_cycles(weights.dot, machine, c["sequences"], width, k, near=True)
         compute = panels * groups * each
         at_once = weights.dot.steps
-    # A slot for the end of each turn.
+    # A slot for the branch of each iteration.
     turns = panels * groups * k / (at_once * c["k_unroll"]) / machine.fma_per_cycle
-    moved = _moved_cycles(found, weights, c, batch, context)
+    moved = _weight_cycles(found, weights, c, batch, context)
     hidden = np.minimum(compute, moved) * (1 - machine.exposed_l2_share)
     terms = forms_terms(c, found.form, forms, compute + moved - hidden + turns, context)
     by_runtime = (c["parallel"] == NONE) & (c["alternate"] == 1)
     return terms | {"dispatch": terms["dispatch"] + by_runtime * chunk_cycles(machine)}
 
 
-def _moved_cycles(
+def _weight_cycles(
     found: Recurrent, weights: Weights, c: Columns, batch: int, context: RuleContext
 ) -> Column:
-    """To bring the weights of one step from where the step before has left them. Of weights that do
-    not fit a cache nothing is left if they are walked over in the same order, but what was used
-    last is there if the next step begins with it: in L1, whole panels."""
+    """Cycles to load the weights of one step from where the previous step left them. Weights that
+    exceed a cache are evicted before reuse if traversed in the same order; in alternating
+    direction, what was used last is still there: in L1, whole panels."""
     machine, nest = context.target.machine, found.nest
     gates, k = total(nest, weights.gates), nest.guess(nest.reduce[0])
     panels = ceil_div(weights.units, c["vectors"] * found.lanes)
@@ -359,7 +367,7 @@ def _moved_cycles(
         return np.where(size_bytes <= whole * threads, size_bytes, if_turned)
 
     in_l1 = left(l1.size_bytes, l1.kept_bytes // panel * panel)
-    # Inputs and states of all steps pass by: weights as large as L2 have not all of it.
+    # Inputs and states of all steps stream through, and take a part of L2.
     room = machine.l2.size_bytes - machine.l2.block_bytes
     in_l2 = np.maximum(in_l1, left(room, room))
     far = machine.l3.bytes_per_cycle or machine.memory_bytes_per_cycle
@@ -368,7 +376,7 @@ def _moved_cycles(
         in_l1 / l1.bytes_per_cycle
         + (in_l2 - in_l1) / machine.l2.bytes_per_cycle
         + (size_bytes - in_l2) / far
-        + (groups - 1) * size_bytes / near  # for more sequences, a panel again
+        + (groups - 1) * size_bytes / near  # a panel is reread for further sequences
     )
     return moved
 
@@ -378,16 +386,16 @@ def apply(
 ) -> tuple[BlockRef, ...]:
     block = BlockRef(found.nest.name)
     if found.weights is None:
-        _lanes(sch, found, plan)
+        _schedule_map(sch, found, plan)
         return (block,)
-    return (_panels(sch, found, found.weights, plan, context), block)
+    return (_schedule_gemm(sch, found, found.weights, plan, context), block)
 
 
 # ------------------------------------------------------------------------------------ other work
 
 
-def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
-    """Lanes along the innermost loop, cores for the outermost, as far as steps allow."""
+def _schedule_map(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
+    """Vectorize the innermost loop and parallelize the outermost, as far as steps allow."""
     nest, lanes, parts = found.nest, found.lanes, found.parts
     step = sch.get_loops(BlockRef(nest.name))[0]
     inner = fused(sch, [nest.loops[at] for at in parts[-1]])
@@ -397,7 +405,7 @@ def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
         piece, inner = sch.split(inner, [None, plan.chunk * lanes])
         outer = [piece]
     if plan.beside:
-        outer = _side_by_side(sch, found, plan, outer, inner)
+        outer = _interleave_chains(sch, found, plan, outer, inner)
     elif plan.chains:
         sch.reorder(*outer, step)
     if not plan.beside and lanes > 1 and total(nest, parts[-1]) > 1:
@@ -407,14 +415,14 @@ def _lanes(sch: Schedule, found: Recurrent, plan: RecurrentPlan) -> None:
         attempt(sch, sch.vectorize, lane)
     if plan.parallel != NONE:
         chunk = plan.chunk if plan.parallel == ROWS else 1
-        attempt(sch, _share, sch, outer, chunk)
+        attempt(sch, _parallelize, sch, outer, chunk)
 
 
-def _side_by_side(
+def _interleave_chains(
     sch: Schedule, found: Recurrent, plan: RecurrentPlan, outer: list[LoopRef], inner: LoopRef
 ) -> list[LoopRef]:
-    """Some chains at a time, step by step, and what they write in the order of steps; the loops
-    around them."""
+    """Interleave scalar chains, and lay their results out by chain; returns the loops around
+    them."""
     block = BlockRef(found.nest.name)
     step = sch.get_loops(block)[0]
     group, near = sch.split(inner, [None, plan.beside])
@@ -426,7 +434,7 @@ def _side_by_side(
     return outer or [group]
 
 
-def _share(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:
+def _parallelize(sch: Schedule, outer: list[LoopRef], chunk: int) -> None:
     whole = fused(sch, outer)
     if chunk > 1:
         whole, _ = sch.split(whole, [None, chunk])
@@ -441,7 +449,9 @@ def _weights(sch: Schedule, nest: Nest, context: RuleContext) -> Weights | None:
     if not isinstance(body, Update) or body.reducer.name != "sum" or len(nest.reduce) != 1:
         return None
     value = body.values[0]
-    factors = [_stored(each) for each in (value.a, value.b)] if isinstance(value, Mul) else []
+    factors = (
+        [_without_widening(each) for each in (value.a, value.b)] if isinstance(value, Mul) else []
+    )
     loads = [each for each in factors if isinstance(each, Load)]
     if len(loads) != 2:
         return None
@@ -480,7 +490,7 @@ def _weights(sch: Schedule, nest: Nest, context: RuleContext) -> Weights | None:
 
 
 def _dot(nest: Nest, state: Load, weights: Load, context: RuleContext) -> Dot | None:
-    """What adds groups of products along k, if the target has such an instruction."""
+    """The dot-product instruction along k, if the target has one for the types."""
     k, made = nest.reduce[0], nest.block.writes[0].buffer.dtype
     extent = nest.extent(k)
     if not isinstance(extent, Const) or state.index[-1] is not nest.var(k):
@@ -490,8 +500,8 @@ def _dot(nest: Nest, state: Load, weights: Load, context: RuleContext) -> Dot | 
     return next((dot for dot in found if extent.value % dot.steps == 0), None)
 
 
-def _stored(expr: Expr) -> Expr:
-    """What is read, where it is widened on the way to a product."""
+def _without_widening(expr: Expr) -> Expr:
+    """The operand of a product, without the cast that widens it."""
     return expr.value if isinstance(expr, Cast) else expr
 
 
@@ -510,10 +520,10 @@ def _is_ordered(nest: Nest, load: Load, gates: list[int], units: int) -> bool:
     return same and isinstance(rest, Const) and rest.value % units == 0
 
 
-def _panels(
+def _schedule_gemm(
     sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPlan, context: RuleContext
 ) -> BlockRef:
-    """The GEMM with weights that are laid out in panels of units."""
+    """The GEMM by weights packed in panels of units."""
     width = found.lanes * plan.vectors
     packed = sch.cache_read(BlockRef(found.nest.name), weights.read, "global")
     if weights.ordered:
@@ -522,7 +532,7 @@ def _panels(
         if weights.dot is not None:
             k, grouped = f"k // {weights.dot.group}", f", k % {weights.dot.group}"
         where, gate, unit = f"r % {units} // {width}", f"r // {units}", f"r % {units} % {width}"
-        # What other blocks multiply with is not between what this one reads.
+        # Gates that other blocks multiply by must not be interleaved with those read here.
         order = [where, k, gate] if weights.is_whole else [gate, where, k]
         places = f"{', '.join(order)}, {unit}{grouped}"
         sch.transform_layout(packed, ("write", 0), f"(r, k) -> ({places})")
@@ -530,8 +540,8 @@ def _panels(
         sch.transform_layout(packed, ("write", 0), "(r, k) -> (k, r)")
     if weights.name in context.constants:
         sch.annotate(packed, CONSTANT, True)
-    panel = _order(sch, found, weights, plan)
-    # The runtime walks over a parallel loop only, be it of one thread.
+    panel = _tile_gemm(sch, found, weights, plan)
+    # Only the runtime alternates: the loop must be parallel, if only of one thread.
     if (plan.parallel != NONE or plan.alternate) and attempt(sch, sch.parallel, panel):
         sch.annotate(panel, "threads", 0 if plan.parallel != NONE else 1)
         if plan.alternate:
@@ -539,8 +549,8 @@ def _panels(
     return packed
 
 
-def _order(sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPlan) -> LoopRef:
-    """Cut the loops around register tiles; the one over panels."""
+def _tile_gemm(sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPlan) -> LoopRef:
+    """Split and order the loops around register tiles; returns the loop over panels."""
     nest = found.nest
     panel, step, lane = sch.split(nest.loops[weights.unit], [None, plan.vectors, found.lanes])
     outer: list[LoopRef] = []
@@ -551,7 +561,7 @@ def _order(sch: Schedule, found: Recurrent, weights: Weights, plan: RecurrentPla
         sch.reorder(*loops, *gates, panel)
         some, each = sch.split(fused(sch, loops), [None, plan.sequences])
         outer, inner = [some], [each]
-        if nest.is_dynamic(found.others):  # a call may bring fewer than a register tile has
+        if nest.is_dynamic(found.others):  # there may be fewer than a register tile has
             sch.annotate(some, TAILS, True)
     k, dot = nest.loops[nest.reduce[0]], weights.dot
     if dot is None:

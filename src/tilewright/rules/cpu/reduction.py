@@ -1,4 +1,4 @@
-"""A reduction by itself: rows on the cores; or, where rows are few, parts of each.
+"""A standalone reduction: results split across threads or, where they are few, partial reductions.
 
 for c in parallel 0..8 { for k in ... { part[c] += x[...] } }   then   sum = part[0] + ...
 """
@@ -38,29 +38,29 @@ from tilewright.rules.sharing import (
 from tilewright.rules.space import Column, Columns, Cost, Space, Value, unit
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-ROWS, PARTS = "rows", "parts"  # what threads share out: results, or what is reduced
+ROWS, PARTS = "rows", "parts"  # the axis split across threads: results, or the reduced axis
 
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """What is decided about a reduction."""
+    """The vectorization and parallelism of a reduction."""
 
-    lanes: str = unit("axis", "that lanes run along: spatial or reduction")
+    lanes: str = unit("axis", "that is vectorized: spatial or reduction")
     accumulators: int = unit("vectors", "of partial results, at most")
-    parallel: str = unit("axis", "that threads share out")
-    chunk: int = unit("rows, or steps of a part", "that a thread takes at a time")
+    parallel: str = unit("axis", "split across threads")
+    chunk: int = unit("rows, or steps of a part", "in a thread's chunk")
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction that stands alone."""
+    """A reduction that shares its loops with no other block."""
 
     nest: Nest
     lanes: int  # of a vector
-    across: tuple[int, ...]  # iterators of the result along which lanes could run
+    across: tuple[int, ...]  # spatial iterators that could be vectorized
 
     def width(self, accumulators: int) -> int:
-        """Results that are made at a time where lanes are spatial."""
+        """Results computed at a time where lanes are spatial."""
         width = self.lanes
         while width < accumulators * self.lanes and total(self.nest, self.across) >= 2 * width:
             width *= 2
@@ -73,7 +73,7 @@ class Reduction:
         return others * -(-total(self.nest, self.across) // self.width(accumulators))
 
     def split(self, threads: int) -> int:
-        """The iterator of which parts are reduced by themselves: outermost, and long enough."""
+        """The reduction iterator to split into parts: the outermost that is long enough."""
         long = [at for at in self.nest.reduce if self.nest.guess(at) >= 2 * threads]
         return (long or self.nest.reduce)[0]
 
@@ -83,7 +83,7 @@ class Reduction:
         rows, at = self.rows(lanes, accumulators), self.split(context.threads)
         if rows > 1:
             found[ROWS] = Work(rows, work / rows, nest.is_dynamic(nest.spatial))
-        # Of a dynamic number of results there may be one: parts of it must be worth a thread.
+        # A dynamic number of results may be 1: a part of one result must be worth a thread.
         dynamic = [each for each in nest.spatial if nest.is_dynamic([each])]
         least = work / total(nest, dynamic)
         is_worth = not dynamic or least >= 2 * context.target.machine.wake_cycles
@@ -109,7 +109,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Reduction | N
 
 
 def _lanes_candidates(found: Reduction) -> tuple[str, ...]:
-    """The preferred axis, and the other where it exists."""
+    """The preferred axis, then the other where it exists."""
     first = preferred_lanes(found.nest, found.lanes)
     if first == REDUCTION_LANES:
         return (first, SPATIAL_LANES) if found.across else (first,)
@@ -147,15 +147,17 @@ def cost(found: Reduction, c: Columns, context: RuleContext) -> Cost:
     base, vectors = costs.nest_cycles(nest, target), nest.instances / found.lanes
     results = total(nest, nest.spatial)
     is_spatial = c["lanes"] == SPATIAL_LANES
-    # Lanes along results: those beyond the last are lost, and where they are apart each is a load.
+    # Spatial lanes: those beyond the last result are wasted, and strided ones are loaded singly.
     loads = min(found.lanes, max(1, spatial_stride(nest)))
     width = max(1, total(nest, found.across))
     lost = -(-width // found.lanes) * found.lanes / width
-    spatial = accumulate_cycles(vectors * lost, _held(found, c["accumulators"], machine), machine)
-    if loads > 1:  # one after the other, each into its place
+    spatial = accumulate_cycles(
+        vectors * lost, _vectors_per_tile(found, c["accumulators"], machine), machine
+    )
+    if loads > 1:  # inserted one by one
         spatial = np.maximum(spatial, vectors * lost * loads)
     spatial = np.maximum(spatial, base * _line_share(found, c["accumulators"], machine))
-    # Lanes along the reduction: every result ends with a combination of lanes.
+    # Reduction lanes: every result ends with a horizontal reduction.
     extent = nest.guess(found.split(context.threads))
     parts = -(-extent // np.maximum(1, c["chunk"]))
     pieces = np.where(c["parallel"] == PARTS, parts, 1) * results
@@ -174,8 +176,8 @@ def cost(found: Reduction, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(**terms, combine=combine)
 
 
-def _held(found: Reduction, accumulators: Column, machine: Machine) -> Column:
-    """Vectors of results that are made at a time: no more than a row has."""
+def _vectors_per_tile(found: Reduction, accumulators: Column, machine: Machine) -> Column:
+    """Vectors of results computed at a time: no more than a row has."""
     held: Column = np.ones(len(accumulators))
     for count in accumulator_counts(machine):
         held = np.where(accumulators == count, found.width(count) // found.lanes, held)
@@ -183,8 +185,8 @@ def _held(found: Reduction, accumulators: Column, machine: Machine) -> Column:
 
 
 def _line_share(found: Reduction, accumulators: Column, machine: Machine) -> Column:
-    """Of lines that are read for a tile of results, which begins and ends within one: what is read
-    in all, over what is used."""
+    """Bytes of the lines fetched for a tile of results, over the bytes used: a tile may start and
+    end within a line."""
     item = found.nest.block.writes[0].buffer.dtype.size_bytes
     share: Column = np.ones(len(accumulators))
     for count in accumulator_counts(machine):
@@ -205,14 +207,14 @@ def apply(
 
 
 def _by_rows(sch: Schedule, found: Reduction, plan: ReductionPlan, context: RuleContext) -> None:
-    """Every result is one thread's work."""
+    """Each result is computed by one thread."""
     nest, is_spatial = found.nest, plan.lanes == SPATIAL_LANES
     across = found.across if is_spatial else ()
     outer = [nest.loops[at] for at in nest.spatial if at not in across]
     reduce = [nest.loops[at] for at in nest.reduce]
     if across:
         lanes = [nest.loops[at] for at in across]
-        sch.reorder(*outer, *lanes, *reduce)  # loops of one step may lie between
+        sch.reorder(*outer, *lanes, *reduce)  # loops of extent 1 may be between them
         inner = fused(sch, lanes)
         count = found.width(plan.accumulators) // found.lanes
         tile, step, lane = sch.split(inner, [None, count, found.lanes])
@@ -237,7 +239,8 @@ def _by_rows(sch: Schedule, found: Reduction, plan: ReductionPlan, context: Rule
 def _by_parts(
     sch: Schedule, found: Reduction, plan: ReductionPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    """Parts of the outermost reduced loop that is long enough are reduced by themselves first."""
+    """The outermost reduced loop that is long enough is split into parts that are reduced in
+    parallel."""
     nest, reference = found.nest, BlockRef(found.nest.name)
     chunk, _ = sch.split(nest.loops[found.split(context.threads)], [None, plan.chunk])
     partial = sch.rfactor(chunk, 0)

@@ -1,7 +1,7 @@
-"""Work in a given order, by one thread: sorting a list, or counting what came before.
+"""Sequential work on one thread: sorting a list, or counting what came before.
 
-Each step depends on what the ones before it stored, so there are no loops to share out or to make
-vectors of. It is listed with what it is expected to take, as any other kernel is.
+Each step depends on earlier ones, so no loop can be parallelized or vectorized. The rule exists to
+give such a kernel a price like any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Nest | None:
-    """A block whose instances have nothing to tell them apart: loops are its own statements."""
+    """A block with a single instance: its loops are statements of its body."""
     nest = nest_of(sch, block)
     return nest if nest is not None and not nest.spatial else None
 

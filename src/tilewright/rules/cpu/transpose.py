@@ -1,12 +1,11 @@
-"""Transposes: tiles that are read along one dimension and written along another.
+"""Transposes through tiles: read contiguously along one dimension, written along another.
 
-    for tile { part[16, 32] = x[rows of the tile], by lanes;  y = part, by lanes across it }
+    for tile { part[16, 32] = x[rows of the tile], by vectors;  y = part, vectors across it }
 
-Tiles go along the result, strip after strip of the source's rows. Threads share out strips, or
-where rows are short, the rows. Every line of memory is read once and written once while it is in
-L1, whichever way the lines of source and result run. Lanes across the part are gathered one by one;
-where it holds squares of 4 x 4 elements that are turned already, they come four at a time, and so
-do those of the source.
+Tiles run along the result, within strips of the source's rows. Threads take strips or, where rows
+are short, blocks of rows. Each cache line is read once and written once while it is in L1. Lanes
+across the tile are gathered one by one, or the tile holds squares of 4 x 4 elements that are
+transposed in registers.
 """
 
 from __future__ import annotations
@@ -37,33 +36,35 @@ from tilewright.rules.space import Column, Columns, Cost, Space, Value, doubling
 from tilewright.sym import ONE, ZERO, Const, Expr, uses_var
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-ROWS, COLUMNS = "rows", "columns"  # of tiles: strips of the source's rows, or some of the rows
-SQUARE_ELEMENTS = 4  # elements of a side: as many short loads as one shuffle takes
+ROWS, COLUMNS = "rows", "columns"  # parallel axis: strips of the source's rows, or blocks of rows
+SQUARE_ELEMENTS = 4  # side of a square that one shuffle transposes
 
 
 @dataclass(frozen=True)
 class TransposePlan:
-    """What is decided about a transpose."""
+    """The tiling of a transpose."""
 
-    row_vectors: int = unit("vectors", "that a tile takes from each row of the source")
-    square: int = unit("elements", "of a side of squares that are turned in registers; 1: none")
-    parallel: str = unit("axis", "that threads share out")
-    chunk: int = unit("rows or columns of tiles", "that a thread takes at a time")
+    row_vectors: int = unit("vectors", "of a tile along the source")
+    square: int = unit("elements", "side of the squares transposed in registers; 1: none")
+    parallel: str = unit("axis", "split across threads")
+    chunk: int = unit("rows or columns of tiles", "in a thread's chunk")
 
 
 @dataclass(frozen=True)
 class Transpose:
-    """A block without reductions that reads across its result's innermost dimension."""
+    """A block without reductions with a source that is not contiguous along the result's last
+    dimension."""
 
     nest: Nest
-    reads: tuple[Access, ...]  # those that go across
+    reads: tuple[Access, ...]  # the transposed sources
     across: int  # the iterator along which the result is contiguous
-    along: int  # that along which the source is
+    along: int  # the iterator along which the sources are contiguous
     lanes: int
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether tiles are unrolled, so that code of its own runs where all of them are whole."""
+        """Whether the tile's extents are dynamic: then tiles are unrolled, and whole ones
+        specialized."""
         return self.nest.is_dynamic([self.along, self.across])
 
     @property
@@ -79,7 +80,7 @@ class Transpose:
             is_dynamic = self.nest.is_dynamic([*self.others, self.along])
             found[ROWS] = Work(rows, work / rows, is_dynamic)
         if self.columns > 1 and self.has_squares and not self.is_dynamic:
-            repeats = 1 if self.nest.is_dynamic(self.others) else others  # there may be one
+            repeats = 1 if self.nest.is_dynamic(self.others) else others  # may be 1
             found[COLUMNS] = Work(self.columns, work / others / self.columns, repeats=repeats)
         return found
 
@@ -93,7 +94,7 @@ class Transpose:
 
     @cached_property
     def has_squares(self) -> bool:
-        """Whether squares of all sources can be turned."""
+        """Whether all sources can be transposed by squares."""
         return self.lanes <= SQUARE_ELEMENTS * SQUARE_ELEMENTS and all(
             map(self._has_squares, self.reads)
         )
@@ -105,19 +106,19 @@ class Transpose:
         return self._offset(access, self.across) is ZERO
 
     def _offset(self, access: Access, at: int) -> Expr:
-        """How far a source is read from where an iterator is."""
+        """The offset of a source's index from the iterator."""
         region = next(r for r in self.nest.block.reads if r.buffer is access.buffer)
         start = region.ranges[_dims(self.nest, access, at)[0]].start
         return sym.sub(start, self.nest.var(at))
 
     @cached_property
     def is_aligned(self) -> bool:
-        """Whether tiles begin where squares do, not only those of whole rows."""
+        """Whether all tiles start at a square's boundary, not only those of whole rows."""
         return all(self._offset(access, self.along) is ZERO for access in self.reads)
 
     def width(self, row_vectors: int, square: int) -> int:
-        """Elements of a tile along the source: whole vectors, or strips of whole squares that leave
-        no rest."""
+        """Elements of a tile along the source: whole vectors, or a divisor of the row in whole
+        squares."""
         extent, strips = self.nest.guess(self.along), self.strips(row_vectors)
         is_even = square > 1 and extent % (strips * square) == 0
         return extent // strips if is_even else row_vectors * self.lanes
@@ -125,7 +126,7 @@ class Transpose:
     def forms(self, context: RuleContext) -> Forms:
         most = int(ceil_div(self.nest.guess(self.along), self.lanes))
         most = min(most, context.target.machine.lines_ahead)
-        values = sorted(doublings(most), key=lambda count: abs(count - 2))  # between equals
+        values = sorted(doublings(most), key=lambda count: abs(count - 2))  # ties
         found: dict[Value, Axes] = {count: self.axes(count, context) for count in values}
         return found
 
@@ -138,12 +139,12 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Transpose | N
         return None
     lanes = costs.lanes_of(context.target, nest.block)
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
-    least = FEW_ELEMENTS  # dimensions below are not worth a tile
+    least = FEW_ELEMENTS  # smaller dimensions do not pay for a tile
     if lanes < least or len(kept) < 2 or nest.guess(kept[-1]) < least:
         return None
     across, short = kept[-1], nest.extent(kept[-1])
     if isinstance(short, Const) and 2 * int(short.value) <= lanes:
-        return None  # a vector holds several of them: its lanes come from as many rows, in order
+        return None  # a vector spans several rows of the result
     pairs = [(access, _along(nest, access, across)) for access in nest.reads]
     found = [(access, along) for access, along in pairs if along is not None]
     if not found or len({along for _, along in found}) != 1:
@@ -152,7 +153,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Transpose | N
 
 
 def _along(nest: Nest, access: Access, across: int) -> int | None:
-    """The iterator that an access is contiguous along, if that is not the result's."""
+    """The iterator along which an access is contiguous, if it is not the result's."""
     stride = access.stride(nest.var(across))
     if stride is None or (isinstance(stride, Const) and abs(int(stride.value)) <= FEW_ELEMENTS):
         return None
@@ -163,8 +164,8 @@ def _along(nest: Nest, access: Access, across: int) -> int | None:
 
 
 def _dims(nest: Nest, access: Access, along: int) -> list[int]:
-    """The dimensions of a buffer that a tile takes a part of along an iterator: none where the
-    block reads the buffer at several places, for then a region spans them all."""
+    """The dimensions of a buffer that a tile covers in part along an iterator; none where the block
+    reads the buffer at several positions, since their region spans all of it."""
     region = next(r for r in nest.block.reads if r.buffer is access.buffer)
     var = {nest.var(along)}
     return [at for at, r in enumerate(region.ranges) if uses_var(r.start, var)]
@@ -189,7 +190,7 @@ def plans(found: Transpose, context: RuleContext) -> Space[TransposePlan]:
 
 
 def _fits_squares(found: Transpose, c: Columns) -> Column:
-    """Whether tiles begin where squares do: a row from its first element to its last does."""
+    """Whether tiles start at squares' boundaries; whole rows do."""
     if not found.has_squares or found.is_aligned:
         return np.ones(len(c["square"]), bool)
     strips = np.array([found.strips(count) for count in c["row_vectors"].tolist()])
@@ -198,8 +199,8 @@ def _fits_squares(found: Transpose, c: Columns) -> Column:
 
 
 def _is_even(found: Transpose, c: Columns) -> Column:
-    """Whether chunks leave no rest: else nothing tells whose tiles are whose, where threads share
-    out several loops as one."""
+    """Whether chunks divide evenly: otherwise the tiles of a chunk in a fused parallel loop are not
+    known."""
     strips = np.array([found.strips(count) for count in c["row_vectors"].tolist()])
     loops = sum(found.nest.extent(at) is not ONE for at in found.others)
     is_columns = c["parallel"] == COLUMNS
@@ -210,9 +211,9 @@ def _is_even(found: Transpose, c: Columns) -> Column:
 
 
 def cost(found: Transpose, c: Columns, context: RuleContext) -> Cost:
-    """A tile reads parts of lines of as many rows as a vector has lanes, and writes as many rows
-    as it is wide: more of them than L1 holds of one set may come and go twice. Meanwhile lanes
-    across it are taken one by one, or in squares."""
+    """Cycles of a transpose. A tile reads partial lines of one row per lane and writes `width`
+    rows; beyond L1's associativity lines are fetched twice. Lanes across the tile are moved one by
+    one, or by squares."""
     machine, item = context.target.machine, costs.widest(found.nest.block).size_bytes
     l1d = machine.l1d
     pairs = zip(c["row_vectors"].tolist(), c["square"].tolist(), strict=True)
@@ -226,22 +227,21 @@ def cost(found: Transpose, c: Columns, context: RuleContext) -> Cost:
     moved = costs.nest_cycles(found.nest, context.target) * (read + written) / 2 * padded
     lanes = found.nest.instances * machine.gather_lane_cycles
     serial = np.maximum(moved, lanes + machine.exposed_share * moved)
-    # Of so many rows strips are taken one after the other.
+    # The rows of the source that a strip runs through.
     across, is_columns = found.nest.guess(found.across), c["parallel"] == COLUMNS
     rows = np.where(is_columns, np.minimum(across, c["chunk"] * found.lanes), across)
-    turned = _turning_cycles(found, width, rows, context)
+    turned = _square_cycles(found, width, rows, context)
     forms = found.forms(context)
     serial = np.where(c["square"] == 1, serial, turned)
     return Cost.of(**forms_terms(c, "row_vectors", forms, serial, context))
 
 
-def _turning_cycles(found: Transpose, width: Column, rows: Column, context: RuleContext) -> Column:
-    """Of tiles of squares: a load and a shuffle for every row of one, on either side, if that takes
-    longer than to move the bytes. Of a strip that is not whole, lanes are taken one by one, too.
-    """
+def _square_cycles(found: Transpose, width: Column, rows: Column, context: RuleContext) -> Column:
+    """Cycles of tiles of squares: a load and a shuffle per row of a square on either side, or the
+    memory traffic if that takes longer. In a partial strip, lanes are moved one by one."""
     machine, nest = context.target.machine, found.nest
     once = costs.nest_cycles(nest, context.target)
-    again = _again_cycles(found, width, rows, context)
+    again = _refetch_cycles(found, width, rows, context)
     late = again + _scattered_cycles(found, width, rows, context)
     extent = max(1, nest.guess(found.along))
     partial = np.where(extent % width == 0, 0.0, 1.0 / ceil_div(extent, width))
@@ -251,13 +251,15 @@ def _turning_cycles(found: Transpose, width: Column, rows: Column, context: Rule
     return turned
 
 
-def _again_cycles(found: Transpose, width: Column, rows: Column, context: RuleContext) -> Column:
-    """Of lines that L1 lost before all of them was used, and that come out of L2 again: of the
-    source, those of which strips read parts; of the result, those of which tiles write parts. A
-    line that is written whole may go once, too, between being asked for and written."""
+def _refetch_cycles(found: Transpose, width: Column, rows: Column, context: RuleContext) -> Column:
+    """Cycles to load lines again from L2 that L1 evicted before all of them was used: lines of the
+    source that strips read in part, and of the result that tiles write in part. A line that is
+    written whole may still be evicted between its prefetch and its store."""
     machine, nest = context.target.machine, found.nest
     line_bytes = machine.l1d.line_bytes
-    until_strip, until_tile = (_lost(found, width, each, machine) for each in (rows, found.lanes))
+    until_strip, until_tile = (
+        _evicted_share(found, width, each, machine) for each in (rows, found.lanes)
+    )
     moved: Column = np.zeros(len(width))
     for access in found.reads:
         parts = np.maximum(1, line_bytes / (width * access.buffer.dtype.size_bytes))
@@ -268,9 +270,9 @@ def _again_cycles(found: Transpose, width: Column, rows: Column, context: RuleCo
     return moved / machine.l2.bytes_per_cycle
 
 
-def _lost(found: Transpose, width: Column, rows: Column | int, machine: Machine) -> Column:
-    """The share of lines, one of each of so many rows of the source and of a tile's width of the
-    result, that L1 has no room for in the sets they fall into."""
+def _evicted_share(found: Transpose, width: Column, rows: Column | int, machine: Machine) -> Column:
+    """The share of lines that L1 evicts: of one line in each of so many source rows and of a tile's
+    result rows, those that exceed the sets they map to."""
     nest, l1d = found.nest, machine.l1d
 
     def room(access: Access, at: int) -> int:
@@ -287,38 +289,43 @@ def _lost(found: Transpose, width: Column, rows: Column | int, machine: Machine)
 def _scattered_cycles(
     found: Transpose, width: Column, rows: Column, context: RuleContext
 ) -> Column:
-    """What takes longer than in order, of more rows than prefetchers follow: the first line that a
-    strip reads of each, where neither the next one lies behind it nor L1 keeps it until the next
-    strip; beyond L2 all lines of rows that do not lie one behind the other. Of the result, the
-    first line of every part of a row, and lines of too many rows that are not written whole."""
+    """Latency exposed where there are more rows than the hardware prefetches.
+
+    Of the source: the first line of each row in a strip, unless L1 keeps it until the next strip or
+    the next row follows in memory; beyond L2, all lines of rows that are not consecutive. Of the
+    result: the first line of each piece of a row, and lines of too many rows that are not written
+    whole.
+    """
     machine, nest = context.target.machine, found.nest
     in_order = costs.shared_bytes_per_cycle(nest, machine)
     late = max(0.0, 1 / machine.scattered_bytes_per_cycle - 1 / in_order)
-    lost, is_whole = _lost(found, width, rows, machine), width >= nest.guess(found.along)
+    lost, is_whole = _evicted_share(found, width, rows, machine), width >= nest.guess(found.along)
     moved: Column = np.zeros(len(width))
     for access in found.reads:
-        size_bytes, is_one = costs.guess_bytes(access.buffer), _follow(found, access)
-        share = np.where(is_one & is_whole, 0, lost * _first(width, access, machine))
+        size_bytes, is_one = costs.guess_bytes(access.buffer), _are_consecutive(found, access)
+        share = np.where(is_one & is_whole, 0, lost * _first_line_share(width, access, machine))
         if not is_one and size_bytes > machine.l2.kept_bytes:
             share = np.ones(len(width))
         moved = moved + np.where(rows > machine.prefetch_streams, share * size_bytes, 0)
     for access in nest.writes:
         is_part = found.lanes * access.buffer.dtype.size_bytes < machine.l1d.line_bytes
         beyond = np.maximum(0, 1 - machine.prefetch_streams / width) if is_part else 0
-        first = np.where(rows < nest.guess(found.across), _first(rows, access, machine), 0)
+        first = np.where(
+            rows < nest.guess(found.across), _first_line_share(rows, access, machine), 0
+        )
         moved = moved + np.maximum(beyond, first) * costs.guess_bytes(access.buffer)
     return moved * late
 
 
-def _first(elements: Column, access: Access, machine: Machine) -> Column:
-    """The share of the first line in a run of elements."""
+def _first_line_share(elements: Column, access: Access, machine: Machine) -> Column:
+    """The first line's share of a run of elements."""
     run_bytes = elements * access.buffer.dtype.size_bytes
     share: Column = np.minimum(1, machine.l1d.line_bytes / run_bytes)
     return share
 
 
-def _follow(found: Transpose, access: Access) -> bool:
-    """Whether the rows of a source lie one behind the other."""
+def _are_consecutive(found: Transpose, access: Access) -> bool:
+    """Whether the rows of a source follow one another in memory."""
     stride = access.stride(found.nest.var(found.across))
     return isinstance(stride, Const) and int(stride.value) <= found.nest.guess(found.along)
 
@@ -355,13 +362,13 @@ def apply(
         if plan.parallel == ROWS and plan.chunk > 1:
             loop, _ = sch.split(loop, [None, plan.chunk])
         sch.parallel(loop)
-    for copy, access in copies if plan.square > 1 else ():  # whose part is whose is plain by then
-        _turn(sch, copy, found, access, plan.square)
+    for copy, access in copies if plan.square > 1 else ():  # after all loops are in place
+        _transpose_squares(sch, copy, found, access, plan.square)
     return (reference,)
 
 
 def _copy(sch: Schedule, copy: BlockRef, found: Transpose, access: Access, width: int) -> None:
-    """Rows of a tile as they lie in memory: lanes along the last loop of the copy that has any."""
+    """Copy rows of a tile as they are, vectorized along the last loop."""
     nest = found.nest
     region = next(r for r in nest.block.reads if r.buffer is access.buffer)
     loops = sch.get_loops(copy)[-len(region.ranges) :]
@@ -371,8 +378,10 @@ def _copy(sch: Schedule, copy: BlockRef, found: Transpose, access: Access, width
     sch.vectorize(loop)
 
 
-def _turn(sch: Schedule, copy: BlockRef, found: Transpose, access: Access, side: int) -> None:
-    """Squares of a tile, each turned and in one piece: a vector of the copy is one of them."""
+def _transpose_squares(
+    sch: Schedule, copy: BlockRef, found: Transpose, access: Access, side: int
+) -> None:
+    """Lay the tile out in transposed squares, each of them one vector of the copy."""
     (across,), (along,) = (_dims(found.nest, access, at) for at in (found.across, found.along))
 
     def squares(*index: Expr) -> list[Expr]:

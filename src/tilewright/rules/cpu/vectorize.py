@@ -1,10 +1,10 @@
-"""One stage of work inside loops that it shares with others: lanes for it, nothing more.
+"""Vectorize one stage inside of loops that it shares with other stages.
 
-A reduction has lanes in one of two ways. Along a result that is contiguous, lane by lane:
+A reduction is vectorized in one of two ways. Along a contiguous result, one result per lane:
 
     for k { for l in vector 0..16 { sum[l] += x[k, l] } }
 
-Along what it reduces, in parts that are combined at the end, halves of a vector first:
+Along the reduced axis, with a horizontal reduction at the end, halving vectors first:
 
     for k { for l in vector 0..16 { part[l] += x[16 * k + l] } }   then   sum = part[0] + ...
 """
@@ -42,7 +42,7 @@ from tilewright.tensor.ir import Update
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 SPATIAL_LANES, REDUCTION_LANES = "spatial", "reduction"
-FEW_ELEMENTS = 4  # further apart, or fewer than that, lanes are loaded and added one by one
+FEW_ELEMENTS = 4  # at larger strides, or with fewer lanes, elements are handled one by one
 
 
 def vectorize_stage(
@@ -53,7 +53,7 @@ def vectorize_stage(
     accumulators: int,
     lanes_along: str | None = None,
 ) -> None:
-    """Give lanes to a block that stands under `depth` loops shared with others."""
+    """Vectorize a block inside of `depth` loops that it shares with others."""
     nest = inner_nest(sch, reference, depth)
     if nest is None or not nest.loops:
         return
@@ -61,36 +61,37 @@ def vectorize_stage(
     if lanes < 2:
         return
     if not nest.reduce:
-        attempt(sch, _lanes_of_map, sch, nest, lanes, context.target.machine)
+        attempt(sch, _vectorize_map, sch, nest, lanes, context.target.machine)
         return
-    within, machine = _within_rows(sch, nest), context.target.machine
+    within, machine = _without_unit_rows(sch, nest), context.target.machine
     args = (sch, reference, within, depth, lanes, accumulators, lanes_along, machine)
-    attempt(sch, _lanes_of_reduction, *args)
+    attempt(sch, _vectorize_reduction_stage, *args)
 
 
-def _within_rows(sch: Schedule, nest: Nest) -> Nest:
-    """A reduction without the rows that it shares with others: of each it has one iteration, along
-    which lanes would be empty but for the first."""
+def _without_unit_rows(sch: Schedule, nest: Nest) -> Nest:
+    """A reduction without the row loops that have a single iteration here: lanes along them would
+    be empty but for the first."""
     here = _extents(sch, nest)
     kept = {at: loop for at, loop in nest.loops.items() if at in nest.reduce or here[at] is not ONE}
     return replace(nest, loops=kept)
 
 
 def _extents(sch: Schedule, nest: Nest) -> dict[int, Expr]:
-    """How far the loops of a block reach where it stands, by iterator: a part of the whole, if it
-    shares the loops around them."""
+    """The extents of a block's loops where it is placed, by iterator; less than the whole domain
+    where it shares outer loops."""
     around = sch.get_loops(BlockRef(nest.name))
     extents = dict(zip(around, loop_extents(sch, BlockRef(nest.name)), strict=True))
     return {at: extents[loop] for at, loop in nest.loops.items()}
 
 
 def accumulator_counts(machine: Machine) -> tuple[int, ...]:
-    """Vectors of partial results, in the order of preference: each waits for its own sum only."""
+    """Numbers of independent accumulators, in order of preference: each waits for its own sum
+    only."""
     return doublings(machine.fma_latency_cycles)[::-1]
 
 
 def accumulate_cycles(vectors: float, accumulators: Any, machine: Machine) -> Column:
-    """Of adding vectors up in so many accumulators, each of which waits for its own."""
+    """Cycles to sum vectors in so many independent accumulators."""
     latency = machine.fma_latency_cycles / accumulators
     found: Column = vectors * np.maximum(1 / machine.loads_per_cycle, latency)
     return found
@@ -99,13 +100,13 @@ def accumulate_cycles(vectors: float, accumulators: Any, machine: Machine) -> Co
 def row_cycles(
     vectors: Any, lanes: int, accumulators: Any, machine: Machine, between: float = 0.0
 ) -> Column:
-    """Of a row of so many vectors that is added up to one number, among many such rows.
+    """Cycles to reduce a row of so many vectors to one number, among many such rows.
 
-    Rows follow one another without waiting, as far as the processor's window reaches: a short one
-    takes as long as its instructions, a long one as long as its chain of sums. `between` counts the
-    instructions of other work that stand between two of them.
+    Rows overlap in the out-of-order window: a short row is bound by its instruction count, a long
+    one by the latency of its chain of sums. `between` counts instructions of other work between two
+    rows.
     """
-    folds = 2.0 * math.log2(lanes)  # a move of lanes and an operation each
+    folds = 2.0 * math.log2(lanes)  # a shuffle and an operation each
     work = vectors / machine.loads_per_cycle + (accumulators - 1) / machine.fma_per_cycle + folds
     steps = vectors / accumulators + np.log2(accumulators) + math.log2(lanes)
     in_flight = machine.reorder_window / (2.0 * vectors + accumulators + folds + between)
@@ -114,14 +115,14 @@ def row_cycles(
     return found
 
 
-def _lanes_of_map(sch: Schedule, nest: Nest, lanes: int, machine: Machine) -> None:
+def _vectorize_map(sch: Schedule, nest: Nest, lanes: int, machine: Machine) -> None:
     parts = groups(nest, nest.spatial)
     loop = fused(sch, [nest.loops[at] for at in parts[-1]])
     if total(nest, parts[-1]) > 1:
         vectors(sch, loop, lanes, unroll_candidates(nest, lanes, machine)[0])
 
 
-def _lanes_of_reduction(
+def _vectorize_reduction_stage(
     sch: Schedule,
     reference: BlockRef,
     nest: Nest,
@@ -138,14 +139,14 @@ def _lanes_of_reduction(
 
 
 def spatial_axis(nest: Nest) -> list[int]:
-    """The spatial iterators, one loop in truth, along which a reduction could take lanes."""
+    """The spatial iterators, fusible into one loop, along which a reduction could be vectorized."""
     kept = [at for at in nest.spatial if nest.extent(at) is not ONE]
     return groups(nest, kept)[-1] if kept else []
 
 
 def preferred_lanes(nest: Nest, lanes: int) -> str:
-    """Lanes run along a contiguous result, unless it is short or operands are far apart there, and
-    what is reduced lies in a row."""
+    """The axis to vectorize: the contiguous result, unless it is short or operands are strided
+    along it while the reduced elements are contiguous."""
     part, along = spatial_axis(nest), reduced_run(nest)
     if not part:
         return REDUCTION_LANES
@@ -156,23 +157,23 @@ def preferred_lanes(nest: Nest, lanes: int) -> str:
 
 
 def spatial_stride(nest: Nest) -> int:
-    """Between lanes along the result, of the worst access."""
+    """The largest stride of an access along the result."""
     part = spatial_axis(nest)
-    return max(_distance(nest, access, part[-1]) for access in nest.accesses) if part else 0
+    return max(_lane_stride(nest, access, part[-1]) for access in nest.accesses) if part else 0
 
 
 def reduced_run(nest: Nest) -> int:
-    """How many neighbours in memory the reduction combines."""
+    """The number of contiguous elements that the reduction combines."""
     if not nest.reduce:
         return 0
     part = groups(nest, nest.reduce)[-1]
-    if all(_distance(nest, access, part[-1]) <= 1 for access in nest.reads):
+    if all(_lane_stride(nest, access, part[-1]) <= 1 for access in nest.reads):
         return total(nest, part)
     return 0
 
 
-def _distance(nest: Nest, access: Access, at: int) -> int:
-    """Between lanes along an iterator; more than any array has if it varies."""
+def _lane_stride(nest: Nest, access: Access, at: int) -> int:
+    """The stride of an access along an iterator; a huge number if it is not constant."""
     stride = access.stride(nest.var(at))
     return abs(int(stride.value)) if isinstance(stride, Const) else sys.maxsize
 
@@ -180,7 +181,7 @@ def _distance(nest: Nest, access: Access, at: int) -> int:
 def _vectorize_spatial(
     sch: Schedule, nest: Nest, part: Sequence[int], lanes: int, accumulators: int
 ) -> None:
-    """Lanes along a contiguous result, several vectors of it at a time."""
+    """Vectorize along a contiguous result, several vectors at a time."""
     others = [nest.loops[at] for at in nest.spatial if at not in part]
     reduce = [nest.loops[at] for at in nest.reduce]
     count, here = accumulators, _extents(sch, nest)
@@ -197,8 +198,8 @@ def _vectorize_spatial(
 
 
 def store_sums(sch: Schedule, block: BlockRef, row: LoopRef, lanes: int) -> None:
-    """Sums of a row stay in registers until they are whole: lanes beyond the last result are masked
-    in memory, where LLVM would leave sums so masked for every step."""
+    """Keep the sums of a row in a local buffer until they are complete: then only the final store
+    is masked. LLVM would mask the accumulation in every step otherwise."""
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, row)
     vector, lane = sch.split(sch.get_loops(store)[-1], [None, lanes])
@@ -215,7 +216,7 @@ def _vectorize_reduction(
     accumulators: int,
     machine: Machine,
 ) -> None:
-    """Lanes along what is reduced."""
+    """Vectorize along the reduced axis."""
     parts = groups(nest, nest.reduce)
     reduce = [fused(sch, [nest.loops[at] for at in part]) for part in parts]
     run = total(nest, parts[-1])
@@ -224,14 +225,16 @@ def _vectorize_reduction(
     count = 1
     while count < accumulators and run >= accumulators * count * lanes:
         count *= 2
-    while run % lanes == 0 and run % (count * lanes):  # rather fewer than one that is not whole
+    while run % lanes == 0 and run % (
+        count * lanes
+    ):  # fewer accumulators rather than a partial one
         count //= 2
     steps = run // (count * lanes)
     if not _is_long(nest, steps, machine):
         _, inner = sch.split(reduce[-1], [None, count * lanes])
         *_, last = _factor(sch, reference, inner, depth)
         lanes_of_parts = [last]
-    elif len(reduce) > 1:  # each of them is a part, read to its end
+    elif len(reduce) > 1:  # one partial sum per run
         _, inner = sch.split(reduce[-1], [None, count * lanes])
         lanes_of_parts = _factor_twice(sch, reference, inner, reduce[0], depth)
     else:
@@ -246,11 +249,11 @@ def _vectorize_reduction(
 
 
 def _is_long(nest: Nest, steps: int, machine: Machine) -> bool:
-    """Whether chains of so many steps add up floats that had better be summed in parts.
+    """Whether a chain of so many float additions should be split into partial sums, for accuracy.
 
-    Every step of a chain rounds, and where many addends are alike, as behind an activation that
-    made zeros, all of them in the same direction. A chain whose loads and additions would fit the
-    body of a loop is short.
+    Every addition rounds, and where many addends are equal, as after an activation that produced
+    zeros, all of them round in the same direction. A chain that fits the body of an unrolled loop
+    is short.
     """
     body = nest.block.body
     is_sum = isinstance(body, Update) and body.reducer.name == "sum"
@@ -260,15 +263,15 @@ def _is_long(nest: Nest, steps: int, machine: Machine) -> bool:
 
 
 def _chain_steps(steps: int) -> int:
-    """Of a part of a long sum: about the root of all, so that neither parts nor their sum are long,
-    and such that none is left over if it can be, which takes no condition."""
+    """The length of a partial sum: about the square root of the number of steps, so that neither
+    the parts nor their sum is long; a divisor where there is one nearby, to avoid a predicate."""
     root = math.isqrt(steps)
     near = range(2 * root, root // 2, -1)
     return next((each for each in near if steps % each == 0), root)
 
 
 def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int, depth: int = 0) -> None:
-    """Combine `size` parts, by vectors while there are enough of them, the rest one by one."""
+    """Combine `size` partial results: by vectors while there are enough, the rest one by one."""
     for width in (lanes, FEW_ELEMENTS):
         if size <= width:
             continue
@@ -281,18 +284,20 @@ def fold_lanes(sch: Schedule, reference: BlockRef, size: int, lanes: int, depth:
 
 
 def _factor(sch: Schedule, reference: BlockRef, loop: LoopRef, depth: int) -> list[LoopRef]:
-    """Reduce in parts along a loop, under the same `depth` loops; the parts' loops, lanes last."""
-    return _moved(sch, reference, sch.rfactor(loop, _rank(sch, reference)), depth)
+    """Factor a reduction along a loop, under the same `depth` loops; returns the partial block's
+    loops, lanes last."""
+    return _place_partial(sch, reference, sch.rfactor(loop, _rank(sch, reference)), depth)
 
 
 def _factor_twice(
     sch: Schedule, reference: BlockRef, loop: LoopRef, far: LoopRef, depth: int
 ) -> list[LoopRef]:
-    """The same, and what is reduced for a part again in parts, along `far`; the lanes of both."""
+    """Factor a reduction along `loop`, and each partial sum again along `far`; returns both lane
+    loops."""
     rank = _rank(sch, reference)
     partial, near = sch.rfactor(loop, rank), sch.rfactor(far, rank)
-    *outer, lane = _moved(sch, reference, partial, depth)
-    sch.compute_at(near, outer[-1])  # where both sums stay in registers
+    *outer, lane = _place_partial(sch, reference, partial, depth)
+    sch.compute_at(near, outer[-1])  # so that both sums stay in registers
     part, near_lane, *others = sch.get_loops(near)[len(sch.get_loops(partial)) - 1 :]
     sch.reorder(part, *others, near_lane)
     return [lane, near_lane]
@@ -302,8 +307,11 @@ def _rank(sch: Schedule, reference: BlockRef) -> int:
     return len(block_of(sch.function, reference.name).writes[0].ranges)
 
 
-def _moved(sch: Schedule, reference: BlockRef, partial: BlockRef, depth: int) -> list[LoopRef]:
-    """The loops of parts under those around what combines them; lanes last."""
+def _place_partial(
+    sch: Schedule, reference: BlockRef, partial: BlockRef, depth: int
+) -> list[LoopRef]:
+    """Move a partial reduction under the loops around the block that combines it; returns its
+    loops, lanes last."""
     loops, around = sch.get_loops(partial), sch.get_loops(reference)[:depth]
     is_shared = not around or loops[0].var is around[0].var
     if is_shared or not attempt(sch, sch.compute_at, partial, around[-1]):

@@ -1,12 +1,12 @@
-"""Windows of each channel on its own, channels last: lanes are channels, several windows at a time.
+"""Per-channel windows, channels last: lanes are channels, several windows per tile.
 
     for n, rows in parallel
       for tiles of output positions along the last axis
         for vectors of channels
-          for kernel positions along other axes     without those outside of the image
-            kernel x positions operations           unrolled: neighbours share what they read
+          for kernel positions along other axes     only those inside of the image
+            kernel x positions operations           unrolled: neighbours share loads
 
-What depthwise convolutions and pools have in common: the plan, its space and cost, the steps.
+Shared by depthwise convolution and pooling: the plan, its space and cost, the schedule steps.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tilewright.rules.space import Column, Columns, Cost, Space, unit
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MAX_POSITIONS = MAX_TAILS  # of a tile: more neighbours share little more
-ROWS, TILES = "rows", "tiles"  # what threads share out
+MAX_POSITIONS = MAX_TAILS  # of a tile: larger tiles share little more
+ROWS, TILES = "rows", "tiles"  # the axis split across threads
 
 
 @dataclass(frozen=True)
 class WindowsPlan:
-    """What is decided about windows of single channels."""
+    """The tiling of per-channel windows."""
 
     positions: int = unit("output positions", "of a tile along the last axis")
     unroll_kernel: bool = unit("flag", "the last kernel axis is unrolled")
-    parallel: str = unit("axis", "that threads share out")
+    parallel: str = unit("axis", "split across threads")
 
 
 def lanes_of(found: Windows, context: RuleContext) -> int:
-    """Channels at a time: a vector of the sums, or several where a vector of what is read holds
-    more, as one of bytes does; of bytes fewer, if those make whole vectors."""
+    """Channels per tile: one vector of sums, or several where the input is narrower, to fill a
+    vector of it; fewer of narrow types if those divide the channels."""
     lanes = context.target.lanes(_sum_bits(found)) * vectors_of(found, context)
     channels, least = found.size(found.out_channels), context.target.lanes(I32.bits)
     while lanes > least and channels is not None and channels % lanes:
@@ -56,7 +56,7 @@ def _sum_bits(found: Windows) -> int:
 
 
 def vectors_of(found: Windows, context: RuleContext) -> int:
-    """Vectors of sums beside each other."""
+    """Vectors of sums per tile and position."""
     lanes, channels = context.target.lanes(_sum_bits(found)), found.size(found.out_channels)
     vectors = max(1, _sum_bits(found) // max(I8.bits, found.x.buffer.dtype.bits))
     while vectors > 1 and (channels is None or channels % (lanes * vectors)):
@@ -95,15 +95,14 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     kernel = [found.size(at) or 1 for at in found.kernel_spatial]
     others = math.prod(kernel[:-1])
     depth = others * kernel[-1]
-    # A tile loads each weight once, and each pixel that its windows see, if it sees them together.
+    # A tile loads each weight once, and each pixel once if the kernel axis is unrolled.
     seen = (positions - 1) * found.strides[-1] + kernel[-1]
     seen = np.where(c["unroll_kernel"] == 1, seen, positions * kernel[-1])
     loads = others * (seen + kernel[-1])
     beside = vectors_of(found, context)
     sums = depth * positions * beside
     if found.x.buffer.dtype.bits < _sum_bits(found):
-        # Narrow numbers are widened as they are loaded; of integers, a multiplication and an
-        # addition take the place of one instruction.
+        # Narrow types are widened when loaded; integers multiply and add in two instructions.
         apart = 2 if found.nest.block.writes[0].buffer.dtype.is_int else 1
         sums = apart * sums + beside * loads
     tile = np.maximum(sums / machine.fma_per_cycle, loads / machine.loads_per_cycle)
@@ -119,21 +118,22 @@ def windows_cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
 
 
 def tiles_along(found: Windows, at: int, positions: Column) -> Column:
-    """How many tiles an axis has; of a dynamic one, any number of positions may be left over."""
+    """Tiles along an axis; the tail of a dynamic one may have any extent, and counts by its
+    mean."""
     extent = found.positions(at)
     tiles: Column = ceil_div(extent, positions)
     return (extent + (positions - 1) / 2) / positions if found.size(at) is None else tiles
 
 
 def guarded_tiles(found: Windows, tiles: Column, machine: Machine) -> Column:
-    """How many tiles' time conditions on the padding of a dynamic row cost: the first and the last
-    ask for every position whether it exists."""
+    """The cost of predicates on the padding of a dynamic row, in tiles: the first and the last tile
+    test every position."""
     guarded: Column = guarded_times(machine) * np.minimum(tiles, 2)
     return guarded if found.size(found.out_spatial[-1]) is None else np.zeros_like(guarded)
 
 
 def copied_cycles(found: Windows, channels: int, context: RuleContext) -> float:
-    """Of a padded copy of the image."""
+    """Cycles of a padded copy of the image."""
     target = context.target
     sizes = [found.positions(at) for at in found.out_spatial]
     pixels = found.assumed(found.batch, 1) * math.prod(sizes) * math.prod(found.strides)
@@ -142,7 +142,7 @@ def copied_cycles(found: Windows, channels: int, context: RuleContext) -> float:
 
 
 def moved_cycles(found: Windows, channels: int, context: RuleContext) -> float:
-    """The image and the results on their way through L2, as wide as sums."""
+    """Cycles of the image and the results through L2, at the width of the sums."""
     target = context.target
     pixels = found.assumed(found.batch, 1) * math.prod(
         found.positions(at) for at in found.out_spatial
@@ -153,7 +153,7 @@ def moved_cycles(found: Windows, channels: int, context: RuleContext) -> float:
 
 
 def shares(parallel: Column, lines: int, tiles: Column, context: RuleContext) -> Column:
-    """What the thread that finishes last does of all."""
+    """The share of the thread that finishes last."""
     threads = context.threads
     found: Column = np.where(
         parallel == ROWS,
@@ -166,7 +166,8 @@ def shares(parallel: Column, lines: int, tiles: Column, context: RuleContext) ->
 def tile_windows(
     sch: Schedule, found: Windows, plan: WindowsPlan, context: RuleContext
 ) -> list[BlockRef]:
-    """Cut into vectors of channels and several windows at a time; what takes results to memory."""
+    """Split into vectors of channels and tiles of windows; returns the blocks that store the
+    results."""
     block, lanes = BlockRef(found.nest.name), lanes_of(found, context)
     loops = sch.get_loops(block)
     vector, lane = sch.split(loops[found.out_channels], [None, lanes])

@@ -1,21 +1,21 @@
-"""Convolutions by Winograd's method: what a block of tiles needs stays in L2.
+"""Winograd convolution: the transformed data of a block of tiles stays in L2.
 
     for groups, blocks of rows of tiles
       pad the rows; transform them                    V: channels of the group
       for panels of output channels
-        for each of the a x a products                tiles in registers, as in `matmul`
-        transform tiles of the result, and what follows them
+        for each of the a x a GEMMs                   register tiles of image tiles x channels
+        inverse transform of tiles, and the epilogue
 
-Weights are transformed and packed as [panel, i, j, c, channel in panel] before the first call, or,
-where they are not known then, as in training, at the beginning of each.
-Where there are too few blocks for the threads, these share out panels, after V has been made.
+Weights U are transformed and packed as [panel, i, j, c, channel in panel] before the first call, or
+at the start of each where they are not constant, as in training. Where there are too few blocks for
+the threads, V is computed first and panels are split across threads.
 
-Convolutions of bytes have V and U in i16, and dot products of pairs of channels in the place of
+int8 convolutions have V and U in i16, and dot products of pairs of channels in place of
 multiply-adds; U is packed as [panel, i, j, c // 2, channel in panel, c % 2] then.
 
-Where registers hold all tiles of an image, and L2 does not hold the weights, these
-come by once, in order: [i, j, panel, c, channel in panel]. Each of the products reads its part of V
-from L1 then, and the result is made after all of them.
+Where registers hold all tiles of an image and the weights exceed L2, weights are streamed once, in
+the order [i, j, panel, c, channel in panel]. Each of the GEMMs then reads its part of V from L1,
+and the inverse transform follows all of them.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ from tilewright.tensor.passes.cut_sums import PART_TERMS
 from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
-BLOCKS, PANELS = "blocks", "panels"  # what threads share out
+BLOCKS, PANELS = "blocks", "panels"  # the axis split across threads
 
 
 @dataclass(frozen=True)
 class WinogradPlan:
-    """What is decided about a convolution by Winograd's method."""
+    """The tiling of a Winograd convolution."""
 
     nr: int = unit("vectors", "of output channels in a panel")
     rows: int = unit("rows of tiles", "in a block")
     tile_rows: int = unit("tiles", "of a register tile, along the first axis")
     tile_columns: int = unit("tiles", "of a register tile, along the second axis")
-    parallel: str = unit("axis", "that threads share out: blocks of rows, panels, or none")
-    once: bool = unit("flag", "registers hold all tiles of the image, weights are read once")
-    k_unroll: int = unit("steps of the sum", "that are unrolled")
+    parallel: str = unit("axis", "split across threads: blocks of rows, panels, or none")
+    once: bool = unit("flag", "registers hold all tiles of the image, weights are streamed once")
+    k_unroll: int = unit("steps of the sum", "per iteration of the unrolled loop")
 
     @property
     def positions(self) -> int:
@@ -76,21 +76,21 @@ class WinogradPlan:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The products in numbers; dynamic extents are guessed."""
+    """The sizes of the GEMMs; dynamic extents are guessed."""
 
     side: int  # inputs of a tile along an axis
-    batch: int  # images, of one group of channels each
+    batch: int  # images times groups
     tall: int
     wide: int
     vectors: int  # of output channels
     groups: int
     depth: int
     lanes: int
-    image_lanes: int  # of a vector of transformed inputs
-    item_bytes: int  # of a transformed input or weight
+    image_lanes: int  # lanes of a vector of V
+    item_bytes: int  # of V and U
     sum_bytes: int
-    dot: Dot | None  # that adds the products of bytes
-    is_dynamic: bool  # rows and columns of tiles are not known
+    dot: Dot | None  # the dot-product instruction for integers
+    is_dynamic: bool  # the image's height and width are dynamic
 
     @staticmethod
     def of(parts: Parts, context: RuleContext) -> Sizes:
@@ -119,7 +119,7 @@ class Sizes:
 
     @property
     def instructions_per_term(self) -> float:
-        """Of a vector of sums."""
+        """Instructions per term of a vector of sums."""
         return 1.0 if self.dot is None else (1 if self.dot.adds else 2) / self.dot.steps
 
     @property
@@ -127,17 +127,19 @@ class Sizes:
         return self.side**2 * self.vectors * self.lanes * self.depth * self.item_bytes
 
     def row_bytes(self) -> int:
-        """Transformed inputs and results of one row of tiles."""
+        """Bytes of V and of results, for one row of tiles."""
         item_bytes = self.depth * self.item_bytes + 2 * self.lanes * self.sum_bytes
         return self.side**2 * self.wide * item_bytes
 
     def block_bytes(self, rows: Column) -> Column:
-        """Of rows of tiles, as L2 shall hold them: of an image of any size, twice as wide, too."""
+        """Bytes that L2 should hold for a block of rows of tiles; a dynamic image counts twice the
+        width."""
         return rows * self.row_bytes() * (1 + self.is_dynamic)
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
-    """All stages of a convolution channels last, from its products; groups have whole vectors."""
+    """All stages of a channels-last Winograd convolution, from its GEMM; groups have whole
+    vectors."""
     found = parts_of(sch, block, context)
     if found is None or not found.is_last:
         return None
@@ -152,7 +154,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Parts | None:
 
 
 def dot_of(parts: Parts, target: Target) -> Dot | None:
-    """What adds the products of integers; nothing where these are floats."""
+    """The dot-product instruction for integers; None for floats."""
     if not parts.product.block.writes[0].buffer.dtype.is_int:
         return None
     return next(iter(dots_of(target, "i16", "i16", "i32")), None)
@@ -173,12 +175,13 @@ def plans(parts: Parts, context: RuleContext) -> Space[WinogradPlan]:
         legal: Column = fits_registers(positions, c["nr"], target)
         if size.dot is not None:
             legal &= dot_model.fits_registers(size.dot, positions, c["nr"], registers)
-            legal &= size.vectors % c["nr"] == 0  # no lane asks whether its channel is there
+            legal &= size.vectors % c["nr"] == 0  # no lane needs a predicate for its channel
         legal &= c["tile_rows"] <= c["rows"]
-        # Beside tiles of every number of columns there is no code for a last panel that is smaller.
+        # With a dynamic width, every tile tail is specialized, but not in a smaller last panel as
+        # well.
         legal &= (size.vectors % c["nr"] == 0) | (not size.is_dynamic)
         legal &= (size.vectors % c["nr"] == 0) | (size.groups == 1)
-        # Of a block whose rows register tiles do not divide, the last would reach into the next.
+        # Register tiles divide a block's rows: a tail tile would reach into the next block.
         whole = (c["rows"] == size.tall) & (not size.is_dynamic)
         legal &= (c["rows"] % c["tile_rows"] == 0) | whole
         wide = (c["tile_columns"] == size.wide) & (not size.is_dynamic)
@@ -224,7 +227,7 @@ def exceeds(size: Sizes, target: Target) -> bool:
 
 
 def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
-    """Cycles of the thread that finishes last: products, and what blocks read again."""
+    """Cycles of the thread that finishes last: GEMMs, transforms, and what blocks reread."""
     size, machine, threads = Sizes.of(parts, context), context.target.machine, context.threads
     rows = c["rows"]
     blocks = ceil_div(size.tall, rows)
@@ -252,7 +255,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
     pixels = (size.tall * parts.tile + overlap) * (size.wide * parts.tile + overlap)
     transforms = size.tall * size.wide * (on_image * deep + on_result * size.vectors)
     transforms += (LOOP_CYCLES + _pass_cycles(machine)) * pixels * deep  # padding
-    # Known rows want tiles that divide them; among those for rows of any length, loads decide.
+    # Static rows prefer tiles that divide them; with dynamic ones, loads decide.
     loads = size.is_dynamic * load_share(c["tile_rows"] * c["tile_columns"], c["nr"], machine)
     return Cost.of(
         products=(np.maximum(products, again / rate) + TIE_SHARE * products) * share,
@@ -269,7 +272,7 @@ def cost(parts: Parts, c: Columns, context: RuleContext) -> Cost:
 
 
 def _transform_cycles(parts: Parts, target: Target) -> tuple[float, float]:
-    """Of a tile and a vector of channels: rows and then columns of the image, and of the result."""
+    """Cycles per tile and vector of channels to transform the image, and the result."""
     machine, side, tile = target.machine, parts.size, parts.tile
     image = 2 * side * parts.image_operations / machine.fma_per_cycle
     image += side**2 * _pass_cycles(machine) + _spilled_cycles(side * side, target)
@@ -279,11 +282,11 @@ def _transform_cycles(parts: Parts, target: Target) -> tuple[float, float]:
 
 
 def _weights_cycles(parts: Parts, size: Sizes, target: Target) -> float:
-    """Of transforming the weights in a call: gathered from their channels, in f64, and packed."""
+    """Cycles to transform the weights in a call: gathered by channel, computed in f64, packed."""
     if parts.is_constant:
         return 0.0
     machine, side, window = target.machine, parts.size, parts.window
-    halves = F64.size_bytes // size.item_bytes  # registers of a vector
+    halves = F64.size_bytes // size.item_bytes  # registers per vector
     vector = window**2 * size.lanes / machine.loads_per_cycle
     vector += (window + side) * halves * parts.weights_operations / machine.fma_per_cycle
     vector += side**2 / machine.stores_per_cycle + _spilled_cycles(side * window * halves, target)
@@ -293,12 +296,13 @@ def _weights_cycles(parts: Parts, size: Sizes, target: Target) -> float:
 
 
 def _spilled_cycles(vectors: int, target: Target) -> float:
-    """Of keeping so many vectors between rows and columns: none where registers hold them."""
+    """Cycles to spill vectors between the row and the column transform, where they exceed the
+    registers."""
     return vectors * _pass_cycles(target.machine) if vectors > target.vector_registers else 0.0
 
 
 def _pass_cycles(machine: Machine) -> float:
-    """Of loading a vector and storing it."""
+    """Cycles to load and store a vector."""
     return 1 / machine.loads_per_cycle + 1 / machine.stores_per_cycle
 
 
@@ -324,11 +328,11 @@ def apply(
     for loop in (y_in, x_in):
         sch.unroll(loop)
     _columns(sch, parts, vector, lanes)
-    store, each, depth, near, sums = _product(sch, parts, plan, panel, size)
+    store, each, depth, near, sums = _schedule_gemms(sch, parts, plan, panel, size)
     shared = plan.parallel == PANELS
     _image(sch, parts, plan, None if shared or plan.once else block, size.image_lanes)
     _weights(sch, parts, plan, size)
-    if size.dot is not None:  # whose operand lies as the instruction reads it
+    if size.dot is not None:  # its operand is packed as the instruction reads it
         for lane in sums:
             sch.tensorize(lane, size.dot.name)
     if far:
@@ -339,13 +343,13 @@ def apply(
         if plan.once:
             ahead = ceil_div(context.target.machine.memory_lines_ahead, plan.k_unroll)
             attempt(sch, sch.prefetch, product, index, depth, ahead, near, True)
-        else:  # ask for the weights of the next product meanwhile
+        else:  # prefetch the weights of the next GEMM meanwhile
             attempt(sch, sch.prefetch, product, index, each, 1, depth)
     if plan.parallel == BLOCKS:
         sch.parallel(sch.fuse(*around, block))
     if shared:
         sch.parallel(sch.fuse(*around, block, panel))
-    if plan.once:  # tiles side by side shall not compete for the same sets of L1
+    if plan.once:  # neighbouring tiles must not compete for the same sets of L1
         channels = number(parts.product.extent(parts.product.reduce[0]))
         sch.storage_align(parts.image, 0, parts.product.spatial[-2], channels, lanes % channels)
         if plan.parallel != NONE:
@@ -362,13 +366,13 @@ def _columns(sch: Schedule, parts: Parts, vector: LoopRef, lanes: int) -> None:
     _vectorize_tile(sch, i, j, lane)
 
 
-def _product(
+def _schedule_gemms(
     sch: Schedule, parts: Parts, plan: WinogradPlan, panel: LoopRef, size: Sizes
 ) -> tuple[BlockRef, LoopRef, LoopRef, LoopRef | None, tuple[LoopRef, LoopRef]]:
-    """For each of the a x a products, tiles of the image by vectors of channels in registers.
+    """Schedule the a x a GEMMs: register tiles of image tiles by vectors of channels.
 
-    The block that stores them, the loop over products, the one over channels and its unrolled part,
-    the lanes of a vector of sums and of its zeros.
+    Returns the block that stores them, the loop over GEMMs, the one over channels and its unrolled
+    part, and the lanes of a vector of sums and of its initialization.
     """
     block, lanes = BlockRef(parts.product.name), size.lanes
     if not plan.once:
@@ -401,7 +405,7 @@ def _product(
         c, near = unrolled_sum(sch, c, plan.k_unroll)
     depth = number(parts.product.extent(parts.product.reduce[0]))
     if parts.tile > 2 and depth >= 2 * shortest_part():
-        # Large tiles make these roundings larger than those of the sums that they stand for.
+        # The transforms of large tiles amplify rounding errors of these sums.
         sch.annotate(c, PART_TERMS, shortest_part())
     sums = (lane, sch.get_loops(init)[-1])
     return store, each, c, near, sums
@@ -410,7 +414,7 @@ def _product(
 def _image(
     sch: Schedule, parts: Parts, plan: WinogradPlan, block: LoopRef | None, lanes: int
 ) -> None:
-    """Transform the tiles of a block, a vector of channels at a time."""
+    """Transform the tiles of a block, one vector of channels at a time."""
     if block is not None:
         sch.compute_at(parts.image, block)
     *_, i, j, n, y, x, c = sch.get_loops(parts.image)
@@ -458,7 +462,7 @@ def _weights(sch: Schedule, parts: Parts, plan: WinogradPlan, size: Sizes) -> No
 
 
 def _vectorize_tile(sch: Schedule, i: LoopRef, j: LoopRef, lane: LoopRef) -> None:
-    """All elements of a tile, a vector of channels each."""
+    """Unroll all elements of a tile, each a vector of channels."""
     sch.vectorize(lane)
     sch.unroll(i)
     sch.unroll(j)

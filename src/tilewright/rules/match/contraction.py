@@ -1,8 +1,8 @@
-"""Sums of products of two operands, by structure: which iterators are batch, m, n and k.
+"""Contractions of two operands, by structure: which iterators are batch, m, n and k.
 
     C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]
 
-Layouts do not matter: an iterator is told by the operands that use it. The last n runs along
+Layouts do not matter: an iterator is classified by the operands that use it. The last n runs along
 the contiguous dimension of the result, so B is whichever operand uses that iterator.
 """
 
@@ -23,10 +23,10 @@ UNPACKING = ("bit_and", "shift_left", "shift_right")
 
 @dataclass(frozen=True)
 class Contraction:
-    """A sum of products. Iterators are named by their position in the block.
+    """A contraction. Iterators are named by their position in the block.
 
-    `batch` runs over independent GEMMs, `m` only over A, `n` over B, the last of them contiguous in
-    the result; `k` is summed over.
+    `batch` indexes independent GEMMs, `m` only A, `n` only B, the last of them contiguous in the
+    result; `k` is summed over.
     """
 
     nest: Nest
@@ -36,26 +36,26 @@ class Contraction:
     m: tuple[int, ...]
     n: tuple[int, ...]
     k: tuple[int, ...]
-    unpacks_b: bool = False  # a block of its own makes B of fewer bits
+    unpacks_b: bool = False  # a producer dequantizes B from a narrower type
 
     @property
     def block(self) -> Block:
         return self.nest.block
 
     def extent(self, at: int) -> int | None:
-        """The number of values of an iterator, where it is known."""
+        """The extent of an iterator, where it is static."""
         found = self.nest.extent(at)
         return int(found.value) if isinstance(found, Const) else None
 
     def guess(self, positions: tuple[int, ...]) -> int:
-        """The number of combinations of iterators; dynamic extents are guessed."""
+        """The product of some iterators' extents; dynamic ones are guessed."""
         total = 1
         for at in positions:
             total *= self.nest.guess(at)
         return total
 
     def stride(self, load: Load, at: int) -> Expr | None:
-        """The distance in an operand between neighbours along an iterator."""
+        """The stride of an operand along an iterator, in elements."""
         return Access(load.buffer, offset_of(load.buffer, load.index), False).stride(
             self.nest.var(at)
         )
@@ -66,7 +66,7 @@ class Contraction:
 
 
 def find_contraction(sch: Schedule, block: BlockRef) -> Contraction | None:
-    """What a block is as a sum of products; None if it is none."""
+    """The contraction that a block computes; None if it is none."""
     nest = nest_of(sch, block)
     found = None if nest is None else contraction(nest)
     if found is None:
@@ -82,7 +82,7 @@ def find_contraction(sch: Schedule, block: BlockRef) -> Contraction | None:
 
 
 def operands(block: Block) -> tuple[Load, Load] | None:
-    """The two loads whose product a block sums, conversions aside."""
+    """The two loads whose products a block sums, casts aside."""
     body = block.body
     if not isinstance(body, Update) or len(body.buffers) != 1:
         return None
@@ -98,14 +98,14 @@ def operands(block: Block) -> tuple[Load, Load] | None:
 
 
 def _loaded(expr: Expr) -> Load | None:
-    """The load behind conversions."""
+    """The load behind casts and rounding to TF32."""
     while isinstance(expr, Cast) or is_tf32(expr):
         (expr,) = expr.children()
     return expr if isinstance(expr, Load) else None
 
 
 def stored_operand(expr: Expr) -> Load | None:
-    """The load of bytes behind conversions and what takes numbers of few bits out of them."""
+    """The load of bytes behind casts and the bit operations that unpack sub-byte values."""
     while isinstance(expr, Cast) or (isinstance(expr, Call) and expr.op in UNPACKING):
         expr = expr.children()[0]
     is_byte = isinstance(expr, Load) and expr.buffer.dtype.size_bytes == 1
@@ -113,24 +113,24 @@ def stored_operand(expr: Expr) -> Load | None:
 
 
 def is_tf32(expr: Expr) -> bool:
-    """Whether an operand is rounded for tensor cores."""
+    """Whether an operand is rounded to TF32 for tensor cores."""
     return isinstance(expr, Call) and expr.op == "round_tf32"
 
 
 def multiplies_tf32(block: Block) -> bool:
-    """Whether both operands of a sum of products are."""
+    """Whether both operands of a contraction are rounded to TF32."""
     product = block.body.values[0] if isinstance(block.body, Update) else None
     return isinstance(product, Mul) and is_tf32(product.a) and is_tf32(product.b)
 
 
 def contraction(nest: Nest) -> Contraction | None:
-    """What a nest is as a sum of products; None if it is none."""
+    """The contraction that a nest computes; None if it is none."""
     found = operands(nest.block)
     written = nest.block.body.index if isinstance(nest.block.body, Update) else ()
     if found is None or not written or not nest.reduce:
         return None
     if nest.spatial != list(range(len(nest.spatial))):
-        return None  # the sum comes last, as lowering writes it
+        return None  # lowering puts reduction iterators last
     uses = [set(sym.free_vars(*load.index)) for load in found]
     summed = [at for at in nest.reduce if nest.extent(at) is not ONE] or nest.reduce
     if not all(nest.var(at) in used for at in summed for used in uses):
@@ -152,7 +152,7 @@ def contraction(nest: Nest) -> Contraction | None:
         elif in_a:
             batch.append(at)
         else:
-            return None  # the same sum over and over
+            return None  # the result is broadcast along an iterator that neither operand uses
     n.remove(last)
     return Contraction(
         nest,
@@ -166,7 +166,7 @@ def contraction(nest: Nest) -> Contraction | None:
 
 
 def _contiguous(nest: Nest, written: tuple[Expr, ...]) -> int | None:
-    """The iterator along which neighbours in memory are written, those of extent one aside."""
+    """The iterator along which the result is contiguous; dimensions of extent 1 are skipped."""
     for at in reversed(written):
         if isinstance(at, Const):
             continue

@@ -1,4 +1,4 @@
-"""What follows a sum: readers that a schedule may do with the results as they come."""
+"""Epilogues: the consumers of a reduction that a schedule may fuse into it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.tensor.visit import exprs
 
 
 def epilogue_blocks(sch: Schedule, block: BlockRef) -> list[BlockRef]:
-    """All readers of a block, if each is a nest of its own without reductions."""
+    """All consumers of a block, if each is a nest of its own without reductions."""
     consumers = sch.get_consumers(block)
     made = block_of(sch.function, block.name).writes[0].buffer
     for reference in consumers:
@@ -23,8 +23,8 @@ def epilogue_blocks(sch: Schedule, block: BlockRef) -> list[BlockRef]:
 
 
 def _keeps_lanes(body: Block, made: Buffer) -> bool:
-    """Whether neighbours along the last axis stay neighbours: a transpose is work of its own, and
-    so is what reads a single number many times."""
+    """Whether a consumer stays contiguous along the last axis of what it reads: a transpose or a
+    broadcast is scheduled by itself."""
     wide = [at for at, dim in enumerate(made.shape) if dim is not ONE]
     if not wide:
         return all(it.extent is ONE for it in body.iters)

@@ -1,7 +1,7 @@
-"""What rules read off a block: its loops, and how far apart its accesses are.
+"""What rules read off a block: its loops, and the strides of its accesses.
 
-The stride of an access along an iterator is the distance in memory between two neighbouring
-values of it; it decides which loop becomes lanes, and which loops are one loop in truth.
+The stride of an access along an iterator is the distance in memory, in elements, between successive
+values of it. It decides which loop is vectorized, and which neighbouring loops can be fused.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 from tilewright.tensor.visit import blocks, exprs, walk
 
-# What is dynamic counts as, in estimates: any extent (as in the graph), and sizes known to be
+# Assumed values of dynamic sizes in estimates: of any extent (as in the graph), and of
 DYNAMIC_EXTENT = NOMINAL
-DYNAMIC_SPATIAL = 224  # positions of an image along an axis
-DYNAMIC_SEQUENCES = 4  # sequences that are worked on together
+DYNAMIC_SPATIAL = 224  # the height or width of an image
+DYNAMIC_SEQUENCES = 4  # a batch of sequences
 
 
 @dataclass(frozen=True)
 class Access:
-    """A place that a block reads or writes: an offset in elements."""
+    """A read or write of a block: a buffer and an offset in elements."""
 
     buffer: Buffer
     offset: Expr
     is_write: bool
 
     def stride(self, var: Var) -> Expr | None:
-        """The distance between neighbours along an iterator; None if it is not the same for all."""
+        """The distance between successive values of an iterator; None if it is not constant."""
         if not sym.uses_var(self.offset, {var}):
             return ZERO
         found = sym.linear(self.offset, (var,))
@@ -56,11 +56,13 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """A block, and the loops of its own around it: the innermost ones, one per iterator."""
+    """A block with its own loops: the innermost ones around it, one per iterator."""
 
     block: Block
-    loops: dict[int, LoopRef]  # position of an iterator -> the loop that runs through it
-    likely: Mapping[Var, int] = field(default_factory=dict)  # sizes whose range is known
+    loops: dict[int, LoopRef]  # position of an iterator -> its loop
+    likely: Mapping[Var, int] = field(
+        default_factory=dict
+    )  # the likely value of dynamic sizes with a known range
 
     @property
     def name(self) -> str:
@@ -89,18 +91,19 @@ class Nest:
         return self.assumed(at, DYNAMIC_EXTENT)
 
     def assumed(self, at: int, unknown: int) -> int:
-        """The extent; of a dynamic one, what is likely in its range, or a number without any."""
+        """The extent; for a dynamic one, the likely value in its range, or `unknown` without a
+        range."""
         return assumed(self.extent(at), unknown, self.likely)
 
     def positions(self, at: int) -> int:
-        """The extent of an axis of an image; of dynamic ones, layers that follow one another divide
-        the same size."""
+        """The extent of a spatial axis of an image. Dynamic ones are evaluated with one assumed
+        image size, so that successive layers divide the same number."""
         return self.computed(at, DYNAMIC_SPATIAL)
 
     def computed(self, at: int, unknown: int) -> int:
-        """The extent, computed from what is likely of dynamic sizes, or from a number; from its
-        square where that is too short for one window: a signal has more samples than images rows.
-        """
+        """The extent, evaluated with likely values of dynamic sizes, or `unknown` for those without
+        any. If that is too small for one window, with the square of `unknown`: audio has more
+        samples than an image has rows."""
         extent = self.extent(at)
         for number in (unknown, unknown**2):
             sizes = {size: self.likely.get(size, number) for size in sym.free_vars(extent)}
@@ -122,7 +125,7 @@ class Nest:
         return [access for access in self.accesses if not access.is_write]
 
     def is_dynamic(self, positions: Sequence[int]) -> bool:
-        """Whether the extent of some iterators is known at run time only."""
+        """Whether some of these extents are dynamic."""
         return not all(isinstance(self.extent(at), Const) for at in positions)
 
     @property
@@ -134,7 +137,7 @@ class Nest:
 
 
 def total(nest: Nest, part: Sequence[int]) -> int:
-    """The number of combinations of some iterators; dynamic extents are guessed."""
+    """The product of some iterators' extents; dynamic ones are guessed."""
     out = 1
     for at in part:
         out *= nest.guess(at)
@@ -146,7 +149,7 @@ def guess(extent: Expr) -> int:
 
 
 def assumed(extent: Expr, unknown: int, likely: Mapping[Var, int]) -> int:
-    """An extent in numbers: as it is, for likely sizes, or what an unknown one counts as."""
+    """An extent as a number; dynamic sizes have their likely value or the assumed one."""
     if isinstance(extent, Const):
         return int(extent.value)
     sizes = sym.free_vars(extent)
@@ -156,11 +159,8 @@ def assumed(extent: Expr, unknown: int, likely: Mapping[Var, int]) -> int:
 
 
 def likely_sizes(fn: Function) -> dict[Var, int]:
-    """Sizes that a function bounds from both sides, each with the middle of its range.
-
-    Ranges reach over orders of magnitude, and all of them count alike: the middle is the geometric
-    one.
-    """
+    """Likely values of sizes that a function bounds from both sides: the geometric mean of the
+    bounds, since ranges span orders of magnitude."""
     least: dict[Var, int] = {}
     most: dict[Var, int] = {}
     for cond in fn.requires:
@@ -177,7 +177,7 @@ def likely_sizes(fn: Function) -> dict[Var, int]:
 
 
 def accesses_of(block: Block) -> Iterator[Access]:
-    """Every place that the body of a block touches, the written ones first."""
+    """Every access in a block's body, writes first."""
     for stmt in walk(block.body):
         if isinstance(stmt, Store):
             yield Access(stmt.buffer, offset_of(stmt.buffer, stmt.index), True)
@@ -205,7 +205,8 @@ def block_of(fn: Function, name: str) -> Block:
 
 
 def nest_of(sch: Schedule, reference: BlockRef) -> Nest | None:
-    """The block and its loops, if nobody has scheduled it and no other block shares them."""
+    """The block and its loops, if it is not scheduled yet and shares its loops with no other
+    block."""
     path = find_block(sch.function, reference.name)
     assert path is not None
     block = path[-1]
@@ -223,7 +224,7 @@ def nest_of(sch: Schedule, reference: BlockRef) -> Nest | None:
 
 
 def inner_nest(sch: Schedule, reference: BlockRef, depth: int) -> Nest | None:
-    """A block under `depth` loops that it shares with others, and the loops of its own there."""
+    """A block under `depth` loops that it shares with others, with its own loops inside of them."""
     block = block_of(sch.function, reference.name)
     loops: dict[int, LoopRef] = {}
     for loop in sch.get_loops(reference)[depth:]:
@@ -243,7 +244,7 @@ def loop_extents(sch: Schedule, reference: BlockRef) -> list[Expr]:
 
 
 def is_expression(block: Block) -> bool:
-    """Whether the body stores expressions, without loops or conditions of its own."""
+    """Whether the body only stores expressions, without loops or conditions of its own."""
     return all(isinstance(stmt, (Store, Update, Seq)) for stmt in walk(block.body))
 
 
@@ -251,7 +252,7 @@ def is_expression(block: Block) -> bool:
 
 
 def can_fuse(nest: Nest, outer: int, inner: int) -> bool:
-    """Whether two neighbouring loops walk over memory like one, in every access."""
+    """Whether two neighbouring loops can be one: every access is linear in the fused index."""
     for access in nest.accesses:
         far, near = access.stride(nest.var(outer)), access.stride(nest.var(inner))
         if far is None or near is None:
@@ -264,10 +265,9 @@ def can_fuse(nest: Nest, outer: int, inner: int) -> bool:
 
 
 def groups(nest: Nest, order: Sequence[int]) -> list[list[int]]:
-    """Neighbours among the iterators that are one loop in truth; those of extent 1 join any.
+    """Neighbouring iterators grouped into loops that can be fused; extents of 1 join any group.
 
-    Of dynamic extents only two become one: quotients by products of them are hard to see
-    through later.
+    At most two dynamic extents are fused: divisions by products of them are hard to simplify.
     """
     found: list[list[int]] = []
     for at in reversed(order):
@@ -279,7 +279,7 @@ def groups(nest: Nest, order: Sequence[int]) -> list[list[int]]:
 
 
 def _joins(nest: Nest, at: int, group: Sequence[int]) -> bool:
-    """Whether a loop may join those right inside of it."""
+    """Whether a loop may be fused with the group right inside of it."""
     kept = [each for each in group if nest.extent(each) is not ONE]
     if not kept or nest.extent(at) is ONE:
         return True
@@ -288,11 +288,11 @@ def _joins(nest: Nest, at: int, group: Sequence[int]) -> bool:
     return can_fuse(nest, at, kept[0])
 
 
-# ------------------------------------------------------------------------------------ steps
+# ------------------------------------------------------------------------------------ primitives
 
 
 def attempt(sch: Schedule, step: Callable[..., Any], *args: Any) -> bool:
-    """Apply a step that only makes things faster, if it is legal here."""
+    """Apply an optional primitive; returns whether it was legal."""
     return sch.attempt(step, *args)
 
 

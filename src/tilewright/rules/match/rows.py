@@ -1,9 +1,10 @@
-"""Stages that share rows: reductions and what uses them, by structure.
+"""Fusible chains of row-wise stages, by structure: reductions and the elementwise stages around
+them.
 
     max of row; exp and sum of row; row / sum
 
-A *row* is what the reductions keep: the loops of the last stage that every reduction before it has
-too, as they are.
+A *row* is an index of the loops that all the reductions keep: the loops of the last stage that
+every reduction before it has too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from tilewright.tensor.visit import blocks, exprs, output_buffers, walk
 
 @dataclass
 class Stages:
-    """The stages that end in one block, the root, and which of their iterators are rows of it."""
+    """The stages that end in one block, the root, and the iterators of it that all of them
+    share."""
 
     root: Nest
-    members: dict[str, Nest]  # the last ones of the program first, without the root
-    rows: list[int]  # iterators of the root
-    row_axis_of: dict[str, dict[int, int]]  # of every member: row of the root -> its own iterator
+    members: dict[str, Nest]  # without the root, in reverse program order
+    rows: list[int]  # the shared iterators, as positions in the root
+    row_axis_of: dict[str, dict[int, int]]  # per member: row iterator of the root -> its own
 
     @property
     def nests(self) -> tuple[Nest, ...]:
@@ -32,7 +34,7 @@ class Stages:
 
 
 class _Uses:
-    """The blocks of a program, who reads what they make, and what leaves it."""
+    """The blocks of a program, the readers of each one's result, and the program's outputs."""
 
     def __init__(self, fn: Function) -> None:
         self.order = list(blocks(fn.body))
@@ -43,7 +45,7 @@ class _Uses:
                 self.readers.setdefault(region.buffer, []).append(block)
 
     def of(self, block: Block) -> list[Block]:
-        """Who else reads what a block makes; nobody where it leaves the program."""
+        """The other readers of a block's result; none where it is an output."""
         made = [region.buffer for region in block.writes]
         if any(buffer in self.outputs for buffer in made):
             return []
@@ -52,9 +54,9 @@ class _Uses:
 
 
 def stages_of(sch: Schedule, reference: BlockRef, *, with_prologue: bool = False) -> Stages | None:
-    """The reductions, and what lies between, that a block without reductions uses.
+    """The reductions, and the stages between them, that feed a block without reductions.
 
-    A prologue is what makes the rows element by element: of GELU and a normalization, the GELU.
+    A prologue is the elementwise producer of the rows: with GELU and a normalization, the GELU.
     """
     return _stages_of(sch, reference, None, with_prologue)
 
@@ -83,11 +85,11 @@ def _stages_of(
 
 
 def is_part_of_later(sch: Schedule, reference: BlockRef) -> bool:
-    """Whether the block is a stage of a larger whole, whose turn comes later."""
+    """Whether the block is a stage of a larger chain that ends in a later block."""
     uses = _Uses(sch.function)
     at = next(at for at, block in enumerate(uses.order) if block.name == reference.name)
     reached = {id(user) for user in uses.of(uses.order[at])}
-    for block in uses.order[at + 1 :]:  # a whole ends in what uses it, maybe by way of others
+    for block in uses.order[at + 1 :]:  # the chain's root uses it, directly or not
         if id(block) in reached:
             reached.update(id(user) for user in uses.of(block))
             found = _stages_of(sch, sch.get_block(block.name), uses)
@@ -97,7 +99,7 @@ def is_part_of_later(sch: Schedule, reference: BlockRef) -> bool:
 
 
 def _with_rows(root: Nest, members: dict[str, Nest], with_prologue: bool) -> Stages | None:
-    """The rows that all members share; members that share none are left out."""
+    """The row iterators that all members share; members that share none are dropped."""
     chosen = dict(members)
     kept = list(root.loops)
     while True:
@@ -124,7 +126,7 @@ def _with_rows(root: Nest, members: dict[str, Nest], with_prologue: bool) -> Sta
 
 
 def _without(name: str, members: dict[str, Nest]) -> dict[str, Nest]:
-    """The members but one and all that it uses."""
+    """The members except one and its producers."""
     gone = {name}
     for each, nest in members.items():  # consumers first
         made = [region.buffer for region in nest.block.writes]
@@ -148,7 +150,7 @@ def _uses_reduction(nest: Nest, members: dict[str, Nest]) -> bool:
 def _mapped(
     nest: Nest, nests: dict[str, Nest], row_axis_of: dict[str, dict[int, int]], rows: list[int]
 ) -> dict[int, int]:
-    """Row of the root -> the iterator of a member that runs through it, for all who read it."""
+    """Row iterator of the root -> iterator of a member, where all its readers agree."""
     axes = own_axes(nest.block)
     assert axes is not None
     found: dict[int, int] | None = None
@@ -165,16 +167,17 @@ def _mapped(
                 for dim, index in enumerate(expr.index)
                 if dim in axes and index is user.var(at)
             }
-            found = here if found is None else _agreed(found, here)
+            found = here if found is None else _intersection(found, here)
     return {row: at for row, at in (found or {}).items() if row in rows}
 
 
-def _agreed(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
+def _intersection(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
     return {row: at for row, at in a.items() if b.get(row) == at}
 
 
 def own_axes(block: Block) -> dict[int, int] | None:
-    """Dimension -> the spatial iterator that it is written at, if each has one of its own."""
+    """Dimension of the result -> the spatial iterator that indexes it, if each has one of its
+    own."""
     indices = [stmt.index for stmt in walk(block.body) if isinstance(stmt, (Store, Update))]
     if not indices or any(index != indices[0] for index in indices):
         return None

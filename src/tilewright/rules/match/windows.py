@@ -1,4 +1,4 @@
-"""Convolutions and pools in a program, by structure: windows that slide over spatial axes.
+"""Convolutions and pooling, by structure: windows that slide over spatial axes.
 
     Y[n, y, x, o] = sum over c, i, j of
         X[n, y * stride + i * dilation, x * stride + j * dilation, group(o) + c] * W[o, c, i, j]
@@ -6,7 +6,7 @@
     Y[n, y, x, o] = sum, or another reduction, over i, j of
         f(X[n, y * stride + i * dilation, x * stride + j * dilation, o])
 
-Any number of spatial axes. What is read may be a padded copy that the program makes before.
+Any number of spatial axes. The input may be a padded copy that the program makes before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Windows:
     dilations: tuple[int, ...]
 
     def size(self, at: int) -> int | None:
-        """An extent, where it is known."""
+        """An extent, where it is static."""
         found = self.nest.extent(at)
         return int(found.value) if isinstance(found, Const) else None
 
@@ -50,7 +50,7 @@ class Windows:
 
     @property
     def depth(self) -> int | None:
-        """Terms of a reduction, where their number is known."""
+        """The number of terms of the reduction, where it is static."""
         total = 1
         for at in self.nest.reduce:
             size = self.size(at)
@@ -62,27 +62,27 @@ class Windows:
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution(Windows):
-    """Windows times weights, added up."""
+    """A convolution: windows times weights, summed."""
 
     w: Load
-    in_channels: int  # of a group, summed over
-    out_channels_per_group: int  # 0: all, there is one group
-    is_padded: bool = False  # a block before, there for nothing else, makes what is read
+    in_channels: int  # the iterator over input channels of a group
+    out_channels_per_group: int  # 0: there is one group
+    is_padded: bool = False  # the input is a padded copy with no other reader
 
     @property
     def is_depthwise(self) -> bool:
-        """One channel in, one channel out."""
+        """Whether each output channel reads one input channel of its own."""
         return self.out_channels_per_group == 1 and self.nest.extent(self.in_channels) is ONE
 
     @property
     def is_pointwise(self) -> bool:
-        """Windows of one pixel."""
+        """Whether the kernel is 1 x 1."""
         return all(self.nest.extent(at) is ONE for at in self.kernel_spatial)
 
     @property
     def is_of_lines(self) -> bool:
-        """Windows along lines of one channel, whose taps lie side by side: rows of a GEMM that
-        overlap."""
+        """Whether windows of one channel are contiguous: a 1D convolution that is a GEMM of
+        overlapping rows."""
         *outer, last = self.kernel_spatial
         alone = all(self.nest.extent(at) is ONE for at in (self.in_channels, *outer))
         plain = self.out_channels_per_group == 0 and self.dilations[-1] == 1
@@ -94,7 +94,7 @@ class Convolution(Windows):
 
 
 def convolution(nest: Nest) -> Convolution | None:
-    """What a nest is as a convolution; None if it is none."""
+    """The convolution that a nest computes; None if it is none."""
     found = _written(nest)
     if found is None:
         return None
@@ -107,7 +107,7 @@ def convolution(nest: Nest) -> Convolution | None:
 
 
 def planes_of(nest: Nest) -> Convolution | None:
-    """What a nest is as a depthwise convolution channels first; None if it is none."""
+    """The depthwise convolution, channels first, that a nest computes; None if it is none."""
     found = _written(nest)
     if found is None or len(found[0][0].index) < 3:
         return None
@@ -122,17 +122,18 @@ def planes_of(nest: Nest) -> Convolution | None:
 
 
 def pool(nest: Nest) -> Windows | None:
-    """What a nest is as a reduction of each channel's windows; None if it is none."""
+    """The per-channel reduction of windows that a nest computes, channels last; None if it is
+    none."""
     return _pool(nest, -1)
 
 
 def pool_planes(nest: Nest) -> Windows | None:
-    """The same where channels come first."""
+    """`pool` with channels first."""
     return _pool(nest, 1)
 
 
 def _pool(nest: Nest, channel: int) -> Windows | None:
-    """A pool in which the channel is that dimension of what is read and written."""
+    """A pool whose channel is that dimension of input and result."""
     spatial = _indexed_by(nest)
     loads = [expr for expr in exprs(nest.block.body) if isinstance(expr, Load)]
     if spatial is None or len(loads) != 1 or len(nest.block.writes) != 1:
@@ -166,13 +167,13 @@ def _pool(nest: Nest, channel: int) -> Windows | None:
 
 
 def _tap(nest: Nest, expr: Expr) -> int | None:
-    """The only iterator of the reduction that an expression has."""
+    """The only reduction iterator in an expression."""
     found = [at for at in nest.reduce if sym.uses_var(expr, {nest.var(at)})]
     return found[0] if len(found) == 1 else None
 
 
 def _written(nest: Nest) -> tuple[tuple[Load, Load], list[int]] | None:
-    """The operands of a sum of products, and the iterators that its result is indexed by."""
+    """The operands of a sum of products, and the iterators that index its result."""
     loads, spatial = operands(nest.block), _indexed_by(nest)
     if loads is None or spatial is None or len(loads[0].index) < 3:
         return None
@@ -180,7 +181,7 @@ def _written(nest: Nest) -> tuple[tuple[Load, Load], list[int]] | None:
 
 
 def _indexed_by(nest: Nest) -> list[int] | None:
-    """The iterators that the result of a reduction is indexed by: all there are, three or more."""
+    """The iterators that index the result of a reduction: all spatial ones, at least three."""
     if not isinstance(nest.block.body, Update):
         return None
     places = [_position(nest, at) for at in nest.block.body.index]
@@ -191,7 +192,7 @@ def _indexed_by(nest: Nest) -> list[int] | None:
 
 
 def _position(nest: Nest, expr: Expr) -> int | None:
-    """The iterator that an expression is."""
+    """The position of the iterator that an expression is."""
     for at in nest.loops:
         if nest.var(at) is expr:
             return at
@@ -234,7 +235,7 @@ def _of_operands(
 def _all_steps(
     nest: Nest, seen: Sequence[Expr], places: list[int], taps: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Strides and dilations of all axes, from the indices of what is seen."""
+    """Strides and dilations of all spatial axes, from the input's indices."""
     steps = [
         _steps(at, nest.var(place), nest.var(tap))
         for at, place, tap in zip(seen, places, taps, strict=True)
@@ -246,7 +247,7 @@ def _all_steps(
 
 
 def _steps(expr: Expr, place: Var, tap: Var) -> tuple[int, int] | None:
-    """How far an index moves with the window and with the tap; the rest must be a number."""
+    """The stride and dilation of an index; what remains must be constant."""
     found = sym.linear(expr, (place, tap))
     if found is None:
         return None
@@ -260,7 +261,8 @@ def _steps(expr: Expr, place: Var, tap: Var) -> tuple[int, int] | None:
 
 
 def _per_group(expr: Expr, nest: Nest, out: int, inner: int) -> int | None:
-    """From the channel that is read: output channels of a group, 0 for one group, None if odd."""
+    """Output channels per group, from the index of the input channel; 0 for one group, None if it
+    is of another form."""
     c, o = nest.var(inner), nest.var(out)
     if expr is c:
         return 0

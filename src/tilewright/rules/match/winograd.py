@@ -1,4 +1,4 @@
-"""The stages of a convolution by Winograd's method, from its products (`lower/winograd.py`)."""
+"""The stages of a Winograd convolution, found from its GEMM (`lower/winograd.py` makes them)."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from tilewright.tensor.visit import exprs
 
 @dataclass(frozen=True)
 class Parts:
-    """The stages of one convolution."""
+    """The stages of one Winograd convolution."""
 
     product: Nest
     image: BlockRef
     half: BlockRef
     padded: BlockRef
-    weights: tuple[BlockRef, ...]  # the last one is what products read
+    weights: tuple[BlockRef, ...]  # the last one is what the GEMM reads
     columns: BlockRef
-    result: BlockRef  # what makes images of tiles, with all that was inlined behind it
-    image_operations: int  # of transforming a row or column of a tile
+    result: BlockRef  # assembles the output image from tiles, with the inlined epilogue
+    image_operations: int  # to transform a row or column of a tile
     weights_operations: int
     result_operations: int
-    tile: int  # results of a tile along an axis
+    tile: int  # outputs of a tile along an axis
     groups: int
-    is_constant: bool  # weights are known before any call
+    is_constant: bool  # weights are constant
 
     @property
     def size(self) -> int:
@@ -61,7 +61,8 @@ def number(expr: Expr, unknown: int = DYNAMIC_EXTENT) -> int:
 
 
 def parts_of(sch: Schedule, reference: BlockRef, context: RuleContext) -> Parts | None:
-    """The stages around a product; None if it is none, or something else has come between."""
+    """The stages around a Winograd GEMM; None if the block is none, or other blocks have come
+    between."""
     if annotation(block_of(sch.function, reference.name), ROLE) != PRODUCT:
         return None
     product = nest_of(sch, reference)
@@ -103,19 +104,19 @@ def _is_last(product: Nest) -> bool:
 
 
 def _tile(sch: Schedule, columns: BlockRef, product: Nest) -> int:
-    """Results of a tile along an axis: what columns have before the inputs of one."""
+    """Outputs of a tile along an axis."""
     shape = block_of(sch.function, columns.name).writes[0].buffer.shape
     return number(shape[-3] if _is_last(product) else shape[-2])
 
 
 def _groups(sch: Schedule, image: BlockRef, weights: BlockRef) -> int:
-    """How many times as many channels an image has as are summed up for a result."""
+    """The number of groups: channels of the image over channels summed per output."""
     v, u = (block_of(sch.function, each.name).writes[0].buffer for each in (image, weights))
     return number(v.shape[-1], 1) // number(u.shape[-2], 1) if len(v.shape) > len(u.shape) else 1
 
 
 def _operations(sch: Schedule, reference: BlockRef) -> int:
-    """Additions and multiplications of a transform, all of its results together."""
+    """Additions and multiplications of a transform, for all of its results together."""
     block = block_of(sch.function, reference.name)
     found = (expr for expr in exprs(block.body) if isinstance(expr, (Add, Sub, Mul)))
     return sum(expr.dtype.name != "index" for expr in found)
@@ -131,7 +132,7 @@ def _role(sch: Schedule, references: list[BlockRef], role: str) -> BlockRef | No
 
 
 def followed(sch: Schedule, parts: Parts) -> Parts:
-    """What follows, where it is one block that works in the same order, joins the last stage."""
+    """Inline the last stage into its consumer, where there is one that keeps its order."""
     readers = sch.get_consumers(parts.result)
     if len(readers) != 1 or not epilogue_blocks(sch, parts.result):
         return parts
@@ -142,7 +143,7 @@ def followed(sch: Schedule, parts: Parts) -> Parts:
 
 
 def _keeps_order(sch: Schedule, result: BlockRef, reader: BlockRef) -> bool:
-    """Whether every element is made of the one at its own place, so that tiles stay tiles."""
+    """Whether the consumer is elementwise, so that tiles stay tiles."""
     made = block_of(sch.function, result.name).writes[0].buffer
     body = block_of(sch.function, reader.name)
     loads = [expr for expr in exprs(body.body) if isinstance(expr, Load) and expr.buffer is made]
@@ -157,7 +158,7 @@ def _keeps_order(sch: Schedule, result: BlockRef, reader: BlockRef) -> bool:
 
 
 def _are_constant(sch: Schedule, chain: tuple[BlockRef, ...], context: RuleContext) -> bool:
-    """Whether stages read nothing but weights and what others of them make of these."""
+    """Whether stages read only constants and each other."""
     stages = [block_of(sch.function, each.name) for each in chain]
     made = {region.buffer for stage in stages for region in stage.writes}
     read = [region.buffer for stage in stages for region in stage.reads]
