@@ -1,4 +1,4 @@
-"""Schedules for GPUs: every block of a function on threads, one kind of kernel per file."""
+"""Schedules for GPUs: one kind of kernel per file."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ RULES: RuleSet = (
     (FALLBACK,),
 )
 
-# What serves any block, and asks for no more registers or memory than a target has.
+# Rules that serve any block within any target's registers and shared memory.
 MODEST = frozenset(rule.name for rule in (REDUCTION, SCAN_RULE, ELEMENTWISE, STEPS, FALLBACK))

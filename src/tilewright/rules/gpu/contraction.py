@@ -1,14 +1,15 @@
-"""Sums of products on a GPU without tensor cores: GEMM, batched GEMM, convolution.
+"""Contractions on a GPU without tensor cores: GEMM, batched GEMM, convolution.
 
     for block in blockIdx.x { for t in threadIdx.x {
       for ko { A_shared, B_shared = tiles; for ki { registers += A_shared * B_shared } } } }
 
-A block of threads computes a tile of the result: `block_m` values of an iterator that only the
-first operand has, `block_y` x `block_x` of two that only the second has (one of them for a GEMM).
-Operands come through shared memory, `block_k` values of the first summed iterator at a time with
-all of the others (kernel positions of a convolution), so that an input pixel is fetched once for
-all positions. Each thread keeps `thread_m x thread_y x thread_x` sums in registers. Where the tiles
-are too few for the GPU, `split_k` parts of the sum are computed apart and added up afterwards.
+A thread block computes a tile of the result: `block_m` values of an iterator that only the first
+operand has, `block_y` x `block_x` of two that only the second has (one of them for a GEMM).
+Operands are staged in shared memory, `block_k` values of the first reduction iterator at a time
+with all of the others (kernel positions of a convolution), so that an input pixel is loaded once
+for all positions. Each thread keeps `thread_m x thread_y x thread_x` accumulators in registers.
+Where there are too few tiles for the GPU, k is split into `split_k` parts that a further kernel
+adds up.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from tilewright.rules.gpu.parts import (
     stored_bytes,
     try_extent,
 )
-from tilewright.rules.gpu.reduction import through
-from tilewright.rules.gpu.threads import attempt_all, share
+from tilewright.rules.gpu.reduction import fuse_epilogue
+from tilewright.rules.gpu.threads import attempt_all, share_among_threads
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -45,7 +46,7 @@ Filled = Callable[[Schedule, BlockRef, Load], BlockRef]
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles of a block of threads and of a thread."""
+    """Tile sizes of a thread block and of a thread."""
 
     block_m: int
     block_y: int
@@ -64,23 +65,23 @@ class Plan:
 
 @dataclass(frozen=True)
 class Problem:
-    """A contraction by its sizes: what plans are chosen by."""
+    """The sizes of a contraction, which determine the plans."""
 
-    batch: int  # independent ones, and outer iterators that are not tiled
+    batch: int  # independent contractions, and outer iterators that are not tiled
     m: int
     y: int
     x: int
-    k: int  # of the summed iterator that is cut
-    inner: int  # of the other summed iterators, together
-    planes: int  # of those of them that are no windows along y or x
-    halo_y: int  # rows that a tile of one row reads
+    k: int  # of the reduction iterator that is tiled
+    inner: int  # of the other reduction iterators, together
+    planes: int  # of those that are no windows along y or x
+    halo_y: int  # input rows per output row
     halo_x: int
     stride_y: int
     stride_x: int
     element_bytes: int
 
 
-MAX_UNROLLED = 512  # multiply-adds in a row
+MAX_UNROLLED = 512  # multiply-adds without a branch
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,11 @@ class Found:
 
     reference: BlockRef
     problem: Problem
-    is_open: bool = False  # what stands outside of the sum is told by calls
+    is_open: bool = False  # a spatial extent is dynamic
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A sum of products with rows and columns enough for tiles, its length known."""
+    """A contraction with enough rows and columns for tiles, and a static k."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
@@ -107,17 +108,17 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def has_rows(found: Contraction) -> bool:
-    """Whether there are rows to tile: a sum of products of one row has none."""
+    """Whether m is more than one row."""
     return bool(found.m) and _tiled(found)[0] is not None
 
 
 def _is_open(found: Contraction) -> bool:
-    """Whether the sum is of any length: its parts, and tiles along it, are planned beforehand."""
+    """Whether k is dynamic: its parts, and tiles along it, are planned at compile time."""
     return found.nest.is_dynamic(found.k)
 
 
 def _tiled(found: Contraction) -> tuple[int | None, int | None, int, int]:
-    """The iterators that are cut: m, y, x, k."""
+    """The iterators that are tiled: m, y, x, k."""
     rows = [at for at in found.m if found.nest.extent(at) is not ONE]
     columns = [at for at in found.n if found.nest.extent(at) is not ONE]
     m = max(rows, key=found.nest.guess) if rows else None
@@ -136,7 +137,7 @@ def problem_of(found: Contraction) -> Problem:
         if at not in tiled:
             batch *= nest.guess(at)
     inner = [at for at in found.k if at != k]
-    windows = {at: _window(found, at, inner) for at in (y, x) if at is not None}
+    windows = {at: _window_of(found, at, inner) for at in (y, x) if at is not None}
     halo_x, stride_x, taps_x = windows[x]
     halo_y, stride_y, taps_y = windows[y] if y is not None else (1, 1, None)
     return Problem(
@@ -155,9 +156,9 @@ def problem_of(found: Contraction) -> Problem:
     )
 
 
-def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int, int | None]:
-    """Of the second operand along a column: how many it reads for one result, the stride, and the
-    iterator of those."""
+def _window_of(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int, int | None]:
+    """The window of the second operand along a column: its extent, the stride, and the reduction
+    iterator over it."""
     nest, stride = found.nest, found.stride(found.b, at)
     if not isinstance(stride, Const) or not stride.value:
         return 1, 1, None
@@ -166,7 +167,7 @@ def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int
         apart = found.stride(found.b, other)
         if not isinstance(apart, Const) or not apart.value:
             continue
-        for scale in (1, 2, 3, 4):  # the same axis of memory, at the kernel's dilation
+        for scale in (1, 2, 3, 4):  # the same dimension, at the kernel's dilation
             if apart.value * scale == stride.value or apart.value == stride.value * scale:
                 far, near = int(stride.value), int(apart.value)
                 reach = 1 + (nest.guess(other) - 1) * max(1, near // far)
@@ -178,12 +179,12 @@ def _window(found: Contraction, at: int, inner: Sequence[int]) -> tuple[int, int
 
 
 def splits(sm: Multiprocessor) -> tuple[int, ...]:
-    """Blocks that share a sum."""
+    """Candidates for `split_k`."""
     return doublings(sm.warp // 2)
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """The tiles worth a thought."""
+    """The candidate tile sizes."""
     problem, sm = found.problem, multiprocessor_of(context.target)
     least, most = sm.warp // sm.warps_issued_per_cycle, sm.warp * sm.warps_issued_per_cycle
     wide = preferring(sm.access_words, doublings(2 * sm.access_words))
@@ -231,14 +232,14 @@ def _threads(c: Columns) -> Column:
 
 
 def _tile_elements(problem: Problem, c: Columns) -> Column:
-    """Of both operands, for one value of the summed iterator that is cut."""
+    """Elements of both operands' tiles, per step of k."""
     tile_x = (c["block_x"] - 1) * problem.stride_x + problem.halo_x
     found: Column = c["block_m"] * problem.inner + _tile_rows(problem, c) * tile_x
     return found
 
 
 def _tile_rows(problem: Problem, c: Columns) -> Column:
-    """Of the second operand, of all planes."""
+    """Rows of the second operand's tile, over all planes."""
     tile_y = (c["block_y"] - 1) * problem.stride_y + problem.halo_y
     found: Column = problem.planes * tile_y
     return found
@@ -250,7 +251,7 @@ def _shared_bytes(problem: Problem, c: Columns) -> Column:
 
 
 def _stored_bytes(problem: Problem, c: Columns, words: int) -> Column:
-    """At most, in whole lines, with rows that are padded."""
+    """An upper bound on shared memory, with padded rows and whole cache lines."""
     rows = c["block_k"] * (problem.inner + _tile_rows(problem, c))
     padded = 2 * words * problem.element_bytes * rows
     found: Column = stored_bytes(_shared_bytes(problem, c) + padded) + stored_bytes(1)
@@ -258,7 +259,8 @@ def _stored_bytes(problem: Problem, c: Columns, words: int) -> Column:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of blocks: arithmetic or shared memory, whichever takes longer, and fetching tiles."""
+    """Cycles of all waves of blocks: arithmetic or shared memory bandwidth, whichever is larger,
+    and tile loads."""
     problem, sm = found.problem, multiprocessor_of(context.target)
     threads, split = _threads(c), c["split_k"]
     tiles = ceildiv(problem.m, c["block_m"]) * ceildiv(problem.y, c["block_y"])
@@ -270,7 +272,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     depth = steps * c["block_k"] * problem.inner
     warps = threads / sm.warp
     sums = c["thread_m"] * c["thread_y"] * c["thread_x"]
-    # Lanes of a window's row lie apart by a thread's columns: their loads may meet in banks.
+    # Neighbouring threads read a window's row at a stride of a thread's columns: bank conflicts.
     apart = c["thread_x"] * problem.stride_x if problem.halo_x > 1 else np.ones_like(threads)
     meet = np.gcd(apart, sm.shared_words_per_cycle)
     words = np.ceil(c["thread_m"] / 4) + c["thread_y"] * c["thread_x"] * meet
@@ -279,7 +281,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         np.maximum(threads * sums / sm.fma_per_cycle, warps * words),
         warps * instructions / sm.warps_issued_per_cycle,
     )
-    alone = 4 * np.maximum(sums / 4, 4) + 8  # a warp by itself waits for its operands
+    alone = 4 * np.maximum(sums / 4, 4) + 8  # with one warp, the latency of operands is exposed
     waves = ceildiv(blocks, sm.count * resident)
     moved = c["block_k"] * _tile_elements(problem, c) / sm.shared_words_per_cycle
     results = 8 * problem.batch * problem.m * problem.y * problem.x / sm.memory_bytes_per_cycle
@@ -294,7 +296,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    """The schedule of a plan."""
+    """Schedule by a plan."""
     words = multiprocessor_of(context.target).access_words
     return tiled(sch, found.reference, plan, words)
 
@@ -302,7 +304,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 def tiled(
     sch: Schedule, reference: BlockRef, plan: Plan, words: int, filled: Filled = filled_by
 ) -> tuple[BlockRef, ...]:
-    """Tiles of both operands in shared memory, by what `filled` says fills them."""
+    """Tile, with both operands staged in shared memory by the blocks that `filled` returns."""
     if plan.split_k > 1:
         return _split(sch, reference, plan, words)
     found = contraction_of(sch, reference)
@@ -330,7 +332,7 @@ def tiled(
     rest = [nest.loops[at] for at in nest.reduce if at != k]
     sch.reorder(*grid, *threads, ko, ki, *rest, *registers)
     lane = threads[-1]
-    followed = through(sch, reference, lane)
+    followed = fuse_epilogue(sch, reference, lane)
     sch.bind(fused(sch, grid), "blockIdx.x")
     sch.bind(fused(sch, threads), "threadIdx.x")
     for copy in (a, b):
@@ -340,7 +342,7 @@ def tiled(
         depth = [loop.var for loop in sch.get_loops(copy)].index(ko.var) + 1
         copied = sch.get_loops(copy)[depth:]
         lanes = copy_lanes(sch, copy, words * load.buffer.dtype.size_bytes)
-        share(
+        share_among_threads(
             sch,
             copied,
             plan.threads,
@@ -354,15 +356,15 @@ def tiled(
 
 
 def _is_shared_evenly(sch: Schedule, loops: Sequence[LoopRef], parts: int) -> bool:
-    """Whether every part has as many iterations: not of a tile that a call tells the size of, where
-    no call has more rows than one tile."""
+    """Whether threads get equal numbers of iterations. Not so for a tile of dynamic size when every
+    call may have fewer rows than one tile."""
     extents = [try_extent(sch, loop) for loop in loops]
     return None not in extents and prod(filter(None, extents)) % parts == 0
 
 
 def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var, words: int) -> None:
-    """A tile in shared memory has neighbours where a thread's results have them, so that one load
-    brings several; its rows are padded, so that threads which fill it hit different banks."""
+    """Lay a shared tile out so that a thread's operands are contiguous, for vector loads; rows are
+    padded so that the threads that fill it hit different banks."""
     axes = [at for at, index in enumerate(load.index) if index is along]
     if len(axes) != 1 or axes[0] == len(load.index) - 1:
         return
@@ -374,7 +376,7 @@ def _lay_out(sch: Schedule, copy: BlockRef, load: Load, along: Var, words: int) 
 
 
 def _split(sch: Schedule, reference: BlockRef, plan: Plan, words: int) -> tuple[BlockRef, ...]:
-    """Parts of the sum are contractions of their own; the sum of the parts comes after."""
+    """Split k by rfactor: the parts are contractions of their own, added up by a further kernel."""
     found = contraction_of(sch, reference)
     nest = found.nest
     extent = found.extent(found.k[0])

@@ -1,4 +1,4 @@
-"""Convolutions on a GPU, channels first: direct, on tiles, at any batch.
+"""Direct convolution on a GPU, channels first, at any batch.
 
     for block in blockIdx.x {                    block_m channels of block_y x block_x pixels
       for t in threadIdx.x {                     slices x rows x channels x columns
@@ -6,12 +6,12 @@
         parts[slice] = registers }
       Y = epilogue(sum of parts) }
 
-Neighbouring threads have neighbouring columns, so that one load of the image serves a warp without
-bank conflicts; each thread keeps `thread_m` channels of `thread_y` rows in registers, and a pixel
-that it has loaded serves all kernel positions above and below it. One image alone has too few
-results to occupy a GPU: `slices` groups of threads of a block share the channels that are summed,
-and `split_k` blocks do; what the first leave is added up in shared memory, what the others leave by
-a kernel that follows. Weights known beforehand lie as blocks fetch them.
+Neighbouring threads own neighbouring columns, so one load of the image serves a warp without bank
+conflicts; each thread keeps `thread_m` channels of `thread_y` rows in registers, and each pixel it
+loads serves all kernel positions above and below it. A single image has too few results to occupy a
+GPU: input channels are split over `slices` groups of threads in a block, whose sums are added in
+shared memory, and over `split_k` blocks, whose sums a further kernel adds. Constant weights are
+packed in the order in which blocks load them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tilewright.rules.gpu.parts import (
     parts_along,
     stored_bytes,
 )
-from tilewright.rules.gpu.reduction import depth_of, through
-from tilewright.rules.gpu.threads import MAX_TURNS, attempt_all, share
+from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
+from tilewright.rules.gpu.threads import MAX_TURNS, attempt_all, share_among_threads
 from tilewright.rules.match.contraction import Contraction, contraction
 from tilewright.rules.match.nest import fused, inner_nest, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -46,21 +46,21 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles of a block of threads and of a thread."""
+    """Tile sizes of a thread block and of a thread."""
 
     block_m: int
     block_y: int
     block_x: int
-    block_k: int  # channels that are fetched at a time
+    block_k: int  # input channels per step
     thread_m: int
     thread_y: int
-    slices: int = 1  # groups of threads of a block that share the sum
-    split_k: int = 1  # blocks that share the sum
+    slices: int = 1  # groups of threads of a block that split the input channels
+    split_k: int = 1  # blocks that split the input channels
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Which iterator of the block is which."""
+    """The roles of the block's iterators."""
 
     m: int
     y: int
@@ -68,12 +68,12 @@ class Axes:
     c: int
     kernel_y: int | None
     kernel_x: int | None
-    others: tuple[int, ...]  # of the sum: further kernel positions
+    others: tuple[int, ...]  # further reduction iterators: kernel positions
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A convolution by its sizes: what plans are chosen by."""
+    """The sizes of a convolution, which determine the plans."""
 
     batch: int  # images, and outer axes that are not tiled
     m: int
@@ -82,13 +82,13 @@ class Problem:
     k: int
     kernel_y: int
     kernel_x: int
-    positions: int  # of the kernel, in all
+    positions: int  # kernel positions in all
     stride_y: int
     stride_x: int
-    reach_y: int  # rows that one row of results reads
+    reach_y: int  # input rows per output row
     reach_x: int
     element_bytes: int
-    packs: bool  # weights are known beforehand
+    packs: bool  # weights are constant
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Found:
     reference: BlockRef
     axes: Axes
     problem: Problem
-    is_open: bool  # what stands outside of the sum is told by calls
+    is_open: bool  # a spatial extent is dynamic
 
 
 CANDIDATES = {
@@ -108,11 +108,11 @@ CANDIDATES = {
     "thread_y": (1, 2, 3, 4, 5, 7, 8),
     "slices": (1, 2, 4, 8, 16),
     "split_k": (1, 2, 4, 8),
-}  # channels, rows, and groups or blocks that share a sum
+}  # channels, rows, slices and splits
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A sum of products over channels and windows of an image, whose sizes are known."""
+    """A convolution over channels and windows of an image of static sizes."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
@@ -129,8 +129,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def axes_of(found: Contraction) -> Axes | None:
-    """The roles of iterators: rows and columns are the last axes of the image, the channels that
-    are summed move in an axis of their own."""
+    """The roles of iterators: rows and columns index the last axes of the image, the input channel
+    an axis of its own."""
     nest = found.nest
     rows = [at for at in found.m if nest.extent(at) is not ONE]
     columns = [at for at in found.n if nest.extent(at) is not ONE]
@@ -200,15 +200,15 @@ def problem_of(found: Contraction, axes: Axes, packs: bool) -> Problem | None:
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
-    """The tiles worth a thought."""
+    """The candidate tile sizes."""
     problem, sm = found.problem, multiprocessor_of(context.target)
-    xs = _whole(problem.x, 4, 2 * sm.warp) or [16, 8, 32]
+    xs = _divisors(problem.x, 4, 2 * sm.warp) or [16, 8, 32]
     ms = [size for size in CANDIDATES["block_m"] if problem.m % size == 0]
-    ms = ms or _whole(problem.m, 1, 2 * sm.warp)
+    ms = ms or _divisors(problem.m, 1, 2 * sm.warp)
     ks = [size for size in CANDIDATES["block_k"] if problem.k % size == 0]
     if problem.k <= 2 * sm.warp and problem.k not in ks:
         ks.append(problem.k)
-    ys = _whole(problem.y, 1, sm.warp)
+    ys = _divisors(problem.y, 1, sm.warp)
 
     def legal(c: Columns) -> Column:
         threads = _threads(c)
@@ -242,8 +242,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     )
 
 
-def _whole(size: int, least: int, most: int) -> list[int]:
-    """The tiles of an axis that leave nothing over."""
+def _divisors(size: int, least: int, most: int) -> list[int]:
+    """Tile sizes of an axis that leave no tail."""
     return [tile for tile in range(least, most + 1) if size % tile == 0]
 
 
@@ -254,7 +254,7 @@ def _threads(c: Columns) -> Column:
 
 
 def _tile_elements(problem: Problem, c: Columns) -> Column:
-    """Of both operands, for one channel that is summed."""
+    """Elements of both operands' tiles, per input channel."""
     found: Column = c["block_m"] * problem.positions + _image_elements(problem, c)
     return found
 
@@ -262,13 +262,13 @@ def _tile_elements(problem: Problem, c: Columns) -> Column:
 def _image_elements(problem: Problem, c: Columns) -> Column:
     tile_y = (c["block_y"] - 1) * problem.stride_y + problem.reach_y
     tile_x = (c["block_x"] - 1) * problem.stride_x + problem.reach_x
-    planes = problem.positions // (problem.kernel_y * problem.kernel_x)  # of further axes
+    planes = problem.positions // (problem.kernel_y * problem.kernel_x)  # along further axes
     found: Column = planes * tile_y * tile_x
     return found
 
 
 def _parts_bytes(c: Columns) -> Column:
-    """Of sums that groups of threads share."""
+    """Bytes of the sums that slices exchange."""
     return np.where(c["slices"] > 1, 4 * _threads(c) * c["thread_m"] * c["thread_y"], 0)
 
 
@@ -279,7 +279,7 @@ def _shared_bytes(problem: Problem, c: Columns) -> Column:
 
 
 def _stored_bytes(problem: Problem, c: Columns) -> Column:
-    """The same, each buffer in whole lines."""
+    """Shared memory with each buffer rounded up to whole cache lines."""
     each = problem.element_bytes * c["block_k"]
     weights = stored_bytes(each * c["block_m"] * problem.positions)
     image = stored_bytes(each * _image_elements(problem, c))
@@ -288,7 +288,8 @@ def _stored_bytes(problem: Problem, c: Columns) -> Column:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of blocks: arithmetic or shared memory, whichever takes longer, and fetching tiles."""
+    """Cycles of all waves of blocks: arithmetic or shared memory bandwidth, whichever is larger,
+    and tile loads."""
     problem, sm = found.problem, multiprocessor_of(context.target)
     threads, split = _threads(c), c["split_k"]
     warps = ceildiv(threads, sm.warp)
@@ -299,11 +300,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
     waves = ceildiv(blocks, sm.count * resident)
     steps = ceildiv(ceildiv(problem.k, split), c["block_k"])
-    own = steps * ceildiv(c["block_k"], c["slices"])  # channels of one thread
-    columns = problem.positions // problem.kernel_y  # of the kernel
+    own = steps * ceildiv(c["block_k"], c["slices"])  # input channels per thread
+    columns = problem.positions // problem.kernel_y  # kernel columns
     sums = c["thread_m"] * c["thread_y"]
     pixels = (c["thread_y"] - 1) * problem.stride_y + problem.reach_y
-    # Where a warp has columns of several rows, their loads may meet in banks.
+    # Where a warp spans several rows, their loads may conflict in banks.
     in_row = c["block_x"] * (c["block_m"] // c["thread_m"])
     meet = np.where((in_row < sm.warp) & (c["block_y"] > c["thread_y"]), 2, 1)
     meet = meet * np.gcd(problem.stride_x, sm.shared_words_per_cycle)
@@ -316,10 +317,10 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         warps * resident * (fmas + loads) / sm.warps_issued_per_cycle,
         warps * resident * loads,
     )
-    alone = 4.0 * fmas / np.minimum(sums, 4) + 30.0 * columns  # a warp by itself waits
+    alone = 4.0 * fmas / np.minimum(sums, 4) + 30.0 * columns  # latency exposed to a single warp
     fetched = c["block_k"] * _tile_elements(problem, c)
     moved = fetched * resident * problem.element_bytes / sm.l2_bytes_per_cycle
-    # A thread asks memory for some elements at a time; the next wait until these are there.
+    # A thread has a few loads in flight; further ones wait for these.
     image = fetched - c["block_k"] * c["block_m"] * problem.positions
     turns = ceildiv(image, threads * MAX_TURNS) + ceildiv(fetched - image, threads * MAX_TURNS)
     copies = fetched / threads * warps * resident * 10 / sm.warps_issued_per_cycle
@@ -327,7 +328,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     return Cost.of(
         arithmetic=waves * own * np.maximum(busy, alone),
         fetch=waves * steps * (turns * sm.global_latency_cycles + np.maximum(moved, copies)),
-        start=waves * warps * resident * 400.0 / sm.warps_issued_per_cycle,  # places are computed
+        start=waves * warps * resident * 400.0 / sm.warps_issued_per_cycle,  # address computation
         gather=np.where(c["slices"] > 1, waves * (300.0 + 2.0 * warps * sums * resident), 0),
         split=np.where(split > 1, sm.launch_cycles + split * results, 0),
     )
@@ -350,12 +351,12 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         nest = nest_of(sch, reference)
         assert nest is not None
         part, _ = sch.split(nest.loops[axes.c], [plan.split_k, -(-found.problem.k // plan.split_k)])
-        return (*done, *_tiled(sch, parts_along(sch, part), _moved(axes), plan, wide))
+        return (*done, *_tiled(sch, parts_along(sch, part), _with_split_first(axes), plan, wide))
     return (*done, *_tiled(sch, reference, axes, plan, wide))
 
 
-def _moved(axes: Axes) -> Axes:
-    """Iterators behind one that comes first."""
+def _with_split_first(axes: Axes) -> Axes:
+    """The axes after an iterator has been inserted first."""
 
     def later(at: int | None) -> int | None:
         return None if at is None else at + 1
@@ -372,8 +373,7 @@ def _moved(axes: Axes) -> Axes:
 
 
 def _pack(sch: Schedule, found: Found, plan: Plan) -> list[BlockRef]:
-    """Weights that are known beforehand lie as one block of threads after the other fetches them,
-    neighbouring channels of results side by side."""
+    """Pack constant weights in the order blocks load them, output channels contiguous."""
     contracted = contraction_of(sch, found.reference)
     load, axes = contracted.a, found.axes
     places = [at for at, index in enumerate(load.index) if index is contracted.nest.var(axes.m)]
@@ -392,7 +392,7 @@ def _pack(sch: Schedule, found: Found, plan: Plan) -> list[BlockRef]:
 def _tiled(
     sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan, wide: int
 ) -> tuple[BlockRef, ...]:
-    """The schedule of one sum: by one group of threads, or by several that share it."""
+    """The schedule of one contraction, by one slice or by several."""
     if plan.slices > 1:
         return _sliced(sch, reference, axes, plan, wide)
     nest = nest_of(sch, reference)
@@ -416,7 +416,7 @@ def _tiled(
     taps = [nest.loops[at] for at in _taps(axes)]
     order = [threads[at] for at in (axes.y, axes.m, axes.x)]
     sch.reorder(*grid, *order, co, ci, *taps, *registers)
-    followed = through(sch, reference, order[-1])
+    followed = fuse_epilogue(sch, reference, order[-1])
     sch.bind(fused(sch, grid), "blockIdx.x")
     sch.bind(fused(sch, order), "threadIdx.x")
     start = _inner(sch, reference, (image, weights), co, ci, taps, registers, plan, wide)
@@ -426,7 +426,7 @@ def _tiled(
 def _sliced(
     sch: Schedule, reference: BlockRef, axes: Axes, plan: Plan, wide: int
 ) -> tuple[BlockRef, ...]:
-    """Groups of threads have parts of the sum, which meet in shared memory."""
+    """Split the input channels over slices of a block, whose sums are added in shared memory."""
     nest = nest_of(sch, reference)
     assert nest is not None
     each = plan.block_k // plan.slices
@@ -444,18 +444,18 @@ def _sliced(
         else:
             grid.append(loop)
     sch.reorder(*grid, *rest, summed)
-    followed = through(sch, reference, rest[-1])
+    followed = fuse_epilogue(sch, reference, rest[-1])
     row = fused(sch, grid)
     sch.bind(row, "blockIdx.x")
     sch.compute_at(partial, row)
     inside = inner_nest(sch, partial, depth_of(sch, partial, row))
     assert inside is not None
-    loops, ours = inside.loops, _moved(axes)
+    loops, ours = inside.loops, _with_split_first(axes)
     m, m_own = sch.split(loops[ours.m], [None, plan.thread_m])
     y, y_own = sch.split(loops[ours.y], [None, plan.thread_y])
     kept = (0, ours.m, ours.y, ours.x)
     units = [loops[at] for at in inside.spatial if at not in kept and at in loops]
-    co, ci = loops[ours.c], loops[ours.c + 1]  # where the channels were, there are two loops
+    co, ci = loops[ours.c], loops[ours.c + 1]  # the channel loop was split in two
     taps = [loops[at + 1] for at in _taps(ours)]
     order = [loops[0], y, m, loops[ours.x]]
     sch.reorder(*units, *order, co, ci, *taps, m_own, y_own)
@@ -466,7 +466,7 @@ def _sliced(
     sch.bind(thread, "threadIdx.x")
     start = _inner(sch, partial, (image, weights), co, ci, taps, [m_own, y_own], plan, wide)
     own = sch.get_loops(reference)[depth_of(sch, reference, row) : -1]
-    share(sch, own, _thread_count(plan))
+    share_among_threads(sch, own, _thread_count(plan))
     sch.attempt(sch.unroll, sch.get_loops(reference)[-1])
     return (start, partial, store, image, weights, reference, *followed)
 
@@ -482,11 +482,11 @@ def _inner(
     plan: Plan,
     access_bytes: int,
 ) -> BlockRef:
-    """Tiles are fetched for every step over channels; sums stay in registers."""
+    """Load tiles per step over channels; accumulate in registers."""
     for copy in copies:
         sch.compute_at(copy, co)
         depth = [loop.var for loop in sch.get_loops(copy)].index(co.var) + 1
-        share(
+        share_among_threads(
             sch,
             sch.get_loops(copy)[depth:],
             _thread_count(plan),
@@ -505,7 +505,7 @@ def _inner(
 
 
 def _taps(axes: Axes) -> list[int]:
-    """Kernel positions, rows of the kernel last: they share the pixels of a thread."""
+    """Kernel positions, kernel rows last: they share a thread's pixels."""
     return [at for at in (*axes.others, axes.kernel_x, axes.kernel_y) if at is not None]
 
 
@@ -515,7 +515,7 @@ def _thread_count(plan: Plan) -> int:
 
 
 def _copies(sch: Schedule, reference: BlockRef) -> tuple[BlockRef, BlockRef]:
-    """What fills the shared tiles of image and weights."""
+    """The blocks that fill the shared tiles of image and weights."""
     image = filled_by(sch, reference, contraction_of(sch, reference).b)
     found = contraction_of(sch, reference)
     return image, sch.cache_read(reference, found.read_index(found.a), "shared")

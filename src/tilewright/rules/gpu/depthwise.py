@@ -1,13 +1,13 @@
-"""Windows of single channels, channels last: depthwise convolutions of batches.
+"""Depthwise convolution on a GPU, channels last.
 
-    for t in threads {                                   some channels of some pixels of a line
-      for r0 { line = what the windows see of one row, in registers
+    for t in threads {                                   some channels of some pixels of a row
+      for r0 { line = the pixels of one input row that the windows read, in registers
         for r1, xi { sums[xi] += line[xi * stride + r1] * W[r0, r1] } }
       Y = epilogue(sums) }
 
-A thread has as many neighbouring channels as one access brings, and `columns` pixels side by side:
-a pixel that it has loaded and widened serves all windows of its line, a weight all of its pixels.
-Weights known beforehand lie with channels side by side.
+A thread has as many channels as one access loads, and `columns` neighbouring pixels: each pixel it
+loads and widens serves all windows of its row, each weight all of its pixels. Constant weights are
+packed with channels contiguous.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from tilewright.tensor.visit import exprs, output_buffers
 
 @dataclass(frozen=True)
 class Plan:
-    """What a thread has, and how many make a block."""
+    """The tile of a thread, and threads per block."""
 
-    columns: int  # pixels side by side
-    lanes: int  # channels side by side
+    columns: int  # neighbouring pixels per thread
+    lanes: int  # channels per thread
     threads: int
 
 
 @dataclass(frozen=True)
 class Found:
-    """A sum over windows of each channel, and what fills its image."""
+    """A depthwise convolution, and the block that pads its image."""
 
     reference: BlockRef
     padded: BlockRef | None
     weights: str
-    packs: bool  # weights are known beforehand
-    widest: int  # channels of one access
-    images: int  # and lines: results without columns and channels
+    packs: bool  # weights are constant
+    widest: int  # channels per access, at most
+    images: int  # batch times rows: results without columns and channels
     wide: int
     channels: int
     kernel_y: int
@@ -61,8 +61,8 @@ class Found:
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """Each channel of a result sums windows of its own channel, which is the last axis of both; all
-    sizes known."""
+    """A depthwise convolution whose channels are the last axis of image and result; all sizes
+    static."""
     nest = nest_of(sch, reference)
     if nest is None or len(nest.spatial) != 4 or not nest.reduce or not is_expression(nest.block):
         return None
@@ -87,7 +87,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         widest //= 2
     return Found(
         reference,
-        _filler(sch, reference, image),
+        _padding_block(sch, reference, image),
         weights.buffer.name,
         weights.buffer.name in context.constants,
         widest,
@@ -102,7 +102,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def _operands(nest: Nest, loads: list[Load]) -> tuple[Load | None, Load | None]:
-    """The image, whose channels come last, and the weights, which are those of a channel."""
+    """The image, whose last index is the channel, and the weights."""
     batch, y, x, channel = (nest.var(at) for at in nest.spatial)
     image = weights = None
     for load in loads:
@@ -115,13 +115,13 @@ def _operands(nest: Nest, loads: list[Load]) -> tuple[Load | None, Load | None]:
 
 
 def _is_channel(nest: Nest, load: Load) -> bool:
-    """Whether the last index is the result's channel, sums of one iteration aside."""
+    """Whether the last index is the result's channel, up to reduction iterators of extent 1."""
     units = {nest.var(at): ZERO for at in nest.reduce if nest.extent(at) is ONE}
     return sym.simplify(sym.substitute(load.index[-1], units)) is nest.var(nest.spatial[-1])
 
 
-def _filler(sch: Schedule, reference: BlockRef, image: Load) -> BlockRef | None:
-    """The block that puts zeros around the image, for this sum alone."""
+def _padding_block(sch: Schedule, reference: BlockRef, image: Load) -> BlockRef | None:
+    """The block that zero-pads the image, if only this convolution reads it."""
     for producer in sch.get_producers(reference):
         block = block_of(sch.function, producer.name)
         made = block.writes[0].buffer
@@ -155,13 +155,14 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Instructions or memory, whichever takes longer; the wait for what a thread loads."""
+    """Instruction issue or memory bandwidth, whichever is larger, and the latency of a thread's
+    loads."""
     sm = multiprocessor_of(context.target)
     results = found.images * found.wide * found.channels
     blocks = results / (c["columns"] * c["lanes"] * c["threads"])
     positions = found.kernel_y * found.kernel_x
     seen = found.kernel_y * ((c["columns"] - 1) * found.stride + found.kernel_x)
-    # Of each access its elements are widened one by one; results are finished and rounded.
+    # Each loaded element is widened; each result goes through the epilogue and is rounded.
     loads = (seen + positions) * (c["lanes"] + 2.0)
     own = loads + (positions + 4.0) * c["columns"] * c["lanes"]
     waves = ceildiv(blocks, sm.count)
@@ -188,16 +189,16 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     xo, xi = sch.split(x, [None, plan.columns])
     co, lane = sch.split(channel, [None, plan.lanes])
     sch.reorder(batch, y, xo, co, *units, r0, r1, xi, lane)
-    done += _finished(sch, reference, co, plan.lanes)
+    done += _fuse_epilogue(sch, reference, co, plan.lanes)
     if found.padded is not None:
         sch.set_scope(found.padded, 0, "local")
         sch.compute_at(found.padded, r0)
-        _unrolled(sch, found.padded, r0, plan.lanes)
+        _unroll_thread(sch, found.padded, r0, plan.lanes)
         done.append(found.padded)
     first = units[0] if units else r0
     start = sch.decompose_reduction(reference, first)
-    _unrolled(sch, start, co, plan.lanes)
-    # Rows one by one, where what is loaded for all of them has no registers.
+    _unroll_thread(sch, start, co, plan.lanes)
+    # Kernel rows stay a loop where the loads of all of them exceed the registers.
     rows = () if _lines_words(found, plan) > sm.registers // sm.block_threads else (r0,)
     for loop in (*units, *rows, r1, xi):
         sch.unroll(loop)
@@ -208,13 +209,13 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 
 
 def _lines_words(found: Found, plan: Plan) -> int:
-    """Of 4 bytes, of all that a thread's windows see."""
+    """4-byte words of all pixels that a thread's windows read."""
     seen = (plan.columns - 1) * found.stride + found.kernel_x
     return found.kernel_y * seen * plan.lanes * found.element_bytes // 4
 
 
 def _packed(sch: Schedule, found: Found) -> BlockRef:
-    """Weights with channels side by side, before the first call."""
+    """Pack constant weights with channels contiguous."""
     reads = block_of(sch.function, found.reference.name).reads
     index = next(at for at, read in enumerate(reads) if read.buffer.name == found.weights)
     packed = sch.cache_read(found.reference, index, "global")
@@ -224,8 +225,10 @@ def _packed(sch: Schedule, found: Found) -> BlockRef:
     return packed
 
 
-def _finished(sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int) -> list[BlockRef]:
-    """Results stay in registers until what follows them is done."""
+def _fuse_epilogue(
+    sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int
+) -> list[BlockRef]:
+    """Keep results in registers through the epilogue."""
     made = block_of(sch.function, reference.name).writes[0].buffer
     after = epilogue_blocks(sch, reference) if made not in output_buffers(sch.function) else []
     if after:
@@ -234,12 +237,12 @@ def _finished(sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int) -
         after = [sch.cache_write(reference, 0, "local")]
     for each in after:
         sch.reverse_compute_at(each, thread)
-        _unrolled(sch, each, thread, lanes)
+        _unroll_thread(sch, each, thread, lanes)
     return after
 
 
-def _unrolled(sch: Schedule, block: BlockRef, below: LoopRef, lanes: int) -> None:
-    """A block's loops inside of a thread, its channels as vectors."""
+def _unroll_thread(sch: Schedule, block: BlockRef, below: LoopRef, lanes: int) -> None:
+    """Unroll a block's loops inside of a thread, channels as vectors."""
     *outer, last = sch.get_loops(block)[depth_of(sch, block, below) :]
     for loop in outer:
         sch.unroll(loop)

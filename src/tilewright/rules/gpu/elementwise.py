@@ -1,4 +1,4 @@
-"""Element by element on a GPU: one loop over all, a thread for a few neighbours."""
+"""Elementwise blocks on a GPU: one fused loop, a few neighbouring elements per thread."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
 
-THREADS = doublings(4 * USUAL_THREADS, WARP)  # candidates, of a block
+THREADS = doublings(4 * USUAL_THREADS, WARP)  # candidates for threads per block
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How elements are shared out."""
+    """Elements per thread and threads per block."""
 
     threads: int  # of a block
-    vector: int  # neighbours of one thread, in one access
-    unroll: int = 1  # neighbours of one thread, each by itself: their indices are known apart
+    vector: int  # neighbouring elements of a thread, in one access
+    unroll: int = 1  # neighbouring elements of a thread, accessed singly with shared index math
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Spatial | None:
@@ -38,8 +38,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Spatial |
 
 
 def plans(found: Spatial, context: RuleContext) -> Space[Plan]:
-    """Vectors up to the widest access, where all of memory agrees; else all neighbours along the
-    last axis, where their indices are divided."""
+    """Vectors up to the widest access, where all accesses are contiguous; otherwise several
+    elements along the last axis, where their indices need divisions."""
     widest = vector_of(found.nest, context)
     line = _divided_line(found.nest) if widest == 1 else 1
     return Space(Plan, {
@@ -50,8 +50,8 @@ def plans(found: Spatial, context: RuleContext) -> Space[Plan]:
 
 
 def cost(found: Spatial, c: Columns, context: RuleContext) -> Cost:
-    """Instructions, memory, and multiprocessors that have fewer than two of the usual blocks. How
-    many threads a block really has makes little difference; measuring tells."""
+    """Instructions, memory, and idle multiprocessors, where there are fewer than two usual blocks
+    each. The number of threads per block makes little difference; tuning decides."""
     sm = multiprocessor_of(context.target)
     lanes = context.target.cores * sm.warp * sm.warps_issued_per_cycle
     wanted = 2.0 * context.target.cores
@@ -83,12 +83,12 @@ def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tu
         sch.unroll(part)
         return (found.reference, stored)
     _, thread = bind_flat(sch, loops, plan.threads, plan.vector)
-    return (found.reference, *_followed(sch, found.reference, thread, plan.vector))
+    return (found.reference, *_fuse_epilogue(sch, found.reference, thread, plan.vector))
 
 
 def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -> LoopRef:
-    """The loops around lines on threads; what each has of a result is a box. Where blocks do not
-    divide all of them, that is so of the innermost loop alone."""
+    """Bind the loops around lines to threads, so that a thread's results form a box; where blocks
+    do not divide all of them, only the innermost loop is split."""
     at = {loop.var: at for at, loop in nest.loops.items()}
     extents = [nest.extent(at[loop.var]) for loop in outer]
     known = [int(extent.value) for extent in extents if isinstance(extent, Const)]
@@ -103,16 +103,16 @@ def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -
     return thread
 
 
-def _followed(
+def _fuse_epilogue(
     sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int
 ) -> tuple[BlockRef, ...]:
-    """What takes results element by element is done by the thread that has them."""
+    """Fuse elementwise consumers into the thread that computes their operand."""
     done: list[BlockRef] = []
     waiting = [reference]
     while waiting:
         last = waiting.pop()
         for reader in epilogue_blocks(sch, last):
-            if not _takes_each(sch, last, reader):
+            if not _is_elementwise_of(sch, last, reader):
                 continue
             if sch.attempt(sch.reverse_compute_at, reader, thread):
                 waiting.append(reader)
@@ -122,8 +122,9 @@ def _followed(
     return tuple(done)
 
 
-def _takes_each(sch: Schedule, made_by: BlockRef, reader: BlockRef) -> bool:
-    """Whether a block reads each element of a result once, for an element of its own."""
+def _is_elementwise_of(sch: Schedule, made_by: BlockRef, reader: BlockRef) -> bool:
+    """Whether a block reads each element of a result once, for its own element at the same
+    position."""
     source, block = block_of(sch.function, made_by.name), block_of(sch.function, reader.name)
     made = source.writes[0].buffer
     loads = [node for node in exprs(block.body) if isinstance(node, Load) and node.buffer is made]
@@ -137,7 +138,7 @@ def _takes_each(sch: Schedule, made_by: BlockRef, reader: BlockRef) -> bool:
 
 
 def _divisions(nest: Nest) -> int:
-    """How often an index along the last axis is divided."""
+    """Integer divisions in the indices along the last axis."""
     last = nest.var(nest.spatial[-1])
     nodes = dict.fromkeys(exprs(nest.block.body))
     kinds = (FloorDiv, FloorMod)
@@ -145,8 +146,8 @@ def _divisions(nest: Nest) -> int:
 
 
 def _divided_line(nest: Nest) -> int:
-    """The neighbours along the last axis that one thread may have: those of two warps at most,
-    where more threads than the GPU has lanes are left."""
+    """Elements along the last axis for one thread: at most those of two warps, and only where
+    enough threads remain to fill the GPU."""
     *others, last = nest.spatial
     extent = nest.extent(last)
     if not others or not isinstance(extent, Const) or not _divisions(nest):
@@ -155,16 +156,15 @@ def _divided_line(nest: Nest) -> int:
 
 
 def vector_of(nest: Nest, context: RuleContext) -> int:
-    """Neighbouring elements that one thread can load at once: as wide as an access, where all of
-    memory agrees."""
+    """Elements that one thread can load in one access, where all accesses are contiguous."""
     last = [at for at in nest.spatial if nest.extent(at) is not ONE]
     if not last:
         return 1
     part = groups(nest, last)[-1]
-    # Neighbours of all of these axes lie side by side: known ones divide their number.
+    # Static extents that are fused into the contiguous axis must be multiples of the vector.
     known = [extent for at in part if isinstance(extent := nest.extent(at), Const)]
     count = prod(int(each.value) for each in known)
-    sizes = [1]  # of elements that lie side by side: what all neighbours share is one of its own
+    sizes = [1]  # broadcast reads take no vector
     for access in nest.accesses:
         stride = access.stride(nest.var(part[-1]))
         if stride is None or (stride is not ZERO and stride is not ONE):

@@ -1,4 +1,4 @@
-"""What serves any block on a GPU: threads for loops that are independent, else one thread."""
+"""The rule for any block on a GPU: threads for independent loops, otherwise one thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
-from tilewright.rules.gpu.threads import ThreadsPlan, alone, bind_flat
+from tilewright.rules.gpu.threads import ThreadsPlan, as_kernel_of_one_thread, bind_flat
 from tilewright.rules.match.nest import nest_of, total
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Columns, Cost, Space, doublings, preferring
@@ -20,11 +20,11 @@ from tilewright.tensor.schedule.analysis.tree import find_block
 
 @dataclass(frozen=True)
 class Found:
-    """A nest that no other rule took."""
+    """A block that no other rule took."""
 
     reference: BlockRef
-    steps: int  # of all its loops
-    threads: int  # of them that are independent
+    steps: int  # iterations of all its loops
+    threads: int  # iterations of the independent loops
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found:
@@ -41,7 +41,7 @@ def plans(found: Found, context: RuleContext) -> Space[ThreadsPlan]:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Nothing is known of what the block does: each step of a thread waits for memory."""
+    """The block's body is unknown: each step of a thread is charged a memory latency."""
     sm = multiprocessor_of(context.target)
     waves = -(-found.threads // (context.target.cores * sm.threads))
     steps = waves * found.steps / found.threads * sm.global_latency_cycles
@@ -51,7 +51,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 def apply(
     sch: Schedule, found: Found, plan: ThreadsPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    """Blocks that share their outermost loop go together."""
+    """Blocks that share their outermost loop become one kernel."""
     reference = found.reference
     path = find_block(sch.function, reference.name)
     assert path is not None
@@ -62,7 +62,7 @@ def apply(
         return _independent(sch, reference, plan.threads)
     except ScheduleError:
         sch.restore(point)
-    return tuple(sch.get_child_blocks(alone(sch, reference)))
+    return tuple(sch.get_child_blocks(as_kernel_of_one_thread(sch, reference)))
 
 
 def _independent(sch: Schedule, reference: BlockRef, threads: int) -> tuple[BlockRef, ...]:

@@ -1,11 +1,11 @@
-"""GEMM by the tensor cores of sm_80: asynchronous copies, products of warps.
+"""GEMM by the tensor cores of sm_80: asynchronous copies and warp-level `mma`.
 
     for tile in blockIdx.x { for group in threadIdx.y {
       clear; for ko [software_pipeline] { copy A, B; sums += A B^T }; epilogue } }
 
-The tiles, layouts, padding and epilogues are those of Hopper's rule; what differs is who copies
-and multiplies: all threads start copies of the tile `slots - 1` steps ahead, then each warp of a
-group multiplies 16 rows. On Hopper it serves what bulk copies cannot.
+Tiles, layouts, padding and epilogues are those of the Hopper rule. The difference is who copies and
+multiplies: all threads issue `cp.async` for the tile `slots - 1` steps ahead, then each warp of a
+group multiplies 16 rows. On Hopper it serves operands that bulk copies cannot read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FEATURES = ("mma", "ldmatrix", "cp.async", "bf16")
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """Of 16-bit numbers; windows of images are rows like others, once they are laid out."""
+    """A GEMM of 16-bit operands; windows of images are laid out as rows first."""
     has_all = all(context.target.has(feature) for feature in FEATURES)
     found = found_in(sch, reference, context, takes_km=False) if has_all else None
     if found is None or found.dtype not in hopper.HALVES or found.is_indexed:
@@ -47,7 +47,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """Tiles that fit."""
+    """Tiles that fit registers and shared memory."""
     sm = multiprocessor_of(context.target)
 
     def legal(c: Columns) -> Column:
@@ -81,13 +81,16 @@ def _tile_bytes(c: Columns) -> Column:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of tiles: products, their operands out of shared memory, or tiles out of L2."""
+    """Cycles of all waves of tiles: tensor cores, operands from shared memory, or tiles from L2,
+    whichever is largest."""
     sm = multiprocessor_of(context.target)
     rows, split = hopper.M * c["groups"], c["split_k"]
     tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
     threads = 4 * sm.warp * c["groups"]
-    registers = np.minimum(c["block_n"] / 2 + 64, 255)  # of a thread: sums, operands, places
+    registers = np.minimum(
+        c["block_n"] / 2 + 64, 255
+    )  # per thread: accumulators, operands, addresses
     resident = np.minimum(sm.shared_bytes // _tile_bytes(c), sm.registers // (threads * registers))
     resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
     waves = ceildiv(blocks, sm.count * resident)
@@ -96,16 +99,18 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Each warp reads its own rows of A, and all of B.
     words = (rows + 4 * c["groups"] * c["block_n"]) * hopper.ROW_BYTES / 4
     read = words / sm.shared_words_per_cycle
-    there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)  # the rest is zeros
+    there = np.minimum(rows, found.m) + np.minimum(
+        c["block_n"], found.n
+    )  # the padding is not loaded
     narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
     waiting = sm.global_latency_cycles / (c["slots"] - 1)
     size = hopper.OPERANDS[found.dtype].bytes
     operands = size * (found.batch * found.m * found.k + found.n * found.k)
-    parts = 8.0 * found.batch * found.m * found.n * split  # written and read again
+    parts = 8.0 * found.batch * found.m * found.n * split  # written, and read again
     busy = resident * np.maximum(np.maximum(per_step, read), narrow)
     return Cost.of(
         products=waves * steps * np.maximum(busy, waiting),
-        memory=operands / sm.memory_bytes_per_cycle / 8,  # beside products, for the most part
+        memory=operands / sm.memory_bytes_per_cycle / 8,  # mostly hidden behind the tensor cores
         start=sm.global_latency_cycles,
         store=waves * rows * c["block_n"] / 64,
         l2=waves * steps * 40.0 / c["span"],
@@ -114,7 +119,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def _pipeline(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
-    """Copies of both tiles run ahead of the product, a slot for each step between."""
+    """Software-pipeline the copies of both tiles ahead of the multiplication, one slot per
+    stage."""
     ahead = plan.slots - 1
     sch.software_pipeline(ko, [0, 0, ahead], [0, 1, 2])
 
@@ -123,7 +129,7 @@ AMPERE = Unit(ampere.copy_of, ampere.dot_of, _pipeline)
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    """The schedule of a plan."""
+    """Schedule by a plan."""
     return applied(sch, found, plan, context, AMPERE)
 
 

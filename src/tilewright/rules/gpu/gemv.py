@@ -1,15 +1,14 @@
-"""Reductions whose results lie side by side in memory: GEMV with weights [k, n], column sums.
+"""Reductions whose results are contiguous in memory: GEMV with weights [k, n], column sums.
 
     for b in blockIdx.x { for t in threadIdx.x {
       part[t // lanes, t % lanes] = sum over own k of x[k] * w[k, lane * vector ...] }
       y = epilogue(sum of parts) }
 
-The operand that matters is read once, so bytes per second count alone: every thread reads `vector`
-neighbouring elements at a time and prefetches `unroll` of them before it uses the first, `lanes`
-threads read a run of memory, `parts` such groups of a block share the sum. What they leave is added
-up in shared memory. Weights known beforehand lie as threads load them: what a block reads is one
-run of memory, and so is what its threads load at a time. The row that is multiplied may be
-computed in the kernel: every block does so for itself, in shared memory.
+The kernel is memory-bound: the large operand is read once. Each thread reads `vector` neighbouring
+elements per access and has `unroll` loads in flight; `lanes` threads read a contiguous run; `parts`
+such groups of a block split k, and add their sums in shared memory. Constant weights are packed so
+that what a block reads is contiguous, and so is each load of its threads together. The vector
+operand may be computed in the kernel, redundantly in each block, in shared memory.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import extent_of
-from tilewright.rules.gpu.reduction import depth_of, through
-from tilewright.rules.gpu.threads import MAX_TURNS, own_nest, share
+from tilewright.rules.gpu.reduction import depth_of, fuse_epilogue
+from tilewright.rules.gpu.threads import MAX_TURNS, own_nest, share_among_threads
 from tilewright.rules.match.nest import (
     Access,
     Nest,
@@ -45,38 +44,37 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 @dataclass(frozen=True)
 class Plan:
-    """How the sum and its results are shared out."""
+    """How k and the results are distributed over threads."""
 
-    lanes: int  # threads side by side
-    vector: int  # neighbouring results of a thread
-    parts: int  # groups of threads that share a sum
-    unroll: int  # terms that a thread asks memory for at a time
+    lanes: int  # threads along the results
+    vector: int  # neighbouring results per thread
+    parts: int  # groups of threads that split k
+    unroll: int  # loads that a thread has in flight
 
 
 @dataclass(frozen=True)
 class Found:
-    """A reduction in a program, and what plans are chosen by."""
+    """A reduction in a program, and the sizes that determine its plans."""
 
     reference: BlockRef
-    kept: tuple[int, ...]  # results' iterators, the last along neighbours
+    kept: tuple[int, ...]  # iterators of the results, the contiguous one last
     results: int
     last: int  # results along the last iterator
-    length: int  # of the sum
+    length: int  # of the reduction
     element_bytes: int
-    packed: Packed | None  # the constant that lies as threads load it
+    packed: Packed | None  # the constant that is packed
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A matrix known beforehand: which read of the reduction, and whether its rows run along the
-    sum."""
+    """A constant matrix: its read, and whether it is contiguous along k."""
 
     read: int
     is_transposed: bool
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A reduction of few results that are neighbours in the operand that is read most."""
+    """A reduction of few results that are contiguous in the largest operand."""
     nest = own_nest(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
@@ -90,11 +88,11 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     sm = multiprocessor_of(context.target)
     length, results = total(nest, nest.reduce), total(nest, kept)
     if results >= sm.count * sm.block_threads or length < 2 * sm.warp:
-        return None  # a thread for each result
+        return None  # one thread per result is enough
     largest = max(nest.reads, key=lambda access: _elements(access.buffer))
-    kept.sort(key=lambda at: largest.stride(nest.var(at)) is ONE)  # neighbours last
+    kept.sort(key=lambda at: largest.stride(nest.var(at)) is ONE)  # the contiguous one last
     packed = _packed(nest, largest, kept[-1], context)
-    if packed is None and not _is_side_by_side(nest, largest, kept[-1]):
+    if packed is None and not _is_contiguous_along(nest, largest, kept[-1]):
         return None
     size = max(access.buffer.dtype.size_bytes for access in nest.reads)
     last = nest.guess(kept[-1])
@@ -108,15 +106,16 @@ def _elements(buffer: Buffer) -> int:
     return count
 
 
-def _is_side_by_side(nest: Nest, largest: Access, at: int) -> bool:
-    """Whether an operand has neighbours along a result, and not along the sum."""
+def _is_contiguous_along(nest: Nest, largest: Access, at: int) -> bool:
+    """Whether an operand is contiguous along a result iterator, and not along the reduction."""
     return (
         largest.stride(nest.var(at)) is ONE and largest.stride(nest.var(nest.reduce[-1])) is not ONE
     )
 
 
 def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packed | None:
-    """A matrix known beforehand with the sum along one axis and a result along the other."""
+    """The constant matrix with the reduction along one axis and a result iterator along the
+    other."""
     buffer: Buffer = largest.buffer
     reads = [i for i, read in enumerate(nest.block.reads) if read.buffer is buffer]
     known = buffer.name in context.constants and len(buffer.shape) == 2
@@ -129,7 +128,7 @@ def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packe
         is_across = step is not None and step[0].get(nest.var(at)) is ONE
         if along is nest.var(nest.reduce[0]) and is_across:
             rows, columns = reversed(buffer.shape) if is_transposed else buffer.shape
-            # Parts and tiles divide what is read: of a larger matrix they need not.
+            # Where only a slice is read, tiles divide the slice but maybe not the matrix.
             fits = isinstance(columns, Const) and int(columns.value) % nest.guess(at) == 0
             is_whole = fits and rows == nest.extent(nest.reduce[0])
             return Packed(reads[0], is_transposed) if is_whole else None
@@ -140,11 +139,11 @@ def _packed(nest: Nest, largest: Access, at: int, context: RuleContext) -> Packe
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
-    """Shares worth a thought: those that leave no results over."""
+    """The candidate distributions: those without a tail of results."""
     sm = multiprocessor_of(context.target)
-    parts = [64, 8, 16, 32, 128]  # beside divisors of the length
+    parts = [64, 8, 16, 32, 128]  # besides divisors of the length
     most = sm.block_threads // 2
-    shared = sm.registers // sm.block_threads // 2  # registers for what a thread prefetches
+    shared = sm.registers // sm.block_threads // 2  # registers for the loads in flight
     alone = sm.registers // sm.block_threads - 24
     parts += [n for n in range(9, most + 1) if found.length % n == 0 and n not in parts]
     lanes = [n for n in range(1, sm.warp + 1) if found.last % n == 0]
@@ -158,7 +157,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         each = -(-found.length // c["parts"])
         fits &= (c["parts"] <= max(found.length // 2, 8)) & (-(-found.length // each) == c["parts"])
         fits &= threads * c["vector"] * 4 <= sm.static_shared_bytes
-        # A block that has a multiprocessor to itself has all its registers.
+        # A block alone on its multiprocessor has all its registers.
         is_alone = found.results <= wide * sm.count
         fits &= c["unroll"] * c["vector"] <= np.where(is_alone, alone, shared)
         fits &= is_alone | (c["unroll"] < alone // sm.access_words)
@@ -178,7 +177,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Bytes at the rate that so many loads under way sustain, and adding up the parts."""
+    """Memory time at the bandwidth that the loads in flight sustain, plus adding up the parts."""
     sm = multiprocessor_of(context.target)
     wide, threads = c["lanes"] * c["vector"], c["lanes"] * c["parts"]
     warps = -(-threads // sm.warp)
@@ -192,7 +191,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     if found.packed is None:
         run = wide * found.element_bytes
         fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes
-        fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)  # it reads two at a time
+        fetched = fetched * np.where(
+            run < 2 * sm.sector_bytes, 1.2, 1.0
+        )  # memory is read two sectors at a time
         moved = moved * fetched / run
     turns = -(-found.length // c["parts"])
     # Loads that leave others over have no registers, and come one by one.
@@ -213,15 +214,15 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    """The schedule of a plan."""
+    """Schedule by a plan."""
     reference, done = found.reference, []
-    each = -(-found.length // plan.parts)  # neighbours, so that what is asked early is a run
+    each = -(-found.length // plan.parts)  # consecutive steps of k, so that loads are contiguous
     wide = plan.lanes * plan.vector
     if found.packed is not None:
         done.append(_pack(sch, reference, found.packed, wide, each, found.length))
     prologue = [before for before in sch.get_producers(reference) if before not in done]
     for before in prologue:
-        _inline_before(sch, before)
+        _inline_producers(sch, before)
     nest: Any = own_nest(sch, reference)
     assert nest is not None
     kept = found.kept
@@ -233,7 +234,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     others = [own[nest.spatial.index(at)] for at in kept[:-1]]
     block, lane = sch.split(own[nest.spatial.index(kept[-1])], [None, wide])
     sch.reorder(*units, *others, block, lane)
-    followed = through(sch, reference, lane)
+    followed = fuse_epilogue(sch, reference, lane)
     row = fused(sch, [*others, block])
     sch.bind(row, "blockIdx.x")
     sch.compute_at(partial, row)
@@ -262,16 +263,16 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     for before in prologue:
         sch.set_scope(before, 0, "shared")
         sch.compute_at(before, row)
-        share(sch, sch.get_loops(before)[depth_of(sch, before, row) :], threads)
-    sch.attempt(sch.unroll, summed)  # the guard of the few threads that add up is asked once
+        share_among_threads(sch, sch.get_loops(before)[depth_of(sch, before, row) :], threads)
+    sch.attempt(sch.unroll, summed)  # hoists the predicate of the threads that add up
     return (*done, *prologue, start, partial, store, *asked, reference, *followed)
 
 
 def _pack(
     sch: Schedule, reference: BlockRef, packed: Packed, wide: int, each: int, length: int
 ) -> BlockRef:
-    """The tile of a block as one run of memory; what its threads load at a time is one too,
-    where all parts are as long."""
+    """Pack a block's tile contiguously, and, where all parts have the same length, so that each
+    load of its threads together is contiguous too."""
     copy = sch.cache_read(reference, packed.read, "global")
     rows = f"k % {each}, k // {each}" if length % each == 0 else "k"
     names = "n, k" if packed.is_transposed else "k, n"
@@ -280,19 +281,22 @@ def _pack(
     return copy
 
 
-def _inline_before(sch: Schedule, reference: BlockRef) -> None:
-    """What leads to a block becomes part of it."""
+def _inline_producers(sch: Schedule, reference: BlockRef) -> None:
+    """Inline all producers of a block, transitively."""
     for producer in sch.get_producers(reference):
-        _inline_before(sch, producer)
+        _inline_producers(sch, producer)
         sch.compute_inline(producer)
 
 
 def _prefetch_all(
     sch: Schedule, partial: BlockRef, row: LoopRef, plan: Plan, each: int, is_split: bool
 ) -> tuple[BlockRef, ...]:
-    """All weights of a thread, prefetched before the prologue: they may come while kernels that
-    make the other operand still run. Nothing, where they are more than a thread prefetches.
-    `is_split` says that weights are packed in parts that are as long."""
+    """Load all of a thread's weights into registers before the prologue, so that they may arrive
+    while kernels that produce the other operand still run. Nothing, if they exceed the loads in
+    flight.
+
+    `is_split` says that weights are packed by parts of equal length.
+    """
     if each > plan.unroll:
         return ()
     reads = block_of(sch.function, partial.name).reads
@@ -313,13 +317,14 @@ def _prefetch_all(
         sch.unroll(elements)
         return (copy,)
     except ScheduleError:
-        sch.restore(point)  # they are loaded behind it
+        sch.restore(point)  # they are loaded after the prologue
         return ()
 
 
 def _prefetch_some(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan) -> list[BlockRef]:
-    """All loads of some turns come before the first use: that many are under way at a time. The
-    largest operand comes first: weights may be read before kernels that make the others end."""
+    """Hoist all loads of `unroll` steps before their first use, to have that many in flight. The
+    largest operand is loaded first: weights may be read before kernels that produce the others
+    finish."""
     done: list[BlockRef] = []
     turns = extent_of(sch, along)
     reads = block_of(sch.function, partial.name).reads
@@ -338,7 +343,7 @@ def _prefetch_some(sch: Schedule, partial: BlockRef, along: LoopRef, plan: Plan)
                 sch.unroll(loop)
             done.append(copy)
         except ScheduleError:
-            sch.restore(point)  # it is read as it comes
+            sch.restore(point)  # loaded where it is used
     sch.attempt(sch.unroll, some)
     if turns <= MAX_TURNS:
         sch.attempt(sch.unroll, outer)

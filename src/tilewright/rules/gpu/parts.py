@@ -1,4 +1,4 @@
-"""What several GPU schedules of sums of products do alike."""
+"""Helpers that GPU schedules of contractions share."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tilewright.tensor.visit import output_buffers
 
 
 def ceildiv(a: Any, b: Any) -> Any:
-    """Of numbers, or of columns of them."""
+    """Division rounded up, of numbers or columns."""
     return -(-a // b)
 
 
 def stored_bytes(size_bytes: Any) -> Any:
-    """What buffers of such sizes take in shared memory."""
+    """Shared memory that buffers of these sizes take."""
     return ceildiv(size_bytes, LINE_BYTES) * LINE_BYTES
 
 
 def extent_of(sch: Schedule, loop: LoopRef) -> int:
-    """The iterations of a loop, which are known."""
+    """The static extent of a loop."""
     found = _extent(sch, loop)
     assert isinstance(found, Const)
     return int(found.value)
 
 
 def try_extent(sch: Schedule, loop: LoopRef) -> int | None:
-    """The iterations of a loop, if they are known."""
+    """The extent of a loop, if it is static."""
     found = _extent(sch, loop)
     return int(found.value) if isinstance(found, Const) else None
 
@@ -50,7 +50,7 @@ def _extent(sch: Schedule, loop: LoopRef) -> Expr:
 
 
 def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
-    """A block that was a contraction when it was matched, as it is now."""
+    """The contraction that a matched block is by now."""
     nest = nest_of(sch, reference)
     found = None if nest is None else contraction(nest)
     if found is None:
@@ -59,7 +59,8 @@ def contraction_of(sch: Schedule, reference: BlockRef) -> Contraction:
 
 
 def filled_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
-    """What fills the shared tile of an operand: what makes it, if that only moves values."""
+    """The block that fills an operand's shared tile: its producer if that only moves values, else a
+    copy."""
     for producer in sch.get_producers(reference):
         block = block_of(sch.function, producer.name)
         if block.writes[0].buffer is not load.buffer:
@@ -79,7 +80,8 @@ def copied_by(sch: Schedule, reference: BlockRef, load: Load) -> BlockRef:
 
 
 def copy_lanes(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
-    """Elements that a thread copies at a time: as many as lie side by side on both sides."""
+    """Elements that a thread copies per access: as many as are contiguous in source and
+    destination."""
     block = block_of(sch.function, copy.name)
     body = block.body
     if not isinstance(body, Store) or not isinstance(body.value, Load):
@@ -95,7 +97,7 @@ def copy_lanes(sch: Schedule, copy: BlockRef, access_bytes: int) -> int:
 
 
 def parts_along(sch: Schedule, along: LoopRef) -> BlockRef:
-    """The parts of a sum along a loop, as a nest with that loop first."""
+    """The partial reductions along a loop, as a nest with that loop first."""
     partial = sch.rfactor(along, 0)
     loops = sch.get_loops(partial)
     first = next(loop for loop in loops if loop.var is along.var)
@@ -104,12 +106,13 @@ def parts_along(sch: Schedule, along: LoopRef) -> BlockRef:
 
 
 def spread_runs(sch: Schedule, store: BlockRef) -> None:
-    """The loops of an epilogue over the threads that hold the sums, neighbours of a row in each."""
+    """Distribute an epilogue's loops over the threads that hold the sums, with a contiguous run
+    each."""
     ii, jj = sch.get_loops(store)[-2:]
     warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
     lanes = _lanes(sch, store)
     run, part, some, lane = sch.split(jj, [None, hopper.QUAD, hopper.RUN // lanes, lanes])
-    # Both rows of a thread one after the other: what columns have, a bias, is loaded once for them.
+    # A thread's two rows are consecutive, so that per-column operands (a bias) are loaded once.
     sch.reorder(warp, row, part, run, half, some, lane)
     sch.bind(sch.fuse(warp, row, part), "threadIdx.x")
     for loop in (run, half, some):
@@ -118,7 +121,7 @@ def spread_runs(sch: Schedule, store: BlockRef) -> None:
 
 
 def _lanes(sch: Schedule, store: BlockRef) -> int:
-    """Neighbours that rows of all memory have whole numbers of."""
+    """The vector length that divides the contiguous rows of all accesses."""
     block = block_of(sch.function, store.name)
     lanes = hopper.RUN
     for region in (*block.reads, *block.writes):

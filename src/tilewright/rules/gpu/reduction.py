@@ -1,10 +1,10 @@
-"""Reductions on a GPU: a thread for each result, or threads of a block for parts of one.
+"""Reductions on a GPU: a thread per result, or several threads or blocks per result.
 
     for b in blockIdx.x { for t in threadIdx.x { part[t] = sum of x[b, ...] }; sum = part[0] + ... }
 
-Threads that work on one result leave their parts in shared memory; a few of them combine those,
-one thread the rest. Of few long sums each is the work of several blocks, whose parts a reduction of
-their own combines.
+Threads that share a result leave partial sums in shared memory; a few of them combine those, and
+one thread the rest. A few long sums are split across several blocks each, whose partial results a
+further kernel reduces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.rules.gpu.threads import (
     bind_flat,
     by_one_thread,
     own_nest,
-    share,
+    share_among_threads,
     units_first,
 )
 from tilewright.rules.match.epilogue import epilogue_blocks
@@ -46,26 +46,26 @@ from tilewright.tensor.visit import output_buffers
 
 @dataclass(frozen=True)
 class Plan:
-    """How a reduction is shared out."""
+    """How a reduction is distributed."""
 
-    threads: int  # of a block
-    per_result: int  # threads that work on one result; 1: each thread has results of its own
-    vector: int = 1  # neighbours that a thread takes at a time
-    parts: int = 1  # blocks that share a result
+    threads: int  # per block
+    per_result: int  # threads per result; 1: each thread has results of its own
+    vector: int = 1  # neighbouring elements per access
+    parts: int = 1  # blocks per result
 
 
 @dataclass(frozen=True)
 class Found:
-    """A reduction that stands alone."""
+    """A standalone reduction."""
 
     reference: BlockRef
     results: int
     length: int
-    widest: int  # neighbours along the sum that one access can have
-    own: int  # iterations of the innermost loop of the sum, which vectors have to divide
-    element_bytes: int  # of all that one step reads
-    is_scan: bool  # each step starts from the one before
-    is_open: bool  # how much there is, a call tells
+    widest: int  # elements along the reduction per access, at most
+    own: int  # extent of the innermost reduction loop, which vectors divide
+    element_bytes: int  # read per step
+    is_scan: bool  # each step depends on the one before
+    is_open: bool  # an extent is dynamic
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -89,7 +89,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """A thread for each result, or all of a block, or of several."""
+    """A thread per result, all threads of a block, or several blocks."""
     sm = multiprocessor_of(context.target)
 
     def legal(c: Columns) -> Column:
@@ -98,14 +98,14 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         whole = (each > 0) & (each % c["vector"] == 0) & (found.own % np.maximum(1, each) == 0)
         shared = (c["per_result"] == c["threads"]) & ((c["vector"] == 1) | whole)
         shared &= (found.length >= 2 * WARP) & (not found.is_scan)
-        # Parts of whole turns, or of single elements.
+        # Parts are whole rounds of all threads, or split by single elements.
         even = found.length % (c["threads"] * c["parts"]) == 0
         shared &= (c["parts"] == 1) | even | (c["vector"] == 1)
         result: Column = (alone | shared) & ((c["threads"] == WARP) | (not found.is_scan))
         return result
 
     threads = doublings(USUAL_THREADS, WARP)[::-1]
-    # No more blocks than run at once; a warp combines their parts.
+    # At most one wave of blocks; a warp combines their parts.
     resident = sm.count * (sm.threads // USUAL_THREADS)
     most = 1 if found.is_open else max(1, resident // found.results)
     return Space(Plan, {
@@ -115,9 +115,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Memory; steps of the last thread, which others hide where results alone occupy the GPU;
-    meetings of threads that share a result; multiprocessors without a block; a kernel that combines
-    parts."""
+    """Memory; the steps of the slowest thread, hidden where results alone occupy the GPU; barriers
+    of threads that share a result; idle multiprocessors; the kernel that combines parts."""
     sm, cores = multiprocessor_of(context.target), context.target.cores
     alone = c["per_result"] == 1
     hidden = alone & (found.results >= cores * USUAL_THREADS)
@@ -138,7 +137,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    """The schedule of a plan, also of what follows the reduction element by element."""
+    """Schedule by a plan, with the elementwise consumers fused."""
     reference = found.reference
     inline_moves(sch, reference)
     nest = own_nest(sch, reference)
@@ -151,8 +150,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     if plan.parts > 1:
         part, _ = sch.split(fused(sch, [nest.loops[at] for at in nest.reduce]), [plan.parts, None])
         return (
-            *_of_own(sch, parts_along(sch, part), plan),
-            *_of_own(sch, reference, Plan(WARP, WARP)),
+            *_standalone_step(sch, parts_along(sch, part), plan),
+            *_standalone_step(sch, reference, Plan(WARP, WARP)),
         )
     if plan.per_result > 1:
         return _by_blocks(sch, reference, nest, plan)
@@ -160,8 +159,8 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 
 
 def inline_moves(sch: Schedule, reference: BlockRef) -> None:
-    """Copies that a reduction reads through, pads of a depthwise convolution say, are read at their
-    source: asking again where an image ends is cheaper than a kernel."""
+    """Inline copies that a reduction reads through, such as padding: a predicate is cheaper than a
+    kernel."""
     for producer in sch.get_producers(reference):
         block = block_of(sch.function, producer.name)
         if isinstance(block.body, Store) and isinstance(block.body.value, Select):
@@ -169,7 +168,7 @@ def inline_moves(sch: Schedule, reference: BlockRef) -> None:
 
 
 def _widest(nest: Nest, context: RuleContext) -> int:
-    """Neighbours along the sum that a thread can load at once."""
+    """Elements along the reduction that one access can load."""
     if len(nest.reduce) != 1 or nest.is_dynamic(nest.reduce):
         return 1
     strides = [access.stride(nest.var(nest.reduce[0])) for access in nest.reads]
@@ -182,43 +181,43 @@ def _widest(nest: Nest, context: RuleContext) -> int:
 def by_threads(
     sch: Schedule, reference: BlockRef, nest: Nest, threads: int
 ) -> tuple[BlockRef, ...]:
-    """Each result is one thread's work, and so is what follows it."""
+    """One thread per result, with the epilogue fused."""
     units, spatial = units_first(nest, nest.spatial)
     reduce = [nest.loops[at] for at in nest.reduce]
     if not spatial:
         spatial = [sch.add_unit_loop(reduce[0])]
     sch.reorder(*units, *spatial, *reduce)
-    done = through(sch, reference, spatial[-1])
+    done = fuse_epilogue(sch, reference, spatial[-1])
     bind_flat(sch, spatial, threads)
     return (reference, *done)
 
 
-def through(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
-    """Results stay a thread's own until what follows them is done, there and then."""
+def fuse_epilogue(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
+    """Keep results in registers through their elementwise consumers, fused at a loop."""
     consumers = _consumers(sch, block)
     if not consumers:
         return stored_at(sch, block, at)
-    _own(sch, block)
+    _make_local(sch, block)
     for reference in consumers:
         sch.reverse_compute_at(reference, at)
     return consumers
 
 
 def _consumers(sch: Schedule, block: BlockRef) -> list[BlockRef]:
-    """What goes on with each result, where nobody else sees those."""
+    """The elementwise consumers of each result, if no other block reads it."""
     made = {region.buffer for region in block_of(sch.function, block.name).writes}
     return [] if made & set(output_buffers(sch.function)) else epilogue_blocks(sch, block)
 
 
-def _own(sch: Schedule, block: BlockRef) -> None:
-    """All that a block makes is a thread's own."""
+def _make_local(sch: Schedule, block: BlockRef) -> None:
+    """Put all results of a block into thread-local buffers."""
     for number in range(len(block_of(sch.function, block.name).writes)):
         sch.set_scope(block, number, "local")
 
 
 def stored_at(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
-    """All that a block makes stays a thread's own until it is stored under a loop: of a reduction
-    of several values, a maximum and where it is say, a store for each."""
+    """Keep all results of a block thread-local until stored under a loop: a reduction of several
+    values, such as maximum and position, has a store for each."""
     writes = block_of(sch.function, block.name).writes
     stores = [sch.cache_write(block, number, "local") for number in range(len(writes))]
     for store in stores:
@@ -226,8 +225,8 @@ def stored_at(sch: Schedule, block: BlockRef, at: LoopRef) -> list[BlockRef]:
     return stores
 
 
-def _of_own(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
-    """A step of a reduction, in a kernel of its own."""
+def _standalone_step(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, ...]:
+    """One step of a reduction as a kernel of its own."""
     nest = own_nest(sch, reference)
     if nest is None:
         raise ScheduleError("TW2705", f"the loops of @{reference.name} are not its own")
@@ -235,7 +234,7 @@ def _of_own(sch: Schedule, reference: BlockRef, plan: Plan) -> tuple[BlockRef, .
 
 
 def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tuple[BlockRef, ...]:
-    """A block of threads for each result."""
+    """A thread block per result."""
     consumers = _consumers(sch, reference)
     reduce = [nest.loops[at] for at in nest.reduce]
     parts = factored(sch, reference, reduce, plan.threads, plan.vector)
@@ -262,8 +261,8 @@ def _by_blocks(sch: Schedule, reference: BlockRef, nest: Nest, plan: Plan) -> tu
 def factored(
     sch: Schedule, reference: BlockRef, loops: Sequence[LoopRef], threads: int, vector: int = 1
 ) -> list[BlockRef]:
-    """A reduction in steps: a part for each thread, then a few of those, then the result. Each
-    thread takes `vector` neighbours at a time."""
+    """Factor a reduction into steps: a partial result per thread, then a few of those, then the
+    result. Each thread loads `vector` neighbouring elements per access."""
     whole = fused(sch, loops)
     if vector > 1:
         _, inner, _ = sch.split(whole, [None, threads, vector])
@@ -271,14 +270,15 @@ def factored(
         _, inner = sch.split(whole, [None, threads])
     parts = [sch.rfactor(inner, 0)]
     few_parts = combined_parts(threads)
-    if threads >= WARP:  # of fewer, one thread combines all
+    if threads >= WARP:  # with fewer, one thread combines all
         _, few = sch.split(sch.get_loops(reference)[-1], [None, few_parts])
         parts.append(sch.rfactor(few, 0))
     return parts
 
 
 def combined_parts(threads: int) -> int:
-    """Sums that one thread combines at the end, after some have combined about as many each."""
+    """Partial results that the last thread combines: about the square root of the number of
+    threads."""
     return 1 << threads.bit_length() // 2
 
 
@@ -292,15 +292,17 @@ def share_parts(
     for_all: bool = False,
     beside: bool = False,
 ) -> list[BlockRef]:
-    """The steps of a reduction on the threads of a block, all of them under one loop. The last one
-    each thread does for itself; the first one stores it, unless it is for all of them. `beside`
-    says that the loop is one of threads, too."""
+    """Distribute the steps of a reduction over a block's threads, under one loop.
+
+    The last step is done by each thread for itself with `for_all`, else by the first one, which
+    stores the result. `beside` says that the loop itself is bound to threads.
+    """
     stored = []
     for at, part in enumerate(parts):
         nest = inner_nest(sch, part, depth_of(sch, part, row))
         assert nest is not None
         if at == 0:
-            _unroll_turns(sch, nest)
+            _unroll_iterations(sch, nest)
         own = nest.loops[0]
         sch.reorder(own, *[loop for loop in sch.get_loops(part)[depth_of(sch, part, row) :]
                            if loop.var is not own.var])  # fmt: skip
@@ -313,7 +315,7 @@ def share_parts(
             for store in stored:
                 sch.set_scope(store, 0, "shared")
     if for_all:
-        _own(sch, reference)
+        _make_local(sch, reference)
         return stored
     results = stored_at(sch, reference, row)
     for result in results:
@@ -321,12 +323,11 @@ def share_parts(
     return [*stored, *results]
 
 
-def _unroll_turns(sch: Schedule, nest: Nest) -> None:
-    """The turns of a thread, of vectors or single elements: several ask memory before the first
-    one waits."""
+def _unroll_iterations(sch: Schedule, nest: Nest) -> None:
+    """Unroll a thread's iterations, so that several loads are in flight."""
     turn, *lanes = [nest.loops[at] for at in nest.reduce]
     for lane in lanes:
-        sch.unroll(lane)  # each vector is one access
+        sch.unroll(lane)  # one access per vector
     turns = nest.extent(nest.reduce[0])
     if isinstance(turns, Const) and turns.value <= MAX_TURNS:
         sch.unroll(turn)
@@ -335,16 +336,17 @@ def _unroll_turns(sch: Schedule, nest: Nest) -> None:
 
 
 def finish(sch: Schedule, reference: BlockRef, row: LoopRef, threads: int) -> None:
-    """What follows a reduction inside its kernel: all threads, or the first where it is little."""
+    """Schedule a consumer inside of a reduction's kernel: on all threads, or on the first if it is
+    scalar."""
     depth = depth_of(sch, reference, row)
     if any(extent is not ONE for extent in loop_extents(sch, reference)[depth:]):
-        share(sch, sch.get_loops(reference)[depth:], threads)
+        share_among_threads(sch, sch.get_loops(reference)[depth:], threads)
     else:
         by_one_thread(sch, reference, threads)
 
 
 def depth_of(sch: Schedule, reference: BlockRef, row: LoopRef) -> int:
-    """How many loops down to and with `row` stand around a block."""
+    """The number of loops around a block down to and including `row`."""
     return [loop.var for loop in sch.get_loops(reference)].index(row.var) + 1
 
 

@@ -1,4 +1,4 @@
-"""Scans on a GPU: a thread for each line, which it goes along step by step.
+"""Scans on a GPU: one thread per line, sequential along it.
 
 for i in blockIdx.x, threadIdx.x { for t { state[t + 1, i] = f(state[t, i], x[i, t]) } }
 """
@@ -20,7 +20,7 @@ from tilewright.tensor.schedule import BlockRef, Schedule
 
 @dataclass(frozen=True)
 class Found:
-    """Lines, and the steps of each."""
+    """The lines of a scan, and the steps of each."""
 
     reference: BlockRef
     lines: int
@@ -28,7 +28,7 @@ class Found:
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """One loop whose steps follow each other, the others independent."""
+    """A scan with one sequential loop; the others are independent."""
     nest = nest_of(sch, reference)
     if nest is None or not is_expression(nest.block):
         return None
@@ -44,7 +44,7 @@ def plans(found: Found, context: RuleContext) -> Space[ThreadsPlan]:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Steps that wait for what was stored; blocks that are few leave multiprocessors idle."""
+    """Steps bound by store-to-load latency; idle multiprocessors where there are few blocks."""
     sm = multiprocessor_of(context.target)
     blocks = ceildiv(found.lines, c["threads"])
     resident = sm.threads // c["threads"]
@@ -60,7 +60,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 def apply(
     sch: Schedule, found: Found, plan: ThreadsPlan, context: RuleContext
 ) -> tuple[BlockRef, ...]:
-    """The schedule of a plan."""
+    """Schedule by a plan."""
     nest = nest_of(sch, found.reference)
     assert nest is not None
     scanned = [loop for at, loop in nest.loops.items() if at not in nest.spatial]

@@ -32,7 +32,7 @@ from tilewright.rules.gpu.parts import (
     parts_along,
     stored_bytes,
 )
-from tilewright.rules.gpu.reduction import through
+from tilewright.rules.gpu.reduction import fuse_epilogue
 from tilewright.rules.match.contraction import contraction, multiplies_tf32
 from tilewright.rules.match.nest import fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
@@ -236,7 +236,7 @@ def _tiled(
     outer = [nest.loops[at] for at in nest.spatial if at not in (m, n)]
     grid, threads = [*outer, far, column], [warp_m, warp_n, lane_m, lane_n]
     sch.reorder(*grid, *threads, ko, ki, kk, ii, jj)
-    followed = through(sch, reference, threads[-1])
+    followed = fuse_epilogue(sch, reference, threads[-1])
     sch.bind(fused(sch, grid), "blockIdx.x")
     sch.bind(fused(sch, threads), "threadIdx.x")
     for copy, load, thread in ((a, found.a, plan.thread_m), (b, found.b, plan.thread_n)):

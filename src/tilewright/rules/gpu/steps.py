@@ -1,4 +1,4 @@
-"""Pieces of work that go step by step, independent of each other, on a GPU: a thread for each.
+"""Independent sequential bodies on a GPU: one thread each.
 
 for i in blockIdx.x, threadIdx.x { low[i] = 0; for h { if ... { low[i] = ... } }; y[i] = low[i] }
 """
@@ -28,7 +28,7 @@ def plans(found: Spatial, context: RuleContext) -> Space[ThreadsPlan]:
 
 
 def cost(found: Spatial, c: Columns, context: RuleContext) -> Cost:
-    """How many steps there are only the body knows: each waits for memory."""
+    """The body's number of steps is unknown: each is charged a memory latency."""
     sm = multiprocessor_of(context.target)
     waves = -(-total(found.nest, found.nest.spatial) // (context.target.cores * sm.threads))
     steps = np.full(len(c["threads"]), waves * sm.global_latency_cycles)

@@ -1,4 +1,4 @@
-"""Loops on threads: what every GPU schedule does at its ends.
+"""Binding loops to blocks and threads: shared by all GPU schedules.
 
 for b in thread(blockIdx.x) { for t in thread(threadIdx.x) 0..256 { ... } }
 """
@@ -16,19 +16,19 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import all_loops, find_block
 from tilewright.tensor.visit import blocks, walk
 
-MAX_TURNS = 16  # of a thread in a copy, that are unrolled
+MAX_TURNS = 16  # iterations of a thread's copy loop that are unrolled
 
 
 @dataclass(frozen=True)
 class ThreadsPlan:
-    """Threads of a block, each of which has iterations of its own."""
+    """Threads per block, each with its own iterations."""
 
     threads: int
 
 
 @dataclass(frozen=True)
 class Spatial:
-    """A block without reductions that stands alone."""
+    """A standalone block without reductions."""
 
     reference: BlockRef
     nest: Nest
@@ -43,11 +43,11 @@ def spatial_nest(sch: Schedule, reference: BlockRef) -> Spatial | None:
 
 
 def own_nest(sch: Schedule, reference: BlockRef) -> Nest | None:
-    """A block and the loops that are its own, below loops it shares with others: those run on the
-    host, kernel after kernel, as the steps of a recurrence do."""
-    alone = nest_of(sch, reference)
-    if alone is not None:
-        return alone
+    """A block with its own loops, below loops that it shares with others: those run on the host,
+    launching kernel after kernel, as the steps of a recurrence do."""
+    as_kernel_of_one_thread = nest_of(sch, reference)
+    if as_kernel_of_one_thread is not None:
+        return as_kernel_of_one_thread
     path = find_block(sch.function, reference.name)
     assert path is not None
     loops = [stmt for stmt in path if isinstance(stmt, For)]
@@ -66,7 +66,7 @@ def own_nest(sch: Schedule, reference: BlockRef) -> Nest | None:
 
 
 def units_first(nest: Nest, positions: Sequence[int]) -> tuple[list[LoopRef], list[LoopRef]]:
-    """Loops of one iteration, which are no digits of an index, and the others."""
+    """Loops of extent 1, which are no digits of a fused index, and the others."""
     units = [nest.loops[at] for at in positions if nest.extent(at) is ONE]
     others = [nest.loops[at] for at in positions if nest.extent(at) is not ONE]
     return (units, others) if others else (units[:-1], units[-1:])
@@ -75,7 +75,8 @@ def units_first(nest: Nest, positions: Sequence[int]) -> tuple[list[LoopRef], li
 def bind_flat(
     sch: Schedule, loops: Sequence[LoopRef], threads: int = USUAL_THREADS, vector: int = 1
 ) -> tuple[LoopRef, LoopRef]:
-    """Loops as one, cut into blocks of threads, each with a few neighbouring elements."""
+    """Fuse loops and split them into blocks of threads, with `vector` neighbouring elements
+    each."""
     whole = fused(sch, loops)
     if vector > 1:
         block, thread, lane = sch.split(whole, [None, threads, vector])
@@ -87,8 +88,10 @@ def bind_flat(
     return block, thread
 
 
-def share(sch: Schedule, loops: Sequence[LoopRef], threads: int, vector: int = 1) -> LoopRef:
-    """The threads of a block share loops inside of it; the loop over threads."""
+def share_among_threads(
+    sch: Schedule, loops: Sequence[LoopRef], threads: int, vector: int = 1
+) -> LoopRef:
+    """Distribute loops over the threads of an enclosing block; returns the loop over threads."""
     whole = fused(sch, loops)
     if vector > 1:
         turn, thread, lane = sch.split(whole, [None, threads, vector])
@@ -98,22 +101,22 @@ def share(sch: Schedule, loops: Sequence[LoopRef], threads: int, vector: int = 1
     sch.bind(thread, "threadIdx.x")
     turns = next(loop.extent for loop in all_loops(sch.function.body) if loop.var is turn.var)
     if isinstance(turns, Const) and 1 < turns.value <= MAX_TURNS:
-        sch.attempt(sch.unroll, turn)  # all of them ask memory before the first one waits
+        sch.attempt(sch.unroll, turn)  # so that all loads are in flight at once
     elif isinstance(turns, Const) and turns.value > MAX_TURNS:
         sch.attempt(sch.unroll, sch.split(turn, [None, MAX_TURNS // 2])[1])
     return thread
 
 
 def by_one_thread(sch: Schedule, block: BlockRef, threads: int) -> None:
-    """A block inside a kernel that only the first thread runs."""
+    """Run a block inside of a kernel on its first thread only."""
     unit = sch.add_unit_loop(block)
     _, thread = sch.split(unit, [1, threads])
     sch.bind(thread, "threadIdx.x")
 
 
-def alone(sch: Schedule, block: BlockRef) -> LoopRef:
-    """The nest that holds a block, below loops with kernels of others, becomes a kernel of one
-    thread."""
+def as_kernel_of_one_thread(sch: Schedule, block: BlockRef) -> LoopRef:
+    """Make the nest that holds a block a kernel of one thread, below loops with kernels of
+    others."""
     path = find_block(sch.function, block.name)
     assert path is not None
     loops = [stmt for stmt in path if isinstance(stmt, For)]
@@ -128,6 +131,6 @@ def alone(sch: Schedule, block: BlockRef) -> LoopRef:
 
 
 def attempt_all(sch: Schedule, loops: Sequence[LoopRef], step: Callable[[LoopRef], None]) -> None:
-    """A step that only makes things faster, for every loop that takes it."""
+    """Apply an optional primitive to every loop that takes it."""
     for loop in loops:
         sch.attempt(step, loop)

@@ -1,9 +1,9 @@
-"""Transposes on a GPU: a tile is read along its source's lines and written along its result's.
+"""Transposes on a GPU through shared memory, so that both loads and stores are coalesced.
 
     for b in blockIdx.x { tile[32, 32] = x[...] in shared memory; y[...] = f(tile[...]) }
 
-Element by element either the loads or the stores of neighbouring threads would lie a line apart,
-and each move a sector of memory for one element. What else an element is computed from stays.
+Without the tile, either loads or stores of neighbouring threads would be a line apart and move a
+sector each. The rest of the element's computation is unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.parts import ceildiv
-from tilewright.rules.gpu.threads import share
+from tilewright.rules.gpu.threads import share_among_threads
 from tilewright.rules.match.nest import Access, Nest, fused, is_expression, nest_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
@@ -24,28 +24,28 @@ from tilewright.tensor.ir import Buffer, Load
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.visit import exprs
 
-TILES = doublings(2 * WARP, WARP // 2)  # candidates, elements along either axis
+TILES = doublings(2 * WARP, WARP // 2)  # candidates for elements along either axis
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles, and who copies them."""
+    """The tile, and threads per block."""
 
-    rows: int  # along the axis that neighbours of the source lie on
-    columns: int  # along the axis that neighbours of the result lie on
-    threads: int  # of a block
+    rows: int  # along the axis on which the source is contiguous
+    columns: int  # along the axis on which the result is contiguous
+    threads: int  # per block
 
 
 @dataclass(frozen=True)
 class Found:
-    """A block without reductions that reads one of its operands across lines."""
+    """A block without reductions with a transposed operand."""
 
     reference: BlockRef
     nest: Nest
-    read: int  # which of the block's reads
-    row: int  # iterators: along which neighbours of the source lie,
-    column: int  # and those of the result
-    axis: int  # of the source, along `column`
+    read: int  # index of the transposed operand among the reads
+    row: int  # the iterator along which the source is contiguous
+    column: int  # and that of the result
+    axis: int  # the source's axis that `column` indexes
     element_bytes: int
 
 
@@ -66,20 +66,20 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         return None
     lines = min(nest.guess(row), nest.guess(column)) * buffer.dtype.size_bytes
     if 2 * lines < LINE_BYTES:
-        return None  # neighbouring threads use most of such short lines anyway
+        return None  # neighbouring threads use most of such short rows anyway
     read = [region.buffer for region in nest.block.reads].index(buffer)
     return Found(reference, nest, read, row, column, axes[0], buffer.dtype.size_bytes)
 
 
 def _along(nest: Nest, access: Access) -> int | None:
-    """The iterator along which neighbours of an operand lie."""
+    """The iterator along which an operand is contiguous."""
     found = [at for at in nest.spatial if access.stride(nest.var(at)) is ONE]
     found = [at for at in found if nest.extent(at) is not ONE]
     return found[0] if len(found) == 1 else None
 
 
 def _is_across(nest: Nest, access: Access, column: int | None) -> bool:
-    """Whether neighbours of the result lie lines apart in an operand."""
+    """Whether an operand is strided by lines along the result's contiguous iterator."""
     if column is None or _along(nest, access) is None:
         return False
     stride = access.stride(nest.var(column))
@@ -87,7 +87,7 @@ def _is_across(nest: Nest, access: Access, column: int | None) -> bool:
 
 
 def _axes(nest: Nest, buffer: Buffer, column: int) -> list[int]:
-    """The axes of an operand that an iterator is the index of; none where it is read twice."""
+    """The axes of an operand that an iterator indexes; none where it is read twice."""
     nodes = dict.fromkeys(node for node in exprs(nest.block.body) if isinstance(node, Load))
     loads = [node for node in nodes if node.buffer is buffer]
     if len(loads) != 1:
@@ -110,7 +110,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Memory, of whole tiles and of whole sectors; multiprocessors without a block."""
+    """Memory traffic of whole tiles and whole sectors; idle multiprocessors."""
     sm, nest = multiprocessor_of(context.target), found.nest
     rows, columns = nest.guess(found.row), nest.guess(found.column)
     tiles = ceildiv(rows, c["rows"]) * ceildiv(columns, c["columns"])
@@ -137,11 +137,11 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     block = fused(sch, grid)
     sch.bind(block, "blockIdx.x")
     sch.compute_at(copy, block)
-    # Threads that write a line of the result read lines of the tile: in banks side by side.
+    # Threads that write a row of the result read a column of the tile: pad against bank conflicts.
     sch.attempt(sch.storage_align, copy, 0, found.axis, WARP, 1)
     depth = [loop.var for loop in sch.get_loops(copy)].index(block.var) + 1
-    share(sch, sch.get_loops(copy)[depth:], plan.threads)
-    share(sch, own, plan.threads)
+    share_among_threads(sch, sch.get_loops(copy)[depth:], plan.threads)
+    share_among_threads(sch, own, plan.threads)
     return (copy, found.reference)
 
 

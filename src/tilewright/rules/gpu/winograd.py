@@ -1,12 +1,12 @@
-"""Convolutions by Winograd's method on a GPU, channels first: three kernels.
+"""Winograd convolution on a GPU, channels first: three kernels.
 
     for tile, c in threads   { V[i, j, c, tile] = transform of a tile of the image, in registers }
     for i, j                 { M[i, j] = U[i, j]^T V[i, j], a batched GEMM on shared tiles }
-    for tile, o in threads   { result = transform of M[:, :, o, tile], and what follows it }
+    for tile, o in threads   { result = epilogue(inverse transform of M[:, :, o, tile]) }
 
-One image alone has few tiles, but as many GEMMs as a tile has positions: together they occupy the
-GPU. Where even they are few, `split_k` parts of the sums are computed apart; the last kernel adds
-them up as it reads them. Weights are transformed before the first call.
+A single image has few tiles, but a GEMM per tile position: together they occupy the GPU. Where even
+they are few, k is split into `split_k` parts, which the last kernel adds up as it reads them.
+Weights are transformed before the first call.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 
 @dataclass(frozen=True)
 class Plan(gemm.Plan):
-    """Tiles of the GEMMs, and blocks of the threads that transform."""
+    """The tiling of the GEMMs, and threads per block of the transforms."""
 
     transform_threads: int = USUAL_THREADS
 
 
 @dataclass(frozen=True)
 class Found:
-    """The stages of a convolution, and its GEMMs by their sizes."""
+    """The stages of a Winograd convolution, and the sizes of its GEMMs."""
 
     parts: Parts
     products: gemm.Found
-    results: int  # tiles of all channels
+    results: int  # tiles times output channels
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """All stages of a convolution channels first, of known sizes, from its products."""
+    """All stages of a channels-first Winograd convolution of static sizes, from its GEMM."""
     parts = parts_of(sch, reference, context)
     if parts is None or parts.is_last or parts.product.is_dynamic(list(parts.product.loops)):
         return None
@@ -63,7 +63,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """Those of the GEMMs. Tiles, and blocks of threads that transform, leave nothing over: a test
+    """The plans of the GEMMs. Tiles, and blocks of transforming threads, divide evenly: a predicate
     in the innermost loop costs more than the method saves."""
     sm, tiles = multiprocessor_of(context.target), gemm.plans(found.products, context)
     problem = found.products.problem
@@ -86,8 +86,8 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """That of the GEMMs, without the kernel that would add up their parts, and of the transforms:
-    memory, their kernels' starts, and waves of threads that wait for what they load."""
+    """The cost of the GEMMs, without a kernel to add up their parts, and of the transforms: memory,
+    kernel launches, and the load latency of each wave of threads."""
     problem, sm = found.products.problem, multiprocessor_of(context.target)
     whole = gemm.cost(found.products, c, context)
     tiles, threads, split = problem.x, c["transform_threads"], c["split_k"]
@@ -133,11 +133,11 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
 
 
 def _transform_image(sch: Schedule, parts: Parts, plan: Plan) -> None:
-    """A thread has a tile of one channel: its pixels and both transforms stay in registers."""
+    """One tile of one channel per thread: pixels and both transforms stay in registers."""
     i, j, c, tile = sch.get_loops(parts.image)
     sch.reorder(c, tile, i, j)
     for stage in (parts.half, parts.padded):
-        _own(sch, stage, tile)
+        _place_in_registers(sch, stage, tile)
     for loop in (i, j):
         sch.unroll(loop)
     bind_flat(sch, [c, tile], plan.transform_threads)
@@ -146,7 +146,7 @@ def _transform_image(sch: Schedule, parts: Parts, plan: Plan) -> None:
 def _transform_result(
     sch: Schedule, parts: Parts, plan: Plan, summed: BlockRef | None
 ) -> list[BlockRef]:
-    """A thread has a tile of one channel of results."""
+    """One tile of one output channel per thread."""
     m = parts.tile
     nest = nest_of(sch, parts.result)
     assert nest is not None
@@ -156,15 +156,15 @@ def _transform_result(
     sch.reorder(*outer, ty, tx, yi, xi)
     stages = [parts.columns] if summed is None else [parts.columns, summed]
     for stage in stages:
-        _own(sch, stage, tx)
+        _place_in_registers(sch, stage, tx)
     for loop in (yi, xi):
         sch.unroll(loop)
     bind_flat(sch, [*outer, ty, tx], plan.transform_threads)
     return [*stages, parts.result]
 
 
-def _own(sch: Schedule, stage: BlockRef, thread: LoopRef) -> None:
-    """A stage of a thread's tile, in registers."""
+def _place_in_registers(sch: Schedule, stage: BlockRef, thread: LoopRef) -> None:
+    """Compute a stage of a thread's tile in registers."""
     sch.set_scope(stage, 0, "local")
     sch.compute_at(stage, thread)
     for loop in sch.get_loops(stage)[depth_of(sch, stage, thread) :]:
