@@ -164,12 +164,12 @@ def _shortfalls(results: dict[str, Any]) -> str:
         wants = list(dict.fromkeys(one[3] for one in same))
         merged.append([name, where, "; ".join(o[2] for o in same), "; ".join(wants), where_to])
     summary = (
-        f"Of {held + short + missing} figures of which something was wanted, each machine by "
-        f"itself, {held} hold, {short} are short in at least one number, and {missing} were not "
-        "measured. Below are those; why, and what was tried, stands at the end of each topic."
+        f"Of {held + short + missing} figures with a goal, counted per machine, {held} meet it, "
+        f"{short} miss it in at least one value, and {missing} were not measured. The table lists "
+        "the latter two; the reasons, and what was tried, are at the end of each section."
     )
-    head = ["figure", "machine", "short", "wanted", "topic"]
-    return f"## Short of what was wanted\n\n{summary}\n\n{_table(head, merged)}"
+    head = ["figure", "machine", "measured", "goal", "section"]
+    return f"## Figures that miss their goal\n\n{summary}\n\n{_table(head, merged)}"
 
 
 def _rows(rows: list[Row]) -> str:
@@ -186,7 +186,7 @@ def _rows(rows: list[Row]) -> str:
                 _command(row.get("command", "")),
             ]
         )
-    return _table(["figure", "machine", "measured", "wanted", "holds?", "command"], lines)
+    return _table(["figure", "machine", "measured", "goal", "met?", "command"], lines)
 
 
 def _where(row: Row) -> str:
