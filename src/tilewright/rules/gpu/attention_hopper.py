@@ -1,12 +1,12 @@
-"""Attention by Hopper's tensor cores: keys and values stream by, scores stay in registers.
+"""Attention by Hopper's tensor cores (FlashAttention): K and V stream, scores stay in registers.
 
     for tile of queries in blockIdx.x { for group in threadIdx.y {
-      copy Q; forget; for keys [specialize = (slots, 0)] { copy K, V; S = Q K^T; mask S; attend }
+      copy Q; reset; for keys [specialize = (slots, 0)] { copy K, V; S = Q K^T; mask S; attend }
       values over their sums } }
 
-A warpgroup takes 64 queries; both groups of a block share the keys and values that a producer warp
-brings. `attend` is a step of the reduction `online_softmax` over a tile of keys: powers of scores
-become the left operand of the product with values where they are, in registers.
+Each warpgroup takes 64 queries; the groups of a block share the K and V tiles that a producer warp
+copies. `attend` is a step of the reduction `online_softmax` over a tile of keys: exponentials of
+scores are the left operand of the product with V, from registers.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import output_buffers
 
 FEATURE, REDUCER = "wgmma", "online_softmax"
-KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates, that a step takes
-GROUPS = (2, 1)  # candidates, warpgroups of 64 queries
-SLOTS = (2, 3, 4)  # candidates, tiles of keys and values in shared memory
-# Plans for long sequences lose little on short ones, but not the reverse.
-DYNAMIC_LENGTH = 16 * STREAMED_KEYS  # queries or keys, of a length without a range
+KEYS = (STREAMED_KEYS, STREAMED_KEYS // 2)  # candidates for keys per step
+GROUPS = (2, 1)  # candidates for warpgroups, of 64 queries each
+SLOTS = (2, 3, 4)  # candidates for pipeline stages: K and V tiles in shared memory
+# Plans for long sequences lose little on short ones, but not vice versa.
+DYNAMIC_LENGTH = 16 * STREAMED_KEYS  # assumed queries or keys, of a dynamic length without a range
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Queries of a block and keys of a step."""
+    """The tile of queries, the keys per step, and how blocks cover them."""
 
     groups: int
     keys: int
     slots: int
-    stays: int = 0  # whether a block takes tile after tile, as many as multiprocessors
-    queries: int = 1  # tiles of queries in shared memory: others come while one is in use
-    resident: int = 1  # blocks that a multiprocessor has at once
-    splits: int = 1  # blocks that share the keys of a tile, each with every so many steps
+    stays: int = 0  # whether blocks are persistent: one per multiprocessor, tile after tile
+    queries: int = 1  # Q tiles in shared memory: 2 loads the next one while one is in use
+    resident: int = 1  # blocks per multiprocessor
+    splits: int = 1  # blocks that split the keys of a tile (as in FlashDecoding)
 
 
 @dataclass(frozen=True)
 class Found:
     """The blocks of attention, and its sizes."""
 
-    scores: BlockRef  # what masks the products
+    scores: BlockRef  # masks Q K^T
     products: BlockRef
     values: BlockRef  # the reduction over keys
     result: BlockRef
     dtype: str
-    batch: int  # with heads
-    rows: int  # in whole tiles
-    results: int  # of those, that are no filling
-    keys: int  # without filling
+    batch: int  # times heads
+    rows: int  # queries, padded to whole tiles
+    results: int  # queries without padding
+    keys: int  # without padding
     features: int
-    steps: tuple[int, ...]  # keys that one may take
-    parts: tuple[int, ...]  # of the keys, with as many steps each
-    is_open: bool  # a number of sequences, heads or queries is told by calls
+    steps: tuple[int, ...]  # candidates for keys per step
+    parts: tuple[int, ...]  # candidates for splits, with equal steps each
+    is_open: bool  # the number of sequences, heads or queries is dynamic
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A reduction of scores and values, a product under the scores, one result."""
+    """A reduction `online_softmax` over scores and values, a GEMM under the scores, one result."""
     body = block_of(sch.function, reference.name).body
     if not context.target.has(FEATURE) or not isinstance(body, Update):
         return None
@@ -87,7 +87,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
     if not isinstance(score, Load) or len(results) != 1 or len(nest.loops) != 5:
         return None
     scores = _maker(sch, reference, score.buffer)
-    products = None if scores is None else _product(sch, scores)
+    products = None if scores is None else _gemm_of_scores(sch, scores)
     if scores is None or products is None:
         return None
     batch, heads, _, features, _ = (nest.guess(at) for at in range(5))
@@ -98,7 +98,7 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         return None
     made = BlockRef(products.nest.name)
     results_of, keys_of = (
-        assumed(_filled_from(sch, made, load, nest.extent(at)), DYNAMIC_LENGTH, nest.likely)
+        assumed(_unpadded_extent(sch, made, load, nest.extent(at)), DYNAMIC_LENGTH, nest.likely)
         for load, at in ((products.a, 2), (products.b, 4))
     )
     whole = nest.extent(4)
@@ -123,8 +123,8 @@ def _divides(by: int, extent: Expr) -> bool:
     return sym.prove(sym.eq(sym.floormod(extent, by), 0))
 
 
-def _filled_from(sch: Schedule, product: BlockRef, load: Load, whole: Expr) -> Expr:
-    """The rows of an operand before zeros fill up tiles."""
+def _unpadded_extent(sch: Schedule, product: BlockRef, load: Load, whole: Expr) -> Expr:
+    """The rows of an operand before padding to tiles."""
     maker = _maker(sch, product, load.buffer)
     block = None if maker is None else block_of(sch.function, maker.name)
     if block is None or not isinstance(block.body, Store):
@@ -145,8 +145,8 @@ def _maker(sch: Schedule, reference: BlockRef, buffer: Buffer) -> BlockRef | Non
     return None
 
 
-def _product(sch: Schedule, scores: BlockRef) -> Contraction | None:
-    """The sum of products under scores."""
+def _gemm_of_scores(sch: Schedule, scores: BlockRef) -> Contraction | None:
+    """The GEMM that computes the scores."""
     for producer in sch.get_producers(scores):
         nest = nest_of(sch, producer)
         found = contraction(nest) if nest is not None and nest.reduce else None
@@ -190,22 +190,21 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of tiles of queries: products of both kinds and powers of scores beside them, keys and
-    values out of L2, or all operands from memory; what no other tile is beside; sums of parts of
-    the keys, stored and combined."""
+    """Cycles of all waves of Q tiles: both GEMMs and the exponentials beside them, K and V from L2,
+    or all operands from memory; latency that no other tile hides; combining splits of the keys."""
     sm = multiprocessor_of(context.target)
     queries, width = hopper.M * c["groups"], found.features * hopper.OPERANDS[found.dtype].bytes
     blocks = found.batch * (found.rows // queries) * c["splits"]
     waves = -(-blocks // sm.count)
     steps = ceildiv(found.keys, c["keys"] * c["splits"])
     products = 2.0 * queries * c["keys"] * found.features / sm.tensor_fma_per_cycle
-    # A score takes some six instructions, of which a multiprocessor issues a warp's worth each.
+    # About six instructions per score.
     lanes = sm.warp * sm.warps_issued_per_cycle
     powers = (6.0 * queries * c["keys"] + 1.0 * queries * found.features) / lanes
-    resident = np.minimum(c["resident"], waves)  # others are not there
+    resident = np.minimum(c["resident"], waves)  # no more than there are
     waiting = sm.global_latency_cycles / c["slots"] / resident
-    # With slots enough, products of one step run under the powers of the next.
-    beside = np.minimum(resident, 2)  # more gain nothing
+    # With enough slots, GEMMs of one step overlap the exponentials of the next.
+    beside = np.minimum(resident, 2)  # more do not help
     apart = products + powers / np.minimum(c["groups"] * beside, 2)
     together = np.maximum(products, powers) + sm.wgmma_latency_cycles
     each = np.where(c["slots"] >= LEAST_SLOTS, np.minimum(apart, together), apart)
@@ -215,23 +214,23 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         sm.memory_bytes_per_cycle, np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
     )
     latency = sm.global_latency_cycles
-    # Of each part three numbers of f32 for every result are written and read. Threads that combine
-    # them have a few loads under way; other waves of blocks wait for queries, keys and stores.
+    # Each split writes three f32 per result, which are read again. Threads that combine them have a
+    # few loads in flight.
     stored = 24.0 * found.batch * found.results * found.features * c["splits"]
     combined = sm.launch_cycles + stored / sm.memory_bytes_per_cycle + c["splits"] * latency / 4
     combined = combined + 3 * (waves - 1) * latency
-    # A block waits for both products of a step; blocks that have no place at once come a round
-    # later.
+    # A lone block waits for both GEMMs of a step.
     rounds = -(-blocks // (sm.count * c["resident"]))
     alone = (products + powers) / c["groups"] + 2 * sm.wgmma_latency_cycles
     busy = steps * np.maximum(waves * np.maximum(each, waiting), rounds * alone)
     return Cost.of(
         steps=np.maximum(busy, moved / rate),
-        # Who stays begins once; with two tiles of queries, the next one's keys are on their way.
+        # Persistent blocks start once; with two Q tiles, the next tile's loads are already in
+        # flight.
         start=(1 + (waves - 1) * (2 - c["stays"]) * (c["queries"] == 1)) * latency,
-        # From its last scores on a tile needs nothing of memory: others beside it do.
+        # After its last scores a tile leaves memory idle, unless another block is resident.
         ends=waves * latency / beside + steps * each,
-        late=waves * steps * 30.0 / c["slots"],  # keys that come late now and then
+        late=waves * steps * 30.0 / c["slots"],  # jitter of loads
         parts=np.where(c["splits"] > 1, combined, 0),
     )
 
@@ -240,18 +239,18 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    """The schedule of a plan."""
+    """Schedule by a plan."""
     point = sch.checkpoint()
     try:
-        return _streamed(sch, found, plan, context, _direct(sch, found))
+        return _schedule_stream(sch, found, plan, context, _absorb_producers(sch, found))
     except ScheduleError:
         sch.restore(point)
-    return _streamed(sch, found, plan, context, _copied(sch, found))
+    return _schedule_stream(sch, found, plan, context, _copy_from_memory(sch, found))
 
 
 @dataclass(frozen=True)
 class Copies:
-    """The blocks that bring tiles, and those that are gone with that."""
+    """The blocks that copy tiles, and those that were folded into them."""
 
     queries: BlockRef
     keys: BlockRef
@@ -259,18 +258,18 @@ class Copies:
     folded: tuple[BlockRef, ...] = ()
 
 
-def _streamed(
+def _schedule_stream(
     sch: Schedule, found: Found, plan: Plan, context: RuleContext, copies: Copies
 ) -> tuple[BlockRef, ...]:
     s, t, o = found.products, found.scores, found.values
     q, k, v = copies.queries, copies.keys, copies.values
-    result = _absorb(sch, found.result)
+    result = _inline_consumer(sch, found.result)
     *_, j = sch.get_loops(o)
     parts = [plan.splits] if plan.splits > 1 else []
     step, *of, ji = sch.split(j, [None, *parts, plan.keys])
     stores, ends = [result], list[BlockRef]()
     for part in of:
-        o, stores, ends = _parted(sch, o, part, result)
+        o, stores, ends = _split_keys(sch, o, part, result)
     for at, scope in enumerate((hopper.ROW_SCOPE, hopper.ROW_SCOPE, hopper.SUM_SCOPE)):
         sch.set_scope(o, at, scope)
     for block in (s, t):
@@ -281,7 +280,7 @@ def _streamed(
     sums = block_of(sch.function, o.name).writes[2].buffer
     last = next(each for each in stores if _reads(sch, each, sums))
     rows = sch.cache_read(last, _read_of(sch, last, sums), hopper.WIDE_SCOPE)
-    for block in (rows, *stores):  # all of a tile, also where results are fewer
+    for block in (rows, *stores):  # whole tiles, also where there are fewer results
         sch.reverse_compute_at(block, group)
     for store in stores if of else ():
         *_, row, column, part = sch.get_loops(store)
@@ -301,7 +300,7 @@ def _streamed(
     dot = hopper.dot_of(found.dtype, plan.keys)
     sch.tensorize(sch.get_loops(s)[-3], dot)
     sch.tensorize(sch.get_loops(start)[-2], dot)
-    _spread(sch, t)
+    _bind_to_fragments(sch, t)
     for store in stores:
         spread_runs(sch, store)
     first = sch.decompose_reduction(o, step)
@@ -316,13 +315,13 @@ def _streamed(
     return (*copies.folded, s, t, o, q, k, v, start, first, rows, *stores, *ends)
 
 
-def _parted(
+def _split_keys(
     sch: Schedule, whole: BlockRef, part: LoopRef, result: BlockRef
 ) -> tuple[BlockRef, list[BlockRef], list[BlockRef]]:
-    """Parts of the keys apart, what stores their sums, and what combines those in a kernel of its
-    own: a thread for each result."""
+    """Split the keys: returns the block of one split, those that store its results, and those that
+    combine them in a further kernel, a thread per result."""
     partial = sch.rfactor(part, 0)
-    sch.crop(whole)  # of queries that fill up a tile nothing is stored
+    sch.crop(whole)  # padded queries are not stored
     stores = [
         sch.reindex_read(whole, at, "global")
         for at in range(len(block_of(sch.function, whole.name).reads))
@@ -350,10 +349,9 @@ def _columns(found: Found) -> int:
     return hopper.OPERANDS[found.dtype].columns
 
 
-def _direct(sch: Schedule, found: Found) -> Copies:
-    """The blocks that lowering made for queries, keys and values become the copies into tiles:
-    they read wherever those lie. Those that fill up with zeros are folded into copies of what they
-    fill, as of few queries whose keys are whole tiles."""
+def _absorb_producers(sch: Schedule, found: Found) -> Copies:
+    """Turn the blocks that lowering made for Q, K and V into the copies into tiles, which then read
+    the operands wherever they are. Zero padding is folded into the copies."""
     product = contraction_of(sch, found.products)
     operands = (
         (found.products, product.a.buffer),
@@ -378,9 +376,9 @@ def _direct(sch: Schedule, found: Found) -> Copies:
     return Copies(queries, keys, values, tuple(folded))
 
 
-def _copied(sch: Schedule, found: Found) -> Copies:
-    """Copies from memory: operands filled up with zeros are folded into them, others are left to
-    rules of their own."""
+def _copy_from_memory(sch: Schedule, found: Found) -> Copies:
+    """Copy tiles from memory: zero padding of operands is folded into the copies, other producers
+    are left to rules of their own."""
     s, o = found.products, found.values
     folded = []
     for user in (s, o):
@@ -410,8 +408,8 @@ def _is_plain_copy(block: Block) -> bool:
     )
 
 
-def _absorb(sch: Schedule, result: BlockRef) -> BlockRef:
-    """What only goes on with each result is done to it at once."""
+def _inline_consumer(sch: Schedule, result: BlockRef) -> BlockRef:
+    """Inline the result's elementwise consumer."""
     while True:
         made = block_of(sch.function, result.name).writes[0].buffer
         consumers = sch.get_consumers(result)
@@ -434,7 +432,7 @@ def _values_of(sch: Schedule, found: Found) -> Buffer:
 
 
 def _copy(sch: Schedule, copy: BlockRef, found: Found, rows: int) -> None:
-    """A tile as boxes of 64 columns, one behind the other."""
+    """Lay a tile out as consecutive boxes of 64 columns."""
     *_, row, column = sch.get_loops(copy)
     box, inner = sch.split(column, [None, _columns(found)])
     sch.reorder(box, row, inner)
@@ -445,8 +443,9 @@ def _copy(sch: Schedule, copy: BlockRef, found: Found, rows: int) -> None:
     sch.tensorize(sch.get_loops(copy)[-2], hopper.load_of(found.dtype, rows))
 
 
-def _spread(sch: Schedule, block: BlockRef) -> None:
-    """Loops over a tile by the threads that hold it as products leave it: pairs of neighbours."""
+def _bind_to_fragments(sch: Schedule, block: BlockRef) -> None:
+    """Bind loops over a tile to the threads that hold it as `wgmma` leaves it: pairs of
+    neighbours."""
     ii, jj = sch.get_loops(block)[-2:]
     warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
     run, part, pair = sch.split(jj, [None, hopper.QUAD, hopper.PAIR])

@@ -26,8 +26,8 @@ from tilewright.rules.gpu.gemm_hopper import (
     Found,
     Plan,
     Unit,
-    applied,
     found_in,
+    schedule_gemm,
 )
 from tilewright.rules.gpu.parts import ceildiv
 from tilewright.rules.rule import Rule
@@ -130,7 +130,7 @@ AMPERE = Unit(ampere.copy_of, ampere.dot_of, _pipeline)
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
     """Schedule by a plan."""
-    return applied(sch, found, plan, context, AMPERE)
+    return schedule_gemm(sch, found, plan, context, AMPERE)
 
 
 GEMM_AMPERE = Rule("gemm_ampere", Plan, match, plans, cost, apply)

@@ -1,19 +1,20 @@
-"""GEMM by Hopper's tensor cores: bulk copies by a producer warp, products by warpgroups.
+"""GEMM by Hopper's tensor cores: warp-specialized, bulk tensor copies (TMA) and `wgmma`.
 
     for tile in blockIdx.x { for group in threadIdx.y {
       clear; for ko [specialize = (slots, blocks)] { copy A, B; sums += A B^T }; epilogue } }
 
-Operands have k contiguous, those of 16-bit numbers also A m and B n, in rows of whole 16 bytes. An
-operand that lies otherwise is stored so first, a weight when compiling, where the products are
-worth it. Tiles are `64 * groups` by `block_n`; `slots` of them are in flight. Neighbouring blocks
-share columns of `span` tiles, so that B stays in L2; as many blocks as there are multiprocessors
-stay for all tiles, and fetch the next one while they store the last.
+A producer warp issues bulk copies; consumer warpgroups multiply. Operands are contiguous along k
+(16-bit A also along m, B along n), in rows of whole 16 bytes. Any other operand is repacked first,
+a weight at compile time, where the GEMM is large enough. Tiles are `64 * groups` by `block_n`, with
+`slots` of them in flight. Blocks are persistent, one wave of them, and load the next tile while
+they store the last; `span` tiles along m precede the next column, so that B stays in L2.
 
-Sizes that no tile divides are padded: copies fill up with zeros, and the epilogue leaves out what
-is not there. Where tiles are too few, `split_k` parts of the sum are computed apart.
+Sizes that tiles do not divide are padded: copies fill with zeros, the epilogue masks its stores.
+Where there are too few tiles, k is split: `split_k` parts are added by a further kernel, blocks of
+a `cluster` exchange theirs in distributed shared memory, and "stream_k" splits the steps of all
+tiles evenly over all blocks.
 
-A convolution is the GEMM of what its windows see: copies take rows of windows from the image, and
-no matrix of them is in memory.
+A convolution is an implicit GEMM: bulk copies read windows from the image, without im2col.
 """
 
 from __future__ import annotations
@@ -56,31 +57,31 @@ from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, exprs, output_buffers
 
 FEATURE = "wgmma"
-BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates, in columns of one wgmma
-GROUPS = (1, 2)  # candidates, warpgroups that multiply
-SLOTS = (4, 5, 6, 3, 2, 7, 8, 12)  # candidates, tiles on their way in shared memory
-BOXES = (1, 2, 4)  # candidates, rows of 128 bytes that a slot has of each tile's row
+BLOCK_N = (64, 256, 192, 128, 96, 32)  # candidates for the columns of a tile (n of a wgmma)
+GROUPS = (1, 2)  # candidates for consumer warpgroups
+SLOTS = (4, 5, 6, 3, 2, 7, 8, 12)  # candidates for pipeline stages in shared memory
+BOXES = (1, 2, 4)  # candidates for 128-byte boxes along k per slot
 STREAM_K = "stream_k"
-SPAN = (1, 16, 8, 4, 2)  # candidates, tiles along m before the next column
+SPAN = (1, 16, 8, 4, 2)  # candidates for tiles along m before the next column
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles of a block, and how blocks follow each other."""
+    """The tile of a block, and the order of blocks."""
 
-    groups: int  # of 128 threads, each with 64 rows
+    groups: int  # consumer warpgroups, of 64 rows each
     block_n: int
-    slots: int
-    span: int  # tiles along m that neighbouring blocks take before the next column
-    split_k: int = 1  # parts of the sum that are computed apart
-    boxes: int = 1  # boxes along k that a slot holds: products wait once for all of them
-    cluster: int = 1  # blocks that work together
-    # What they take parts of: a sum, or rows and columns, which share B or A. Without clusters:
-    # "stream_k" lets all blocks share the steps of all tiles evenly.
+    slots: int  # pipeline stages
+    span: int  # tiles along m before the next column of tiles
+    split_k: int = 1  # parts of k that a further kernel adds up
+    boxes: int = 1  # boxes along k per slot, with one barrier for all of them
+    cluster: int = 1  # blocks per cluster
+    # The axis that a cluster splits: "k", or "m" or "n", whose blocks multicast B or A. Without
+    # clusters, "stream_k" splits the steps of all tiles evenly over all blocks.
     along: str = "k"
-    resident: int = 1  # blocks that a multiprocessor has room for: the next kernel's beside these
-    pingpong: int = 0  # whether two warpgroups take turns: one stores while the other multiplies
-    evict_first: int = 0  # whether B leaves L2 first, where one wave of blocks reads it whole
+    resident: int = 1  # blocks per multiprocessor, leaving room for the next kernel's
+    pingpong: int = 0  # whether two consumers alternate: one stores while the other multiplies
+    evict_first: int = 0  # whether B is evicted from L2 first, where one wave reads all of it
 
     @property
     def rows(self) -> int:
@@ -88,17 +89,17 @@ class Plan:
 
     @property
     def parts(self) -> int:
-        """Of a tile's sum, that blocks exchange."""
+        """Blocks of a cluster that split a tile's k."""
         return self.cluster if self.along == "k" else 1
 
 
 @dataclass(frozen=True)
 class Found:
-    """A GEMM whose operands tensor cores take as they are, or once they are stored anew."""
+    """A GEMM whose operands bulk copies can read, as they are or once repacked."""
 
     reference: BlockRef
     dtype: str
-    batch: int  # GEMMs of their own, outer axes of m among them
+    batch: int  # independent GEMMs, with the outer axes of m
     m: int
     n: int
     k: int
@@ -107,19 +108,19 @@ class Found:
     k_axis: int
     a_index: int  # of the block's reads
     b_index: int
-    turned: tuple[int, ...]  # the reads that are stored anew with k contiguous
-    along_n: bool  # B is [k, n], and read as it is
-    along_m: bool  # A is [k, m], and read as it is
-    is_open: bool  # m, or what stands outside of it, is told by calls
-    windows: str = ""  # the block that lays out windows of an image as A, which copies read instead
-    is_indexed: bool = False  # A is read by windows; such a block is to be made
-    epilogue: int = 0  # operations on each result that follow its sum
-    stored_bytes: int = 0  # of operands that each call stores anew
-    stored_count: int = 0  # of those operands
+    turned: tuple[int, ...]  # the reads that are repacked with k contiguous
+    along_n: bool  # B is [k, n], and read in place
+    along_m: bool  # A is [k, m], and read in place
+    is_open: bool  # m or batch is dynamic
+    windows: str = ""  # the im2col block that makes A; copies read the image instead
+    is_indexed: bool = False  # A is indexed by windows: the im2col block has to be made
+    epilogue: int = 0  # epilogue operations per result
+    stored_bytes: int = 0  # of operands that each call repacks
+    stored_count: int = 0  # operands that each call repacks
 
     @property
     def depth(self) -> int:
-        """Of a tile's row, in elements."""
+        """Elements of k in a box."""
         return hopper.OPERANDS[self.dtype].columns
 
 
@@ -132,8 +133,8 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
 def found_in(
     sch: Schedule, reference: BlockRef, context: RuleContext, *, takes_km: bool
 ) -> Found | None:
-    """C[m, n] = sum of A[m, k] B[n, k], in a type of the tensor cores, n and k known; whether those
-    take A as [k, m]."""
+    """The GEMM C[m, n] = sum of A[m, k] B[n, k] that a block computes, in a type of the tensor
+    cores, with static n and k. `takes_km` says whether the instructions can read A as [k, m]."""
     nest = nest_of(sch, reference)
     if nest is None or not nest.reduce or not is_expression(nest.block):
         return None
@@ -154,7 +155,7 @@ def found_in(
     sizes = {at: nest.guess(at) for at in (m, n, k)}
     a_turned = _is_matrix(found.a, nest.var(k), nest.var(m))
     is_indexed = not a_turned and not _is_matrix(found.a, nest.var(m), nest.var(k))
-    windows = "" if a_turned else _windows(sch, reference, found, is_indexed)
+    windows = "" if a_turned else _im2col_block(sch, reference, found, is_indexed)
     if is_indexed and not windows:
         return None
     if windows and sizes[k] * operand.bytes % hopper.ROW_BYTES:
@@ -164,12 +165,12 @@ def found_in(
         return None
     is_weight = found.b.buffer.rank == 2 and found.b.buffer.name in context.constants
     b_turned = along_n and (is_weight or not operand.is_half or not can_copy(found.b.buffer))
-    # Rows of a tile of A are then k: of fewer than a tile has, the rest would not be zeros.
+    # Tile rows of A are then k: with a shorter k, the rest of the tile would not be zero.
     along_m = a_turned and takes_km and operand.is_half and sizes[k] >= operand.columns
     along_m &= can_copy(found.a.buffer)
     a_turned &= not along_m
     whole = found.guess(tuple(nest.spatial))
-    # Rows of k that no copy can read are stored anew as they are padded.
+    # Rows along k that bulk copies cannot read are repacked with padding.
     is_whole = sizes[k] * operand.bytes % ALIGN_BYTES == 0
     anew = [
         found.guess((*found.batch, *rows, *found.k)) * operand.bytes
@@ -179,7 +180,7 @@ def found_in(
         )
         if is_anew and load.buffer.name not in context.constants
     ]
-    if anew and not _is_worth(whole * sizes[k], sum(anew), len(anew), context):
+    if anew and not _is_repacking_worthwhile(whole * sizes[k], sum(anew), len(anew), context):
         return None
     turned = [
         found.read_index(load)
@@ -210,26 +211,29 @@ def found_in(
     )
 
 
-def _is_worth(products: int, size_bytes: int, count: int, context: RuleContext) -> bool:
-    """Whether operands of so many bytes are stored anew in less time than other units multiply."""
+def _is_repacking_worthwhile(
+    products: int, size_bytes: int, count: int, context: RuleContext
+) -> bool:
+    """Whether repacking operands of so many bytes takes less time than multiplying without tensor
+    cores."""
     sm = multiprocessor_of(context.target)
-    return products > sm.fma_per_cycle * sm.count * _storing(size_bytes, count, sm)
+    return products > sm.fma_per_cycle * sm.count * _repack_cycles(size_bytes, count, sm)
 
 
-def _storing(size_bytes: int, count: int, sm: Multiprocessor) -> float:
-    """The time of so many kernels that store operands anew, in cycles."""
+def _repack_cycles(size_bytes: int, count: int, sm: Multiprocessor) -> float:
+    """Cycles of the kernels that repack operands."""
     return count * sm.launch_cycles + 2 * size_bytes / sm.memory_bytes_per_cycle
 
 
 def _operations(sch: Schedule, reference: BlockRef) -> int:
-    """On each result of a block that follows."""
+    """Operations per result of an epilogue's block."""
     nodes = exprs(block_of(sch.function, reference.name).body)
     made = [node for node in nodes if node.dtype.is_float and not isinstance(node, (Load, Const))]
     return sum(OPERATIONS.get(node.op, 1) if isinstance(node, Call) else 1 for node in made)
 
 
-def _windows(sch: Schedule, reference: BlockRef, found: Contraction, is_indexed: bool) -> str:
-    """The block whose rows are what windows of an image see, and are A; "" if there is none."""
+def _im2col_block(sch: Schedule, reference: BlockRef, found: Contraction, is_indexed: bool) -> str:
+    """The im2col block whose rows are A; "" if there is none."""
     if is_indexed:
         sch = sch.copy()
         if not sch.attempt(sch.reindex_read, reference, found.read_index(found.a), "global"):
@@ -244,20 +248,20 @@ def _windows(sch: Schedule, reference: BlockRef, found: Contraction, is_indexed:
 
 
 def _is_matrix(load: Load, row: Var, column: Var) -> bool:
-    """Whether an operand is read as a matrix, or several, neighbouring columns side by side."""
+    """Whether an operand's last two indices are `row` and `column`, which no other index uses."""
     *outer, last_row, last = load.index
     apart = not any(uses_var(at, {row, column}) for at in outer)
     return apart and last_row is row and last is column
 
 
 def plans(found: Found, context: RuleContext) -> Space[Plan]:
-    """Tiles that fit."""
+    """Tiles that fit registers and shared memory."""
     sm = multiprocessor_of(context.target)
 
     def legal(c: Columns) -> Column:
         rows = hopper.M * c["groups"]
-        # Of a matrix with fewer rows than a product has, tiles are as low; behind them all is room,
-        # in whole slots. Copies of windows fill whole tiles.
+        # With fewer rows than a wgmma has, tiles of A are lower; the memory behind them is
+        # reserved, in whole slots. Copies of windows always fill whole tiles.
         is_low = not (found.is_open or found.windows or found.along_m)
         low = -(-found.m // SWIZZLED) * SWIZZLED if is_low else 0
         stored = np.where((c["groups"] == 1) & (low > 0), np.minimum(rows, low), rows)
@@ -267,39 +271,39 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         kept = np.where(_parts(c) > 1, rows * c["block_n"] * SUM_BYTES, 0)
         each = sm.shared_bytes // c["resident"]
         fits = ring * hopper.ROW_BYTES + kept + hopper.BESIDE_BYTES <= each
-        # Sums and places take registers.
+        # Registers for accumulators and addresses.
         groups = c["groups"] * (1 + c["pingpong"])
         fits &= c["block_n"] // 2 + 64 <= consumer_registers(groups, c["resident"])
         whole = ceildiv(found.m, rows) % c["span"] == 0
         whole &= (c["span"] == 1) | (not found.is_open)
         step = found.depth * c["boxes"]
         parts = (c["split_k"] == 1) | (found.k % (c["split_k"] * step) == 0)
-        if found.windows:  # there is nothing behind the last kernel position
+        if found.windows:  # k must not run beyond the last kernel position
             parts = found.k % (c["split_k"] * step) == 0
         boxes = ((c["block_n"] % found.depth == 0) & (c["boxes"] == 1)) | (not found.along_n)
         boxes &= (c["boxes"] == 1) | (not found.along_m)
-        # Every box begins inside of a row.
+        # Every box starts inside of a row.
         deep = ceildiv(found.k, found.depth) % (c["boxes"] * _parts(c)) == 0
         clustered = _clusters(found, c, sm)
-        # Whoever stores lets another multiply: of blocks that have several tiles.
+        # Ping-pong overlaps stores with another tile, so blocks need several tiles.
         tiles = _tiles(found, c) * c["split_k"] // c["cluster"]
         taken = (c["groups"] == 1) & (_parts(c) == 1) & (c["along"] != STREAM_K) & (c["slots"] > 2)
         taken &= (found.m >= hopper.M) & (not found.is_open) & (tiles > sm.count // c["cluster"])
         result: Column = fits & whole & parts & boxes & deep & clustered
         result &= (c["pingpong"] == 0) | taken
-        result &= (c["evict_first"] == 0) | _reads_b_once(found, c["groups"], c["span"])
+        result &= (c["evict_first"] == 0) | _streams_b(found, c["groups"], c["span"])
         return result
 
     return Space(Plan, _candidates(found, sm), legal)
 
 
 def _candidates(found: Found, sm: Multiprocessor) -> dict[str, Sequence[int | str]]:
-    """Of each field, without those that the sizes alone rule out: the rest is weighed whole."""
+    """The candidates of each field, without those that the sizes alone rule out."""
     heights = [ceildiv(found.m, hopper.M * groups) for groups in GROUPS]
     spans = [span for span in SPAN if not found.is_open and any(h % span == 0 for h in heights)]
     boxes = ceildiv(found.k, found.depth)
     meets = not (found.is_open or found.windows)
-    once = any(_reads_b_once(found, groups, span) for groups in GROUPS for span in spans)
+    once = any(_streams_b(found, groups, span) for groups in GROUPS for span in spans)
     return {
         "groups": GROUPS,
         "block_n": BLOCK_N,
@@ -317,23 +321,23 @@ def _candidates(found: Found, sm: Multiprocessor) -> dict[str, Sequence[int | st
     }
 
 
-def _reads_b_once(found: Found, groups: Any, span: Any) -> Any:
-    """Whether B, the larger operand, is read by blocks beside each other and by none later; of
+def _streams_b(found: Found, groups: Any, span: Any) -> Any:
+    """Whether B, the larger operand, is read by concurrent blocks only and never again; takes
     numbers or columns."""
     streams = found.m < found.n and found.batch == 1 and not found.is_open
     return (ceildiv(found.m, hopper.M * groups) == span) & streams
 
 
 def _parts(c: Columns) -> Column:
-    """Of a sum, that blocks of a cluster exchange."""
+    """Blocks of a cluster that split k."""
     found: Column = np.where(c["along"] == "k", c["cluster"], 1)
     return found
 
 
 def _clusters(found: Found, c: Columns, sm: Multiprocessor) -> Column:
-    """Which plans have tiles for clusters, whose blocks share sums, or tiles of an operand."""
+    """Which plans have tiles that clusters can split along k, or share along m or n."""
     rows, count = hopper.M * c["groups"], c["cluster"]
-    # Threads of an epilogue have runs of every part of a tile's columns.
+    # Epilogue threads own contiguous runs in each part of a tile's columns.
     sums = (c["block_n"] % (count * WHOLE.multiple) == 0) & (c["split_k"] == 1)
     low = rows if found.is_open else np.minimum(rows, -(-found.m // SWIZZLED) * SWIZZLED)
     low = found.depth if found.along_m else low
@@ -343,13 +347,13 @@ def _clusters(found: Found, c: Columns, sm: Multiprocessor) -> Column:
     along = c["along"]
     fits = np.where(along == "k", sums, np.where(along == "m", b_shared, a_shared))
     fits &= (not found.is_open) & (not found.windows) & (along != STREAM_K)
-    result: Column = np.where(count == 1, (along == "k") | _shares(found, c, sm), fits)
+    result: Column = np.where(count == 1, (along == "k") | _stream_k(found, c, sm), fits)
     return result
 
 
-def _shares(found: Found, c: Columns, sm: Multiprocessor) -> Column:
-    """Which plans let blocks share steps: where tiles leave a wave of them incomplete, and a block
-    has more steps than one."""
+def _stream_k(found: Found, c: Columns, sm: Multiprocessor) -> Column:
+    """Which plans may split steps by stream-K: the last wave of tiles is partial, and blocks have
+    more than one step."""
     tiles = _tiles(found, c)
     shares = (c["along"] == STREAM_K) & (c["split_k"] == 1) & (c["resident"] == 1)
     steps = ceildiv(found.k, found.depth * c["boxes"])
@@ -364,16 +368,16 @@ def _tiles(found: Found, c: Columns) -> Column:
     return tiles
 
 
-def _spread(apart_bytes: int, unit_bytes: int) -> float:
-    """Of memory that is read in aligned units, what a tile's row takes as a multiple of its own
-    size, in the mean of rows that are so far apart."""
+def _sector_overhead(apart_bytes: int, unit_bytes: int) -> float:
+    """Bytes that L2 reads in aligned units for a tile's row, relative to the row, on average over
+    rows of this stride."""
     is_aligned = gcd(apart_bytes, unit_bytes) / unit_bytes
     return 1.0 + (1.0 - is_aligned) * unit_bytes / hopper.ROW_BYTES
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of tiles: products, tiles from L2, or all of the operands from memory, whichever takes
-    longest; the last store; sums of parts."""
+    """Cycles of all waves of tiles: tensor cores, tiles from L2, or operands from memory, whichever
+    is largest; the last store; adding up the parts of k."""
     sm = multiprocessor_of(context.target)
     size = hopper.OPERANDS[found.dtype].bytes
     rows, split, cluster = hopper.M * c["groups"], c["split_k"], _parts(c)
@@ -383,50 +387,52 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     shares = c["along"] == STREAM_K
     blocks = np.where(shares, sm.count, tiles * split * cluster)
     waves = np.where(shares, tiles / sm.count, ceildiv(tiles * split, sm.count // cluster))
-    # Between products of two slots a group waits; another one has the matrix units then.
+    # Between two slots a warpgroup waits; another one can use the tensor cores then.
     busy_units = rows * c["block_n"] * depth / sm.tensor_fma_per_cycle * (size / 2)
-    # Of those that take turns one has them to itself, and starts a slot's before the last are over.
+    # With ping-pong, one has them exclusively and issues the next slot's before the last finish.
     waits = np.where(c["pingpong"] > 0, 0, sm.wgmma_latency_cycles)
     per_step = np.maximum(busy_units, busy_units / c["groups"] / (1 + c["pingpong"]) + waits)
-    tall, wide = np.minimum(rows, found.m), np.minimum(c["block_n"], found.n)  # the rest is zeros
+    tall, wide = (
+        np.minimum(rows, found.m),
+        np.minimum(c["block_n"], found.n),
+    )  # the padding is not loaded
     slot = c["boxes"] * (tall + wide) * hopper.ROW_BYTES
-    # What one multiprocessor gets, also of tiles that blocks of a cluster bring for each other.
+    # The bandwidth into one multiprocessor, tiles that are multicast to it included.
     narrow = slot / sm.l2_bytes_per_cycle
-    # What L2 hands out to all of them: such tiles once, and all that rows lie across.
-    across = 2 * sm.sector_bytes  # it hands out so many at a time
-    a_rows = tall * _spread((found.m if found.along_m else found.k) * size, across)
+    # The bandwidth out of L2: multicast tiles once, and whole units for unaligned rows.
+    across = 2 * sm.sector_bytes  # L2's unit of transfer
+    a_rows = tall * _sector_overhead((found.m if found.along_m else found.k) * size, across)
     a_rows = a_rows / np.where(c["along"] == "n", c["cluster"], 1)
-    b_rows = wide * _spread((found.n if found.along_n else found.k) * size, across)
+    b_rows = wide * _sector_overhead((found.n if found.along_n else found.k) * size, across)
     b_rows = b_rows / np.where(c["along"] == "m", c["cluster"], 1)
     busy = np.minimum(blocks, sm.count)
     handed = c["boxes"] * (a_rows + b_rows) * hopper.ROW_BYTES * busy
     gain = np.where(c["evict_first"], sm.evict_first_gain, 1.0)
     narrow = np.maximum(narrow, handed / (sm.l2_bytes_per_cycle * sm.count)) / gain
-    # Blocks wait for each other's slots: two hardly do, more of them at every step.
+    # Multicast waits until all blocks have freed the slot: hardly with two, more so with more.
     brings = c["cluster"] > cluster
     meets = np.where(brings, c["cluster"] // 2 - 1, 0) * sm.multicast_latency_cycles
-    # One slot is in use while the others are filled; signs between roles take their time too.
+    # One slot is in use while the others are filled; barriers between roles add latency.
     waiting = sm.global_latency_cycles * 2.4 / (c["slots"] - 1)
     flying = busy * c["slots"] * slot
     rate = np.minimum(sm.memory_bytes_per_cycle, busy * sm.own_memory_bytes_per_cycle)
     rate = np.minimum(rate * gain, flying / sm.global_latency_cycles)
     operands = size * found.batch * found.m * found.k + size * found.n * found.k
-    # Written, a quarter of a line at a time, and read again.
+    # Partial sums are written a quarter of a line at a time, and read again.
     parts = 12.0 * found.batch * found.m * found.n * split
     through_tiles = waves * steps * (np.maximum(np.maximum(per_step, narrow), waiting) + meets)
     brought = waves * steps * (narrow + meets)
     kept = 4.0 * rows * c["block_n"] / sm.cluster_bytes_per_cycle
-    # Sums of a tile go to memory and come back, behind a signal: of as many others as share it.
+    # Stream-K: partial sums of a shared tile go through memory, after a flag, from each other
+    # block.
     others = np.minimum(np.ceil(sm.count / tiles), steps)
     given = 4.0 * sm.meeting_cycles + (1 + others) * 4.0 * rows * c["block_n"] / (
         sm.l2_bytes_per_cycle
     )
-    # Blocks that share steps are at different places of their sums: none finds in L2 what another
-    # one has just asked for.
+    # Stream-K blocks are at different steps of k, so they do not reuse each other's tiles in L2.
     alone = np.where(shares, waves, waves / c["span"])
     follows = 1.0 * rows * c["block_n"] * found.epilogue / sm.fma_per_cycle
-    # Where memory or L2 sets the pace, products wait now and then: less with more slots of more
-    # boxes.
+    # When memory or L2 is the bottleneck, jitter stalls the tensor cores: less with more slots.
     late = 0.4 * sm.global_latency_cycles * steps / c["slots"]
     return Cost.of(
         products=np.maximum(through_tiles, np.maximum(brought, operands / rate) + late),
@@ -438,7 +444,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
         epilogue=np.where(c["pingpong"] > 0, 1.0, np.ceil(waves)) * follows / cluster,
         l2=alone * steps * c["boxes"] * 40.0,
         split=np.where(split > 1, sm.launch_cycles + parts / sm.memory_bytes_per_cycle, 0.0),
-        anew=_storing(found.stored_bytes, found.stored_count, sm),
+        anew=_repack_cycles(found.stored_bytes, found.stored_count, sm),
     )
 
 
@@ -447,11 +453,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 @dataclass(frozen=True)
 class Unit:
-    """What copies tiles and multiplies them."""
+    """The intrinsics that copy and multiply tiles, and how they overlap."""
 
-    copy_of: Callable[..., TensorIntrin]  # of a type, so many rows; whether it leaves L2 first
+    copy_of: Callable[..., TensorIntrin]  # by type, rows and eviction policy
     dot_of: Callable[..., TensorIntrin]
-    overlap: Callable[[Schedule, LoopRef, Plan, int], None]  # steps of so many tiles
+    overlap: Callable[
+        [Schedule, LoopRef, Plan, int], None
+    ]  # by loop over k, plan and number of blocks
 
 
 def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:
@@ -469,13 +477,13 @@ HOPPER = Unit(hopper.load_of, hopper.dot_of, _specialize)
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    return applied(sch, found, plan, context, HOPPER)
+    return schedule_gemm(sch, found, plan, context, HOPPER)
 
 
-def applied(
+def schedule_gemm(
     sch: Schedule, found: Found, plan: Plan, context: RuleContext, unit: Unit
 ) -> tuple[BlockRef, ...]:
-    """The schedule of a plan; results go through what follows where that can be fused."""
+    """Schedule by a plan, with the epilogue fused where possible."""
     done: list[BlockRef] = []
     c = found.reference
     if found.is_indexed:
@@ -483,14 +491,14 @@ def applied(
     elif found.windows:
         done.append(sch.get_block(found.windows))
     for index in found.turned:
-        done += _turned(sch, c, index, context)
-    tiled = _clustered if plan.cluster > 1 and plan.along == "k" else _tiled
+        done += _repack(sch, c, index, context)
+    tiled = _tile_with_cluster_k if plan.cluster > 1 and plan.along == "k" else _tiled
     if plan.split_k > 1:
         k = sch.get_loops(c)[found.k_axis]
         part, _ = sch.split(k, [plan.split_k, found.k // plan.split_k])
         c = parts_along(sch, part)
         return (*done, *_tiled(sch, c, found, plan, context, unit, []))
-    consumers = _followers(sch, c)
+    consumers = _epilogue_of(sch, c)
     if consumers:
         point = sch.checkpoint()
         try:
@@ -500,19 +508,20 @@ def applied(
     return (*done, *tiled(sch, c, found, plan, context, unit, []))
 
 
-def _turned(sch: Schedule, c: BlockRef, index: int, context: RuleContext) -> list[BlockRef]:
-    """An operand is stored with k contiguous: a weight when compiling, another by a kernel of its
+def _repack(sch: Schedule, c: BlockRef, index: int, context: RuleContext) -> list[BlockRef]:
+    """Repack an operand with k contiguous: a weight at compile time, another by a kernel of its
     own, which is left to other rules."""
     source = block_of(sch.function, c.name).reads[index].buffer
     copy = sch.cache_read(c, index, "global")
     *outer, row, column = [f"d{at}" for at in range(source.rank)]
     before, after = (*outer, row, column), (*outer, column, row)
     sch.transform_layout(copy, ("write", 0), f"({', '.join(before)}) -> ({', '.join(after)})")
-    return _anew(sch, copy, context)
+    return _as_constant(sch, copy, context)
 
 
-def _anew(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:
-    """The block that stores an operand anew, if it needs no schedule."""
+def _as_constant(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:
+    """Mark a repacking block as constant, if its operand is a weight; [] if other rules schedule
+    it."""
     reads = block_of(sch.function, copy.name).reads
     if any(read.buffer.name not in context.constants for read in reads):
         return []
@@ -520,7 +529,7 @@ def _anew(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]
     return [copy]
 
 
-def _clustered(
+def _tile_with_cluster_k(
     sch: Schedule,
     c: BlockRef,
     found: Found,
@@ -529,15 +538,15 @@ def _clustered(
     unit: Unit,
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
-    """Blocks of a cluster have parts of the sum of a tile, which they keep where the others see
-    them; then each finishes some of its columns."""
+    """Split k over the blocks of a cluster: each keeps its partial sums in distributed shared
+    memory, then finishes some of the columns."""
     sums, share = hopper.OPERANDS[found.dtype].sums, plan.block_n // plan.cluster
-    stores, done, is_exact = _whole(sch, c, found, plan, consumers, context)
+    stores, done, is_exact = _pad_to_tiles(sch, c, found, plan, consumers, context)
     k = sch.get_loops(c)[contraction_of(sch, c).k[-1]]
     partial = parts_along(sch, sch.split(k, [plan.cluster, None])[0])
     operands = contraction_of(sch, partial)
     reads = operands.read_index(operands.a), operands.read_index(operands.b)
-    copies, kind = _results(sch, c, found, stores, is_exact=is_exact)
+    copies, kind = _sums_to_memory(sch, c, found, stores, is_exact=is_exact)
     *outer, m, n, parts = sch.get_loops(c)
     far, near, group, ii = sch.split(m, [None, plan.span, plan.groups, hopper.M])
     column, piece, jj = sch.split(n, [None, plan.cluster, share])
@@ -561,12 +570,12 @@ def _clustered(
     for rank, warpgroup in ((part, among), (piece, group)):
         sch.bind(rank, CLUSTER_AXIS)
         sch.bind(warpgroup, "threadIdx.y")
-    made = _multiply(sch, partial, reads, found, plan, context, unit)
+    made = _pipeline_tile(sch, partial, reads, found, plan, context, unit)
     return [*done, c, start, partial, kept, *made, *copies, *stores]
 
 
-def _followers(sch: Schedule, c: BlockRef) -> list[BlockRef]:
-    """What follows the sums element by element, steps that follow each other as one."""
+def _epilogue_of(sch: Schedule, c: BlockRef) -> list[BlockRef]:
+    """The elementwise consumers of the sums, chains of them inlined into one."""
     outputs = output_buffers(sch.function)
     made = block_of(sch.function, c.name).writes[0].buffer
     found = [] if made in outputs else epilogue_blocks(sch, c)
@@ -593,11 +602,11 @@ def _tiled(
     unit: Unit,
     consumers: list[BlockRef],
 ) -> list[BlockRef]:
-    stores, done, is_exact = _whole(sch, c, found, plan, consumers, context)
+    stores, done, is_exact = _pad_to_tiles(sch, c, found, plan, consumers, context)
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
     reads = operands.read_index(operands.a), operands.read_index(operands.b)
-    copies, kind = _results(sch, c, found, stores, is_exact=is_exact)
+    copies, kind = _sums_to_memory(sch, c, found, stores, is_exact=is_exact)
     loops = sch.get_loops(c)
     outer = [loop for at, loop in enumerate(loops) if at not in (m, n, k)]
     units = [loop for loop in outer if is_unit(sch, loop)]
@@ -611,7 +620,7 @@ def _tiled(
     sch.reorder(*units, *outer, far, column, near, below, right, group, ii, jj, loops[k])
     _store(sch, copies, stores, group, kind, plan.block_n)
     sch.bind(group, "threadIdx.y")
-    made = _multiply(sch, c, reads, found, plan, context, unit)
+    made = _pipeline_tile(sch, c, reads, found, plan, context, unit)
     rank = sch.fuse(below, right)
     if plan.cluster > 1:
         sch.bind(rank, CLUSTER_AXIS)
@@ -619,7 +628,7 @@ def _tiled(
     return [*done, c, *made, *copies, *stores]
 
 
-def _whole(
+def _pad_to_tiles(
     sch: Schedule,
     c: BlockRef,
     found: Found,
@@ -627,8 +636,8 @@ def _whole(
     consumers: list[BlockRef],
     context: RuleContext,
 ) -> tuple[list[BlockRef], list[BlockRef], bool]:
-    """Sizes that tiles divide: what stores results, what fills up operands, whether they are as
-    they were."""
+    """Pad sizes to whole tiles. Returns the blocks that store results, those that pad operands, and
+    whether no padding was needed."""
     operands = contraction_of(sch, c)
     m, n, k = operands.m[-1], operands.n[-1], operands.k[-1]
     wanted = {m: plan.rows, n: plan.block_n, k: found.depth * plan.boxes * plan.parts}
@@ -640,26 +649,27 @@ def _whole(
         sch.compute_inline(crop)
     done = []
     for copy in padded:
-        done += _filled(sch, copy, context)
+        done += _pad_operand(sch, copy, context)
     return consumers or crops, done, False
 
 
-def _filled(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:
-    """What fills up an operand, if it needs no schedule: copies do that by themselves, where they
-    can read its rows."""
+def _pad_operand(sch: Schedule, copy: BlockRef, context: RuleContext) -> list[BlockRef]:
+    """The block that pads an operand, if it needs no schedule: bulk copies pad by themselves, where
+    they can read its rows."""
     source = block_of(sch.function, copy.name).reads[0].buffer
     if can_copy(source):
         return [copy]
-    for producer in sch.get_producers(copy):  # once is enough
+    for producer in sch.get_producers(copy):  # one copy is enough
         sch.compute_inline(producer)
-    return _anew(sch, copy, context)
+    return _as_constant(sch, copy, context)
 
 
-def _results(
+def _sums_to_memory(
     sch: Schedule, c: BlockRef, found: Found, stores: list[BlockRef], *, is_exact: bool
 ) -> tuple[list[BlockRef], str | None]:
-    """What takes sums from registers, and the type that it stores; None where others store."""
-    rounded = _rounded(sch, stores, c) if is_exact else None
+    """The blocks that move sums out of registers, and the type they store; None where the epilogue
+    stores."""
+    rounded = _cast_only_type(sch, stores, c) if is_exact else None
     if rounded is not None:
         sch.set_scope(c, 0, hopper.SUM_SCOPE)
         return stores, rounded
@@ -678,7 +688,7 @@ def _store(
     kind: str | None,
     width: int,
 ) -> None:
-    """Sums of so many columns leave the registers of a warpgroup."""
+    """Store the accumulators of a warpgroup, `width` columns wide."""
     sums = block_of(sch.function, copies[0].name).reads[0].buffer.dtype.name
     sch.reverse_compute_at(copies[0], group)
     for store in stores if kind is None else ():
@@ -688,7 +698,7 @@ def _store(
     sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
 
 
-def _multiply(
+def _pipeline_tile(
     sch: Schedule,
     c: BlockRef,
     reads: tuple[int, int],
@@ -697,7 +707,7 @@ def _multiply(
     context: RuleContext,
     unit: Unit,
 ) -> list[BlockRef]:
-    """The innermost loops, over a tile and k, as copies and products that overlap."""
+    """The innermost loops, over a tile and k: pipelined copies and multiplications."""
     depth = found.depth
     a, b = (sch.cache_read(c, index, hopper.TILE_SCOPE) for index in reads)
     *_, ii, jj, k = sch.get_loops(c)
@@ -729,7 +739,7 @@ def _multiply(
 
 
 def _in_boxes(sch: Schedule, b: BlockRef, width: int) -> None:
-    """A tile as boxes of columns of a row's length, one behind the other."""
+    """Lay a tile out as consecutive boxes of a swizzled row's width."""
     *_, row, column = sch.get_loops(b)
     box, inner = sch.split(column, [None, width])
     sch.reorder(box, row, inner)
@@ -742,7 +752,7 @@ def _in_boxes(sch: Schedule, b: BlockRef, width: int) -> None:
 def _padded(
     sch: Schedule, c: BlockRef, multiples: list[int]
 ) -> tuple[list[BlockRef], list[BlockRef]]:
-    """Round sizes up; the blocks that fill up operands, and those that leave out results."""
+    """Pad sizes; returns the blocks that pad operands, and those that crop results."""
     before = _names(sch)
     sch.pad(c, multiples)
     added = [sch.get_block(name) for name in _names(sch) if name not in before]
@@ -754,8 +764,8 @@ def _names(sch: Schedule) -> list[str]:
     return [block.name for block in blocks(sch.function.body)]
 
 
-def _rounded(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:
-    """The type of the results, if all that happens to each sum is a conversion."""
+def _cast_only_type(sch: Schedule, stores: list[BlockRef], c: BlockRef) -> str | None:
+    """The type of the results, if the epilogue is a cast only."""
     if len(stores) != 1:
         return None
     made = block_of(sch.function, c.name).writes[0].buffer

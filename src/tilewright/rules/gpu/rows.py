@@ -1,15 +1,15 @@
-"""Softmax, normalizations and their kind on a GPU: a block of threads for each row, or for several.
+"""Softmax, normalizations and the like on a GPU: all stages of a row fused into one kernel.
 
     for row in blockIdx.x { max of the row; exp and sum of the row; row / sum }
     for rows in blockIdx.x { for row in threadIdx.y { ... } }         where rows are short
 
-All stages of a row run in one kernel, with what makes the row element by element. A thread takes
-`vector` neighbours at a time, so that it asks memory for up to 16 bytes at once. It has the same
-elements in every stage, and keeps them in registers: a row is read once. Where it does not take
-vectors, or has no registers for them, stages hand on what they make through shared memory.
+The elementwise producer of the row is fused too. Each thread loads `vector` neighbouring elements
+per access, up to 16 bytes; it owns the same elements in every stage and keeps them in registers, so
+that a row is read once. Without vectors, or with too few registers, stages communicate through
+shared memory.
 
-A block waits for its row, then computes: so that memory does not wait meanwhile, it also brings to
-L2 what a block of the next wave will read (`ahead`).
+A block first waits for its row, then computes; to keep memory busy meanwhile, it also prefetches to
+L2 the rows of a block of a later wave (`ahead`).
 """
 
 from __future__ import annotations
@@ -57,58 +57,58 @@ from tilewright.tensor.visit import blocks, output_buffers
 
 @dataclass(frozen=True)
 class Plan:
-    """How the threads of a block share out a row."""
+    """How a row is distributed over the threads of a block."""
 
-    threads: int = unit("threads", "of a row")
-    vector: int = unit("elements", "side by side that a thread takes at a time")
-    rows: int = unit("rows", "of a block, each with threads of its own")
-    ahead: int = unit("waves", "of blocks whose rows are on their way to L2 before their turn")
+    threads: int = unit("threads", "per row")
+    vector: int = unit("elements", "contiguous ones per access of a thread")
+    rows: int = unit("rows", "per block, each with threads of its own")
+    ahead: int = unit("waves", "of blocks: the distance at which rows are prefetched to L2")
 
 
 @dataclass(frozen=True)
 class Found:
-    """The stages of rows, by their names and sizes."""
+    """The stages of rows, and their sizes."""
 
     root: str
     stages: Stages
     rows: int
-    beside: int  # rows along their innermost axis, which those of a block divide
+    beside: int  # extent of the innermost row axis, which `rows` divides
     length: int  # of the longest stage of a row
-    moved_bytes: int  # of memory, by all rows
-    shared_bytes: int  # that stages hand on, of a row
-    held_bytes: int  # of rows that stages hand on or read again, where threads keep their own
-    live_bytes: int  # of those, that are needed at one time
-    again_bytes: int  # of a row, that stages read again, where they do not
-    reduced: int  # results of reductions, of a row
+    moved_bytes: int  # memory traffic of all rows
+    shared_bytes: int  # intermediate results per row
+    held_bytes: int  # per row in registers: intermediate results, and inputs that are reread
+    live_bytes: int  # the most of those that are live at once
+    again_bytes: int  # per row, reread by stages where registers do not hold them
+    reduced: int  # results of reductions per row
     element_bytes: int  # of the widest element in memory
-    streamed_bytes: int  # of a row, that come from memory
-    is_known: bool  # all sizes are, the number of rows too
-    is_beside: bool  # a row's elements lie side by side
-    is_whole: bool  # every stage but numbers of a row runs over the whole of it
+    streamed_bytes: int  # per row, from memory
+    is_known: bool  # all sizes are static, the number of rows too
+    is_beside: bool  # a row is contiguous
+    is_whole: bool  # every stage with more than a scalar per row runs over the whole row
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """A block without reductions, together with the reductions that it uses."""
+    """A block without reductions, together with the reductions that feed it."""
     if is_part_of_later(sch, reference):
         return None
     sm = multiprocessor_of(context.target)
     for with_prologue in (True, False):
         stages = stages_of(sch, reference, with_prologue=with_prologue)
         found = None if stages is None else _found(sch, stages)
-        # A prologue joins where the rows that it makes stay in registers.
+        # A prologue is fused where its rows stay in registers.
         if found is not None and (not with_prologue or _is_held(found, sm.block_threads, sm)):
             return found
     return None
 
 
 def _found(sch: Schedule, found: Stages) -> Found | None:
-    """Stages by their sizes, if they are a row of several results."""
-    if _hands_on_any_size(found):
+    """The sizes of the stages, if they are rows of several results."""
+    if _has_dynamic_intermediates(found):
         return None
     sink = found.root
     inner = [at for at in sink.loops if at not in found.rows]
     if total(sink, inner) == 1:
-        return None  # one result per row: a reduction and what follows it
+        return None  # one result per row: a reduction and its epilogue
     rows = total(sink, found.rows)
     lengths = [_length(found, name, nest) for name, nest in found.members.items()]
     length = max([*lengths, total(sink, inner)])
@@ -121,8 +121,8 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
     inside = not any(nest.is_dynamic(_own_axes(found, name, nest)) for name, nest in _named(found))
     beside = sink.extent(_row_axes(found)[-1])
     last = all(_is_last_axis(nest, found, name) for name, nest in _named(found))
-    handed_on = _handed_on(found)
-    # Numbers of a row aside; an element of less than a word takes a register of its own, too.
+    handed_on = _intermediates(found)
+    # Scalars per row aside; an element narrower than a word still takes a register.
     kept = [max(size / elements, 4) * elements for elements, size in handed_on if elements > 1]
     again = _read_again(sch, found)
     kept += [length * max(buffer.dtype.size_bytes, 4) for buffer in again]
@@ -147,7 +147,7 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
 
 
 def _is_held(found: Found, threads: Any, sm: Multiprocessor) -> Any:
-    """Whether threads, so many, have registers for their elements of a row."""
+    """Whether the registers of so many threads hold their elements of a row."""
     words = found.held_bytes / 4 / threads
     return found.is_whole & (words <= sm.accumulators)
 
@@ -159,11 +159,13 @@ def _read_again(sch: Schedule, found: Stages) -> list[Buffer]:
 
 
 def _live_bytes(found: Stages, again: Sequence[Buffer], length: int) -> int:
-    """Of what threads keep of a row, what they need at one time: a stage may put what it makes in
-    place of what it is the last to read."""
+    """The most bytes of a row that threads keep at once: a result may take the place of an operand
+    at its last use."""
     names = [*reversed(list(found.members)), found.root.name]
     begins = {buffer: names.index(_readers(found, buffer)[0]) for buffer in again}
-    for (name, nest), (elements, _) in zip(found.members.items(), _handed_on(found), strict=True):
+    for (name, nest), (elements, _) in zip(
+        found.members.items(), _intermediates(found), strict=True
+    ):
         if elements > 1:
             begins[nest.block.writes[0].buffer] = names.index(name)
     live = [0] * len(names)
@@ -174,19 +176,19 @@ def _live_bytes(found: Stages, again: Sequence[Buffer], length: int) -> int:
 
 
 def _streamed(sch: Schedule, found: Stages) -> list[Buffer]:
-    """Parameters of which each row is read by its own block, and by no other."""
+    """Parameters of which each row is read by its own block only."""
     params = [buffer for buffer in sch.function.buffers if _readers(found, buffer)]
     return [buffer for buffer in params if _has_rows(found, buffer)]
 
 
 def _readers(found: Stages, buffer: Buffer) -> list[str]:
-    """The stages that read a buffer, in the order of the program."""
+    """The stages that read a buffer, in program order."""
     named = [*reversed(list(found.members.items())), (found.root.name, found.root)]
     return [name for name, nest in named if any(read.buffer is buffer for read in nest.reads)]
 
 
 def _has_rows(found: Stages, buffer: Buffer) -> bool:
-    """Whether all stages that read a buffer read all of it, each element where it is."""
+    """Whether every stage that reads a buffer reads all of it, each element at its own position."""
     for name, nest in _named(found):
         rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
         axes = [*rows, *_own_axes(found, name, nest)]
@@ -202,7 +204,7 @@ def _has_rows(found: Stages, buffer: Buffer) -> bool:
 
 
 def _is_in_place(nest: Nest, access: Access) -> bool:
-    """Whether an access is at the element that the iterators tell, not at a neighbour of it."""
+    """Whether an access is at exactly the position of its iterators, without an offset."""
     first = {nest.var(at): ZERO for at in nest.loops}
     return sym.simplify(sym.substitute(access.offset, first)) is ZERO
 
@@ -212,13 +214,13 @@ def _named(found: Stages) -> list[tuple[str, Nest]]:
 
 
 def _row_axes(found: Stages) -> list[int]:
-    """The iterators of rows, those of one value aside."""
+    """The row iterators, without those of extent 1."""
     sink = found.root
     return [at for at in found.rows if sink.extent(at) is not ONE] or found.rows[-1:]
 
 
 def _own_axes(found: Stages, name: str, nest: Nest) -> list[int]:
-    """The iterators of a stage inside of a row, those of one value aside."""
+    """A stage's iterators inside of a row, without those of extent 1."""
     rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
     return [at for at in nest.loops if at not in rows and nest.extent(at) is not ONE]
 
@@ -228,7 +230,7 @@ def _length(found: Stages, name: str, nest: Nest) -> int:
 
 
 def _is_last_axis(nest: Nest, found: Stages, name: str) -> bool:
-    """Whether a stage runs along one axis of a row, whose neighbours lie side by side."""
+    """Whether a stage runs along one contiguous axis of a row."""
     own = _own_axes(found, name, nest)
     if not own:
         return True
@@ -250,8 +252,8 @@ def _elements(shape: tuple[object, ...]) -> int:
     return count
 
 
-def _handed_on(found: Stages) -> list[tuple[int, int]]:
-    """Elements, and their bytes, that each stage of a row hands on."""
+def _intermediates(found: Stages) -> list[tuple[int, int]]:
+    """Elements per row, and their bytes, of each stage's result."""
     made = []
     for name, nest in found.members.items():
         own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
@@ -261,7 +263,7 @@ def _handed_on(found: Stages) -> list[tuple[int, int]]:
 
 
 def _reduced(found: Stages) -> int:
-    """How many results the reductions of a row have: threads keep a part of each."""
+    """Results of reductions per row: each thread keeps a partial one."""
     return sum(
         total(nest, [at for at in nest.spatial if at not in found.row_axis_of[name].values()])
         for name, nest in found.members.items()
@@ -269,9 +271,9 @@ def _reduced(found: Stages) -> int:
     )
 
 
-def _hands_on_any_size(found: Stages) -> bool:
-    """Whether a stage makes so many numbers of a row as only calls tell: they have no place in
-    shared memory."""
+def _has_dynamic_intermediates(found: Stages) -> bool:
+    """Whether a stage has a dynamic number of results per row: they have no place in shared
+    memory."""
     return any(
         nest.is_dynamic([at for at in nest.spatial if at not in found.row_axis_of[name].values()])
         for name, nest in found.members.items()
@@ -287,7 +289,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
     combined = combined_parts(sm.block_threads)
 
     def legal(c: Columns) -> Column:
-        # Parts of threads, and of a few that combine them.
+        # Partial results of all threads, and of the few that combine them.
         parts = c["rows"] * reductions * (c["threads"] + combined) * I64.size_bytes + aside
         held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
         fits = parts + np.where(held, 0, c["rows"] * found.shared_bytes) <= sm.static_shared_bytes
@@ -300,12 +302,12 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         alone = (c["rows"] == 1) & (c["threads"] >= sm.warp)
         beside = (found.beside % c["rows"] == 0) & (found.rows > c["rows"])
         beside &= held & (c["threads"] <= sm.warp)
-        # All of a block wait for each other: no more than a warp for each that issues.
+        # A block waits at barriers: no more warps than can issue.
         together = c["threads"] * c["rows"]
         beside &= (together >= sm.warp) & (together <= sm.warp * sm.warps_issued_per_cycle)
         result &= alone | (beside & (c["rows"] > 1))
-        # Of short rows memory has enough under way; of one wave of blocks none comes later; and
-        # what is written passes through L2 too, beside what others have there.
+        # No prefetch for short rows, which keep memory busy anyway, nor for a single wave; and the
+        # prefetched rows must fit L2 beside what is written.
         wave = _wave(found, c["threads"], c["rows"], held, sm)
         near = wave * found.streamed_bytes
         fits = (found.rows > wave) & (near > 0) & (near <= context.target.l2_bytes // 4)
@@ -322,15 +324,15 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         },
         legal,
     )
-    if not len(space.columns()["threads"]) or _is_better_apart(found, space, context):
+    if not len(space.columns()["threads"]) or _is_better_unfused(found, space, context):
         return None
     return space
 
 
-def _is_better_apart(found: Found, space: Space[Plan], context: RuleContext) -> bool:
-    """Whether rows are so few and long, or lie so across memory, that all multiprocessors together
-    read them several times before blocks of their own are done: each sum is then shared by several
-    blocks, and a kernel of its own adds up what they find; or neighbours add up neighbours."""
+def _is_better_unfused(found: Found, space: Space[Plan], context: RuleContext) -> bool:
+    """Whether separate kernels are faster: rows are so few and long, or so strided, that all
+    multiprocessors together read them several times before one block per row is done. Each sum is
+    then split over several blocks."""
     sm = multiprocessor_of(context.target)
     if not found.is_known or (found.is_beside and found.rows >= sm.count):
         return False
@@ -341,43 +343,45 @@ def _is_better_apart(found: Found, space: Space[Plan], context: RuleContext) -> 
 
 
 def _read_bytes(found: Found, sm: Multiprocessor) -> int:
-    """What memory moves: of elements that lie apart whole sectors."""
+    """Memory traffic; strided elements move whole sectors."""
     if found.is_beside:
         return found.moved_bytes
     return found.moved_bytes * max(1, sm.sector_bytes // found.element_bytes)
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Rows in waves of blocks: bytes of memory, or what threads issue, and some of the lesser one;
-    barriers of stages."""
+    """Cycles of all waves of blocks: memory, or instruction issue, and some of the lesser one;
+    barriers between stages."""
     sm = multiprocessor_of(context.target)
     stages = len(found.stages.members) + 1
     held = (c["vector"] > 1) & _is_held(found, c["threads"], sm)
     resident = _resident(found, c["threads"], c["rows"], held, sm)
     waves = -(-found.rows // (sm.count * resident * c["rows"]))
     turns = -(-found.length // (c["threads"] * c["vector"]))
-    # A few instructions for each element, and those that ask memory once for each vector.
+    # A few instructions per element, and the loads once per vector.
     warps = c["threads"] * c["rows"] / sm.warp
     issued = stages * turns * (4.0 * c["vector"] + 6.0)
-    issued = issued + 2.0 * found.reduced * np.exp2(np.log2(c["threads"]) // 2)  # parts of sums
-    asked = 8.0 + found.streamed_bytes / LINE_BYTES / c["threads"]  # a place, and lines there
+    issued = issued + 2.0 * found.reduced * np.exp2(np.log2(c["threads"]) // 2)  # partial sums
+    asked = (
+        8.0 + found.streamed_bytes / LINE_BYTES / c["threads"]
+    )  # addresses and lines to prefetch
     issued = issued + np.where(c["ahead"] > 0, asked, 0.0)
     issued = warps * issued / sm.warps_issued_per_cycle
-    # A warp waits for its operands: of few that share a cycle's issue, now and then none is ready.
-    most = sm.threads / sm.warp / 2  # warps; more help no further
+    # With few warps per scheduler, now and then none is ready.
+    most = sm.threads / sm.warp / 2  # warps beyond which occupancy helps no more
     ready = np.minimum(resident * warps, most) / sm.warps_issued_per_cycle
     issued = issued * (ready + 1) / ready
     handed = 2.0 * c["rows"] * found.shared_bytes / (4 * sm.shared_words_per_cycle)
     shared = np.where(held, 0.0, handed + c["rows"] * found.again_bytes / sm.l2_bytes_per_cycle)
-    steps = np.log2(c["threads"]) * 20.0 * stages  # of threads that wait for each other
+    steps = np.log2(c["threads"]) * 20.0 * stages  # barriers
     alone = sm.global_latency_cycles + steps + stages * turns * 8.0
     per_wave = np.maximum(resident * (issued + shared), alone)
     blocks = found.rows / c["rows"]
     work = np.maximum(waves * per_wave, blocks / sm.count * sm.dispatch_cycles)
     rate = np.minimum(blocks, sm.count) * sm.own_memory_bytes_per_cycle
     memory = _read_bytes(found, sm) / np.minimum(sm.memory_bytes_per_cycle, rate)
-    # Both run beside each other but for a part of the shorter one: begins and ends of rows. Rows
-    # ahead halve it, and are asked for twice: where all wait for memory, that is in their way.
+    # Memory and issue overlap except at the starts and ends of rows. Prefetching rows halves that
+    # part, at the price of requesting them twice, which costs where memory is the bottleneck.
     apart = np.where(c["ahead"] > 0, 0.125, 0.25)
     return Cost.of(
         memory=memory,
@@ -387,13 +391,13 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def _wave(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) -> Any:
-    """Rows whose blocks all multiprocessors have at once."""
+    """Rows in one wave of blocks."""
     return sm.count * rows * _resident(found, threads, rows, held, sm)
 
 
 def _resident(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocessor) -> Any:
-    """Blocks of a multiprocessor, of numbers or columns: as many as it has registers for, each
-    thread some beside its elements."""
+    """Blocks per multiprocessor, by registers: a thread's elements and some more. Takes numbers or
+    columns."""
     own = np.where(held, found.live_bytes / 4 / threads, 0) + sm.warp
     blocks = np.minimum(sm.threads, sm.registers // own) // (threads * rows)
     return np.clip(blocks, 1, sm.warp)
@@ -403,7 +407,7 @@ def _resident(found: Found, threads: Any, rows: Any, held: Any, sm: Multiprocess
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    """The schedule of a plan."""
+    """Schedule by a plan."""
     reference = sch.get_block(found.root)
     stages = found.stages
     sink = stages.root
@@ -418,7 +422,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     order = [at for at in sink.loops if at not in stages.rows]
     sch.reorder(*[sink.loops[at] for at in (*units, *kept, *order)])
     *outer, row = [sink.loops[at] for at in kept]
-    if plan.rows > 1:  # an axis that they divide: a row's place in it is then no quotient
+    if plan.rows > 1:  # they divide the axis, so that a row's index needs no division
         inner, row = sch.split(row, [None, plan.rows])
         many = fused(sch, [*outer, inner])
     else:
@@ -427,21 +431,25 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         sch.compute_at(sch.get_block(name), row)
     done: list[BlockRef] = []
     distance = plan.ahead * int(_wave(found, plan.threads, plan.rows, held, sm))
-    done += [_ahead(sch, each, row, distance, plan.threads) for each in streamed]
+    done += [_prefetch_rows(sch, each, row, distance, plan.threads) for each in streamed]
     for name in reversed(names):
         done += _stage(sch, sch.get_block(name), row, plan, held=held)
     done += _stage(sch, reference, row, plan, held=held)
     if plan.rows > 1:
         sch.bind(row, "threadIdx.y")
     sch.bind(many, "blockIdx.x")
-    if held and plan.rows == 1:  # rows whose loads are under way hide what is computed of others
+    if (
+        held and plan.rows == 1
+    ):  # more blocks per multiprocessor overlap loads of some with arithmetic of others
         blocks = _resident(found, plan.threads, plan.rows, held, sm)
         sch.annotate(many, RESIDENT, int(blocks))
     return tuple(done)
 
 
-def _ahead(sch: Schedule, buffer: Buffer, row: LoopRef, distance: int, threads: int) -> BlockRef:
-    """Threads ask for the lines of a row that a block reads so many rows later."""
+def _prefetch_rows(
+    sch: Schedule, buffer: Buffer, row: LoopRef, distance: int, threads: int
+) -> BlockRef:
+    """Prefetch to L2 the lines of the row that a block reads `distance` rows later."""
     reader, index = next(
         (block, index)
         for block in blocks(sch.function.body)
@@ -458,7 +466,7 @@ def _ahead(sch: Schedule, buffer: Buffer, row: LoopRef, distance: int, threads: 
 
 
 def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:
-    """A copy of a parameter that all stages read instead of it."""
+    """A copy of a parameter that all stages read in its place."""
     first, *others = [sch.get_block(name) for name in _readers(stages, buffer)]
     reads = block_of(sch.function, first.name).reads
     index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
@@ -468,7 +476,7 @@ def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:
 def _stage(
     sch: Schedule, reference: BlockRef, row: LoopRef, plan: Plan, *, held: bool
 ) -> list[BlockRef]:
-    """One stage on all threads of a block."""
+    """Schedule one stage on all threads of a block."""
     depth = depth_of(sch, reference, row)
     nest = inner_nest(sch, reference, depth)
     reduce = [] if nest is None else [nest.loops[at] for at in nest.reduce]
@@ -492,8 +500,8 @@ def _stage(
 
 
 def _by_lanes(sch: Schedule, lanes: BlockRef, part: BlockRef) -> None:
-    """A thread adds up each lane of its vectors by itself: a single sum would wait for every
-    addition."""
+    """Sum each lane of a thread's vectors separately: a single sum would be one dependence
+    chain."""
     thread = sch.get_loops(part)[-2]
     sch.compute_at(lanes, thread)
     sch.set_scope(lanes, 0, "local")
@@ -509,13 +517,13 @@ def _by_lanes(sch: Schedule, lanes: BlockRef, part: BlockRef) -> None:
 
 
 def _by_vectors(sch: Schedule, reference: BlockRef, depth: int, plan: Plan, *, held: bool) -> None:
-    """A stage without reductions, each thread at neighbouring elements."""
+    """Schedule a stage without reductions, each thread on contiguous elements."""
     nest = inner_nest(sch, reference, depth)
     assert nest is not None
     wide = [at for at in nest.loops if nest.extent(at) is not ONE]
     wide = [at for at in wide if _extent(sch, reference, nest.loops[at]) != 1]
     between = _is_between(sch, reference)
-    if not wide and between:  # each thread for itself
+    if not wide and between:  # computed redundantly by each thread
         sch.set_scope(reference, 0, "local")
         return
     if not wide:
@@ -532,7 +540,7 @@ def _by_vectors(sch: Schedule, reference: BlockRef, depth: int, plan: Plan, *, h
 
 
 def _keep(sch: Schedule, reference: BlockRef, at: int, plan: Plan) -> None:
-    """What a stage makes along an axis stays with the threads that make it."""
+    """Keep a stage's result along an axis in the registers of the threads that compute it."""
     axes = own_axes(block_of(sch.function, reference.name))
     assert axes is not None
     dim = next(dim for dim, own in axes.items() if own == at)
@@ -548,13 +556,13 @@ def _keep(sch: Schedule, reference: BlockRef, at: int, plan: Plan) -> None:
 
 
 def _is_between(sch: Schedule, reference: BlockRef) -> bool:
-    """Whether nothing but later stages reads what a stage makes."""
+    """Whether only later stages read a stage's result."""
     made = block_of(sch.function, reference.name).writes[0].buffer
     return made not in output_buffers(sch.function)
 
 
 def _is_single(sch: Schedule, reference: BlockRef, depth: int) -> bool:
-    """Whether a stage makes one number of each row."""
+    """Whether a stage has a scalar result per row."""
     return all(extent is ONE for extent in loop_extents(sch, reference)[depth:])
 
 

@@ -1,16 +1,16 @@
-"""GEMM of f32 without tensor cores, its tiles brought by asynchronous copies.
+"""GEMM of f32 without tensor cores, with tiles loaded by asynchronous copies.
 
     for tile in blockIdx.x { for t in threadIdx.x {
       for ko [software_pipeline] { copy A, B; for ki { registers += A[ki, :] B[ki, :] } } } }
 
-Copies of the tiles `stages - 1` steps ahead are under way while a block multiplies, and take no
-registers. Tiles have neighbours along m or n: an operand that lies along k in memory is turned by
-copies of single words. What the threads of a warp, 4 x 8 of them, load at once lies side by side in
-a tile, so that no bank is met twice: first accesses of all threads before their second ones. Where
-tiles are too few for the GPU, `split_k` parts of the sum are computed apart.
+Copies of the tiles `stages - 1` steps ahead are in flight while a block multiplies, and take no
+registers. Shared tiles are contiguous along m or n: an operand that is contiguous along k is
+transposed by single-word copies. What the 4 x 8 threads of a warp load in one access is contiguous
+in a tile, which avoids bank conflicts: the first accesses of all threads, then their second ones.
+Where there are too few tiles, k is split into `split_k` parts that a further kernel adds up.
 
-Sizes that no tile divides, dynamic ones, windows, and operands that are made on the way into their
-tiles are left to the rule `gemm`.
+Dynamic sizes, tails, windows, and operands that are computed on the fly are left to the rule
+`gemm`.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ BLOCKS = ("block_m", "block_n")
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles of a block of threads and of a thread, and how many are on their way."""
+    """The tiles of a block and of a thread, and the pipeline depth."""
 
     block_m: int
     block_n: int
     block_k: int
     thread_m: int
     thread_n: int
-    stages: int  # tiles of each operand in shared memory
+    stages: int  # pipeline stages: tiles of each operand in shared memory
     split_k: int = 1
-    run_k: int = 4  # values of k whose instructions follow each other without a branch
+    run_k: int = 4  # steps of k per iteration of the unrolled loop
 
     @property
     def threads(self) -> int:
@@ -65,18 +65,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Found:
-    """A GEMM of f32 whose operands are matrices."""
+    """A GEMM of f32 matrices."""
 
     reference: BlockRef
     batch: int
     m: int
     n: int
     k: int
-    along_k: int  # operands that lie so in memory
+    along_k: int  # how many operands are contiguous along k
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
-    """C[m, n] = sum of A B, each read by m or n and k as they are, all sizes known."""
+    """A GEMM whose operands are indexed by m or n and k alone; all sizes static."""
     nest = nest_of(sch, reference)
     if not context.target.has(FEATURE) or nest is None or not is_expression(nest.block):
         return None
@@ -121,7 +121,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
         whole &= (found.k % (c["block_k"] * c["split_k"]) == 0) & (c["run_k"] <= c["block_k"])
         whole &= c["block_m"] % (c["thread_m"] * lanes_m) == 0
         whole &= c["block_n"] % (c["thread_n"] * lanes_n) == 0
-        # Every thread copies as much of a tile as any other.
+        # All threads copy equal parts of a tile.
         shared = (c["block_m"] * c["block_k"]) % (threads * words) == 0
         shared &= (c["block_n"] * c["block_k"]) % (threads * words) == 0
         steps = found.k // c["split_k"] // c["block_k"]
@@ -148,7 +148,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan]:
 
 
 def _lanes(sm: Multiprocessor) -> tuple[int, int]:
-    """Of a warp, along m and n: a load of either operand then reads the fewest words."""
+    """A warp's threads along m and n: near square, which minimizes loads of both operands."""
     return sm.access_words, sm.warp // sm.access_words
 
 
@@ -158,16 +158,15 @@ def _threads(c: Columns) -> Column:
 
 
 def _shared_bytes(c: Columns, words: int) -> Column:
-    """Of f32, rows of k padded by an access."""
+    """Shared memory of f32 tiles, rows of k padded by an access."""
     sides = [stored_bytes(4 * c["stages"] * c["block_k"] * (c[side] + words)) for side in BLOCKS]
     found: Column = sides[0] + sides[1]
     return found
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Waves of blocks: arithmetic, loads out of shared memory, tiles out of L2 or all of the
-    operands from memory, whichever takes longest; copies that no other block hides; sums of parts.
-    """
+    """Cycles of all waves of blocks: arithmetic, shared memory loads, tiles from L2 or operands
+    from memory, whichever is largest; exposed copies; adding up the parts of k."""
     sm = multiprocessor_of(context.target)
     words, split, threads = sm.access_words, c["split_k"], _threads(c)
     tiles = found.batch * ceildiv(found.m, c["block_m"]) * ceildiv(found.n, c["block_n"])
@@ -180,20 +179,20 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
     waves = ceildiv(blocks, sm.count * resident)
     steps = found.k // split // c["block_k"]
-    loads = (c["thread_m"] + c["thread_n"]) / words  # of a thread for one of k
-    moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words of a step
+    loads = (c["thread_m"] + c["thread_n"]) / words  # per thread and step of k
+    moved = c["block_k"] * (c["block_m"] + c["block_n"])  # words per step
     warps = threads / sm.warp
-    # A copy takes its place in both memories.
+    # A copy computes an address in both memories.
     copies = 2 * moved / threads / (1 if found.along_k else words)
-    own = c["block_k"] * (sums + loads) + copies  # instructions of a warp
+    own = c["block_k"] * (sums + loads) + copies  # instructions per warp
     among = np.maximum(resident * warps / sm.warps_issued_per_cycle, 1)
-    # Of 16 bytes, a warp's loads take a turn of all banks for a quarter of its threads.
+    # A 16-byte load of a warp takes a cycle of all banks per quarter of its threads.
     read = resident * warps * (words * c["block_k"] * loads + copies)
     busy = np.maximum(np.maximum(among * own, read), resident * 4 * moved / sm.l2_bytes_per_cycle)
-    # Threads meet once in a step; what the others of a multiprocessor do then is done.
+    # One barrier per step, hidden by the other blocks of a multiprocessor.
     meets = sm.warp * np.where(resident > 1, 1, 2)
     waiting = sm.global_latency_cycles / (c["stages"] - 1)
-    # A warp that has nobody beside it waits for its operands, and issues less in a row.
+    # A lone warp is exposed to operand latency.
     alone = c["block_k"] * (sums + sums / 4 + sm.shared_latency_cycles)
     busy = np.maximum(busy + meets, np.maximum(alone, waiting))
     through_tiles = waves * steps * busy
@@ -210,7 +209,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tuple[BlockRef, ...]:
-    """The schedule of a plan."""
+    """Schedule by a plan."""
     reference, sm = found.reference, multiprocessor_of(context.target)
     if plan.split_k > 1:
         k = contraction_of(sch, reference).k[0]
@@ -258,8 +257,8 @@ def _tiled(
 def _lay_out(
     sch: Schedule, copy: BlockRef, load: Load, along_k: bool, thread: int, words: int
 ) -> None:
-    """A tile by k, then the accesses of a thread, then threads; rows of k are padded, so that
-    threads which fill them hit different banks."""
+    """Lay a tile out by k, then a thread's accesses, then threads; rows of k are padded, so that
+    the threads that fill them hit different banks."""
     *outer, first, last = [f"d{at}" for at in range(len(load.index))]
     along, side = (last, first) if along_k else (first, last)
     order = f"{along}, {side} // {words} % {thread // words}, {side} // {thread}, {side} % {words}"
@@ -269,7 +268,7 @@ def _lay_out(
 
 
 def _store(sch: Schedule, store: BlockRef, words: int) -> None:
-    """Results of a thread leave 16 bytes at a time."""
+    """Store a thread's results, 16 bytes at a time."""
     row, column = sch.get_loops(store)[-2:]
     run, lane = sch.split(column, [None, words])
     if sch.attempt(sch.vectorize, lane):
@@ -278,7 +277,7 @@ def _store(sch: Schedule, store: BlockRef, words: int) -> None:
 
 
 def _copy(sch: Schedule, copy: BlockRef, ko: LoopRef, threads: int, lanes: int) -> None:
-    """Asynchronous copies of a tile, so many neighbours at a time."""
+    """Copy a tile asynchronously, `lanes` elements per access."""
     loops = sch.get_loops(copy)
     depth = [loop.var for loop in loops].index(ko.var) + 1
     turn, thread, run = sch.split(fused(sch, loops[depth:]), [None, threads, lanes])
