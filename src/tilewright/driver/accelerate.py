@@ -1,9 +1,10 @@
-"""Models for accelerators: which layers run there, and a module that calls them.
+"""Compile models for an accelerator: choose the layers that run there, and call them from the host.
 
-Layers of bytes (`recognize_integers`) run on the accelerator, each part of them as one stream; the
-rest is native code of the host, which calls the parts as it calls the interpreter. Where layers run
-is a minimum cut: cycles on either side against bytes that cross, in the host's nanoseconds. A layer
-that the accelerator refuses stays on the host, with the reason.
+Quantized layers (`recognize_integers`) can run on the accelerator; each connected group of them is
+one instruction stream. All other nodes are native code of the host, which calls a stream the way it
+calls a part of the interpreter. Which layers run on the accelerator is a minimum cut: the cost of
+each layer on either side against the bytes that cross between them, all in nanoseconds of the host.
+A layer that the accelerator cannot run stays on the host, with the reason.
 """
 
 from __future__ import annotations
@@ -44,21 +45,22 @@ Array = np.ndarray[Any, Any]
 INTEGERS = (infer_shapes, simplify_shapes, recognize_integers, *CANONICAL)
 
 
-def integer_graph(module: Module, target: Target, why: dict[str, str] | None = None) -> Module:
-    """The model with its quantized layers as layers of bytes; `why` others are none is added."""
-    ctx = PassContext(target=target, reasons={} if why is None else why)
+def integer_graph(module: Module, target: Target, reasons: dict[str, str] | None = None) -> Module:
+    """The model with its quantized layers recognized; `why` collects reasons for those that are
+    not."""
+    ctx = PassContext(target=target, reasons={} if reasons is None else reasons)
     return run_passes(module, INTEGERS, ctx)
 
 
 def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]]:
-    """The layers of bytes of a model that the accelerator runs, and the constants they need."""
+    """The quantized layers that the accelerator can run, and the constants they read."""
     geometry = geometry_of(target)
     whole = integer_graph(module, target)
     constants = _constants(whole)
-    layers, outside = list[Node](), _outside(whole.main)
+    layers, outside = list[Node](), _host_values(whole.main)
     for node in whole.main.nodes:
         with suppress(TilewrightError):
-            if node.op in LAYERS and _alone(node, outside, constants, geometry):
+            if node.op in LAYERS and _one_layer(node, outside, constants, geometry):
                 layers.append(node)
     sizes = Counter(leading_size(node.output) for node in layers).most_common(1)
     layers = [node for node in layers if leading_size(node.output) is sizes[0][0]]
@@ -66,25 +68,27 @@ def layers_of(module: Module, target: Target) -> tuple[Graph, dict[Value, Array]
         raise UserError(
             "TW7052", "the model has no layers of bytes", help="quantize it to int8, statically"
         )
-    made = {value for node in layers for value in node.outputs}
-    given = dict.fromkeys(v for n in layers for v in n.inputs if v is not None and v not in made)
-    kept = set(layers)
-    used = {v for n in whole.main.nodes if n not in kept for v in n.inputs}
-    used |= set(whole.main.results)
-    results = tuple([v for n in layers for v in n.outputs if v in used])
-    stored = {value: constants[value] for value in given if value in constants}
-    return round_of(Graph("part", (*given,), (*layers,), results), geometry)[0], stored
+    produced = {value for node in layers for value in node.outputs}
+    boundary = dict.fromkeys(
+        v for n in layers for v in n.inputs if v is not None and v not in produced
+    )
+    layer_set = set(layers)
+    used_outside = {v for n in whole.main.nodes if n not in layer_set for v in n.inputs}
+    used_outside |= set(whole.main.results)
+    results = tuple([v for n in layers for v in n.outputs if v in used_outside])
+    weights = {value: constants[value] for value in boundary if value in constants}
+    return round_of(Graph("part", (*boundary,), (*layers,), results), geometry)[0], weights
 
 
-def _outside(graph: Graph) -> set[Value]:
-    """What the host gives to layers."""
+def _host_values(graph: Graph) -> set[Value]:
+    """The values that layers get from the host: parameters, and results of other nodes."""
     return {v for n in graph.nodes if n.op not in LAYERS for v in n.outputs} | {*graph.params}
 
 
-def _alone(
+def _one_layer(
     node: Node, outside: set[Value], constants: Mapping[Value, Array], geometry: Geometry
 ) -> tuple[Graph, Kernel]:
-    """One round of a layer, and what it is there; or the reason why it is refused."""
+    """A single round of a layer and its kernel; raises if the accelerator cannot run the layer."""
     given = tuple([value for value in node.inputs if value is not None])
     one, _ = round_of(Graph("layer", given, (node,), node.outputs), geometry)
     known = {new for old, new in zip(given, one.params, strict=True) if old in outside}
@@ -92,31 +96,31 @@ def _alone(
 
 
 def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
-    """The model with layers decomposed that stay on the host, and why, by what they define."""
+    """The model with the layers decomposed that stay on the host, and the reason for each."""
     geometry = geometry_of(target)
     graph, constants = module.main, _constants(module)
     reasons: dict[Node, str] = {}
     costs: dict[Node, tuple[float, float]] = {}
     layers = [node for node in graph.nodes if node.op in LAYERS]
-    outside = _outside(graph)
+    host_values = _host_values(graph)
     macs = Counter[Expr | None]()  # of layers, by their leading size
     for node in layers:
         try:
-            one, kernel = _alone(node, outside, constants, geometry)
-            there = sum(scheduled(one.operator, target).predicted for one in kernel.all)
+            one, kernel = _one_layer(node, host_values, constants, geometry)
+            accelerator_cost = sum(scheduled(one.operator, target).predicted for one in kernel.all)
         except TilewrightError as error:
             reasons[node] = error.message
             continue
         macs[leading_size(node.output)] += kernel.macs
         elements = math.prod(one.results[0].tensor.static_shape or ())
-        # What the host touches of a result that it does not multiply, and how often.
+        # Elements of the result that the host reads or writes besides the multiplications.
         touched = elements * math.prod(node.get("kernel", (4,)))
-        costs[node] = there, (kernel.macs + touched) / HOST_MACS_PER_CYCLE
+        costs[node] = accelerator_cost, (kernel.macs + touched) / HOST_MACS_PER_CYCLE
     for node in list(costs):
         if leading_size(node.output) is not macs.most_common(1)[0][0]:
             reasons[node] = "its leading size is not that of other layers"
             del costs[node]
-    chosen = _cut(graph, costs, target)
+    chosen = _minimum_cut(graph, costs, target)
     for node in costs:
         if node not in chosen:
             reasons[node] = "moving its tensors costs more than it gains there"
@@ -125,24 +129,26 @@ def divide(module: Module, target: Target) -> tuple[Module, dict[str, str]]:
     return decompose_all_but(module, kept), why
 
 
-def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target) -> set[Node]:
-    """The layers that are cheapest on the accelerator, transfers counted."""
+def _minimum_cut(
+    graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target
+) -> set[Node]:
+    """The layers for which the accelerator is cheapest, transfers included."""
     geometry = geometry_of(target)
     network = Network()
-    there, here = network.node(), network.node()
-    at = {node: network.node() for node in costs}
-    makers, used = producers(graph), users(graph)
+    accelerator, host = network.node(), network.node()
+    vertices = {node: network.node() for node in costs}
+    makers, readers = producers(graph), users(graph)
     for node, (on_accelerator, on_host) in costs.items():
-        network.edge(there, at[node], on_host)
-        network.edge(at[node], here, on_accelerator)
-    for value in dict.fromkeys((*used, *graph.results)):
-        made = makers.get(value)
-        if made is not None and made.op == "constant":
+        network.edge(accelerator, vertices[node], on_host)
+        network.edge(vertices[node], host, on_accelerator)
+    for value in dict.fromkeys((*readers, *graph.results)):
+        maker = makers.get(value)
+        if maker is not None and maker.op == "constant":
             continue
-        ends = [at.get(made, here) if made is not None else here]
-        ends += [at.get(user, here) for user in used.get(value, ())]
-        ends += [here] * (value in graph.results)
-        if all(end == here for end in ends):
+        ends = [vertices.get(maker, host) if maker is not None else host]
+        ends += [vertices.get(user, host) for user in readers.get(value, ())]
+        ends += [host] * (value in graph.results)
+        if all(end == host for end in ends):
             continue
         cycles = (
             math.prod(round_shape(value, geometry)) / geometry.bus_bytes + geometry.latency_cycles
@@ -150,12 +156,12 @@ def _cut(graph: Graph, costs: Mapping[Node, tuple[float, float]], target: Target
         for end in dict.fromkeys(ends[1:]):
             if end != ends[0]:
                 network.edge(ends[0], end, cycles, cycles)
-    side = network.cut(there, here)
-    return {node for node, number in at.items() if number in side}
+    side = network.cut(accelerator, host)
+    return {node for node, number in vertices.items() if number in side}
 
 
 def _constants(module: Module) -> dict[Value, Array]:
-    """Arrays of the constants of main."""
+    """The arrays of main's constants."""
     found = {}
     for node in module.main.nodes:
         if node.op == "constant":
@@ -165,7 +171,7 @@ def _constants(module: Module) -> dict[Value, Array]:
 
 
 def place(module: Module, host: Target, why: Mapping[str, str]) -> Placement:
-    """Layers of bytes on the accelerator, all else on the host."""
+    """Place quantized layers on the accelerator and everything else on the host."""
     found = placement(module, host)
     devices, reasons = dict(found.devices), dict(found.reasons)
     for node in module.main.nodes:
@@ -193,7 +199,7 @@ def place(module: Module, host: Target, why: Mapping[str, str]) -> Placement:
 def compile_parts(
     module: Module, placed: Placement, target: Target
 ) -> tuple[Module, Parts, list[Part]]:
-    """Main with calls of parts, the parts as graphs, and their streams."""
+    """Main with calls of the accelerator's parts, the parts as graphs, and their streams."""
     constants = _constants(module)
     main, parts = call_foreign_parts(module, placed)
     calls = {node["part"]: node for node in main.main.nodes if node.op == "foreign"}
@@ -210,7 +216,7 @@ def compile_parts(
 
 
 class AcceleratedModule(HybridModule):
-    """A native module that has an accelerator run some of its layers."""
+    """A native module with layers that run on an accelerator."""
 
     def __init__(
         self,
@@ -225,30 +231,30 @@ class AcceleratedModule(HybridModule):
         self.streams, self.placed = tuple(streams), placed
 
     def report(self) -> list[dict[str, Any]]:
-        """A row for every layer on the accelerator, in order."""
+        """One row per layer on the accelerator, in order."""
         return [row for part in self.streams for row in part.report()]
 
     @property
     def placement(self) -> Placement:
-        """Where every node runs: what layers take there, and why others stay."""
+        """Where each node runs: what layers cost on the accelerator, and why other nodes do not."""
         reasons = dict(self.placed.reasons)
         nodes = self.placed.graph.nodes
         by_name = {n.output.name: n for n in nodes if self.placed[n] == ACCELERATOR}
         for number, part in enumerate(self.streams):
             graph = self.parts.module.graphs[part_name(number)]
             layers = [node for node in graph.nodes if node.op != "constant"]
-            told = {}
+            descriptions = {}
             for row in part.report():
-                told[row["name"]] = (
+                descriptions[row["name"]] = (
                     f"{row['cycles']:,} cycles, {row['bytes']:,} bytes, "
                     f"{row['share']:.1%} of peak, {row['plan']}"
                 )
-                told |= dict.fromkeys(row["fused"], f"computed with %{row['name']}")
+                descriptions |= dict.fromkeys(row["fused"], f"computed with %{row['name']}")
             for node in layers:
-                reasons[by_name[node.output.name]] = told[node.output.name]
+                reasons[by_name[node.output.name]] = descriptions[node.output.name]
         return replace(self.placed, reasons=reasons)
 
     @property
     def cycles(self) -> int:
-        """Of all parts, one after the other."""
+        """The sum over all parts, which run one after the other."""
         return sum(part.timing().total for part in self.streams)

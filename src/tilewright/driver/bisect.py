@@ -1,12 +1,13 @@
-"""Which pass changes a model's answer, and the smallest part of the model that shows it.
+"""Find the pass that changes a model's answer, and a minimal model that reproduces it.
 
     finding = bisect(module, inputs, passes)
     finding.culprit      a pass, `schedule`, `code`, or "" where all agree
-    finding.reproducer   a small model, with the inputs that show the difference
+    finding.reproducer   a small model, with inputs that show the difference
 
-The interpreter gives the answer before any pass and after each; the first pass after which it is
-another one is the culprit. If none is, native code without and with schedules is compared. Then
-nodes are left out, with the values they computed as inputs, as long as the difference stays.
+The interpreter runs the model before any pass and after each one; the first pass that changes the
+answer is the culprit. If no pass is, native code is compared without and with schedules. The
+reproducer is found by delta debugging: nodes are removed, and the values they computed become
+inputs, as long as the difference remains.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tilewright.graph.interp import interpret
 from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.graph.visit import walk
 
-CODE, SCHEDULE = "code", "schedule"  # culprits that are no passes of the graph
+CODE, SCHEDULE = "code", "schedule"  # culprits other than graph passes
 Arrays = Sequence[Any]
 Run = Callable[[Module, Arrays], Sequence[Any]]
 Step = Callable[[Module], Module]
@@ -31,12 +32,12 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """What changes the answer."""
+    """The result of a bisection."""
 
     culprit: str
     difference: float = 0.0
-    reason: str = ""  # the error, if it is one
-    steps: tuple[tuple[str, float], ...] = ()  # after each pass that changed the program
+    reason: str = ""  # the error message, if the culprit raises an error
+    steps: tuple[tuple[str, float], ...] = ()  # difference after each pass that changed the program
     triggers: tuple[str, ...] = ()  # passes without which native code is right
     reproducer: Module | None = None
     inputs: Arrays = field(default=(), repr=False)
@@ -50,7 +51,7 @@ class _Outcome:
 
 
 def _compared(run: Callable[[], Sequence[Any]], want: Sequence[Any]) -> _Outcome:
-    """A run against the answer; that it fails is a difference too."""
+    """Compare a run with the expected outputs; an error counts as a difference."""
     try:
         got = run()
     except TilewrightError as error:
@@ -71,9 +72,9 @@ def bisect(
     trials: int = 300,
     report: Report = lambda stage, count, total: None,
 ) -> Finding:
-    """The first pass that changes the answer, and a small model that shows it.
+    """The first pass that changes the answer, with a minimal reproducer.
 
-    `native` compiles an optimized model and runs it; `plain` does so without schedules.
+    `native` compiles an optimized model and runs it; `plain` does the same without schedules.
     """
     want = interpret(module, *inputs)
     steps: list[tuple[str, float]] = []
@@ -139,13 +140,13 @@ Shows = Callable[[Module, Arrays], bool]
 
 
 def _pass_changes(prefix: Sequence[Pass[Module]], ctx: Callable[[], PassContext]) -> Shows:
-    """Whether passes change the answer of a model."""
+    """A test whether the last pass of `prefix` changes a model's answer."""
 
     def shows(module: Module, inputs: Arrays) -> bool:
         want = interpret(module, *inputs)
         before = run_passes(module, prefix[:-1], ctx())
         if not _compared(lambda: interpret(before, *inputs), want).same:
-            return False  # another difference than the one sought
+            return False  # an earlier pass is wrong: not the difference sought
         return not _compared(
             lambda: interpret(run_passes(before, prefix[-1:], ctx()), *inputs), want
         ).same
@@ -156,7 +157,7 @@ def _pass_changes(prefix: Sequence[Pass[Module]], ctx: Callable[[], PassContext]
 def _code_changes(
     passes: Sequence[Pass[Module]], native: Run, ctx: Callable[[], PassContext]
 ) -> Shows:
-    """Whether native code of a model differs from its meaning after all passes."""
+    """A test whether native code differs from the interpreter, after all passes."""
 
     def shows(module: Module, inputs: Arrays) -> bool:
         want = interpret(module, *inputs)
@@ -181,42 +182,42 @@ def reduce_model(
     trials: int = 300,
     report: Report = lambda stage, count, total: None,
 ) -> tuple[Module, Arrays]:
-    """The model with nodes left out, in ever smaller groups, while it `shows` what it did."""
+    """Remove nodes, in ever smaller groups, as long as the model still `shows` the difference."""
     nodes = [node for node in module.main.nodes if node.op != "constant"]
     values = _all_values(module, inputs)
     best: tuple[Module, Arrays] = module, inputs
-    left = trials
+    budget = trials
     size = max(1, len(nodes) // 2)
     while True:
-        smaller = False
+        progressed = False
         start = 0
-        while start < len(nodes) and left > 0:
-            rest = nodes[:start] + nodes[start + size :]
-            left -= 1
-            report(f"{len(nodes)} nodes", trials - left, trials)
-            candidate = _try_part(module, rest, values, shows) if rest else None
+        while start < len(nodes) and budget > 0:
+            remaining = nodes[:start] + nodes[start + size :]
+            budget -= 1
+            report(f"{len(nodes)} nodes", trials - budget, trials)
+            candidate = _try_part(module, remaining, values, shows) if remaining else None
             if candidate is None:
                 start += size
             else:
-                nodes, best, smaller = rest, candidate, True
-        if left <= 0 or (size == 1 and not smaller):
+                nodes, best, progressed = remaining, candidate, True
+        if budget <= 0 or (size == 1 and not progressed):
             return best
         size = max(1, min(size, len(nodes)) // 2)
 
 
 def _all_values(module: Module, inputs: Arrays) -> dict[Value, Any]:
-    """What every value of the main graph is for these inputs."""
+    """Every value of the main graph, computed from these inputs."""
     graph = module.main
-    made = dict.fromkeys([*graph.params, *(v for node in graph.nodes for v in node.outputs)])
-    whole = replace(graph, results=tuple(made))
+    values = dict.fromkeys([*graph.params, *(v for node in graph.nodes for v in node.outputs)])
+    whole = replace(graph, results=tuple(values))
     arrays = interpret(replace(module, graphs={**module.graphs, "main": whole}), *inputs)
-    return dict(zip(made, arrays, strict=True))
+    return dict(zip(values, arrays, strict=True))
 
 
 def _try_part(
     module: Module, nodes: list[Node], values: dict[Value, Any], shows: Shows
 ) -> tuple[Module, Arrays] | None:
-    """A part of a model that still shows the difference; None if it does not, or is no model."""
+    """A submodel that still shows the difference; None if it does not, or is invalid."""
     part = part_of(module, nodes)
     arrays = [values[param] for param in part.main.params]
     try:
@@ -226,22 +227,26 @@ def _try_part(
 
 
 def part_of(module: Module, nodes: list[Node]) -> Module:
-    """Some nodes of a model as a model: what they lack becomes inputs, what others use outputs."""
+    """A submodel of some nodes: values from outside become inputs, values used outside become
+    outputs."""
     graph = module.main
     constants = {node.output: node for node in graph.nodes if node.op == "constant"}
-    made = {value for node in nodes for value in node.outputs}
-    used = dict.fromkeys(value for node in nodes for value in _inputs(node))
-    inside = {value for node in nodes for value in _inputs(node)}
-    outside = set(graph.results)
+    produced = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in _inputs(node))
+    read_inside = {value for node in nodes for value in _inputs(node)}
+    read_outside = set(graph.results)
     chosen = set(map(id, nodes))
     for node in graph.nodes:
         if id(node) not in chosen:
-            outside.update(_inputs(node))
+            read_outside.update(_inputs(node))
     results = tuple(
-        value for node in nodes for value in node.outputs if value in outside or value not in inside
+        value
+        for node in nodes
+        for value in node.outputs
+        if value in read_outside or value not in read_inside
     )
-    heads = tuple(constants[value] for value in used if value in constants)
-    params = tuple(value for value in used if value not in made and value not in constants)
+    heads = tuple(constants[value] for value in read if value in constants)
+    params = tuple(value for value in read if value not in produced and value not in constants)
     main = Graph(graph.name, params, (*heads, *nodes), results, loc=graph.loc)
     kept = {node["data"] for node in walk(main) if node.op == "constant"}
     data = {name: array for name, array in module.constants.items() if name in kept}

@@ -52,16 +52,17 @@ from tilewright.tune.record import Winner
 if TYPE_CHECKING:
     from tilewright.accel.part import Part
 
-NAME = "model"  # of its function in native code
+NAME = "model"  # prefix of symbols in native code
 
 
 def build_module(module: ir.Module, target: Target, options: Options) -> Module:
-    """Native code for an optimized module; the interpreter runs what has none."""
+    """Native code for an optimized module; nodes without native code run in the interpreter."""
     module = unfuse_foreign(module)
     placed = placement(module, target, open_ends=target.kind != CUDA)
     if target.kind == CUDA:
         check_on_device(module, placed)
-        module = replace(module, states=())  # its results come back, and are kept here
+        # a wrapper keeps the states; here they are plain results
+        module = replace(module, states=())
     if placed.is_native and all(is_tensor(param.type) for param in module.main.params):
         return build_native(module, target, options, placed)
     module = replace(module, states=())
@@ -75,7 +76,7 @@ def build_module(module: ir.Module, target: Target, options: Options) -> Module:
 def build_accelerated(
     module: ir.Module, target: Target, host: Target, options: Options, reasons: Mapping[str, str]
 ) -> Module:
-    """Native code of the host, and streams for the parts that the accelerator runs."""
+    """Native code of the host, and instruction streams for the parts on the accelerator."""
     from tilewright.driver.accelerate import AcceleratedModule, compile_parts, place
 
     module = replace(module, states=())
@@ -88,7 +89,7 @@ def build_accelerated(
 
 
 def check_on_device(module: ir.Module, placed: Placement) -> None:
-    """Every node of a model has code for a GPU."""
+    """Check that every node of a model has code for a GPU."""
     ops = dict.fromkeys(node.op for _, node, device, _ in placed.rows() if device == INTERPRETER)
     if ops or not all(is_tensor(param.type) for param in module.main.params):
         what = ", ".join(ops) or "inputs that are no tensors"
@@ -107,7 +108,7 @@ def build_native(
     foreign: Foreign | None = None,
     streams: tuple[Part, ...] = (),
 ) -> Module:
-    """One native function for a module whose every node has code, or calls a foreign part."""
+    """One native function for a module whose nodes all have code or call a foreign part."""
     threads = options.threads or _native.threads()
     setting = KernelSetting(
         target,
@@ -139,35 +140,37 @@ def build_native(
 def build_device(
     program: Program, target: Target, options: Options, outcome: Outcome | None
 ) -> DeviceModule:
-    """A model on a GPU; chains of its kernels are one where that is asked for, or was found to be
-    faster, now or by a tuner before."""
+    """A model on a GPU. Chains of GEMV kernels are joined if `chains=True`, or if measurement, now
+    or in an earlier tuning session, found that faster."""
 
-    def made(program: Program) -> DeviceModule:
+    def device_module(program: Program) -> DeviceModule:
         plan = plan_memory(program.module.main, in_place=options.in_place)
         return DeviceModule(program, plan, target, *specs_of(program.module), tuning=outcome)
 
-    is_open = options.chains is None and options.fleet is None
-    is_measured = is_open and options.tune is not None
+    is_undecided = options.chains is None and options.fleet is None
+    is_measured = is_undecided and options.tune is not None
     key = chains_key(program, target, options.threads or _native.threads())
-    is_recorded = is_open and not is_measured and key in recorded_winners([key], options.database)
+    is_recorded = (
+        is_undecided and not is_measured and key in recorded_winners([key], options.database)
+    )
     if not options.schedule or not (options.chains or is_measured or is_recorded):
-        return made(program)
+        return device_module(program)
     joined = join_chains(program, target, use_cache=options.cache)
     if not is_measured or joined is program:
-        return made(joined)
-    apart, chained = made(program), made(joined)
-    gain = chains_gain(apart, chained, options.sizes)
+        return device_module(joined)
+    separate, chained = device_module(program), device_module(joined)
+    gain = chains_gain(separate, chained, options.sizes)
     with writing_records(options) as records:
         if gain > 1.0:
             records.keep(key, Winner({CHAINS: JOINED}, gain, CHAINS))
         else:
             records.forget(key)
-    return chained if gain > 1.0 else apart
+    return chained if gain > 1.0 else separate
 
 
 def chains_gain(apart: DeviceModule, chained: DeviceModule, sizes: Sizes) -> float:
-    """How much faster a model on the GPU surely is with its chains as one kernel each, at the worst
-    of its sizes; 0 where it gives other answers."""
+    """The speedup, at a low confidence bound, from joining chains: the minimum over all sizes; 0 if
+    the answers differ."""
     params, random = apart.program.module.main.params, np.random.default_rng(16)
     gains = []
     for each in size_sets(params, sizes, 1):
@@ -181,7 +184,7 @@ def chains_gain(apart: DeviceModule, chained: DeviceModule, sizes: Sizes) -> flo
 def tuned_or_recorded(
     module: ir.Module, setting: KernelSetting, options: Options, is_hybrid: bool
 ) -> tuple[Outcome | None, Callable[[Mapping[str, Job]], Choices]]:
-    """What tuning found now, if it was asked for, and who tells the choices of kernels."""
+    """What tuning found, if it was asked for, and a function that chooses plans for kernels."""
     if not setting.schedule:
         return None, lambda jobs: {}
     if options.tune is None:
@@ -198,8 +201,8 @@ def tuned_or_recorded(
 def tuned(
     module: ir.Module, setting: KernelSetting, options: Options, budget: Budget
 ) -> tuple[Outcome, Callable[[Mapping[str, Job]], Choices]]:
-    """Tune the kernels of a module; what it came to, and who tells their choices."""
-    # Most models are compiled without tuning: then this process needs no code generator.
+    """Tune a module's kernels; returns the outcome and a function that chooses their plans."""
+    # Imported here: most models are compiled without tuning, and need no code generator now.
     from tilewright.driver.tuning.tuning import Settings, tune_model
 
     settings = Settings(
@@ -212,7 +215,7 @@ def tuned(
         fleet=options.fleet,
     )
     with writing_records(options) as records:
-        plain = replace(module, states=())  # runs of trial calls are to be alike
+        plain = replace(module, states=())  # trial calls must be repeatable
         outcome = tune_model(plain, setting, budget, records, settings)
         keys = [task_key(job) for job in jobs_of(module, setting).values()]
         winners = records.winners(keys)
@@ -220,7 +223,7 @@ def tuned(
 
 
 def emit_host(program: Program, plan: MemoryPlan, target: Target) -> bytes:
-    """The object code of the model's main."""
+    """The object code of the model's main function."""
     machine = llvm.machine_of(target)
     text = new_module(machine)
     places = {name: at for at, name in enumerate(program.module.constants)}
@@ -229,7 +232,7 @@ def emit_host(program: Program, plan: MemoryPlan, target: Target) -> bytes:
 
 
 class Loaded:
-    """Code and weights in memory, while a module uses them."""
+    """Code and weights that live as long as the module that uses them."""
 
     def __init__(self, program: Program, image: bytes, target: Target, threads: int) -> None:
         kernels = program.kernels.values()
@@ -243,7 +246,7 @@ class Loaded:
 
 
 def load_module(inside: Inside, options: Options) -> Module:
-    """The module in this process, or what can be saved for another machine."""
+    """A module that runs in this process, or one that can only be saved, for another machine."""
     program, target = inside.program, inside.target
     inputs, outputs = specs_of(program.module)
     if not can_run(target):
@@ -263,7 +266,7 @@ def load_module(inside: Inside, options: Options) -> Module:
 
 
 def specs_of(module: ir.Module) -> tuple[list[Spec], list[Spec]]:
-    """The inputs and outputs of a model, by the names that users gave them; states are inputs."""
+    """Specs of a model's inputs (states included) and outputs, by their names in the model."""
     graph = module.main
     names = module.result_names[: len(module.made)]
     inputs = [spec_of(value, value.name) for value in graph.params]
@@ -271,7 +274,7 @@ def specs_of(module: ir.Module) -> tuple[list[Spec], list[Spec]]:
 
 
 def spec_of(value: ir.Value, name: str) -> Spec:
-    """What users see of an input or output."""
+    """The spec of an input or output."""
     of = tensor_of(value.type)
     if of is None:
         return Spec(name, None, (), str(value.type))

@@ -1,10 +1,10 @@
-"""Chains: GEMV kernels one after the other, and what lies between them, as one kernel.
+"""Join chains of GEMV kernels on a GPU into one persistent kernel.
 
-A recurrent step is a few products of one row, each of which needs all of the last. As one kernel
-(`tensor/join_kernels.py`) its blocks stay, prefetch the weights of the next product while the
-results of the last are still on their way, and meet in between. Kernels are joined where they
-follow each other in a model, have a place on the GPU all at once, and more of them than one is a
-GEMV; and where meeting costs less than launches.
+A recurrent step consists of a few GEMVs, each of which needs the whole result of the previous one.
+Joined (`tensor/join_kernels.py`), the thread blocks stay resident, prefetch the weights of the next
+GEMV while results of the previous one are in flight, and synchronize on a grid barrier in between.
+Kernels are joined if they are consecutive in a model, all blocks fit on the GPU at once, at least
+two of them are GEMVs, and a grid barrier costs less than a launch.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from tilewright.tune.record import TaskKey
 GEMV = "gemv"
 RULES = {GEMV, "elementwise"}
 LEAST_GEMVS = 2
-CHAINS, JOINED = "chains", "joined"  # what a record of a model's chains is about, and says
+# key and value of the record that says a model is faster with chains
+CHAINS, JOINED = "chains", "joined"
 
 
 @dataclass(frozen=True)
 class Member:
-    """A node of a chain, and its kernel as a stage of it."""
+    """A node of a chain, and its kernel as a stage."""
 
     node: Node
     kernel: Kernel
@@ -55,43 +56,43 @@ def _is_gemv(kernel: Kernel) -> bool:
 
 
 def chains_key(program: Program, target: Target, threads: int) -> TaskKey:
-    """What it is remembered by that a program is faster with chains: all of its kernels in order,
-    each by a name that tells what it computes and how."""
+    """The database key for "this program is faster with chains": its kernels, in order, each by a
+    name that is a digest of its code."""
     called = [node["function"] for node in program.module.main.nodes if node.op == "kernel"]
     return TaskKey("\n".join([CHAINS, *called]), target.key, threads)
 
 
 def join_chains(program: Program, target: Target, *, use_cache: bool = True) -> Program:
-    """The program with its chains, each as one kernel; the same where it has none."""
+    """The program with each chain joined into one kernel; the same program if it has none."""
     sm, main = multiprocessor_of(target), program.module.main
     called = [program.kernels[node["function"]] for node in main.nodes if node.op == "kernel"]
     if sm.meeting_cycles >= sm.launch_cycles or sum(map(_is_gemv, called)) < LEAST_GEMVS:
         return program
-    joining = _Joining(program, target, use_cache)
+    joiner = _ChainJoiner(program, target, use_cache)
     for node in main.nodes:
-        joining.take(node)
-    joining.end()
-    if len(joining.kernels) == len(program.kernels):
+        joiner.take(node)
+    joiner.end()
+    if len(joiner.kernels) == len(program.kernels):
         return program
-    main = replace(main, nodes=tuple(joining.nodes))
+    main = replace(main, nodes=tuple(joiner.nodes))
     used = called_kernels(main)
-    kernels = {name: kernel for name, kernel in joining.kernels.items() if name in used}
+    kernels = {name: kernel for name, kernel in joiner.kernels.items() if name in used}
     module = replace(program.module, graphs={**program.module.graphs, "main": main})
     return replace(program, module=module, kernels=kernels)
 
 
-class _Joining:
-    """Goes through the nodes of a model; `chain` has those that may be one kernel."""
+class _ChainJoiner:
+    """Walks the nodes of a model; `chain` collects kernels that may be joined."""
 
     def __init__(self, program: Program, target: Target, use_cache: bool) -> None:
         self.kernels = dict(program.kernels)
         self.target, self.use_cache = target, use_cache
-        self.roots: dict[Value, Value] = {}  # what values are, seen in another shape
+        self.roots: dict[Value, Value] = {}  # views: the value that each reshape's result aliases
         self.weights: set[Value] = set()
         self.nodes: list[Node] = []
         self.chain: list[Member] = []
-        self.views: list[Node] = []  # of what the chain makes
-        self.passed: list[Node] = []  # all since the chain began, as they came
+        self.views: list[Node] = []  # reshapes of the chain's results
+        self.passed: list[Node] = []  # all nodes since the chain began, in order
 
     def take(self, node: Node) -> None:
         if node.op == "constant":
@@ -102,8 +103,8 @@ class _Joining:
             (source,) = node.inputs
             assert source is not None
             self.roots[node.output] = self.root(source)
-            made = {value for member in self.chain for value in member.node.outputs}
-            is_late = self.root(source) in made
+            produced = {value for member in self.chain for value in member.node.outputs}
+            is_late = self.root(source) in produced
             (self.views if is_late else self.nodes).append(node)
             if is_late:
                 self.passed.append(node)
@@ -120,7 +121,7 @@ class _Joining:
         return self.roots.get(value, value)
 
     def _member(self, node: Node) -> Member | None:
-        """A kernel whose blocks all have a place at once."""
+        """The kernel of a node as a stage; None if its blocks are not all resident at once."""
         if node.op != "kernel":
             return None
         kernel = self.kernels[node["function"]]
@@ -139,7 +140,7 @@ class _Joining:
         return Member(node, kernel, device, stage)
 
     def end(self) -> None:
-        """What was gathered becomes a kernel, or stays as it was."""
+        """Replace the collected chain by a joined kernel, or emit its nodes unchanged."""
         gemvs = sum(_is_gemv(member.kernel) for member in self.chain)
         found = self._joined(self._in_order()) if gemvs >= LEAST_GEMVS else None
         if found is None:
@@ -151,7 +152,7 @@ class _Joining:
         self.chain, self.views, self.passed = [], [], []
 
     def _in_order(self) -> list[Member]:
-        """What products need, and these; the rest comes last."""
+        """The chain with GEMVs and their producers first, all other kernels last."""
         needed: set[Value] = set()
         first: list[Member] = []
         for member in reversed(self.chain):
@@ -162,10 +163,10 @@ class _Joining:
         return [*first, *(member for member in self.chain if member not in first)]
 
     def _joined(self, members: list[Member]) -> tuple[Node, Kernel] | None:
-        """The node and the kernel of a chain; None where its stages need too much memory."""
+        """The node and kernel of a joined chain; None if its stages need too much shared memory."""
         buffers: dict[Value, Buffer] = {}
-        stages, meets = [], []
-        fresh: set[Value] = set()  # made since blocks met
+        stages, barriers = [], []
+        since_barrier: set[Value] = set()  # values produced since the last barrier
         for member in members:
             inputs = [self.root(v) for v in member.node.inputs if v is not None]
             values = [*inputs, *member.node.outputs]
@@ -176,14 +177,14 @@ class _Joining:
             loop = replace_buffers(member.stage.kernel, mapping)
             assert isinstance(loop, For)
             stages.append(replace(member.stage, kernel=loop))
-            meets.append(bool(fresh.intersection(inputs)))
-            fresh = {*(fresh if not meets[-1] else ()), *member.node.outputs}
-        made = {value for member in members for value in member.node.outputs}
-        given = [value for value in buffers if value not in made]
-        results = [value for value in buffers if value in made]
-        params = tuple(buffers[value] for value in (*given, *results))
-        weights = tuple(at for at, value in enumerate(given) if value in self.weights)
-        body = join_kernels(stages, meets)
+            barriers.append(bool(since_barrier.intersection(inputs)))
+            since_barrier = {*(since_barrier if not barriers[-1] else ()), *member.node.outputs}
+        produced = {value for member in members for value in member.node.outputs}
+        arguments = [value for value in buffers if value not in produced]
+        results = [value for value in buffers if value in produced]
+        params = tuple(buffers[value] for value in (*arguments, *results))
+        weights = tuple(at for at, value in enumerate(arguments) if value in self.weights)
+        body = join_kernels(stages, barriers)
         if _shared_bytes(body) > multiprocessor_of(self.target).static_shared_bytes:
             return None
         fn = Function("chain", params, body, attrs=annotated((), WEIGHTS, weights), stage=DEVICE)
@@ -208,12 +209,14 @@ class _Joining:
             "function": name, "label": "chain", "sizes": (), "flops": flops,
         }  # fmt: skip
         last = members[-1].node
-        kept = tuple((key, attributes.get(key, value)) for key, value in last.attributes)
-        node = replace(last, inputs=tuple(given), outputs=tuple(results), attributes=kept)
+        node_attributes = tuple((key, attributes.get(key, value)) for key, value in last.attributes)
+        node = replace(
+            last, inputs=tuple(arguments), outputs=tuple(results), attributes=node_attributes
+        )
         return node, kernel
 
     def _image(self, fn: Function, text: str) -> bytes:
-        """The code of a chain, from the cache where it was made before."""
+        """The code of a chain, from the cache if possible."""
         key = cache_key(self.target, f"chain\n{text}")
         found = cache.try_read(key) if self.use_cache else None
         if found is None:
@@ -224,7 +227,7 @@ class _Joining:
 
 
 def _shared_bytes(body: Stmt) -> int:
-    """What all stages have of a block's memory; each buffer begins a line."""
+    """Shared memory of all stages of a block; each buffer is aligned to a line."""
     allocs = [stmt.buffer for stmt in walk(body) if isinstance(stmt, Alloc)]
     size = 0
     for buffer in allocs:

@@ -1,7 +1,7 @@
 """Whether two evaluations of a model agree.
 
-Numbers are compared relative to the largest of the whole output: in a deep model, single elements
-cancel. Whole numbers, truth values and text are compared exactly.
+Floating-point outputs are compared relative to the largest element of the whole output, since
+single elements of deep models cancel. Integers, booleans and strings are compared exactly.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-# By what part of the largest number two correct evaluations of a deep model may differ.
+# Allowed relative difference of two correct evaluations of a deep model, by dtype.
 TOLERANCES = {"float64": 1e-9, "float32": 5e-4, "float16": 2e-2, "bfloat16": 6e-2}
 
 
 def difference(got: Any, want: Any) -> float:
-    """The largest difference as a part of the largest number; infinite where shapes or kinds do."""
+    """The largest absolute difference over the largest element; infinite where shapes or dtypes
+    differ."""
     if isinstance(want, (list, tuple)):
         if not isinstance(got, (list, tuple)) or len(got) != len(want):
             return float("inf")

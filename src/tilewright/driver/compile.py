@@ -1,4 +1,4 @@
-"""The journey of a model: import, optimize, lower, schedule, emit, load.
+"""`compile`: import, optimize, lower, schedule, emit, load.
 
 module = compile("model.onnx", target="cpu", threads=2)
 outputs = module(x, y)
@@ -86,7 +86,7 @@ def compile(
     check_options(options)
     settings = Options(threads=checked_threads(threads), precision=precision, **options)
     check_target(chosen, precision)
-    if settings.tune is not None:  # what is unknown or not installed is told before it is needed
+    if settings.tune is not None:  # report unknown or missing components before any work
         from tilewright.tune.cost.choose import choose
         from tilewright.tune.search import strategy
 
@@ -104,7 +104,7 @@ def compile(
 
 
 def check_target(chosen: Target, precision: str) -> None:
-    """One that models compile for, with a precision that it has."""
+    """Check that models can be compiled for a target, with this precision."""
     if chosen.kind not in (CPU, CUDA, ACCEL):
         raise UserError(
             "TW6002", f"models compile for CPUs, CUDA and accelerators so far, not for {chosen}"
@@ -123,7 +123,7 @@ def check_target(chosen: Target, precision: str) -> None:
 
 
 def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list[float]) -> Module:
-    """A native module from a model that was read; `laps` has the moment when that began."""
+    """A native module from an imported model; `laps` holds the time when import began."""
     graph = with_sizes(opened.graph, opened.dynamic)
     check_size_names(settings.sizes, size_names(opened.graph))
     settings = replace(
@@ -142,14 +142,14 @@ def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list
     else:
         ctx = pass_context(host, settings)
     if chosen.kind == ACCEL:
-        # Most models are for no accelerator: then this process needs nothing of one.
+        # Imported here: most compilations are for no accelerator.
         from tilewright.driver.accelerate import divide, integer_graph
 
         host = Target.parse(CPU)
         ctx = pass_context(host, settings, options={"decompose_quantized.enabled": False})
-        left: dict[str, str] = {}
-        graph, kept = divide(integer_graph(graph, chosen, left), chosen)
-        reasons = {**left, **kept}
+        unrecognized: dict[str, str] = {}
+        graph, unplaced = divide(integer_graph(graph, chosen, unrecognized), chosen)
+        reasons = {**unrecognized, **unplaced}
     graph = optimize(graph, host, settings, ctx)
     laps.append(time.perf_counter())
     if chosen.kind == ACCEL:
@@ -167,9 +167,9 @@ def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list
 
 
 def with_states(module: Module, graph: ir.Module) -> Module:
-    """A module that keeps the states of a graph between calls."""
+    """Wrap a module so that it keeps the graph's states between calls."""
     if not graph.states:
         return module
     count = len(graph.states)
-    begins = [np.asarray(graph.constants[name]) for name in graph.states]
-    return StatefulModule(module, begins, module.inputs[-count:], len(graph.made))
+    initial = [np.asarray(graph.constants[name]) for name in graph.states]
+    return StatefulModule(module, initial, module.inputs[-count:], len(graph.made))

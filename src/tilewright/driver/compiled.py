@@ -1,7 +1,7 @@
-"""A model that was compiled here: what it was made of, and how to write it to a file.
+"""Modules compiled in this process, and how to save them.
 
 module.save("model.so")   a shared library with everything in it; tw.load("model.so")
-module.save("model.o")    the same as an object, without the C runtime
+module.save("model.o")    the same as an object file, without the C runtime
 module.save("model.h")    the C header of either
 """
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tilewright.accel.part import Part
 
 SUFFIXES = (".so", ".o", ".h")
-PRODUCTS = {  # operators by what they multiply
+PRODUCTS = {  # contraction operators, by the kind of their operands
     "integers": ("matmul_integer", "conv_integer"),
     "floats": ("matmul", "conv", "attention"),
 }
@@ -64,37 +64,37 @@ PRODUCTS = {  # operators by what they multiply
 
 @dataclass(frozen=True)
 class Inside:
-    """What a module was made of."""
+    """The intermediate results of a compilation."""
 
     program: Program
     plan: MemoryPlan
     image: bytes = field(repr=False)  # the host program's object code
-    main: str  # its symbol
+    main: str  # the symbol of its main function
     target: Target
     placement: Placement
-    foreign: Foreign | None = None  # what the interpreter runs, or an accelerator
-    tuning: Outcome | None = None  # what tuning came to, if it was asked for
-    streams: tuple[Part, ...] = ()  # of the foreign parts, where an accelerator runs them
+    foreign: Foreign | None = None  # parts that the interpreter or an accelerator runs
+    tuning: Outcome | None = None  # the outcome of tuning, if it was asked for
+    streams: tuple[Part, ...] = ()  # instruction streams of the foreign parts, with an accelerator
 
     @property
     def interpreted(self) -> Foreign | None:
-        """What a saved library needs the interpreter for."""
+        """The parts for which a saved library needs the interpreter."""
         return None if self.streams else self.foreign
 
     @property
     def calls_back(self) -> bool:
-        """Whether native code has to be told who runs parts of it."""
+        """Whether native code calls back into whoever loads it, to run parts."""
         return self.interpreted is not None and self.interpreted.calls_back
 
 
 class CompiledModule(Module):
-    """A model as native code in this process."""
+    """A model as native code that runs in this process."""
 
     inside: Inside
 
     @property
     def tuning(self) -> Outcome | None:
-        """What tuning came to, if it was asked for."""
+        """The outcome of tuning, if it was asked for."""
         return self.inside.tuning
 
     def call_exchanged(
@@ -107,14 +107,14 @@ class CompiledModule(Module):
         path = Path(path)
         check_path(path, SUFFIXES)
         check_alone(self.inside.program.kernels.values())
-        made = _Export(
+        export = _Export(
             self.inside, self.inputs, self.outputs, c_name(name or path.stem), self.threads
         )
         foreign = self.inside.interpreted
         handles = foreign.handles() if foreign is not None and foreign.calls_back else None
-        text = header((made.signature,), self.inside.target, handles, made.begins())
+        text = header((export.signature,), self.inside.target, handles, export.state_constants())
         if path.suffix != ".h":
-            made.write(path)
+            export.write(path)
         write_text(path.with_suffix(".h"), text)
         return path
 
@@ -142,7 +142,7 @@ class CrossModule(CompiledModule):
         )
 
     def set_foreign(self, run: int, fetch: int, context: int = 0) -> None:
-        """Whoever loads the saved model registers callbacks there."""
+        """Does nothing: whoever loads the saved model registers callbacks there."""
 
     @property
     def arena_bytes(self) -> int:
@@ -150,7 +150,7 @@ class CrossModule(CompiledModule):
 
 
 class _Export:
-    """Writes one file."""
+    """Writes a module to one file."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Export:
         self.constants = len(self.weights)
         self.simulated: Mapping[str, bytes] = {}
         if inside.streams:
-            # Most models are for no accelerator: then this process needs nothing of one.
+            # Imported here: most compilations are for no accelerator.
             from tilewright.accel.saved import saved_arrays, saved_kernels
 
             self.weights += saved_arrays(inside.streams)
@@ -178,15 +178,15 @@ class _Export:
 
     def write(self, path: Path) -> None:
         target = self.inside.target
-        with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as temporary:
+            folder = Path(temporary)
             inputs = [write_weights(folder, self.name, self.weights, target)]
             for at, image in enumerate(self._images()):
                 inputs.append(folder / f"{at}.o")
                 inputs[-1].write_bytes(image)
             output = folder / f"made{path.suffix}"
             if path.suffix == ".o":
-                link_object(output, inputs, target, self._shown())
+                link_object(output, inputs, target, self._exported())
             else:
                 more = accelerator_sources() if self.inside.streams else ()
                 link_library(output, inputs, target, more)
@@ -194,8 +194,8 @@ class _Export:
             os.chmod(output, 0o644)
             os.replace(output, path)
 
-    def _shown(self) -> tuple[str, ...]:
-        """The functions that others may call."""
+    def _exported(self) -> tuple[str, ...]:
+        """The exported symbols."""
         more = (set_foreign_name(self.name),) if self.inside.calls_back else ()
         constants = (constants_name(self.name),) if self.inside.program.module.states else ()
         return (self.name, *more, *constants)
@@ -218,7 +218,7 @@ class _Export:
         yield from self.simulated.values()
 
     def _accelerator(self) -> Accelerator | None:
-        """What the library needs to run parts on an accelerator."""
+        """The description of the accelerator and its streams for the library."""
         streams = self.inside.streams
         if not streams:
             return None
@@ -230,7 +230,7 @@ class _Export:
         return Accelerator(backend, numbers, TIMEOUT_CYCLES, tuple(self.simulated))
 
     def manifest(self) -> dict[str, Any]:
-        """All that loading must know, and where each kernel comes from."""
+        """Everything that loading must know, and the origin of each kernel."""
         plan, foreign = self.inside.plan, self.inside.interpreted
         params = self.signature.params
         count = len(self.inputs)
@@ -249,21 +249,21 @@ class _Export:
                 "kernels": [dict(one) for one in kernel_calls(self.inside.program)],
                 "arena_bytes": plan.arena_bytes,
                 "weights_bytes": sum(weight.nbytes for weight in self.weights),
-                "states": list(self.begins()),
+                "states": list(self.state_constants()),
                 **({} if foreign is None else {"foreign": foreign.told()}),
                 **({"accelerator": foreign_name(self.name)} if self.inside.streams else {}),
             },
         }
 
-    def begins(self) -> tuple[int, ...]:
-        """Which constants the last inputs, that are states, begin with."""
+    def state_constants(self) -> tuple[int, ...]:
+        """The constants with which the states, the last inputs, are initialized."""
         module = self.inside.program.module
         places = {name: at for at, name in enumerate(module.constants)}
         return tuple(places[name] for name in module.states)
 
 
 def entry(spec: Spec, param: Param) -> dict[str, Any]:
-    """What a manifest says of an input or output."""
+    """The manifest's entry for an input or output."""
     return {
         "name": spec.name,
         "dtype": str(spec.dtype),
@@ -274,8 +274,8 @@ def entry(spec: Spec, param: Param) -> dict[str, Any]:
 
 
 def full_signature(module: ir.Module, outputs: Iterable[Spec], name: str) -> Signature:
-    """What a C program passes: the inputs, then the outputs. Sizes that inputs do not tell are
-    checked when they are known."""
+    """The C signature: inputs, then outputs. Sizes that no input determines are checked at run
+    time."""
     sizes = size_names(input_function(module.main, name))
 
     def extent(dim: object) -> int | str | None:
@@ -292,7 +292,7 @@ def full_signature(module: ir.Module, outputs: Iterable[Spec], name: str) -> Sig
 
 
 def kernel_calls(program: Program) -> Iterable[Mapping[str, Any]]:
-    """Each call of a kernel, in order, with the nodes of the model that it computes."""
+    """Each kernel call, in order, with the nodes of the model that it computes."""
     for node in walk(program.module.main):
         if node.op == "kernel":
             yield {
@@ -303,13 +303,13 @@ def kernel_calls(program: Program) -> Iterable[Mapping[str, Any]]:
 
 
 def products_of(graph: ir.Graph) -> dict[str, int]:
-    """How many GEMMs and convolutions of a graph sum products of integers, and of floats."""
+    """How many GEMMs and convolutions of a graph multiply integers, and how many floats."""
     counts = Counter(node.op for node in walk(graph))
     return {kind: sum(counts[op] for op in ops) for kind, ops in PRODUCTS.items()}
 
 
 def origins(loc: Loc) -> Iterable[str]:
-    """The names of the model's nodes in a location."""
+    """The names of the model's nodes in a source location."""
     if isinstance(loc, Fused):
         for part in loc.parts:
             yield from origins(part)

@@ -1,10 +1,10 @@
-"""What candidates of graph passes take: measured by tuning, or estimated by schedule rules.
+"""Costs of kernels that graph passes choose between: measured by tuning, or estimated by rules.
 
-    costs = KernelCosts(KernelSetting(target, threads), database)
+    costs = KernelCosts(KernelSetting(target, threads), times)
     run_passes(module, passes, PassContext(target=target, costs=costs))
-    costs.asked             where it is a list: what was compared, for a tuner to measure
+    costs.asked             if it is a list: the comparisons, for a tuner to measure
 
-Estimates are kept in memory and on disk by the kernel's key, like kernels themselves.
+Estimates are cached in memory and on disk, by the kernel's key.
 """
 
 from __future__ import annotations
@@ -30,40 +30,41 @@ from tilewright.tensor.ir import Function, sizes_of
 from tilewright.tune.database import Database, default_path
 from tilewright.tune.reader import Reader
 
-Measured = Callable[[Job], float | None]  # nanoseconds of a call of a kernel
+Measured = Callable[[Job], float | None]  # nanoseconds per call of a kernel; None: not measured
 
 
 @dataclass(eq=False)
 class KernelCosts:
-    """Prices of kernels for one target and number of threads."""
+    """Costs of kernels for one target and number of threads."""
 
     setting: KernelSetting
     times: Measured | None = None  # None: nothing was measured
     use_cache: bool = True
-    asked: list[tuple[Candidate, ...]] | None = None  # None: nobody is going to measure
-    is_lowered: bool = False  # whether products of f32 are to be those of fewer bits
-    ranges: Ranges = ()  # of sizes of the model whose candidates these are
-    missed: Callable[[], None] = lambda: None  # hears that an estimate was not kept on disk
+    # collects what passes compare; None: no tuner will measure it
+    asked: list[tuple[Candidate, ...]] | None = None
+    is_lowered: bool = False  # whether matmuls of f32 will be lowered to fewer bits
+    ranges: Ranges = ()  # of the dynamic sizes of the model
+    missed: Callable[[], None] = lambda: None  # called when an estimate was not in the disk cache
     _estimates: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
-        """That kernels are shared out to."""
+        """The number of threads that run a kernel."""
         return self.setting.threads
 
     @property
     def has_times(self) -> bool:
-        """Whether anything was measured, or is going to be."""
+        """Whether measured times exist, or will."""
         return self.times is not None or self.asked is not None
 
     def job(self, candidate: Candidate) -> Job:
-        """The kernel of a candidate."""
+        """The compilation job of a candidate's kernel."""
         graph = collapse_axes(candidate.kernel)
         setting = replace(self.setting, ranges=self.ranges)
         return Job(candidate.kernel.name, graph, {}, candidate.weights, setting)
 
     def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
-        """Times of candidates; None where not all of them are known."""
+        """The measured times of candidates; None unless all of them are known."""
         if self.asked is not None:
             self.asked.append(tuple(candidates))
         if self.times is None:
@@ -77,7 +78,7 @@ class KernelCosts:
         return tuple(prices) if len(prices) == len(candidates) else None
 
     def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
-        """Times that were measured, or else estimates; None where there are neither of some."""
+        """Measured times if all are known, else estimates; None if some candidate has neither."""
         known = self.measured(candidates)
         if known is not None:
             return known
@@ -88,7 +89,7 @@ class KernelCosts:
     def _estimate(self, candidate: Candidate) -> float | None:
         job = self.job(candidate)
         spatial = sorted(size.name for size in candidate.spatial)
-        signals = sorted(size.name for size in _signals(candidate))
+        signals = sorted(size.name for size in _signal_sizes(candidate))
         key = f"{job.key}\nin_cache={candidate.in_cache}\nspatial={spatial}\nsignals={signals}"
         if key not in self._estimates:
             stored = f"estimate\n{cache.fingerprint(COMPILER)}\n{key}"
@@ -107,11 +108,11 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
     if candidate.is_empty:
         return None
     try:
-        # What follows a convolution may keep its axes apart: nobody knows yet.
+        # Consumers of a convolution may need its axes apart, so its rows alone are collapsed.
         fn = within_ranges(lower_graph(collapse_rows(candidate.kernel), "candidate"), job)
-        fn = _like_images(fn, candidate)
+        fn = _with_image_sizes(fn, candidate)
     except (Unsupported, UserError):
-        return None  # it has no code of its own: no candidate
+        return None  # no kernel of its own: not a candidate
     weights = [fn.params[at].name for at in sorted(job.constants)]
     return estimate_ns(
         fn,
@@ -123,21 +124,22 @@ def _estimated(job: Job, candidate: Candidate) -> float | None:
     )
 
 
-def _like_images(fn: Function, candidate: Candidate) -> Function:
-    """A function whose extents of images without a range are as likely as those of any: prices of
-    kernels are compared at one size."""
-    known, signals = likely_sizes(fn), _signals(candidate)
+def _with_image_sizes(fn: Function, candidate: Candidate) -> Function:
+    """The function with bounds on its dynamic image sizes whose middle is the default image size,
+    so that candidates are compared at the same size."""
+    known, signals = likely_sizes(fn), _signal_sizes(candidate)
     sizes = [size for size in sizes_of(fn) if size in candidate.spatial and size not in known]
     more: list[sym.Expr] = []
     for size in sizes:
         likely = DYNAMIC_SPATIAL**2 if size in signals else DYNAMIC_SPATIAL
-        more += [sym.le(1, size), sym.le(size, likely**2)]  # it is the middle of the range
+        # the likely size is the geometric middle of the range
+        more += [sym.le(1, size), sym.le(size, likely**2)]
     return replace(fn, requires=(*fn.requires, *more))
 
 
-def _signals(candidate: Candidate) -> frozenset[Var]:
-    """Sizes that are longer than those of images: at the size of an image a layer sees nothing, or,
-    if it pads, one window alone."""
+def _signal_sizes(candidate: Candidate) -> frozenset[Var]:
+    """Dynamic sizes that must be longer than the default image size, as in audio: at the default
+    one, a layer's output would be empty or a single element."""
     found: set[Var] = set()
     for extent in candidate.extents:
         sizes = sym.free_vars(extent)
@@ -147,9 +149,9 @@ def _signals(candidate: Candidate) -> frozenset[Var]:
 
 
 def recorded_times(database: str | Path | Database | Reader | None) -> Measured | None:
-    """Times of kernels that tuning left behind; None where there are none.
+    """The kernel times in a tuning database; None if there are none.
 
-    Records are no reason for a model not to compile: where they cannot be read, there are none.
+    An unreadable database must not prevent compilation: it counts as empty.
     """
     try:
         if isinstance(database, Database | Reader):
@@ -167,11 +169,10 @@ def recorded_times(database: str | Path | Database | Reader | None) -> Measured 
 
 @dataclass(frozen=True)
 class RecordedTimes:
-    """Times of a database, or of a file that is opened where it has an answer, and left to
-    others."""
+    """The times in a database; a file is opened only when it has an answer."""
 
     source: Database | Reader | Path
-    timed: frozenset[str]  # digests of tasks that it has times of: others need not be asked for
+    timed: frozenset[str]  # digests of the tasks with measured times, so that others need no query
 
     def __call__(self, job: Job) -> float | None:
         key = task_key(job)
@@ -183,6 +184,6 @@ class RecordedTimes:
                     seconds = records.measured(key)
             else:
                 seconds = self.source.measured(key)
-        except UserError:  # locked or damaged meanwhile: no reason for a model not to compile
+        except UserError:  # locked or damaged meanwhile: must not prevent compilation
             return None
         return None if seconds is None else seconds * 1e9

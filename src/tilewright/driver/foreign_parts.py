@@ -1,22 +1,22 @@
-"""What the interpreter runs, taken out of a model: parts that the host program calls.
+"""Extract the nodes that the interpreter runs into parts that the host program calls.
 
     native, parts = call_foreign_parts(module, placed)
-    native          main with calls of parts in the place of nodes on the interpreter
+    native          main, with calls of parts in place of the interpreter's nodes
     parts           a module with graphs @part0, @part1, ... for the interpreter
 
-In main a part is two nodes, with a third that reads the sizes it defines:
+In main a call of a part is two nodes, and a third that reads the dynamic sizes it defines:
 
     %told: i64[1] = foreign(%x, %text) {part = 0, sizes = (expr n,)}     runs the part
-    sizes(%told) {sizes = (expr k,)}                                     k is known from here on
+    sizes(%told) {sizes = (expr k,)}                                     defines k
     %y: f32[k], %words: i64[] = fetch(%told) {part = 0}                  copies its results
 
-Values that native code cannot hold (text, sequences, maps, tensors of any rank) are *objects*: main
-holds an i64 scalar, the handle by which the interpreter's side knows the object. So control flow
-carries them as it carries numbers. Sizes that such a value tells are read by a part that computes
-nothing else, as soon as the value is there.
+Values that native code cannot hold (strings, sequences, maps, tensors of unknown rank) are
+*objects*: main holds an i64 scalar instead, a handle that the interpreter's side resolves. So
+control flow carries objects like tensors. If an object's shape defines dynamic sizes, a part that
+does nothing else reads them as soon as the object exists.
 
-Nodes on the interpreter that need nothing of native code in between are one part; those that only
-main's results are needed for are none (`closing.py`).
+Consecutive interpreter nodes with no native node between them in the dependence order are one part.
+Nodes that only main's results depend on are in no part (`closing.py`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def call_foreign_parts(module: Module, placed: Placement) -> tuple[Module, Parts
     """Main with calls of parts, and the parts."""
     split = split_closing(module, placed)
     closing = None
-    ends: dict[str, Graph] = {}
+    closing_graphs: dict[str, Graph] = {}
     if split is not None:
         module, graph, closing = split
-        ends[CLOSING] = graph
+        closing_graphs[CLOSING] = graph
         placed = replace(placed, graph=module.main)
     splitter = _Splitter(placed)
     main = splitter.graph(module.main, frozenset())
@@ -54,18 +54,20 @@ def call_foreign_parts(module: Module, placed: Placement) -> tuple[Module, Parts
         INPUTS: _types(INPUTS, module.main.params),
         OUTPUTS: _types(OUTPUTS, module.main.results),
         **{graph.name: graph for graph in splitter.graphs},
-        **ends,
+        **closing_graphs,
         **others,
     }
-    held = {n["data"] for graph in graphs.values() for n in walk(graph) if n.op == "constant"}
-    constants = {name: array for name, array in module.constants.items() if name in held}
-    made = Module(graphs, constants, stage=module.stage)
-    parts = Parts(made, tuple(splitter.parts), placed.fallbacks, closing)
+    used_constants = {
+        n["data"] for graph in graphs.values() for n in walk(graph) if n.op == "constant"
+    }
+    constants = {name: array for name, array in module.constants.items() if name in used_constants}
+    parts_module = Module(graphs, constants, stage=module.stage)
+    parts = Parts(parts_module, tuple(splitter.parts), placed.fallbacks, closing)
     return replace(module, graphs={**module.graphs, "main": main}), parts
 
 
 def _types(name: str, values: Iterable[Value]) -> Graph:
-    """A graph that only tells the types of values."""
+    """A graph without nodes, whose parameters have the types of values."""
     return Graph(name, tuple(Value(value.name, value.type) for value in values), (), ())
 
 
@@ -75,11 +77,13 @@ class _Splitter:
     graphs: list[Graph] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     handles: dict[Value, Value] = field(default_factory=dict)
-    makers: dict[Value, int] = field(default_factory=dict)  # the parts that give objects
-    readers: dict[Value, list[tuple[int, int]]] = field(default_factory=dict)  # parts, places
+    # objects, and the parts that produce them
+    makers: dict[Value, int] = field(default_factory=dict)
+    # objects, and the (part, input position) pairs that read them
+    readers: dict[Value, list[tuple[int, int]]] = field(default_factory=dict)
 
     def native(self, value: Value) -> Value:
-        """What stands for a value in main."""
+        """The value that represents another in main: itself, or a handle."""
         if is_tensor(value.type):
             return value
         if value not in self.handles:
@@ -92,7 +96,7 @@ class _Splitter:
     # ------------------------------------------------------------------ graphs
 
     def graph(self, graph: Graph, bound: frozenset[Var]) -> Graph:
-        """A graph with calls of parts. `bound` are the sizes whose values main knows outside."""
+        """The graph with calls of parts. `bound` are the dynamic sizes known outside."""
         scope = _Scope(self, graph, set(bound))
         for param in graph.params:
             if is_tensor(param.type):
@@ -105,9 +109,9 @@ class _Splitter:
             and isinstance(param.type, TensorType)
             and (is_main or any(size not in scope.bound for size in _bare_sizes(param)))
         ]
-        if objects:  # what callers give is checked against its type on the way
+        if objects:  # their types are checked where they enter
             scope.measure(objects)
-        for native, foreign in _rounds(graph, self.is_foreign, scope.stored):
+        for native, foreign in _rounds(graph, self.is_foreign, scope.object_constants):
             for node in native:
                 scope.add(node)
             if foreign:
@@ -121,22 +125,24 @@ class _Splitter:
             graph.loc,
         )
 
-    def end_carried(self, node: Node) -> None:
-        """Have the objects that a loop carries end as soon as a round has replaced them.
+    def free_carried(self, node: Node) -> None:
+        """Free loop-carried objects as soon as an iteration has replaced them.
 
-        That is so where a part gives the next one, and nothing but parts reads either.
+        This is possible if a part produces the next object and only parts read either.
         """
-        first = {"loop": 2, "scan": 0}[node.op]
-        count = int(node["carried" if node.op == "loop" else "states"])
+        first_param = {"loop": 2, "scan": 0}[node.op]
+        carried_count = int(node["carried" if node.op == "loop" else "states"])
         (body,) = node.bodies
-        kept = Counter(body.results)
-        held = {v for n in body.nodes if not self.is_foreign(n) for v in n.inputs}
-        results = body.results[first // 2 : first // 2 + count]
-        for param, result in zip(body.params[first : first + count], results, strict=True):
+        result_uses = Counter(body.results)
+        read_natively = {v for n in body.nodes if not self.is_foreign(n) for v in n.inputs}
+        results = body.results[first_param // 2 : first_param // 2 + carried_count]
+        for param, result in zip(
+            body.params[first_param : first_param + carried_count], results, strict=True
+        ):
             readers, maker = self.readers.get(param), self.makers.get(result)
-            if readers is None or maker is None or kept[result] > 1 or kept[param]:
+            if readers is None or maker is None or result_uses[result] > 1 or result_uses[param]:
                 continue
-            if param in held or result in held:
+            if param in read_natively or result in read_natively:
                 continue
             number, place = readers[-1]
             part = self.parts[number]
@@ -144,7 +150,7 @@ class _Splitter:
 
 
 class _Scope:
-    """One graph of main as it is rewritten."""
+    """Rewrites one graph of main."""
 
     def __init__(self, splitter: _Splitter, graph: Graph, bound: set[Var]) -> None:
         self.splitter = splitter
@@ -153,11 +159,11 @@ class _Scope:
         self.nodes: list[Node] = []
         self.users = _users(graph)
         constants = [node for node in graph.nodes if node.op == "constant"]
-        self.numbers = {n.output for n in constants if is_tensor(n.output.type)}
-        self.stored = {n.output: n for n in constants if not is_tensor(n.output.type)}
+        self.tensor_constants = {n.output for n in constants if is_tensor(n.output.type)}
+        self.object_constants = {n.output: n for n in constants if not is_tensor(n.output.type)}
 
     def add(self, node: Node) -> None:
-        """A node that main runs itself."""
+        """Emit a node that main runs itself."""
         native, inner = self.splitter.native, frozenset(self.bound)
         bodies = node.bodies
         if node.op not in ("fused", *SCALAR_BODIES):
@@ -169,7 +175,8 @@ class _Scope:
             node if same else replace(node, inputs=inputs, outputs=outputs, bodies=bodies)
         )
         if node.op in ("loop", "scan") and self.graph is self.splitter.placed.graph:
-            self.splitter.end_carried(node)  # one that runs once: inner loops begin again
+            # main's own loops only: an inner loop starts again with the same objects
+            self.splitter.free_carried(node)
         for value in node.outputs:
             if is_tensor(value.type):
                 self.bound.update(_bare_sizes(value))
@@ -178,14 +185,16 @@ class _Scope:
             self.measure(objects)
 
     def measure(self, objects: Sequence[Value]) -> None:
-        """Read, and check, the sizes that objects tell."""
+        """Emit a part that reads and checks the dynamic sizes that objects define."""
         names = ", ".join(f"%{value.name}" for value in objects)
         self._part(tuple(objects), (), (), f"the sizes of {names}")
 
     def call(self, nodes: Sequence[Node]) -> None:
-        """Nodes that the interpreter runs together."""
-        made = {value for node in nodes for value in node.outputs}
-        used = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made)
+        """Emit a part for nodes that the interpreter runs together."""
+        produced = {value for node in nodes for value in node.outputs}
+        inputs = dict.fromkeys(
+            v for n in nodes for v in n.inputs if v is not None and v not in produced
+        )
         inside = set(map(id, nodes))
         results = tuple(
             value
@@ -194,10 +203,12 @@ class _Scope:
             if value in self.graph.results
             or any(id(user) not in inside for user in self.users.get(value, ()))
         )
-        stored = [self.stored[value] for value in used if value in self.stored]
-        params = tuple(value for value in used if value not in self.stored)
+        object_constants = [
+            self.object_constants[value] for value in inputs if value in self.object_constants
+        ]
+        params = tuple(value for value in inputs if value not in self.object_constants)
         label = ", ".join(dict.fromkeys(describe(node) for node in nodes))
-        self._part(params, (*stored, *nodes), results, label)
+        self._part(params, (*object_constants, *nodes), results, label)
 
     def _part(
         self,
@@ -206,9 +217,9 @@ class _Scope:
         results: tuple[Value, ...],
         label: str,
     ) -> None:
-        made = [value for node in nodes for value in node.outputs]
-        told = dict.fromkeys(
-            size for value in (*params, *made) for size in _bare_sizes(value)
+        produced = [value for node in nodes for value in node.outputs]
+        defined = dict.fromkeys(
+            size for value in (*params, *produced) for size in _bare_sizes(value)
             if size not in self.bound
         )  # fmt: skip
         mentioned: dict[Var, None] = {}
@@ -216,39 +227,39 @@ class _Scope:
             mentioned.update(sizes_of(value.type))
         for node in nodes:
             mentioned.update(_mentioned(node))
-        given = {size for param in params for size in _bare_sizes(param)} if nodes else ()
-        asked = tuple(size for size in mentioned if size in self.bound and size not in given)
+        known = {size for param in params for size in _bare_sizes(param)} if nodes else ()
+        passed = tuple(size for size in mentioned if size in self.bound and size not in known)
         number = len(self.splitter.parts)
-        made_graph = _part_graph(number, params, asked, nodes, tuple(told), results)
-        self.splitter.graphs.append(made_graph)
-        weights = [at for at, value in enumerate(params) if value in self.numbers]
-        self.splitter.parts.append(Part(frozenset(weights), bool(told)))
+        graph = _part_graph(number, params, passed, nodes, tuple(defined), results)
+        self.splitter.graphs.append(graph)
+        weights = [at for at, value in enumerate(params) if value in self.tensor_constants]
+        self.splitter.parts.append(Part(frozenset(weights), bool(defined)))
         for at, value in enumerate(params):
             if not is_tensor(value.type):
                 self.splitter.readers.setdefault(value, []).append((number, at))
         for value in results:
             if not is_tensor(value.type):
                 self.splitter.makers[value] = number
-        self._emit(number, params, asked, tuple(told), results, label)
-        self.bound.update(told)
+        self._emit(number, params, passed, tuple(defined), results, label)
+        self.bound.update(defined)
 
     def _emit(
         self,
         number: int,
         params: Sequence[Value],
-        asked: tuple[Var, ...],
-        told: tuple[Var, ...],
+        passed: tuple[Var, ...],
+        defined: tuple[Var, ...],
         results: Sequence[Value],
         label: str,
     ) -> None:
         """The nodes that call a part."""
         native = self.splitter.native
-        sizes = Value("told", TensorType(I64, (const(len(told)),)))
-        attributes = ir.attributes(part=number, sizes=asked, label=label)
+        sizes = Value("told", TensorType(I64, (const(len(defined)),)))
+        attributes = ir.attributes(part=number, sizes=passed, label=label)
         inputs = tuple(native(value) for value in params)
         self.nodes.append(Node("foreign", inputs, (sizes,), attributes))
-        if told:
-            attributes = ir.attributes(sizes=told, label=label)
+        if defined:
+            attributes = ir.attributes(sizes=defined, label=label)
             self.nodes.append(Node("sizes", (sizes,), (), attributes))
         if results:
             outputs = tuple(native(value) for value in results)
@@ -259,68 +270,72 @@ class _Scope:
 def _part_graph(
     number: int,
     params: tuple[Value, ...],
-    asked: tuple[Var, ...],
+    passed: tuple[Var, ...],
     nodes: tuple[Node, ...],
-    told: tuple[Var, ...],
+    defined: tuple[Var, ...],
     results: tuple[Value, ...],
 ) -> Graph:
-    """A part as a graph of its own: it gives the sizes that it tells, if any, then its results."""
+    """The graph of a part: it returns the sizes that it defines, if any, then its results."""
     renamed = {value: Value(value.name, value.type) for value in params}
-    taken = tuple(renamed.values())
+    parameters = tuple(renamed.values())
     inner: list[Node] = []
-    if asked:
-        given = Value("sizes", TensorType(I64, (const(len(asked)),)))
-        taken = (*taken, given)
-        inner.append(Node("sizes", (given,), (), ir.attributes(sizes=asked, label="sizes")))
+    if passed:
+        size_values = Value("sizes", TensorType(I64, (const(len(passed)),)))
+        parameters = (*parameters, size_values)
+        inner.append(Node("sizes", (size_values,), (), ir.attributes(sizes=passed, label="sizes")))
     for node in nodes:
         inputs = tuple(None if value is None else renamed[value] for value in node.inputs)
         outputs = tuple(Value(value.name, value.type) for value in node.outputs)
         renamed.update(zip(node.outputs, outputs, strict=True))
         inner.append(replace(node, inputs=inputs, outputs=outputs))
     made = tuple(renamed[value] for value in results)
-    if told:
-        sizes = Value("told", TensorType(I64, (const(len(told)),)))
-        inner.append(Node("dims", (), (sizes,), ir.attributes(values=told)))
+    if defined:
+        sizes = Value("told", TensorType(I64, (const(len(defined)),)))
+        inner.append(Node("dims", (), (sizes,), ir.attributes(values=defined)))
         made = (sizes, *made)
-    return Graph(part_name(number), taken, tuple(inner), made)
+    return Graph(part_name(number), parameters, tuple(inner), made)
 
 
 # --------------------------------------------------------------------------- order
 
 
 def _rounds(
-    graph: Graph, is_foreign: Callable[[Node], bool], stored: dict[Value, Node]
+    graph: Graph, is_foreign: Callable[[Node], bool], object_constants: dict[Value, Node]
 ) -> list[tuple[list[Node], list[Node]]]:
-    """The nodes in rounds: in each the native ones, then those of one part.
+    """The nodes in rounds, each with its native nodes followed by those of one part.
 
-    Objects that are constants are part of every part that uses them; where native control flow, or
-    the caller, wants one, a part gives it.
+    Constant objects are copied into every part that uses them. One that native control flow or the
+    caller needs is returned by a part.
     """
     maker: dict[Value, Node] = {}
     definer: dict[Var, Node] = {}
-    at: dict[Node, int] = {}
-    wanted = set(graph.results)
+    round_of: dict[Node, int] = {}
+    needed_natively = set(graph.results)
     for node in graph.nodes:
         if node.op != "constant" and not is_foreign(node):
-            wanted.update(value for value in node.inputs if value is not None)
+            needed_natively.update(value for value in node.inputs if value is not None)
     for node in graph.nodes:
-        if node.op == "constant" and node.output in stored and node.output not in wanted:
+        if (
+            node.op == "constant"
+            and node.output in object_constants
+            and node.output not in needed_natively
+        ):
             continue
         sources = [maker[v] for v in node.inputs if v is not None and v in maker]
         sources += [definer[size] for size in _mentioned(node) if size in definer]
-        found = 0
+        earliest = 0
         for source in sources:
-            later = is_foreign(source) and not is_foreign(node)
-            found = max(found, at[source] + later)
-        at[node] = found
+            crosses = is_foreign(source) and not is_foreign(node)
+            earliest = max(earliest, round_of[source] + crosses)
+        round_of[node] = earliest
         for value in node.outputs:
             maker[value] = node
             for size in sizes_of(value.type):
                 definer.setdefault(size, node)
     rounds: list[tuple[list[Node], list[Node]]] = [
-        ([], []) for _ in range(max(at.values(), default=-1) + 1)
+        ([], []) for _ in range(max(round_of.values(), default=-1) + 1)
     ]
-    for node, number in at.items():
+    for node, number in round_of.items():
         rounds[number][is_foreign(node)].append(node)
     return rounds
 
@@ -338,14 +353,14 @@ def _users(graph: Graph) -> dict[Value, list[Node]]:
 
 
 def _bare_sizes(value: Value) -> list[Var]:
-    """The sizes that a value tells: dimensions on their own of a tensor, of text too."""
+    """The dynamic sizes that a value's shape defines: dimensions that are a single variable."""
     of = value.type
     dims = (of.shape or ()) if isinstance(of, TensorType) else ()
     return [dim for dim in dims if isinstance(dim, Size)]
 
 
 def _mentioned(node: Node) -> dict[Var, None]:
-    """The sizes that a node, and what is in its bodies, mentions."""
+    """The dynamic sizes that a node and its bodies mention."""
     found = attribute_sizes(node)
     for value in (*node.inputs, *node.outputs):
         if value is not None:

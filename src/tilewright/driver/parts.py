@@ -1,4 +1,4 @@
-"""What the interpreter runs of a model, as data: made by `driver/foreign_parts.py`."""
+"""Parts of a model that the interpreter runs, as data; made by `driver/foreign_parts.py`."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ from dataclasses import dataclass
 
 from tilewright.graph.ir import Module
 
-INPUTS, OUTPUTS = "inputs", "outputs"  # graphs that only tell the types of main's
-CLOSING = "closing"  # the graph of what main's results alone are needed for
+# graphs without nodes: the types of main's parameters and results
+INPUTS, OUTPUTS = "inputs", "outputs"
+CLOSING = "closing"  # the graph that the interpreter runs after main
 
 
 @dataclass(frozen=True)
 class Part:
-    """How a part is called."""
+    """How main calls a part."""
 
-    weights: frozenset[int]  # inputs that are constants: their memory never changes
-    tells: bool  # whether the first result is the sizes that it defines
-    # Objects that end with the part: the input, and the part that made those which end. What a
-    # loop carries comes from outside in its first round, and is not the loop's to end.
+    weights: frozenset[int]  # positions of constant inputs: their memory never changes
+    tells: bool  # whether the first result is the dynamic sizes that the part defines
+    # Objects that are freed after the part: its input position, and the part that must have made
+    # the object. A loop-carried object of the first iteration comes from outside and is not freed.
     ends: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)
 class Closing:
-    """How the graph @closing is called, when main has ended."""
+    """How the graph @closing is called after main."""
 
-    takes: tuple[int, ...]  # which of main's results
-    gives: tuple[int, ...]  # for each result of the model: its place among main's, then @closing's
+    takes: tuple[int, ...]  # the positions in main's results of its parameters
+    # For each output of the model: its position among main's results followed by @closing's.
+    gives: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Graphs @part0, @part1, ... of a module, and @closing if there is one; @inputs and @outputs
-    tell the types of main's."""
+    """The graphs @part0, @part1, ... of a module and @closing, if there is one; @inputs and
+    @outputs have the types of main's parameters and results."""
 
     module: Module
     parts: tuple[Part, ...]
-    fallbacks: tuple[str, ...]  # the operators in them
+    fallbacks: tuple[str, ...]  # the operators in the parts
     closing: Closing | None = None
 
 

@@ -4,9 +4,9 @@
     placed[node]     Device("cpu"), or INTERPRETER for what has no native code
     print(placed)    one line per node, with the reason where it is the interpreter
 
-Nodes in bodies of control flow are placed on their own: a native loop may call the interpreter for
-a node of its body. Control flow goes to the interpreter as a whole where its values ask for it, and
-where nothing in it has native code.
+Nodes in bodies of control flow are placed one by one: a native loop may call the interpreter for a
+node of its body. Control flow runs in the interpreter as a whole if native code cannot hold the
+values it carries, or if nothing in its bodies has native code.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ class Placement:
 
     graph: Graph
     devices: Mapping[Node, Device]
-    reasons: Mapping[Node, str] = field(default_factory=dict)  # of nodes on the interpreter
+    reasons: Mapping[Node, str] = field(default_factory=dict)  # why nodes are on the interpreter
 
     def __getitem__(self, node: Node) -> Device:
         return self.devices[node]
 
     def is_foreign(self, node: Node) -> bool:
-        """Whether the host calls somebody else for a node."""
+        """Whether the host calls the interpreter or an accelerator for a node."""
         return self.devices[node] in (INTERPRETER, ACCELERATOR)
 
     @property
     def is_native(self) -> bool:
-        """Whether nothing needs the interpreter."""
+        """Whether no node needs the interpreter."""
         return INTERPRETER not in self.devices.values()
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """The operators that the interpreter runs, in order of their names."""
+        """The operators that the interpreter runs, sorted by name."""
         names = {
             inner.op
             for node, device in self.devices.items()
@@ -70,12 +70,12 @@ class Placement:
         return tuple(sorted(names - {"constant", "fused"}))
 
     def counts(self) -> dict[str, int]:
-        """How many nodes each device runs; constants run nowhere."""
+        """How many nodes each device runs, constants excluded."""
         placed = ((n, d) for n, d in self.devices.items() if n.op != "constant")
         return dict(Counter(str(device) for _, device in placed))
 
     def rows(self) -> Iterator[tuple[int, Node, Device, str]]:
-        """Every node but constants, in order: how deep in bodies it is, its device, the reason."""
+        """Every node but constants, in order: nesting depth, node, device, reason."""
         stack = [(0, node) for node in reversed(self.graph.nodes)]
         while stack:
             depth, node = stack.pop()
@@ -97,7 +97,7 @@ class Placement:
 
 
 def describe(node: Node) -> str:
-    """A node's operator, with those that are fused in it."""
+    """A node's operator, with the operators of its body if it is a fused node."""
     if node.op != "fused":
         return node.op
     (body,) = node.bodies
@@ -111,8 +111,8 @@ def _with_bodies(node: Node) -> Iterator[Node]:
 
 
 def placement(module: Module, target: Target, open_ends: bool = False) -> Placement:
-    """Where every node of the main graph runs. `open_ends`: branches at the end may give results
-    of different ranks, as long as all is native."""
+    """The device of every node of the main graph. `open_ends`: branches may return results of
+    different ranks to the caller, provided that the whole model is native."""
     if open_ends:
         placed = _placed(module, target, open_results(module.main))
         if placed.is_native:
@@ -121,8 +121,8 @@ def placement(module: Module, target: Target, open_ends: bool = False) -> Placem
 
 
 def open_results(graph: Graph) -> frozenset[Value]:
-    """Values of an open rank that branches make and that only the caller reads, those of branches
-    in them included."""
+    """Values of unknown rank that branches produce and only the caller reads, including those of
+    nested branches."""
     found: set[Value] = set()
 
     def follow(graph: Graph, at: int) -> None:
