@@ -350,7 +350,7 @@ def test_tensor_cores_multiply_where_less_precision_is_asked_for():
     (got,) = fetched(on_host(module), on_host(module)(*inputs))
     (want,) = tw.compile(net, target="cpu", threads=1)(*inputs)
     np.testing.assert_allclose(got, np.asarray(want), atol=0.2)
-    (recorded,) = module._kept.values()
+    (recorded,) = module._records.values()
     products = [launch for launch in recorded.launches if launch.kernel.maps]
     assert products
     for launch in products:  # a multiprocessor has room for one block: they may start early
@@ -611,7 +611,7 @@ def test_a_second_call_with_the_same_addresses_is_a_graph():
     out = module.empty((1, 70), module.outputs[0].dtype)
     for _ in range(3):
         module(given, out=[out])
-    (recorded,) = module._kept.values()
+    (recorded,) = module._records.values()
     assert recorded.graph
     (got,) = fetched(module, [out])
     want = tw.compile(MODELS["gemv"], target="cpu", threads=1)(x)
@@ -688,8 +688,8 @@ def test_calls_of_one_stream_share_their_memory():
     held = [module(x) for _ in range(3)]
     scratch = module._scratch[0].blocks
     assert len({out.address for (out,) in held}) == 3
-    assert all(len(each.memory) == len(scratch) for each in module._kept.values())
-    assert len({id(memory) for each in module._kept.values() for memory in each.memory}) == len(
+    assert all(len(each.memory) == len(scratch) for each in module._records.values())
+    assert len({id(memory) for each in module._records.values() for memory in each.memory}) == len(
         scratch
     )
 
@@ -932,7 +932,7 @@ def test_control_flow_is_launched_as_graphs(name, args, by_graph):
         module(*given, out=outputs)
         for a, b in zip(fetched(module, outputs), want, strict=True):
             np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5)
-    (recorded,) = module._kept.values()
+    (recorded,) = module._records.values()
     decides = any(isinstance(each, (Choice, Loop)) for each in recorded.launches)
     assert decides == (name not in ("scan", "shifted"))
     assert isinstance(recorded.graph, HostDecided) == (decides and not by_graph)
@@ -947,8 +947,8 @@ def test_a_caller_s_capture_needs_graphs_that_decide(name):
     given = [on_device(module, arg) for arg in args]
     outputs = module(*given)
     module(*given, out=outputs)
-    key, kept = module._kept.popitem()
-    module._kept[(CAPTURED, *key[1:])] = kept  # as if the calls had been on this stream
+    key, kept = module._records.popitem()
+    module._records[(CAPTURED, *key[1:])] = kept  # as if the calls had been on this stream
     with pytest.raises(TilewrightError) as caught:
         module(*given, out=outputs, stream=CAPTURED)
     assert caught.value.code == "TW4070"
@@ -1070,7 +1070,7 @@ def test_launches_that_wait_for_memory_start_early():
     module = tw.compile(lstm(steps=1), target="cuda -arch=sm_90a", cache=False)
     on_host(module)
     module(*inputs_of(module))
-    (recorded,) = module._kept.values()
+    (recorded,) = module._records.values()
     assert any(launch.is_kernel for launch in recorded.launches)
     assert all(launch.starts_early for launch in recorded.launches if launch.is_kernel)
     assert all("griddepcontrol.wait" in code.ptx for code in module.codes.values())
@@ -1184,7 +1184,7 @@ def test_fewer_rows_than_a_variant_is_for_take_the_kernel_of_their_plan(monkeypa
     def is_for_several(variant, kernel):
         return any(str(cond) == "b <= 16" for cond in variant.requires)  # its middle is 4
 
-    monkeypatch.setattr(lowering, "is_another", is_for_several)
+    monkeypatch.setattr(lowering, "has_other_plan", is_for_several)
     module = on_host(few_rows())
     (node,) = [node for node in module.program.module.main.nodes if node.op == "kernel"]
     assert node["variants"][0] == node["function"] != node["variants"][1]

@@ -1,12 +1,13 @@
-"""What this machine is measured to do: `tilewright targets --calibrate`.
+"""Measure the numbers of the machine model on this machine: `tilewright targets --calibrate`.
 
-    found = calibrate(Stopwatch())         a `Measurement` per number of the machine model
-    keep(found)                            what `cpu` means from the next process on
+    found = calibrate(Stopwatch())         one `Measurement` per number of the machine model
+    keep(found)                            used for `cpu` from the next process on
     forget()
 
-Programs of `driver/probes.py` run for a fraction of a second each. Every rate is the difference of
-two runs of unlike length, so what a call costs does not count; of many runs the fastest does, since
-others can only slow one down. What comes out far from what is known is reported and not kept.
+The programs of `driver/probes.py` run for a fraction of a second each. Every rate is computed from
+the difference of two runs of different length, which cancels the overhead of a call; of many runs
+the fastest counts, since interference only slows a run down. A result that is far off the known
+value is reported and not kept.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
 
-BUDGET_S = 0.8  # of one measurement: some thirty-five of them end well within a minute
-LEAST_RUNS = 5
-RUN_NS = 200_000.0  # of a short run: long against a clock's tick, short against being interrupted
-LONGER = 3  # times as long is the second run, whose difference to the first counts
-NONSENSE = 10.0  # times more or less than what is known is no measurement
-SPLIT_NS = 20_000.0  # of work that two threads share, each half of it
-CALLS = (16, 144)  # kernels of the two models whose difference tells what one call costs
-MEMORY_BYTES = 768 << 20  # that are read at most
+BUDGET_S = 0.8  # per measurement, so that all thirty-five take well under a minute
+MIN_RUNS = 5
+RUN_NS = 200_000.0  # a short run: long against the clock's resolution, short against interruptions
+LONG_RUN_RATIO = 3  # ratio of the long run to the short one
+MAX_DEVIATION = 10.0  # a measurement this many times off the known value is refused
+SPLIT_NS = 20_000.0  # work that two threads share
+CALL_COUNTS = (16, 144)  # kernels of two models whose difference gives the cost of a call
+MEMORY_BYTES = 768 << 20  # the most that is read to measure memory bandwidth
 
 
 class Watch(Protocol):
-    """Runs things and tells the seconds of each run; tests have one that runs nothing."""
+    """Runs programs and returns the seconds of each run; tests have one that runs nothing."""
 
     def kernel(self, fn: Function, args: Sequence[Array], threads: int) -> Sequence[float]: ...
 
@@ -57,7 +58,7 @@ class Watch(Protocol):
 
 @dataclass
 class Stopwatch:
-    """Compiles, runs, and reads the clock."""
+    """Compiles, runs and measures."""
 
     budget_s: float = BUDGET_S
     _built: dict[str, CompiledFunction] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class Stopwatch:
         run()
         times: list[float] = []
         begun = time.perf_counter()
-        while len(times) < LEAST_RUNS or time.perf_counter() - begun < self.budget_s:
+        while len(times) < MIN_RUNS or time.perf_counter() - begun < self.budget_s:
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
@@ -87,7 +88,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number of the machine model, as it was measured."""
+    """A measured number of the machine model."""
 
     name: str
     value: float
@@ -95,16 +96,16 @@ class Measurement:
 
     @property
     def is_number(self) -> bool:
-        """Whether anything came out that can be one."""
+        """Whether the value is usable at all."""
         return math.isfinite(self.value) and self.value > 0
 
     @property
     def refused(self) -> str:
-        """Why it is not kept; "" where it is."""
+        """Why the value is not kept; "" if it is."""
         if not self.is_number:
             return "too noisy to tell"
-        if not self.known / NONSENSE <= self.value <= self.known * NONSENSE:
-            return f"over {NONSENSE:g} times off what is known"
+        if not self.known / MAX_DEVIATION <= self.value <= self.known * MAX_DEVIATION:
+            return f"over {MAX_DEVIATION:g} times off what is known"
         return ""
 
     @property
@@ -114,16 +115,16 @@ class Measurement:
 
 @dataclass
 class _Bench:
-    """What probes measure with, and what they found so far."""
+    """The context of measurements: the watch, the target, and the frequency found so far."""
 
     watch: Watch
     target: Target
-    machine: Machine  # as it is known
+    machine: Machine  # before calibration
     frequency_ghz: float
 
     @property
     def lanes(self) -> int:
-        """Of 32 bits, in a vector."""
+        """The number of 32-bit lanes of a vector."""
         return max(1, self.target.vector_bits // 32)
 
     @property
@@ -133,17 +134,17 @@ class _Bench:
     def round_ns(
         self, fn: Function, args: Sequence[Array], expected_ns: float, threads: int = 1
     ) -> float:
-        """What one round of a program takes, nan where times do not tell.
+        """The time of one round of a program, nan if the times are too noisy.
 
-        Its argument N, the last but one, has an element per round.
+        The last argument but one, N, has one element per round.
         """
         rounds = max(1, int(RUN_NS / expected_ns))
         least = []
-        for count in (rounds, rounds * LONGER):
+        for count in (rounds, rounds * LONG_RUN_RATIO):
             given = [*args[:-1], np.zeros(count, np.uint8), args[-1]]
             least.append(min(self.watch.kernel(fn, given, threads)))
         more = least[1] - least[0]
-        return more * 1e9 / (rounds * (LONGER - 1)) if more > 0 else math.nan
+        return more * 1e9 / (rounds * (LONG_RUN_RATIO - 1)) if more > 0 else math.nan
 
     def cycles(self, ns: float) -> float:
         return ns * self.frequency_ghz
@@ -176,54 +177,56 @@ def _fma_latency(bench: _Bench) -> float:
 
 
 def _loads_per_cycle(bench: _Bench) -> float:
-    return _l1d(bench) / bench.vector_bytes
+    return _l1d_bytes_per_cycle(bench) / bench.vector_bytes
 
 
-def _l1d(bench: _Bench) -> float:
+def _l1d_bytes_per_cycle(bench: _Bench) -> float:
     machine = bench.machine
-    return _in_order(bench, machine.l1d.size_bytes // 2, 1, machine.l1d.bytes_per_cycle)
+    return _sequential_rate(bench, machine.l1d.size_bytes // 2, 1, machine.l1d.bytes_per_cycle)
 
 
-def _l2(bench: _Bench) -> float:
+def _l2_bytes_per_cycle(bench: _Bench) -> float:
     machine = bench.machine
-    return _in_order(bench, machine.l2.size_bytes // 2, 1, machine.l2.bytes_per_cycle)
+    return _sequential_rate(bench, machine.l2.size_bytes // 2, 1, machine.l2.bytes_per_cycle)
 
 
-def _l3(bench: _Bench) -> float:
+def _l3_bytes_per_cycle(bench: _Bench) -> float:
     size, threads = _beyond_l2(bench.machine)
-    return _in_order(bench, size, threads, bench.machine.l3.bytes_per_cycle)
+    return _sequential_rate(bench, size, threads, bench.machine.l3.bytes_per_cycle)
 
 
-def _memory(bench: _Bench) -> float:
+def _memory_bytes_per_cycle(bench: _Bench) -> float:
     machine, threads = bench.machine, bench.machine.cores
-    size = _memory_bytes(machine) // threads
-    return _in_order(bench, size, threads, machine.memory_bytes_per_cycle)
+    size = _beyond_cache_bytes(machine) // threads
+    return _sequential_rate(bench, size, threads, machine.memory_bytes_per_cycle)
 
 
-def _scattered(bench: _Bench) -> float:
+def _scattered_bytes_per_cycle(bench: _Bench) -> float:
     machine = bench.machine
     size, threads = _beyond_l2(machine)
     line = machine.l2.line_bytes
     lines = 1 << int(math.log2(size // line))
     fn = probes.scattered_reads(bench.lanes, lines, line)
     width = max(line // 4, bench.lanes)
-    return _rate(bench, fn, (threads, lines, line // 4), width, machine.scattered_bytes_per_cycle)
+    return _read_rate(
+        bench, fn, (threads, lines, line // 4), width, machine.scattered_bytes_per_cycle
+    )
 
 
-def _in_order(bench: _Bench, size_bytes: int, threads: int, expected: float) -> float:
-    """Bytes per cycle and thread that are read in order, of so many for each thread."""
+def _sequential_rate(bench: _Bench, size_bytes: int, threads: int, expected: float) -> float:
+    """Bytes per cycle and thread of sequential reads, with so many bytes per thread."""
     width = probes.ROW_VECTORS * bench.lanes
     shape = (threads, max(1, size_bytes // (4 * width)), width)
-    return _rate(bench, probes.reads(bench.lanes), shape, probes.SUMS * bench.lanes, expected)
+    return _read_rate(bench, probes.reads(bench.lanes), shape, probes.SUMS * bench.lanes, expected)
 
 
-def _rate(
+def _read_rate(
     bench: _Bench, fn: Function, shape: tuple[int, int, int], sums: int, expected: float
 ) -> float:
-    """Bytes per cycle and thread of a program that reads an array from end to end.
+    """Bytes per cycle and thread of a program that reads an array once.
 
-    Threads read at once. What one of them alone is given, all together can have at least: where
-    other programs keep some threads waiting, their share of that counts.
+    All threads read at once. Where other processes delay some of them, the share that each would
+    have of a single thread's bandwidth is used, if that is more.
     """
     a = np.asarray(empty(shape, "i32"))  # on huge pages, as weights and values are
     a[...] = 1
@@ -234,41 +237,41 @@ def _rate(
         bench.round_ns(fn, [a[:count], out[:count]], expected_ns, count) * (threads / count)
         for count in dict.fromkeys((threads, 1))
     ]
-    told = [ns for ns in share_ns if not math.isnan(ns)]
-    return size_bytes / bench.cycles(min(told)) if told else math.nan
+    valid_ns = [ns for ns in share_ns if not math.isnan(ns)]
+    return size_bytes / bench.cycles(min(valid_ns)) if valid_ns else math.nan
 
 
 def _beyond_l2(machine: Machine) -> tuple[int, int]:
-    """Bytes per thread that lie beyond L2, in L3 where there is one, and threads that read."""
+    """Bytes per thread that exceed L2 (and fit L3, if there is one), and the number of threads."""
     l2, l3 = machine.l2.size_bytes, machine.l3.size_bytes
-    if l3 < 4 * l2:  # none, or one that holds little more
-        return _memory_bytes(machine) // machine.cores, machine.cores
+    if l3 < 4 * l2:  # no L3, or one that holds little more than L2
+        return _beyond_cache_bytes(machine) // machine.cores, machine.cores
     threads = max(1, min(machine.cores, l3 // (8 * l2)))
     return min(8 * l2, l3 // (2 * threads)), threads
 
 
-def _memory_bytes(machine: Machine) -> int:
-    """That no cache holds, as far as is reasonable."""
+def _beyond_cache_bytes(machine: Machine) -> int:
+    """A size that exceeds all caches, within reason."""
     largest = max(machine.l2.size_bytes * machine.cores, machine.l3.size_bytes)
     return min(MEMORY_BYTES, 3 * largest)
 
 
-def _thread_wake(bench: _Bench) -> float:
-    """What work split in two takes longer than half of it: usually, not at best."""
+def _thread_wake_ns(bench: _Bench) -> float:
+    """The overhead of running on two threads instead of one, at the median."""
     round_ns = 2 * probes.CHAIN_STEPS * bench.machine.cycle_ns
-    return _region(bench, int(SPLIT_NS / 2 / round_ns), 2)
+    return _parallel_overhead_ns(bench, int(SPLIT_NS / 2 / round_ns), 2)
 
 
-def _kernel_call(bench: _Bench) -> float:
-    """What one more tiny kernel adds to a model, and threads that meet at the end of it."""
+def _kernel_call_ns(bench: _Bench) -> float:
+    """The cost of one more tiny kernel in a model, with the barrier of the threads at its end."""
     x = np.ones(4, np.float32)
-    few, many = (min(bench.watch.model(chain(count), [x])) for count in CALLS)
-    call = (many - few) * 1e9 / (CALLS[1] - CALLS[0])
-    return call + _region(bench, 0, bench.machine.cores)
+    few, many = (min(bench.watch.model(chain(count), [x])) for count in CALL_COUNTS)
+    call = (many - few) * 1e9 / (CALL_COUNTS[1] - CALL_COUNTS[0])
+    return call + _parallel_overhead_ns(bench, 0, bench.machine.cores)
 
 
-def _region(bench: _Bench, rounds: int, threads: int) -> float:
-    """What a region of some threads takes longer than one of them alone, usually, in ns."""
+def _parallel_overhead_ns(bench: _Bench, rounds: int, threads: int) -> float:
+    """How much longer the same work per thread takes on several threads than on one, median ns."""
     fn, a = probes.adds(), np.array([12345, 987654321], np.int64)
     n = np.zeros(rounds, np.uint8)
     alone, together = (
@@ -279,14 +282,14 @@ def _region(bench: _Bench, rounds: int, threads: int) -> float:
 
 
 def chain(count: int) -> ir.Module:
-    """A model of so many kernels, where they are not fused."""
+    """A model of so many kernels, when compiled without fusion."""
     steps = "\n".join(f"%v{at + 1} = sqrt(%v{at})" for at in range(count))
     return parse(f"graph @main(%v0: f32[4]) -> (f32[4]) {{\n{steps}\nreturn %v{count}\n}}")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """How one number is measured, and where it cannot be."""
+    """How a number is measured, and on which machines it can be."""
 
     name: str
     measure: Callable[[_Bench], float]
@@ -294,25 +297,25 @@ class Probe:
 
 
 PROBES = (
-    Probe("frequency-ghz", _frequency),  # first: cycles are counted by it
+    Probe("frequency-ghz", _frequency),  # first: the others need it to count cycles
     Probe("fma-per-cycle", _fma_per_cycle),
     Probe("fma-latency-cycles", _fma_latency),
     Probe("loads-per-cycle", _loads_per_cycle),
-    Probe("l1d-bytes-per-cycle", _l1d),
-    Probe("l2-bytes-per-cycle", _l2, lambda machine: machine.l2.size_bytes > 0),
+    Probe("l1d-bytes-per-cycle", _l1d_bytes_per_cycle),
+    Probe("l2-bytes-per-cycle", _l2_bytes_per_cycle, lambda machine: machine.l2.size_bytes > 0),
     Probe(
         "l3-bytes-per-cycle",
-        _l3,
+        _l3_bytes_per_cycle,
         lambda machine: machine.l3.size_bytes >= 4 * machine.l2.size_bytes,
     ),
     Probe(
         "memory-bytes-per-cycle",
-        _memory,
+        _memory_bytes_per_cycle,
         lambda machine: 2 * machine.l3.size_bytes <= MEMORY_BYTES,
     ),
-    Probe("scattered-bytes-per-cycle", _scattered),
-    Probe("thread-wake-ns", _thread_wake, lambda machine: machine.cores > 1),
-    Probe("kernel-call-ns", _kernel_call),
+    Probe("scattered-bytes-per-cycle", _scattered_bytes_per_cycle),
+    Probe("thread-wake-ns", _thread_wake_ns, lambda machine: machine.cores > 1),
+    Probe("kernel-call-ns", _kernel_call_ns),
 )
 
 
@@ -323,7 +326,7 @@ def calibrate(
     machine: Machine | None = None,
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None,
 ) -> tuple[Measurement, ...]:
-    """Measure every number that can be measured here."""
+    """Measure every number that can be measured on this machine."""
     if host_options():
         raise UserError(
             "TW6039",
@@ -336,7 +339,7 @@ def calibrate(
     found: list[Measurement] = []
     for at, probe in enumerate(chosen):
         progress(probe.name, at, len(chosen))
-        made = _measured(probe, bench)
+        made = _measure(probe, bench)
         if probe.name == "frequency-ghz" and not made.refused:
             bench.frequency_ghz = made.value
         found.append(made)
@@ -344,7 +347,7 @@ def calibrate(
     return tuple(found)
 
 
-def _measured(probe: Probe, bench: _Bench) -> Measurement:
+def _measure(probe: Probe, bench: _Bench) -> Measurement:
     known = bench.machine.numbers()[probe.name]
     value = probe.measure(bench)
     if not math.isfinite(value):
@@ -354,12 +357,12 @@ def _measured(probe: Probe, bench: _Bench) -> Measurement:
     return Measurement(probe.name, float(f"{value:.4g}"), known)
 
 
-# --------------------------------------------------------------------------- what is kept
+# --------------------------------------------------------------------------- stored results
 
 
 def keep(found: Iterable[Measurement]) -> Path:
-    """Write what is worth keeping: `cpu` means that from the next process on."""
-    path = _file()
+    """Store the usable measurements; `cpu` means these from the next process on."""
+    path = _measured_path()
     numbers = {each.name: each.value for each in found if not each.refused}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -371,8 +374,8 @@ def keep(found: Iterable[Measurement]) -> Path:
 
 
 def forget() -> bool:
-    """Remove what was measured; whether there was anything."""
-    path = _file()
+    """Remove the stored measurements; returns whether there were any."""
+    path = _measured_path()
     was_there = path.exists()
     try:
         path.unlink(missing_ok=True)
@@ -382,7 +385,7 @@ def forget() -> bool:
     return was_there
 
 
-def _file() -> Path:
+def _measured_path() -> Path:
     path = measured_file()
     if path is None:
         raise UserError(

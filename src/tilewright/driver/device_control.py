@@ -1,8 +1,9 @@
-"""Control flow of a model on a GPU: what is decided by values that only the run computes.
+"""Control flow of a model on a GPU whose conditions are computed on the GPU.
 
-`Choice` and `Loop` stand among the launches of a call. Into a graph they go as conditional nodes,
-which kernels of the GPU decide. Launch by launch, or where the driver has no such nodes, the host
-looks at the condition: then the launches between decisions are graphs (`HostDecided`).
+`Choice` (an `if`) and `Loop` stand among the launches of a call. When a call is captured as a CUDA
+graph they become conditional nodes, whose conditions small kernels set. When launches run one by
+one, or the driver has no conditional nodes, the host reads the condition; the launches between two
+such decisions are a graph each (`HostDecided`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ Enter = Callable[[int], None]  # runs a body by its number
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of two bodies, by a condition in memory of the GPU."""
+    """An `if`: one of two bodies, by a condition in GPU memory."""
 
     gpu: Gpu
-    cond: int  # its address
-    bodies: tuple[tuple[Any, ...], ...]  # the launches where it holds, and where it does not
+    cond: int  # address of the condition
+    bodies: tuple[tuple[Any, ...], ...]  # the launches of the then-branch and of the else-branch
     label: str = "if"
     flops: int = 0
     starts_early: bool = False
@@ -51,23 +52,24 @@ class Choice:
             self.decide(stream, lambda at: start_all(self.bodies[at], stream))
 
     def decide(self, stream: int, enter: Enter) -> None:
-        """By the host, which looks at the condition."""
+        """Let the host read the condition and run a body."""
         enter(0 if _read(self.gpu, self.cond, BOOL, stream) else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A body that runs until its condition fails or its iterations are done. All numbers but the
-    limit are addresses, 0 where a model has no such value."""
+    """A loop that ends when its condition fails or its iterations are done. All fields but the
+    limit are addresses, 0 where the model has no such value."""
 
     gpu: Gpu
     limit: int
-    trip: int  # how many iterations there are, where a value tells it
-    begins: int  # whether there is any
-    at: int  # the iteration, which the body reads
-    going: int  # its condition, which it reads too: true
-    control: int  # what kernels count; the body copies the condition that it leaves into it
-    bodies: tuple[tuple[Any, ...], ...]  # one
+    trip: int  # the trip count, if a value of the model gives it
+    begins: int  # the initial condition
+    at: int  # the iteration's number, read by the body
+    going: int  # the condition, read by the body: always true there
+    # counters of the deciding kernels; the body copies its resulting condition behind them
+    control: int
+    bodies: tuple[tuple[Any, ...], ...]  # the launches of the one body
     label: str = "loop"
     flops: int = 0
     starts_early: bool = False
@@ -75,16 +77,16 @@ class Loop:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        told = ((self.trip, I64), (self.begins, BOOL))
-        own = ((self.at, I64), (self.going, BOOL), (self.control, I64), (self._left, BOOL))
+        read = ((self.trip, I64), (self.begins, BOOL))
+        written = ((self.at, I64), (self.going, BOOL), (self.control, I64), (self._condition, BOOL))
         return (
-            *(_span(place, dtype, False) for place, dtype in told if place),
-            *(_span(place, dtype, True) for place, dtype in own),
+            *(_span(place, dtype, False) for place, dtype in read if place),
+            *(_span(place, dtype, True) for place, dtype in written),
             *_spans(self.bodies),
         )
 
     @property
-    def _left(self) -> int:
+    def _condition(self) -> int:
         return self.control + COND_AT
 
     def start(self, stream: int, is_early: bool = False) -> None:
@@ -94,7 +96,7 @@ class Loop:
             self.decide(stream, lambda at: start_all(self.bodies[at], stream))
 
     def decide(self, stream: int, enter: Enter) -> None:
-        """By the host, which looks at the condition after every iteration."""
+        """Let the host read the condition after every iteration."""
         gpu, limit = self.gpu, self.limit
         if self.trip:
             limit = min(limit, _read(gpu, self.trip, I64, stream))
@@ -104,7 +106,7 @@ class Loop:
             gpu.copy_in(self.at, np.array(count, I64.numpy), stream)
             gpu.copy_in(self.going, np.array(True), stream)
             enter(0)
-            going = bool(_read(gpu, self._left, BOOL, stream))
+            going = bool(_read(gpu, self._condition, BOOL, stream))
             count += 1
 
 
@@ -123,10 +125,11 @@ def _spans(bodies: Sequence[Sequence[Any]]) -> Iterator[Span]:
 
 
 class HostDecided:
-    """Launches as graphs, and between them what the host decides."""
+    """Launches as several graphs, with decisions of the host between them."""
 
     def __init__(self, gpu: Gpu, launches: Sequence[Any]) -> None:
-        self.parts: list[tuple[Any, list[HostDecided]]] = []  # graphs, and decisions with bodies
+        # graphs, and decisions with their bodies
+        self.parts: list[tuple[Any, list[HostDecided]]] = []
         for is_decided, some in groupby(launches, lambda each: isinstance(each, (Choice, Loop))):
             if is_decided:
                 self.parts += [
@@ -151,7 +154,8 @@ def graph_of(gpu: Gpu, launches: Sequence[Any]) -> Any:
 
 
 def check_capture(gpu: Gpu, launches: Sequence[Any], stream: int) -> None:
-    """What a caller captures is one graph: it has to decide by itself."""
+    """Refuse capture by the caller if the host would have to decide: a capture must be one
+    graph."""
     decides = any(isinstance(each, (Choice, Loop)) for each in launches)
     if decides and gpu.is_capturing(stream) and not gpu.has_conditions():
         raise refused_capture(stream, "its graphs have no conditional nodes: CUDA 12.4 has them")
@@ -166,12 +170,12 @@ def refused_capture(stream: int, why: str) -> UserError:
     )
 
 
-# --------------------------------------------------------------------------- what is known when
+# --------------------------------------------------------------------------- static launches
 
 
 def decides_beforehand(program: Program) -> bool:
-    """Whether sizes alone tell what a model launches, but for bodies that are all known: which of
-    them run, and how often, the GPU decides."""
+    """Whether sizes alone determine what a model launches. Control flow is allowed if its bodies
+    have static launches: the GPU decides which of them run, and how often."""
     main = program.module.main
     sizes = given_sizes(main)
     known: set[Value] = set()  # values that the host computes from sizes
@@ -190,8 +194,8 @@ def _is_of_host(program: Program, node: Node) -> bool:
 
 
 def _is_fixed(program: Program, node: Node, sizes: dict[Var, None]) -> bool:
-    """Whether what the bodies of a node are given, and what they leave, is always as large, and
-    nothing of it is the host's."""
+    """Whether the parameters and results of a node's bodies have the same sizes in every iteration,
+    and none of them is computed on the host."""
     values = [*node.outputs, *(value for body in node.bodies for value in body.params)]
     inner = [each for body in node.bodies for each in body.nodes]
     values += [value for each in inner for value in each.outputs]
@@ -216,7 +220,7 @@ def _is_fixed(program: Program, node: Node, sizes: dict[Var, None]) -> bool:
 
 
 def turns_of(node: Node) -> sym.Expr | None:
-    """How often the body of a loop runs, where sizes tell it."""
+    """The trip count of a loop, if sizes alone determine it."""
     (body,) = node.bodies
     goes_on = body.results[0] is body.params[1] and node.inputs[1] is None
     return trip_of(node) if goes_on else None

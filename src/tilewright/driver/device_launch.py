@@ -1,8 +1,8 @@
-"""Launches of a model on a GPU: what is started, what waits for what, where it is kept.
+"""Launches of a model on a GPU: kernels and copies, their dependencies, and recorded calls.
 
-`Gpu` is what a module asks of a GPU. `Recorded` has the launches of one set of sizes and addresses;
-from their second run on they are one CUDA graph, in which launches that share no memory run side by
-side.
+`Gpu` is the interface of a GPU that a module needs. `Recorded` holds the launches of one set of
+sizes and addresses; from the second run on they are one CUDA graph, in which launches that share no
+memory may run concurrently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.runtime import conditions, cuda
 
 
 class Gpu(Protocol):
-    """What a module asks of a GPU; `runtime.cuda` is one, tests have one in host memory."""
+    """The interface of a GPU. `CudaGpu` implements it; tests have one in host memory."""
 
     def allocate(self, size_bytes: int, stream: int) -> Any: ...
     def zeroed(self, size_bytes: int, stream: int) -> Any: ...
@@ -54,22 +54,22 @@ class Gpu(Protocol):
 class CudaGpu:
     """The GPU of this machine."""
 
-    _deciding: cuda.Module | None = None  # the kernels that decide
+    _condition_kernels: cuda.Module | None = None  # kernels that set conditions
 
     def has_conditions(self) -> bool:
         return conditions.are_available()
 
     def record_choice(self, choice: Any, stream: int) -> None:
-        def decide(own: int, handles: Sequence[int]) -> None:
-            self._decide(CHOOSE, own, *handles, choice.cond)
+        def decide(body_stream: int, handles: Sequence[int]) -> None:
+            self._decide(CHOOSE, body_stream, *handles, choice.cond)
 
         bodies = [partial(start_all, body) for body in choice.bodies]
         conditions.add_choice(stream, bodies, decide)
 
     def record_loop(self, loop: Any, stream: int) -> None:
         def begin(own: int, handles: Sequence[int]) -> None:
-            told = (loop.control, loop.trip, loop.limit, loop.begins, loop.at, loop.going)
-            self._decide(BEGIN, own, *handles, *told)
+            addresses = (loop.control, loop.trip, loop.limit, loop.begins, loop.at, loop.going)
+            self._decide(BEGIN, own, *handles, *addresses)
 
         def turn(own: int, handle: int) -> None:
             start_all(loop.bodies[0], own)
@@ -78,9 +78,9 @@ class CudaGpu:
         conditions.add_loop(stream, turn, begin)
 
     def _decide(self, name: str, stream: int, *arguments: int) -> None:
-        if self._deciding is None:
-            self._deciding = cuda.Module(conditions_ptx())
-        self._deciding.launch(name, (1, 1, 1), (1, 1, 1), arguments, stream=stream)
+        if self._condition_kernels is None:
+            self._condition_kernels = cuda.Module(conditions_ptx())
+        self._condition_kernels.launch(name, (1, 1, 1), (1, 1, 1), arguments, stream=stream)
 
     def allocate(self, size_bytes: int, stream: int) -> Any:
         return cuda.Memory(size_bytes, stream)
@@ -135,13 +135,13 @@ class CudaGpu:
 
 
 def start_all(launches: Sequence[Any], stream: int) -> None:
-    """One after the other."""
+    """Start launches in order."""
     for launch in launches:
         launch.start(stream)
 
 
 class Span(NamedTuple):
-    """Memory that a launch uses."""
+    """A range of memory that a launch reads or writes."""
 
     start: int
     stop: int
@@ -149,51 +149,52 @@ class Span(NamedTuple):
 
 
 def waits_of(used: Sequence[Sequence[Span]]) -> list[list[int]]:
-    """For each launch those before it that it must wait for: one of both writes what both use.
+    """For each launch, the earlier launches it depends on: both use a range, and one writes it.
 
-    What those wait for in turn is left out.
+    Transitive dependencies are left out.
     """
     found: list[list[int]] = []
-    behind: list[set[int]] = []  # all that must have ended before a launch begins
-    for at, own in enumerate(used):
+    ancestors: list[set[int]] = []  # for each launch, all its transitive dependencies
+    for at, ranges in enumerate(used):
         before: list[int] = []
         reached: set[int] = set()
         for other in reversed(range(at)):
-            if other not in reached and _conflict(own, used[other]):
+            if other not in reached and _conflict(ranges, used[other]):
                 before.append(other)
-                reached |= behind[other] | {other}
+                reached |= ancestors[other] | {other}
         found.append(before[::-1])
-        behind.append(reached)
+        ancestors.append(reached)
     return found
 
 
 def by_urgency(
     work: Sequence[float], waits: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
-    """An order of launches in which, of those that may start, the one with most work behind it
-    comes first; and for each in that order those that it waits for.
+    """List scheduling: an order of launches in which, of those that are ready, the one with the
+    longest path of work behind it comes first; and for each launch in that order its dependencies.
 
-    What follows a launch first gets its place in the queue, and may start before it has ended.
+    A launch that comes first gets its place in the queue first, and may start before its
+    predecessor has ended.
     """
-    behind = list(work)  # of a launch and of all that must come after it, one after the other
+    remaining = list(work)  # work on the longest path from a launch to the end, itself included
     users: list[list[int]] = [[] for _ in work]
     for at in reversed(range(len(work))):
         for other in waits[at]:
             users[other].append(at)
-            behind[other] = max(behind[other], work[other] + behind[at])
-    left = [len(before) for before in waits]
-    ready = [at for at, count in enumerate(left) if not count]
+            remaining[other] = max(remaining[other], work[other] + remaining[at])
+    pending = [len(before) for before in waits]
+    ready = [at for at, count in enumerate(pending) if not count]
     order: list[int] = []
     while ready:
-        chosen = max(ready, key=lambda at: (behind[at], -at))
+        chosen = max(ready, key=lambda at: (remaining[at], -at))
         ready.remove(chosen)
         order.append(chosen)
         for user in users[chosen]:
-            left[user] -= 1
-            if not left[user]:
+            pending[user] -= 1
+            if not pending[user]:
                 ready.append(user)
-    place = {at: number for number, at in enumerate(order)}
-    return order, [sorted(place[other] for other in waits[at]) for at in order]
+    position = {at: number for number, at in enumerate(order)}
+    return order, [sorted(position[other] for other in waits[at]) for at in order]
 
 
 def _conflict(one: Sequence[Span], other: Sequence[Span]) -> bool:
@@ -205,15 +206,15 @@ def _conflict(one: Sequence[Span], other: Sequence[Span]) -> bool:
 
 
 class Scratch:
-    """Memory of a stream's calls: one after the other they use the same."""
+    """Memory for the calls of one stream, which reuse it since they run one after the other."""
 
     def __init__(self, gpu: Gpu, stream: int) -> None:
         self.gpu, self.stream = gpu, stream
         self.blocks: list[Any] = []
 
     def take(self, at: int, size_bytes: int) -> Any:
-        """The memory of this number, of at least so many bytes; what is outgrown stays with the
-        launches that were recorded with it."""
+        """The block with this number, of at least so many bytes. A block that is replaced by a
+        larger one lives on in the launches that were recorded with it."""
         if at < len(self.blocks) and self.blocks[at][1] >= size_bytes:
             return self.blocks[at][0]
         made = self.gpu.allocate(size_bytes, self.stream)
@@ -223,17 +224,18 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One launch, all of it known."""
+    """A kernel launch with all its arguments."""
 
     module: Any
     kernel: DeviceKernel
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    arguments: tuple[Any, ...]  # numbers, and tensor maps
+    arguments: tuple[Any, ...]  # scalars and tensor maps
     label: str = ""
     flops: int = 0
-    spans: tuple[Span, ...] = ()  # what it reads and writes
-    starts_early: bool = False  # before those it depends on have ended
+    spans: tuple[Span, ...] = ()  # memory it reads and writes
+    # programmatic dependent launch: may start before its dependencies end
+    starts_early: bool = False
     is_kernel: bool = True
 
     @property
@@ -255,14 +257,14 @@ class Started:
 
 @dataclass(eq=False)
 class Recorded:
-    """What a call launches, for one set of sizes and addresses."""
+    """The launches of a call, for one set of sizes and addresses."""
 
     launches: list[Started]
-    memory: list[Any]  # what the launches use beside inputs and outputs
+    memory: list[Any]  # allocations used by the launches besides inputs and outputs
     graph: Any = None
 
     def run(self, gpu: Gpu, stream: int, graph_of: Callable[[Gpu, Sequence[Any]], Any]) -> None:
-        """Launch by launch the first time, and into what a caller records; else as a graph."""
+        """Start the launches one by one the first time and during capture, else as a graph."""
         if self.graph is None or gpu.is_capturing(stream):
             self.start(stream)
             self.graph = self.graph or False
@@ -277,7 +279,7 @@ class Recorded:
 
 
 def in_order(launches: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
-    """The launches of a call as a graph takes them, and for each those that it waits for."""
+    """The launches of a call in the order of a graph, and the dependencies of each."""
     moved = [float(sum(span.stop - span.start for span in launch.spans)) for launch in launches]
     order, waits = by_urgency(moved, waits_of([launch.spans for launch in launches]))
     return [launches[at] for at in order], waits
@@ -285,7 +287,7 @@ def in_order(launches: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Memory of the GPU that is copied there."""
+    """A copy within GPU memory."""
 
     gpu: Any
     to: int

@@ -1,11 +1,11 @@
-"""A model whose kernels run on a GPU: weights and arena there, launches queued from here.
+"""A model whose kernels run on a GPU, with its weights and arena in GPU memory.
 
     module = DeviceModule(program, plan, target, inputs, outputs)
-    outputs = module(x)            arrays on the GPU stay there; NumPy arrays are copied
+    outputs = module(x)            results stay on the GPU; NumPy inputs are copied there
 
-The nodes are walked once for each set of sizes and addresses; what they launch is kept, and from
-the second such call on it is one CUDA graph. Models whose sizes depend on values are walked anew at
-every call, since what they launch depends on what they computed.
+The nodes are walked once per set of sizes and addresses. The launches are recorded, and from the
+second such call on they are one CUDA graph. Models with data-dependent sizes are walked at every
+call, since what they launch depends on what they computed.
 """
 
 from __future__ import annotations
@@ -48,12 +48,15 @@ from tilewright.tensor.ir import Buffer
 from tilewright.tune.outcome import Outcome
 from tilewright.tune.stats import Paired
 
-KEPT = 32  # sets of sizes and addresses whose launches are remembered
-PAIRS, LAUNCHES = 15, 20  # of two modules in turns: turns, and graphs of each
+MAX_RECORDED = 32  # recorded sets of sizes and addresses, least recently used ones dropped
+TIMING_PAIRS, LAUNCHES_PER_TIMING = (
+    15,
+    20,
+)  # comparing two modules: pairs of timings, and graph launches per timing
 
 
 class DeviceModule(runtime.Module):
-    """A model as kernels of a GPU."""
+    """A model as kernels on a GPU."""
 
     def __init__(
         self,
@@ -66,8 +69,8 @@ class DeviceModule(runtime.Module):
         ready: Loaded | None = None,
         tuning: Outcome | None = None,
     ) -> None:
-        """`ready` has its weights and kernels, where they are loaded; `tuning` is what tuning came
-        to, if it was asked for."""
+        """`ready` holds weights and kernels that are already loaded; `tuning` is the outcome of
+        tuning, if it was asked for."""
         self.program, self.plan, self.target = program, plan, target
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.threads = 0
@@ -75,16 +78,16 @@ class DeviceModule(runtime.Module):
         self._gpu: Gpu = gpu or CudaGpu()
         self._ready = ready
         self.tuning = tuning
-        self._kept: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
+        self._records: OrderedDict[tuple[Any, ...], Recorded] = OrderedDict()
         self._scratch: dict[int, Scratch] = {}  # by stream
-        # Where blocks count, or signal: by stream, node and what for.
+        # Zeroed arrival counters and signals of blocks, by stream, node and buffer.
         self._counts: dict[tuple[int, Value, Buffer], Any] = {}
-        self._lock = threading.RLock()  # launches of two calls on one stream must not mix
+        self._lock = threading.RLock()  # launches of two calls on one stream must not interleave
         self._varies = not decides_beforehand(program)
 
     @property
     def codes(self) -> dict[str, DeviceCode]:
-        """The PTX and launches of every kernel on the GPU."""
+        """The PTX and launch parameters of every kernel on the GPU."""
         return {
             name: pickle.loads(kernel.image)
             for name, kernel in self.program.kernels.items()
@@ -103,7 +106,7 @@ class DeviceModule(runtime.Module):
         stream: int = 0,
         **named: Any,
     ) -> tuple[Array, ...]:
-        """The outputs, on the GPU; work is queued on `stream`, the caller's by its number."""
+        """The outputs, on the GPU. Work is queued on `stream`, a raw handle of the caller's."""
         if named:
             args = self._in_order(args, named)
         with self._lock:
@@ -114,7 +117,7 @@ class DeviceModule(runtime.Module):
     ) -> tuple[Array, ...]:
         given = self._given(args, stream)
         sizes = self._sizes(given)
-        wanted = None if out is None else self._wanted(out, sizes, stream)
+        wanted = None if out is None else self._checked_outputs(out, sizes, stream)
         if self._varies:
             if self._gpu.is_capturing(stream):
                 raise refused_capture(stream, "sizes depend on values")
@@ -133,18 +136,19 @@ class DeviceModule(runtime.Module):
     def _recorded(
         self, sizes: dict[Var, int], given: Sequence[Any], results: Sequence[Any], stream: int
     ) -> Recorded:
-        """What a call launches, from an earlier call with the same sizes and addresses or anew."""
+        """The launches of a call, recorded by an earlier call with the same sizes and addresses, or
+        now."""
         addresses = (*(array.address for array in given), *(array.address for array in results))
         key = (stream, *sizes.values(), *addresses)
-        found = self._kept.get(key)
+        found = self._records.get(key)
         if found is None:
             self._refuse_capture(stream)
             made = Walk(self, self._loaded(), sizes, given, results, stream, False)
             made.results()
-            found = self._kept[key] = Recorded(made.launches, [*made.memory, *made.numbers])
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
+            found = self._records[key] = Recorded(made.launches, [*made.memory, *made.numbers])
+            while len(self._records) > MAX_RECORDED:
+                self._records.popitem(last=False)
+        self._records.move_to_end(key)
         return found
 
     def _refuse_capture(self, stream: int) -> None:
@@ -156,12 +160,12 @@ class DeviceModule(runtime.Module):
             )
 
     def profile(self, *args: Any, stream: int = 0, **named: Any) -> Record:
-        """Run launch by launch and tell how long each took on the GPU."""
+        """Run launch by launch, and measure the time of each on the GPU."""
         if named:
             args = self._in_order(args, named)
         with self._lock:
             made = self._walk(args, stream)
-            for launch in made.launches:  # what is loaded at the first start is not measured
+            for launch in made.launches:  # warm-up: the driver loads kernels lazily
                 launch.start(stream)
             timer, at, events = self._gpu.timer(), 0, []
             for launch in made.launches:
@@ -174,7 +178,7 @@ class DeviceModule(runtime.Module):
         return Record(tuple(events))
 
     def walk(self, *args: Any) -> Walk:
-        """What a call launches, for a tuner to time: inputs and outputs stay as long as it does."""
+        """The launches of a call, for a tuner to time; they own the call's inputs and outputs."""
         with self._lock:
             return self._walk(args, 0)
 
@@ -194,17 +198,17 @@ class DeviceModule(runtime.Module):
     ) -> Path:
         """Write .so, .o or .h; `name` is the C function's, by default the file's.
 
-        A model with open sizes is saved for those named: `sizes={"batch": [1, 8, 32]}`.
+        A model with dynamic sizes is saved for given values: `sizes={"batch": [1, 8, 32]}`.
         """
         sets = device_save.size_sets(self.program, sizes or {})
 
         def launched(
-            gpu: Any, ready: Any, given: list[Any], outputs: list[Any], told: dict[Var, int]
+            gpu: Any, ready: Any, given: list[Any], outputs: list[Any], dims: dict[Var, int]
         ) -> list[Any]:
             owner = copy(self)
             owner._gpu = gpu
             owner._scratch, owner._counts = {}, {}
-            found = Walk(owner, ready, told, given, outputs, 0, False)
+            found = Walk(owner, ready, dims, given, outputs, 0, False)
             found.results()
             return found.launches
 
@@ -216,7 +220,7 @@ class DeviceModule(runtime.Module):
     # ------------------------------------------------------------------ arguments
 
     def _given(self, args: Sequence[Any], stream: int) -> list[Any]:
-        """The inputs on the GPU, checked one by one."""
+        """The inputs on the GPU, each checked against its spec."""
         if len(args) != len(self.inputs):
             raise UserError("TW4042", f"the model takes {len(self.inputs)} inputs, got {len(args)}")
         pairs = zip(self.inputs, args, strict=True)
@@ -227,7 +231,7 @@ class DeviceModule(runtime.Module):
             raise UserError("TW4041", f"the input {spec.name} is {value!r}, not an array")
         if not isinstance(value, np.ndarray):
             if cuda.is_shared(value):
-                value = self._taken(value, stream)
+                value = self._ordered_after_producer(value, stream)
                 if value.device.kind == "cuda":
                     return _checked(spec, value)
                 value = value.numpy()
@@ -239,20 +243,22 @@ class DeviceModule(runtime.Module):
         self._gpu.copy_in(made.address, compact, stream)
         return made
 
-    def _taken(self, value: Any, stream: int) -> Array:
-        """An array of ours or another library's, behind what computes it."""
+    def _ordered_after_producer(self, value: Any, stream: int) -> Array:
+        """An array of ours or of another library, with the stream ordered after its producer."""
         if not isinstance(value, cuda.DeviceArray):
             return cuda.from_dlpack(value, stream)
         self._gpu.follow(stream, value.stream)
         return value
 
-    def _wanted(self, out: Sequence[Any], sizes: Mapping[Var, int], stream: int) -> list[Any]:
-        """The caller's own outputs: as many as the model has, each as large as it must be."""
+    def _checked_outputs(
+        self, out: Sequence[Any], sizes: Mapping[Var, int], stream: int
+    ) -> list[Any]:
+        """The caller's output arrays, checked for number, shape and dtype."""
         if len(out) != len(self.outputs):
             raise UserError("TW4042", f"the model has {len(self.outputs)} outputs, got {len(out)}")
         found = [self._output(at, value, stream) for at, value in enumerate(out)]
         if self._varies:
-            return found  # their sizes are data-dependent
+            return found  # data-dependent shapes: unknown before the run
         results = self.program.module.main.results
         for spec, value, array in zip(self.outputs, results, found, strict=True):
             dims = tuple(number(dim, sizes) for dim in value.tensor.shape or ())
@@ -265,14 +271,14 @@ class DeviceModule(runtime.Module):
         spec = self.outputs[at]
         if isinstance(value, np.ndarray) or not cuda.is_shared(value):
             raise UserError("TW4005", f"{spec.name} is not on {cuda.DEVICE}")
-        array = self._taken(value, stream)
+        array = self._ordered_after_producer(value, stream)
         if isinstance(array, cuda.DeviceArray):
-            array.stream = stream  # where its elements are computed from now on
+            array.stream = stream  # its contents are computed on this stream from now on
         check_writable(spec.name, not array.read_only)
         return _checked(spec, array)
 
     def _sizes(self, given: Sequence[Any]) -> dict[Var, int]:
-        """The sizes that the inputs tell; all shapes agree with the model's."""
+        """The dynamic sizes that the inputs define; checks all shapes against the model's."""
         sizes: dict[Var, int] = {}
         graph = self.program.module.main
         for spec, param, array in zip(self.inputs, graph.params, given, strict=True):
@@ -293,7 +299,7 @@ class DeviceModule(runtime.Module):
         return sizes
 
     def empty(self, shape: Sequence[int], dtype: DType, stream: int = 0) -> Array:
-        """A new array on the GPU whose elements are not set."""
+        """An uninitialized array on the GPU."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.size_bytes
         return cuda.DeviceArray.of(self._gpu.allocate(size, stream), shape, dtype, stream)
 
@@ -308,7 +314,7 @@ def answers(module: DeviceModule, inputs: Sequence[Any]) -> list[np.ndarray[Any,
 
 
 def fetched(arrays: Iterable[Array], gpu: Gpu) -> list[np.ndarray[Any, Any]]:
-    """What arrays on a GPU hold, in host memory."""
+    """Copies of GPU arrays in host memory."""
     found = []
     for each in arrays:
         found.append(np.empty(each.shape, each.dtype.numpy))
@@ -317,17 +323,17 @@ def fetched(arrays: Iterable[Array], gpu: Gpu) -> list[np.ndarray[Any, Any]]:
 
 
 def on_device_in_turns(first: DeviceModule, second: DeviceModule, inputs: Sequence[Any]) -> Paired:
-    """Times on the GPU of two modules that compute the same, as graphs, in turns."""
+    """GPU times of two equivalent modules, as graphs, measured alternately."""
     walks = [module.walk(*inputs) for module in (first, second)]
     pairs = list(zip((first, second), walks, strict=True))
     graphs = [graph_of(module._gpu, walk.launches) for module, walk in pairs]
     timer = first._gpu.timer()
     times: tuple[list[float], list[float]] = ([], [])
-    for pair in range(PAIRS):
+    for pair in range(TIMING_PAIRS):
         for side in (0, 1) if pair % 2 else (1, 0):
             graphs[side].launch(0)
             timer.start(0)
-            for _ in range(LAUNCHES):
+            for _ in range(LAUNCHES_PER_TIMING):
                 graphs[side].launch(0)
             times[side].append(timer.stop(0))
     return Paired(tuple(times[0]), tuple(times[1]))
@@ -340,7 +346,7 @@ def _check_dtype(spec: Spec, found: DType) -> None:
 
 
 def _checked(spec: Spec, array: Array) -> Array:
-    """An array of the caller's that kernels may touch as it stands."""
+    """A caller's array, checked for dtype and device so that kernels may access it directly."""
     _check_dtype(spec, array.dtype)
     check_on_device(spec.name, array.dtype, array)
     return array

@@ -1,9 +1,9 @@
-"""A model on a GPU as a file: PTX, weights and launches in a shared library of the host.
+"""Save a model for a GPU: PTX, weights and launch tables in a shared library of the host.
 
-The nodes are walked once with places instead of memory: an address tells by its upper byte whether
-it is an input, an output, a weight or a place in the arena, and by the rest where in it. What the
-walk would launch becomes the tables that the C runtime runs, a set of them for each set of sizes
-that the model is saved for. Choices and loops have the launches of their bodies in the same table.
+The nodes are walked once with symbolic places instead of memory: the upper byte of an address says
+whether it is in an input, an output, the weights or the arena, and the rest is the offset. The
+launches become tables that the C runtime executes, one set of tables for each set of sizes that the
+model is saved for. Bodies of choices and loops are further rows of the same table.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ from tilewright.runtime.module import Spec
 from tilewright.runtime.seal import seal
 from tilewright.sym import Var
 
-KIND_SHIFT, EACH_SHIFT = 56, 44  # of a place: its kind, and which input or output
-ALIGN = 256  # of values in the arena
+# bit positions in an address: of the kind, and of the input's or output's number
+KIND_SHIFT, EACH_SHIFT = 56, 44
+ALIGN_BYTES = 256  # alignment in bytes of values in the arena
 
 
 @dataclass(frozen=True)
 class Place:
-    """Memory that is not there yet."""
+    """Memory that will be allocated when the saved model runs."""
 
     address: int
     size_bytes: int = 0
@@ -72,9 +73,9 @@ class Place:
 
 @dataclass
 class Numbers:
-    """What the host tells bodies, an iteration say: arrays that stand behind the weights."""
+    """Constants that loop bodies read, such as the iteration number; stored behind the weights."""
 
-    start: int  # where the weights end
+    start: int  # offset where the weights end
     arrays: list[np.ndarray[Any, Any]] = field(default_factory=list)
     places: dict[bytes, Place] = field(default_factory=dict)
 
@@ -89,21 +90,21 @@ class Numbers:
 
 @dataclass
 class Places:
-    """Stands in for a GPU: hands out places, keeps matrices as they are described."""
+    """Implements `Gpu` for saving: hands out places, and records descriptions of tensor maps."""
 
     numbers: Numbers
     used_bytes: int = 0
-    counted_bytes: int = 0  # at the beginning: where blocks count, of all sets of sizes
+    counted_bytes: int = 0  # at the start of the arena: arrival counters, for all sets of sizes
 
     def allocate(self, size_bytes: int, stream: int) -> Place:
         at = self.used_bytes
-        self.used_bytes += -(-max(1, size_bytes) // ALIGN) * ALIGN
+        self.used_bytes += -(-max(1, size_bytes) // ALIGN_BYTES) * ALIGN_BYTES
         return Place(ARENA << KIND_SHIFT | at, size_bytes)
 
     def zeroed(self, size_bytes: int, stream: int) -> Place:
-        """The runtime clears the arena before the first call."""
+        """A place for counters; the runtime clears the arena before the first call."""
         begin = self.counted_bytes
-        self.counted_bytes += -(-size_bytes // ALIGN) * ALIGN
+        self.counted_bytes += -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
         return Place(ARENA << KIND_SHIFT | begin, size_bytes)
 
     def holding(self, array: np.ndarray[Any, Any], stream: int) -> Place:
@@ -122,7 +123,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Ready:
-    """Stands in for what is loaded: kernels by name, weights by their places."""
+    """Implements `Loaded` for saving: kernels by name, weights by place."""
 
     codes: Mapping[str, Any]
     modules: Mapping[str, str]
@@ -131,7 +132,7 @@ class Ready:
 
 
 def argument_of(address: int) -> Argument:
-    """A place as an argument of the tables."""
+    """A place as an argument in a table."""
     kind, rest = address >> KIND_SHIFT, address & ((1 << KIND_SHIFT) - 1)
     if kind not in (INPUT, OUTPUT):
         return Argument(kind, rest)
@@ -140,7 +141,7 @@ def argument_of(address: int) -> Argument:
 
 
 def size_sets(program: Program, asked: Mapping[str, Sequence[int]]) -> list[dict[Var, int]]:
-    """The sets of sizes that a model is saved for: tables hold numbers."""
+    """The sets of sizes that a model is saved for: tables hold numbers, not expressions."""
     graph = program.module.main
     if not decides_beforehand(program):
         raise _unsaved("sizes of what it launches depend on values", "save it for a CPU")
@@ -185,7 +186,8 @@ def tables_of(
     sets: Sequence[dict[Var, int]],
     host: Mapping[str, Any],
 ) -> Tables:
-    """The tables of a model; `launched` gives its launches for places of inputs and outputs."""
+    """The launch tables of a model; `launched` returns its launches for places of inputs and
+    outputs."""
     weights = [np.asarray(w) for w in program.module.constants.values()]
     *at, end = places_of([*weights, np.zeros(0)])
     numbers = Numbers(end)
@@ -203,25 +205,26 @@ def tables_of(
         return launched(gpu, ready, given, wanted, dict(sizes))
 
     variants = [_sized(graph, sizes) for sizes in sets]
-    counted = [0]  # where blocks count for each set of sizes, and where they are done
+    counter_offsets = [
+        0
+    ]  # arrival counters are laid out first, set after set; prefix sums of their bytes
     for variant, sizes in zip(variants, sets, strict=True):
         walked(gpu := Places(Numbers(end)), variant, sizes)
-        counted.append(counted[-1] + gpu.counted_bytes)
-    for variant, sizes, start in zip(variants, sets, counted, strict=False):
-        gpu = Places(numbers, counted[-1], start)
+        counter_offsets.append(counter_offsets[-1] + gpu.counted_bytes)
+    for variant, sizes, start in zip(variants, sets, counter_offsets, strict=False):
+        gpu = Places(numbers, counter_offsets[-1], start)
         filled.fill(variant, walked(gpu, variant, sizes))
         variant.arena_bytes = gpu.used_bytes
         filled.tables.variants.append(variant)
     tables = filled.tables
-    tables.sizes = _told(graph, sets[0])
+    tables.sizes = _size_sources(graph, sets[0])
     tables.numbers = numbers.arrays
     *_, tables.weights_bytes = places_of([*weights, *numbers.arrays, np.zeros(0)])
     return tables
 
 
 class _Filled:
-    """Tables that launches go into; kernels and PTX that are there already are not put there
-    again."""
+    """Fills tables with launches; kernels and PTX modules are stored once."""
 
     def __init__(self, codes: Mapping[str, Any]) -> None:
         self.codes, self.tables = codes, Tables()
@@ -229,9 +232,10 @@ class _Filled:
         self._modules: dict[str, int] = {}
 
     def fill(self, variant: Variant, launches: Sequence[Any]) -> None:
-        """The launches of a model, behind them those of its choices' and loops' bodies."""
+        """Append the launches of a model, followed by those of the bodies of its choices and
+        loops."""
         bodies: list[Sequence[Any]] = [launches]
-        for body in bodies:  # which grows on the way
+        for body in bodies:  # grows while it is traversed
             first = len(variant.launches)
             for launch, waits in zip(*in_order(body), strict=True):
                 start = self._start(launch, variant)
@@ -260,7 +264,7 @@ class _Filled:
         return Start(kernel, launch.grid, launch.block, arguments, (), *how)
 
     def _kernel(self, launch: Any) -> int:
-        """The number of a kernel."""
+        """The number of a kernel in the tables."""
         kernel, module, tables = launch.kernel, launch.module, self.tables
         if module not in self._modules:
             self._modules[module] = len(tables.ptx)
@@ -274,12 +278,12 @@ class _Filled:
 
 
 def _step(kind: int, *arguments: Argument) -> Start:
-    """What starts no kernel of the model."""
+    """A row that launches no kernel of the model."""
     return Start(kind, (1, 1, 1), (1, 1, 1), arguments)
 
 
 def _sized(graph: Graph, sizes: Mapping[Var, int]) -> Variant:
-    """A model for some sizes, without its launches."""
+    """The variant of a model for some sizes, without launches."""
     return Variant(
         tuple(sizes.values()),
         input_bytes=[_bytes(value, sizes) for value in graph.params],
@@ -288,8 +292,8 @@ def _sized(graph: Graph, sizes: Mapping[Var, int]) -> Variant:
     )
 
 
-def _told(graph: Graph, sizes: Mapping[Var, int]) -> list[Told]:
-    """Where calls tell each size: the first input that has it as a dimension."""
+def _size_sources(graph: Graph, sizes: Mapping[Var, int]) -> list[Told]:
+    """Where a call reads each dynamic size: the first input that has it as a dimension."""
     found = {
         dim: Told(str(dim), at, axis)
         for at, value in reversed(list(enumerate(graph.params)))
@@ -330,7 +334,7 @@ def save(
     target: Target,
     ports: tuple[tuple[Spec, ...], tuple[Spec, ...]],
 ) -> Path:
-    """Write .so, .o or .h, whole or not at all."""
+    """Write .so, .o or .h atomically."""
     check_path(path, SUFFIXES)
     name, host, (inputs, outputs) = c_name(name or path.stem), Target.parse(CPU), ports
     signature = full_signature(program.module, outputs, name)
@@ -371,8 +375,8 @@ def save(
 def _write(
     path: Path, name: str, weights: list[Any], images: tuple[bytes, ...], host: Target
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as temporary:
+        folder = Path(temporary)
         files = [write_weights(folder, name, weights, host)]
         for at, image in enumerate(images):
             files.append(folder / f"{at}.o")

@@ -1,8 +1,9 @@
-"""One walk over the nodes of a model on a GPU: from nodes to launches.
+"""Walk the nodes of a model and turn them into launches on a GPU.
 
-Where sizes are known the launches are collected, to be run again and again; control flow that
-values decide is a launch of its own, with those of its bodies. Where sizes depend on values
-launches are started on the way, and the host looks at what it has to decide by.
+Where sizes are static for a call, launches are only collected, to be run again and again; `if` and
+`loop` with conditions on the GPU are single launches that contain those of their bodies. Where
+sizes are data-dependent, launches are started during the walk, and the host reads the values it
+needs.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from tilewright.sym import Size, Var
 from tilewright.tensor.ir import Buffer
 from tilewright.tensor.scopes import ARRIVALS
 
-LOADERS = 8  # kernels that the driver assembles at a time
+LOADERS = 8  # threads that have the driver assemble PTX concurrently
 
 
 class HostKernels:
-    """Kernels that compute sizes and what is decided by sizes, as C functions."""
+    """Kernels that run on the host, as C functions: they compute sizes and conditions on sizes."""
 
     def __init__(self, program: Program) -> None:
         kernels = [kernel for kernel in program.kernels.values() if not kernel.device]
@@ -57,7 +58,7 @@ class HostKernels:
 
 
 class Loaded:
-    """Weights on the GPU, and kernels in the driver; those of another are not loaded again."""
+    """Weights on the GPU and kernels in the driver. What `other` has loaded already is shared."""
 
     def __init__(self, program: Program, gpu: Gpu, other: Loaded | None = None) -> None:
         self.codes: dict[str, DeviceCode] = {}
@@ -65,59 +66,64 @@ class Loaded:
         self.host = self.host_kernels.addresses
         on_gpu = [kernel for kernel in program.kernels.values() if kernel.device]
         self.codes = {kernel.name: pickle.loads(kernel.image) for kernel in on_gpu}
-        known = {} if other is None else other.modules
+        loaded_modules = {} if other is None else other.modules
         self.modules: dict[str, Any] = {
-            each.name: known[each.name] for each in on_gpu if each.name in known
+            each.name: loaded_modules[each.name] for each in on_gpu if each.name in loaded_modules
         }
-        new = [kernel for kernel in on_gpu if kernel.name not in known]
-        with ThreadPoolExecutor(LOADERS) as pool:  # the driver assembles outside of Python's lock
+        new = [kernel for kernel in on_gpu if kernel.name not in loaded_modules]
+        with ThreadPoolExecutor(LOADERS) as pool:  # the driver releases the GIL while it assembles
             loaded = pool.map(lambda kernel: gpu.load(self.codes[kernel.name], kernel), new)
             self.modules |= {kernel.name: made for kernel, made in zip(new, loaded, strict=True)}
-        there = {} if other is None else other.weights
+        loaded_weights = {} if other is None else other.weights
         self.weights: dict[str, Any] = {}
         for name, array in program.module.constants.items():
-            if name in there:
-                self.weights[name] = there[name]
+            if name in loaded_weights:
+                self.weights[name] = loaded_weights[name]
                 continue
             compact = np.ascontiguousarray(array)
             self.weights[name] = gpu.allocate(compact.nbytes, 0)
             gpu.copy_in(self.weights[name].address, compact, 0)
-        gpu.wait(0)  # calls may come on any stream
+        gpu.wait(0)  # calls may use any stream
 
 
 class Owner(Protocol):
-    """What a walk asks of the module whose nodes it walks."""
+    """What a walk needs of the module whose nodes it walks."""
 
     program: Program
     plan: MemoryPlan
     _gpu: Gpu
     _scratch: dict[int, Scratch]  # by stream
-    _counts: dict[tuple[int, Value, Buffer], Any]  # where blocks count: by stream, node, what for
+    _counts: dict[tuple[int, Value, Buffer], Any]  # arrival counters, by stream, node and buffer
 
     def _new(self, at: int, sizes: Mapping[Var, int], stream: int) -> Any: ...
 
 
-def with_work(launches: Sequence[Started], flops: int) -> list[Started]:
-    """The launches of a node, told who does its arithmetic and who may start early: those that add
-    up products compute, or else the one that moves most; others prepare what they read or add up
-    what they leave."""
+def assign_flops(launches: Sequence[Started], flops: int) -> list[Started]:
+    """The launches of a node with its flops assigned, and marked where they may start early.
+
+    Launches that multiply do the arithmetic; if there are none, the one that moves most bytes does.
+    Others are prologues (packing) or epilogues (reducing partial sums).
+    """
     if not launches:
         return []
     heaviest = max(launches, key=lambda launch: launch.moved_bytes).kernel
     compute = {id(each.kernel) for each in launches if each.kernel.multiplies} or {id(heaviest)}
-    own = flops // sum(id(launch.kernel) in compute for launch in launches)
-    done = []
+    share = flops // sum(id(launch.kernel) in compute for launch in launches)
+    marked = []
     for launch in launches:
-        work = own if id(launch.kernel) in compute else 0
-        # Blocks with bulk copies are one for each multiprocessor, whenever they start.
-        suits = bool(launch.kernel.maps) or work <= EARLY_FLOPS_PER_BYTE * launch.moved_bytes
-        early = launch.kernel.can_start_early and suits and not launch.kernel.is_together
-        done.append(replace(launch, flops=work, starts_early=early))
-    return done
+        work = share if id(launch.kernel) in compute else 0
+        # Kernels with bulk copies are persistent, one block per multiprocessor, so they may always
+        # start.
+        is_memory_bound = (
+            bool(launch.kernel.maps) or work <= EARLY_FLOPS_PER_BYTE * launch.moved_bytes
+        )
+        early = launch.kernel.can_start_early and is_memory_bound and not launch.kernel.is_together
+        marked.append(replace(launch, flops=work, starts_early=early))
+    return marked
 
 
 class _Row(NamedTuple):
-    """What one iteration gave."""
+    """A copy of the value that one iteration produced."""
 
     memory: Any
     size_bytes: int
@@ -126,7 +132,7 @@ class _Row(NamedTuple):
 
 @dataclass(eq=False)
 class Walk:
-    """One walk over the nodes: launches are collected, or started where a stream is given."""
+    """One walk over the nodes of a model."""
 
     owner: Owner
     ready: Loaded
@@ -134,14 +140,15 @@ class Walk:
     given: Sequence[Any]
     outputs: Sequence[Any] | None
     stream: int
-    starts: bool  # as it goes; else what is launched is only collected
+    starts: bool  # launch during the walk; else launches are only collected
     launches: list[Started] = field(default_factory=list)
     memory: list[Any] = field(default_factory=list)
     places: dict[Value, int] = field(default_factory=dict)
-    planned: dict[Value, int] = field(default_factory=dict)  # places in the arena
+    planned: dict[Value, int] = field(default_factory=dict)  # addresses in the arena
     on_host: dict[Value, np.ndarray[Any, Any]] = field(default_factory=dict)
     made: dict[int, Any] = field(default_factory=dict)
-    numbers: list[Any] = field(default_factory=list)  # memory with what the host tells bodies
+    # allocations with host values that bodies read
+    numbers: list[Any] = field(default_factory=list)
 
     def results(self) -> tuple[Any, ...]:
         graph = self.owner.program.module.main
@@ -177,8 +184,9 @@ class Walk:
         address: int = self.memory[-1].address
         return address
 
-    def _counted(self, node: Node, buffer: Buffer, size_bytes: int) -> int:
-        """Where the blocks of a node's kernel count their arrivals, of all calls on the stream."""
+    def _counters(self, node: Node, buffer: Buffer, size_bytes: int) -> int:
+        """The address of the arrival counters of a node's kernel, shared by all calls on the
+        stream."""
         counts, key = self.owner._counts, (self.stream, node.outputs[0], buffer)
         if key not in counts:
             counts[key] = self.owner._gpu.zeroed(size_bytes, self.stream)
@@ -186,7 +194,7 @@ class Walk:
         return address
 
     def address(self, value: Value) -> int:
-        """Where a value is, or will be."""
+        """The address of a value; allocates memory if it has none yet."""
         root = self.owner.plan.root(value)
         if root in self.places:
             return self.places[root]
@@ -206,7 +214,7 @@ class Walk:
         return self.owner._new(at, self.sizes, self.stream)
 
     def _result(self, graph: Graph, at: int) -> Any:
-        """A result; one that is an input, a weight, or another result is copied."""
+        """The array of a result; an input, weight or repeated result is copied into it."""
         value = graph.results[at]
         out = self._out(at)
         source = self.address(value)
@@ -233,28 +241,28 @@ class Walk:
 
     def kernel(self, node: Node) -> None:
         numbers = [number(expr, self.sizes) for expr in node["sizes"]]
-        name, taken = _fitting(node, numbers)
+        name, positions = _fitting_variant(node, numbers)
         kernel = self.owner.program.kernels[name]
-        asked = dict(zip(kernel.scalars, numbers, strict=True))
+        scalars = dict(zip(kernel.scalars, numbers, strict=True))
         for cond in kernel.requires:
-            if not number(cond, asked):
+            if not number(cond, scalars):
                 raise UserError("TW4012", f"{node['label'] or kernel.name} requires {cond}")
-        passed = [value for value in node.inputs if value is not None]
-        inputs = [passed[at] for at in taken]
+        operands = [value for value in node.inputs if value is not None]
+        inputs = [operands[at] for at in positions]
         if not kernel.device:
             self._host_kernel(node, kernel, inputs, numbers)
             return
         code, module = self.ready.codes[kernel.name], self.ready.modules[kernel.name]
         addresses = [self.address(value) for value in (*inputs, *node.outputs)]
         places = dict(zip(code.buffers, addresses, strict=True))
-        given = dict(zip(code.scalars, numbers, strict=True))
+        bound = dict(zip(code.scalars, numbers, strict=True))
 
         def workspace(buffer: Buffer, size: int) -> None:
             counts = buffer.memory == ARRIVALS
-            places[buffer] = self._counted(node, buffer, size) if counts else self._allocate(size)
+            places[buffer] = self._counters(node, buffer, size) if counts else self._allocate(size)
 
         found: list[Started] = []
-        for device, values in launches(code.steps, given, workspace):
+        for device, values in launches(code.steps, bound, workspace):
             grid = tuple(number(dim, values) for dim in device.grid)
             block = tuple(number(dim, values) for dim in device.block)
             pointers = [places[buffer] for buffer in device.buffers]
@@ -283,13 +291,13 @@ class Walk:
             found.append(
                 Started(module, device, grid, block, arguments, label, 0, touched)  # type: ignore[arg-type]  # three axes each
             )
-        for launch in with_work(found, number(sym.as_expr(node["flops"]), asked)):
+        for launch in assign_flops(found, number(sym.as_expr(node["flops"]), scalars)):
             self._start(launch)
 
     def _host_kernel(
         self, node: Node, kernel: Kernel, inputs: list[Value], numbers: list[int]
     ) -> None:
-        """A kernel that computes sizes: it runs here, on copies of what it reads."""
+        """Run a kernel that computes sizes on the host, on copies of its inputs."""
         arrays = [self.host_value(value) for value in inputs]
         for value in node.outputs:
             shape = [number(dim, self.sizes) for dim in value.tensor.shape or ()]
@@ -302,7 +310,7 @@ class Walk:
             raise UserError("TW4012", f"{node['label'] or kernel.name} refuses its inputs")
 
     def host_value(self, value: Value) -> np.ndarray[Any, Any]:
-        """The elements of a value, here."""
+        """The elements of a value, in host memory."""
         root = self.owner.plan.root(value)
         if root not in self.on_host:
             of = root.tensor
@@ -311,7 +319,7 @@ class Walk:
             self.on_host[root] = made
         return self.on_host[root]
 
-    def told(self, node: Node) -> None:
+    def define_sizes(self, node: Node) -> None:
         (source,) = node.inputs
         assert source is not None
         values = self.host_value(source).reshape(-1)
@@ -322,28 +330,29 @@ class Walk:
 
     # ------------------------------------------------------------------ control flow
 
-    # Collected, bodies are launches of a decision that the GPU makes. Else the host looks at
-    # conditions, and what bodies launch goes to the stream like everything else.
+    # While collecting, `if` and `loop` become launches that contain their bodies, and the GPU
+    # decides. Otherwise the host reads conditions, and launches of bodies go to the stream like all
+    # others.
 
-    def choice(self, node: Node) -> None:
+    def branch(self, node: Node) -> None:
         cond = node.inputs[0]
         assert cond is not None
         if self.starts:
-            self._chosen(node, node.bodies[0 if self.host_value(cond).reshape(-1)[0] else 1])
+            self._run_branch(node, node.bodies[0 if self.host_value(cond).reshape(-1)[0] else 1])
             return
-        bodies = tuple(self._aside(self._chosen, node, body) for body in node.bodies)
+        bodies = tuple(self._collect_apart(self._run_branch, node, body) for body in node.bodies)
         self._start(Choice(self.owner._gpu, self.address(cond), bodies))
 
-    def _chosen(self, node: Node, body: Graph) -> None:
+    def _run_branch(self, node: Node, body: Graph) -> None:
         self._enter(body)
         self._nodes(body)
         for value, result in zip(node.outputs, body.results, strict=True):
-            self._give(value, result)
+            self._assign(value, result)
 
-    def _aside(self, collect: Callable[..., None], *args: Any) -> tuple[Any, ...]:
-        """The launches of a body, which are not the walk's own."""
+    def _collect_apart(self, run: Callable[..., None], *args: Any) -> tuple[Any, ...]:
+        """The launches of `collect`, kept apart from the walk's own."""
         outer, self.launches = self.launches, []
-        collect(*args)
+        run(*args)
         found, self.launches = self.launches, outer
         return tuple(found)
 
@@ -353,17 +362,23 @@ class Walk:
         states = body.params[2 : 2 + carried]
         for param, value in zip(states, node.inputs[2 : 2 + carried], strict=True):
             assert value is not None
-            self._give(param, value)
-        known, limit = trip_of(node), MAX_SIZE
-        if known is not None:
-            limit, trip = number(known, self.sizes), None
+            self._assign(param, value)
+        static_trips, limit = trip_of(node), MAX_SIZE
+        if static_trips is not None:
+            limit, trip = number(static_trips, self.sizes), None
         if not self.starts and turns_of(node) is None:
-            turn = self._aside(self._turn, body, states, control := self._allocate(CONTROL_BYTES))
-            turns, first = (0 if value is None else self.address(value) for value in (trip, begins))
+            iteration = self._collect_apart(
+                self._iteration, body, states, control := self._allocate(CONTROL_BYTES)
+            )
+            trip_address, begins_address = (
+                0 if value is None else self.address(value) for value in (trip, begins)
+            )
             at, going = (self.address(param) for param in body.params[:2])
             gpu = self.owner._gpu
-            self._start(Loop(gpu, limit, turns, first, at, going, control, (turn,)))
-            self._end(node, states, [], 0)
+            self._start(
+                Loop(gpu, limit, trip_address, begins_address, at, going, control, (iteration,))
+            )
+            self._finish_loop(node, states, [], 0)
             return
         if trip is not None:
             limit = int(self.host_value(trip).reshape(-1)[0])
@@ -372,29 +387,30 @@ class Walk:
         count = 0
         while going and count < limit:
             self._enter(body)
-            self._told(body.params[0], count)
-            self._told(body.params[1], 1)
+            self._set_scalar(body.params[0], count)
+            self._set_scalar(body.params[1], 1)
             self._nodes(body)
             going = not self.starts or bool(self.host_value(body.results[0]).reshape(-1)[0])
-            self._keep(rows, body.results[1 + carried :])  # states among them, before they change
-            self._round(states, body.results[1 : 1 + carried])
+            # before states are overwritten: results may be states
+            self._collect_rows(rows, body.results[1 + carried :])
+            self._update_states(states, body.results[1 : 1 + carried])
             count += 1
-        self._end(node, states, rows, count)
+        self._finish_loop(node, states, rows, count)
 
-    def _turn(self, body: Graph, states: Sequence[Value], control: int) -> None:
-        """One iteration, which leaves its condition where it is looked at."""
+    def _iteration(self, body: Graph, states: Sequence[Value], control: int) -> None:
+        """One iteration; its condition is copied to where the loop reads it."""
         self._enter(body)
         self._nodes(body)
         self._move(control + COND_AT, self.address(body.results[0]), BOOL.size_bytes)
-        self._round(states, body.results[1 : 1 + len(states)])
+        self._update_states(states, body.results[1 : 1 + len(states)])
 
     def scan(self, node: Node) -> None:
         (body,), states, inputs = node.bodies, int(node["states"]), int(node["inputs"])
-        kept, elements = body.params[:states], body.params[states : states + inputs]
+        state_params, elements = body.params[:states], body.params[states : states + inputs]
         sources = node.inputs[states : states + inputs]
-        for param, value in zip(kept, node.inputs[:states], strict=True):
+        for param, value in zip(state_params, node.inputs[:states], strict=True):
             assert value is not None
-            self._give(param, value)
+            self._assign(param, value)
         first = sources[0]
         assert first is not None
         count = number((first.tensor.shape or ())[0], self.sizes)
@@ -407,12 +423,12 @@ class Walk:
                 size = number(size_bytes(param.tensor), self.sizes)
                 self.places[param] = self.address(source) + at * size
             self._nodes(body)
-            self._keep(rows, body.results[states:])
-            self._round(kept, body.results[:states])
-        self._end(node, kept, rows, count)
+            self._collect_rows(rows, body.results[states:])
+            self._update_states(state_params, body.results[:states])
+        self._finish_loop(node, state_params, rows, count)
 
     def _enter(self, body: Graph) -> None:
-        """What a body computed the last time is forgotten."""
+        """Forget the values that the previous run of a body computed."""
         for value in (*body.params, *(each for node in walk(body) for each in node.outputs)):
             self.on_host.pop(value, None)
             if value in self.planned:
@@ -421,7 +437,7 @@ class Walk:
                 self.places.pop(value, None)
 
     def _bind(self, value: Value, dims: Sequence[int]) -> None:
-        """Sizes that stand alone in a type take the values of its dimensions."""
+        """Define the dynamic sizes of a value's type from its actual shape."""
         for dim, extent in zip(value.tensor.shape or (), dims, strict=True):
             if isinstance(dim, Size):
                 self.sizes[dim] = extent
@@ -429,16 +445,16 @@ class Walk:
     def _shape(self, value: Value) -> list[int]:
         return [number(dim, self.sizes) for dim in value.tensor.shape or ()]
 
-    def _give(self, to: Value, source: Value) -> None:
-        """A value becomes another's, which keeps its memory."""
+    def _assign(self, to: Value, source: Value) -> None:
+        """Copy `source` to `to`; `source` keeps its memory."""
         self._bind(to, self._shape(source))
         size = number(size_bytes(source.tensor), self.sizes)
-        self._outgrow(to)
+        self._drop_place(to)
         self.on_host.pop(to, None)
         self._move(self.address(to), self.address(source), size)
 
-    def _outgrow(self, value: Value) -> None:
-        """What may be of another size than the last time has another place."""
+    def _drop_place(self, value: Value) -> None:
+        """Forget the address of a value whose size may have changed."""
         if self.starts and self.owner.plan.root(value) not in self.planned:
             self.places.pop(value, None)
 
@@ -446,9 +462,9 @@ class Walk:
         if to != source and size:
             self._start(Copied(self.owner._gpu, to, source, size))
 
-    def _told(self, param: Value, number_: int) -> None:
-        """A number of the host becomes a value of the GPU; collected launches find it there in
-        every call."""
+    def _set_scalar(self, param: Value, number_: int) -> None:
+        """Write a host scalar to a value on the GPU; collected launches read it from memory of its
+        own, which every call finds unchanged."""
         made = np.full(self._shape(param), number_, param.tensor.dtype.numpy)
         if self.starts:
             self.owner._gpu.copy_in(self.address(param), made, self.stream)
@@ -457,8 +473,8 @@ class Walk:
             self.places[param] = self.numbers[-1].address
         self.on_host[param] = made
 
-    def _copied(self, value: Value) -> _Row:
-        """A copy of a value in memory of its own."""
+    def _copy_of(self, value: Value) -> _Row:
+        """A copy of a value in newly allocated memory."""
         size = number(size_bytes(value.tensor), self.sizes)
         memory = self.owner._gpu.allocate(size, self.stream)
         if not self.starts:
@@ -466,27 +482,31 @@ class Walk:
         self._move(memory.address, self.address(value), size)
         return _Row(memory, size, self._shape(value))
 
-    def _round(self, states: Sequence[Value], results: Sequence[Value]) -> None:
-        """What an iteration leaves is what the next starts from; all are saved first."""
+    def _update_states(self, states: Sequence[Value], results: Sequence[Value]) -> None:
+        """Assign an iteration's results to the states. If a result shares memory with a state, all
+        are copied before any is overwritten."""
         places = {self.address(state) for state in states}
         if all(self.address(result) not in places for result in results):
             for param, result in zip(states, results, strict=True):
-                self._give(param, result)
+                self._assign(param, result)
             return
-        saved = [self._copied(result) for result in results]
+        saved = [self._copy_of(result) for result in results]
         for param, row in zip(states, saved, strict=True):
             self._bind(param, row.shape)
-            self._outgrow(param)
+            self._drop_place(param)
             self._move(self.address(param), row.memory.address, row.size_bytes)
 
-    def _keep(self, rows: list[list[_Row]], results: Sequence[Value]) -> None:
+    def _collect_rows(self, rows: list[list[_Row]], results: Sequence[Value]) -> None:
         for kept, result in zip(rows, results, strict=True):
-            kept.append(self._copied(result))
+            kept.append(self._copy_of(result))
 
-    def _end(self, node: Node, states: Sequence[Value], rows: list[list[_Row]], count: int) -> None:
-        """Outputs: the states as they are, and what iterations gave, one after the other."""
+    def _finish_loop(
+        self, node: Node, states: Sequence[Value], rows: list[list[_Row]], count: int
+    ) -> None:
+        """Set the outputs of a loop: final states, then the rows of all iterations,
+        concatenated."""
         for value, param in zip(node.outputs, states, strict=False):
-            self._give(value, param)
+            self._assign(value, param)
         for value, kept in zip(node.outputs[len(states) :], rows, strict=True):
             dims = value.tensor.shape or ()
             one = kept[0].shape if kept else [0 if isinstance(d, Size) else 1 for d in dims[1:]]
@@ -507,21 +527,21 @@ def _size_of(buffer: Buffer, values: Mapping[Var, int]) -> int:
     return buffer.dtype.size_bytes * math.prod(number(dim, values) for dim in buffer.shape)
 
 
-MAX_SIZE = 1 << 40  # of a tensor, or of a loop's turns
+MAX_SIZE = 1 << 40  # largest size or trip count
 _NODES: dict[str, Callable[[Walk, Node], None]] = {
     "constant": Walk.constant,
     "kernel": Walk.kernel,
-    "sizes": Walk.told,
+    "sizes": Walk.define_sizes,
     "reshape": Walk.view,
     "require": Walk.view,
-    "if": Walk.choice,
+    "if": Walk.branch,
     "loop": Walk.loop,
     "scan": Walk.scan,
 }
 
 
-def _fitting(node: Node, numbers: Sequence[int]) -> tuple[str, Sequence[int]]:
-    """The first kernel of a call whose sizes fit, and which of the inputs it takes."""
+def _fitting_variant(node: Node, numbers: Sequence[int]) -> tuple[str, Sequence[int]]:
+    """The first kernel variant whose size limit fits, and the inputs it takes."""
     given = range(sum(value is not None for value in node.inputs))
     own, *others = node.get("takes") or (given,)
     for name, (size, most), taken in zip(

@@ -1,8 +1,8 @@
 """Models with parts that the interpreter runs: strings, images, sequences.
 
-One native main runs the model and calls back for those parts (`driver/foreign_parts.py`); the
-references of the operators, on NumPy, compute them. `fallbacks` names the operators. What native
-code cannot hold travels through main as a handle: a number that stands for an object of the call.
+One native main runs the model and calls back for those parts (`driver/foreign_parts.py`), which the
+NumPy references of the operators compute. `fallbacks` names these operators. Objects that native
+code cannot hold pass through main as handles: integers that identify an object of the call.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tilewright.runtime.array import Array
 from tilewright.runtime.module import Spec
 from tilewright.runtime.profiler import Record
 
-Runner = Callable[..., Sequence[Any]]  # from the arrays of a part's parameters to its results
+Runner = Callable[..., Sequence[Any]]  # from a part's arguments to its results
 
-FAILED = 1  # what a callback returns; the reason is kept on this side
+FAILED = 1  # returned by a callback; the exception is kept in Python
 
 
 class DLTensor(ctypes.Structure):
-    """As in native/dlpack.h."""
+    """The struct of native/dlpack.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -60,15 +60,16 @@ _FETCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, _TENS
 
 @dataclass
 class _Run:
-    """One call in flight."""
+    """The state of one call in flight."""
 
-    objects: dict[int, tuple[Any, int]] = field(default_factory=dict)  # with the parts' numbers
-    count: int = 0  # of objects made
+    # by handle: the object, and the part that made it
+    objects: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    count: int = 0  # handles given out
     results: tuple[Any, ...] = ()  # of the part that ran last
     error: BaseException | None = None
 
     def handle(self, value: Any, part: int = -1) -> int:
-        """What stands in main for an object that a part, or the caller, gives."""
+        """A new handle for an object that a part, or the caller, provides."""
         self.count += 1
         self.objects[self.count] = value, part
         return self.count
@@ -76,14 +77,14 @@ class _Run:
     def object(self, handle: int) -> Any:
         return self.objects[handle][0]
 
-    def end(self, handle: int, part: int) -> None:
-        """Forget an object, if that part made it."""
+    def free(self, handle: int, part: int) -> None:
+        """Free an object, if this part made it."""
         if self.objects[handle][1] == part:
             del self.objects[handle]
 
 
 class _Callbacks:
-    """Runs parts when main asks for them, on the thread that called the model."""
+    """Runs parts when main calls back, on the thread that called the model."""
 
     def __init__(self, parts: Parts, runners: Mapping[int, Runner]) -> None:
         self.parts = parts
@@ -102,20 +103,21 @@ class _Callbacks:
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Of the functions that main calls; they are there as long as this object is."""
+        """Addresses of the two callbacks; valid as long as this object lives."""
         run, fetch = (ctypes.cast(one, ctypes.c_void_p).value for one in (self._run, self._fetch))
         return run or 0, fetch or 0
 
     @property
     def stack(self) -> list[_Run]:
-        """The calls in flight of this thread: a reference may call a model of its own."""
+        """The calls in flight on this thread: a reference implementation may itself call a
+        model."""
         found: list[_Run] | None = getattr(self._mine, "stack", None)
         if found is None:
             found = self._mine.stack = []
         return found
 
     def _run_part(
-        self, context: Any, number: int, inputs: Any, count: int, sizes: Any, told: Any
+        self, context: Any, number: int, inputs: Any, count: int, sizes: Any, defined: Any
     ) -> int:
         run = self.stack[-1]
         try:
@@ -125,7 +127,8 @@ class _Callbacks:
                 if of is None:
                     args.append(run.object(_handle(inputs[at].contents).value))
                     continue
-                array = _array(inputs[at].contents, of)  # main writes over it later, or never
+                # a copy, since main reuses the memory; never of weights
+                array = _array(inputs[at].contents, of)
                 args.append(array if at in part.weights else array.copy())
             for param in graph.params[count:]:
                 (known,) = param.tensor.static_shape or ()
@@ -139,10 +142,10 @@ class _Callbacks:
                 results = Interpreter(self.parts.module, calls=self.calls).run(graph, args)
             if part.tells:
                 for at, size in enumerate(results[0].tolist()):
-                    told[at] = size
+                    defined[at] = size
             run.results = results[part.tells :]
             for at, maker in part.ends:
-                run.end(_handle(inputs[at].contents).value, maker)
+                run.free(_handle(inputs[at].contents).value, maker)
         except BaseException as error:
             run.error = error
             return FAILED
@@ -165,7 +168,7 @@ class _Callbacks:
 
 
 class _Closing:
-    """Makes of main's results those of the model."""
+    """Runs the closing graph: computes a model's outputs from main's results."""
 
     def __init__(self, parts: Parts, closing: Closing) -> None:
         graph = parts.module.graphs[CLOSING]
@@ -187,18 +190,18 @@ class _Closing:
 
 
 def _has_numbers(value: Value) -> bool:
-    """Whether callers get arrays of ours for a value: not for text, nor for maps."""
+    """Whether callers get a numeric array for a value: not for strings or maps."""
     of = tensor_of(value.type)
     return of is not None and not of.dtype.is_str
 
 
 def _handle(tensor: DLTensor) -> ctypes.c_int64:
-    """Where main holds a handle."""
+    """The memory in which main holds a handle."""
     return ctypes.c_int64.from_address(tensor.data)
 
 
 def _element(value: Value) -> np.dtype[Any] | None:
-    """What NumPy calls the elements of a tensor; None for what main has a handle of."""
+    """The NumPy dtype of a tensor; None if main holds a handle."""
     return np.dtype(value.tensor.dtype.numpy) if is_tensor(value.type) else None
 
 
@@ -213,7 +216,7 @@ def _array(tensor: DLTensor, of: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def _fill(memory: np.ndarray[Any, Any], made: np.ndarray[Any, Any], value: Value) -> None:
-    """Copy what the interpreter gave, if it is what main expects."""
+    """Copy a result of the interpreter, if it has the shape and dtype that main expects."""
     if made.shape != memory.shape or made.dtype != memory.dtype:
         raise UserError(
             "TW6007",
@@ -224,7 +227,7 @@ def _fill(memory: np.ndarray[Any, Any], made: np.ndarray[Any, Any], value: Value
 
 
 class HybridModule(runtime.Module):
-    """A native module that has the interpreter run some of its parts."""
+    """A native module whose foreign parts run in the interpreter, or in given runners."""
 
     def __init__(
         self,
@@ -234,10 +237,8 @@ class HybridModule(runtime.Module):
         outputs: Sequence[Spec],
         runners: Mapping[int, Runner] | None = None,
     ) -> None:
-        """`native` takes and gives handles where `inputs` and `outputs` are objects.
-
-        Parts that have a runner are run by it, in the place of the interpreter.
-        """
+        """`native` has handles where `inputs` and `outputs` are objects. A part with a runner is
+        run by it instead of the interpreter."""
         self.native = native
         self.parts = parts
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -283,7 +284,7 @@ class HybridModule(runtime.Module):
     def _with_parts(
         self, args: Sequence[Any], threads: int, out: Sequence[Any] | None
     ) -> tuple[Any, ...]:
-        """Main's results; its parts, and its objects, are those of this call."""
+        """Main's results; parts and objects belong to this call."""
         run = _Run()
         given = [
             np.array(run.handle(_as_numpy(arg)), np.int64) if is_object else arg
@@ -306,7 +307,7 @@ class HybridModule(runtime.Module):
         )
 
     def _check_out(self, out: Sequence[Any], results: Sequence[Any]) -> None:
-        """Memory that is given for outputs has their number, shapes and element types."""
+        """Check the number and shapes of the caller's output arrays."""
         if len(out) != len(results):
             raise UserError("TW4042", f"the model has {len(results)} outputs, got {len(out)}")
         for spec, target, result in zip(self.outputs, out, results, strict=True):
@@ -321,11 +322,11 @@ class HybridModule(runtime.Module):
 
     @property
     def inside(self) -> Any:
-        """What the native module was made of, if it was compiled here."""
+        """How the native module was compiled, if that happened in this process."""
         return getattr(self.native, "inside", None)
 
     def profile(self, *args: Any, **named: Any) -> Record:
-        """Run once and tell how long each kernel and each part took."""
+        """Run once, and measure each kernel and part."""
         with runtime.profile(runtime=self.native._runtime) as record:
             self(*args, **named)
         return record
@@ -336,7 +337,7 @@ class HybridModule(runtime.Module):
 
 
 def _objects(graph: Graph) -> tuple[bool, ...]:
-    """Of each value whether main holds a handle for it."""
+    """For each parameter, whether main holds a handle for it."""
     return tuple(not is_tensor(value.type) for value in graph.params)
 
 
@@ -349,9 +350,9 @@ def _as_numpy(value: Any) -> Any:
 
 
 def _as_array(value: Any) -> Any:
-    """Numbers as arrays of ours; strings, sequences and absent values as they are.
+    """Tensors as `Array`; strings, sequences and absent values unchanged.
 
-    What only views memory is copied: that of weights ends with the module.
+    Views are copied: the weights they may view are freed with the module.
     """
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
         owned = value if value.base is None else value.copy()

@@ -1,11 +1,12 @@
-"""Kernels that keep one thread busy run at the same time as others that need nothing of them.
+"""Inter-operator parallelism: run independent single-threaded kernels at the same time.
 
     gru(%forward)                   project(%backward)
     project(%backward)     ->       gru(%forward), and concurrently
     gru(%backward)                  gru(%backward)
 
-A step of a small recurrent layer is not worth a second thread, but the other direction of the layer
-is; so are branches of a small model. A kernel node with `concurrent` begins with the one before it.
+A step of a small recurrent layer is too short to share between threads, but the two directions of
+the layer can run side by side; so can the branches of a small model. A kernel node with
+`concurrent` starts together with the node before it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from tilewright.driver.lowering import Program
 from tilewright.graph import ir
 from tilewright.graph.ir import Graph, Node, Value
 
-MOVED = ("constant", "kernel", "reshape")  # what has no other effect than its results
-NODES_AHEAD = 32  # among which a partner is looked for
-WORTH_WAKES = 2  # times what waking a thread takes, a kernel must
+PURE = ("constant", "kernel", "reshape")  # nodes without side effects
+NODES_AHEAD = 32  # how far ahead an independent partner is searched
+MIN_WAKES = 2  # the least duration of a kernel, as a multiple of the time to wake a thread
 
 
 def overlap_kernels(program: Program, setting: KernelSetting) -> Program:
-    """The program with kernels of one thread side by side, where waking a thread is worth it."""
+    """The program with independent single-threaded kernels side by side, where that pays for waking
+    a thread."""
     if setting.threads == 1:
         return program
-    least_ns = WORTH_WAKES * setting.target.machine.thread_wake_ns
+    least_ns = MIN_WAKES * setting.target.machine.thread_wake_ns
 
     def is_worth(node: Node) -> bool:
         if node.op != "kernel" or node.get("variants"):
@@ -43,7 +45,7 @@ def overlap_kernels(program: Program, setting: KernelSetting) -> Program:
 
 
 def overlapped(graph: Graph, is_worth: Callable[[Node], bool], threads: int) -> Graph:
-    """The graph with independent nodes of those that are worth it next to each other."""
+    """The graph with independent nodes that are worth it moved next to each other."""
     nodes: list[Node] = []
     left = list(graph.nodes)
     while left:
@@ -52,7 +54,7 @@ def overlapped(graph: Graph, is_worth: Callable[[Node], bool], threads: int) -> 
             before, beside, left = _split(node, left, is_worth, threads - 1)
             nodes += before
             if beside:
-                # Nobody may write what a neighbour still reads.
+                # In-place results could overwrite what a concurrent kernel still reads.
                 node = _with(node, in_place=())
                 beside = [_with(each, in_place=(), concurrent=True) for each in beside]
             nodes += [node, *beside]
@@ -62,30 +64,31 @@ def overlapped(graph: Graph, is_worth: Callable[[Node], bool], threads: int) -> 
 
 
 def _split(
-    node: Node, after: Sequence[Node], is_worth: Callable[[Node], bool], most: int
+    node: Node, after: Sequence[Node], is_worth: Callable[[Node], bool], max_beside: int
 ) -> tuple[list[Node], list[Node], list[Node]]:
-    """What runs before a node so that others can run beside it; these; and what runs later."""
-    waiting = set(node.outputs)  # for the node, or for one beside it
-    free: dict[Value, Node] = {}
+    """Nodes to run before `node`, nodes to run beside it, and all later nodes."""
+    # results of the node and of those beside it, and what depends on them
+    dependent = set(node.outputs)
+    independent: dict[Value, Node] = {}
     beside: list[Node] = []
     for each in after[:NODES_AHEAD]:
-        if each.op not in MOVED or len(beside) == most:
+        if each.op not in PURE or len(beside) == max_beside:
             break
-        if any(value in waiting for value in each.inputs):
-            waiting.update(each.outputs)
+        if any(value in dependent for value in each.inputs):
+            dependent.update(each.outputs)
         elif is_worth(each):
             beside.append(each)
-            waiting.update(each.outputs)
+            dependent.update(each.outputs)
         else:
-            free.update(dict.fromkeys(each.outputs, each))
+            independent.update(dict.fromkeys(each.outputs, each))
     before: set[Node] = set()
-    asked = [value for each in beside for value in each.inputs]
-    while asked:
-        value = asked.pop()
-        maker = None if value is None else free.get(value)
+    needed = [value for each in beside for value in each.inputs]
+    while needed:
+        value = needed.pop()
+        maker = None if value is None else independent.get(value)
         if maker is not None and maker not in before:
             before.add(maker)
-            asked += maker.inputs
+            needed += maker.inputs
     moved = {*before, *beside}
     return (
         [each for each in after if each in before],

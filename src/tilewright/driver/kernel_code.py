@@ -1,4 +1,4 @@
-"""One kernel: from the graph it computes to object code, in any process.
+"""Compile one kernel, from the graph it computes to object code, in any process.
 
 kernel = compile_kernel(Job(...))
 image = compile_packer(PackerJob(...))
@@ -59,9 +59,9 @@ from tilewright.tune.sketch import SKETCH, sketched
 
 
 def compile_kernel(job: Job, *, use_cache: bool = True) -> Kernel:
-    """The kernel of a job, compiled or from the cache."""
+    """The kernel of a job, from the cache or compiled."""
     kernel = try_cached(job) if use_cache else None
-    if kernel is None or kernel.packer is not None:  # a stored kernel's packer may be gone
+    if kernel is None or kernel.packer is not None:  # the cached packer may have been evicted
         kernel = _compiled(job)
         if use_cache:
             store(job, kernel)
@@ -77,7 +77,7 @@ def compile_packer(job: PackerJob, *, use_cache: bool = True) -> bytes:
 
 
 def function_of(job: Job) -> Function:
-    """What a kernel computes, as lowering made it."""
+    """The tensor function that a kernel computes, before scheduling."""
     if isinstance(job.source, Graph):
         known: dict[Var, Expr] = {
             size: sym.const(low) for _, size, low, high in job.ranges if low == high
@@ -87,12 +87,12 @@ def function_of(job: Job) -> Function:
 
 
 def _weights(job: Job, fn: Function) -> tuple[str, ...]:
-    """The parameters that are known before any call."""
+    """Names of the parameters that are constants."""
     return tuple(fn.params[at].name for at in sorted(job.constants))
 
 
 def schedule_job(job: Job, fn: Function) -> Scheduled:
-    """The function of a job scheduled by rules, with all that was decided."""
+    """The job's function scheduled by rules, or as its choices say, with all decisions."""
     setting, weights = job.setting, _weights(job, fn)
 
     def scheduled(choices: Mapping[str, Choice]) -> Scheduled:
@@ -110,9 +110,9 @@ def schedule_job(job: Job, fn: Function) -> Scheduled:
     except UserError as error:
         if not job.recorded:
             raise
-        lost = Refusal(next(iter(job.choices)), RECORDED, error.message)
-        made = scheduled({})
-        return replace(made, refusals=(*made.refusals, lost))
+        refusal = Refusal(next(iter(job.choices)), RECORDED, error.message)
+        default_schedule = scheduled({})
+        return replace(default_schedule, refusals=(*default_schedule.refusals, refusal))
 
 
 def _in_library(
@@ -140,7 +140,7 @@ def _in_library(
 def _sketched(
     job: Job, fn: Function, weights: tuple[str, ...], block: str, choice: str
 ) -> Scheduled:
-    """The function scheduled by a sketch, which decides about all of it."""
+    """The function scheduled entirely by a sketch."""
     setting = job.setting
     made = sketched(fn, choice, setting.target, threads=setting.threads, constants=weights)
     decision = Decision(block, SKETCH, choice, made.estimate_ns, {})
@@ -156,7 +156,7 @@ def _compiled(job: Job) -> Kernel:
         kernel = _kernel(job, fn, made.schedule.function)
         tuned = bool(job.choices) and not any(each.rule == RECORDED for each in made.refusals)
         return replace(kernel, decisions=made.decisions, refusals=made.refusals, tuned=tuned)
-    except Unsupported as error:  # what the schedule asks of the target
+    except Unsupported as error:  # the target lacks something that the schedule needs
         lost = [
             Refusal(each.block, PLAIN, f"instead of {each.rule}: {error.message}")
             for each in made.decisions
@@ -165,13 +165,13 @@ def _compiled(job: Job) -> Kernel:
             made = _modest(job, fn)
             kernel = _kernel(job, fn, made.schedule.function)
             return replace(kernel, decisions=made.decisions, refusals=(*made.refusals, *lost))
-        # Plain loops ask for nothing.
+        # Plain loops need nothing special.
         return replace(_kernel(job, fn, fn), refusals=(*made.refusals, *lost))
 
 
 def _modest(job: Job, fn: Function) -> Scheduled:
-    """The function scheduled by the rules that serve any block."""
-    from tilewright.rules.gpu import MODEST  # of few jobs, and of GPUs alone
+    """The function scheduled only by rules that apply to any block."""
+    from tilewright.rules.gpu import MODEST  # imported here: needed by few jobs, on GPUs only
 
     setting, only = job.setting, MODEST
     known = _weights(job, fn)
@@ -179,7 +179,7 @@ def _modest(job: Job, fn: Function) -> Scheduled:
 
 
 def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
-    """The code of a function as it is scheduled."""
+    """The kernel of a scheduled function."""
     work = flops_of(fn)
     split = split_constant_blocks(scheduled)
     on_device = job.setting.target.kind == CUDA
@@ -217,13 +217,13 @@ def _kernel(job: Job, fn: Function, scheduled: Function) -> Kernel:
 
 
 def _externs(fn: Function) -> tuple[str, ...]:
-    """The symbols of libraries that a function calls."""
+    """The library symbols that a function calls."""
     calls = (stmt.symbol for stmt in walk(fn.body) if isinstance(stmt, ExternCall))
     return tuple(dict.fromkeys(calls))
 
 
 def _packer(split: Split) -> Packer | None:
-    """The packer under a name that tells what it does: kernels that pack alike have one."""
+    """The packer, named by a digest of its code so that kernels share equal packers."""
     if split.packer is None:
         return None
     text = canonical_text(replace(split.packer, name="pack"))
@@ -233,7 +233,7 @@ def _packer(split: Split) -> Packer | None:
 
 
 def _with_weights(split: Split, constants: frozenset[int]) -> Function:
-    """The kernel, told which of its parameters are weights."""
+    """The kernel annotated with the parameters that are weights."""
     found = tuple(
         [
             at
@@ -245,7 +245,7 @@ def _with_weights(split: Split, constants: frozenset[int]) -> Function:
 
 
 def _device_image(fn: Function, target: Target) -> bytes:
-    """The PTX of one function, and what the host does with its kernels."""
+    """The PTX of a function and its launch steps, pickled."""
     device = lower(fn, "gpu", PassContext(target=target))
     return pickle.dumps(device_code(device, target))
 
@@ -258,7 +258,8 @@ def _image(
     is_scheduled: bool = True,
     in_place: tuple[tuple[int, int], ...] = (),
 ) -> bytes:
-    """The object code of one function: of a packer with an entry that checks arguments, or bare."""
+    """The object code of a function: a packer has an entry that checks arguments, a kernel has
+    none."""
     machine = llvm.machine_of(target)
     flat = lower_for(fn, target)
     assert not any(isinstance(stmt, TensorCall) for stmt in walk(flat.body))

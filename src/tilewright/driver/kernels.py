@@ -1,8 +1,8 @@
-"""What a kernel is made from, what is made of it, and those that were made before.
+"""Kernels as data: the job that describes one, the compiled result, and the cache of both.
 
-A job holds all that a kernel depends on, so equal jobs (the layers of a transformer, say) are one,
-kernels are compiled in several processes at once (`driver/kernel_code.py`), and a kernel that was
-compiled before is read from the cache on disk, without the parts of the compiler that make one.
+A job holds everything a kernel depends on. So equal jobs (the layers of a transformer, say) are
+compiled once, jobs can be compiled in other processes (`driver/kernel_code.py`), and a kernel that
+was compiled before is read from the disk cache without loading the code generator.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from tilewright.tensor.ir import sizes_of as fn_sizes_of
 from tilewright.tensor.printer import Printer as TensorPrinter
 
 BLAS = "blas"
-RECORDED = "tuned plan"  # of a record that does not fit the rules any more
+RECORDED = "tuned plan"  # the rule named in a refusal when a tuning record no longer fits the rules
 COMPILER = ("base", "sym", "tensor", "intrin", "te", "graph", "lower", "rules", "codegen", "driver")
 _WORD = re.compile(r"[^A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSetting:
-    """What all kernels of a model are compiled for."""
+    """The target and options that all kernels of a model share."""
 
     target: Target
     threads: int
-    schedule: bool = True  # False: loops as lowering made them
-    packing: bool = True  # False: weights are read as they are
-    ranges: tuple[tuple[Var, int, int], ...] = ()  # sizes of the model: least and greatest
-    libraries: tuple[str, ...] = ()  # that kernels may call
+    schedule: bool = True  # False: plain loops, as lowering made them
+    packing: bool = True  # False: weights are not packed
+    ranges: tuple[tuple[Var, int, int], ...] = ()  # bounds of the model's dynamic sizes
+    libraries: tuple[str, ...] = ()  # libraries that kernels may call
 
     @property
     def key(self) -> str:
@@ -57,19 +57,20 @@ class KernelSetting:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A kernel to be: a graph, or a function that is lowered already."""
+    """A kernel to be compiled: a graph, or a function that is already lowered."""
 
-    label: str  # what people call it
+    label: str  # for people and symbol names
     source: Graph | Function
     numbers: Mapping[str, np.ndarray[Any, Any]]  # the constants in the graph
     constants: frozenset[int]  # parameters that are weights, by position
     setting: KernelSetting
-    choices: Mapping[str, Choice] = field(default_factory=dict)  # rules and plans that are given
-    recorded: bool = False  # by tuning of before: what does not fit any more is left out
+    choices: Mapping[str, Choice] = field(default_factory=dict)  # given rules and plans, by block
+    # whether the choices are from a tuning record: one that no longer fits is ignored
+    recorded: bool = False
 
     @property
     def key(self) -> str:
-        """Equal text means an equal kernel."""
+        """The job as text: equal keys mean equal kernels."""
         if isinstance(self.source, Graph):
             printer = Printer(self.numbers, canonical=True)
             printer.graph(self.source, "graph")
@@ -85,14 +86,17 @@ class Job:
 
     @property
     def ranges(self) -> tuple[tuple[int, Size, int, int], ...]:
-        """Sizes of its operands that are known to be in a range, by where they come among all.
+        """Bounds of the dynamic sizes of its operands, with their positions among all sizes.
 
-        A kernel that has none as an operand's size may be what checks the range.
+        Sizes that are no dimension of an operand are left out: this kernel may be the one that
+        checks the bound.
         """
         if not isinstance(self.source, Graph) or not self.setting.ranges:
             return ()
-        taken = free_vars(*[dim for value in self.source.params for dim in _dims(value)])
-        places = {size: at for at, size in enumerate(sizes_of(self.source)) if size in taken}
+        operand_sizes = free_vars(*[dim for value in self.source.params for dim in _dims(value)])
+        places = {
+            size: at for at, size in enumerate(sizes_of(self.source)) if size in operand_sizes
+        }
         return tuple(
             (places[size], size, low, high)
             for size, low, high in self.setting.ranges
@@ -101,13 +105,13 @@ class Job:
 
     @property
     def name(self) -> str:
-        """A symbol that no other kernel has."""
+        """A symbol that is unique to this job."""
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:12]
         return f"{_WORD.sub('_', self.label)[:40]}_{digest}"
 
 
 def within_ranges(fn: Function, job: Job) -> Function:
-    """The function of a job with what is known of its sizes, as conditions to rely on."""
+    """The job's function with the bounds of its sizes as preconditions."""
     known = {*fn_sizes_of(fn), *(param for param in fn.params if isinstance(param, Var))}
     found = [(size, low, high) for _, size, low, high in job.ranges if size in known]
     more = [cond for size, low, high in found for cond in (sym.le(low, size), sym.le(size, high))]
@@ -120,17 +124,18 @@ def _dims(value: Value) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """What turns weights into the form a kernel reads, once. Kernels share it: see PackerJob."""
+    """Rearranges weights into the layout that a kernel reads, once; kernels share packers."""
 
     text: str = field(repr=False)  # equal text means an equal packer
     signature: Signature
-    weights: tuple[int, ...]  # the job's parameters that it takes
-    source: Function | None = field(default=None, repr=False)  # None: it was compiled before
+    weights: tuple[int, ...]  # positions of the job's parameters that it reads
+    # None: compiled before, from the cache
+    source: Function | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class PackerJob:
-    """A packer to be."""
+    """A packer to be compiled."""
 
     label: str
     text: str
@@ -140,41 +145,42 @@ class PackerJob:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Object code, and how to call it."""
+    """Object code, how to call it, and how it was scheduled."""
 
     name: str
     image: bytes = field(repr=False)
-    params: tuple[Given | Packed, ...]  # where each pointer it takes comes from
+    params: tuple[Given | Packed, ...]  # the source of each pointer argument
     scalars: tuple[Var, ...]
-    requires: tuple[Expr, ...]  # over the scalars
+    requires: tuple[Expr, ...]  # preconditions on the scalars
     flops: Expr
-    in_place: tuple[tuple[int, int], ...]  # pointers that may be the same memory
+    in_place: tuple[tuple[int, int], ...]  # pairs of pointers that may alias
     packer: Packer | None
     text: str = field(repr=False)  # the scheduled function
-    decisions: tuple[Decision, ...] = ()  # by which rules, with which plans
-    refusals: tuple[Refusal, ...] = ()  # what rules would have done, and why they could not
+    decisions: tuple[Decision, ...] = ()  # the rules and plans that were applied
+    refusals: tuple[Refusal, ...] = ()  # the rules that could not be applied, and why
     device: bool = False  # the image is a pickled DeviceCode, not an object
-    tuned: bool = False  # with choices that tuning found
+    tuned: bool = False  # whether tuning chose the plans
     externs: tuple[str, ...] = ()  # symbols of libraries that it calls
-    shared: frozenset[str] = frozenset()  # blocks whose work threads share out
+    shared: frozenset[str] = frozenset()  # blocks that run on several threads
 
     def predicted_ns(self, *, is_shared: bool) -> float:
-        """How long the blocks take that threads share out, or those that one does alone."""
+        """The predicted time of the blocks that run on several threads, or of those that run on
+        one."""
         found = [d for d in self.decisions if self._is_shared(d.block) is is_shared]
         return sum(decision.predicted_ns for decision in found)
 
     def _is_shared(self, block: str) -> bool:
-        """Whether threads share out a block, or one that was taken out of it."""
+        """Whether a block, or one split off from it, runs on several threads."""
         return any(name == block or name.startswith(f"{block}_") for name in self.shared)
 
     @property
     def fell_back(self) -> str:
-        """Why no rule of its own schedules the kernel; "" where one does."""
+        """Why the kernel has only a generic schedule; "" if a rule of its own applied."""
         return why_fell_back(self.decisions, self.refusals)
 
 
 def try_cached(job: Job) -> Kernel | None:
-    """The kernel, if it was compiled before."""
+    """The cached kernel of a job, if there is one."""
     stored = cache.try_read(cache_key(job.setting.target, job.key))
     if stored is None:
         return None
@@ -183,14 +189,14 @@ def try_cached(job: Job) -> Kernel | None:
 
 
 def store(job: Job, kernel: Kernel) -> None:
-    """Keep a kernel for the next time; its packer has an entry of its own."""
+    """Cache a kernel; its packer has an entry of its own."""
     if kernel.packer is not None:
         kernel = replace(kernel, packer=replace(kernel.packer, source=None))
     cache.write(cache_key(job.setting.target, job.key), pickle.dumps(kernel))
 
 
 def try_cached_packer(text: str, target: Target) -> bytes | None:
-    """The object code of a packer, if it was compiled before."""
+    """The cached object code of a packer, if there is any."""
     return cache.try_read(cache_key(target, f"packer\n{text}"))
 
 
@@ -199,12 +205,13 @@ def store_packer(job: PackerJob, image: bytes) -> None:
 
 
 def packing_target(target: Target) -> Target:
-    """Where weights are packed: here, whatever machine the kernels are for."""
+    """The target of packers: they run at compile time, on this machine."""
     return target if can_run(target) else Target.host()
 
 
 def cache_key(target: Target, key: str) -> str:
-    """What code for a target is kept under, by this compiler."""
+    """The cache key of code for a target, made by this version of the compiler."""
     machine = nvptx.machine(target) if target.kind == CUDA else llvm.machine_of(target)
-    made_by = f"{cache.fingerprint(COMPILER)}\n{CHECKED}"  # checked nodes pickle otherwise
+    # nodes pickle differently with checks enabled
+    made_by = f"{cache.fingerprint(COMPILER)}\n{CHECKED}"
     return f"{made_by}\n{llvm.VERSION}\n{target.key}\n{machine!r}\n{key}"

@@ -1,8 +1,8 @@
-"""Kernels that call a library: which one, that it is loaded, and with how many threads.
+"""Kernels that call BLAS: when they may, that it is loaded, and its number of threads.
 
-A user allows it (`tw.compile(..., allow_blas=True)`); tuning then lets BLAS compete for GEMMs, and
-records that say so are used where it is allowed alone. A module that calls a library needs it in
-the process that runs it, and cannot be saved as a file that stands alone.
+The user allows BLAS (`tw.compile(..., allow_blas=True)`). Tuning then lets it compete for GEMMs,
+and tuning records that chose BLAS are used only where it is allowed. A module that calls BLAS needs
+it in the process, and cannot be saved as a self-contained file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.driver.kernels import BLAS, Kernel
 from tilewright.rules.library import SGEMM
 from tilewright.tune.grids import Grid, GridSpace
 
-LIBRARY = "library"  # what the choice is about
+LIBRARY = "library"  # the name of the choice between rules and a library
 FIELD = "gemm"
 
 
@@ -39,17 +39,17 @@ def allowed_libraries(target: Target, *, allow_blas: bool) -> tuple[str, ...]:
 
 
 def library_space() -> GridSpace:
-    """Whether rules schedule a kernel's GEMM, or BLAS computes it."""
+    """The choice whether rules schedule a kernel's GEMM or BLAS computes it."""
     return GridSpace(LIBRARY, (Grid(LIBRARY, {FIELD: ("rules", BLAS)}),))
 
 
 def is_library(plan: str) -> bool:
-    """Whether a choice of the space says that BLAS computes the GEMM."""
+    """Whether a plan of `library_space` chooses BLAS."""
     return plan == f"{FIELD}={BLAS}"
 
 
 def linked(kernels: Iterable[Kernel], threads: int) -> tuple[str, ...]:
-    """The symbols of libraries that some kernels call; they can be linked then."""
+    """The library symbols that kernels call, with the libraries loaded."""
     symbols = tuple(dict.fromkeys(name for kernel in kernels for name in kernel.externs))
     if SGEMM in symbols:
         use_blas(threads)
@@ -57,7 +57,7 @@ def linked(kernels: Iterable[Kernel], threads: int) -> tuple[str, ...]:
 
 
 def check_alone(kernels: Iterable[Kernel]) -> None:
-    """A file that is written runs where nothing else is."""
+    """Refuse to save kernels that call a library: saved files are self-contained."""
     calling = [kernel.name for kernel in kernels if kernel.externs]
     if calling:
         raise UserError(

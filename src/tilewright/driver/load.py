@@ -1,7 +1,7 @@
-"""Saved models and functions: `tilewright.load`.
+"""Load saved models and functions: `tilewright.load`.
 
-The runtime loads what is native, and imports nothing of the compiler. A model with parts that the
-interpreter runs holds them as text; only then is the interpreter loaded.
+The runtime loads native code and imports nothing of the compiler. A model with parts for the
+interpreter contains them as text; only then is the interpreter imported.
 """
 
 from __future__ import annotations
@@ -15,25 +15,12 @@ from tilewright.runtime.module import Module
 
 
 def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
-    """What a library that `save` wrote holds: its model, or its only function unless named.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> import numpy as np
-        >>> import tilewright as tw
-        >>> from tilewright import graph
-        >>> program = graph.parse("graph @main(%x: f32[4]) { %y = neg(%x) return %y }")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     model = tw.load(tw.compile(program).save(Path(folder) / "model.so"))
-        ...     np.asarray(model(np.ones(4, np.float32))[0])
-        ...
-        array([-1., -1., -1., -1.], dtype=float32)
-    """
+    """The model in a library written by `save`, or its only function, or the one named."""
     loaded = saved.load(path, name)
     if not isinstance(loaded, saved.LoadedModule) or loaded.foreign is None:
         return loaded
-    from tilewright.driver.saved_parts import hybrid_module  # the interpreter: rarely needed
+    # imports the interpreter, rarely needed
+    from tilewright.driver.saved_parts import hybrid_module
 
     try:
         return hybrid_module(loaded, loaded.foreign)

@@ -1,10 +1,10 @@
-"""From a model of fused nodes to calls of kernels.
+"""Lower a model of fused nodes to calls of compiled kernels.
 
     program = lower_model(module, setting)
     program.module      stage `lowered`: constants, kernels, sizes, views, control flow
     program.kernels     their object code, by name
 
-Equal kernels are one. Weights that a kernel wants in another form are packed here, once.
+Equal kernels are compiled once. Weights are packed here, at compile time, where kernels want it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tilewright.base.dtype import I64
 from tilewright.base.errors import CompilerBug, Unsupported
 from tilewright.base.target import CUDA, Target
 from tilewright.driver.kernels import Job, Kernel, KernelSetting, try_cached
-from tilewright.driver.packing import Packing, Wanted, cached_images
-from tilewright.driver.size_variants import Limit, is_another, variants_of
+from tilewright.driver.packing import MissingPackers, Packing, cached_images
+from tilewright.driver.size_variants import Limit, has_other_plan, variants_of
 from tilewright.driver.workers import compile_all
 from tilewright.graph import ir
 from tilewright.graph.build import constant_type
@@ -41,13 +41,14 @@ from tilewright.tensor.constants import Given
 Array = np.ndarray[Any, Any]
 _log = logging.getLogger("tilewright")
 
-# Calls of what the interpreter runs, and sizes that it tells: see driver/foreign_parts.py.
-AS_IT_IS = ("sizes", "foreign", "fetch")
+# Calls of foreign parts, and the sizes they define (driver/foreign_parts.py), pass unchanged.
+UNCHANGED = ("sizes", "foreign", "fetch")
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Rules and plans of a kernel by block, and those for some of its sizes, first come first."""
+    """The plans of a kernel by block; and plans for limited sizes, of which the first that fits is
+    used."""
 
     choices: Mapping[str, Choice]
     variants: tuple[tuple[Limit, Mapping[str, Choice]], ...] = ()
@@ -65,7 +66,7 @@ class Program:
 
 
 def called_kernels(graph: Graph) -> set[str]:
-    """The names of all kernels that a lowered graph may call, whatever its sizes."""
+    """The names of all kernels that a lowered graph may call, size variants included."""
     calls = [node for node in walk(graph) if node.op == "kernel"]
     return {name for node in calls for name in (node["function"], *node.get("variants", ()))}
 
@@ -78,13 +79,13 @@ def lower_model(
     progress: Callable[[int, int], None] = lambda count, total: None,
     choose: Callable[[Mapping[str, Job]], Choices] = lambda jobs: {},
 ) -> Program:
-    """Compile every kernel of the module's main graph and call it.
+    """Compile every kernel of the module's main graph, and replace its nodes by calls.
 
-    `choose` is asked once for rules and plans that are given, by the keys of jobs.
+    `choose` is asked once for given plans, by the keys of jobs.
     """
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
-    lowering.take(choose(lowering.called))
+    lowering.use_choices(choose(lowering.called))
     kernels, packers = _compiled(lowering, use_cache, progress)
     for kernel in kernels.values():
         if setting.schedule and kernel.fell_back:
@@ -99,12 +100,12 @@ def lower_with(
     packers: Mapping[str, bytes],
     packed: Mapping[str, Array],
 ) -> Program:
-    """The model with kernels that are there, by the names of their jobs, and packers by their
-    texts; weights that were packed before, by name, are not packed again."""
+    """The model with kernels that are already compiled, by the names of their jobs, and packers by
+    their texts. Weights in `packed` are not packed again."""
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
-    there = {key: job for key, job in lowering.jobs.items() if job.name in kernels}
-    by_key = {key: kernels[job.name] for key, job in {**lowering.called, **there}.items()}
+    available = {key: job for key, job in lowering.jobs.items() if job.name in kernels}
+    by_key = {key: kernels[job.name] for key, job in {**lowering.called, **available}.items()}
     return _linked(lowering, graph, by_key, packers, packed)
 
 
@@ -115,27 +116,29 @@ def _linked(
     packers: Mapping[str, bytes],
     packed: Mapping[str, Array] | None = None,
 ) -> Program:
-    """Calls of compiled kernels, with weights as each takes them."""
+    """The program that calls compiled kernels, with weights packed as each needs them."""
     module, target = lowering.module, lowering.setting.target
     packing = Packing({**module.constants, **(packed or {})}, kernels, packers, target)
     lowered = _with_packed(graph, lowering, packing)
     names = dict.fromkeys((*_used_constants(lowered), *module.states))
     constants = packing.finish(names, moved=packed is None)
-    made = replace(
+    lowered_module = replace(
         module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
     )
     called = called_kernels(lowered)
-    return Program(made, {each.name: each for each in kernels.values() if each.name in called})
+    return Program(
+        lowered_module, {each.name: each for each in kernels.values() if each.name in called}
+    )
 
 
 @dataclass(frozen=True)
 class PlannedCall:
-    """A call of a kernel that lowering will make: the node of main it is for, and its names."""
+    """A kernel call that lowering will emit: the node of main, and the names of its kernel."""
 
     node: Node
     kernel: str
     label: str
-    sizes: tuple[Expr, ...] = ()  # that it is given
+    sizes: tuple[Expr, ...] = ()  # the values of its size arguments
 
 
 def planned_calls(
@@ -143,14 +146,14 @@ def planned_calls(
     setting: KernelSetting,
     choose: Callable[[Mapping[str, Job]], Choices] = lambda jobs: {},
 ) -> tuple[list[PlannedCall], dict[str, Job]]:
-    """The calls that `lower_model` makes, in order, and their kernels by name; none is compiled.
+    """The calls that `lower_model` would emit, in order, and their jobs by name; compiles nothing.
 
-    Names are those of kernels without given choices.
+    Names are those of jobs without given plans.
     """
     lowering = _Lowering(module, setting)
     lowering.graph(module.main)
     names = {key: job.name for key, job in lowering.called.items()}
-    lowering.take(choose(lowering.called))
+    lowering.use_choices(choose(lowering.called))
     calls = [
         PlannedCall(node, made["function"], made["label"], made["sizes"])
         for node, made in lowering.calls
@@ -160,7 +163,7 @@ def planned_calls(
 
 @dataclass(frozen=True)
 class Site:
-    """A call of a kernel whose code is looked up when it runs."""
+    """A call of a kernel through a table, so that the kernel can be exchanged."""
 
     kernel: str  # the job's name
     weights: Mapping[int, str]  # names of the constants among its inputs, by position
@@ -168,23 +171,24 @@ class Site:
 
 @dataclass(frozen=True)
 class SitedProgram:
-    """A lowered model that calls every kernel through a table: see codegen/adapter.py."""
+    """A lowered model that calls every kernel through a table; see codegen/adapter.py."""
 
     module: Module
     sites: tuple[Site, ...]
-    kernels: Mapping[str, Kernel]  # what calls are checked and planned by
+    # the initial kernels: their signatures determine the calls and the memory plan
+    kernels: Mapping[str, Kernel]
 
 
 def jobs_of(module: Module, setting: KernelSetting) -> dict[str, Job]:
-    """The kernels of a model by name."""
+    """The jobs of a model's kernels, by name."""
     return planned_calls(module, setting)[1]
 
 
 def lower_sited(
     module: Module, setting: KernelSetting, kernels: Mapping[str, Kernel]
 ) -> SitedProgram:
-    """The model with calls through a table. Weights stay as they are: each kernel that comes into
-    the table brings its own. Kernels, by name, are those that are called to begin with."""
+    """The model with all kernel calls through a table. Weights are not packed: each kernel put into
+    the table brings its own. `kernels`, by name, are the initial ones."""
     lowering = _Lowering(module, setting)
     graph = lowering.graph(module.main)
     sites: list[Site] = []
@@ -206,14 +210,14 @@ def lower_sited(
 
     lowered = sited(graph)
     constants = {name: module.constants[name] for name in _used_constants(lowered)}
-    made = replace(
+    lowered_module = replace(
         module, graphs={"main": lowered}, constants=constants, functions={}, stage=ir.LOWERED
     )
-    return SitedProgram(made, tuple(sites), kernels)
+    return SitedProgram(lowered_module, tuple(sites), kernels)
 
 
 def sited_node(node: Node, kernel: Kernel, site: int) -> Node:
-    """A call of a kernel through a table."""
+    """A kernel call that goes through a table."""
     given = sum(value is not None for value in node.inputs)
     attributes = dict(node.attributes) | {
         "function": kernel.name,
@@ -226,7 +230,7 @@ def sited_node(node: Node, kernel: Kernel, site: int) -> Node:
 
 
 def in_place_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
-    """Parameters of the kernel's job that may be the same memory: an input and a result."""
+    """Pairs of an input and a result of the kernel's job that may share memory."""
     found = []
     for pair in kernel.in_place:
         at, to = (kernel.params[each] for each in pair)
@@ -237,29 +241,31 @@ def in_place_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
 
 @dataclass
 class _Lowering:
-    """Turns nodes into kernel nodes, and collects the kernels' jobs."""
+    """Replaces nodes by kernel calls, and collects the jobs of their kernels."""
 
     module: Module
     setting: KernelSetting
     jobs: dict[str, Job] = field(default_factory=dict)  # by key
     keys: dict[Node, str] = field(default_factory=dict)  # of kernel nodes
-    constants: dict[Value, str] = field(default_factory=dict)
+    constants: dict[Value, str] = field(default_factory=dict)  # names of constants
     calls: list[tuple[Node, Node]] = field(default_factory=list)  # node of main, kernel node
-    variants: dict[str, list[tuple[Limit, str]]] = field(default_factory=dict)  # keys, by key
-    origin: Node | None = None  # the node of main at hand
-    on_host: set[Node] = field(default_factory=set)  # of a GPU's model: what sizes decide
+    # keys of size variants, by the key of the general kernel
+    variants: dict[str, list[tuple[Limit, str]]] = field(default_factory=dict)
+    origin: Node | None = None  # the node of main being lowered
+    # with a GPU: nodes that run on the host, since what is launched depends on them
+    on_host: set[Node] = field(default_factory=set)
 
     def graph(self, graph: Graph) -> Graph:
         nodes: list[Node] = []
         if self.setting.target.kind == CUDA:
-            self.on_host |= decided_by_sizes(graph)
+            self.on_host |= size_computations(graph)
         for node in graph.nodes:
             if graph is self.module.main:
                 self.origin = node
             if node.op == "constant":
                 self.constants[node.output] = node["data"]
                 nodes.append(node)
-            elif node.op in AS_IT_IS:
+            elif node.op in UNCHANGED:
                 nodes.append(node)
             elif node.op in CONTROL:
                 nodes.append(replace(node, bodies=tuple(self.graph(b) for b in node.bodies)))
@@ -269,21 +275,21 @@ class _Lowering:
 
     @property
     def called(self) -> dict[str, Job]:
-        """The kernels of calls by key, without what is made for some of their sizes."""
+        """The jobs of called kernels by key, without size variants."""
         return {key: self.jobs[key] for key in dict.fromkeys(self.keys.values())}
 
-    def take(self, given: Choices) -> None:
-        """Have kernels made with rules and plans that are on record."""
+    def use_choices(self, given: Choices) -> None:
+        """Give jobs the plans of tuning records."""
         for key, recorded in given.items():
             job = self.jobs[key]
             self.jobs[key] = _with_choices(job, recorded.choices)
-            self.variants.pop(key, None)  # what was measured goes before prices
+            self.variants.pop(key, None)  # measured plans replace estimated variants
             for at, (limit, choices) in enumerate(recorded.variants):
                 name = f"{key}\nvariant {at}"
                 self.jobs[name] = _with_choices(job, choices)
                 self.variants.setdefault(key, []).append((limit, name))
         variants = {name for each in self.variants.values() for _, name in each}
-        wanted = variants.union(self.keys.values())  # calls may have a variant in common
+        wanted = variants.union(self.keys.values())  # calls may share a variant
         self.jobs = {key: job for key, job in self.jobs.items() if key in wanted}
 
     def _node(self, node: Node) -> list[Node]:
@@ -314,20 +320,21 @@ class _Lowering:
         return given[at] in self.constants
 
     def _sizes(self, node: Node) -> list[Node]:
-        """The sizes a node defines, computed before it runs."""
+        """Nodes that compute the dynamic sizes a node defines, before it runs."""
         fn = lower_sizes(node)
         assert fn is not None
-        fresh = fresh_sizes(node)
-        told = Value("sizes", TensorType(I64, (const(len(fresh)),)))
-        # What threads do side by side they count, too: the host asks for a number.
+        defined = fresh_sizes(node)
+        values = Value("sizes", TensorType(I64, (const(len(defined)),)))
+        # A node that counts in parallel on a GPU computes the size there; the host reads a single
+        # number.
         is_shared_out = any(node.get(how) for how in ("runs", "piece", "side_by_side"))
         setting = self.setting if is_shared_out else host_setting(self.setting)
         job = Job(f"sizes_of_{node.op}", fn, {}, frozenset(), setting)
         scalars = tuple(param for param in fn.params if isinstance(param, Var))
         inputs = tuple(dict.fromkeys(value for value in node.inputs if value is not None))
-        call = self._call(job, inputs, (told,), scalars, node)
+        call = self._call(job, inputs, (values,), scalars, node)
         label = place_of(node.loc)
-        read = Node("sizes", (told,), (), ir.attributes(sizes=fresh, label=label), (), node.loc)
+        read = Node("sizes", (values,), (), ir.attributes(sizes=defined, label=label), (), node.loc)
         return [call, read]
 
     def _call(
@@ -354,55 +361,58 @@ class _Lowering:
 
 
 def _with_choices(job: Job, choices: Mapping[str, Choice]) -> Job:
-    """A job with what is on record; without anything, it is as rules decide."""
+    """A job with recorded plans; without any, rules decide as usual."""
     return replace(job, choices=choices, recorded=True) if choices else job
 
 
-def decided_by_sizes(graph: Graph) -> set[Node]:
-    """Nodes that need nothing but sizes, and that nothing but `require` needs."""
+def size_computations(graph: Graph) -> set[Node]:
+    """Nodes that depend on nothing but sizes, and whose results only `require` nodes use."""
     used_by, results = users(graph), set(graph.results)
-    deciding: set[Node] = set()
+    checking: set[Node] = set()
     for node in reversed(graph.nodes):
-        asked = [(user, value) for value in node.outputs for user in used_by.get(value, ())]
-        decides = all(user in deciding or _asks(user, value) for user, value in asked)
-        if asked and decides and not results & set(node.outputs):
-            deciding.add(node)
-    made: set[Value | None] = {None}
+        uses = [(user, value) for value in node.outputs for user in used_by.get(value, ())]
+        is_only_checked = all(
+            user in checking or _is_condition_of(user, value) for user, value in uses
+        )
+        if uses and is_only_checked and not results & set(node.outputs):
+            checking.add(node)
+    from_sizes: set[Value | None] = {None}
     found: set[Node] = set()
     for node in graph.nodes:
-        if node in deciding and made.issuperset(node.inputs):
+        if node in checking and from_sizes.issuperset(node.inputs):
             found.add(node)
-            made.update(node.outputs)
+            from_sizes.update(node.outputs)
     return found
 
 
-def _asks(node: Node, value: Value) -> bool:
+def _is_condition_of(node: Node, value: Value) -> bool:
     return node.op == "require" and node.inputs[0] is value and value not in node.inputs[1:]
 
 
 def host_setting(setting: KernelSetting) -> KernelSetting:
-    """Where sizes are computed: they decide what is launched, so not on a GPU."""
+    """The setting of kernels that compute sizes: with a GPU they run on the host, since launches
+    depend on their results."""
     return replace(setting, target=Target.host()) if setting.target.kind == CUDA else setting
 
 
 def _single(node: Node) -> Node | None:
-    """The only node of a kernel, as if it stood outside; None if there are several."""
+    """The only node of a kernel, as if it were not fused; None if there are several."""
     if node.op != "fused":
         return node
     (body,) = node.bodies
     work = [inner for inner in body.nodes if inner.op != "constant"]
     if len(work) != 1:
         return None
-    given = dict(zip(body.params, node.inputs, strict=True))
-    numbers = {n.output for n in body.nodes if n.op == "constant"}
-    if any(value in numbers for value in work[0].inputs):
+    arguments = dict(zip(body.params, node.inputs, strict=True))
+    constants = {n.output for n in body.nodes if n.op == "constant"}
+    if any(value in constants for value in work[0].inputs):
         return None
-    inputs = tuple(None if v is None else given[v] for v in work[0].inputs)
+    inputs = tuple(None if v is None else arguments[v] for v in work[0].inputs)
     return replace(work[0], inputs=inputs)
 
 
 def _label(graph: Graph) -> str:
-    """The operators of a kernel, repeated ones once."""
+    """The operators of a kernel, each once, as a name."""
     ops = dict.fromkeys(node.op for node in graph.nodes if node.op != "constant")
     return "_".join(ops) or "copy"
 
@@ -413,10 +423,11 @@ def _label(graph: Graph) -> str:
 def _compiled(
     lowering: _Lowering, use_cache: bool, progress: Callable[[int, int], None]
 ) -> tuple[dict[str, Kernel], dict[str, bytes]]:
-    """The kernels by key, and their packers; those that the cache has need no process.
+    """The kernels by key, and their packers; processes are started only for what is not cached.
 
-    A variant for some sizes that has no code, or plain loops alone, is left out: the kernel for all
-    sizes serves."""
+    A size variant without code, or with a generic schedule only, is dropped in favour of the kernel
+    for all sizes.
+    """
     jobs, target = lowering.jobs, lowering.setting.target
     found: dict[str, Kernel] = {}
     packers: dict[str, bytes] = {}
@@ -428,7 +439,7 @@ def _compiled(
     have, total = len(found), len(jobs)
     made, images = compile_all(
         list(missing.values()),
-        Wanted(packers, target).of,
+        MissingPackers(packers, target).of,
         use_cache=use_cache,
         done=lambda count, _: progress(have + count, total),
     )
@@ -443,7 +454,8 @@ def _compiled(
 
 
 def _placed_wrongly(job: Job, reason: Unsupported) -> CompilerBug:
-    """Placement asks for code before it is made: what then has none is a mistake of ours."""
+    """Placement checked that the kernel has code; if compilation finds none, that is a compiler
+    bug."""
     return CompilerBug(
         "TW6006",
         f"{job.label} was placed on {job.setting.target}, which has no code for it: "
@@ -457,7 +469,8 @@ def _placed_wrongly(job: Job, reason: Unsupported) -> CompilerBug:
 
 
 def _with_packed(graph: Graph, lowering: _Lowering, packing: Packing) -> Graph:
-    """Kernel nodes that take what their kernels take: packed weights in place of weights."""
+    """Kernel nodes with the inputs that their compiled kernels take: packed weights replace
+    weights."""
 
     def renewed(graph: Graph) -> Graph:
         nodes: list[Node] = []
@@ -468,9 +481,9 @@ def _with_packed(graph: Graph, lowering: _Lowering, packing: Packing) -> Graph:
                 nodes.append(replace(node, bodies=tuple(renewed(body) for body in node.bodies)))
             else:
                 nodes.append(node)
-        used = {value for node in nodes for value in node.inputs} | set(graph.results)
-        kept = [n for n in nodes if n.op != "constant" or n.output in used]
-        return replace(graph, nodes=tuple(kept))
+        read = {value for node in nodes for value in node.inputs} | set(graph.results)
+        live = [n for n in nodes if n.op != "constant" or n.output in read]
+        return replace(graph, nodes=tuple(live))
 
     return renewed(graph)
 
@@ -478,16 +491,18 @@ def _with_packed(graph: Graph, lowering: _Lowering, packing: Packing) -> Graph:
 def _kernel_node(node: Node, lowering: _Lowering, packing: Packing) -> list[Node]:
     key = lowering.keys[node]
     kernel = packing.kernels[key]
-    out, inputs = _taken(node, kernel, lowering, packing)
+    out, inputs = _kernel_inputs(node, kernel, lowering, packing)
     in_place = _in_place(kernel, node)
     attributes = dict(node.attributes) | {"function": kernel.name, "flops": kernel.flops}
-    own, takes = inputs, [tuple(range(len(inputs)))]
+    own_inputs, takes = inputs, [tuple(range(len(inputs)))]
     variants = _variants(key, lowering, packing)
     for _, other in variants:
-        made, taken = ([], own) if other is kernel else _taken(node, other, lowering, packing)
-        out += made
-        also = {(taken[at], to) for at, to in _in_place(other, node)}
-        in_place = [(at, to) for at, to in in_place if (inputs[at], to) in also]
+        new_nodes, taken = (
+            ([], own_inputs) if other is kernel else _kernel_inputs(node, other, lowering, packing)
+        )
+        out += new_nodes
+        shared = {(taken[at], to) for at, to in _in_place(other, node)}
+        in_place = [(at, to) for at, to in in_place if (inputs[at], to) in shared]
         inputs += tuple(value for value in dict.fromkeys(taken) if value not in inputs)
         takes.append(tuple(inputs.index(value) for value in taken))
     if len(takes) > 1:
@@ -502,27 +517,29 @@ def _kernel_node(node: Node, lowering: _Lowering, packing: Packing) -> list[Node
 
 
 def _variants(key: str, lowering: _Lowering, packing: Packing) -> list[tuple[Limit, Kernel]]:
-    """What a call takes for some of its sizes: the kernel for all of them where no variant is there
-    or its plan is the same, since the next variant is not made for sizes of the one before."""
+    """The size variants of a call. A variant that is missing, or whose plan is that of the general
+    kernel, is replaced by the general kernel instead of left out, since the next variant is not
+    planned for its sizes. Trailing ones are dropped."""
     kernel, found = packing.kernels[key], []
     for limit, name in lowering.variants.get(key, ()):
         other = packing.kernels.get(name, kernel)
-        found.append((limit, other if is_another(other, kernel) else kernel))
+        found.append((limit, other if has_other_plan(other, kernel) else kernel))
     while found and found[-1][1] is kernel:
         found.pop()
     return found
 
 
 def _in_place(kernel: Kernel, node: Node) -> list[tuple[int, int]]:
-    """Inputs of a call and results, by position, that may be the same memory."""
+    """Pairs of positions, of a call's inputs and results, that may share memory."""
     before = len(kernel.params) - len(kernel.scalars) - len(node.outputs)
     return [(at, to - before) for at, to in kernel.in_place]
 
 
-def _taken(
+def _kernel_inputs(
     node: Node, kernel: Kernel, lowering: _Lowering, packing: Packing
 ) -> tuple[list[Node], tuple[Value, ...]]:
-    """What a kernel takes: packed weights in place of weights, and the constants that hold them."""
+    """The inputs that a kernel takes, packed weights in place of weights; and new constants for
+    them."""
     inputs = tuple(value for value in node.inputs if value is not None)
     if kernel.packer is None:
         return [], inputs

@@ -1,4 +1,4 @@
-"""From a model in any form to the graph that kernels are made of: every pass of a pipeline.
+"""Run the graph passes of a target's pipeline on a model.
 
 graph = optimize(load_graph("model.onnx"), Target.parse("cpu"), Options())
 """
@@ -26,12 +26,12 @@ from tilewright.runtime import _native
 
 
 def load_graph(model: Any) -> ir.Module:
-    """The graph of a model in any form."""
+    """The imported graph of a model in any format."""
     return open_model(model).graph
 
 
 def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") -> ir.Module:
-    """A model's graph as it is at a stage: as imported, optimized, or fused to kernels."""
+    """A model's graph at a stage: as imported, canonical, or fused into kernels."""
     graph = load_graph(model)
     passes = PIPELINES[CPU, precision]
     if stage == ir.IMPORTED:
@@ -43,7 +43,7 @@ def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") 
 def optimize(
     module: ir.Module, target: Target, options: Options, ctx: PassContext | None = None
 ) -> ir.Module:
-    """The module with every pass of the target's pipeline applied that is not switched off."""
+    """The module after all passes of the target's pipeline, except those switched off."""
     passes = PIPELINES.get((target.kind, options.precision))
     if passes is None:
         served = [precision for kind, precision in PIPELINES if kind == target.kind]
@@ -62,19 +62,19 @@ def optimize(
     ctx = ctx or pass_context(target, options)
     if ctx.costs is not None:
         ctx.costs.ranges = ranges_of(module)
-        # A model whose choices nobody has estimated has kernels that nobody has compiled.
+        # If estimates are not cached, kernels are not either: start compile workers early.
         operators = sum(node.op != "constant" for node in module.main.nodes)
         ctx.costs.missed = functools.partial(expect_jobs, operators)
     return run_passes(module, chosen, ctx)
 
 
 def pass_context(target: Target, settings: Options, **more: Any) -> PassContext:
-    """What passes of a model may know: its target, and what their choices would cost there."""
+    """The context of graph passes: the target, and costs of kernels there."""
     return PassContext(target=target, costs=kernel_costs(target, settings), **more)
 
 
 def kernel_costs(target: Target, settings: Options) -> KernelCosts:
-    """The table of costs of a target, with times that tuning left behind."""
+    """Costs of kernels on a target, with the times that tuning recorded."""
     setting = KernelSetting(target, settings.threads or _native.threads())
     times = recorded_times(settings.database)
     is_lowered = settings.precision == "bf16"

@@ -1,4 +1,4 @@
-"""What `compile` takes beyond a model and its target, and the records that it opens for that."""
+"""The options of `compile`, and access to the tuning database they name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tilewright.tune.fleet import Fleet
 from tilewright.tune.outcome import Snapshot
 from tilewright.tune.reader import Reader
 
-NAMED = ("target", "args", "kwargs", "dynamic")  # what compile takes beside its options
+# named parameters of `compile` that are not fields of Options
+NAMED = ("target", "args", "kwargs", "dynamic")
 
 
 @dataclass(frozen=True)
@@ -26,28 +27,30 @@ class Options:
 
     threads: int = 0  # 0: as many as cores
     precision: str = "f32"
-    without: tuple[str, ...] = ()  # passes switched off
+    without: tuple[str, ...] = ()  # names of passes to skip
     schedule: bool = True
-    packing: bool = True  # weights lie as kernels read them
-    in_place: bool = True  # results may take the memory of operands that end
-    chains: bool | None = None  # GPUs: kernels that follow each other may be one; None: where
-    # tuning finds that faster
+    packing: bool = True  # weights are packed at compile time
+    in_place: bool = True  # results may reuse the memory of operands that are dead
+    # GPUs: join chains of GEMV kernels; None: where tuning found that faster
+    chains: bool | None = None
     cache: bool = True
-    tune: Budget | None = None  # kernels are tuned first, for so long
-    database: Database | Reader | str | Path | None = None  # of records; None: the user's, "": none
-    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions, while tuning; else 1,
-    # or where `dynamic` tells a range, its ends and its middle
-    allow_blas: bool = False  # a library's kernel competes, and may be called
+    tune: Budget | None = None  # tune kernels first, within this budget
+    # of tuning records; None: the default file, "": none
+    database: Database | Reader | str | Path | None = None
+    # Values of dynamic sizes while tuning. Default: 1, or the ends and the geometric middle of a
+    # range given as `dynamic`.
+    sizes: Sizes = field(default_factory=dict)
+    allow_blas: bool = False  # BLAS competes in tuning, and may be called
     search: str = "ranked"  # how tuning proposes candidates
-    cost_model: str = ""  # that it learns: trees, rank, gaussian, treegru, estimate; "": the best
-    # that is installed
-    fleet: Fleet | None = None  # machines that tuning measures on; None: this one
-    tuning: Callable[[Snapshot], None] = lambda snapshot: None  # hears how tuning goes
+    # Learned by tuning: trees, rank, gaussian, treegru, estimate; "": the best that is installed
+    cost_model: str = ""
+    fleet: Fleet | None = None  # machines that measure candidates; None: this one
+    tuning: Callable[[Snapshot], None] = lambda snapshot: None  # called with the progress of tuning
     progress: Callable[[str, int, int], None] = lambda stage, count, total: None
 
 
 def check_options(given: Mapping[str, Any]) -> None:
-    """Only what there is; a misspelt name is told the nearest."""
+    """Refuse unknown options, with the nearest known name."""
     known = [each.name for each in fields(Options)]
     for name in given:
         if name not in known:
@@ -58,7 +61,7 @@ def check_options(given: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def reading_records(settings: Options) -> Iterator[Options]:
-    """Options whose records are opened at most once, where only reading them is asked for."""
+    """Options with the tuning database opened once, for compilations that only read it."""
     given = settings.database
     if settings.tune is not None or isinstance(given, Database | Reader):
         yield settings
@@ -73,9 +76,9 @@ def reading_records(settings: Options) -> Iterator[Options]:
 
 @contextlib.contextmanager
 def writing_records(options: Options) -> Iterator[Records]:
-    """The records that tuning adds to; whose database it is closes it."""
+    """The tuning records, writable; a database that the caller passed stays open."""
     given = options.database
-    assert not isinstance(given, Reader)  # of compilations that do not tune
+    assert not isinstance(given, Reader)  # a Reader belongs to a compilation that does not tune
     if isinstance(given, Database):
         records = Records(given)
     else:

@@ -1,12 +1,12 @@
-"""Weights in the form that kernels read, made once while compiling.
+"""Pack weights at compile time into the layouts that kernels read.
 
     packing = Packing(module.constants, kernels, images, target)
-    names = packing.pack(kernel, weights)     of what packing will make
-    constants = packing.finish(names)         all of them are there, side by side
+    names = packing.pack(kernel, weights)     names of the packed weights, not filled yet
+    constants = packing.finish(names)         all constants, packed, in one block of memory
 
-A packer is code of its own, shared by all kernels that pack alike, and weights that several kernels
-want packed alike are packed once, into the memory where the model reads them: beside the weights
-that were given, a model needs no more than those it reads.
+A packer is native code of its own, shared by all kernels that pack alike; weights that several
+kernels want packed alike are packed once. Packers write directly to the memory from which the model
+reads, so that compiling needs the memory of the original and the packed weights, no more.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from tilewright.runtime import empty
 
 Array = np.ndarray[Any, Any]
 
-_PIECE = 1 << 16  # weights looked at together: they stay in a cache
+_BLOCK_ELEMENTS = 1 << 16  # elements processed at a time, so that they stay in a cache
 
 
 def cached_images(kernels: Iterable[Kernel], target: Target) -> dict[str, bytes]:
-    """The code of packers that were compiled before, by their texts."""
+    """The cached code of packers, by their texts."""
     texts = dict.fromkeys(k.packer.text for k in kernels if k.packer is not None)
     found = {text: try_cached_packer(text, packing_target(target)) for text in texts}
     return {text: image for text, image in found.items() if image is not None}
 
 
-class Wanted:
-    """Tells which packers are to be compiled, each once."""
+class MissingPackers:
+    """Finds the packers that still have to be compiled, each once."""
 
     def __init__(self, known: Iterable[str], target: Target) -> None:
         self._seen = set(known)
         self._target = packing_target(target)
 
     def of(self, kernel: Kernel) -> PackerJob | None:
-        """The packer of a kernel, if nobody has asked for it before."""
+        """The packer job of a kernel, unless the packer is cached or was returned before."""
         packer = kernel.packer
         if packer is None or packer.source is None or packer.text in self._seen:
             return None
@@ -62,7 +62,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class _Task:
-    """Weights to be packed, by name, and what becomes of them."""
+    """Names of weights to be packed, and of the results."""
 
     packer: str
     weights: tuple[str, ...]
@@ -79,7 +79,8 @@ class Packing:
         images: Mapping[str, bytes],
         target: Target,
     ) -> None:
-        self.constants: dict[str, Array] = dict(constants)  # stand-ins for those to be packed
+        # packed weights are placeholders until `finish`
+        self.constants: dict[str, Array] = dict(constants)
         self.kernels = kernels
         packers = [k.packer for k in kernels.values() if k.packer is not None]
         self._taken = {
@@ -90,7 +91,7 @@ class Packing:
         self._tasks: list[_Task] = []
 
     def pack(self, kernel: Kernel, weights: tuple[str, ...]) -> tuple[str, ...]:
-        """The names of the packed forms of weights; they are filled when all is finished."""
+        """The names of the packed forms of weights, which `finish` fills."""
         packer = kernel.packer
         assert packer is not None
         results = packer.signature.params[len(packer.weights) :]
@@ -98,13 +99,13 @@ class Packing:
         names = tuple(f"{base}#{packer.signature.name}.{at}" for at in range(len(results)))
         if names[0] not in self.constants:
             self._tasks.append(_Task(packer.signature.name, weights, names))
-            made = [_stand_in(param.shape, param.dtype) for param in results]
+            made = [_placeholder(param.shape, param.dtype) for param in results]
             self.constants.update(zip(names, made, strict=True))
         return names
 
     def finish(self, names: Iterable[str], *, moved: bool = True) -> dict[str, Array]:
-        """The constants of these names, side by side; those that need no packing stay where they
-        are unless they are to be moved, too."""
+        """The named constants in one block of memory; those that need no packing stay where they
+        are if `moved` is false."""
         packed = {name: self.constants[name] for task in self._tasks for name in task.results}
         found = {name: self.constants[name] for name in names}
         placed = side_by_side((found if moved else {}) | packed)
@@ -119,8 +120,8 @@ class Packing:
     def _fill(self, task: _Task, placed: Mapping[str, Array]) -> None:
         made = [placed[name] for name in task.results]
         for array in made:
-            array[...] = 0  # a layout may have holes that the packer leaves alone
-        # Axes that a kernel has as one are several of the weights: in memory that is the same.
+            array[...] = 0  # layouts may have padding that the packer does not write
+        # A kernel may see several axes of the weights collapsed to one: the memory is the same.
         given = (
             np.asarray(self.constants[name], order="C").reshape(shape)
             for name, shape in zip(task.weights, self._taken[task.packer], strict=False)
@@ -131,22 +132,22 @@ class Packing:
 
 
 def _flush_subnormals(weights: Array) -> None:
-    """Numbers below the least normal one become 0, as results of a call do: batch norms that are
-    folded leave them, and every product with one takes x86 processors a hundred cycles."""
+    """Set subnormal weights to 0, as native code does with its results. Folded batch norms produce
+    them, and arithmetic with a subnormal takes some hundred cycles on x86."""
     if weights.dtype not in (np.float32, np.float64):
         return
     flat, least = weights.reshape(-1), np.finfo(weights.dtype).tiny
-    for at in range(0, flat.size, _PIECE):
-        piece = flat[at : at + _PIECE]
+    for at in range(0, flat.size, _BLOCK_ELEMENTS):
+        piece = flat[at : at + _BLOCK_ELEMENTS]
         small = np.abs(piece) < least
         if small.any():
             piece[small] = 0
 
 
 def side_by_side(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Memory for such arrays, in one piece: what is large enough lies on huge pages.
+    """Uninitialized arrays of the same shapes in one block of memory, on huge pages if it is large.
 
-    Weights are read from end to end, so that every small page would be a miss of its own.
+    Weights are streamed through, so with small pages each page would be a TLB miss.
     """
     places = list(places_of(arrays.values()))
     ends = [at + each.nbytes for at, each in zip(places, arrays.values(), strict=True)]
@@ -160,7 +161,7 @@ def side_by_side(arrays: Mapping[str, Array]) -> dict[str, Array]:
 def _loaded(
     packers: Sequence[Packer], images: Mapping[str, bytes], target: Target
 ) -> dict[str, Any]:
-    """The packers as functions, by name."""
+    """The packers as callable functions, by name."""
     distinct = {packer.signature.name: packer for packer in packers}
     machine = llvm.machine_of(packing_target(target))
     code = [images[packer.text] for packer in distinct.values()]
@@ -171,13 +172,13 @@ def _loaded(
     }
 
 
-def _stand_in(shape: tuple[int | str | None, ...], of: DType) -> Array:
-    """An array of that shape which takes no memory."""
+def _placeholder(shape: tuple[int | str | None, ...], of: DType) -> Array:
+    """An array of that shape without memory of its own."""
     return np.broadcast_to(np.zeros((), of.numpy), _extents(shape))
 
 
 def _extents(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
-    """Of weights, which are known."""
+    """The shape of weights, which is always static."""
     extents = tuple(extent for extent in shape if isinstance(extent, int))
     assert len(extents) == len(shape)
     return extents

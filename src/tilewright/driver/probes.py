@@ -1,7 +1,7 @@
-"""Programs that measure a processor, as text of the loop IR: our own compiler makes them.
+"""Micro-benchmarks of a processor, as text of the loop IR, compiled by Tilewright itself.
 
-Each does one thing over and over, `n` times as often as its argument N has elements, and leaves a
-result behind that depends on all of it, so that no optimization can remove it.
+Each repeats one thing `n` times, the number of elements of its argument N, and writes a result that
+depends on all of it, so that nothing is optimized away.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from tilewright.tensor import parse
 from tilewright.tensor.ir import Function
 
-CHAIN_STEPS = 16  # of a dependent chain in a loop's body: the loop itself hides behind them
-ROW_VECTORS = 16  # read in a loop's body
+CHAIN_STEPS = 16  # dependent operations per iteration: hides the overhead of the loop
+ROW_VECTORS = 16  # vectors read per iteration
 SUMS = 8  # accumulators of reads: enough to hide the latency of an addition
-PREFETCH_LINES = 32  # ahead of where scattered lines are used
-GOLDEN = 0.618  # of all lines lie between one that is read and the next: no prefetcher follows
+PREFETCH_LINES = 32  # prefetch distance of scattered reads, in lines
+GOLDEN = 0.618  # stride of scattered reads as a fraction of all lines: defeats hardware prefetchers
 
 
 def adds() -> Function:
-    """One chain of dependent additions and exclusive ors, a cycle each, on `p` threads.
+    """One chain of dependent additions and exclusive ors, one cycle each, on `p` threads.
 
-    The exclusive or keeps compilers from making one multiplication of all the additions.
+    Without the exclusive or, compilers would turn the additions into one multiplication.
     """
     steps = "\n".join(["%t[0] = bit_xor(%t[0] + %x, %y)"] * CHAIN_STEPS)
     return parse(
@@ -41,10 +41,10 @@ def adds() -> Function:
 
 
 def multiply_adds(lanes: int, accumulators: int) -> Function:
-    """Independent multiply-adds on registers.
+    """Independent fused multiply-adds on registers.
 
-    Each multiplies what the last one gave: a product that stays the same would be computed once.
-    It adds to it as well, since instructions that write over an operand would need a copy else.
+    Each multiplies its own accumulator, since a loop-invariant product would be hoisted, and also
+    adds to it, since an instruction that overwrites another operand would need a copy.
     """
     rows = [_ramp(str(at * lanes), lanes) for at in range(accumulators)]
     clear = "\n".join(f"%t[{row}] = %x" for row in rows)
@@ -68,7 +68,7 @@ def multiply_adds(lanes: int, accumulators: int) -> Function:
 
 
 def accumulate(lanes: int) -> Function:
-    """Multiply-adds of which each adds to what the last one gave, as the sums of a GEMM do."""
+    """One chain of dependent multiply-adds, as in a GEMM with a single accumulator."""
     width = CHAIN_STEPS * lanes
     steps = "\n".join(
         f"%t[{_ramp('0', lanes)}] = %t[{_ramp('0', lanes)}] "
@@ -95,7 +95,7 @@ def accumulate(lanes: int) -> Function:
 
 
 def reads(lanes: int) -> Function:
-    """Sums over all of A in order, `n` times; each of `p` threads reads a part of its own."""
+    """Sums over A in order, `n` times; each of `p` threads reads a part of its own."""
     width = ROW_VECTORS * lanes
     rows = [f"%t[{_ramp(str(at * lanes), lanes)}]" for at in range(SUMS)]
     steps = "\n".join(
@@ -107,9 +107,9 @@ def reads(lanes: int) -> Function:
 
 
 def scattered_reads(lanes: int, lines: int, line_bytes: int) -> Function:
-    """The same line by line, each far from the one before and prefetched; `lines` of each thread.
+    """Sums over the `lines` cache lines of each thread in scattered order, with software prefetch.
 
-    A step that has no divisor in common with the number of lines, a power of two, meets them all.
+    The stride is odd and the number of lines a power of two, so each line is visited once.
     """
     assert lines & (lines - 1) == 0
     width = line_bytes // 4
@@ -134,7 +134,7 @@ def scattered_reads(lanes: int, lines: int, line_bytes: int) -> Function:
 
 
 def _sums(name: str, operand: str, rows: list[str], lanes: int, body: str) -> Function:
-    """Sums in registers over what a loop reads, `n` times on `p` threads."""
+    """Sums in registers of what a loop reads, `n` times on `p` threads."""
     size = len(rows) * lanes
     clear = "\n".join(f"{row} = broadcast(i32(0), {lanes})" for row in rows)
     out = "\n".join(

@@ -1,12 +1,12 @@
-"""Kernels for a few sizes and for many, where a call tells how many: one plan does not serve both.
+"""Kernel variants for small values of a dynamic size, chosen at run time.
 
     matmul of b x 128 rows by weights:  planned for b = 1, 4, 16, 64, and for any b
-    attention of t queries on a CPU:    for t = 1, for t of a vector or two, and for any t
+    attention of t queries on a CPU:    for t = 1, for t up to two vectors, and for any t
 
-On a GPU few rows leave most multiprocessors idle unless tiles are small and sums are split, which
-takes twice as long and more where rows are many. On a CPU queries are lanes: a single one, as in
-decoding, wants lanes along keys and features instead, few of them no wider tiles. Variants are told
-from each other by one size.
+One plan cannot serve both ends. On a GPU, few rows leave most multiprocessors idle unless tiles are
+small and k is split, which takes twice as long or more when rows are many. On a CPU the lanes of
+vectors are queries; a single query, as in decoding, needs lanes along keys and features instead.
+Variants are selected by one size.
 """
 
 from __future__ import annotations
@@ -25,42 +25,41 @@ from tilewright.graph.visit import walk
 from tilewright.lower.graph import sizes_of
 from tilewright.sym import Size, free_vars
 
-PRODUCTS = ("matmul", "conv")  # attention shares out keys where rows are few
-APART = 4  # times as many, that are worth another plan
+PRODUCTS = ("matmul", "conv")  # attention parallelizes over keys by itself where rows are few
+LIMIT_RATIO = 4  # ratio of consecutive limits
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Sizes that a variant of a kernel is for: the one at this position is at most so large."""
+    """The condition of a variant: the size at position `size` is at most `most`."""
 
     size: int
     most: int
 
 
 def variants_of(job: Job) -> Iterator[tuple[Limit, Job]]:
-    """The same kernel for sizes below those that it is planned for, smallest first; each for
-    several sizes, as rules expect of one that is not known."""
+    """The same kernel for bounded sizes, smallest bound first, each planned for a range."""
     if not job.setting.schedule or job.choices or not isinstance(job.source, Graph):
         return
     if job.setting.target.kind == CUDA:
-        yield from _of_few_rows(job, job.source)
+        yield from _few_rows(job, job.source)
     elif job.setting.target.kind == CPU:
-        yield from _of_few_queries(job, job.source)
+        yield from _few_queries(job, job.source)
 
 
-def _told(source: Graph) -> list[tuple[int, Size]]:
-    """The sizes that operands tell, by where they come among all."""
-    told = free_vars(*[dim for value in source.params for dim in value.tensor.shape or ()])
-    return [(at, size) for at, size in enumerate(sizes_of(source)) if size in told]
+def _operand_sizes(source: Graph) -> list[tuple[int, Size]]:
+    """The dynamic sizes of operands, with their positions among all sizes."""
+    of_operands = free_vars(*[dim for value in source.params for dim in value.tensor.shape or ()])
+    return [(at, size) for at, size in enumerate(sizes_of(source)) if size in of_operands]
 
 
-def _of_few_queries(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
-    """Attention of one query, and of so few that a vector or two hold them, where their number is a
-    size of its own; of none, the kernel itself."""
+def _few_queries(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
+    """Variants for attention of one query, and of at most two vectors of queries, if the number of
+    queries is a size of its own. No query at all uses the general kernel."""
     first = {node.inputs[0] for node in walk(source) if node.op == "attention"}
     queries = {(value.tensor.shape or ())[2] for value in first if value is not None}
     ranges = {size: (low, high) for _, size, low, high in job.ranges}
-    for at, size in _told(source):
+    for at, size in _operand_sizes(source):
         low, high = ranges.get(size, (0, 0))
         few = 2 * max(job.setting.target.lanes(each.tensor.dtype.bits) for each in source.results)
         if {size} != queries:
@@ -74,20 +73,23 @@ def _of_few_queries(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
 
 
 def _within(job: Job, size: Size, low: int, high: int) -> Job:
-    """A job for some values of a size."""
+    """A job for a range of values of one size."""
     others = tuple([each for each in job.setting.ranges if each[0] is not size])
     return replace(job, setting=replace(job.setting, ranges=(*others, (size, low, high))))
 
 
-def _of_few_rows(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
-    """Products and rows, up to what the kernel for any size is planned for. A variant is planned
-    for the most that it is for, which is the middle of a wider range that it is made for: its plan
-    is no slower where there are fewer, but one for fewer may leave the most a wave of few blocks.
+def _few_rows(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
+    """Variants for matmuls, convolutions and reductions of few rows, up to the size that the
+    general kernel is planned for.
+
+    Rules plan for the geometric middle of a range, so each variant gets a range whose middle is its
+    upper limit: that plan is not slower for fewer rows, whereas a plan for fewer rows might leave a
+    last wave of few blocks at the limit.
     """
     reductions = {name for name, op in OPS.items() if op.pattern == REDUCTION}
     if not any(node.op in PRODUCTS or node.op in reductions for node in walk(source)):
         return
-    found = _told(source)
+    found = _operand_sizes(source)
     if len(found) != 1:
         return
     ((at, size),) = found
@@ -97,14 +99,14 @@ def _of_few_rows(job: Job, source: Graph) -> Iterator[tuple[Limit, Job]]:
     planned = math.isqrt(least * high) if high else NOMINAL
     if 2 * least < planned:
         yield Limit(at, 2 * least), _within(job, size, low, 2 * least)
-    most = APART * least
+    most = LIMIT_RATIO * least
     while most < planned:
         yield Limit(at, most), _within(job, size, least, most**2 // least)
-        most *= APART
+        most *= LIMIT_RATIO
 
 
-def is_another(variant: Kernel, kernel: Kernel) -> bool:
-    """Whether a variant is planned otherwise, and so worth its code."""
+def has_other_plan(variant: Kernel, kernel: Kernel) -> bool:
+    """Whether a variant has another plan than the general kernel, and so is worth its code."""
 
     def plans(of: Kernel) -> list[tuple[str, str, str]]:
         return [(each.block, each.rule, each.plan) for each in of.decisions]

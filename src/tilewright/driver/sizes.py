@@ -1,7 +1,7 @@
-"""What a user says of the sizes of a model's inputs.
+"""The `dynamic` option: bounds or values for the dynamic sizes of a model's inputs.
 
-dynamic={"batch": (1, 64)}    every size in the range, by one module; others are refused
-dynamic={"batch": 4}          this size alone, as (4, 4) says too: compiled as a number
+dynamic={"batch": (1, 64)}    any size in the range, by one module; others are refused
+dynamic={"batch": 4}          this size only, as (4, 4): compiled as a constant
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tilewright.graph.visit import Edit
 from tilewright.sym import Expr, Size, Var, const
 
 Dynamic = Mapping[str, Any]
-Ranges = tuple[tuple[Var, int, int], ...]  # of sizes: least and greatest
+Ranges = tuple[tuple[Var, int, int], ...]  # lower and upper bounds of dynamic sizes
 
 
 def size_names(module: Module) -> list[str]:
-    """The names of the sizes that the inputs of a model leave open."""
+    """The names of the dynamic sizes of a model's inputs."""
     return [size.name for size in given_sizes(module.main)]
 
 
 def check_size_names(names: Iterable[str], known: Iterable[str]) -> None:
-    """Sizes that a user names are sizes of the model."""
+    """Check that the sizes a user names are sizes of the model."""
     there = list(dict.fromkeys(known))
     for name in names:
         if name not in there:
@@ -44,7 +44,7 @@ def check_size_names(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
-    """The module with sizes fixed, or checked at entry to be in their ranges."""
+    """The module with sizes replaced by constants, or with checks of their ranges at entry."""
     if not dynamic:
         return module
     sizes = {size.name: size for size in given_sizes(module.main) if isinstance(size, Size)}
@@ -65,17 +65,17 @@ def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
 
 
 def sizes_to_measure(dynamic: Dynamic | None) -> dict[str, tuple[int, ...]]:
-    """Sizes that stand for their ranges: the least, the geometric middle and the greatest."""
+    """Sizes to measure for each range: its lower end, geometric middle and upper end."""
     found = {}
     for name, wanted in (dynamic or {}).items():
         if not isinstance(wanted, int):
-            low, high = (max(each, 1) for each in wanted)  # there is nothing to time at 0
+            low, high = (max(each, 1) for each in wanted)  # nothing to measure at size 0
             found[name] = tuple(sorted({low, math.isqrt(low * high), high}))
     return found
 
 
 def ranges_of(module: Module) -> Ranges:
-    """The sizes that a model checks to be in a range, with the least and the greatest."""
+    """The bounds of dynamic sizes that a model checks at entry."""
     within = [node.get("within", ()) for node in module.main.nodes if node.op == "require"]
     return tuple((each[0], int(each[1]), int(each[2])) for each in within if each)
 
@@ -83,7 +83,7 @@ def ranges_of(module: Module) -> Ranges:
 def _checked(
     graph: Graph, ranges: Mapping[Size, tuple[int, int]], constants: dict[str, np.ndarray]
 ) -> Graph:
-    """The graph on inputs that pass only where their sizes are in range."""
+    """The graph with its inputs passed through checks of their sizes."""
     edit = Edit()
     head: list[Node] = []
 

@@ -1,4 +1,4 @@
-"""The text of one kernel at every stage, from the graph it computes to assembly.
+"""The text of one kernel at every stage, from its graph to assembly.
 
 stages = kernel_stages(job)
 stages.texts["scheduled"], stages.decisions
@@ -29,14 +29,14 @@ NAMES = ("graph", "loops", "scheduled", "lowered", "llvm", "assembly")
 
 @dataclass(frozen=True)
 class Stages:
-    """What a kernel is, stage by stage, and what the rules decided about it."""
+    """A kernel's text at each stage, and the decisions of the rules."""
 
     texts: dict[str, str]
     decisions: tuple[dict[str, Any], ...]  # block, rule, plan, predicted_ns
 
 
 def kernel_stages(job: Job) -> Stages:
-    """The stages of a kernel, made anew or from the cache."""
+    """The stages of a kernel, from the cache or computed."""
     key = f"stages\n{cache.fingerprint(COMPILER)}\n{llvm.VERSION}\n{job.key}"
     stored = cache.try_read(key)
     if stored is not None:
@@ -70,7 +70,7 @@ def _stages(job: Job) -> Stages:
         )
         try:
             return Stages(texts | _code(job, made.schedule.function), decisions)
-        except Unsupported:  # as the driver does: plain loops ask for nothing
+        except Unsupported:  # fall back to plain loops, as kernel_code does
             decisions = ()
     return Stages(texts | _code(job, fn), decisions)
 

@@ -1,9 +1,9 @@
-"""Fused nodes that hold an operator without native code, taken apart.
+"""Split fused nodes that contain an operator without native code.
 
 %y = fused(%x) { exp, bitcast }     becomes     %a = fused(%x) { exp };  %y = bitcast(%a)
 
-Fusion knows operators by their patterns; whether a use of one has native code is known where the
-lowerings are. Only such operators go to the interpreter, not what they were fused with.
+Fusion looks only at operators' patterns, not at whether a particular use has native code. After the
+split, only the operator without native code goes to the interpreter.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tilewright.lower.native import why_not_native
 
 
 def unfuse_foreign(module: Module) -> Module:
-    """The module with such nodes as they were before fusion; the same object if there are none."""
-    return rewrite_module(module, _taken_apart)
+    """The module with such nodes replaced by their bodies; the same object if there are none."""
+    return rewrite_module(module, _split)
 
 
-def _taken_apart(node: Node) -> Instead | None:
+def _split(node: Node) -> Instead | None:
     if node.op != "fused" or not why_not_native(node):
         return None
     (body,) = node.bodies

@@ -1,4 +1,4 @@
-"""A process that compiles kernels: jobs come in, kernels or errors go out."""
+"""A compile worker process: reads jobs, writes kernels or errors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tilewright.rules import RULES
 
 
 def main() -> None:
-    """Serve until the other end closes; arguments are the pipes of processes to be forked."""
-    for kind in RULES:  # before others are forked, which then have them
+    """Serve until the parent closes the pipe; the arguments are the pipes of processes to fork."""
+    for kind in RULES:  # load the rules before forking, so that all processes share them
         RULES[kind]
-    gc.disable()  # programs have no cycles to speak of: once after each kernel is often enough
+    gc.disable()  # few reference cycles: one collection per kernel is enough
     gc.freeze()
     ends = [int(end) for end in sys.argv[1:]]
     pipes = list(zip(ends[::2], ends[1::2], strict=True))
     for jobs, answers in pipes:
         if os.fork() == 0:
-            # Who holds an end of another's pipe would hide that the other is gone.
+            # A process that kept an end of another's pipe would keep it open after its owner's
+            # death.
             for end in {0, 1, *ends} - {jobs, answers}:
                 os.close(end)
             serve(os.fdopen(jobs, "rb"), os.fdopen(answers, "wb"))
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 def serve(jobs: IO[bytes], answers: IO[bytes]) -> None:
-    os.dup2(sys.stderr.fileno(), 1)  # whatever prints does not disturb answers
+    os.dup2(sys.stderr.fileno(), 1)  # prints must not corrupt the answers
     while True:
         try:
             job, use_cache = read_message(jobs)
@@ -51,7 +52,7 @@ def serve(jobs: IO[bytes], answers: IO[bytes]) -> None:
         try:
             write_message(answers, answer)
         except BrokenPipeError:
-            return  # who asked is gone
+            return  # the parent has exited
         answer = None
         gc.collect(1)
 

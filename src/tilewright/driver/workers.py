@@ -1,9 +1,9 @@
-"""Kernels compiled in several processes: LLVM holds one lock per process.
+"""Compile kernels in several processes, since LLVM holds one lock per process.
 
-Workers are programs of their own (`python -m tilewright.driver.worker`) that read jobs from their
-input and write answers to their output, so that a script that compiles needs no guard against being
-imported by them. They start where there are more than a few jobs and end with this process. Where
-several start at once, one loads the compiler and forks the others.
+Workers are separate programs (`python -m tilewright.driver.worker`) that read jobs from stdin and
+write answers to stdout; so scripts need no `if __name__ == "__main__"` guard, as multiprocessing
+would. They start when there are more than a few jobs, and end with this process. When several start
+at once, one loads the compiler and forks the others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from tilewright.base.host import host_cores
 from tilewright.driver.kernels import Job, Kernel, PackerJob
 
 LENGTH = struct.Struct("<Q")
-MAX_AHEAD = 8  # processes that start before it is known how many jobs there are
-# A process loads the compiler in the time that a few kernels take, or passes over a few operators.
+MAX_AHEAD = 8  # workers started before the number of jobs is known
+# Loading the compiler takes as long as compiling this many kernels, or optimizing this many
+# operators.
 FEW_JOBS = 3
 FEW_OPERATORS = 8
 
@@ -40,7 +41,7 @@ def write_message(stream: IO[bytes], message: Any) -> None:
 
 
 def read_message(stream: IO[bytes]) -> Any:
-    """The next message; EOFError where there is none."""
+    """The next message; EOFError if there is none."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         raise EOFError
@@ -52,7 +53,7 @@ def read_message(stream: IO[bytes]) -> Any:
 
 
 class Pipes:
-    """Two pipes to a process: jobs go out, answers come back. A thread of ours waits for these."""
+    """The pipes of one worker: jobs go out, and a thread waits for the answers."""
 
     def __init__(self, jobs: IO[bytes], answers: IO[bytes]) -> None:
         self._jobs, self._answers = jobs, answers
@@ -63,20 +64,20 @@ class Pipes:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nobody is at the other end."""
+        """Whether the worker has exited."""
         poll = select.poll()
-        poll.register(self._answers, 0)  # hears only that it is closed
+        poll.register(self._answers, 0)  # with no events requested, poll reports hang-up only
         return bool(poll.poll(0))
 
     def stop(self) -> None:
-        """Let the process end: after the job it has, where it has one."""
+        """Close the pipes; the worker exits after its current job."""
         for pipe in (self._jobs, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()
 
 
 class Fork(Pipes):
-    """A process that a worker forks as soon as it has loaded the compiler."""
+    """A worker that another worker forks after loading the compiler."""
 
     def __init__(self) -> None:
         theirs, mine = os.pipe()
@@ -86,7 +87,7 @@ class Fork(Pipes):
 
 
 class Worker(Pipes):
-    """A process of our own, and the ones it forks."""
+    """A worker started by this process, and the workers it forks."""
 
     def __init__(self, forks: Sequence[Fork] = ()) -> None:
         source = str(Path(__file__).parents[2])
@@ -94,7 +95,7 @@ class Worker(Pipes):
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-            "OPENBLAS_NUM_THREADS": "1",  # a process with threads could not be forked
+            "OPENBLAS_NUM_THREADS": "1",  # a process with threads cannot be forked safely
         }
         ends = [end for fork in forks for end in fork.theirs]
         try:
@@ -104,7 +105,7 @@ class Worker(Pipes):
                 stdout=subprocess.PIPE,
                 pass_fds=ends,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for the one who asks
+                start_new_session=True,  # Ctrl-C must reach this process only
             )
         finally:
             for end in ends:
@@ -121,23 +122,23 @@ class Worker(Pipes):
 
 
 def started_workers(count: int) -> list[Pipes]:
-    """So many processes, of which one loads the compiler."""
+    """Start this many workers; one loads the compiler and forks the others."""
     forks = [Fork() for _ in range(count - 1)]
     return [*forks, Worker(forks)]
 
 
 class Workers:
-    """As many processes as cores, each with one job at a time."""
+    """A pool of one worker process per core, each with one job at a time."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="tilewright-compile")
         self._mine = threading.local()
         self._all: list[Pipes] = []
-        self._spare: list[Pipes] = []  # started, and no thread's yet
+        self._spare: list[Pipes] = []  # started, but not yet bound to a thread
 
     def start(self) -> None:
-        """Start processes: they load the compiler while there are no jobs yet."""
+        """Start workers early: they load the compiler while there are no jobs."""
         self._spare = started_workers(min(self._count, MAX_AHEAD))
         self._all += self._spare
 
@@ -145,17 +146,17 @@ class Workers:
         return self._threads.submit(self._run, job, use_cache)
 
     def _worker(self) -> Pipes:
-        """The process of this thread."""
+        """The worker bound to this thread."""
         worker: Pipes | None = getattr(self._mine, "worker", None)
         if worker is None or worker.has_ended:
-            worker = self._started() or Worker()
+            worker = self._take_spare() or Worker()
             if worker not in self._all:
                 self._all.append(worker)
             self._mine.worker = worker
         return worker
 
-    def _started(self) -> Pipes | None:
-        """A process that waits for its first job."""
+    def _take_spare(self) -> Pipes | None:
+        """A started worker that has no thread yet."""
         with contextlib.suppress(IndexError):
             while (worker := self._spare.pop()).has_ended:
                 pass
@@ -189,30 +190,30 @@ _lock = threading.Lock()
 
 
 def workers() -> Workers:
-    """The workers of this process."""
+    """The worker pool of this process."""
     global _workers
     with _lock:
         if _workers is None:
-            _workers = _made()
+            _workers = _new_pool()
         return _workers
 
 
-def _made() -> Workers:
+def _new_pool() -> Workers:
     made = Workers(host_cores())
     atexit.register(made.stop)
     return made
 
 
 def expect_jobs(operators: int) -> None:
-    """Start the workers, if none have been: kernels are going to be compiled that no cache has.
+    """Start the pool early, since kernels that are not cached will have to be compiled.
 
-    Of a model of few operators it is soon known how many.
+    Not for models with few operators: their number of jobs is soon known.
     """
     global _workers
     with _lock:
         is_large = operators > FEW_OPERATORS
         if _workers is None and is_large and host_cores() > 1 and sys.executable:
-            _workers = _made()
+            _workers = _new_pool()
             _workers.start()
 
 
@@ -223,10 +224,11 @@ def compile_all(
     use_cache: bool = True,
     done: Callable[[int, int], None] = lambda count, total: None,
 ) -> tuple[list[Kernel | Unsupported], dict[str, bytes]]:
-    """The kernels of all jobs, in order, or why there is no code for one; packers by their texts.
+    """The kernels of all jobs, in order, or the reason why there is no code for one; and packers by
+    their texts.
 
-    `packer_of` tells which packer a kernel wants that no other one has: workers that are free
-    compile packers while others are at the last kernels. `done` hears how many kernels are ready.
+    `packer_of` returns the packer job of a kernel unless it was requested before; packers are
+    compiled as soon as workers are free. `done` is called with the number of finished kernels.
     """
     few = FEW_JOBS if _workers is None else 1
     is_alone = len(jobs) <= few or host_cores() == 1 or not sys.executable
@@ -249,7 +251,7 @@ def compile_all(
 
 
 def _run_here(job: Job | PackerJob, use_cache: bool) -> Future[Any]:
-    """What a worker would do, done by this process, which a crash of the code generator ends."""
+    """Compile in this process; a crash of the code generator ends it."""
     future: Future[Any] = Future()
     try:
         future.set_result(_compile_here(job, use_cache))
@@ -264,7 +266,7 @@ def _run_here(job: Job | PackerJob, use_cache: bool) -> Future[Any]:
 
 
 def _compile_here(job: Job | PackerJob, use_cache: bool) -> Kernel | bytes:
-    # Most kernels come from the cache or from workers: then this process needs no code generator.
+    # Imported here: kernels usually come from the cache or from workers.
     from tilewright.driver.kernel_code import compile_kernel, compile_packer
 
     if isinstance(job, Job):
