@@ -15,10 +15,10 @@ from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.lowering import jobs_of
 from tilewright.driver.optimize import load_graph, optimize
 from tilewright.driver.options import Options
-from tilewright.driver.tuning.fleet_lab import SMALL_BYTES, FleetLab, told_model
+from tilewright.driver.tuning.fleet_lab import SMALL_BYTES, FleetLab, model_message
 from tilewright.driver.tuning.model_worker import ModelWorker, _array
 from tilewright.driver.tuning.running import WHOLE
-from tilewright.driver.tuning.server import BUILDS
+from tilewright.driver.tuning.server import MAX_BUILDS
 from tilewright.driver.tuning.tuning import Settings, spaces_of, tune_model
 from tilewright.graph.parser import parse
 from tilewright.tune import Budget, Fleet
@@ -43,7 +43,7 @@ def graph(weighted):
 
 @pytest.fixture(scope="module")
 def said(graph):
-    return json.loads(json.dumps(told_model(graph, SETTING, {})))
+    return json.loads(json.dumps(model_message(graph, SETTING, {})))
 
 
 def test_a_model_travels_as_text_without_its_large_weights(graph, said):
@@ -56,10 +56,10 @@ def test_a_model_travels_as_text_without_its_large_weights(graph, said):
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
 def test_small_constants_and_whole_numbers_travel_exactly(dtype):
-    from tilewright.driver.tuning.fleet_lab import _told_array
+    from tilewright.driver.tuning.fleet_lab import _array_message
 
     array = np.arange(60).reshape(3, 20).astype(dtype)
-    np.testing.assert_array_equal(_array(json.loads(json.dumps(_told_array(array)))), array)
+    np.testing.assert_array_equal(_array(json.loads(json.dumps(_array_message(array)))), array)
 
 
 class Near:
@@ -103,7 +103,7 @@ def test_a_far_lab_checks_races_and_compares(graph, said):
         wholes, by_task = lab.compare(5)
         assert len(wholes) == 1
         assert name in by_task
-        assert 1 < len(lab.whole({name: some[0]}, 5, 60.0)) <= BUILDS
+        assert 1 < len(lab.whole({name: some[0]}, 5, 60.0)) <= MAX_BUILDS
         lab.adopt(Candidate(name, ()))
         assert lab.race({name: wrong}, 5) == {}
     finally:

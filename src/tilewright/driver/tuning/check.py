@@ -1,10 +1,10 @@
-"""Whether a kernel computes what its job says: alone, on fresh inputs, against plain loops.
+"""Check that a candidate kernel computes what its job says, in isolation and on random inputs.
 
     checker = Checker(job, built(job), sizes)
-    checker.fault(built(candidate))      "" where nothing is wrong
+    checker.fault(built(candidate))      "" if the candidate is right
 
-The reference is the same function without any schedule, one loop after the other. Results are
-filled with garbage first: what a kernel does not write is wrong too.
+The reference is the same function without a schedule. Results are filled with garbage before a run,
+so that elements the kernel fails to write are found, too.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from tilewright.sym import Const, Var, evaluate
 from tilewright.tune.measure import wrong
 
 Array = np.ndarray[Any, Any]
-INPUTS = 3  # sets of them, used in turn
-DEFAULT_SIZE = 7  # of a dynamic dimension that nobody gave: nothing divides it
-PLAIN_FLOPS = 4e9  # what takes longer is compared with the default kernel instead
+INPUTS = 3  # input sets, used in rotation
+DEFAULT_SIZE = 7  # for dynamic sizes that are not given: a prime, so that tiles have tails
+# kernels with more flops are compared with the default kernel: plain loops would be too slow
+PLAIN_FLOPS = 4e9
 
 
 class Bench(Protocol):
-    """Runs kernels of one job, one at a time."""
+    """Runs kernels of one job."""
 
     def run(self, candidate: Built, inputs: list[Array], results: list[Array]) -> None:
-        """Have a kernel write its results of inputs; what it leaves alone stays as it is."""
+        """Run a kernel; elements of `results` that it does not write keep their values."""
 
 
 class HostBench:
-    """A model of one kernel on this processor."""
+    """Runs kernels on this processor, as a model of one kernel."""
 
     def __init__(self, job: Job, default: Built) -> None:
         assert isinstance(job.source, Graph)
         self._setting, graph = job.setting, job.source
         self._module = TableModule(
-            _alone(graph, default),
+            _single_kernel_program(graph, default),
             job.setting.target,
             job.setting.threads,
             [spec_of(value) for value in graph.params],
@@ -63,10 +64,10 @@ class HostBench:
 
 
 class Checker:
-    """One job, its reference, and inputs."""
+    """Checks candidates of one job against a reference, on a few input sets."""
 
     def __init__(self, job: Job, default: Built, sizes: Sizes, bench: Bench | None = None) -> None:
-        """`bench` runs candidates, where that is not this processor."""
+        """`bench` runs candidates, if not on this processor."""
         assert isinstance(job.source, Graph)
         self.job, self.default, graph = job, default, job.source
         self._sizes = size_sets(graph.params, sizes, DEFAULT_SIZE)
@@ -87,7 +88,7 @@ class Checker:
         self._turn = 0
 
     def fault(self, candidate: Built) -> str:
-        """What is wrong with a candidate; "" where nothing is."""
+        """What is wrong with a candidate; "" if nothing is."""
         reason = fits(candidate, self.default.kernel)
         if reason:
             return reason
@@ -109,7 +110,7 @@ class Checker:
         return self._sets[self._turn % len(self._sets)]
 
     def results(self, candidate: Built, inputs: list[Array]) -> list[Array]:
-        """What a kernel makes of inputs."""
+        """A kernel's results for some inputs."""
         return self._results(self._bench, candidate, inputs)
 
     def _results(self, bench: Bench, candidate: Built, inputs: list[Array]) -> list[Array]:
@@ -120,7 +121,7 @@ class Checker:
         return results
 
     def _types(self, inputs: list[Array]) -> list[tuple[tuple[int, ...], DType]]:
-        """Shapes and types of what comes of inputs."""
+        """Shapes and dtypes of the results for some inputs."""
         assert isinstance(self.job.source, Graph)
         graph = self.job.source
         sizes = {
@@ -138,8 +139,8 @@ def _plain(job: Job) -> Job:
     return replace(job, setting=setting, constants=frozenset(), choices={})
 
 
-def _alone(graph: Graph, default: Built) -> SitedProgram:
-    """A model that calls one kernel, all of whose operands are inputs."""
+def _single_kernel_program(graph: Graph, default: Built) -> SitedProgram:
+    """A model that calls one kernel; all operands are inputs."""
     params = tuple(Value(value.name, value.type) for value in graph.params)
     results = tuple(Value(value.name, value.type) for value in graph.results)
     attributes = ir.attributes(

@@ -1,13 +1,13 @@
-"""A model on a GPU with candidates in place of its kernels: what `running.py` is for processors.
+"""Time candidates in place in a model on a GPU: what `running.py` is for processors.
 
     running = DeviceRunning(module, setting, defaults, sizes)
-    running.race({spot: candidate}, 9)      the incumbents' times and the candidates'
+    running.race({spot: candidate}, 9)      times of the incumbents and of the candidates
 
-Launches differ in number and in what they take, so there is no table: a version of the model has
-launches of its own, and shares weights and kernels with those before it. All launches of a version
-are one graph with events between them, so that each kernel is timed where it stands: caches are as
-the kernels before left them, and the host takes no part. The whole model is timed as it runs, as
-the graph in which launches that share no memory run side by side.
+Kernels differ in number and arguments of their launches, so there is no call table: each version of
+the model has launches of its own, and shares weights and kernels with earlier versions. Kernels are
+timed within one CUDA graph of all launches with events between them, so that caches are in the
+state in which preceding kernels left them and the host plays no part. The whole model is timed as
+it would run, as a graph in which independent launches are concurrent.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from tilewright.runtime.module import Module
 from tilewright.tensor.constants import Given
 
 Array = np.ndarray[Any, Any]
-MAX_REPEAT = 8  # runs of a turn
+MAX_REPEAT = 8  # runs per timing
 NS_PER_MS = 1e6
 
 
 class DeviceBench:
-    """Runs kernels of one job on a GPU, one at a time."""
+    """Runs single kernels of one job on a GPU."""
 
     def __init__(self, job: Job, gpu: Gpu | None = None) -> None:
         assert isinstance(job.source, Graph)
@@ -63,7 +63,7 @@ class DeviceBench:
 
     def run(self, candidate: Built, inputs: list[Array], results: list[Array]) -> None:
         graph, target = self._graph, self._target
-        program = _alone(
+        program = _single_kernel_program(
             graph, candidate, Weights(candidate, target).packed(dict(enumerate(inputs)))
         )
         module = DeviceModule(
@@ -74,24 +74,24 @@ class DeviceBench:
             [spec_of(value) for value in graph.results],
             self._gpu,
         )
-        made = []
+        device_results = []
         for value, array in zip(graph.results, results, strict=True):
-            made.append(module.empty(array.shape, value.tensor.dtype))
-            self._gpu.copy_in(made[-1].address, array, 0)
-        module(*inputs, out=made)
-        for array, there in zip(results, made, strict=True):
-            self._gpu.copy_out(array, there.address, 0)
+            device_results.append(module.empty(array.shape, value.tensor.dtype))
+            self._gpu.copy_in(device_results[-1].address, array, 0)
+        module(*inputs, out=device_results)
+        for array, device_result in zip(results, device_results, strict=True):
+            self._gpu.copy_out(array, device_result.address, 0)
 
 
-def _alone(graph: Graph, candidate: Built, packed: Sequence[Array]) -> Program:
-    """A model that calls one kernel: its operands are inputs, what is packed of them constants."""
+def _single_kernel_program(graph: Graph, candidate: Built, packed: Sequence[Array]) -> Program:
+    """A model that calls one kernel: its operands are inputs, packed weights are constants."""
     kernel = candidate.kernel
     params = tuple(Value(value.name, value.type) for value in graph.params)
     results = tuple(Value(value.name, value.type) for value in graph.results)
     constants = {f"packed{at}": array for at, array in enumerate(packed)}
-    held = [Value(name, constant_type(array)) for name, array in constants.items()]
-    taken = [
-        params[each.position] if isinstance(each, Given) else held[each.position]
+    packed_values = [Value(name, constant_type(array)) for name, array in constants.items()]
+    arguments = [
+        params[each.position] if isinstance(each, Given) else packed_values[each.position]
         for each in kernel.params
         if not isinstance(each, Given) or each.position < len(params)
     ]
@@ -103,8 +103,8 @@ def _alone(graph: Graph, candidate: Built, packed: Sequence[Array]) -> Program:
         in_place=(),
     )
     nodes = [
-        *(Node("constant", (), (each,), ir.attributes(data=each.name)) for each in held),
-        Node("kernel", tuple(taken), results, attributes),
+        *(Node("constant", (), (each,), ir.attributes(data=each.name)) for each in packed_values),
+        Node("kernel", tuple(arguments), results, attributes),
     ]
     main = Graph("main", params, tuple(nodes), results)
     module = Graphs({"main": main}, constants, stage=ir.LOWERED)
@@ -112,12 +112,14 @@ def _alone(graph: Graph, candidate: Built, packed: Sequence[Array]) -> Program:
 
 
 class Version:
-    """A module's launches with some inputs: run one after the other with events, or as a graph."""
+    """The launches of a module for some inputs: run one by one with events between them, or as a
+    graph."""
 
     def __init__(self, module: DeviceModule, inputs: Sequence[Array], gpu: Gpu) -> None:
         self._gpu, self._walk = gpu, module.walk(*inputs)
         self._timer = gpu.timer()
-        for launch in self.launches:  # what is loaded at the first start cannot be while recording
+        # lazy loading at the first launch must not happen during capture
+        for launch in self.launches:
             launch.start(0)
         gpu.wait(0)
 
@@ -134,7 +136,7 @@ class Version:
         return self._gpu.graph(*in_order(self.launches))
 
     def kernels_ns(self, repeat: int) -> dict[str, float]:
-        """What the launches of each label take together, in the middle of some runs."""
+        """Total time of the launches of each label, medians over some runs."""
         runs = [self._timeline.run() for _ in range(repeat)]
         found: dict[str, float] = {}
         for launch, times in zip(self.launches, zip(*runs, strict=True), strict=True):
@@ -142,7 +144,7 @@ class Version:
         return found
 
     def whole_ns(self, repeat: int) -> float:
-        """What a run takes where several follow each other; one goes before them."""
+        """Mean time of a run in a sequence of runs, after a warm-up run."""
         self._graph.launch(0)
         self._timer.start(0)
         for _ in range(repeat):
@@ -150,13 +152,13 @@ class Version:
         return float(NS_PER_MS * self._timer.stop(0) / repeat)
 
     def outputs(self) -> tuple[Array, ...]:
-        """The results of a run."""
+        """The results of one run."""
         self._graph.launch(0)
         return tuple(fetched((each for _, each in sorted(self._walk.made.items())), self._gpu))
 
 
 class DeviceRunning:
-    """A model on the GPU of this process, and the kernels it runs with."""
+    """A model on this process's GPU, whose kernels can be exchanged."""
 
     def __init__(
         self,
@@ -187,13 +189,13 @@ class DeviceRunning:
         ]
 
     def _versions(self, kernels: Mapping[str, Built], *, keep: bool = False) -> list[Version]:
-        """The model with some kernels, at each set of sizes."""
+        """The model with these kernels, for each set of sizes."""
         made = self.module(kernels, keep=keep)
         return [Version(made, inputs, self._gpu) for inputs in self._inputs]
 
     def module(self, kernels: Mapping[str, Built], *, keep: bool = False) -> DeviceModule:
-        """The model with some kernels; weights and code that are kept need not be loaded again by
-        those that follow."""
+        """The model with these kernels. With `keep`, later modules share its loaded weights and
+        code."""
         packers = {
             each.kernel.packer.text: each.packer
             for each in kernels.values()
@@ -224,7 +226,7 @@ class DeviceRunning:
         )
 
     def _by_kernel(self, version: Version, repeat: int) -> dict[str, float]:
-        """Nanoseconds of each kernel's calls, and of the whole model under the empty name."""
+        """Nanoseconds of all calls of each kernel, and of the whole model under the empty name."""
         found: dict[str, float] = {WHOLE: version.whole_ns(repeat)}
         for label, ns in version.kernels_ns(repeat).items():
             name = self._name(label)
@@ -236,7 +238,7 @@ class DeviceRunning:
         return self._sites[int(label)] if label.isdigit() else label
 
     def baseline(self, runs: int) -> list[dict[str, Measured]]:
-        """Every kernel without tuning, by set of sizes; the whole model under the empty name."""
+        """Times of every untuned kernel, by set of sizes; the whole model under the empty name."""
         found = []
         for version, repeat in zip(self._untuned, self._repeats, strict=True):
             times: dict[str, list[float]] = {}
@@ -259,8 +261,8 @@ class DeviceRunning:
         return found
 
     def race(self, wave: Mapping[Spot, Built], pairs: int) -> Times:
-        """The incumbents and one candidate of some kernels, in turns; nothing where the model
-        then gives another answer."""
+        """Times of the incumbents and of the candidates, alternately; empty if the model's outputs
+        then differ."""
         candidates = self._versions({**self._chosen, **{name: b for (name, _), b in wave.items()}})
         for version, want in zip(candidates, self._expected, strict=True):
             if not is_close(version.outputs(), want):
@@ -276,8 +278,8 @@ class DeviceRunning:
         return times
 
     def compare(self, pairs: int) -> Times:
-        """The model without tuning and with the incumbents, in turns; all kernels, and all of it
-        under the empty name."""
+        """Times of the untuned model and of the incumbents, alternately, for each kernel; the whole
+        model under the empty name."""
         return {
             (name, at): pair
             for at, found in enumerate(self._in_turns(self._untuned, self._incumbents, pairs))
@@ -285,14 +287,14 @@ class DeviceRunning:
         }
 
     def adopt(self, spot: Spot, candidate: Built | None) -> None:
-        """What a kernel runs with from now on; None: without tuning."""
+        """Set a kernel's incumbent; None: the untuned kernel."""
         name, _ = spot
         self._chosen[name] = self._defaults[name] if candidate is None else candidate
         self._incumbents = self._versions(self._chosen, keep=True)
 
     def built(self, untuned: Module, tuned: Module, pairs: int) -> Times:
-        """Modules as they are compiled, in turns, by set of sizes; nothing where the second gives
-        another answer."""
+        """Times of two compiled modules, alternately, by set of sizes; empty if the second one's
+        outputs differ."""
         assert isinstance(untuned, DeviceModule)
         assert isinstance(tuned, DeviceModule)
         times: dict[Spot, tuple[list[float], list[float]]] = {}
@@ -310,7 +312,7 @@ class DeviceRunning:
     def _in_turns(
         self, first: Sequence[Version], second: Sequence[Version], pairs: int
     ) -> list[dict[str, tuple[list[float], list[float]]]]:
-        """Times of every kernel with either version, by set of sizes."""
+        """Times of each kernel in both versions, by set of sizes."""
         found = []
         for at, repeat in enumerate(self._repeats):
             times: dict[str, tuple[list[float], list[float]]] = {}
@@ -324,7 +326,7 @@ class DeviceRunning:
 
 
 def _with_sites(module: Graphs) -> Graphs:
-    """The model whose launches are labelled with the number of their call."""
+    """The model with each kernel call labelled by its number."""
     nodes, at = [], 0
     for node in module.main.nodes:
         if node.op == "kernel":

@@ -1,10 +1,10 @@
 """The tuner's lab on other machines: workers of a fleet build, check and time a model's kernels.
 
-    lab = FleetLab(fleet, told_model(module, setting, sizes), jobs)
+    lab = FleetLab(fleet, model_message(module, setting, sizes), jobs)
 
-What travels is text and numbers: the graph, small constants, choices, times. Every task tells all
-of it, so that any worker can take it, and one that comes back empty can go on
-(`model_worker.py`). Large weights stay here: their values do not change what a kernel takes.
+Messages contain text and numbers: the graph, small constants, choices, times. Each task describes
+the model completely, so that any worker can take it, and a worker that restarted can go on
+(`model_worker.py`). Large weights are not sent, since their values do not affect speed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from tilewright.tune.lab import Candidate
 from tilewright.tune.stats import Paired
 
 KIND = "model"  # of the tasks
-SMALL_BYTES = 1 << 16  # constants up to here travel whole: a kernel may be made for their values
+# larger float constants are not sent; smaller ones may affect the kernel's code
+SMALL_BYTES = 1 << 16
 LEASE_S = 900.0  # a worker may have to build the whole model first
 
 
-def told_model(
+def model_message(
     module: Module, setting: KernelSetting, sizes: Sizes, *, in_place: bool = True
 ) -> Message:
-    """A model as text and numbers."""
+    """A model as JSON-serializable data."""
     return {
         "graph": format_module(module),
-        "constants": {name: _told_array(each) for name, each in module.constants.items()},
+        "constants": {name: _array_message(each) for name, each in module.constants.items()},
         "target": str(setting.target),
         "threads": setting.threads,
         "packing": setting.packing,
@@ -49,21 +50,21 @@ def told_model(
     }
 
 
-def _told_array(array: np.ndarray[Any, Any]) -> Message:
+def _array_message(array: np.ndarray[Any, Any]) -> Message:
     of = from_numpy(array.dtype)
-    told: dict[str, Any] = {"dtype": str(of), "shape": list(array.shape)}
+    message: dict[str, Any] = {"dtype": str(of), "shape": list(array.shape)}
     if array.nbytes <= SMALL_BYTES or not of.is_float:
-        told["data"] = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
-    return told
+        message["data"] = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return message
 
 
-def told_candidates(candidates: Mapping[str, Candidate]) -> dict[str, dict[str, str]]:
-    """Choices by task."""
+def candidate_choices(candidates: Mapping[str, Candidate]) -> dict[str, dict[str, str]]:
+    """The choices of candidates, by task."""
     return {task: dict(each.choices) for task, each in candidates.items()}
 
 
 class FleetLab:
-    """What the tuner is handed for a model that other machines run."""
+    """The lab for a model that runs on other machines."""
 
     def __init__(self, fleet: Fleet, model: Message, jobs: Mapping[str, Job]) -> None:
         self._fleet, self._model, self._jobs = fleet, model, jobs
@@ -71,16 +72,16 @@ class FleetLab:
         self.build_s = 0.0
 
     def open(self, target: Target) -> Sequence[Mapping[str, Measured]]:
-        """What kernels take untuned on one of the machines, by set of sizes."""
-        (told,) = self._ask([{"ask": "open"}], strict=True)
-        self.build_s = float(told.get("build_s", 0.0))
-        if told["target"] != target.key:
+        """Times of the untuned kernels on one of the machines, by set of sizes."""
+        (answer,) = self._ask([{"ask": "open"}], strict=True)
+        self.build_s = float(answer.get("build_s", 0.0))
+        if answer["target"] != target.key:
             raise UserError(
                 "TW6045",
-                f"a worker is another machine than the target says: {told['target']}",
+                f"a worker is another machine than the target says: {answer['target']}",
                 help="name the target of the workers in full, as `tilewright targets` tells there",
             )
-        if sorted(told["kernels"]) != sorted(self._jobs):
+        if sorted(answer["kernels"]) != sorted(self._jobs):
             raise UserError(
                 "TW6046",
                 "a worker makes other kernels of the model",
@@ -88,14 +89,17 @@ class FleetLab:
             )
         return [
             {name: Measured(*numbers) for name, numbers in each.items()}
-            for each in told["measured"]
+            for each in answer["measured"]
         ]
 
-    def _ask(self, asked: Sequence[Message], *, strict: bool = False) -> list[Mapping[str, Any]]:
-        """Answers of as many workers as there are questions; empty ones of those that failed."""
+    def _ask(
+        self, questions: Sequence[Message], *, strict: bool = False
+    ) -> list[Mapping[str, Any]]:
+        """The answers to some questions, each asked of one worker; empty for workers that
+        failed."""
         common = {"kind": KIND, "model": self._model, "lease_s": LEASE_S}
-        incumbents = told_candidates(self._incumbents)
-        messages = [{**common, "incumbents": incumbents, **each} for each in asked]
+        incumbents = candidate_choices(self._incumbents)
+        messages = [{**common, "incumbents": incumbents, **each} for each in questions]
         results = self._fleet.submit(messages).results()
         for result in results:
             if result.error and strict:
@@ -107,17 +111,17 @@ class FleetLab:
         return [result.value for result in results]
 
     def _shares(self, tasks: Sequence[Any]) -> list[Sequence[Any]]:
-        """As many parts as there are workers."""
+        """The tasks divided among the workers that are alive."""
         alive = sum(worker.is_alive for worker in self._fleet.workers) or 1
         return [part for at in range(alive) if (part := tasks[at::alive])]
 
-    # ------------------------------------------------------------------ as the tuner sees it
+    # ------------------------------------------------------------------ the tuner's interface
 
     def check(
         self, candidates: Sequence[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
         shares = self._shares(candidates)
-        asked = [
+        questions = [
             {
                 "ask": "check",
                 "candidates": [[each.task, dict(each.choices)] for each in share],
@@ -125,17 +129,19 @@ class FleetLab:
             }
             for share in shares
         ]
-        for share, told in zip(shares, self._ask(asked), strict=True):
-            for at, error in told.get("errors", {}).items():
+        for share, answer in zip(shares, self._ask(questions), strict=True):
+            for at, error in answer.get("errors", {}).items():
                 yield share[int(at)], error
 
     def race(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
-        asked = [
-            {"ask": "race", "wave": told_candidates(dict(share)), "pairs": pairs}
+        questions = [
+            {"ask": "race", "wave": candidate_choices(dict(share)), "pairs": pairs}
             for share in self._shares(list(wave.items()))
         ]
         return {
-            task: pair for told in self._ask(asked) for task, pair in paired(told.get("times", {}))
+            task: pair
+            for answer in self._ask(questions)
+            for task, pair in paired(answer.get("times", {}))
         }
 
     def adopt(self, candidate: Candidate) -> None:
@@ -144,19 +150,21 @@ class FleetLab:
             self._incumbents[candidate.task] = candidate
 
     def compare(self, pairs: int) -> tuple[Sequence[Paired], Mapping[str, Paired]]:
-        (told,) = self._ask([{"ask": "compare", "pairs": pairs}], strict=True)
-        return [Paired(tuple(a), tuple(b)) for a, b in told["wholes"]], dict(paired(told["times"]))
+        (answer,) = self._ask([{"ask": "compare", "pairs": pairs}], strict=True)
+        return [Paired(tuple(a), tuple(b)) for a, b in answer["wholes"]], dict(
+            paired(answer["times"])
+        )
 
     def whole(
         self, chosen: Mapping[str, Candidate], pairs: int, seconds: float
     ) -> Sequence[Paired]:
-        said = told_candidates(chosen)
-        asked = {"ask": "whole", "chosen": said, "pairs": pairs, "seconds": seconds}
-        (told,) = self._ask([asked])
-        return [Paired(tuple(first), tuple(second)) for first, second in told.get("wholes", ())]
+        choices = candidate_choices(chosen)
+        question = {"ask": "whole", "chosen": choices, "pairs": pairs, "seconds": seconds}
+        (answer,) = self._ask([question])
+        return [Paired(tuple(first), tuple(second)) for first, second in answer.get("wholes", ())]
 
 
 def paired(times: Mapping[str, Any]) -> Iterator[tuple[str, Paired]]:
-    """Times by task, from numbers."""
+    """Times by task, from a message."""
     for task, (first, second) in times.items():
         yield task, Paired(tuple(first), tuple(second))

@@ -1,11 +1,11 @@
-"""Times of what graph passes choose between: each candidate as a kernel, with its default plans.
+"""Measure the alternatives between which graph passes choose, each as a kernel of its own.
 
     found = measure_choices(costs, build, Deadline.after(30), records)
 
-Candidates of one choice are measured together or not at all, since prices are compared within one
-kind only. They run in turns, and other data passes through L2 before every call, as other kernels
-of a model would. Every time is a trial on record as soon as it is known; who keeps it as the
-kernel's time lets the next model with such a kernel know it.
+All candidates of one choice are measured or none, since measured and estimated costs must not be
+mixed. They run alternately, and before each call the L2 is flushed, as other kernels of a model
+would. Each time is recorded as a trial at once; if the caller records it as the kernel's time,
+later compilations of models with such a kernel use it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tilewright.tune.budget import Deadline, Late
 from tilewright.tune.database import Records
 from tilewright.tune.record import Trial
 
-ROUNDS = 7  # of a choice: the fastest of each candidate counts, others were interrupted
-CHOICE = "choice of the graph"  # what trials of candidates are about
+ROUNDS = 7  # runs per candidate, of which the fastest counts
+CHOICE = "choice of the graph"  # the space name of these trials
 Build = Callable[[Module], Compiled]
 
 
 @dataclass(frozen=True)
 class TimedJob:
-    """A candidate that was measured, as a kernel."""
+    """A measured candidate, as a kernel."""
 
     job: Job
-    ns: float  # of a call
-    is_fused: bool  # a candidate of fusion
+    ns: float  # per call
+    is_fused: bool  # whether it is a candidate of fusion
 
 
 def measure_choices(
@@ -52,21 +52,21 @@ def measure_choices(
     records: Records,
     progress: Callable[[int, int], None] = lambda count, total: None,
 ) -> list[TimedJob]:
-    """Times of candidates, of as many choices as time allows; `build` may be late, too. `progress`
-    hears which choice is begun, and of how many.
+    """Times of candidates, for as many choices as the deadline allows; `build` may raise Late as
+    well. `progress` is called with the number of the choice and their count.
 
-    Choices between many come first, since there is more to gain; then what is fused, where kernels
-    differ least. What was measured before is not again.
+    Choices between many candidates come first, since there is more to gain; choices of fusion come
+    last, since their kernels differ least. What is recorded is not measured again.
     """
     found: dict[str, TimedJob] = {}
-    waiting = unmeasured(costs)
-    for at, candidates in enumerate(waiting, 1):
+    choices = unmeasured(costs)
+    for at, candidates in enumerate(choices, 1):
         jobs = [costs.job(each) for each in candidates]
         if all(job.key in found for job in jobs):
             continue
         times = [_tried_ns(records, job) for job in jobs]
         if not all(times):
-            progress(at, len(waiting))
+            progress(at, len(choices))
             sweep = np.zeros(2 * jobs[0].setting.target.l2_bytes, np.uint8)
             try:
                 times = _in_turns(candidates, build, sweep, deadline)
@@ -80,27 +80,27 @@ def measure_choices(
 
 
 def _tried_ns(records: Records, job: Job) -> float:
-    """What a candidate took when a tuner that was ended measured it; 0 where none has."""
+    """The time of a candidate from an earlier, interrupted tuning; 0 if there is none."""
     return next((t.ns for t in reversed(records.trials(task_key(job))) if t.space == CHOICE), 0.0)
 
 
 def unmeasured(costs: KernelCosts) -> list[tuple[Candidate, ...]]:
-    """What was compared without times of all candidates, though these can be measured."""
+    """The choices without times of all their candidates which could be measured."""
     times = costs.times
 
     def is_known(candidates: Sequence[Candidate]) -> bool:
         return times is not None and all(times(costs.job(each)) for each in candidates)
 
-    asked = sorted(costs.asked or (), key=_turn)
+    asked = sorted(costs.asked or (), key=_priority)
     return [each for each in asked if all(map(is_measurable, each)) and not is_known(each)]
 
 
-def _turn(candidates: Sequence[Candidate]) -> tuple[bool, int]:
+def _priority(candidates: Sequence[Candidate]) -> tuple[bool, int]:
     return any(each.is_fused for each in candidates), -len(candidates)
 
 
 def is_measurable(candidate: Candidate) -> bool:
-    """Whether all sizes of a candidate are known, and none is 0: others have no time."""
+    """Whether all sizes of a candidate are static and nonzero."""
     shapes = [value.tensor.shape or () for value in candidate.kernel.params]
     is_static = all(isinstance(dim, Const) for shape in shapes for dim in shape)
     return is_static and not candidate.is_empty
@@ -113,19 +113,20 @@ def _in_turns(
     for each in candidates:
         deadline.check()
         built.append((build(alone_module(each)), _operands(each)))
-    taken: list[list[float]] = [[] for _ in built]
-    for turn in range(ROUNDS + 1):
+    all_times: list[list[float]] = [[] for _ in built]
+    for round_number in range(ROUNDS + 1):
         deadline.check()
-        for (run, operands), times in zip(built, taken, strict=True):
+        for (run, operands), times in zip(built, all_times, strict=True):
             sweep.sum()
             spent = sum(each.total_ns for each in run.profile(*operands).kernels())
-            if turn:  # the first run meets pages that nobody has touched
+            if round_number:  # the first run touches new pages: not counted
                 times.append(float(spent))
-    return [min(times) for times in taken]
+    return [min(times) for times in all_times]
 
 
 def alone_module(candidate: Candidate) -> Module:
-    """A model of a candidate alone, its weights some constants; of kernels where it is one."""
+    """A model of one candidate, with random weights as constants; already fused if the candidate is
+    one of fusion."""
     graph = candidate.kernel
     constants: dict[str, np.ndarray[Any, Any]] = {}
     head: list[Node] = []
@@ -154,8 +155,8 @@ def _operands(candidate: Candidate) -> list[np.ndarray[Any, Any]]:
 
 
 def _array(value: Value) -> np.ndarray[Any, Any]:
-    """Normal numbers; ones of other types, which are valid as divisors and nearly all indices: what
-    is run here has no process of its own."""
+    """Random normal numbers; ones for integer types, since they are valid divisors and nearly
+    always valid indices, and this code runs in the tuner's own process."""
     of = value.type
     assert isinstance(of, TensorType)
     shape = [int(dim.value) for dim in of.shape or () if isinstance(dim, Const)]

@@ -1,7 +1,7 @@
-"""Which measured choices of graph passes are kept: those with which the whole model is faster.
+"""Keep measured choices of graph passes only if the whole model gets faster with them.
 
-Candidates are timed apart (`graph_choices.py`); then the model is built without and with what was
-found, and both run in turns.
+Candidates are timed in isolation (`graph_choices.py`); then the model is built without and with
+these times, and both are run alternately.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from tilewright.tune.outcome import Outcome, Snapshot, interrupted
 from tilewright.tune.record import Time
 from tilewright.tune.stats import LEAST_PAIRS, Paired
 
-CHOICES_PAIRS = 15  # of runs without and with what was measured, of modules that are built twice
-CHOICES_SHARE = 0.15  # of a budget of tuning, for what graph passes choose between;
-COMPARED_SHARE = 0.05  # thereof for the model without and with what was measured, at least,
-COMPARED_BUILDS = 3  # and what it takes to build it that often, beyond the first time
+CHOICES_PAIRS = 15  # pairs of runs, per pair of modules
+CHOICES_SHARE = 0.15  # share of the tuning budget for choices of graph passes
+COMPARED_SHARE = 0.05  # at least this share thereof for comparing whole models
+COMPARED_BUILDS = 3  # and as much as building the model this many times takes
 
 
 @dataclass(frozen=True)
 class ChoicesTuned:
-    """What measuring the choices of graph passes came to, before kernels are tuned."""
+    """The result of measuring choices of graph passes, before kernels are tuned."""
 
-    ctx: PassContext  # that tells passes the times which are kept
-    settings: Options  # with what is left of the budget
+    ctx: PassContext  # makes passes use the times that are kept
+    settings: Options  # with the rest of the budget
     seconds: float
-    gain: float = 1.0  # of the whole model
+    gain: float = 1.0  # speedup of the whole model
     least_gain: float = 1.0
-    is_interrupted: bool = False  # then kernels are not tuned
+    is_interrupted: bool = False  # if so, kernels are not tuned
 
     def told(self, outcome: Outcome | None) -> Outcome | None:
-        """What tuning came to in all."""
+        """The outcome of kernel tuning combined with this one."""
         if self.is_interrupted:
             note = "interrupted while choices of the graph were measured: times until then are kept"
             outcome = interrupted([note])
@@ -69,7 +69,8 @@ class ChoicesTuned:
 def choices_tuned(
     module: ir.Module, target: Target, settings: Options, budget: Budget
 ) -> ChoicesTuned:
-    """Measure what passes choose between; who tells them, and what is left of the budget."""
+    """Measure choices of graph passes; returns the context for passes and the rest of the
+    budget."""
     begin = time.monotonic()
     kept: list[TimedJob] = []
     gain = Paired((), ())
@@ -95,7 +96,7 @@ def choices_tuned(
     left = Budget(max(budget.seconds - spent, 1.0) / 60.0)
 
     def listen(snapshot: Snapshot) -> None:
-        """Kernels are tuned after this, within the same budget."""
+        """Report kernel tuning as a part of the whole budget."""
         seconds = spent + snapshot.seconds
         settings.tuning(replace(snapshot, seconds=seconds, budget_s=budget.seconds))
 
@@ -116,10 +117,11 @@ def helping_choices(
     budget: Budget,
     tell: Callable[[str], None],
 ) -> tuple[list[TimedJob], Paired]:
-    """Times of candidates with which the model is faster, or the same, and the gain: all that were
-    measured, or those that do not tell about fusion; none where there is no time to compare.
+    """Times of candidates that make the model faster (or leave it the same), and the speedup.
 
-    The whole model is built first: it is needed anyway, and tells what there is time for.
+    Tries all measured times first, then those of other choices than fusion; returns none if there
+    is no time to compare. The whole model is built first: it is needed anyway, and shows what the
+    remaining time suffices for.
     """
     deadline = Deadline.after(CHOICES_SHARE * budget.seconds)
     tell("finding choices of the graph")
@@ -157,7 +159,7 @@ def helping_choices(
 
 
 def build_until(deadline: Deadline, module: ir.Module, target: Target, settings: Options) -> Module:
-    """A module that is only timed; Late as soon as a kernel is ready after the deadline."""
+    """A module for timing only; raises Late once a kernel is finished after the deadline."""
     plain = replace(
         settings, tune=None, database="", progress=lambda stage, count, total: deadline.check()
     )
@@ -165,7 +167,7 @@ def build_until(deadline: Deadline, module: ir.Module, target: Target, settings:
 
 
 def with_times(timed: Sequence[TimedJob], recorded: Measured | None) -> Measured | None:
-    """Times that were measured now, or else before."""
+    """A cost function from new times, with recorded ones for all other kernels."""
     if not timed:
         return recorded
     found = {each.job.key: each.ns for each in timed}
@@ -175,8 +177,9 @@ def with_times(timed: Sequence[TimedJob], recorded: Measured | None) -> Measured
 def choices_gain(
     module: ir.Module, target: Target, settings: Options, costs: KernelCosts, deadline: Deadline
 ) -> Paired | None:
-    """The model without and with measured costs, in turns; nothing where that is the same model,
-    None where it is not surely faster, or slower at any size or where its memory lies elsewhere."""
+    """Times of the model without and with measured costs, alternately. Empty if both are the same
+    model; None if the second is not significantly faster overall, or slower for any sizes or memory
+    placement."""
     params = module.main.params
     if not all(is_tensor(param.type) for param in params):
         return None
@@ -191,7 +194,8 @@ def choices_gain(
         for placed in placements(random_arrays(params, sizes, random))
     ]
     pairs: list[Paired] = []
-    for order in ((0, 1), (1, 0)):  # the first that is built has the lower addresses
+    # addresses differ by the order of building, so both orders are measured
+    for order in ((0, 1), (1, 0)):
         built = {at: build_until(deadline, (before, after)[at], target, settings) for at in order}
         for placed in inputs:
             rest_s = deadline.left / (2 * len(inputs) - len(pairs))
@@ -201,9 +205,9 @@ def choices_gain(
 
 
 def in_turns(first: Module, second: Module, inputs: Sequence[Any], deadline: Deadline) -> Paired:
-    """Times of two modules that compute the same, in turns; a run that nobody times goes before
-    each, so that caches and threads are as the module itself leaves them. Fewer pairs where there
-    is less time; Late where these can tell nothing."""
+    """Times of two equivalent modules, alternately, each run after an untimed one, so that caches
+    and threads are in the state that module leaves. Fewer pairs if the deadline is near; raises
+    Late if they would be too few to tell."""
     times: tuple[list[float], list[float]] = ([], [])
     for pair in range(CHOICES_PAIRS):
         if deadline.left < 0.0:

@@ -1,4 +1,4 @@
-"""Arrays to run kernels and models with."""
+"""Random inputs to run kernels and models with."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
 Array = np.ndarray[Any, Any]
 PAGE_BYTES = 4096
-Sizes = Mapping[str, int | Sequence[int]]  # of dynamic dimensions, by name: one, or several in turn
+# values of dynamic sizes, by name: one, or several to be used in turn
+Sizes = Mapping[str, int | Sequence[int]]
 
 
 def sizes_of_values(values: Sequence[Value]) -> list[Size]:
-    """The dynamic sizes in the types of some values."""
+    """The dynamic sizes in the types of values."""
     found: dict[Var, None] = {}
     for value in values:
         if isinstance(value.type, TensorType):
@@ -28,8 +29,7 @@ def sizes_of_values(values: Sequence[Value]) -> list[Size]:
 
 
 def size_sets(values: Sequence[Value], sizes: Sizes, default: int) -> list[dict[Var, int]]:
-    """The dynamic sizes of some values, set by set, small ones first; a name with fewer sizes
-    repeats its own."""
+    """Sets of values for all dynamic sizes, ascending; a size with fewer values repeats them."""
     listed = {
         each: [given] if isinstance(given, int) else list(given)
         for each in sizes_of_values(values)
@@ -45,8 +45,8 @@ def size_sets(values: Sequence[Value], sizes: Sizes, default: int) -> list[dict[
 def random_arrays(
     values: Sequence[Value], sizes: Mapping[Var, int], random: np.random.Generator
 ) -> list[Array]:
-    """Normal numbers, bytes of any value, and small whole numbers, which are valid indices nearly
-    everywhere; on cache lines."""
+    """Cache-line-aligned arrays of normal numbers, arbitrary bytes, or integers 0 and 1, which are
+    valid indices nearly everywhere."""
     return [_random(value, sizes, random) for value in values]
 
 
@@ -59,10 +59,11 @@ def _extent(dim: Expr, sizes: Mapping[Var, int]) -> int:
 
 
 def placements(arrays: Sequence[Array]) -> list[list[Array]]:
-    """Arrays at several places of their pages: the beginning, where NumPy puts them, halfway.
+    """The same arrays at different offsets within a page: at its start, wherever NumPy puts them,
+    and in its middle.
 
-    Addresses that are a multiple of a page apart compete for the same places in a cache. A plan
-    that wins with inputs at one place alone has won by chance.
+    Addresses that differ by a multiple of a page map to the same cache sets. A plan that wins with
+    one placement only has won by chance.
     """
     return [list(arrays), [each.copy() for each in arrays], [_halfway(each) for each in arrays]]
 

@@ -1,7 +1,8 @@
-"""The tuner's lab for one model: processes that build and check kernels, one that runs the model.
+"""The tuner's lab for one model: processes that build and check kernels, and one that runs the
+model.
 
-Whatever a candidate does happens in those processes. One that ends or hangs is started again: for
-checks at no cost but the candidate, for the model with its incumbents as they were.
+Candidates run only in those processes. One that crashes or hangs is restarted: a checking process
+at the cost of the candidate alone, the model's with its incumbents as before.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.stats import Paired
 
 SERVER = (sys.executable, "-m", "tilewright.driver.tuning.server")
-SINGLE_PAIRS = 5  # of a candidate that is raced alone, after one of its wave ended the model
+SINGLE_PAIRS = 5  # pairs of runs of a single candidate, after a wave of several crashed the model
 MODEL_MEMORY_BYTES = 64 << 30
-BUILD_S = 120.0  # to make a kernel that nobody runs
-GRACE_S = 2.0  # that a candidate which was begun in time may take beyond it
-MODEL_S = 120.0  # to have a model ready, and for a race
-MAX_BUILT = 256  # kernels of candidates that are kept
-Choices = tuple[tuple[str, str], ...]  # of a candidate
+BUILD_S = 120.0  # timeout of building a kernel
+GRACE_S = 2.0  # extra time for a candidate that was started in time
+MODEL_S = 120.0  # timeout of building the model, and of a race
+MAX_BUILT = 256  # compiled candidates that are kept
+Choices = tuple[tuple[str, str], ...]  # of a candidate: (block, plan) pairs
 
 
 def server_environment() -> dict[str, str]:
-    """The environment of a server: it finds this package, and records of before do not matter."""
+    """The environment of a server: it finds this package, whatever the working directory."""
     source = str(Path(__file__).parents[3])
     paths = [source, os.environ.get("PYTHONPATH", "")]
     return {
@@ -71,7 +72,7 @@ def with_choices(job: Job, candidate: Candidate) -> Job:
 
 
 class Checkers:
-    """Processes that build and check kernels, as many as cores."""
+    """A pool of processes that build and check kernels, one per core."""
 
     def __init__(self, limits: Limits, count: int = 0, command: Sequence[str] = SERVER) -> None:
         count = count or host_cores()
@@ -82,12 +83,12 @@ class Checkers:
             self._idle.put(child)
 
     def start(self) -> None:
-        """Have all processes load the compiler meanwhile."""
+        """Start all processes, so that they load the compiler meanwhile."""
         for child in self._all:
             child.start()
 
     def wait(self) -> None:
-        """Until all processes have loaded the compiler: candidates have little time to answer."""
+        """Wait until all processes have loaded the compiler: candidates' timeouts are short."""
         for child in self._all:
             child.wait()
 
@@ -96,8 +97,8 @@ class Checkers:
         return all(child.is_ready for child in self._all)
 
     def ask(self, questions: Mapping[Any, Question], seconds: float) -> Iterator[tuple[Any, Any]]:
-        """Answers as they come, by the questions' names; none is asked after so many seconds, and
-        none is waited for much longer."""
+        """Answers by the questions' names, as they arrive. No question is started after `seconds`,
+        and none is waited for much longer."""
         deadline = time.monotonic() + seconds
         futures = {
             self._threads.submit(self._answer, question, deadline): name
@@ -134,14 +135,14 @@ class Checkers:
 
 
 def model_process(memory_bytes: int = MODEL_MEMORY_BYTES) -> Child:
-    """The process that a model runs in; it loads the compiler while kernels are built."""
+    """The process that runs the model; it loads the compiler while kernels are built."""
     made = Child(SERVER, Limits(MODEL_S, memory_bytes), server_environment())
     made.start()
     return made
 
 
 class ModelLab:
-    """What the tuner is handed for one model."""
+    """The lab for one model on this machine."""
 
     def __init__(
         self,
@@ -153,17 +154,19 @@ class ModelLab:
         *,
         use_cache: bool = True,
     ) -> None:
-        """`winners` tells what records say where candidates have won, `runner` runs the model."""
+        """`winners` converts winning candidates to records; `runner` is the process that runs the
+        model."""
         self._jobs, self._opening, self._checkers = jobs, opening, checkers
         self._winners, self._use_cache = winners, use_cache
         self._built: dict[Candidate, Built] = {}
         self._incumbents: dict[str, Built] = {}
-        self._won: dict[tuple[str, Choices], Built] = {}  # kernels that ever were incumbents
+        # all kernels that were incumbents at some time
+        self._won: dict[tuple[str, Choices], Built] = {}
         self._model = runner
         self.build_s = 0.0
 
     def open(self) -> Sequence[Mapping[str, Measured]]:
-        """Have the model ready; what its kernels take, untuned, by set of sizes."""
+        """Build the model; returns times of the untuned kernels, by set of sizes."""
         self._model.wait()
         begin = time.monotonic()
         try:
@@ -181,7 +184,7 @@ class ModelLab:
     def _ask(self, question: Question, seconds: float = 0.0) -> Any:
         return pickle.loads(self._model.ask(pickle.dumps(question), seconds))
 
-    # ------------------------------------------------------------------ as the tuner sees it
+    # ------------------------------------------------------------------ the tuner's interface
 
     def check(
         self, candidates: Sequence[Candidate], seconds: float
@@ -203,7 +206,7 @@ class ModelLab:
             yield candidate, "" if isinstance(answer, Built) else str(answer)
 
     def _kernel(self, candidate: Candidate) -> Built:
-        """The code of a candidate that was checked, for this task or for other sizes of it."""
+        """The code of a checked candidate, possibly checked for other sizes."""
         kernel, _ = spot_of(candidate.task)
         if not candidate.choices:
             return self._opening.defaults[kernel]
@@ -211,16 +214,16 @@ class ModelLab:
 
     def race(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
         kernels = {spot_of(task): self._kernel(each) for task, each in wave.items()}
-        found = self._raced(kernels, pairs)
+        found = self._try_race(kernels, pairs)
         if found is not None:
             return found
         alone: dict[str, Paired] = {}
         for spot, kernel in kernels.items() if len(kernels) > 1 else ():
-            alone |= self._raced({spot: kernel}, SINGLE_PAIRS) or {}
+            alone |= self._try_race({spot: kernel}, SINGLE_PAIRS) or {}
         return alone
 
-    def _raced(self, kernels: Mapping[Spot, Built], pairs: int) -> dict[str, Paired] | None:
-        """Times, or None where the model ended or gave another answer."""
+    def _try_race(self, kernels: Mapping[Spot, Built], pairs: int) -> dict[str, Paired] | None:
+        """Times, or None if the model crashed or computed something else."""
         if not self._model.is_running:
             self.open()
         try:
@@ -240,7 +243,7 @@ class ModelLab:
             self._won[spot[0], candidate.choices] = kernel
             if self._use_cache:
                 store_built(with_choices(self._jobs[spot[0]], candidate), kernel)
-        if self._model.is_running:  # else it hears of its incumbents when it is opened again
+        if self._model.is_running:  # otherwise `open` sends the incumbents
             self._ask(Adopt(spot, kernel))
 
     def compare(self, pairs: int) -> tuple[Sequence[Paired], Mapping[str, Paired]]:
@@ -272,7 +275,7 @@ def _paired(times: Times) -> dict[Spot, Paired]:
 
 
 def store_built(job: Job, made: Built) -> None:
-    """Keep the code of a kernel: the model that is compiled with it need not make it again."""
+    """Cache a kernel's code, so that compiling the tuned model does not build it again."""
     kernel, packer = made.kernel, made.kernel.packer
     if packer is not None:
         assert packer.source is not None
@@ -285,7 +288,7 @@ def store_built(job: Job, made: Built) -> None:
 def build_all(
     jobs: Mapping[str, Job], checkers: Checkers, seconds: float
 ) -> Iterator[tuple[str, Built]]:
-    """Kernels for tables by name, as they are ready."""
+    """Kernels for call tables by name, as they are finished."""
     for name, answer in checkers.ask({name: Build(job) for name, job in jobs.items()}, seconds):
         if not isinstance(answer, Built):
             raise CompilerBug("TW5090", f"the kernel {name} does not compile: {answer}")

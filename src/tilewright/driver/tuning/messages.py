@@ -1,4 +1,4 @@
-"""What the tuner's processes ask each other."""
+"""Messages between the tuner and its processes."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tilewright.tune.record import TaskKey, Winner
 
 @dataclass(frozen=True)
 class Build:
-    """Make a kernel; nobody runs it."""
+    """Build a kernel without running it."""
 
     job: Job
 
 
 @dataclass(frozen=True)
 class Check:
-    """Make a kernel, run it alone and compare it with the reference."""
+    """Build a kernel, run it in isolation and compare it with the reference."""
 
     job: Job
-    default: Built  # of the same job, without choices
+    default: Built  # the kernel of the same job without choices
     sizes: Sizes
 
 
 @dataclass(frozen=True)
 class Open:
-    """Have a model ready to run."""
+    """Build a model and get it ready to run."""
 
     module: Module
     setting: KernelSetting
@@ -51,14 +51,14 @@ class Race:
 
 @dataclass(frozen=True)
 class Compare:
-    """Time the whole model without tuning and with the incumbents."""
+    """Time the whole model untuned and with the incumbents."""
 
     pairs: int
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """A kernel's incumbent; None: the default."""
+    """Set a kernel's incumbent; None: the default."""
 
     spot: Spot
     candidate: Built | None
@@ -66,13 +66,13 @@ class Adopt:
 
 @dataclass(frozen=True)
 class Whole:
-    """Compile the model without tuning and with these winners, and time both in turns."""
+    """Compile the model untuned and with these winners, and time both alternately."""
 
     winners: Mapping[TaskKey, Winner]
     use_cache: bool
     pairs: int
-    seconds: float  # for all of it
+    seconds: float  # for everything
 
 
 Question = Build | Check | Open | Race | Compare | Adopt | Whole
-Answer = Built | str | Times | Sequence[Mapping[str, Measured]]  # a text says what is wrong
+Answer = Built | str | Times | Sequence[Mapping[str, Measured]]  # a str is an error message

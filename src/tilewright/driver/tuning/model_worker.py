@@ -1,8 +1,7 @@
-"""The other end of `fleet_lab.py`: a machine that builds, checks and times kernels of a model.
+"""The worker's end of `fleet_lab.py`: builds, checks and times kernels of a model.
 
-A worker keeps the model of the last task open, with its incumbents; a task about another one, or
-one for a worker that was started anew, begins with building it. Weights that did not travel are
-random numbers.
+A worker keeps the model of the last task, with its incumbents. A task about another model, or for a
+restarted worker, begins with building it. Weights that were not sent are random numbers.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from tilewright.tune.lab import Candidate
 from tilewright.tune.stats import Paired
 
 Array = np.ndarray[Any, Any]
-BUILD_S = 300.0  # for incumbents and candidates that another worker has checked
-WEIGHT = 0.05  # about how large random weights are
+BUILD_S = 300.0  # timeout for incumbents and candidates that another worker has checked
+WEIGHT_SCALE = 0.05  # standard deviation of random weights
 
 
 @dataclass
 class _Opened:
     """A model that is ready to run."""
 
-    said: str
+    message_text: str
     kernels: Kernels
     lab: ModelLab
     measured: Sequence[Mapping[str, Measured]]
@@ -51,7 +50,7 @@ class _Opened:
 
 
 class ModelWorker:
-    """Answers tasks about a model."""
+    """Answers tasks about models."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -74,32 +73,34 @@ class ModelWorker:
                     "build_s": lab.build_s,
                 }
             case "check":
-                asked = [Candidate.of(task, choices) for task, choices in message["candidates"]]
-                places = {each: str(at) for at, each in enumerate(asked)}
-                found = lab.check(asked, float(message["seconds"]))
+                candidates = [
+                    Candidate.of(task, choices) for task, choices in message["candidates"]
+                ]
+                places = {each: str(at) for at, each in enumerate(candidates)}
+                found = lab.check(candidates, float(message["seconds"]))
                 return {"errors": {places[each]: error for each, error in found}}
             case "race":
                 wave = _candidates(message["wave"])
                 good = {each for each, error in lab.check([*wave.values()], BUILD_S) if not error}
                 sound = {task: each for task, each in wave.items() if each in good}
                 times = lab.race(sound, int(message["pairs"])) if sound else {}
-                return {"times": {task: _told(pair) for task, pair in times.items()}}
+                return {"times": {task: _pair_message(pair) for task, pair in times.items()}}
             case "compare":
                 wholes, by_task = lab.compare(int(message["pairs"]))
                 return {
-                    "wholes": [_told(each) for each in wholes],
-                    "times": {task: _told(pair) for task, pair in by_task.items()},
+                    "wholes": [_pair_message(each) for each in wholes],
+                    "times": {task: _pair_message(pair) for task, pair in by_task.items()},
                 }
             case "whole":
                 chosen = _candidates(message["chosen"])
                 pairs, seconds = int(message["pairs"]), float(message["seconds"])
-                return {"wholes": [_told(e) for e in lab.whole(chosen, pairs, seconds)]}
+                return {"wholes": [_pair_message(e) for e in lab.whole(chosen, pairs, seconds)]}
             case other:
                 return {"error": f"nobody here knows what {other!r} asks"}
 
     def _open(self, model: Message) -> _Opened:
-        said = json.dumps(model, sort_keys=True)
-        if self._opened is not None and self._opened.said == said:
+        message_text = json.dumps(model, sort_keys=True)
+        if self._opened is not None and self._opened.message_text == message_text:
             return self._opened
         self.close()
         constants = {name: _array(told) for name, told in model["constants"].items()}
@@ -119,11 +120,11 @@ class ModelWorker:
         lab, measured = self._stack.enter_context(
             local_laboratory(module, setting, settings, kernels)
         )
-        self._opened = _Opened(said, kernels, lab, measured, setting.target, {})
+        self._opened = _Opened(message_text, kernels, lab, measured, setting.target, {})
         return self._opened
 
     def _adopt(self, opened: _Opened, wanted: Mapping[str, Candidate]) -> None:
-        """Have the incumbents that the tuner has; one that is not right here stays the default."""
+        """Set the tuner's incumbents; one that fails the check here leaves the default."""
         new = [each for task, each in wanted.items() if opened.incumbents.get(task) != each]
         for candidate, error in opened.lab.check(new, BUILD_S) if new else ():
             if not error:
@@ -141,24 +142,24 @@ def _candidates(told: Mapping[str, Mapping[str, str]]) -> dict[str, Candidate]:
     return {task: Candidate.of(task, choices) for task, choices in told.items()}
 
 
-def _told(pair: Paired) -> list[list[float]]:
+def _pair_message(pair: Paired) -> list[list[float]]:
     return [list(pair.first), list(pair.second)]
 
 
-def _array(told: Message) -> Array:
-    """A constant, or random numbers in its place."""
-    of, shape = dtype(str(told["dtype"])).numpy, tuple(int(each) for each in told["shape"])
-    if "data" in told:
-        return np.frombuffer(base64.b64decode(told["data"]), of).reshape(shape)
+def _array(message: Message) -> Array:
+    """A constant from a message, or random numbers of its shape if it was not sent."""
+    of, shape = dtype(str(message["dtype"])).numpy, tuple(int(each) for each in message["shape"])
+    if "data" in message:
+        return np.frombuffer(base64.b64decode(message["data"]), of).reshape(shape)
     random = np.random.default_rng(16)
-    return (WEIGHT * random.standard_normal(shape)).astype(of)
+    return (WEIGHT_SCALE * random.standard_normal(shape)).astype(of)
 
 
 HANDLERS: Mapping[str, Handler] = {**OF_FUNCTIONS, "model": ModelWorker()}
 
 
 class ModelActor(Actor):
-    """A worker for models on a cluster."""
+    """A worker for models on a Ray cluster."""
 
     def handlers(self) -> Mapping[str, Handler]:
         return HANDLERS

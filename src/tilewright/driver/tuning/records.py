@@ -1,4 +1,4 @@
-"""From jobs to keys of the tuning database, and from its winners to choices."""
+"""Convert jobs to keys of the tuning database, and its winners to choices."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from tilewright.tune.plans import parse_choice
 from tilewright.tune.reader import Reader
 from tilewright.tune.record import TaskKey, Winner
 
-Winners = Callable[[Sequence[TaskKey]], Mapping[TaskKey, Winner]]  # of those tasks that have one
+# winners of those tasks that have one
+Winners = Callable[[Sequence[TaskKey]], Mapping[TaskKey, Winner]]
 
 _log = logging.getLogger("tilewright")
 
 
 def task_key(job: Job, key: str = "") -> TaskKey:
-    """What a kernel is remembered by; `key` is its job's, where it is at hand."""
+    """The database key of a kernel; `key` is its job's, if the caller has it."""
     text = (key or job.key)[len(job.setting.key) :].lstrip()
     return TaskKey(text, job.setting.target.key, job.setting.threads)
 
@@ -30,16 +31,16 @@ def task_key(job: Job, key: str = "") -> TaskKey:
 def recorded_choices(
     jobs: Mapping[str, Job], database: str | Path | Database | Reader | None
 ) -> Choices:
-    """What tuning found for some jobs, by their keys."""
+    """The recorded choices of jobs, by their keys."""
     return winning_choices(jobs, lambda keys: recorded_winners(keys, database))
 
 
 def recorded_winners(
     keys: Sequence[TaskKey], database: str | Path | Database | Reader | None
 ) -> Mapping[TaskKey, Winner]:
-    """What tuning found for some tasks.
+    """The recorded winners of tasks.
 
-    Records are no reason for a model not to compile: where they cannot be read, there are none.
+    An unreadable database must not prevent compilation: it counts as empty.
     """
     try:
         if isinstance(database, Database | Reader):
@@ -70,5 +71,5 @@ def winning_choices(jobs: Mapping[str, Job], winners_of: Winners) -> Choices:
 
 
 def choices_of(texts: Mapping[str, str]) -> dict[str, Choice]:
-    """Rules and plans by block, from their texts."""
+    """Rules and plans by block, parsed."""
     return {block: parse_choice(text) for block, text in texts.items()}

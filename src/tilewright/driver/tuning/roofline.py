@@ -1,4 +1,4 @@
-"""What a kernel takes at least: its arithmetic at the processor's peak, its bytes from memory."""
+"""Roofline: the least time of a kernel by peak arithmetic and by bandwidth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.base.tiles import COLUMNS, ROWS, tile_product
 from tilewright.graph.ir import Graph
 from tilewright.graph.types import TensorType
 
-DOTS = ("dotprod", "avx512vnni", "avxvnni")  # features that multiply four bytes at a time
+DOTS = ("dotprod", "avx512vnni", "avxvnni")  # features with dot products of four bytes
 
 
 def floor_ns(
@@ -21,9 +21,9 @@ def floor_ns(
     *,
     tiles: bool = True,
 ) -> float:
-    """By the machine model, which may be wrong: a direction, not a bound.
+    """The roofline time by the machine model. A guide, not a strict bound: the model may be wrong.
 
-    `tiles=False` leaves out units that multiply whole matrices.
+    `tiles=False` disregards matrix units (AMX).
     """
     machine = target.machine
     if target.kind == CUDA:
@@ -37,7 +37,7 @@ def floor_ns(
 
 
 def _gpu_cycles(flops: int, size_bytes: int, element: DType | None, target: Target) -> float:
-    """Tensor cores multiply what is shorter than 4 bytes, all other units the rest."""
+    """Roofline cycles on a GPU; elements below 4 bytes are multiplied by tensor cores."""
     gpu = multiprocessor_of(target)
     is_short = element is not None and element.size_bytes < 4 and target.has("mma")
     peak = 2 * gpu.count * (gpu.tensor_fma_per_cycle if is_short else gpu.fma_per_cycle)
@@ -58,7 +58,8 @@ def _flops_per_cycle(element: DType | None, target: Target, tiles: bool) -> floa
 
 
 def element_of(graph: Graph) -> DType | None:
-    """The shortest float or whole number that a kernel multiplies, as far as its inputs tell."""
+    """The narrowest element type among operands of rank 2 or more: what the kernel presumably
+    multiplies."""
     found = [
         value.tensor.dtype
         for value in graph.params

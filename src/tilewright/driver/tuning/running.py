@@ -1,12 +1,12 @@
-"""A whole model with its kernels in tables: candidates are timed in place, in turns.
+"""Time candidate kernels in place, in a whole model that calls its kernels through tables.
 
     running = Running(module, setting, defaults, sizes)
     running.baseline(9)                     nanoseconds and work of each kernel, all its calls
-    running.race({spot: candidate}, 9)      the incumbents' times and the candidates'
+    running.race({spot: candidate}, 9)      times of the incumbents and of the candidates
 
-Every run has one candidate of every kernel at once: caches are as they are in real use, and timing
-a hundred kernels costs as much as timing one. A model with dynamic sizes runs at several sets of
-them: each has incumbents of its own. A spot is a kernel at one of those sets, or at all of them.
+Each run has one candidate of every kernel at once: caches are in the state of real use, and timing
+a hundred kernels costs as much as timing one. A model with dynamic sizes runs with several sets of
+them, each with incumbents of its own. A spot is a kernel at one of those sets, or at all of them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tilewright.runtime.module import Module, Spec
 from tilewright.sym import Const
 
 Array = np.ndarray[Any, Any]
-WHOLE = ""  # the name of the whole model among times
-DEFAULT_SIZE = 1  # of a dynamic dimension of the model that nobody gave
+WHOLE = ""  # the key of the whole model among times
+DEFAULT_SIZE = 1  # for dynamic sizes of the model that are not given
 
-TURN_NS, MAX_REPEAT = 2e6, 32  # of a turn: quick models run several times in one
+TURN_NS, MAX_REPEAT = 2e6, 32  # least time of a measurement: fast models run several times in one
 
 ALL = -1  # every set of sizes
-Spot = tuple[str, int]  # a kernel, and at which set of sizes
+Spot = tuple[str, int]  # a kernel, and the number of a set of sizes
 Times = Mapping[Spot, tuple[Sequence[float], Sequence[float]]]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One kernel in place: all of its calls in a run."""
+    """The times of one kernel in place: the sum of all its calls in a run."""
 
     ns: float
     flops: int
@@ -51,7 +51,7 @@ class Measured:
 
 
 class Running:
-    """A model in this process, and the kernels it runs with."""
+    """A model in this process, whose kernels can be exchanged."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Running:
         return tuple(each.copy() for each in self._model.run(table, inputs).outputs)
 
     def _repeat(self, inputs: Sequence[Array]) -> int:
-        """How often a turn runs the model."""
+        """Runs per measurement."""
         run, _ = self._model.timed(self._untuned, inputs)
         most = min(MAX_REPEAT, EVENTS // (4 * max(1, len(self._sites))))
         return int(min(most, max(1, TURN_NS / max(run.whole_ns, 1.0))))
@@ -108,7 +108,7 @@ class Running:
         return made
 
     def baseline(self, runs: int) -> list[dict[str, Measured]]:
-        """Every kernel without tuning, by set of sizes; the whole model under the empty name."""
+        """Times of every untuned kernel, by set of sizes; the whole model under the empty name."""
         return [self._baseline(at, runs) for at in range(len(self._sets))]
 
     def _baseline(self, at: int, runs: int) -> dict[str, Measured]:
@@ -129,8 +129,8 @@ class Running:
         }
 
     def race(self, wave: Mapping[Spot, Built], pairs: int) -> Times:
-        """The incumbents and one candidate of some kernels, in turns; nothing where the model
-        then gives another answer."""
+        """Times of the incumbents and of the candidates, alternately; empty if the model's outputs
+        then differ."""
         kernels = {spot: self._installed(each) for spot, each in wave.items()}
         times: dict[Spot, tuple[list[float], list[float]]] = {spot: ([], []) for spot in wave}
         for at, (placed, expected) in enumerate(zip(self._sets, self._expected, strict=True)):
@@ -150,8 +150,8 @@ class Running:
         return times
 
     def compare(self, pairs: int) -> Times:
-        """The model without tuning and with the incumbents, in turns; all kernels, and all of it
-        under the empty name."""
+        """Times of the untuned model and of the incumbents, alternately, for each kernel; the whole
+        model under the empty name."""
         return {
             (name, at): pair
             for at, table in enumerate(self._incumbents)
@@ -159,7 +159,7 @@ class Running:
         }
 
     def adopt(self, spot: Spot, candidate: Built | None) -> None:
-        """What a kernel runs with from now on; None: without tuning."""
+        """Set a kernel's incumbent; None: the untuned kernel."""
         name, at = spot
         made = None if candidate is None else self._installed(candidate)
         for table in self._incumbents if at == ALL else self._incumbents[at : at + 1]:
@@ -171,8 +171,8 @@ class Running:
                     table.copy(site, self._untuned)
 
     def built(self, untuned: Module, tuned: Module, pairs: int) -> Times:
-        """Modules as they are compiled, in turns, by set of sizes; nothing where the second gives
-        another answer."""
+        """Times of two compiled modules, alternately, by set of sizes; empty if the second one's
+        outputs differ."""
         times: dict[Spot, tuple[list[float], list[float]]] = {}
         for at, (placed, expected) in enumerate(zip(self._sets, self._expected, strict=True)):
             for inputs, want in zip(placed, expected, strict=True):
@@ -191,7 +191,7 @@ class Running:
     def _in_turns(
         self, at: int, first: Table, second: Table, pairs: int
     ) -> dict[str, tuple[list[float], list[float]]]:
-        """Times of every kernel with either table, at a set of sizes."""
+        """Times of each kernel with both tables, at one set of sizes."""
         names = (WHOLE, *dict.fromkeys(self._sites))
         times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in names}
         for pair in range(pairs):
@@ -213,7 +213,7 @@ class Running:
 
 
 def _timed(module: Module, inputs: Sequence[Array], repeat: int) -> float:
-    """Nanoseconds of a run; one goes before it, as in `TableModule.timed`."""
+    """Mean nanoseconds of a run, after a warm-up run, as in `TableModule.timed`."""
     module(*inputs)
     begin = time.perf_counter_ns()
     for _ in range(repeat):

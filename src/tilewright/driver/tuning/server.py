@@ -1,7 +1,7 @@
-"""A process that builds and checks kernels, or runs a model with them: `lab.py` asks it.
+"""A process that builds and checks kernels, or runs a model with them, at the request of `lab.py`.
 
-Questions and answers are pickles between two processes of ours. Kernels that crash take this
-process with them, and nothing else; it has limits of its own on memory and on what it writes.
+Messages are pickles. A kernel that crashes takes down this process only, which has limits on memory
+and output.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from tilewright.tune.process import (
 from tilewright.tune.record import TaskKey, Winner
 from tilewright.tune.stats import LEAST_PAIRS
 
-UNTUNED, TUNED, BUILDS = "untuned", "tuned", 4
-MAX_KEPT_BYTES = 1 << 30  # of weights of modules that were compared
-MAX_CHECKERS = 16  # jobs whose references and inputs are kept
+UNTUNED, TUNED, MAX_BUILDS = "untuned", "tuned", 4
+MAX_KEPT_BYTES = 1 << 30  # of weights of compared modules that stay allocated
+MAX_CHECKERS = 16  # checkers with references and inputs that are kept, most recent last
 
 
 class Server:
-    """Answers questions, one after the other."""
+    """Answers questions one by one."""
 
     def __init__(self) -> None:
         self._checkers: dict[str, Checker] = {}
@@ -74,7 +74,7 @@ class Server:
                 self._opened = question
                 made = DeviceRunning if setting.target.kind == CUDA else Running
                 self._running = made(module, setting, defaults, sizes, in_place=in_place)
-                self._running.baseline(2)  # memory, caches and threads are warm then
+                self._running.baseline(2)  # warm-up of memory, caches and threads
                 return self._running.baseline(runs)
             case Race(wave, pairs):
                 assert self._running is not None
@@ -96,33 +96,34 @@ class Server:
         pairs: int,
         deadline: Deadline,
     ) -> Times:
-        """The compiled models in turns, built anew a few times and in either order: where a
-        module's memory lies may make more of a difference than a choice. Each time counts as
-        further sizes; models that take longer to build than to compare are built twice, or once
-        where there is no more time."""
+        """Times of the compiled models, alternately, over several builds in both orders, since the
+        addresses of a module's memory may matter more than a choice. Each build counts as further
+        sets of sizes. Models that take longer to build than to compare are built twice, or once if
+        time runs out."""
         assert self._running is not None
         found: dict[Spot, tuple[Sequence[float], Sequence[float]]] = {}
-        kept: list[Module] = []  # small ones keep their memory: the next have others
+        # small modules stay allocated, so that the next get other addresses
+        live: list[Module] = []
         weights = self._opened.module.constants.values() if self._opened is not None else ()
-        is_small = 2 * BUILDS * sum(each.nbytes for each in weights) <= MAX_KEPT_BYTES
-        each = max(LEAST_PAIRS, -(-pairs // BUILDS))
-        for count in range(1, BUILDS + 1):
+        is_small = 2 * MAX_BUILDS * sum(each.nbytes for each in weights) <= MAX_KEPT_BYTES
+        pairs_per_build = max(LEAST_PAIRS, -(-pairs // MAX_BUILDS))
+        for count in range(1, MAX_BUILDS + 1):
             begin = time.monotonic()
             order = (UNTUNED, TUNED) if count % 2 else (TUNED, UNTUNED)
             made = {of: self._compiled(winners if of == TUNED else {}, use_cache) for of in order}
             built_s = time.monotonic() - begin
-            times = self._running.built(made[UNTUNED], made[TUNED], each)
+            times = self._running.built(made[UNTUNED], made[TUNED], pairs_per_build)
             if not times:
                 return {}
             found |= {(name, at + len(found)): pair for (name, at), pair in times.items()}
-            kept += made.values() if is_small else ()
+            live += made.values() if is_small else ()
             spent_s = time.monotonic() - begin
             if deadline.left < spent_s or (count > 1 and 2 * built_s > spent_s):
                 break
         return found
 
     def _compiled(self, winners: Mapping[TaskKey, Winner], use_cache: bool) -> Module:
-        """The model as `tw.compile` makes it where these are the records."""
+        """The model as `tw.compile` builds it with these records."""
         assert self._opened is not None
         setting = self._opened.setting
         with Database() as database:
@@ -148,7 +149,7 @@ class Server:
         checker = self._checkers.pop(name, None)
         if checker is None:
             checker = self.checker(replace(job, choices={}), default, sizes)
-        self._checkers[name] = checker  # the newest stand last
+        self._checkers[name] = checker  # most recently used last
         while len(self._checkers) > MAX_CHECKERS:
             del self._checkers[next(iter(self._checkers))]
         candidate = built(job)
@@ -156,10 +157,10 @@ class Server:
 
 
 def serve(server: Server) -> None:
-    """Answer until the other end closes, within the limits that the command line tells."""
+    """Answer until stdin closes, within the limits given on the command line."""
     memory_bytes, output_bytes = map(int, sys.argv[1:3])
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints does not disturb answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints must not corrupt the answers
     limit_this_process(memory_bytes, output_bytes)
     end_with_parent()
     write_ready(answers)

@@ -1,6 +1,6 @@
-"""What is tuned of a model: its kernels, at all sizes at once or at one set after the other.
+"""The tunable units of a model: its kernels, each for all sizes at once or per set of sizes.
 
-A task is named as its kernel; one for a set of sizes has the number of the set behind an `@`.
+A task is named after its kernel; a task for one set of sizes has a suffix `@number`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AT = "@"
 
 
 def spot_of(task: str) -> Spot:
-    """The kernel of a task, and the set of sizes it is for."""
+    """The kernel and set of sizes of a task."""
     kernel, _, at = task.partition(AT)
     return kernel, int(at) if at else ALL
 
@@ -37,7 +37,7 @@ def task_of(spot: Spot) -> str:
 
 
 class Kernels:
-    """The kernels of a model, and at which sets of sizes each is tuned on its own."""
+    """The kernels of a model, and the sets of sizes at which each is tuned separately."""
 
     def __init__(self, module: Module, setting: KernelSetting, sizes: Sizes) -> None:
         calls, self.jobs = planned_calls(module, setting)
@@ -48,9 +48,10 @@ class Kernels:
         self._pivots = {name: self._pivot(name) for name in self.jobs}
 
     def _pivot(self, name: str) -> tuple[int, list[int]] | None:
-        """Which of a kernel's sizes tells the sets apart, and where; None where none does."""
+        """The position of the kernel's size that separates the sets, and its limits; None if no
+        size does."""
         if self.jobs[name].setting.target.kind == CUDA:
-            return None  # its host program calls one kernel for all sizes
+            return None  # on a GPU the host program calls one kernel for all sizes
         given = self._given[name]
         known = {size for each in self.sets for size in each}
         if len(self.sets) < 2 or any(set(free_vars(*each)) - known for each in given):
@@ -63,13 +64,13 @@ class Kernels:
         return None
 
     def spots(self, name: str) -> list[Spot]:
-        """What is tuned of a kernel: all sizes at once, or one set after the other."""
+        """What is tuned of a kernel: all sizes at once, or each set separately."""
         if self._pivots[name] is None:
             return [(name, ALL)]
         return [(name, at) for at in range(len(self.sets))]
 
     def fixed(self, spot: Spot) -> Job:
-        """A kernel whose sizes are known to be those that its first call has in a set."""
+        """A kernel's job with its sizes fixed to those of its first call in a set."""
         name, at = spot
         job = self.jobs[name]
         assert isinstance(job.source, Graph)
@@ -78,7 +79,7 @@ class Kernels:
         return replace(job, source=Edit(sizes=sizes).body(job.source))
 
     def key(self, spot: Spot) -> TaskKey:
-        """What is remembered of a kernel, or of a kernel at some sizes."""
+        """The database key of a kernel, or of a kernel at some sizes."""
         name, at = spot
         key = task_key(self.jobs[name])
         if at == ALL:
@@ -86,13 +87,13 @@ class Kernels:
         return replace(key, text=f"{key.text}\nat {self.sizes_text(at)}")
 
     def sizes_text(self, at: int) -> str:
-        """A set of sizes in words."""
+        """A set of sizes as text."""
         return " ".join(f"{size.name}={value}" for size, value in self.sets[at].items())
 
     def winners(
         self, chosen: Mapping[str, Candidate], gains: Mapping[str, float] | None = None
     ) -> dict[TaskKey, Winner]:
-        """What records say of kernels where these candidates have won."""
+        """The records of kernels, from the candidates that won."""
         found = {}
         gains = gains or {}
         for kernel in dict.fromkeys(spot_of(task)[0] for task in chosen):

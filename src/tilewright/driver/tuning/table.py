@@ -1,11 +1,11 @@
-"""A model whose kernels are called through a table, so that runs may differ in any of them.
+"""A model that calls its kernels through a table, so that any of them can be exchanged.
 
     model = TableModule(program, target, threads)
-    model.tables["tuned"][site] = installed
-    outputs, ns, by_site = model.timed("tuned", inputs)
+    table = model.new_table(); model.install(table, name, installed)
+    run, work = model.timed(table, inputs)
 
-Every kernel comes with its adapter and, for every place that calls it, the weights as it wants them
-packed. Several tables stand side by side: to switch between them between two runs costs nothing.
+Each kernel comes with an adapter of its signature and, for every call site, with the weights packed
+as it needs them. Several tables may exist; a run uses one of them, without any cost of switching.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilewright.runtime.profiler import profile
 
 Array = np.ndarray[Any, Any]
 NAME = "model"
-EVENTS = 1 << 14  # kernel calls of a run that are told apart
+EVENTS = 1 << 14  # kernel calls per run that the profiler can tell apart
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Built:
     """The object code of a candidate: plain data, for any process."""
 
     kernel: Kernel
-    adapter: bytes = field(repr=False)  # nothing where a GPU runs it: there is no table
+    adapter: bytes = field(repr=False)  # empty on a GPU, where there are no call tables
     packer: bytes | None = field(repr=False)
 
     @staticmethod
@@ -56,7 +56,7 @@ class Built:
 
 
 def built(job: Job, *, use_cache: bool = False) -> Built:
-    """A kernel with all that a table needs of it."""
+    """Compile a kernel with all that a table needs."""
     kernel = compile_kernel(job, use_cache=use_cache)
     target = job.setting.target
     if kernel.packer is None:
@@ -68,7 +68,7 @@ def built(job: Job, *, use_cache: bool = False) -> Built:
 
 
 def fits(built: Built, default: Kernel) -> str:
-    """Why a kernel cannot stand in the place of its job's default; "" where it can."""
+    """Why a kernel cannot replace its job's default; "" if it can."""
     kernel = built.kernel
     if len(kernel.scalars) != len(default.scalars):
         return "it takes other sizes than the default kernel"
@@ -80,7 +80,7 @@ def fits(built: Built, default: Kernel) -> str:
 
 
 class Weights:
-    """Makes of a call's inputs what a kernel reads as weights."""
+    """Packs those inputs of a call that a kernel reads as weights."""
 
     def __init__(self, built: Built, target: Target) -> None:
         self._packer = packer = built.kernel.packer
@@ -93,21 +93,21 @@ class Weights:
             self._pack = packer.signature.bind(code.addresses[name], code)
 
     def packed(self, inputs: Mapping[int, Array]) -> list[Array]:
-        """The weights among a call's inputs as the kernel reads them."""
+        """The packed weights for a call's inputs."""
         packer = self._packer
         if packer is None:
             return []
         results = packer.signature.params[len(packer.weights) :]
         made = [empty(tuple(map(int, each.shape)), each.dtype).numpy() for each in results]  # type: ignore[arg-type]
         for array in made:
-            array[...] = 0  # a layout may have holes that the packer leaves alone
+            array[...] = 0  # layouts may have padding that the packer does not write
         given = [np.asarray(inputs[at], order="C") for at in packer.weights]
         self._pack(*given, *made)
         return made
 
 
 class Installed:
-    """A kernel in this process."""
+    """A kernel that is loaded in this process."""
 
     def __init__(self, built: Built, target: Target, threads: int = 1) -> None:
         self.kernel = built.kernel
@@ -120,7 +120,7 @@ class Installed:
 
 
 class Table:
-    """Addresses for every site: what the host program calls."""
+    """The addresses of a kernel and its packed weights for each call site."""
 
     def __init__(self, sites: int) -> None:
         self.memory = (ctypes.c_void_p * (2 * max(1, sites)))()
@@ -133,7 +133,7 @@ class Table:
         self.memory[2 * site + 1] = ctypes.addressof(pointers)
 
     def copy(self, site: int, other: Table) -> None:
-        """What another table has at a site."""
+        """Copy a site's entry from another table."""
         kernel, packed, pointers = other._owners[site]
         self._owners[site] = (kernel, packed, pointers)
         self.memory[2 * site] = kernel.address
@@ -142,7 +142,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a model: nanoseconds of all, and of each site's calls together."""
+    """One run of a model: its total time, and the time of each site's calls."""
 
     outputs: tuple[Array, ...]
     whole_ns: float
@@ -151,14 +151,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Work:
-    """What a site does in one run."""
+    """The work of a site in one run."""
 
     flops: int
     size_bytes: int
 
 
 class TableModule:
-    """A model in this process, with one table or more."""
+    """A model in this process that runs with any of several tables."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class TableModule:
         return Table(len(self.program.sites))
 
     def install(self, table: Table, name: str, kernel: Installed) -> None:
-        """Have all sites of a job call a kernel."""
+        """Make all call sites of a job call a kernel."""
         constants = self.program.module.constants
         packed: dict[tuple[str, ...], list[Array]] = {}
         for at, site in enumerate(self.program.sites):
@@ -209,7 +209,7 @@ class TableModule:
             table.set(at, kernel, packed[weights])
 
     def run(self, table: Table, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> Run:
-        """One run, timed as a whole alone."""
+        """One run, timed as a whole."""
         self._constants[len(self._weights)] = ctypes.addressof(table.memory)
         begin = time.perf_counter_ns()
         outputs = self._module(*inputs, out=out)
@@ -219,11 +219,8 @@ class TableModule:
     def timed(
         self, table: Table, inputs: Sequence[Array], repeat: int = 1
     ) -> tuple[Run, Mapping[int, Work]]:
-        """Some runs, one right after the other, with every site's time: the mean of them.
-
-        One more goes before them: it wakes the threads, and brings into the caches what this table
-        reads.
-        """
+        """The mean time of some runs, in total and per site, after a warm-up run that wakes the
+        threads and fills the caches."""
         self.run(table, inputs)
         whole_ns = 0.0
         with profile(EVENTS) as record:

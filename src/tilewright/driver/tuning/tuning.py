@@ -1,8 +1,8 @@
-"""From a model to records: its kernels as tasks, their spaces, and a lab for the tuner.
+"""Tune a model: its kernels as tasks, their search spaces, and a lab for the tuner.
 
     outcome = tune_model(graph, setting, Budget(minutes=5), records)
 
-The model is optimized already: what is tuned are its kernels, as `lower_model` makes them.
+The model is already optimized: kernels are those that `lower_model` would make.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilewright.driver.kernels import (
     try_cached_packer,
 )
 from tilewright.driver.libraries import library_space
-from tilewright.driver.tuning.fleet_lab import FleetLab, told_model
+from tilewright.driver.tuning.fleet_lab import FleetLab, model_message
 from tilewright.driver.tuning.inputs import Sizes
 from tilewright.driver.tuning.lab import (
     MODEL_MEMORY_BYTES,
@@ -61,24 +61,24 @@ from tilewright.tune.sketch import SKETCH, SketchSpace
 from tilewright.tune.space import TuneSpace
 from tilewright.tune.tuner import Tuner
 
-LEAST_SHARE = 0.003  # of the model's time: what takes less is left alone
-SKETCHED_SHARE = 0.25  # of what vectors can do: a kernel that is nearer to it has no sketches,
-FEW_PLANS = 256  # but where rules offer fewer plans: these are soon tried
+MIN_TIME_SHARE = 0.003  # kernels with a smaller share of the model's time are not tuned
+SKETCHED_SHARE = 0.25  # sketches are only searched for kernels below this fraction of vector peak,
+FEW_PLANS = 256  # or with fewer plans of rules than this
 RUNS = 9
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is tuned, beyond its budget."""
+    """How a model is tuned, besides the budget."""
 
-    sizes: Sizes = field(default_factory=dict)  # of dynamic dimensions
+    sizes: Sizes = field(default_factory=dict)  # values of dynamic sizes
     model: str = ""  # cost model; "": the best that is installed
     search: str = "ranked"
     seed: int = 0
     in_place: bool = True
     use_cache: bool = True
-    limits: Limits = field(default_factory=Limits)  # of a candidate
-    command: Sequence[str] = SERVER  # that checks candidates
+    limits: Limits = field(default_factory=Limits)  # per candidate
+    command: Sequence[str] = SERVER  # of the checking processes
     only: Callable[[Job], bool] = lambda job: True
     fleet: Fleet | None = None  # workers that build and time; None: this machine
     report: Callable[[Snapshot], None] = lambda snapshot: None
@@ -94,7 +94,7 @@ def tune_model(
     records: Records,
     settings: Settings = DEFAULTS,
 ) -> Outcome:
-    """Tune the kernels of an optimized model; what wins is in `records` then."""
+    """Tune the kernels of an optimized model; winners are added to `records`."""
     check_tunable(module, setting, is_here=settings.fleet is None)
     begin = time.monotonic()
 
@@ -119,11 +119,11 @@ def _tuned(
     records: Records,
     settings: Settings,
 ) -> Outcome:
-    """What the tuner finds in what is left of a budget that began to run at a moment."""
+    """Tune within what is left of a budget that began at time `begin`."""
     with laboratory(module, setting, settings) as (kernels, lab, measured):
         tasks = list(_tasks(kernels, measured, setting, settings))
         spent = time.monotonic() - begin
-        # The model is compiled once more with what is found.
+        # Compiling the model with the winners takes time, too.
         left = Budget(max(budget.seconds - spent - lab.build_s, 0.5) / 60.0)
 
         def listen(snapshot: Snapshot) -> None:
@@ -148,7 +148,8 @@ def _tuned(
 def _keep_variants(
     kernels: Kernels, tasks: Sequence[Task], outcome: Outcome, records: Records
 ) -> None:
-    """Records of kernels that were tuned at several sizes: what each size won, as variants."""
+    """Record kernels that were tuned at several sizes, with the winner of each size as a
+    variant."""
     chosen = {name: Candidate.of(name, winner.choices) for name, winner in outcome.winners.items()}
     gains = {name: winner.gain for name, winner in outcome.winners.items()}
     found = kernels.winners(chosen, gains)
@@ -161,7 +162,7 @@ def _keep_variants(
 
 
 def check_tunable(module: Module, setting: KernelSetting, *, is_here: bool = True) -> None:
-    """A model is tuned where it runs."""
+    """Check that the model can be timed here, or on the fleet."""
     if setting.target.kind not in (CPU, CUDA) or (is_here and not runs_here(setting.target)):
         raise UserError(
             "TW5010",
@@ -185,10 +186,10 @@ def runs_here(target: Target) -> bool:
 def laboratory(
     module: Module, setting: KernelSetting, settings: Settings
 ) -> Iterator[tuple[Kernels, Lab, Sequence[Mapping[str, Measured]]]]:
-    """The kernels of a model, a lab for them, and what they take untuned, by set of sizes."""
+    """The kernels of a model, a lab for them, and their untuned times by set of sizes."""
     kernels = Kernels(module, setting, settings.sizes)
     if settings.fleet is not None:
-        said = told_model(module, setting, settings.sizes, in_place=settings.in_place)
+        said = model_message(module, setting, settings.sizes, in_place=settings.in_place)
         far = FleetLab(settings.fleet, said, kernels.jobs)
         yield kernels, far, far.open(setting.target)
         return
@@ -203,12 +204,12 @@ def local_laboratory(
     """A lab on this machine."""
     jobs = kernels.jobs
     on_gpu = setting.target.kind == CUDA
-    # A GPU's driver maps more addresses than a machine has memory.
+    # CUDA reserves more address space than the machine has memory.
     limits = replace(settings.limits, memory_bytes=0) if on_gpu else settings.limits
     checkers = Checkers(limits, command=settings.command)
     runner = model_process(memory_bytes=0 if on_gpu else MODEL_MEMORY_BYTES)
     try:
-        checkers.start()  # not before somebody ends them, whatever interrupts
+        checkers.start()  # inside the try block, so that interrupts stop them
         defaults = {
             name: known
             for name, job in (jobs.items() if settings.use_cache else ())
@@ -216,7 +217,7 @@ def local_laboratory(
         }
         missing = {name: job for name, job in jobs.items() if name not in defaults}
         for name, made in build_all(missing, checkers, 600.0):
-            if settings.use_cache:  # the model is compiled with most of them in the end
+            if settings.use_cache:  # the final compilation reuses most of them
                 store_built(missing[name], made)
             defaults[name] = made
         opening = Open(module, setting, defaults, settings.sizes, settings.in_place, RUNS)
@@ -237,7 +238,7 @@ def local_laboratory(
 
 
 def _cached(job: Job) -> Built | None:
-    """A kernel that was compiled before, with all that a table needs."""
+    """A cached kernel with all that a table needs."""
     kernel = try_cached(job)
     if kernel is None:
         return None
@@ -256,7 +257,7 @@ def _tasks(
     setting: KernelSetting,
     settings: Settings,
 ) -> Iterator[Task]:
-    """Kernels that take a share of the time, the costliest first; sets of sizes count alike."""
+    """The kernels worth tuning, costliest first; all sets of sizes have equal weight."""
     whole = [each[WHOLE].ns for each in measured]
     weights = [sum(whole) / len(whole) / each for each in whole]
     found: list[Task] = []
@@ -269,7 +270,7 @@ def _tasks(
             here = [measured[each][name] for each in sets if name in measured[each]]
             weight = sum(weights[each] for each in sets) / len(sets)
             ns = sum(each.ns for each in here) / len(sets)
-            if weight * ns < LEAST_SHARE * sum(whole) / len(whole):
+            if weight * ns < MIN_TIME_SHARE * sum(whole) / len(whole):
                 continue
             element = element_of(job.source)
             floor, without_tiles = (
@@ -307,14 +308,14 @@ def _tasks(
 
 
 def _decided(kernels: Kernels, spot: Spot) -> list[tuple[str, str]]:
-    """What rules decide about a kernel where a set of sizes is known: blocks and choices."""
+    """What rules decide for a kernel at a set of sizes: blocks and choices."""
     job = kernels.fixed(spot)
     made = schedule_job(job, function_of(job))
     return [(each.block, choice_text(each.choice)) for each in made.decisions]
 
 
 def spaces_of(job: Job, *, sketches: bool = True) -> tuple[TuneSpace, ...]:
-    """What can be decided about a kernel, by block; the costliest block first."""
+    """The search spaces of a kernel, by block, costliest block first."""
     fn = function_of(job)
     weights = [fn.params[at].name for at in sorted(job.constants)]
     setting = job.setting
@@ -334,13 +335,13 @@ def spaces_of(job: Job, *, sketches: bool = True) -> tuple[TuneSpace, ...]:
 def with_sketches(
     space: TuneSpace, fn: Function, setting: KernelSetting, weights: Sequence[str]
 ) -> TuneSpace:
-    """The plans of rules and the sketches of a kernel as one space; a sketch decides about all of
-    the kernel, whatever is chosen for its other blocks."""
+    """The joint space of a kernel's rule plans and sketches. A sketch schedules the whole kernel,
+    and overrides choices for other blocks."""
     try:
         sketches = SketchSpace(
             fn, setting.target, threads=setting.threads, constants=weights, with_rules=False
         )
         sketches.default()
     except UserError:
-        return space  # there are none
+        return space  # no sketch applies
     return JoinedSpace(space.name, {"": space, SKETCH: sketches})
