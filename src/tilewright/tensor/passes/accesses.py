@@ -1,8 +1,8 @@
-"""Every access of the buffers a pass cares about, with its place in the program.
+"""All accesses of given buffers, with their places in the program.
 
-`collect(body, buffers)` walks once and lists, per buffer and in the order of execution of one
-iteration, what is read and written where. A `Place` knows its parent, so the loops and conditions
-between two statements are found by climbing.
+`collect(body, buffers)` walks once and lists, per buffer and in execution order of one iteration,
+what is read and written where. A `Place` knows its parent, so the loops and conditions between two
+statements are found by climbing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tilewright.tensor.visit import prefetched
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A statement on the path from the root."""
+    """A statement with its ancestors in the program."""
 
     stmt: Stmt
     parent: Place | None
@@ -83,7 +83,7 @@ class Access:
     place: Place
     is_write: bool
     guards: tuple[Expr, ...] = ()
-    is_opaque: bool = False  # through its address: anything may be read or written
+    is_opaque: bool = False  # through its address: any element may be read or written
 
 
 def collect(root: Stmt, wanted: Collection[Buffer] | None) -> dict[Buffer, list[Access]]:
@@ -127,7 +127,7 @@ def reads_of(stmt: Stmt) -> Iterator[Read]:
         for buffer in stmt.buffers:
             yield buffer, _points(stmt.index), (), False
     if prefetched(stmt) is not None:
-        return  # brings data nearer, reads nothing
+        return  # a prefetch reads nothing
     has_select = False
     plain: list[Expr] = []
     for node in sym.walk(*stmt.exprs()):
@@ -148,7 +148,7 @@ def _read(node: Expr, guards: tuple[Expr, ...]) -> Read:
 
 
 def _guarded_reads(roots: tuple[Expr, ...]) -> Iterator[Read]:
-    """Loads with the conditions of the selects that choose them."""
+    """Loads, with the conditions of the selects that guard them."""
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
     stack: list[tuple[Expr, tuple[Expr, ...]]] = [(root, ()) for root in reversed(roots)]
     while stack:
@@ -191,7 +191,7 @@ def touched_buffers(stmt: Stmt) -> list[Buffer]:
 
 
 def conditions_between(path: list[Place]) -> list[Expr]:
-    """The conditions under which control gets from the first place of a path to its last."""
+    """The conditions under which control flows from the first place of a path to its last."""
     found = []
     for outer, inner in pairwise(path):
         if isinstance(outer.stmt, If):
@@ -201,7 +201,7 @@ def conditions_between(path: list[Place]) -> list[Expr]:
 
 
 def context_at(access: Access, ctx: Context = sym.EMPTY) -> Context:
-    """What holds where an access happens."""
+    """The facts that hold where an access happens."""
     path = access.place.below(None)
     for outer, inner in zip(path, [*path[1:], None], strict=True):
         stmt = outer.stmt

@@ -1,8 +1,8 @@
-"""Decides between stack and heap for the intermediates of a CPU function.
+"""Choose between stack and heap for the intermediates of a CPU function.
 
-Buffers of a small constant size go on the stack (scope `local`), where the optimizer can turn them
-into registers; all others on the heap (scope `global`), whatever scope the schedule asked for.
-Memories of a special unit (`amx.tile`) stay what they are.
+Buffers of a small constant size go on the stack (scope `local`), where LLVM can promote them to
+registers; all others on the heap (scope `global`), whatever scope the schedule requested. Memories
+of special units (`amx.tile`) are left alone.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Raises thread loops to the outside of their kernel, one per axis.
+"""Hoist thread loops to the outside of their kernel, one per axis.
 
     for b in thread(blockIdx.x) 0..8 { for k in 0..n { for t in thread(threadIdx.x) 0..32 { S } } }
     for b in thread(blockIdx.x) 0..8 { for t in thread(threadIdx.x) 0..32 { for k in 0..n { S } } }
 
-A kernel is an outermost thread loop. Loops bound to the same axis are the same threads at work, so
-each becomes the index of the one loop for its axis; a statement runs on all threads of the axes
-that it is not bound to. An intermediate in global memory that is used inside one kernel only
-belongs to the thread, or the block of threads, whose loop holds all its uses: it moves to local or
-shared memory. Of a kernel of one thread what shared memory has no room for stays where it is; so
-does what has a dynamic length, where threads have parts of their own.
+A kernel is an outermost thread loop. Loops bound to the same axis use the same threads, so all of
+them become the index of one loop for that axis; a statement runs on all threads of the axes it is
+not bound to. An intermediate in global memory that is used inside of one kernel only is private to
+the thread, or the block, whose loop encloses all its uses, and moves to local or shared memory. It
+stays in global memory where a kernel of one thread exceeds shared memory, and where it has a
+dynamic length of which each thread uses a part of its own.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def bind_threads(fn: Function, ctx: PassContext) -> Function:
 
 
 def _moved(fn: Function) -> dict[Buffer, Buffer]:
-    """The intermediates in global memory that belong to a thread or to a block of threads."""
+    """The intermediates in global memory that are private to a thread or to a block."""
     found: dict[Buffer, Buffer] = {}
-    single: dict[For, list[Buffer]] = defaultdict(list)  # of blocks of one thread, by the kernel
+    single: dict[For, list[Buffer]] = defaultdict(list)  # per kernel of one thread
     for buffer, accesses in collect(fn.body, fn.allocs).items():
         if not accesses:
             continue
@@ -64,8 +64,8 @@ def _moved(fn: Function) -> dict[Buffer, Buffer]:
 
 
 def _is_apart(buffer: Buffer, accesses: list[Access], loops: list[For]) -> bool:
-    """Whether each thread has a part of the buffer that is its own by the indices, and of dynamic
-    length: then it can stay in global memory."""
+    """Whether each thread indexes a disjoint part of a buffer of dynamic length: it can stay in
+    global memory."""
     known: list[Expr] = []
     rest: list[Expr] = []
     threads = [loop for loop in loops if loop.kind == THREAD]
@@ -97,7 +97,7 @@ def _is_one_thread(kernel: For) -> bool:
 
 
 def _that_fit(buffers: list[Buffer]) -> list[Buffer]:
-    """As many as shared memory has room for, the smallest first."""
+    """The buffers that fit into shared memory together, smallest first."""
     known = [
         (math.prod(int(dim.value) for dim in dims), buffer)
         for buffer in buffers
@@ -113,7 +113,7 @@ def _that_fit(buffers: list[Buffer]) -> list[Buffer]:
 
 
 def _common_loops(accesses: list[Access]) -> list[For]:
-    """The loops around all accesses, from the outermost in."""
+    """The loops around all accesses, outermost first."""
     place = accesses[0].place
     for access in accesses[1:]:
         place = common(place, access.place)
@@ -139,7 +139,7 @@ def _bound(kernel: For) -> Stmt:
             axis = axes[name]
             body = For(axis.var, sym.ZERO, axis.extent, body, THREAD, name, (), kernel.loc)
     assert isinstance(body, For)
-    return replace(body, annotations=kernel.annotations)  # what is said of the kernel
+    return replace(body, annotations=kernel.annotations)  # those of the kernel
 
 
 def _note(axes: dict[str, _Axis], loop: For) -> None:
@@ -158,7 +158,7 @@ def _note(axes: dict[str, _Axis], loop: For) -> None:
 
 
 class _Bind(Rewriter):
-    """Puts the kernel's thread indices in place of thread loops."""
+    """Replaces thread loops by the kernel's thread indices."""
 
     tracks = False
 

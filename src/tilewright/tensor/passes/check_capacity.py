@@ -1,10 +1,10 @@
-"""Refuses programs that keep more in a memory than it has room for.
+"""Reject programs that exceed the capacity of a memory.
 
     alloc %t: f32[2304] in amx.tile { ... }        refused: 9216 bytes, of 8192
 
-Changes nothing. It runs last, when every buffer that is alive at a place stands in an `alloc`
-around it. Memories without a declared capacity are not looked at: what a stack or a heap has room
-for is `assign_memory`'s, and a GPU's shared memory is its code generator's.
+Changes nothing. It runs last, when every live buffer is in an enclosing `alloc`. Memories without a
+declared capacity are not checked: stack and heap are `assign_memory`'s business, shared memory that
+of the GPU code generator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_capacity(fn: Function, ctx: PassContext) -> Function:
 
 
 def _with(stmt: Alloc, taken: int) -> int:
-    """The bytes taken of a memory once the buffer is there too."""
+    """The bytes used in a memory, this buffer included."""
     buffer, memory = stmt.buffer, stmt.buffer.memory
     size = buffer.constant_bytes
     if size is None:

@@ -1,10 +1,10 @@
-"""Shrinks each intermediate buffer to the box that lives at its allocation.
+"""Shrink each intermediate buffer to the box that is live at its allocation.
 
     for i in 0..64 { alloc T: f32[64, 64]; for j { T[i, j] = .. } .. }
     for i in 0..64 { alloc T: f32[1, 64];  for j { T[0, j] = .. } .. }
 
-The box is the union of all accesses while the loops inside the allocation run; indices are taken
-relative to its start. A dimension keeps its size where that box is not known to be smaller.
+The box is the union of all accesses over the loops inside of the allocation; indices become
+relative to its start. A dimension keeps its size where the box is not provably smaller.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from tilewright.tensor.regions import is_data_dependent, region_over
 from tilewright.tensor.scopes import MemoryScope
 from tilewright.tensor.visit import rewrite, walk
 
-# A size that varies below a bound, such as min(64, n), is worth a constant: up to so many bytes. A
-# bound may also be a number that no size comes near, as in min(1000000000, n).
+# A varying size with a bound, such as min(64, n), becomes that constant, up to so many bytes: a
+# bound may also be far above any real size, as in min(1000000000, n).
 MAX_SLACK_BYTES = 1 << 24
 
-Box = tuple[Buffer, tuple[Expr, ...]]  # the smaller buffer, where it starts in the old one
+Box = tuple[Buffer, tuple[Expr, ...]]  # the compacted buffer, its start in the old one
 
 
 def compact_buffers(fn: Function, ctx: PassContext) -> Function:
@@ -99,7 +99,7 @@ def _tighter_region(
     running: dict[Var, tuple[Expr, Expr]],
     ctx: Context,
 ) -> Region:
-    """What an access touches, by its loops or by its limits, whichever says less of each axis."""
+    """The region of an access by its loops or by its limits, whichever is tighter per dimension."""
     by_loops = _region(access, running, ctx)
     reached = dict(running)
     limited = _limited(access, limits, reached)
@@ -111,14 +111,15 @@ def _tighter_region(
 
 
 def _is_less(one: Range, other: Range) -> bool:
-    """Whether a range is known to be the shorter one."""
+    """Whether a range is provably shorter."""
     if not isinstance(one.extent, Const):
         return False
     return not isinstance(other.extent, Const) or one.extent.value < other.extent.value
 
 
 def _limits(access: Access) -> dict[Expr, Expr]:
-    """What is below a number wherever an access happens: `t * 256 + lane` of a copy's tail, say."""
+    """Upper bounds on expressions at an access, from its guards: `t * 256 + lane` of a copy's tail,
+    say."""
     found: dict[Expr, Expr] = {}
     for cond in conditions_between(access.place.below(None)):
         for part in conjuncts(cond):
@@ -130,7 +131,8 @@ def _limits(access: Access) -> dict[Expr, Expr]:
 def _limited(
     access: Access, limits: dict[Expr, Expr], running: dict[Var, tuple[Expr, Expr]]
 ) -> Access:
-    """The access with each expression that has a limit as a variable that runs up to it."""
+    """The access with each bounded expression replaced by a variable that ranges up to the
+    bound."""
     reach = Context().bind_all(running)
     given: dict[Expr, Expr] = {}
     for expr, limit in limits.items():
@@ -140,7 +142,7 @@ def _limited(
             running[each] = (ZERO, limit)
     if not given:
         return access
-    # The largest first: one may be a part of another.
+    # The largest first: one may contain another.
     order = sorted(given, key=lambda expr: -sum(1 for _ in sym.walk(expr)))
 
     def limited(start: Expr) -> Expr:
@@ -157,7 +159,8 @@ def _instead(expr: Expr, new: Expr, node: Expr) -> Expr:
 
 
 def _surroundings(home: Place, memory: MemoryScope) -> tuple[Context, dict[Var, tuple[Expr, Expr]]]:
-    """What holds at the allocation; threads around it that share the buffer count as running."""
+    """The facts at the allocation; threads outside of it that share the buffer count as inner
+    loops."""
     ctx = Context()
     shared: dict[Var, tuple[Expr, Expr]] = {}
     for place in home.below(None):
@@ -181,7 +184,7 @@ def _region(access: Access, running: dict[Var, tuple[Expr, Expr]], ctx: Context)
 
 
 def _is_small(shape: tuple[Expr, ...], buffer: Buffer) -> bool:
-    """Whether memory of constant size is little enough to be worth its slack."""
+    """Whether a constant size is small enough to be worth its slack."""
     size = math.prod(int(dim.value) for dim in shape if isinstance(dim, Const))
     return size * buffer.dtype.size_bytes <= MAX_SLACK_BYTES
 
@@ -189,7 +192,7 @@ def _is_small(shape: tuple[Expr, ...], buffer: Buffer) -> bool:
 def _dimension(dim: Expr, ranges: list[Range], ctx: Context, slack: bool) -> tuple[Expr, Expr]:
     """Start and extent of the union of ranges, or the whole dimension.
 
-    With `slack`, an extent that has a constant bound is that constant.
+    With `slack`, an extent that has a constant bound is replaced by it.
     """
     start = sym.simplify(_by_one_divisor(ranges[0].start), ctx)
     stop = sym.simplify(sym.add(start, ranges[0].extent), ctx)
@@ -209,15 +212,15 @@ def _dimension(dim: Expr, ranges: list[Range], ctx: Context, slack: bool) -> tup
         smaller = not isinstance(dim, Const) or extent.value < dim.value
     else:
         smaller = extent is not dim and sym.prove(sym.le(extent, dim), ctx)
-    # The allocation may stand outside of the loops that a divisor of zero leaves empty.
+    # The allocation may be outside of loops that are empty when a divisor is zero.
     smaller = smaller and is_total(start, ctx) and is_total(extent, ctx)
     if not sym.prove(sym.le(0, extent), ctx):
-        extent = sym.maximum(extent, 0)  # of loops that never run the last comes before the first
+        extent = sym.maximum(extent, 0)  # empty loops end before they start
     return (start, extent) if smaller else (ZERO, dim)
 
 
 def _by_one_divisor(start: Expr) -> Expr:
-    """With a // n // 8 as a // (n * 8): the same, also where nobody knows that n is not 0."""
+    """Rewrite a // n // 8 as a // (n * 8), which also holds where n may be 0."""
 
     def joined(node: Expr) -> Expr:
         if not isinstance(node, FloorDiv) or not isinstance(node.a, FloorDiv):

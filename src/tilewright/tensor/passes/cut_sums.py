@@ -1,4 +1,4 @@
-"""Cuts long sums into parts, which are added up one by one, where a loop asks for it.
+"""Split long accumulation chains into partial sums, where a loop is annotated so.
 
     for k in 0..1024 [part_terms = 64] { T[0] = T[0] + A[k] * B[k] }
 
@@ -9,11 +9,11 @@
       T[0] = T[0] + P[0]
     }
 
-The rounding of a chain grows as the root of the number of its terms; that of parts as the root of
-their length and of their number. Both sums are local: parts are in registers, and a total, which is
-used once a part, need not be. The annotation says how many terms a part has at least. Sums have to
-be at constant places, as unrolled code has them; of loops around each other the innermost one that
-has terms for a whole part is cut.
+Rounding error grows with the square root of a chain's length, for partial sums with those of their
+length and of their number. Both accumulators are local: the partial sum stays in registers, the
+total, used once per part, need not. The annotation gives the least number of terms per part.
+Accumulators have constant indices, as in unrolled code; of nested loops the innermost one with
+enough terms for a part is split.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from tilewright.tensor.visit import replace_buffers, rewrite, walk
 
 Place = tuple[Buffer, tuple[Expr, ...]]  # an element or a vector of a local buffer
 PART_TERMS = "part_terms"  # the annotation of a loop
-MANY = 1 << 40  # iterations of a loop whose extent is not known
+MANY = 1 << 40  # iterations of a loop of dynamic extent
 
 
 def cut_sums(fn: Function, ctx: PassContext) -> Function:
     if not any(isinstance(stmt, For) and annotation(stmt, PART_TERMS) for stmt in walk(fn.body)):
         return fn
     local = {stmt.buffer for stmt in walk(fn.body) if isinstance(stmt, Alloc)}
-    body = _Cut({buffer for buffer in local if _may_sum(buffer)})(fn.body)
+    body = _SplitSums({buffer for buffer in local if _may_sum(buffer)})(fn.body)
     assert body is not None
     return replace(fn, body=rewrite(body, _without_mark))
 
@@ -72,18 +72,18 @@ def _without_mark(stmt: Stmt) -> Stmt:
 
 
 def _may_sum(buffer: Buffer) -> bool:
-    """Whether sums in registers may be in a buffer."""
+    """Whether a buffer may hold accumulators in registers."""
     is_flat = len(buffer.shape) == 1 and isinstance(buffer.shape[0], Const)
     return buffer.memory.owner is Owner.THREAD and is_flat
 
 
-class _Cut(Rewriter):
+class _SplitSums(Rewriter):
     tracks = False
 
     def __init__(self, local: set[Buffer]) -> None:
         super().__init__()
         self.local = local
-        self.least = 0  # terms of a part; 0 where none are asked for
+        self.least = 0  # least terms per part; 0 without an annotation
 
     def visit_for(self, loop: For) -> Stmt | None:
         asked = annotation(loop, PART_TERMS)
@@ -110,7 +110,7 @@ class _Cut(Rewriter):
         most = extent * each // self.least
         if most < 2:
             return loop
-        # Parts alike, where that leaves half as many at least.
+        # Equal parts, if that at most halves their number.
         even = (parts for parts in range(min(most, extent), most // 2, -1) if extent % parts == 0)
         return _in_parts(loop, terms, -(-extent // next(even, most)))
 
@@ -120,8 +120,8 @@ def _count(loop: For) -> int:
 
 
 def _terms(root: Stmt, local: set[Buffer]) -> dict[Place, int]:
-    """How many terms are added to each of the sums in local buffers; nothing of a buffer that is
-    used in any other way, or under a condition: where it does not hold there may be no sum."""
+    """Terms added to each accumulator in local buffers. Buffers that are used in any other way, or
+    conditionally, are left out."""
     found: Counter[Place] = Counter()
     odd: set[Buffer] = set()
     stack = [(root, 1)]
@@ -149,7 +149,7 @@ def _terms(root: Stmt, local: set[Buffer]) -> dict[Place, int]:
 
 
 def _added(stmt: Store) -> Expr | None:
-    """What a store adds to what was at its place, which is constant."""
+    """The term that a store adds to the element it writes, at a constant index."""
     (at,) = stmt.index
     is_run = isinstance(at, Const) or (isinstance(at, Ramp) and at.stride is ONE)
     first = at.base if isinstance(at, Ramp) else at
@@ -181,7 +181,7 @@ def _run(index: tuple[Expr, ...]) -> tuple[int, int]:
 
 
 def _in_parts(loop: For, terms: dict[Place, int], steps: int) -> Stmt:
-    """The loop with so many iterations in each part."""
+    """The loop split into parts of so many iterations."""
     mapping = {buffer: replace(buffer, name=f"{buffer.name}_part") for buffer, _ in terms}
     begin = [Store(mapping[buffer], at, _zero(buffer, at)) for buffer, at in terms]
     end = [

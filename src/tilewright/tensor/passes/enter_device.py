@@ -1,4 +1,4 @@
-"""Marks a flat function as code for a device: its outermost thread loops are kernels to launch."""
+"""Mark a flat function as device code: its outermost thread loops are kernels to launch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Spells reduction steps out as loads and stores.
+"""Expand reduction updates into loads and stores.
 
     C[i] sum= A[k]                              C[i] = C[i] + A[k]
     (I[i], V[i]) argmax= (k, A[k])              let i0 = ..; let v0 = ..; I[i] = i0; V[i] = v0
 
-A tuple is combined as a whole before any of it is stored.
+All elements of a tuple are combined before any of them is stored.
 """
 
 from __future__ import annotations

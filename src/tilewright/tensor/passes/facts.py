@@ -1,5 +1,5 @@
-"""What holds inside a loop, a branch or a binding: what it says, unless it says so of memory that
-is written there."""
+"""Facts that hold inside of a loop, a branch or a binding, unless they depend on memory written
+there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.tensor.visit import loads, walk
 
 
 def in_branch(ctx: Context, stmt: If, *, taken: bool) -> Context:
-    """What holds in one side of a branch."""
+    """The context inside of one arm of a branch."""
     body = stmt.then if taken else stmt.otherwise
     assert body is not None
     cond = stmt.cond if taken else sym.logical_not(stmt.cond)
@@ -51,7 +51,7 @@ def in_let(ctx: Context, stmt: Let) -> Context:
 
 
 def lasting(exprs: Iterable[Expr], body: Stmt) -> list[Expr]:
-    """Those of some expressions that keep their value while a statement runs."""
+    """Those of some expressions whose value a statement does not change."""
     read = {expr: {load.buffer for load in loads(expr)} for expr in exprs}
     if not any(read.values()):
         return list(read)

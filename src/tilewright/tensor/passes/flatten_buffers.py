@@ -1,11 +1,10 @@
-"""Replaces indices by row-major offsets; intermediate buffers become one-dimensional.
+"""Replace indices by row-major offsets; intermediate buffers become one-dimensional.
 
     T: f32[8, n]   T[i, j]      ->      T: f32[8 * n]   T[i * n + j]
 
-`align(axis, factor, offset)` pads the stride of an axis until stride % factor == offset.
-Parameters keep their shape, which is the contract with the caller, and so do buffers handed to an
-external kernel. `stride(address, axis)` becomes the stride it asks for. From here on the function
-is in stage flat.
+`align(axis, factor, offset)` pads the stride of an axis until stride % factor == offset. Parameters
+keep their shape, which is the contract with the caller, and so do buffers passed to an external
+kernel. `stride(address, axis)` becomes that stride. From here on the function is in stage flat.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def flatten_buffers(fn: Function, ctx: PassContext) -> Function:
             first = at.base if isinstance(at, Ramp) else at
             total = sym.add(total, sym.mul(first, step))
         for at, step in zip(index, strides[buffer], strict=True):
-            if isinstance(at, Ramp):  # of which there is one at most
+            if isinstance(at, Ramp):  # at most one per index
                 total = Ramp(total, sym.mul(at.stride, step), at.lanes)
         return (total,)
 
@@ -88,7 +87,7 @@ def flatten_buffers(fn: Function, ctx: PassContext) -> Function:
 
 
 def strides_of(buffer: Buffer) -> tuple[Expr, ...]:
-    """Elements from one index to the next, per axis."""
+    """The stride of each axis, in elements."""
     paddings = {axis % max(1, buffer.rank): (f, o) for axis, f, o in buffer.align}
     steps: list[Expr] = []
     step: Expr = ONE

@@ -1,13 +1,14 @@
-"""Bulk copies read the source of a padded copy: what lies outside comes as zero by itself.
+"""Let bulk copies read the source of a padded copy: out-of-bounds elements are zero-filled by
+hardware.
 
     for x in 0..128 { block A_pad(x) { A_pad[x] = select(x < 100, A[x], 0) } }
     call tma_load(A_pad[0 +: 128], T)
 
     call tma_load(A[0 +: 128], T)
 
-The padded copy, made by `pad`, is gone where nothing but such copies reads it. Their boxes begin
-inside of the source, whatever lies behind its last row or column is filled up. The source may have
-other axes, or be part of a larger buffer: heads that lie side by side, say.
+The padded copy, made by `pad`, is removed where only such copies read it. Their boxes start inside
+of the source; what lies beyond its last row or column is filled. The source may have other axes, or
+be part of a larger buffer, such as interleaved heads.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ COPIES = (COPY, "tma.multicast", "cp.async.tile")
 
 @dataclass(frozen=True)
 class Padding:
-    """A block that pads, and what it pads: the element of the source that is at an index."""
+    """A block that pads, and the element of the source at each index of the padded buffer."""
 
     block: Block
     padded: Buffer
@@ -49,7 +50,7 @@ class Padding:
     place: tuple[Expr, ...]
 
     def moved(self, region: Region) -> Region | None:
-        """The box of the source that a box of the padded buffer is; None where it is no box."""
+        """The box of the source for a box of the padded buffer; None if it is none."""
         spans = dict(zip(self.index, region.ranges, strict=True))
         starts: dict[Var, Expr] = {var: span.start for var, span in spans.items()}
         wide = [var for var, span in spans.items() if span.extent is not ONE]
@@ -94,8 +95,8 @@ def fold_padding(fn: Function, ctx: PassContext) -> Function:
 
 
 def _is_folded(fn: Function, made: Padding) -> bool:
-    """Whether nothing but bulk copies reads a padded buffer, all of them boxes of the source, which
-    they can read."""
+    """Whether only bulk copies read a padded buffer, all of boxes that they can read from the
+    source."""
     if not can_copy(made.source) or not is_only_copied(fn, made.block, made.padded):
         return False
     regions = [
@@ -109,7 +110,7 @@ def _is_folded(fn: Function, made: Padding) -> bool:
 
 
 def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
-    """A block that copies a buffer and sets what lies behind its extents to zero."""
+    """A block that copies a buffer and writes zero beyond its extents."""
     if not isinstance(stmt, Block) or not isinstance(stmt.body, Store):
         return None
     value, index = stmt.body.value, stmt.body.index
@@ -121,14 +122,14 @@ def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
         return None
     if not isinstance(zero, Const) or zero.value != 0:
         return None
-    # What is tested is that an index of its own axis is inside of the source.
+    # The condition tests each index against the extent of its own axis.
     axes = list(zip(inside.index, inside.buffer.shape, strict=True))
     for test in conjuncts(cond):
         own = [at for at, dim in axes if isinstance(at, Var) and test is sym.lt(at, dim)]
         if len(own) != 1 or sum(sym.uses_var(at, {own[0]}) for at, _ in axes) != 1:
             return None
-        # Behind the columns of a row must lie the next one of the box: of an axis between them,
-        # such as heads side by side, a copy would read the next columns there.
+        # The box's next row must follow the row's columns: with an axis between them, such as
+        # interleaved heads, a copy would read the next head's columns there.
         if own[0] is inside.index[-1] and len(axes) > 1 and inside.index[-2] is not iters[-2]:
             return None
     return Padding(stmt, stmt.body.buffer, inside.buffer, iters, inside.index)
@@ -137,7 +138,7 @@ def padding_of(stmt: Stmt, fn: Function) -> Padding | None:
 def is_only_copied(
     fn: Function, block: Block, buffer: Buffer, copies: tuple[str, ...] = COPIES
 ) -> bool:
-    """Whether such copies alone read a buffer, and no block writes it but its own."""
+    """Whether only such copies read a buffer, and no other block writes it."""
     for stmt in walk(fn.body):
         if isinstance(stmt, TensorCall):
             touched = any(region.buffer is buffer for region in stmt.regions)

@@ -1,12 +1,11 @@
-"""The factor of attention's scores goes into the powers that are taken of them.
+"""Fold the scale of attention scores into the exponentials that are taken of them.
 
     T[i, j] = select(mask, S[i, j] * 0.125, -inf); attend(T, V, M, L, O)
 
     T[i, j] = select(mask, S[i, j], -inf); attend(T, V, M, L, O, 0.125)
 
-A power is two to the score times a factor, less that of the greatest: one multiplication and
-addition whatever the factor is. The greatest score M is then one without it, so nothing else may
-read M.
+An exponential is exp2(score * factor - max * factor): one FMA whatever the factor is. The running
+maximum M is then unscaled, so nothing else may read M.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.passes.stagger_attention import ATTEND, calls_of
 from tilewright.tensor.visit import exprs, rewrite, walk
 
-PLAIN_ARGS = 7  # of an instruction without a factor
+PLAIN_ARGS = 7  # arguments of `attend` without a scale
 
 
 def fold_scale(fn: Function, ctx: PassContext) -> Function:
@@ -73,7 +72,7 @@ def _folded(loop: For, attend: Call, scores: Buffer) -> Stmt:
 
 
 def _factor(value: Expr) -> Const | None:
-    """The positive constant that a score which is not masked has been multiplied by."""
+    """The positive constant that an unmasked score is multiplied by."""
     if isinstance(value, Select):
         _, kept, never = value.children()
         masked = isinstance(never, Const) and never.value == -math.inf

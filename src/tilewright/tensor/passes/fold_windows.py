@@ -1,17 +1,17 @@
-"""Bulk copies read windows where they are: rows of what windows of an image see are never stored.
+"""Implicit im2col: bulk copies read windows from the image instead of stored rows.
 
     block R(m, k) { R[m, k] = select(inside, X[n(m), y(m) + ky(k) - 1, x(m) + kx(k) - 1, c(k)], 0) }
     call tma_load(R[m0 +: 128, k0 +: 64], T)
 
     eval tma.window(T, X, 128, barrier, c, x, y, n, kx, ky, ...)
 
-A row is a place of the result, its columns are kernel positions and channels, channels last. A box
-is one kernel position and some channels of it, of places that follow each other: from line to line,
-from image to image. What a window sees beyond the image comes as zeros.
+A row of the matrix is an output position, its columns are kernel positions and channels, channels
+last. A box covers some channels of one kernel position, over consecutive output positions, across
+image rows and images. Out-of-bounds pixels are zero-filled.
 
-`fold_windows` takes away the block that would store the rows, which are a parameter from there on,
-and notes their geometry by its number; `read_windows`, when copies know their barriers, lets them
-read the image, and the parameter is gone.
+`fold_windows` removes the block that would store the rows, which become a parameter, and records
+their geometry; `read_windows`, once copies have barriers, makes them read the image and removes the
+parameter.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from tilewright.tensor.ir import (
 from tilewright.tensor.passes.fold_padding import is_only_copied
 from tilewright.tensor.visit import rewrite, walk
 
-WINDOWS = "windows"  # an attribute: of each the parameters of rows and image, and the geometry
+WINDOWS = "windows"  # an attribute: (parameter of rows, parameter of image, geometry) of each
 COPY, WINDOW = "tma.load", "tma.window"
-CORNER, STEP, OFFSET = 127, 8, 255  # what the hardware counts to, at most
+CORNER, STEP, OFFSET = 127, 8, 255  # the limits of the hardware's im2col mode
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of the image, of the result, of the kernel, and how windows lie."""
+    """Extents of image, result and kernel; strides, dilations and padding."""
 
     images: int
     height: int
     width: int
     channels: int
-    rows: int  # of the result
+    rows: int  # output height
     columns: int
     kernel_y: int
     kernel_x: int
@@ -58,12 +58,12 @@ class Geometry:
     stride_x: int
     dilation_y: int
     dilation_x: int
-    pad_y: int  # in front
+    pad_y: int  # before the first row
     pad_x: int
 
     @property
     def fits(self) -> bool:
-        """Whether copies can count that far."""
+        """Whether the hardware's im2col mode supports these sizes."""
         corners = (self.pad_y, self.pad_x, *(-upper for upper in self.upper))
         steps = (self.stride_y, self.stride_x)
         reach = max(self.dilation_y * (self.kernel_y - 1), self.dilation_x * (self.kernel_x - 1))
@@ -75,7 +75,8 @@ class Geometry:
 
     @property
     def upper(self) -> tuple[int, int]:
-        """Where the last windows begin, from the image's last line and column."""
+        """The upper corner of the bounding box: where the last windows begin, from the end of each
+        axis."""
         last_y = (self.rows - 1) * self.stride_y - self.pad_y
         last_x = (self.columns - 1) * self.stride_x - self.pad_x
         return last_y - (self.height - 1), last_x - (self.width - 1)
@@ -83,7 +84,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Windows:
-    """A block that lays out windows, what it makes and of which image."""
+    """An im2col block, the rows it writes and the image it reads."""
 
     block: Block
     rows: Buffer
@@ -108,7 +109,10 @@ def fold_windows(fn: Function, ctx: PassContext) -> Function:
     ]
     return replace(
         fn,
-        params=(*fn.params, *rows),  # until no copy reads them: what nobody writes is given
+        params=(
+            *fn.params,
+            *rows,
+        ),  # until no copy reads them: nothing writes them, so they are inputs
         body=rewrite(fn.body, rule),
         allocs=tuple([buffer for buffer in fn.allocs if buffer not in rows]),
         attrs=annotated(fn.attrs, WINDOWS, tuple(noted)),
@@ -116,7 +120,7 @@ def fold_windows(fn: Function, ctx: PassContext) -> Function:
 
 
 def windows_of(stmt: Stmt, fn: Function) -> Windows | None:
-    """A block that lays out what windows of an image see, as rows."""
+    """The im2col block that a statement is, if any."""
     if not isinstance(stmt, Block) or not isinstance(stmt.body, Store) or len(stmt.iters) < 2:
         return None
     body = stmt.body
@@ -146,7 +150,7 @@ def windows_of(stmt: Stmt, fn: Function) -> Windows | None:
 
 
 class _Places:
-    """Where a block reads the image, by the numbers of row and column."""
+    """Evaluates the index of the image for given rows and columns."""
 
     def __init__(self, load: Load, m: Var, k: Var, others: tuple[Var, ...]) -> None:
         zeros: dict[Var, Expr] = dict.fromkeys(others, sym.ZERO)
@@ -159,7 +163,7 @@ class _Places:
         return tuple([int(sym.evaluate(at, env)) for at in self.index])
 
     def geometry(self, image: tuple[int, int, int, int], m: int, k: int) -> Geometry | None:
-        """What the first places suggest; to be verified."""
+        """The geometry that the first elements suggest; to be verified."""
         if set(sym.free_vars(*self.index)) - {self.m, self.k}:
             return None
         images, height, width, channels = image
@@ -192,7 +196,7 @@ class _Places:
         )
 
     def are_those_of(self, g: Geometry, m: int, k: int, cond: Expr | None) -> bool:
-        """Whether every place is what the geometry says, and zero is what lies outside."""
+        """Whether all indices match the geometry, and out-of-bounds elements are zero."""
         ctx = sym.EMPTY.bind_all(
             {self.m: (sym.ZERO, sym.const(m)), self.k: (sym.ZERO, sym.const(k))}
         )
@@ -213,13 +217,13 @@ class _Places:
 
 
 def _first(start: int, stop: int, holds: Callable[[int], bool]) -> int:
-    """The first number from `start` on for which something holds, or `stop`."""
+    """The first number from `start` on for which a predicate holds, or `stop`."""
     return next((at for at in range(start, stop) if holds(at)), stop)
 
 
 def places_of(g: Geometry, m: Expr, k: Expr) -> tuple[Expr, ...]:
-    """Image, line and column where the window of a row begins, and how far from there the kernel
-    position of a column is, and its channel."""
+    """Image, line and column where a row's window begins, and the kernel offset and channel of a
+    column."""
     n = sym.floordiv(m, g.rows * g.columns)
     y = sym.floormod(sym.floordiv(m, g.columns), g.rows)
     x = sym.floormod(m, g.columns)

@@ -1,11 +1,10 @@
-"""Moves allocations out of loops, so that memory is taken once and not per iteration.
+"""Hoist allocations out of loops.
 
     for k { alloc S in shared; .. }      alloc S in shared; for k { .. }
 
-Memory of scope `local` and registers of special units (`amx.tile`) stay: they cost nothing. Other
-memory goes up to the function, to the parallel or vector loop whose iterations each need their own,
-or to the block of threads that shares it. A size that depends on a loop holds the allocation inside
-that loop.
+Scope `local` and registers of special units (`amx.tile`) stay: they cost nothing. Other memory is
+hoisted to the function, to the parallel or vector loop whose iterations need their own, or to the
+thread block that shares it. A size that depends on a loop keeps the allocation inside of that loop.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ def hoist_allocations(fn: Function, ctx: PassContext) -> Function:
 
 
 class _Hoist(Rewriter):
-    """`self.lifted` holds the buffers on their way out of the loops around."""
+    """`self.lifted` holds the buffers being hoisted out of the enclosing loops."""
 
     tracks = False
 
     def __init__(self) -> None:
         super().__init__()
         self.lifted: list[Buffer] = []
-        self.loops = 0  # that an allocation here may leave
+        self.loops = 0  # enclosing loops that an allocation may be hoisted out of
 
     def visit_for(self, loop: For) -> Stmt | None:
         outer, self.lifted = self.lifted, []
@@ -56,7 +55,7 @@ class _Hoist(Rewriter):
         assert body is not None
         kept = [buffer for buffer in self.lifted if _stays_inside(buffer, loop)]
         if kept == _leading(loop.body, body):
-            body = loop.body  # they were there already
+            body = loop.body  # unchanged
         else:
             for buffer in reversed(kept):
                 body = Alloc(buffer, body, loop.loc)
@@ -78,12 +77,13 @@ class _Hoist(Rewriter):
 
 
 def _costs(buffer: Buffer) -> bool:
-    """Whether taking the memory is work: the heap, or a place in shared memory."""
+    """Whether an allocation costs anything: heap, or space in shared memory."""
     return buffer.memory.owner in (Owner.DEVICE, Owner.BLOCK)
 
 
 def _leading(body: Stmt, inner: Stmt) -> list[Buffer] | None:
-    """The buffers allocated between a body and a statement inside, if nothing else stands there."""
+    """The buffers allocated between a body and a statement inside, if there is nothing else
+    between."""
     found = []
     while body is not inner:
         if not isinstance(body, Alloc):

@@ -1,15 +1,14 @@
-"""Names index arithmetic where its value is first known, outside the loops that repeat it.
+"""Hoist loop-invariant index arithmetic into lets, with common subexpressions shared.
 
     for i { for k { C[i] = C[i] + A[i * n + k] } }
     for i { let t = i * n; for k { C[i] = C[i] + A[t + k] } }
 
-Only arithmetic worth a name moves: products of variables, divisions, remainders. Equal expressions
-share a name. Loads stay where they are: whether one may move is for the optimizer to see, which
-knows that buffers do not overlap.
+Only arithmetic worth a name is hoisted: products of variables, divisions, remainders. Loads are
+left to LLVM, which knows that buffers do not alias.
 
-Nothing is divided by a zero that the program does not divide by. A divisor is nonzero where its
-least value tells so, and inside a loop that ends at a multiple of it, or at as many chunks as such
-a multiple has: for p in 0..n * m runs where neither n nor m is zero, so its body knows p // m.
+No division by zero is introduced. A divisor is known to be nonzero by its lower bound, and inside
+of a loop whose extent is a multiple of it, or a number of chunks of such a multiple: for p in 0..n
+* m runs only if neither n nor m is zero, so its body may compute p // m.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ class _Hoist(Rewriter):
     def __init__(self, fn: Function) -> None:
         super().__init__()
         self.depth = 0
-        self.least = 0  # what is known further out is named here: a kernel stands alone
+        self.least = 0  # the outermost depth to hoist to: kernels share no lets
         self.depth_of: dict[Expr, int] = {
             param: _EVERYWHERE for param in fn.params if isinstance(param, Var)
         }
         self.names: list[dict[Expr, Var]] = [{}]
-        self.quotients: list[dict[Expr, int]] = [{}]  # depth_of what divides, in the loop around
-        self.nonzero: dict[Expr, int] = {}  # and from which depth on
-        self.stop: Expr = sym.ZERO  # of the loop that is entered, before anything in it has a name
-        # Threads of a GPU have no registers to spare for quotients that calls tell.
+        self.quotients: list[dict[Expr, int]] = [{}]  # per depth: quotient -> depth of its value
+        self.nonzero: dict[Expr, int] = {}  # nonzero divisors -> from which depth on
+        self.stop: Expr = sym.ZERO  # of the loop being entered
+        # GPU threads have no registers to spare for quotients by dynamic sizes.
         self.is_for_threads = any(
             isinstance(stmt, For) and stmt.kind == THREAD for stmt in walk(fn.body)
         )
@@ -105,11 +104,11 @@ class _Hoist(Rewriter):
         return body
 
     def expr(self, expr: Expr, here: int) -> Expr:
-        """The expression with names in place of what is known further out than `here`."""
+        """The expression with names in place of what is invariant below depth `here`."""
         found: dict[Expr, Expr] = {}
-        # The host describes the memory that tiles are copied from: it knows sizes, and no names.
+        # Tensor maps are built by the host, which knows sizes but no lets.
         least = _EVERYWHERE + 1 if isinstance(expr, Call) and expr.op in _MAPPED else _EVERYWHERE
-        seen: set[Expr] = set()  # parts that are shared would be walked once for each way to them
+        seen: set[Expr] = set()  # visit shared subexpressions once
         stack = [expr]
         while stack:
             node = stack.pop()
@@ -132,7 +131,7 @@ class _Hoist(Rewriter):
         return sym.rewrite(expr, lambda node: node, found)
 
     def _known_at(self, expr: Expr) -> int:
-        """The depth at which all variables of the expression have their values."""
+        """The depth at which all variables of an expression are defined."""
         depth = self.depth_of.get(expr)
         if depth is None:
             depth = self.quotients[-1].get(expr)
@@ -161,7 +160,7 @@ class _Hoist(Rewriter):
 
 
 def _factors(product: Expr) -> list[Expr]:
-    """What is multiplied, but for constants."""
+    """The non-constant factors of a product."""
     found, stack = [], [product]
     while stack:
         node = stack.pop()
@@ -173,12 +172,13 @@ def _factors(product: Expr) -> list[Expr]:
 
 
 def _nonzero_factors(product: Expr) -> list[Expr]:
-    """What is nonzero if a product is: its factors, and those of what it counts chunks of."""
+    """Expressions that are nonzero if a product is: its factors, and those whose chunks it
+    counts."""
     found = _factors(product)
-    for factor in found:  # which grows meanwhile
+    for factor in found:  # grows while iterating
         match factor:
             case FloorDiv(Add(whole, Const() as more), Const() as chunk):
-                if 0 <= more.value < chunk.value:  # of no whole there is no chunk
+                if 0 <= more.value < chunk.value:  # zero elements have zero chunks
                     found += _factors(whole)
     return found
 

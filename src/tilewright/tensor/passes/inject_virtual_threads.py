@@ -1,11 +1,12 @@
-"""Interleaves virtual threads statement by statement, so that the waits of one hide in another.
+"""Interleave virtual threads statement by statement, to hide the latency of one behind another.
 
     for v in vthread 0..2 { S(v); for k { T(v, k) } }
     S(0); S(1); for k { T(0, k); T(1, k) }
 
-What depends on the virtual thread is repeated for each; what does not is done once. A buffer
-allocated inside whose contents depend on it gets a leading dimension, an element per thread. With
-the option `nests`, loops around one statement are repeated as a whole: a unit takes them as one.
+Statements that depend on the virtual thread are replicated; others run once. A buffer allocated
+inside whose contents depend on it gets a leading dimension over virtual threads. With the option
+`nests`, loops around a single statement are replicated as a whole, for units that take a nest as
+one instruction.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class _Interleave:
 
 
 def _is_nest(stmt: Stmt) -> bool:
-    """Whether loops and conditions hold one statement, or one and what stands for it elsewhere."""
+    """Whether loops and conditions enclose one statement, or one and its alternative."""
     while isinstance(stmt, (For, If)):
         if isinstance(stmt, If) and stmt.otherwise is not None:
             return not isinstance(stmt.then, (Seq, Alloc, For))
@@ -154,7 +155,7 @@ def _touched(loop: For) -> set[Buffer]:
 
 
 def _uses(root: Stmt, variable: Var) -> bool:
-    """Whether anything depends on the virtual thread: private buffers are indexed by it now."""
+    """Whether anything depends on the virtual thread, private buffers aside."""
     return any(sym.uses_var(expr, {variable}) for stmt in walk(root) for expr in stmt.exprs())
 
 

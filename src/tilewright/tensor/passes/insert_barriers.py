@@ -1,14 +1,14 @@
-"""Inserts barriers where threads of a block exchange values through memory.
+"""Insert barriers where threads of a block exchange values through shared memory.
 
     S[t] = A[t]                 S[t] = A[t]
     B[t] = S[63 - t]            eval barrier.shared()
                                 B[t] = S[63 - t]
 
-Two accesses of a buffer that threads share, one of them a write, need a barrier between them unless
-each thread touches only elements that no other thread touches. Loops are followed around, so that
-the next iteration does not overwrite what a slower thread still reads. Barriers stand only where
-all threads come by: code under a condition that differs between threads is kept whole, or cut in
-two under the same condition.
+Two accesses of a shared buffer, at least one of them a write, need a barrier between them unless
+every thread accesses only elements that no other thread does. Loop-carried conflicts count too: the
+next iteration must not overwrite what a slower thread still reads. Barriers are placed only in
+uniform control flow: code under a divergent condition stays whole, or is split in two under the
+same condition.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import walk
 
 BARRIER = Call("barrier.shared", (), BOOL)
-_LOOKBACK = 4  # iterations followed exactly; more versions of a buffer in flight are rare
+_LOOKBACK = 4  # iteration distances checked exactly; rings of more slots are rare
 
 
 def insert_barriers(fn: Function, ctx: PassContext) -> Function:
@@ -70,7 +70,7 @@ def _synchronized(kernel: For) -> Stmt:
 
 
 def _exchanged(kernel: Stmt) -> set[Buffer]:
-    """The buffers through which threads might pass values: written and read, not a thread's own."""
+    """The buffers through which threads may communicate: read and written, not thread-private."""
     written: set[Buffer] = set()
     read: set[Buffer] = set()
     for stmt in walk(kernel):
@@ -93,7 +93,7 @@ class _Touch:
     ranges: tuple[Range, ...]
     is_write: bool
     stmt: Stmt
-    only: Mapping[Var, int]  # the one thread, by its numbers, that conditions around it leave
+    only: Mapping[Var, int]  # indices of the single thread that enclosing conditions select
 
     def at(self, variable: Var, value: Expr) -> _Touch:
         """The same access seen when the variable has another value."""
@@ -108,11 +108,12 @@ class _Touch:
 
 
 class _Sync:
-    """Walks a kernel's body in order of execution; `open` holds the accesses since a barrier."""
+    """Walks a kernel's body in execution order; `open` holds the accesses since the last
+    barrier."""
 
     def __init__(self, threads: dict[Var, Expr], body: Stmt) -> None:
         self.threads = threads
-        self.varying: set[Var] = set(threads)  # variables that differ between threads
+        self.varying: set[Var] = set(threads)  # divergent variables
         self.ctx = Context()  # the ranges of all loops; their variables are distinct
         for variable, extent in threads.items():
             self.ctx = self.ctx.bind(variable, 0, extent)
@@ -140,7 +141,7 @@ class _Sync:
         touches = self.touches(stmt)
         if not touches:
             return stmt
-        # The barrier stands outside as many loops as possible.
+        # Place the barrier outside of as many loops as possible.
         before = self.open
         needed = any(self.conflict(old, new) for old in before for new in touches)
         if needed:
@@ -183,7 +184,7 @@ class _Sync:
         return any(sym.uses_var(expr, self.varying) for expr in exprs)
 
     def _after(self, loop: For, before: list[_Touch]) -> list[_Touch]:
-        """What is open after a loop; if it runs no iteration, that is what was open before."""
+        """The open accesses after a loop, including those before it, as it may run no iteration."""
         if sym.prove(sym.lt(loop.start, loop.stop), self.ctx):
             return self.open
         return list(dict.fromkeys((*before, *self.open)))
@@ -192,14 +193,14 @@ class _Sync:
         before = self.open
         body = self.stmt(loop.body)
         touches = self.touches(loop.body)
-        # The next iterations meet what this one leaves open.
+        # Later iterations may conflict with what this one leaves open.
         for distance in range(1, _LOOKBACK + 1):
             earlier = [touch.at(loop.var, sym.sub(loop.var, distance)) for touch in self.open]
             if any(self.conflict(old, new) for old in earlier for new in touches):
                 self.open = earlier
                 body = self.stmt(body)
                 break
-        else:  # some iteration long ago; that stores do not overwrite each other, we trust
+        else:  # larger distances; write-write conflicts are not checked there
             self._forget(loop)
             if any(
                 old.is_write != new.is_write and self.conflict(old, new)
@@ -212,7 +213,7 @@ class _Sync:
         return replace(loop, body=body)
 
     def _forget(self, loop: For) -> None:
-        """What is open happened in some iteration, it is no longer known in which."""
+        """Drop the loop variable from open accesses: their iteration is no longer known."""
         some = sym.var(loop.var.name)
         self.moving.add(some)
         self.ctx = self.ctx.bind(some, loop.start, loop.stop)
@@ -229,8 +230,8 @@ class _Sync:
     # ------------------------------------------------------------------ accesses
 
     def touches(self, root: Stmt, only: Mapping[Var, int] = MappingProxyType({})) -> list[_Touch]:
-        """The accesses of shared memory at and below a statement, which all threads reach, or one
-        alone."""
+        """The shared-memory accesses at and below a statement, which all threads execute, or the
+        one in `only`."""
         found = self.touched.get(root)
         if found is None:
             found = [
@@ -252,7 +253,7 @@ class _Sync:
         return found
 
     def _left_by(self, cond: Expr) -> dict[Var, int]:
-        """The numbers of threads of which a condition leaves one."""
+        """Thread indices that a condition restricts to one value."""
         if not self.differs(cond):
             return {}
         ctx = self.ctx.assume(cond)
@@ -260,7 +261,7 @@ class _Sync:
         return {thread: number for thread, number in left.items() if number is not None}
 
     def _exchange(self, touches: list[_Touch]) -> Buffer | None:
-        """A buffer through which threads exchange values among these accesses."""
+        """A buffer through which threads communicate within these accesses."""
         for at, later in enumerate(touches):
             for earlier in touches[:at]:
                 if earlier.stmt is not later.stmt and self.conflict(earlier, later):
@@ -268,11 +269,11 @@ class _Sync:
         return None
 
     def conflict(self, old: _Touch, new: _Touch) -> bool:
-        """Whether another thread may touch the same element, and one of the two writes it."""
+        """Whether different threads may access the same element, one of them writing."""
         if old.buffer is not new.buffer or not (old.is_write or new.is_write):
             return False
         if old.stmt is new.stmt and old.is_write and new.is_write:
-            return False  # the program itself promises that its threads write different elements
+            return False  # threads of a race-free program write different elements
         found = self.conflicts.get((old, new))
         if found is None:
             found = self.conflicts[old, new] = self._meet(old, new)
@@ -291,13 +292,13 @@ class _Sync:
         )
 
     def _told_together(self, pairs: list[tuple[Range, Range]]) -> set[Var]:
-        """Threads that all indices which are the same in both tell: as digits of one number."""
+        """Threads that equal indices determine jointly, as digits of a mixed-radix number."""
         same = [
             a.start
             for a, b in pairs
             if a.extent is sym.ONE and b.extent is sym.ONE and a.start is b.start
         ]
-        # A value that has a name may undo what the thread adds.
+        # A let-bound value may cancel a thread's contribution.
         unknown = self.moving | (self.varying - set(self.threads))
         known = [
             start
@@ -310,7 +311,7 @@ class _Sync:
         return determined_vars(known, ranges, Context())
 
     def _told_apart(self, a: Range, b: Range) -> list[Var]:
-        """Threads that this dimension tells apart: equal indices mean equal threads.
+        """Threads that this dimension determines: equal indices imply equal threads.
 
         Both indices must be sum(weight * thread) + rest with the same weights, each weight at
         least what the threads of lesser weight and the rest can add up to.
@@ -339,7 +340,7 @@ class _Sync:
         return found
 
     def _reach(self, a: Expr, b: Expr) -> int | None:
-        """How far apart the two can get; what is the same for all iterations drops out."""
+        """The largest possible difference of two expressions; loop-uniform terms cancel."""
         a_split, b_split = sym.split_terms(a, self.moving), sym.split_terms(b, self.moving)
         if a_split is None or b_split is None:
             return None
@@ -352,7 +353,7 @@ class _Sync:
         return max(first, second, 0)
 
     def _apart(self, a: Range, b: Range) -> bool:
-        """Whether no index is in both ranges, for any two threads."""
+        """Whether the two ranges are disjoint for any two threads."""
         if self.differs(a.start, a.extent, b.start, b.extent):
             return False
         x, y = a.start, b.start
@@ -360,10 +361,12 @@ class _Sync:
         if one and isinstance(x, FloorMod) and isinstance(y, FloorMod) and x.b is y.b:
             gap = sym.simplify(sym.sub(x.a, y.a))
             if isinstance(gap, Const) and isinstance(x.b, Const):
-                return gap.value % x.b.value != 0  # different slots of a ring of versions
+                return gap.value % x.b.value != 0  # different slots of a ring buffer
         gap = sym.simplify(sym.sub(x, y))
         if not isinstance(gap, Const):
             return False
         extents = [r.extent.value if isinstance(r.extent, Const) else None for r in (a, b)]
-        lower = extents[1] if gap.value >= 0 else extents[0]  # of the range that starts first
+        lower = (
+            extents[1] if gap.value >= 0 else extents[0]
+        )  # extent of the range that starts first
         return lower is not None and abs(gap.value) >= lower

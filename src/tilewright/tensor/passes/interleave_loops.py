@@ -1,4 +1,4 @@
-"""Runs the iterations of a loop between those of another, which comes right before it.
+"""Interleave the iterations of a loop with those of another one right before it.
 
     for k in 0..24 [interleave = "host"] { P(k) }
     for r in 0..32 [interleave = "guest"] { S(r) }
@@ -8,10 +8,10 @@
       for q in unroll 0..2 { if k * 2 + q < 32 { S(k * 2 + q) } }
     }
 
-The two kinds of work then keep different parts of a processor busy at the same time, where they
-would wait for each other in turn. The host may lie inside of other loops, which come before the
-guest with all they contain. A guest stays where it is if there is no host, if one writes what the
-other uses, if it is not known how often they run, or if that is too often for one turn.
+The two kinds of work then use different execution units concurrently. The host may be nested in
+other loops, which run before the guest with all they contain. A guest stays where it is if there is
+no host, if one writes what the other uses, or if extents are dynamic or would put too many guest
+iterations into one of the host.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tilewright.tensor.visit import fresh_copy, rewrite, walk
 
 INTERLEAVE = "interleave"
 HOST, GUEST = "host", "guest"
-MAX_AT_ONCE = 8  # iterations of the guest in one of the host, of which each has its own code
+MAX_AT_ONCE = 8  # guest iterations, unrolled, per iteration of the host
 
 
 def interleave_loops(fn: Function, ctx: PassContext) -> Function:
@@ -79,7 +79,8 @@ def _is(stmt: Stmt, mark: str) -> bool:
 
 
 def _merged(before: Stmt, guest: Stmt) -> Stmt | None:
-    """What comes before with the guest's iterations in it; None where they have to stay apart."""
+    """The preceding statement with the guest's iterations in it; None where they cannot be
+    interleaved."""
     assert isinstance(guest, For)
     around, guest = _loops_to_host(before), _without_single(guest)
     sizes = [loop.extent for loop in (*around, guest)]
@@ -110,10 +111,8 @@ def _merged(before: Stmt, guest: Stmt) -> Stmt | None:
 
 
 def _loops_to_host(before: Stmt) -> list[For]:
-    """The loops from a statement down to the one host in it, outermost first.
-
-    All have to run one iteration after the other, whatever happens.
-    """
+    """The loops from a statement down to the only host in it, outermost first; all serial and
+    unconditional."""
     found: list[list[For]] = []
     stack: list[tuple[Stmt, list[For]]] = [(before, [])]
     while stack:
@@ -130,7 +129,7 @@ def _loops_to_host(before: Stmt) -> list[For]:
 
 
 def _without_single(loop: For) -> For:
-    """The loop inside of those that run once."""
+    """The loop inside of loops of one iteration."""
     while loop.extent is ONE and isinstance(loop.body, For) and loop.body.kind == SERIAL:
         body = fresh_copy(loop.body, {loop.var: loop.start})
         assert isinstance(body, For)
@@ -139,6 +138,6 @@ def _without_single(loop: For) -> For:
 
 
 def _conflict(first: Stmt, second: Stmt) -> bool:
-    """Whether one writes what the other uses."""
+    """Whether one statement writes what the other uses."""
     used, others = touched(first), touched(second)
     return any(used[buffer] or others[buffer] for buffer in used.keys() & others.keys())

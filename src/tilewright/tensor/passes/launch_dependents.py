@@ -1,11 +1,11 @@
-"""Kernels start before those they depend on have ended, and wait as late as they may.
+"""Programmatic dependent launch: kernels start before their predecessors end, and wait late.
 
     for t in thread(threadIdx.x) 0..128 { S[t] = W[t]; Y[t] = X[t] * S[t] }
 
     for t in thread(threadIdx.x) 0..128 {
       eval grid.launch(); S[t] = W[t]; eval grid.wait(); Y[t] = X[t] * S[t] }
 
-`tensor/dependent_launch.py` tells what may stand before the wait.
+`tensor/dependent_launch.py` determines which statements may precede the wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def launch_dependents(fn: Function, ctx: PassContext) -> Function:
 
 
 def _waiting(stmt: Stmt, weights: set[Buffer], *first: Stmt) -> Stmt:
-    """The statement with its wait, after what comes first."""
+    """The statement with `grid.wait` inserted, after the leading statements."""
     if isinstance(stmt, Let) and not is_early_value(stmt, weights):
         return seq(*first, Eval(WAIT), stmt)
     if isinstance(stmt, (Alloc, Let)) or (isinstance(stmt, For) and stmt.kind == THREAD):

@@ -1,4 +1,4 @@
-"""Dissolves blocks: iterators become their bindings, predicates become branches.
+"""Lower blocks: iterators are replaced by their bindings, predicates become branches.
 
 block @C(%vi: spatial n = %io * 8 + %ii) {      if %io * 8 + %ii < n {
   where %io * 8 + %ii < n                          C[%io * 8 + %ii] = ...
@@ -26,7 +26,8 @@ def lower_blocks(fn: Function, ctx: PassContext) -> Function:
 
 
 class _LowerBlocks(Rewriter):
-    """`self.memo` maps the iterators in scope, and expressions already met, to their values."""
+    """`self.memo` maps the iterators in scope, and expressions already substituted, to their
+    values."""
 
     tracks = False
 

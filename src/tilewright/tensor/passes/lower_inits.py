@@ -1,11 +1,11 @@
-"""Turns the init of a reduction into a block of its own, in front of the loops that reduce.
+"""Lower the init of a reduction to a block of its own, in front of the reduction loops.
 
     for i { for k { block C { init { C[i] = 0 }  C[i] += A[k] } } }
     for i { block C_init { C[i] = 0 }  for k { block C { C[i] += A[k] } } }
 
-So no branch stays inside. Where another statement stands in the way, or a loop runs over spatial
-and reduce iterators at once, the init stays in place behind `if every reduce iterator == 0`. A
-reduction over nothing gives its identity.
+This leaves no branch in the loop. Where another statement is in the way, or a loop runs over
+spatial and reduction iterators at once, the init stays in place under `if every reduce iterator ==
+0`. An empty reduction yields its identity.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def lower_inits(fn: Function, ctx: PassContext) -> Function:
 
 
 def init_empty(fn: Function) -> Function:
-    """The same program, in which reductions over nothing give their identity, as lowered ones do.
+    """The same program, with empty reductions yielding their identity, as in lowered ones.
 
     for i { for k in 0..n { block C } }
     for i { if n == 0 { block C_init }  for k in 0..n { block C } }
@@ -54,11 +54,11 @@ def init_empty(fn: Function) -> Function:
 
 
 class _Frame:
-    """A loop on the way to the current block, and the inits that go in front of it."""
+    """An enclosing loop, and the inits to insert before it."""
 
     def __init__(self, loop: For, ctx: Context) -> None:
         self.loop = loop
-        self.ctx = ctx  # what holds in front of the loop
+        self.ctx = ctx  # the facts before the loop
         self.before: list[Stmt] = []
 
 
@@ -66,7 +66,9 @@ class _LowerInits(Rewriter):
     def __init__(self, names: set[str]) -> None:
         super().__init__()
         self.names = names
-        self.frames: list[_Frame] = []  # the loops an init may cross from here, outermost first
+        self.frames: list[
+            _Frame
+        ] = []  # enclosing loops that an init may be hoisted out of, outermost first
 
     def visit_for(self, loop: For) -> Stmt | None:
         frame = _Frame(loop, self.ctx)
@@ -103,16 +105,16 @@ class _LowerInits(Rewriter):
         return self._left(lowered)
 
     def _put(self, block: Block, init: Stmt, frame: _Frame) -> Block:
-        """Set the init before a loop; the block without it."""
+        """Insert the init before a loop; returns the block without it."""
         frame.before.append(init)
         return replace(block, init=None)
 
     def _left(self, block: Block) -> Block:
-        """The block whose init cannot go before any loop."""
+        """A block whose init cannot be hoisted."""
         return _guarded(block)
 
     def _init_before(self, block: Block, original: Block, frames: list[_Frame]) -> Stmt | None:
-        """The loops and the block that initialise everything in front of the first frame."""
+        """The loops and the block that initialize all elements before the first frame."""
         first = frames[0]
         reduce_bindings = [
             at for it, at in zip(block.iters, block.bindings, strict=True) if it.kind == REDUCE
@@ -126,10 +128,10 @@ class _LowerInits(Rewriter):
         dropped = {f.loop.var: f.loop.start for f in frames if f.loop.var in reducing}
         if any(sym.uses_var(at, dropped) for at in spatial.values()):
             return None
-        if not _stands_alone(original, first.loop):
+        if not _is_unobserved(original, first.loop):
             return None
-        # The instance with all dropped loops at their start is the one where every reduce
-        # iterator is 0, provided that the start gives the least value and that is not negative.
+        # With all dropped loops at their start every reduce iterator must be 0: the start must be
+        # its least value, and not negative.
         conditions = []
         for binding in reduce_bindings:
             at_start = sym.simplify(sym.substitute(binding, dropped), self.ctx)
@@ -138,14 +140,14 @@ class _LowerInits(Rewriter):
             if not sym.prove(sym.le(0, at_start), self.ctx):
                 return None
             conditions.append(sym.eq(at_start, 0))
-        # What limits the reduction alone does not limit the init.
+        # Conditions on reduction iterators alone do not apply to the init.
         limits = [
             sym.substitute(part, dropped)
             for part in sym.conjuncts(block.predicate)
             if not sym.uses_var(part, dropped) or any(v not in dropped for v in _variables(part))
         ]
         predicate = sym.all_of(*limits, *conditions)
-        # Loops that stay are copied with variables of their own.
+        # Kept loops are copied with fresh variables.
         renamed: dict[Var, Expr] = dict(dropped)
         kept = [f.loop for f in frames if f.loop.var not in dropped]
         for loop in kept:
@@ -220,15 +222,15 @@ def _variables(cond: Expr) -> list[Var]:
 
 
 def _guarded(block: Block) -> Block:
-    """The init in place, run by the first instance of each reduction."""
+    """The init in place, guarded to run for the first instance of each reduction."""
     assert block.init is not None
     first = sym.all_of(*[sym.eq(it.var, 0) for it in block.iters if it.kind == REDUCE])
     init = block.init if first is sym.TRUE else If(first, block.init, None, block.loc)
     return replace(block, body=seq(init, block.body), init=None)
 
 
-def _stands_alone(block: Block, loop: For) -> bool:
-    """Whether nothing else inside the loop would see that the init comes early."""
+def _is_unobserved(block: Block, loop: For) -> bool:
+    """Whether nothing else inside of the loop observes that the init runs early."""
     assert block.init is not None
     written = written_buffers(block.init)
     loaded = _loaded(block.init)

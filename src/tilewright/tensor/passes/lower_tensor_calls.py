@@ -1,11 +1,11 @@
-"""Puts an intrinsic's implementation in place of each tensor call.
+"""Replace each tensor call by its intrinsic's implementation.
 
     call gemm8x8.update(A[i +: 8, k +: 8], ..)      eval gemm8x8_step(address(A[i, k]), ...)
 
-The tiles in the implementation become the regions of the call: an element of a tile is an element
-of the buffer behind it, and `stride(address, axis)` asks for the stride of the axis of the buffer
-that the tile's axis runs along. A phase without an implementation becomes the loops of the
-declared behaviour.
+The implementation's tile parameters become the regions of the call: an element of a tile is an
+element of the buffer, and `stride(address, axis)` is the stride of the buffer's axis that the
+tile's axis runs along. A phase without an implementation becomes the loops of the declared
+behaviour.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def lower_tensor_calls(fn: Function, ctx: PassContext) -> Function:
 
 
 def _with_assembly(fn: Function) -> Annotations:
-    """The attributes of the function, and the inline assembly of the intrinsics it calls."""
+    """The function's attributes, with the inline assembly of the intrinsics it calls."""
     attrs = fn.attrs
     for stmt in walk(fn.body):
         if isinstance(stmt, TensorCall):
@@ -81,7 +81,7 @@ def _with_assembly(fn: Function) -> Annotations:
 
 
 def _written_params(fn: Function) -> tuple[int, ...]:
-    """Positions of the parameters written: an instruction on addresses does not show it."""
+    """Positions of the parameters that are written: instructions on addresses do not show it."""
     written = written_buffers(fn.body)
     for stmt in walk(fn.body):
         if isinstance(stmt, TensorCall):
@@ -108,7 +108,7 @@ def _implementation(intrin: TensorIntrin, phase: str) -> Stmt:
 
 
 def _is_wanted(stmt: Stmt, names: set[str], phase: str) -> bool:
-    """Whether a block of a behaviour, its inits set apart, belongs to reset or to update."""
+    """Whether a block of a behaviour belongs to this phase: init to reset, the rest to update."""
     return not isinstance(stmt, Block) or (stmt.name in names) != (phase == RESET)
 
 
@@ -169,7 +169,7 @@ def _instantiated(stmt: Stmt, intrin: TensorIntrin, call: TensorCall) -> Stmt:
 def _check_in_a_row(
     tile: Buffer, count: int, region: Region, axes: dict[int, int], call: TensorCall
 ) -> None:
-    """The last `count` elements of a tile, which one vector holds, lie in a row in memory."""
+    """Check that the last `count` elements of a tile, which one vector holds, are contiguous."""
     strides = strides_of(region.buffer)
     width: Expr = ONE
     for axis in reversed(range(tile.rank)):
@@ -188,7 +188,7 @@ def _check_in_a_row(
 
 
 def _matched_axes(tile: Buffer, region: Region, call: TensorCall) -> dict[int, int]:
-    """The axis of the region that each axis of the tile runs along; the others have extent 1."""
+    """Axis of a tile -> axis of the region it runs along; others have extent 1."""
     spare = len(region.ranges) - tile.rank
     kept = []
     for axis, r in enumerate(region.ranges):

@@ -1,4 +1,4 @@
-"""In which order blocks take tiles, and a ring its steps."""
+"""Tile order of persistent blocks, and step order of pipelined loops."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tilewright.tensor.passes.stagger_attention import ATTEND, calls_of
 from tilewright.tensor.roles import rings, role_plan
 from tilewright.tensor.visit import rewrite, substitute
 
-WAVES = "waves"  # annotation of a loop whose every iteration is a wave of so many blocks' tiles
+WAVES = "waves"  # annotation of a loop over waves of tiles: blocks per wave
 
 
 def persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stmt]:
-    """Fewer blocks than tiles: each takes tile after tile, so that copies for the next one run
-    while results of the last are stored. Where some tiles have more steps than others, the order of
-    blocks alternates: who had more of one wave has less of the next."""
+    """Persistent blocks: fewer blocks than tiles, each taking tile after tile, so that loads of the
+    next tile overlap the stores of the last. Where tiles differ in steps, the order of blocks
+    alternates between waves, to balance their load."""
     made = []
     for loop in nest:
         if loop.thread == "blockIdx.x":
@@ -39,8 +39,8 @@ def persistent(nest: list[For], body: Stmt, blocks: int) -> tuple[list[For], Stm
 
 
 def longest_first(nest: list[For], body: Stmt) -> tuple[list[For], Stmt]:
-    """Blocks with more to do the later they come, of a causal mask, start from the last one: none
-    of them is left over at the end."""
+    """Reverse the blocks where later ones have more work, as under a causal mask, to avoid a long
+    tail."""
     steps = [ring.extent for ring in rings(body)]
     blocks = [loop for loop in nest if loop.thread == "blockIdx.x"]
     if len(blocks) != 1 or not any(sym.uses_var(extent, {blocks[0].var}) for extent in steps):
@@ -51,8 +51,8 @@ def longest_first(nest: list[For], body: Stmt) -> tuple[list[For], Stmt]:
 
 
 def backwards(body: Stmt) -> Stmt:
-    """Attention begins with the last keys: of a mask, those that it cuts through, so that the other
-    steps, a loop of their own, need none."""
+    """Attention starts with the last keys: the ones that the mask cuts through, so that the other
+    steps, a loop of their own, need no mask."""
 
     def rule(stmt: Stmt) -> Stmt:
         if not isinstance(stmt, For) or not role_plan(stmt).slots or not calls_of(stmt, ATTEND):

@@ -1,14 +1,14 @@
-"""A consumer's loop whose products follow each other without a wait between steps.
+"""Pipeline a consumer's loop so that `wgmma`s of successive steps are issued without waiting
+between.
 
     for k { wait(full[k]); C += A[k] B[k]; arrive(empty[k]) }
 
     wait(full[0]); start C += A[0] B[0]
-    for k in 1.. { wait(full[k]); start C += A[k] B[k]; all but this one are over;
+    for k in 1.. { wait(full[k]); start C += A[k] B[k]; wait for all but this one;
                    arrive(empty[k - 1]) }
     wait for C; arrive(empty[last])
 
-For a warpgroup that has the matrix units to itself: none else uses them while it waits. A slot is
-free one step later.
+For a warpgroup that has the tensor cores to itself. A slot is freed one step later.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WAIT = "wgmma.wait"
 
 
 def overlapped(ring: For, wait: Stmt, done: Stmt, before: Stmt, after: Stmt) -> Stmt:
-    """The loop in stages; `wait` for a slot and sign that it is `done` are those of its variable.
-    It has one iteration or more. `before` is what it waits for, `after` what it tells when all of
-    its products have been started."""
+    """The pipelined loop, which has at least one iteration. `wait` waits for a slot and `done`
+    frees it, as functions of the loop's variable; `before` runs before the first `wgmma`, `after`
+    once all are issued."""
     product = calls_of(ring, TILE)[0]
     sums, width = product.args[0], product.args[3]
 

@@ -1,23 +1,23 @@
-"""Splits loops where a condition inside changes, so that the main part runs without it.
+"""Split loops where a condition inside changes, so that the main part runs without the condition.
 
     for io in 0..ceil(n / 8) { for ii in 0..8 { if io * 8 + ii < n { S } } }
 
     for io in 0..n // 8 { for ii in 0..8 { S } }
     for io in n // 8..ceil(n / 8) { for ii in 0..n - io * 8 { S } }
 
-A linear condition holds from some iteration of a loop on, or up to one, whatever the loops inside
-do. So a loop has a prologue, a steady part in which all its conditions hold, and an epilogue; each
-may be missing. Where a prologue or epilogue is long, what is certain to fail in it is apart, and of
-conditions that fail one long after the other, those of the operands of a concatenation say, the
-rest is split again. If a condition guards all there is, or what a sum adds, the part in which it
-fails is empty, and the split has merely tightened the bounds. Iterations of a parallel loop choose
-by a branch instead. What stays open becomes masks when the inner loop is vectorised.
+A linear condition holds from some iteration of a loop on, or up to one. So a loop has a prologue, a
+steady part in which all its conditions hold, and an epilogue, each of which may be missing. In a
+long prologue or epilogue, the part in which a condition certainly fails is split off; conditions
+that fail long after one another, such as those of the operands of a concatenation, are split
+recursively. If a condition guards the whole body, or the term of a sum, the part in which it fails
+is empty, and the split has merely tightened the bounds. Parallel loops branch on the iteration
+instead. Conditions that remain become masks when the inner loop is vectorized.
 
-A condition is settled at the innermost loop where at most about two iterations stay open; vector
-and unrolled loops keep their constant extent as long as another loop will do.
+A condition is split at the innermost loop that leaves at most about two iterations undecided;
+vector and unrolled loops keep their constant extent as long as another loop will do.
 
-Copies are counted in statements, as many as unrolling will make of them. A program may grow to a
-few times its size, and code for where conditions hold is made only if they do in most iterations.
+Code growth is counted in statements after unrolling: a program may grow to a few times its size,
+and a version for where a condition holds is made only if it does in most iterations.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ from tilewright.tensor.passes.simplify_program import known
 from tilewright.tensor.passes.tails import Tail, is_marked, try_tail
 from tilewright.tensor.visit import fresh_copy, prefetched, rewrite, substitute, walk
 
-_Span = tuple[Expr, Expr, dict[Expr, Expr]]  # from, to, what is known of conditions there
+_Span = tuple[Expr, Expr, dict[Expr, Expr]]  # from, to, known values of conditions there
 
-_KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that stay whole
-_COPIED_STATEMENTS = 2048  # that any program may have, after unrolling
-_COPIED_TIMES = 4  # of its own statements that a program may have beside
-_SHORT = 2  # iterations that no code of their own is made for
-_TRIED_ITERATIONS = 64  # of a loop, to tell how often a condition holds
+_KEPT = (VECTOR, VTHREAD, THREAD)  # kinds of loops that are not split
+_COPIED_STATEMENTS = 2048  # that any program may grow to, after unrolling
+_COPIED_TIMES = 4  # growth factor that any program may have
+_SHORT = 2  # iterations that do not get a version of their own
+_TRIED_ITERATIONS = 64  # iterations sampled to estimate how often a condition holds
 
 
 def partition_loops(fn: Function, ctx: PassContext) -> Function:
@@ -96,9 +96,9 @@ def partition_loops(fn: Function, ctx: PassContext) -> Function:
 
 
 def _conditions_of(stmt: Stmt) -> list[Expr]:
-    """The comparisons of indices that a statement branches or selects by."""
+    """The index comparisons that a statement branches or selects on."""
     conditions: list[Expr] = []
-    if isinstance(stmt, If) and not _is_request(stmt):
+    if isinstance(stmt, If) and not _is_prefetch(stmt):
         conditions += sym.conjuncts(stmt.cond)
     conditions += [
         part
@@ -109,8 +109,9 @@ def _conditions_of(stmt: Stmt) -> list[Expr]:
     return [c for c in conditions if isinstance(c, (Lt, Le, Eq)) and c.a.dtype is INDEX]
 
 
-def _is_request(stmt: If) -> bool:
-    """Whether a branch only prefetches: cheaper to test than a second loop is to have."""
+def _is_prefetch(stmt: If) -> bool:
+    """Whether a branch guards only a prefetch: the test is cheaper than another version of the
+    loop."""
     return all(prefetched(leaf) is not None for leaf in walk(stmt) if not leaf.children())
 
 
@@ -134,7 +135,7 @@ class _Partition(Rewriter):
     def __init__(self, limit: int, ctx: sym.Context) -> None:
         super().__init__(ctx)
         self.room = limit  # statements that may still be copied
-        self.rolled_up = 0  # unrolled loops that lost their constant extent
+        self.rolled_up = 0  # unrolled loops whose extent is no longer constant
         self.threads: set[Var] = set()
         self.copied: set[Var] = set()  # variables of unrolled loops
 
@@ -153,7 +154,7 @@ class _Partition(Rewriter):
             return super().visit_for(loop)
         if loop.kind == PARALLEL:
             outer, self.ctx = self.ctx, self.ctx.bind(loop.var, loop.start, loop.stop)
-            body = self._versions(loop)
+            body = self._versioned_body(loop)
             self.ctx = outer
             return with_body(loop, body)
         parts = self._parts(loop)
@@ -162,7 +163,8 @@ class _Partition(Rewriter):
         return join(*[self._part(part) for part in parts])
 
     def _part(self, loop: For) -> Stmt | None:
-        """A part of one iteration is no loop: conditions inside may now be certain."""
+        """A part of a loop; with one iteration it is no loop, and conditions inside may be
+        decided."""
         if sym.simplify(loop.extent, self.ctx) is ONE and isinstance(loop.start, Const):
             return self(substitute(loop.body, {loop.var: loop.start}))
         return self._whole(loop)
@@ -173,13 +175,13 @@ class _Partition(Rewriter):
             self.copied.add(loop.var)
         done = super().visit_for(loop)
         if loop.kind == UNROLL and self.rolled_up > before and isinstance(done, For):
-            return replace(done, kind=SERIAL)  # a tail: repeating it would only make code
+            return replace(done, kind=SERIAL)  # a tail is not worth unrolling
         return done
 
     # ------------------------------------------------------------------ which conditions
 
     def _conditions(self, loop: For) -> list[tuple[Expr, list[For]]]:
-        """The conditions to settle at this loop, each with the loops inside around it."""
+        """The conditions to split this loop by, each with the inner loops around it."""
         found = []
         for cond, inner in _conditions_below(loop):
             if not any(self._is_better_at(cond, loop, inner, at) for at in range(len(inner))):
@@ -188,7 +190,7 @@ class _Partition(Rewriter):
         return [(cond, inner) for cond, inner in found if cond in kept]
 
     def _is_better_at(self, cond: Expr, loop: For, inner: list[For], at: int) -> bool:
-        """Whether a loop further in will settle the condition for all but a few iterations."""
+        """Whether splitting an inner loop decides the condition for all but a few iterations."""
         deeper = inner[at]
         if deeper.kind in (UNROLL, *_KEPT) or not sym.uses_var(cond, {deeper.var}):
             return False
@@ -223,26 +225,26 @@ class _Partition(Rewriter):
                 return None
             width = sym.bounds(sym.sub(ends[1], ends[0]), ctx).upper
             if width is None or width > 2 * abs(slope):
-                return None  # open for too long to be worth it
-            turns = [self._turn(slope, end) for end in ends]
+                return None  # undecided in too many iterations
+            turns = [self._crossover(slope, end) for end in ends]
         else:
-            turns = [self._turn(slope, rest)] * 2
+            turns = [self._crossover(slope, rest)] * 2
         if not all(is_total(turn, around) for turn in turns):
-            return None  # the loop, or one inside, may be empty where they divide by zero
+            return None  # the bounds may divide by zero where the loops are empty
         return _Bound(cond, turns[0], turns[1], slope > 0, is_exact)
 
-    def _turn(self, slope: int, rest: Expr) -> Expr:
-        """The iteration at which slope * var + rest >= 0 begins to hold, or ceases to."""
-        if slope > 0:  # just when  var >= ceil(-rest / slope)
+    def _crossover(self, slope: int, rest: Expr) -> Expr:
+        """The iteration at which slope * var + rest >= 0 starts or ceases to hold."""
+        if slope > 0:  # iff  var >= ceil(-rest / slope)
             turn = sym.ceildiv(sym.mul(rest, -1), slope)
-        else:  # just when  var < rest // -slope + 1
+        else:  # iff  var < rest // -slope + 1
             turn = sym.add(sym.floordiv(rest, -slope), 1)
         return sym.simplify(turn, self.ctx)
 
     # ------------------------------------------------------------------ serial loops
 
     def _parts(self, loop: For) -> list[For]:
-        """Prologue, steady part and epilogue, as far as there are any; or the loop itself."""
+        """Prologue, steady part and epilogue, as far as they exist; or the loop itself."""
         if len(lasting({loop.start, loop.stop}, loop.body)) < len({loop.start, loop.stop}):
             return [loop]
         bounds: list[_Bound] = []
@@ -253,7 +255,7 @@ class _Partition(Rewriter):
             if found is None or self._differs(found, loop):
                 continue
             if loop.kind == UNROLL and not found.is_exact:
-                continue  # masks will do, and the copies keep their constants
+                continue  # masks serve, and unrolled copies keep constant extents
             if loop.kind == UNROLL and self._is_certain_in_copies(cond, loop, inner):
                 continue
             if isinstance(cond, Eq):
@@ -278,11 +280,11 @@ class _Partition(Rewriter):
             (first, last, {bound.cond: TRUE for bound in bounds}),
             *self._failing(last, loop.stop, falling),
         ]
-        # Simplify has made the ends of an empty part one.
+        # Drop empty parts, whose ends simplify to the same expression.
         spans = [span for span in spans if span[0] is not span[1]]
         if first is last and not self._is_worth_parts(loop, spans):
             return [loop]
-        if len(spans) > 1 and not self._afford(loop.body, len(spans) - 1):
+        if len(spans) > 1 and not self._try_spend(loop.body, len(spans) - 1):
             return [loop]
         parts = []
         for start, stop, known_values in spans:
@@ -290,7 +292,7 @@ class _Partition(Rewriter):
             if body is not None and start is last and not known_values and is_marked(loop):
                 ctx = self._in_tail(loop, start, stop, falling)
                 tail = try_tail([(bound.cond, around[bound.cond]) for bound in falling], ctx)
-                body = body if tail is None else _of_each_height(body, tail)
+                body = body if tail is None else _specialized_tails(body, tail)
             if body is None:
                 continue
             part = self._with_range(loop, start, stop, body)
@@ -320,8 +322,8 @@ class _Partition(Rewriter):
         return [(start, turn, {}), (turn, stop, failed)]
 
     def _first_to_fail(self, bounds: list[_Bound]) -> list[_Bound]:
-        """The conditions that fail long before the others, as those of the first operand of a
-        concatenation; all of them, where it is not known which these are."""
+        """The conditions that fail long before the others, as those of a concatenation's first
+        operand; all of them, if that is not known."""
         for first in bounds:
             if all(sym.prove(sym.le(first.certain, b.certain), self.ctx) for b in bounds):
                 soon = sym.add(first.possible, _SHORT)
@@ -330,7 +332,7 @@ class _Partition(Rewriter):
         return bounds
 
     def _in_tail(self, loop: For, start: Expr, stop: Expr, bounds: list[_Bound]) -> sym.Context:
-        """What is known of an iteration in which conditions that hold up to a point may fail."""
+        """The facts in an iteration in which falling conditions may fail."""
         ctx = self.ctx.bind(loop.var, start, stop)
         if len({(bound.certain, bound.possible) for bound in bounds}) > 1:
             return ctx
@@ -339,12 +341,13 @@ class _Partition(Rewriter):
         return ctx if stop is loop.stop else ctx.assume(sym.lt(loop.var, bounds[0].possible))
 
     def _is_short(self, start: Expr, stop: Expr) -> bool:
-        """Whether a part has few iterations, as the tail of a loop over tiles."""
+        """Whether a part has few iterations, such as the tail of a tiled loop."""
         upper = sym.bounds(sym.sub(stop, start), self.ctx).upper
         return upper is not None and upper <= _SHORT
 
     def _is_worth_parts(self, loop: For, spans: list[_Span]) -> bool:
-        """Without a steady part: of two single iterations each may know what holds in it."""
+        """Without a steady part, whether both parts are single iterations, whose conditions may be
+        decided."""
         if is_marked(loop):
             return True
         return len(spans) > 1 and all(self._is_single(start, stop) for start, stop, _ in spans)
@@ -353,21 +356,21 @@ class _Partition(Rewriter):
         return isinstance(start, Const) and sym.simplify(sym.sub(stop, start), self.ctx) is ONE
 
     def _is_certain_in_copies(self, cond: Expr, loop: For, inner: list[For]) -> bool:
-        """Whether nothing but unrolled loops decides: then each copy knows."""
+        """Whether only unrolled loops decide a condition, so that it is constant in each copy."""
         if not isinstance(sym.simplify(loop.extent, self.ctx), Const):
             return False
         copied = self.copied | {loop.var} | {one.var for one in inner if one.kind == UNROLL}
         return all(v in copied for v in sym.free_vars(sym.simplify(cond, self.ctx)))
 
     def _differs(self, bound: _Bound, loop: For) -> bool:
-        """Whether threads would split the loop at different points, or unroll no longer."""
+        """Whether threads would split at different points, or unrolling would be prevented."""
         if not self.threads:
             return False
         return loop.kind == UNROLL or sym.uses_var(bound.certain, self.threads)
 
     def _peeled(self, loop: For, bound: _Bound) -> list[For] | None:
-        """The loop in three: before, at and after the one iteration where the condition holds."""
-        if not self._afford(loop.body, 2):
+        """The loop in three: before, at and after the one iteration where an equality holds."""
+        if not self._try_spend(loop.body, 2):
             return None
         hit = self._clamped(bound.certain, loop.start, loop.stop)
         after = self._clamped(sym.add(bound.certain, 1), hit, loop.stop)
@@ -394,8 +397,8 @@ class _Partition(Rewriter):
     def _clamped(self, value: Expr, low: Expr, high: Expr) -> Expr:
         return sym.simplify(sym.maximum(low, sym.minimum(value, high)), self.ctx)
 
-    def _afford(self, body: Stmt, copies: int) -> bool:
-        """Whether there is room for more copies of the body; if so, it is taken."""
+    def _try_spend(self, body: Stmt, copies: int) -> bool:
+        """Whether the budget allows more copies of the body; if so, it is charged."""
         size = copies * _unrolled(body)
         if size > self.room:
             return False
@@ -404,8 +407,9 @@ class _Partition(Rewriter):
 
     # ------------------------------------------------------------------ other loops
 
-    def _versions(self, loop: For) -> Stmt | None:
-        """The body; where conditions decide, once assuming that they hold and once not."""
+    def _versioned_body(self, loop: For) -> Stmt | None:
+        """The body; where conditions are uniform, in two versions: assuming that they hold, and
+        without."""
         holding: dict[Expr, Const] = {}
         around: dict[Expr, list[For]] = {}
         always: Expr = TRUE
@@ -420,7 +424,7 @@ class _Partition(Rewriter):
         then = _assuming(loop.body, holding) if holding else loop.body
         if always is TRUE:
             return None if then is None else self(then)
-        if not self._afford(loop.body, 1):
+        if not self._try_spend(loop.body, 1):
             return self(loop.body)
         otherwise: Stmt | None = loop.body
         if all_exact and len(holding) == 1:
@@ -433,14 +437,13 @@ class _Partition(Rewriter):
             otherwise = self._settled(otherwise, (loop.var, *holding))
         tail = try_tail(list(around.items()), self.ctx) if is_marked(loop) else None
         if tail is not None and otherwise is not None:
-            otherwise = _of_each_height(otherwise, tail)
+            otherwise = _specialized_tails(otherwise, tail)
         no = None if otherwise is None else self(otherwise)
         self.ctx = outer
         return with_branches(If(always, loop.body, loop.body, loop.loc), yes, no)
 
     def _is_usual(self, cond: Expr, loop: For) -> bool:
-        """Whether a condition holds in most iterations, as far as that can be counted: code for
-        where it does is worth having."""
+        """Whether a condition holds in most iterations, as far as can be sampled."""
         if cond is FALSE:
             return False
         if not isinstance(loop.start, Const) or not isinstance(loop.stop, Const):
@@ -452,8 +455,8 @@ class _Partition(Rewriter):
         return 2 * sum(bool(sym.evaluate(cond, {loop.var: at})) for at in tried) >= len(tried)
 
     def _settled(self, body: Stmt, exprs: Iterable[Expr]) -> Stmt:
-        """The body with the value of a variable and of remainders that have but one: the number of
-        the last tile, say. Conditions inside may then be certain."""
+        """The body with variables and remainders replaced that have a single value, such as the
+        number of the last tile. Conditions inside may then be decided."""
         values: dict[Expr, Expr] = {}
         for node in sym.walk(*exprs):
             if isinstance(node, (Var, FloorMod)):
@@ -481,7 +484,7 @@ class _Partition(Rewriter):
 
 
 def _unrolled(root: Stmt) -> int:
-    """How many statements there will be where loops are unrolled."""
+    """The number of statements after unrolling."""
     total = 0
     stack = [(root, 1)]
     while stack:
@@ -494,7 +497,7 @@ def _unrolled(root: Stmt) -> int:
 
 
 def _conditions_below(loop: For) -> Iterator[tuple[Expr, list[For]]]:
-    """Conditions on the loop's variable, each with the loops that run inside around it."""
+    """Conditions on the loop's variable, each with the inner loops around it."""
     stack: list[tuple[Stmt, list[For]]] = [(loop.body, [])]
     seen: set[Expr] = set()
     while stack:
@@ -508,11 +511,12 @@ def _conditions_below(loop: For) -> Iterator[tuple[Expr, list[For]]]:
         stack.extend((child, inner) for child in reversed(stmt.children()))
 
 
-def _of_each_height(body: Stmt, tail: Tail) -> Stmt | None:
-    """A choice between copies of a body, one for each number of iterations left."""
+def _specialized_tails(body: Stmt, tail: Tail) -> Stmt | None:
+    """A chain of branches between copies of a body, one per possible number of remaining
+    iterations."""
     made: Stmt | None = None
     for at, height in enumerate(reversed(tail.heights)):
-        lower = _cut_to(body, tail, height)
+        lower = _with_extent(body, tail, height)
         if at == 0:
             made = lower
         elif lower is not None:
@@ -522,8 +526,8 @@ def _of_each_height(body: Stmt, tail: Tail) -> Stmt | None:
     return made
 
 
-def _cut_to(body: Stmt, tail: Tail, height: int) -> Stmt | None:
-    """The body where so many iterations are left. Loops that do nothing more are shorter."""
+def _with_extent(body: Stmt, tail: Tail, height: int) -> Stmt | None:
+    """The body with `height` iterations remaining; loops that do nothing more are shortened."""
 
     def rule(stmt: Stmt) -> Stmt | None:
         if not isinstance(stmt, For) or stmt.var not in loops:
@@ -535,17 +539,17 @@ def _cut_to(body: Stmt, tail: Tail, height: int) -> Stmt | None:
         return None if inside is None else replace(stmt, stop=const(height), body=inside)
 
     loops = tail.loops
-    return _assuming(rewrite(body, rule), tail.cut_to(height))
+    return _assuming(rewrite(body, rule), tail.values_at(height))
 
 
 def _renamed(parts: list[For]) -> list[For]:
-    """Parts of one loop with variables of their own; the last keeps the old ones."""
+    """Parts of one loop with fresh variables; the last keeps the old ones."""
     copies = [fresh_copy(part) for part in parts[:-1]]
     return [part for part in (*copies, *parts[-1:]) if isinstance(part, For)]
 
 
 def _assuming(root: Stmt, known_values: Mapping[Expr, Expr]) -> Stmt | None:
-    """The statement where some conditions are known; None when nothing is left to do."""
+    """The statement with known values of conditions substituted; None when nothing remains."""
     memo: dict[Expr, Expr] = dict(known_values)
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -563,10 +567,7 @@ def _assuming(root: Stmt, known_values: Mapping[Expr, Expr]) -> Stmt | None:
 
 
 def _adds_nothing(stmt: Store) -> bool:
-    """Whether a step of a reduction combines what there is with the identity.
-
-    Sums begin with 0.0, so that none is -0.0, which alone 0.0 would change.
-    """
+    """Whether a reduction step combines with the identity."""
     value = stmt.value
     if not isinstance(value, (Add, Max, Min)) or not isinstance(value.b, Const):
         return False

@@ -1,4 +1,4 @@
-"""Overlaps iterations of a loop: software pipelining, with double buffering as its simplest case.
+"""Software pipelining of loops, with double buffering as its simplest case.
 
     for k in 0..n [software_pipeline_stage = (0, 1)] { L(k); C(k) }
 
@@ -6,15 +6,15 @@
     for k in 1..n { L(k); C(k - 1) }
     C(n - 1)
 
-Statement j of the body runs `stage[j]` iterations late; in each iteration the statements run in
-the order of `order`. A buffer of the body that is written in one stage and read in a later one
-gets a version per iteration in flight. `double_buffer_scope` on a block means: the statement that
-fills its output runs one iteration ahead of the rest.
+Statement j of the body runs `stage[j]` iterations late; within an iteration, statements run in the
+order of `order`. A buffer of the body that is written in one stage and read in a later one gets a
+slot per iteration in flight. `double_buffer_scope` on a block means that the statement that fills
+its output runs one iteration ahead of the rest.
 
-Copies that run by themselves (`cp.async.tile` of all threads, `cp.async.run` of one) are gathered
-in a group per iteration, and what uses them waits for the group of its iteration. A barrier behind
-the wait lets all threads know; it also keeps copies from filling what others still use, as does one
-before the first.
+Asynchronous copies (`cp.async.tile` of all threads, `cp.async.run` of one) are committed as a group
+per iteration, and their users wait for that iteration's group. A barrier after the wait makes the
+data visible to all threads, and keeps copies from overwriting what others still use, as does one
+before the first copy.
 
     barrier; L(0); commit; L(1); commit; for k { wait(1); barrier; L(k); commit; C(k - 2) } ...
 """
@@ -69,7 +69,7 @@ def pipeline_loops(fn: Function, ctx: PassContext) -> Function:
 
 
 def _private(root: Stmt) -> dict[Var, list[Buffer]]:
-    """Per pipelined loop, the buffers allocated outside that only its body uses."""
+    """Per pipelined loop, the buffers allocated outside of it that only its body uses."""
     allocated = [stmt.buffer for stmt in walk(root) if isinstance(stmt, Alloc)]
     found: dict[Var, list[Buffer]] = {}
     for buffer, accesses in collect(root, allocated).items():
@@ -86,7 +86,7 @@ def _private(root: Stmt) -> dict[Var, list[Buffer]]:
 
 
 def expanded_plan(loop: For, groups: list[list[Stmt]]) -> For:
-    """The loop over `groups`, statement j having become group j, with its plan to match."""
+    """The loop with statement j replaced by group j, and its plan to match."""
     if [[stmt] for stmt in as_list(loop.body)] == groups:
         return loop
     stages, orders = annotation(loop, STAGE), annotation(loop, ORDER)
@@ -140,8 +140,8 @@ class _Pipeline(Rewriter):
     def __init__(self, private: dict[Var, list[Buffer]]) -> None:
         super().__init__()
         self.private = private
-        self.made: dict[Buffer, Buffer] = {}  # versions of buffers that are allocated outside
-        self.planned = False  # whether a plan around says when copies are waited for
+        self.made: dict[Buffer, Buffer] = {}  # multi-slot versions of buffers allocated outside
+        self.planned = False  # whether an enclosing plan places the waits
 
     def visit_leaf(self, stmt: Stmt) -> Stmt | None:
         alone = is_async_copy(stmt) and not self.planned
@@ -155,11 +155,11 @@ class _Pipeline(Rewriter):
     def visit_for(self, loop: For) -> Stmt | None:
         if annotation(loop, STAGE) is None:
             return super().visit_for(loop)
-        if loop.kind != SERIAL:  # its iterations run side by side as it is
+        if loop.kind != SERIAL:  # iterations are parallel anyway
             return super().visit_for(replace(loop, annotations=_without_plan(loop)))
         allocs: list[Alloc] = []
         steps: list[Stmt] = []
-        spread(loop.body, allocs, steps)
+        flatten_body(loop.body, allocs, steps)
         _check_length(loop, len(steps))
         stages = annotation(loop, STAGE)
         orders = annotation(loop, ORDER, tuple(range(len(steps))))
@@ -173,7 +173,7 @@ class _Pipeline(Rewriter):
         self.planned = around
         own = [self.made.get(alloc.buffer, alloc.buffer) for alloc in allocs]
         outside = [self.made.get(b, b) for b in self.private.get(loop.var, ())]
-        several = _several(loop, [*own, *outside], plan)
+        several = _multi_slot_buffers(loop, [*own, *outside], plan)
         self.made.update({b: several[b] for b in outside if b in several})
         result = _pipelined(loop, plan, self.ctx)
         for buffer in reversed(own):
@@ -181,8 +181,8 @@ class _Pipeline(Rewriter):
         return result
 
 
-def spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
-    """The statements of a body and the allocations around some of them, in order."""
+def flatten_body(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
+    """Append the statements of a body, and the allocations around some of them, in order."""
     while True:
         if isinstance(body, Alloc):
             allocs.append(body)
@@ -191,7 +191,7 @@ def spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
             *before, last = body.stmts
             for stmt in before:
                 if isinstance(stmt, Alloc):
-                    spread(stmt, allocs, steps)
+                    flatten_body(stmt, allocs, steps)
                 else:
                     steps.append(stmt)
             body = last
@@ -200,8 +200,8 @@ def spread(body: Stmt, allocs: list[Alloc], steps: list[Stmt]) -> None:
             return
 
 
-def _several(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, Buffer]:
-    """Buffers with a leading dimension for their versions, in place of those that need several."""
+def _multi_slot_buffers(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, Buffer]:
+    """Buffers that need several slots, with a leading slot dimension."""
     versions = _versions(loop, own, plan)
     several = {
         buffer: replace(buffer, shape=(const(count), *buffer.shape), align=_shifted(buffer))
@@ -221,10 +221,10 @@ def _pipelined(loop: For, plan: list[_Step], ctx: Context) -> Stmt:
 
     copies = [any(is_async_copy(each) for each in walk(step.stmt)) for step in plan]
     last_copy = max((at for at, copies_ in enumerate(copies) if copies_), default=None)
-    behind = _behind(plan, copies)
+    behind = _copy_distance(plan, copies)
 
     def iteration(at: Expr, ctx: Context) -> Stmt | None:
-        """Each statement at its own, earlier iteration, where that is one of the loop's."""
+        """Each statement at its own, earlier iteration, if that is in the loop's range."""
         done: list[Stmt] = []
         waits = False
         for number, step in enumerate(plan):
@@ -236,28 +236,30 @@ def _pipelined(loop: For, plan: list[_Step], ctx: Context) -> Stmt:
                 done.append(copy if inside is TRUE else If(inside, copy, None, loop.loc))
                 if behind and not copies[number]:
                     waits = True
-            if number == last_copy:  # one group per iteration, so that they can be counted
+            if number == last_copy:  # one group per iteration, so that waits can count them
                 done.append(_commit())
                 done += [] if behind else [_wait(0)]
         return join(*([_wait(behind - 1)] if waits else ()), *done)
 
     steady_start = sym.simplify(sym.add(loop.start, depth), ctx)
     prologue = [iteration(sym.add(loop.start, k), ctx) for k in range(depth)]
-    # A loop shorter than the pipeline has no steady part, and its epilogue starts later.
+    # A loop shorter than the pipeline has no steady part; its epilogue starts later.
     epilogue_start = sym.simplify(sym.maximum(loop.stop, steady_start), ctx)
     epilogue = [iteration(sym.add(epilogue_start, k), ctx) for k in range(depth)]
     inner = iteration(loop.var, ctx.bind(loop.var, steady_start, loop.stop))
     steady = None if inner is None else replace(loop, start=steady_start, body=inner)
     if steady is not None:
         steady = replace(steady, annotations=_without_plan(loop))
-    free = Eval(BARRIER) if any(copies) else None  # nobody uses what copies fill any more
+    free = (
+        Eval(BARRIER) if any(copies) else None
+    )  # all threads are done with the slots being filled
     result = join(free, *prologue, steady, *epilogue)
     assert result is not None
     return result
 
 
 def is_async_copy(stmt: Stmt) -> bool:
-    """Whether a call starts a copy that is over only when it is waited for."""
+    """Whether a call starts an asynchronous copy, which has to be waited for."""
     if not isinstance(stmt, TensorCall):
         return False
     step = intrinsic(stmt.intrin, stmt.arguments).implementation(stmt.phase)
@@ -265,20 +267,20 @@ def is_async_copy(stmt: Stmt) -> bool:
     return called in (ASYNC_COPY, ASYNC_RUN)
 
 
-def _behind(plan: list[_Step], copies: list[bool]) -> int:
-    """How many iterations behind their copies the first users of them run."""
+def _copy_distance(plan: list[_Step], copies: list[bool]) -> int:
+    """How many iterations after their copies the first users run."""
     begun = [step.stage for step, is_copy in zip(plan, copies, strict=True) if is_copy]
     users = [step.stage for step, is_copy in zip(plan, copies, strict=True) if not is_copy]
     return max(0, min(users) - max(begun)) if begun and users else 0
 
 
 def _commit() -> Stmt:
-    """What was started since the last one is a group."""
+    """Commit the copies issued since the last commit as a group."""
     return Eval(Call(COMMIT, (), BOOL))
 
 
 def _wait(newer: int) -> Stmt:
-    """Until all groups have landed but so many of the newest, for all threads."""
+    """Wait until at most `newer` of the latest groups are in flight, for all threads."""
     return seq(Eval(Call(WAIT, (const(newer),), BOOL)), Eval(BARRIER))
 
 
@@ -291,7 +293,7 @@ def _shifted(buffer: Buffer) -> tuple[tuple[int, int, int], ...]:
 
 
 def _versions(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, int]:
-    """How many iterations' contents of each buffer of the body exist at once; checks the plan."""
+    """The number of slots of each buffer of the body; checks the plan."""
     versions = dict.fromkeys(own, 1)
     uses = [touched(step.stmt) for step in plan]
     for later in range(len(plan)):
@@ -309,7 +311,7 @@ def _versions(loop: For, own: list[Buffer], plan: list[_Step]) -> dict[Buffer, i
                         loop.loc,
                     )
                 if buffer in versions:
-                    # The slot read last is free for the next write only after the read.
+                    # A slot read after the write of the same iteration is not free for that write.
                     extra = 1 if a.order < b.order and a.stage < b.stage else 0
                     versions[buffer] = max(versions[buffer], b.stage - a.stage + extra)
     return versions

@@ -1,10 +1,10 @@
-"""Puts each intermediate buffer where it lives: around the innermost code that holds all its uses.
+"""Place each intermediate buffer's allocation around the innermost code that holds all its uses.
 
     alloc %T; for i { T[i] = ..; C[i] = T[i] }      for i { alloc %T; T[i] = ..; C[i] = T[i] }
 
-A buffer whose values pass from one iteration of a loop to the next lives outside that loop. That
-is so unless every read finds what it reads written earlier in the same iteration. Iterations of a
-parallel loop cannot talk to each other, so a buffer used only inside one is private to it.
+A buffer with loop-carried values is allocated outside of that loop. It has none if every read is
+preceded by a write of the same elements in the same iteration. Iterations of a parallel loop cannot
+communicate, so a buffer used only inside of one is private to each.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def place_allocations(fn: Function, ctx: PassContext) -> Function:
             around[place.stmt].append(buffer)
     body = _Insert(around, spans)(fn.body)
     if body is not None and any(prefetched(stmt) in accesses for stmt in walk(body)):
-        body = _DropEarly(fn)(body)
+        body = _DropStalePrefetches(fn)(body)
     assert body is not None
     return replace(fn, body=body, allocs=())
 
@@ -100,9 +100,10 @@ def _all_covered(accesses: list[Access]) -> bool:
 
 
 def _in_both_arms(write: Access, choice: Place, others: list[Access]) -> bool:
-    """Whether the other arm of a branch writes the same elements: then its condition is no matter.
+    """Whether the other arm of a branch writes the same elements, so that its condition does not
+    matter.
 
-    if c { call load(A[i], T[i, 0 +: 16]) } else { for j in 0..16 { T[i, j] = 0 } }
+        if c { call load(A[i], T[i, 0 +: 16]) } else { for j in 0..16 { T[i, j] = 0 } }
     """
     for other in others:
         path = other.place.below(choice)
@@ -123,10 +124,10 @@ def _in_both_arms(write: Access, choice: Place, others: list[Access]) -> bool:
 
 
 def _covers(write: Access, read: Access, writes: list[Access]) -> bool:
-    """Whether the write, done earlier, has certainly stored all that is read.
+    """Whether an earlier write has certainly stored all that is read.
 
-    It looks for the iteration of the write's own loops that stores the element read. For a buffer
-    that threads share, the writing thread is one of the unknowns, too.
+    Looks for the iteration of the write's own loops that stores the element read. For a buffer that
+    threads share, the writing thread is an unknown as well.
     """
     if len(write.ranges) != len(read.ranges) or write.guards:
         return False
@@ -148,7 +149,7 @@ def _covers(write: Access, read: Access, writes: list[Access]) -> bool:
     conditions = [
         sym.substitute(c, renamed) for step in steps for c in conditions_between(list(step))
     ]
-    # Where the element is written, its index has the value that is read, in conditions too.
+    # At the write, the index equals that of the read, in conditions too.
     points = [
         (start, r.start)
         for start, w, r in zip(starts, write.ranges, read.ranges, strict=True)
@@ -156,7 +157,7 @@ def _covers(write: Access, read: Access, writes: list[Access]) -> bool:
     ]
     known = dict(points)
     conditions = [sym.rewrite(cond, lambda node: known.get(node, node)) for cond in conditions]
-    # Simplified, an index may be a digit of one variable; as written, one of several together.
+    # An index may be a digit of one variable when simplified, of several together as written.
     for indices in ([sym.simplify(start, inside) for start in starts], starts):
         equation = _Equation({loop.var: loop for loop in own}, ctx)
         pairs = zip(indices, write.ranges, read.ranges, strict=True)
@@ -171,23 +172,22 @@ def _covers(write: Access, read: Access, writes: list[Access]) -> bool:
 
 
 class _Equation:
-    """Finds values of the `own` variables for which given indices take given values.
+    """Solves for values of the `own` variables for which given indices take given values.
 
-    Each index must be a sum of digits in a mixed radix, plus something fixed; a digit is a
-    variable or one of its own digits, (v // low) % count. Division and remainder take it apart.
-    Loops that were one before a split count as one again: where `outer * 8 + inner` is divided,
-    it is a variable, and its value tells theirs.
+    Each index must be a sum of mixed-radix digits plus something fixed; a digit is a variable or
+    one of its own digits, (v // low) % count. Division and remainder extract it. Loops that came
+    from one split count as one variable again where `outer * 8 + inner` is divided.
     """
 
     def __init__(self, own: dict[Var, For], ctx: Context) -> None:
         self.own = dict(own)
         self.ctx = ctx
-        self.whole: dict[Expr, Var] = {}  # sums of variables that count as one
-        self.parts: dict[Var, list[tuple[Var, int, int]]] = {}  # of such: variable, low, count
+        self.whole: dict[Expr, Var] = {}  # sums of variables that are treated as one
+        self.parts: dict[Var, list[tuple[Var, int, int]]] = {}  # of each: variable, low, count
         self.digits: dict[Var, dict[int, tuple[int | None, Expr]]] = {v: {} for v in own}
 
     def add(self, index: Expr, width: Expr, target: Expr, target_width: Expr) -> bool:
-        """Ask for index <= target < index + width, for every element of the target's range."""
+        """Require index <= target < index + width, for every element of the target's range."""
         if target_width is not ONE:
             offset = sym.var("x")
             self.ctx = self.ctx.bind(offset, ZERO, target_width)
@@ -236,12 +236,12 @@ class _Equation:
         return True
 
     def _is_below(self, left: Expr, extent: Expr, weight: int) -> bool:
-        """Whether left // weight < extent, asked without the division."""
+        """Whether left // weight < extent, tested without the division."""
         if sym.prove(sym.lt(left, sym.mul(extent, weight)), self.ctx):
             return True
         if not isinstance(extent, FloorDiv) or extent.b is not sym.const(weight):
             return False
-        # (n + 7) // 8 * 8 is no less than n, whatever else the context says of n.
+        # (n + 7) // 8 * 8 >= n holds for any n.
         least = sym.simplify(sym.sub(extent.a, weight - 1), self.ctx)
         return sym.prove(sym.lt(left, least), self.ctx)
 
@@ -271,7 +271,7 @@ class _Equation:
         return _Digit(loop.var, low, count, extent)
 
     def _whole(self, inner: Expr) -> Var | None:
-        """The variable that a sum of own variables counts as: digits of a mixed radix, all used."""
+        """The variable for a sum of own variables that are all the digits of a mixed radix."""
         if inner in self.whole:
             return self.whole[inner]
         poly = poly_of(inner)
@@ -297,7 +297,7 @@ class _Equation:
         """Values of all own variables; one that no index depends on takes its first value."""
         taken = {var for parts in self.parts.values() for var, *_ in parts}
         if any(self.digits[var] for var in taken):
-            return None  # alone and in a sum
+            return None  # used both alone and in a sum
         values: dict[Var, Expr] = {}
         for variable, digits in self.digits.items():
             if variable in taken:
@@ -329,12 +329,12 @@ class _Equation:
 class _Digit:
     var: Var
     low: int
-    count: int | None  # None: all that is left above `low`
+    count: int | None  # None: the rest above `low`
     extent: Expr
 
 
-class _DropEarly(Rewriter):
-    """Drops requests for memory of a buffer that does not live there: they are hints."""
+class _DropStalePrefetches(Rewriter):
+    """Drops prefetches of a buffer outside of its allocation: they are hints."""
 
     tracks = False
 
@@ -349,7 +349,7 @@ class _DropEarly(Rewriter):
         return done
 
     def visit_for(self, loop: For) -> Stmt | None:
-        """A loop that is to be pipelined plans for the statements that stay."""
+        """A pipelined loop's plan covers only the statements that remain."""
         done = super().visit_for(loop)
         if not isinstance(done, For) or annotation(loop, STAGE) is None:
             return done
@@ -367,7 +367,7 @@ class _DropEarly(Rewriter):
         return replace(done, annotations=annotations)
 
     def _kept(self, stmt: Stmt) -> list[bool]:
-        """Of every statement of a loop's body, whether anything of it stays."""
+        """For every statement of a loop's body, whether anything of it remains."""
         if isinstance(stmt, Seq):
             return [stays for each in stmt.stmts for stays in self._kept(each)]
         if isinstance(stmt, Alloc):
@@ -416,7 +416,7 @@ class _Insert(Rewriter):
             end = max(end, last + 1)
         if not starts:
             return seq(*done)
-        # Each scope reaches to where the last of them ends, so that they nest.
+        # Extend each scope to the end of the last, so that they nest.
         body = done[end - 1]
         for position in range(end - 1, -1, -1):
             if position < end - 1:

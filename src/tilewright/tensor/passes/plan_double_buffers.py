@@ -1,12 +1,11 @@
-"""Turns `double_buffer_scope` on a block into a two-stage plan of the loop around it.
+"""Turn `double_buffer_scope` on a block into a two-stage software pipeline of the loop around it.
 
     for k { block L { annotate double_buffer_scope = 0  S = .. } block C { .. = S } }
     for k [software_pipeline_stage = (0, 1), software_pipeline_order = (0, 1)] { .. }
 
-The loop is the innermost one around everything that uses the buffer. The statement that fills the
-buffer, and those before it that make what it reads, run one iteration ahead; `pipeline_loops` does
-the rest. Where these also fill what others use, and of which there is one for all iterations, there
-is no such plan.
+The loop is the innermost one around all uses of the buffer. The statement that fills the buffer,
+and the earlier ones that it depends on, run one iteration ahead; `pipeline_loops` does the rest.
+There is no such plan where these also fill buffers that others use and that have a single slot.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def plan_double_buffers(fn: Function, ctx: PassContext) -> Function:
             plans[loop.var] = [min(a, b) for a, b in zip(stages, known, strict=True)]
             loops[loop.var] = loop
     for variable, loop in loops.items():
-        between = _between(loop, plans[variable])
+        between = _shared_by_stages(loop, plans[variable])
         homes = _homes(fn.body, between)
         if any(
             buffer not in fn.allocs or all(p.stmt is not loop for p in homes[buffer].ancestors())
@@ -72,8 +71,8 @@ def plan_double_buffers(fn: Function, ctx: PassContext) -> Function:
     return replace(fn, body=rewrite(fn.body, rule))
 
 
-def _between(loop: For, stages: list[int]) -> dict[Buffer, None]:
-    """What statements of both stages use, and one of them writes."""
+def _shared_by_stages(loop: For, stages: list[int]) -> dict[Buffer, None]:
+    """The buffers that both stages use and one of them writes."""
     used: list[dict[Buffer, bool]] = [{}, {}]
     for step, stage in zip(as_list(loop.body), stages, strict=True):
         for block in blocks(step):
@@ -107,7 +106,7 @@ def _homes(root: Stmt, marked: dict[Buffer, None]) -> dict[Buffer, Place]:
 
 
 def _stages(loop: For, buffer: Buffer) -> list[int]:
-    """0 for what has to run ahead so that the buffer is filled early, 1 for the rest."""
+    """0 for statements that must run ahead to fill the buffer early, 1 for the rest."""
     steps = as_list(loop.body)
     stages = [1] * len(steps)
     needed = {buffer}

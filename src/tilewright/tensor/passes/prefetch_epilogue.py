@@ -1,12 +1,12 @@
-"""Epilogues load what they need of memory before it is their turn.
+"""Hoist the loads of an epilogue ahead of earlier stores, to have several in flight.
 
     D[0] = f(C[0], R[0]); D[1] = f(C[1], R[1]); D[2] = f(C[2], R[2])
 
     let r0 = R[0]; let r1 = R[1]; D[0] = f(C[0], r0); let r2 = R[2]; D[1] = f(C[1], r1); ...
 
-Stores that follow each other, of sums in registers: an assembler loads nothing before a store that
-stands behind it, since both might be the same memory for all that it knows, and each step would
-wait for memory by itself. What is loaded ahead is of buffers that none of the stores writes.
+Applies to consecutive stores of sums in registers: ptxas does not move a load above a store that
+might alias, so each step would wait for memory. Only loads from buffers that none of the stores
+writes are hoisted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.tensor.passes.rewriter import Rewriter
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import loads
 
-SUMS = ("wgmma.rows", "wgmma.sum")  # memory of epilogues
+SUMS = ("wgmma.rows", "wgmma.sum")  # scopes of accumulators
 
 
 def prefetch_epilogue(fn: Function, ctx: PassContext) -> Function:
@@ -59,9 +59,9 @@ def _ahead(run: list[Store]) -> list[Stmt]:
     """The stores of a run, each after the loads of some that follow it."""
     written = {store.buffer for store in run}
     names: dict[Expr, Var] = {}
-    turns: list[list[Expr]] = []  # loads that are new in each step
+    turns: list[list[Expr]] = []  # new loads of each store
     for store in run:
-        new = [load for load in dict.fromkeys(loads(store.value)) if _moves(load, written)]
+        new = [load for load in dict.fromkeys(loads(store.value)) if _is_hoistable(load, written)]
         turns.append([load for load in new if load not in names])
         names.update((load, sym.var("ahead", load.dtype)) for load in turns[-1])
     if not names:
@@ -79,7 +79,7 @@ def _ahead(run: list[Store]) -> list[Stmt]:
     return body
 
 
-def _moves(load: Load | MaskedLoad, written: set[Buffer]) -> bool:
+def _is_hoistable(load: Load | MaskedLoad, written: set[Buffer]) -> bool:
     shown = load.buffer.memory.owner is Owner.DEVICE
     return isinstance(load, Load) and shown and load.buffer not in written
 

@@ -1,4 +1,4 @@
-"""Removes code without effect: empty loops, dead lets, unread buffers, constant branches."""
+"""Remove code without effect: empty loops, dead lets, unread buffers, constant branches."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Lets intermediate buffers whose lifetimes do not meet share memory.
+"""Let intermediate buffers with disjoint lifetimes share memory.
 
     T = f(A); U = g(T); V = h(U)      T = f(A); U = g(T); T = h(U)
 
-Along a sequence of statements a buffer lives from the first that uses it to the last. A buffer
-that starts to live takes over the memory of one that is dead, of the same element type and of the
-same size, or of a constant size that is made large enough.
+In a sequence of statements, a buffer is live from its first use to its last. A buffer that becomes
+live takes the memory of a dead one of the same element type and size, or of a constant size that is
+enlarged as needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.base.passes import PassContext
 from tilewright.sym import Const, const
 from tilewright.tensor.ir import Alloc, Buffer, ExternCall, For, Function, Stmt, seq
 from tilewright.tensor.passes.accesses import touched_buffers
-from tilewright.tensor.passes.pipeline_loops import spread
+from tilewright.tensor.passes.pipeline_loops import flatten_body
 from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import replace_buffers, rewrite, walk
 
@@ -40,20 +40,20 @@ def reuse_storage(fn: Function, ctx: PassContext) -> Function:
 
 @dataclass(eq=False, slots=True)
 class _Slot:
-    """Memory for buffers that live one after another."""
+    """Memory for buffers that are live one after another."""
 
     buffers: list[Buffer]
-    size: Const | None  # None: all of them have the very same shape
+    size: Const | None  # None: all of them have the same dynamic shape
     last: int
 
 
 def _shared(body: Stmt, merged: dict[Buffer, Buffer]) -> Stmt:
-    """The sequence with fewer allocations; what replaces which buffer is added to `merged`."""
+    """The sequence with fewer allocations; the replacements are added to `merged`."""
     if not isinstance(body, Alloc) and not any(isinstance(s, Alloc) for s in body.children()):
         return body
     allocs: list[Alloc] = []
     steps: list[Stmt] = []
-    spread(body, allocs, steps)
+    flatten_body(body, allocs, steps)
     lives = _lifetimes(steps, [alloc.buffer for alloc in allocs])
     slots: list[_Slot] = []
     for buffer in sorted(lives, key=lambda one: lives[one][0]):
@@ -90,7 +90,7 @@ def _shared(body: Stmt, merged: dict[Buffer, Buffer]) -> Stmt:
 
 
 def _lifetimes(steps: list[Stmt], buffers: list[Buffer]) -> dict[Buffer, tuple[int, int]]:
-    """First and last use of each buffer on the heap; buffers for external kernels stay apart."""
+    """First and last use of each heap buffer; buffers passed to external kernels are excluded."""
     wanted = {buffer for buffer in buffers if buffer.memory.owner is Owner.DEVICE}
     found: dict[Buffer, tuple[int, int]] = {}
     for at, step in enumerate(steps):

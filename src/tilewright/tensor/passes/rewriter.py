@@ -1,8 +1,8 @@
-"""Rewriting from the outside in, knowing what holds at every point.
+"""Top-down rewriting with the facts that hold at every point.
 
 `visit.rewrite` goes children first and sees no surroundings; a `Rewriter` goes parents first and
-carries a `sym.Context` with the ranges of the loops and the conditions around. Statements nest as
-deep as loops do, so it recurses; expressions are left to `sym`.
+carries a `sym.Context` with the ranges of the loops and the conditions around. It recurses, since
+statements nest only as deep as loops do; expressions are left to `sym`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tilewright.tensor.passes.facts import in_branch, in_let, in_loop
 
 
 class Rewriter:
-    """Visits statements by kind: a subclass overrides what it treats. None drops a statement.
+    """Visits statements by kind: a subclass overrides those it handles. None drops a statement.
 
-    `self.ctx` holds at the statement being visited, unless the subclass says that it does not
-    track what holds. A statement whose parts stay the same objects is returned as it is.
+    `self.ctx` holds at the statement being visited, unless the subclass does not track it. A
+    statement whose parts stay the same objects is returned unchanged.
     """
 
     tracks = True
@@ -113,21 +113,21 @@ class _Kernels(Rewriter):
 
 
 def rewrite_kernels(stmt: Stmt, change: Callable[[For], Stmt]) -> Stmt:
-    """The statement with every kernel of it, which is an outermost thread loop, changed."""
+    """The statement with every kernel (outermost thread loop) replaced."""
     made = _Kernels(change)(stmt)
     assert made is not None
     return made
 
 
 def with_body(stmt: For | Let | Alloc, body: Stmt | None) -> Stmt | None:
-    """The loop or binder over another body; nothing over nothing."""
+    """The loop or binder with another body; None without a body."""
     if body is stmt.body:
         return stmt
     return None if body is None else stmt.with_children((body,))
 
 
 def with_branches(stmt: If, then: Stmt | None, otherwise: Stmt | None) -> Stmt | None:
-    """The branch over other statements; an empty side goes."""
+    """The branch with other arms; an empty arm is dropped."""
     if then is stmt.then and otherwise is stmt.otherwise:
         return stmt
     if then is None:
@@ -138,11 +138,11 @@ def with_branches(stmt: If, then: Stmt | None, otherwise: Stmt | None) -> Stmt |
 
 
 def join(*stmts: Stmt | None) -> Stmt | None:
-    """A sequence of what is there."""
+    """A sequence of the statements that are not None."""
     kept = [stmt for stmt in stmts if stmt is not None]
     return seq(*kept) if kept else None
 
 
 def as_list(stmt: Stmt) -> list[Stmt]:
-    """The statements of a sequence; another statement alone."""
+    """The statements of a sequence, or a single statement."""
     return list(stmt.stmts) if isinstance(stmt, Seq) else [stmt]

@@ -1,13 +1,14 @@
-"""Asynchronous copies and products of warps get what their instructions need to know.
+"""Complete the arguments of asynchronous copies, and bind the threads of warp-level `mma`.
 
     for g in thread(threadIdx.y) 0..2 { cp.async.tile(T, A[8 * i, k], 64, stride) }
 
     for l in thread(threadIdx.x) 0..128 { for g in thread(threadIdx.y) 0..2 {
       cp.async.tile(T, A[0, k], 64, stride, height, 8 * i, 256, 1) } }
 
-A copy is shared by all threads of the block: it is told how many there are. It is told the rows of
-the matrix and where the box begins, since what lies behind the last row or column comes as zeros;
-the last number says whether none does. Products need a loop over the 128 threads of four warps.
+A copy is distributed over all threads of the block, whose number is an argument. Others are the
+rows of the matrix and the start of the box, since elements beyond the last row or column are
+zero-filled; the last one says whether there are none. `mma` needs a loop over the 128 threads of
+four warps.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tilewright.tensor.passes.rewriter import Rewriter, rewrite_kernels
 from tilewright.tensor.visit import exprs
 
 PRODUCT = "mma.tile"
-GROUP_THREADS = 128  # four warps, each with 16 rows of a product
+GROUP_THREADS = 128  # four warps, of 16 rows each
 
 
 def share_copies(fn: Function, ctx: PassContext) -> Function:
@@ -133,7 +134,7 @@ class _Copies(Rewriter):
         return replace(stmt, value=Call(call.op, args, call.dtype))
 
     def _is_whole(self, source: Address, at: int, rows: Expr) -> bool:
-        """Whether no row or column of the box lies outside of the matrix."""
+        """Whether the box is inside of the matrix."""
         columns = ROW_BYTES // source.buffer.dtype.size_bytes
         last = source.buffer.rank - 1
         ends = ((at, rows), (last, sym.const(columns)))

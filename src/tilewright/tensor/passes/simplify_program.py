@@ -1,6 +1,6 @@
-"""Simplifies every expression by what the loops and branches around it tell.
+"""Simplify every expression by the facts of the loops and branches around it.
 
-Conditions that always hold go, code that never runs goes, and so do loops of one iteration.
+Removes conditions that always hold, unreachable code, and loops of one iteration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def simplify_program(fn: Function, ctx: PassContext) -> Function:
 
 
 def known(fn: Function) -> Context:
-    """What holds in the whole function: its requirements."""
+    """The facts that hold in the whole function: its requirements."""
     ctx = Context()
     for cond in fn.requires:
         ctx = ctx.assume(cond)
@@ -44,7 +44,7 @@ class _Simplify(Rewriter):
     def visit_let(self, stmt: Let) -> Stmt | None:
         done = self._exprs(stmt)
         assert isinstance(done, Let)
-        # Not `super()`: a let names a value on purpose, so its variable stays.
+        # Not `super()`: a let names a value on purpose, so it is kept.
         return with_body(done, self(done.body))
 
     def visit_if(self, stmt: If) -> Stmt | None:
@@ -63,7 +63,7 @@ class _Simplify(Rewriter):
         if isinstance(extent, Const) and extent.value <= 0:
             return None
         lowered = super().visit_for(done)
-        marked = bool(done.annotations)  # what they ask for is done by later passes
+        marked = bool(done.annotations)  # for later passes
         if extent is ONE and done.kind != THREAD and isinstance(lowered, For) and not marked:
             return substitute(lowered.body, {lowered.var: lowered.start})
         return lowered

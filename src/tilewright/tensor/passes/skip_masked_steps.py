@@ -1,15 +1,13 @@
-"""Steps of attention in which every score is masked are left out.
+"""Skip the steps of attention in which every score is masked.
 
     for k in 0..n [specialize = ..] { copy K, V; S = ..; T[i, j] = select(128 k + j <= i, S[i, j],
       -inf); attend(T, ..) }
-
     for k in 0..min(n, last + 1) [specialize = ..] { ... }
 
-`attend` leaves its results alone where all scores are -inf, and nothing else in the loop is seen
-from outside. A condition that the scores of a step are under, and that holds up to some step, for
-all threads of the block, bounds the loop: of causal attention about half of it, of sequences with
-lengths of their own what lies behind their ends. Programs with such loops are simplified on the
-way, before roles take the bounds of their grids away.
+`attend` does not change its results where all scores are -inf, and nothing else in the loop has an
+effect outside. A condition on a step's scores that holds up to some step, for all threads of the
+block, bounds the loop: it halves causal attention, and skips padding beyond each sequence's length.
+Programs with such loops are simplified on the way, while grid extents are still known.
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ from tilewright.tensor.roles import COPY, MULTICAST, SPECIALIZE
 from tilewright.tensor.visit import walk
 
 Ranges = dict[Var, tuple[Expr, Expr]]
-# Their results stay in the loop.
+# Calls whose results stay inside of the loop.
 INSIDE = (COPY, MULTICAST, "wgmma.clear", "wgmma.tile", "barrier.shared")
 
 
 def skip_masked_steps(fn: Function, ctx: PassContext) -> Function:
     if not any(_is_ring(stmt) for stmt in walk(fn.body)):
         return fn
-    fn = simplify_program(fn, ctx)  # while the extents of grids bound indices of blocks
+    fn = simplify_program(fn, ctx)  # while grid extents bound the block indices
     body = _Trim()(fn.body)
     assert body is not None
     return fn if body is fn.body else replace(fn, body=body)
@@ -60,7 +58,7 @@ def _is_ring(stmt: Stmt) -> bool:
 class _Trim(Rewriter):
     def __init__(self) -> None:
         super().__init__()
-        self.threads: Ranges = {}  # of the block that is looked at
+        self.threads: Ranges = {}  # of the current block
 
     def visit_for(self, loop: For) -> Stmt | None:
         if loop.kind == THREAD and loop.thread.startswith("threadIdx"):
@@ -86,14 +84,14 @@ def _trimmed(loop: For, threads: Ranges, ctx: Context) -> Stmt:
     if not stops:
         return loop
     stop = sym.minimum(loop.stop, sym.add(stops[0], 1))
-    # What a call gives may be anything; a block with a part of the keys may have none to look at.
+    # A dynamic length may be anything, and a block with a split of the keys may have no step.
     if not sym.prove(sym.le(loop.start, stop), ctx):
         stop = sym.maximum(loop.start, stop)
     return replace(loop, stop=sym.simplify(stop))
 
 
 def _scores(loop: For) -> Buffer | None:
-    """What the only instruction with results outside of the loop reads its scores from."""
+    """The scores buffer of the only call with results outside of the loop."""
     own = {stmt.buffer for stmt in walk(loop) if isinstance(stmt, Alloc)}
     found: Buffer | None = None
     for stmt in walk(loop.body):
@@ -111,7 +109,7 @@ def _scores(loop: For) -> Buffer | None:
 
 
 def _masks(stmt: Stmt, scores: Buffer, ranges: Ranges) -> list[tuple[Expr, Ranges]]:
-    """Conditions that every score is under, with the ranges of what they speak of."""
+    """Conditions on every score, with the ranges of their variables."""
     if isinstance(stmt, For):
         ranges = {**ranges, stmt.var: (stmt.start, stmt.stop)}
     if isinstance(stmt, Store) and stmt.buffer is scores:
@@ -126,7 +124,7 @@ def _masks(stmt: Stmt, scores: Buffer, ranges: Ranges) -> list[tuple[Expr, Range
 
 
 def _last(cond: Expr, var: Var, ranges: Ranges) -> Expr | None:
-    """The last value of a variable for which a condition holds for anything in the ranges."""
+    """The last value of a variable for which a condition can hold within the ranges."""
     if not isinstance(cond, (Lt, Le)):
         return None
     gap = sym.sub(cond.b, cond.a)

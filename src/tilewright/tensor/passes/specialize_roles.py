@@ -1,4 +1,5 @@
-"""Gives the bulk copies of a loop to a producer warp, the rest to consumer warpgroups.
+"""Warp specialization: a producer warp issues a loop's bulk copies, consumer warpgroups do the
+rest.
 
     for t in thread(threadIdx.y) 0..2 { for k [specialize = (4, 0)] { copy(S, k); use(S) } }
 
@@ -7,33 +8,31 @@
       if t < 2 { for k { wait(full[k % 4]);  use(S[k % 4]);       arrive(empty[k % 4]) } }
       else     { for k { wait(empty[k % 4]); copy(S[k % 4], k, full[k % 4])            } } }
 
-A tile becomes a ring of slots. Slot s is full when the bytes of all copies into it have arrived,
-and empty when every consumer warp is done with it; the barriers of a slot change phase once per
-round of the ring, so both sides tell the phase from their count of iterations. The producer starts
-with all slots empty, that is one phase behind. A tile that is copied outside of the loop, once for
-all of its iterations, has a pair of barriers of its own, `ready` and `free`. Where blocks stay,
-there may be several of it: then the next tile's is on its way while this one's is in use.
+A tile becomes a ring of slots. Slot s is full when the bytes of all its copies have arrived, and
+empty when every consumer warp has released it. A slot's barriers flip their phase once per round of
+the ring, so both sides compute the phase from their iteration count; the producer starts with all
+slots empty, one phase behind. A tile that is copied once for all iterations, outside of the loop,
+has its own pair of barriers, `ready` and `free`. Persistent blocks may have several slots for it,
+so that the next one is in flight while this one is in use.
 
-Rows of a tile that no copy ever fills, since the matrix has fewer, are set to zero once, before the
-roles part: copies that bring them as zeros take longer than those of rows that are there. The left
-operand of a product needs not even those: what lies behind gives rows of sums that nobody stores,
-so that such a tile is as low as the matrix.
+Rows of a tile that no copy fills, since the matrix has fewer, are zeroed once before the roles
+start: zero-filling copies would take longer. The left operand of a `wgmma` does not need even that:
+the rows behind it give sums that are never stored, so its tile is only as high as the matrix.
 
-Copies of weights into the slots of the first round begin before all else: they wait for nobody, not
-even for kernels that this one depends on. Some of the next round's are brought as far as L2.
+Copies of weights into the slots of the first round are issued before anything else: they wait for
+nothing, not even for preceding kernels. Some of the next round's are prefetched to L2.
 
-Where blocks of a cluster share the sum of a tile, consumers meet those of the other blocks: at
-`kept` when every part is where all can read it, and at `read` when nobody reads it any more.
+Where the blocks of a cluster split a tile's k, consumers synchronize across blocks: at `kept` when
+every partial sum is readable, at `read` when none is read any more.
 
-A tile that all blocks of a cluster have alike comes in parts, of which each block brings one for
-all of them (`tma.multicast`). Then a slot is empty when the consumers of all blocks are done with
-it.
+A tile that all blocks of a cluster share is multicast in parts, one per block (`tma.multicast`). A
+slot is then empty when the consumers of all blocks have released it.
 
-Where warpgroups take turns, each has a tile of its own: one stores results while the other has the
-matrix units.
+With ping-pong scheduling, each warpgroup has its own tile: one stores results while the other uses
+the tensor cores.
 
-Of two consumers that do more than multiply, the second begins half a step behind the first: then
-one has the matrix units while the other works on its scores. Side by side they would stay so.
+Of two consumers that do more than multiply, the second starts half a step behind the first, so that
+one uses the tensor cores while the other processes its scores; in lockstep they would stay so.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
     count = int(str(sym.simplify(groups.extent))) if groups is not None else 1
     among = groups.var if groups is not None else sym.var("group")
     turns = 1 + max(role_plan(stmt).pingpong for stmt in walk(body))
-    if turns > 1 and groups is not None:  # each of them does what the only one would
+    if turns > 1 and groups is not None:  # ping-pong: each works as if it were the only one
         body, among = substitute(body, {groups.var: groups.start}), sym.var(groups.var.name)
     lane = axes["threadIdx.x"].var if "threadIdx.x" in axes else sym.var("lane")
     shares: Shares | None = None
@@ -153,7 +152,7 @@ def _specialized(kernel: For, weights: set[Buffer]) -> Stmt:
 
 
 def _check(kernel: For, body: Stmt, axes: dict[str, For]) -> None:
-    """The kernel is of the form that roles are made from."""
+    """Check that the kernel has the form that can be specialized."""
     lanes = axes.get("threadIdx.x")
     wide = lanes is not None and sym.simplify(lanes.extent) is not sym.const(GROUP_THREADS)
     shared = [
@@ -172,7 +171,7 @@ def _check(kernel: For, body: Stmt, axes: dict[str, For]) -> None:
 
 
 class _Roles:
-    """The two programs of one kernel."""
+    """Builds the producer's and the consumers' programs of a kernel."""
 
     def __init__(
         self,
@@ -196,7 +195,7 @@ class _Roles:
         self.loops, self.ring = loops, loops[-1]
         self.slots, self.turns = role_plan(self.ring).slots, 1 + role_plan(self.ring).pingpong
         ctx = sym.EMPTY.bind_all(spans)
-        self.maybe = [  # loops around that may have no iteration
+        self.maybe = [  # enclosing loops that may be empty
             loop.extent
             for loop in loops
             if not sym.prove(sym.le(ONE, sym.simplify(loop.extent)), ctx)
@@ -222,8 +221,10 @@ class _Roles:
             for tile in tiles
             if tile not in inside
         }
-        self.short: dict[Buffer, tuple[int, int]] = {}  # tiles with rows that no copy fills
-        self.early = _early(body, self.ring)
+        self.short: dict[
+            Buffer, tuple[int, int]
+        ] = {}  # tiles with rows to zero: their filled and total rows
+        self.early = _copies_outside(body, self.ring)
         self.ready = Buffer("ready", (sym.const(self.beside),), U64, "shared")
         self.free = Buffer("free", (sym.const(self.beside),), U64, "shared")
         self.full = Buffer("full", (sym.const(self.slots),), U64, "shared")
@@ -232,7 +233,7 @@ class _Roles:
         self.rank: Expr = ZERO if cluster is None else cluster.var
         self.shares_sums = bool(calls_of(body, KEEP))
         self.multicasts = bool(calls_of(body, MULTICAST))
-        self.nth = sym.var("turn")  # of a warpgroup that takes turns
+        self.nth = sym.var("turn")  # the tile number of a ping-pong warpgroup
         self.order = Buffer("order", (sym.const(self.turns),), U64, "shared")
         self.parted = Buffer("kept", (ONE,), U64, "shared")
         self.read = Buffer("read", (ONE,), U64, "shared")
@@ -243,7 +244,7 @@ class _Roles:
                 self.place = sym.simplify(sym.floormod(step, self.beside))
                 self.turn = sym.simplify(sym.floormod(sym.floordiv(step, self.beside), 2))
             step = sym.add(sym.mul(step, loop.extent), sym.sub(loop.var, loop.start))
-        self.before: Var | None = None  # iterations of the loop before it began this time
+        self.before: Var | None = None  # iterations of the ring's loop in earlier runs of it
         if sym.uses_var(self.ring.extent, {loop.var for loop in loops}):
             self.before = sym.var("before")
             step = sym.add(self.before, sym.sub(self.ring.var, self.ring.start))
@@ -252,7 +253,7 @@ class _Roles:
         self.phase = sym.simplify(sym.floormod(sym.floordiv(step, self.slots), 2))
 
     def program(self, among: Var, lane: Var) -> Stmt:
-        """Barriers are made by one thread, then each warpgroup goes its way."""
+        """Barriers are initialized by one thread, then each warpgroup branches to its role."""
         resident = role_plan(self.ring).resident
         take = effect("registers.take", sym.const(int(consumer_registers(self.groups, resident))))
         give = effect("registers.give", sym.const(int(producer_registers(resident))))
@@ -265,7 +266,7 @@ class _Roles:
             effect("mbarrier.init", Address(self.ready, (ZERO,)), beside, ONE),
             effect("mbarrier.init", Address(self.free, (ZERO,)), beside, arrivals),
         ]
-        threads = sym.const(GROUP_THREADS * self.groups)  # those that tell what they wrote
+        threads = sym.const(GROUP_THREADS * self.groups)  # arrivals of all consumer threads
         met = [
             effect("mbarrier.init", Address(each, (ZERO,)), ONE, sym.mul(threads, self.cluster))
             for each in (self.parted, self.read)
@@ -288,7 +289,7 @@ class _Roles:
             Eval(BARRIER, self.ring.loc),
             *self._weights_near(among, lane),
             If(sym.lt(among, self.groups), consumers, seq(give, alone), self.ring.loc),
-            *meet,  # others arrive here, or read, as long as they have work
+            *meet,  # keep shared memory alive until the cluster is done with it
         )
         barriers = [self.full, self.empty]
         barriers += [self.ready, self.free] if self.early else []
@@ -299,7 +300,7 @@ class _Roles:
         return result
 
     def _low_tiles(self) -> dict[Buffer, int]:
-        """Left operands of products with fewer rows than those have, and their rows."""
+        """Left operands with fewer rows than a `wgmma` has, and their rows."""
         lefts = {node.args[1] for node in calls_of(self.ring, PRODUCT)}
         lows = {left.buffer for left in lefts if isinstance(left, Address)}
         found: dict[Buffer, int] = {}
@@ -311,7 +312,7 @@ class _Roles:
         return found
 
     def _ring_shape(self, tile: Buffer) -> tuple[Expr, ...]:
-        """Of slots; behind the last one there are as many rows as products read."""
+        """The shape of a ring: slots, and behind the last one the rows that a `wgmma` overreads."""
         if tile not in self.low:
             return (sym.const(self.slots), *tile.shape)
         *boxes, rows, width = (int(str(sym.simplify(dim))) for dim in tile.shape)
@@ -320,7 +321,7 @@ class _Roles:
         return tuple([sym.const(dim) for dim in (slots, *boxes, self.low[tile], width)])
 
     def _clears(self) -> list[Stmt]:
-        """Zeros in the rows of all slots that no copy fills; tiles that have none."""
+        """Zero the rows of all slots that no copy fills."""
         made = [
             effect(
                 "tile.low", Address(self.tiles[tile], (ZERO,) * (tile.rank + 1)), sym.const(rows)
@@ -338,7 +339,7 @@ class _Roles:
         return made
 
     def _lag(self, among: Var) -> list[Stmt]:
-        """What keeps the second consumer behind the first, in each tile that has several steps."""
+        """Delay the second consumer behind the first, in each tile of several steps."""
         steps = calls_of(self.ring, ATTEND)
         if not steps or self.groups != 2 or sym.simplify(self.ring.extent) is ONE:
             return []
@@ -355,10 +356,10 @@ class _Roles:
             if isinstance(stmt, Eval) and (is_copy(stmt) or stmt.value is BARRIER):
                 return None
             if self.shares_sums and isinstance(stmt, Eval):
-                return self._met(stmt)
+                return self._cluster_sync(stmt)
             if isinstance(stmt, For) and stmt.var is self.ring.var:
                 wait = effect("mbarrier.wait", Address(self.full, (self.slot,)), self.phase)
-                done = self._done()
+                done = self._release()
                 ring: Stmt = replace(stmt, body=seq(wait, stmt.body, done), annotations=())
                 if can_stagger(stmt, self.slots):
                     ring = staggered(stmt, wait, done, self._versioned)
@@ -373,19 +374,19 @@ class _Roles:
 
         body = rewrite(self.body, rule, self._versioned)
         assert body is not None
-        return count.around(self._in_turns(self._all_read(body), among))
+        return count.around(self._pingpong(self._all_read(body), among))
 
     def _order(self, among: Var) -> tuple[Stmt, Stmt]:
-        """Before its products a warpgroup waits until the other has started all of its own; then
-        it lets the other go on. So both count the phases of a slot alike, though each sees but some
-        of them."""
+        """Order ping-pong warpgroups: before its first `wgmma` one waits until the other has issued
+        all of its own, then signals. So both count a slot's phases alike, though each sees only
+        some."""
         parity = sym.floormod(sym.sub(sym.add(self.nth, 1), among), 2)
         mine, other = Address(self.order, (among,)), Address(self.order, (sym.sub(ONE, among),))
         return effect("mbarrier.wait", mine, parity), effect("mbarrier.arrive", other)
 
-    def _in_turns(self, body: Stmt, among: Var) -> Stmt:
-        """Of warpgroups that take turns each has some of the block's tiles: while it stores one,
-        the next one's products have the matrix units."""
+    def _pingpong(self, body: Stmt, among: Var) -> Stmt:
+        """Distribute the block's tiles over ping-pong warpgroups: while one stores its tile, the
+        other uses the tensor cores."""
         if self.turns == 1:
             return body
         tiles = self.loops[0]
@@ -411,15 +412,16 @@ class _Roles:
         assert made is not None
         return made
 
-    def _done(self) -> Stmt:
-        """A consumer is done with a slot, which others of the cluster fill too."""
+    def _release(self) -> Stmt:
+        """Release a slot, at all blocks of the cluster that fill it."""
         empty = Address(self.empty, (self.slot,))
         if self.multicasts:
             return effect("mbarrier.arrive.cluster", empty, self.cluster, ZERO)
         return effect("mbarrier.arrive", empty)
 
-    def _met(self, stmt: Eval) -> Stmt:
-        """Parts of a sum are kept and read with the other blocks of the cluster."""
+    def _cluster_sync(self, stmt: Eval) -> Stmt:
+        """Synchronize with the other blocks of the cluster around keeping and reading partial
+        sums."""
         kept, read = (Address(each, (ZERO,)) for each in (self.parted, self.read))
         if called(stmt) == KEEP:
             return seq(stmt, effect("mbarrier.arrive.cluster", kept, self.cluster, ONE))
@@ -429,8 +431,8 @@ class _Roles:
         return stmt
 
     def _all_read(self, body: Stmt) -> Stmt:
-        """A tile's statements: parts of its sum stay until all blocks of the cluster have read
-        them, also if the block has nothing more to do."""
+        """A tile's statements, followed by a wait until all blocks of the cluster have read its
+        partial sums."""
         if not self.shares_sums:
             return body
         wait = effect("mbarrier.wait.cluster", Address(self.read, (ZERO,)), self.tile)
@@ -454,7 +456,7 @@ class _Roles:
         return expr
 
     def _steps_ahead(self) -> int:
-        """The first iterations whose weights are copied before roles part."""
+        """The number of first iterations whose weights are copied before the roles start."""
         copies = [stmt for stmt in walk(self.ring) if is_copy(stmt)]
         plain = not any(isinstance(stmt, (If, Let)) for stmt in walk(self.ring))
         weights = any(self._is_weight(stmt) for stmt in copies)
@@ -473,7 +475,8 @@ class _Roles:
         return source.buffer in self.weights
 
     def _weights_ahead(self, among: Var, lane: Var) -> list[Stmt]:
-        """Copies of weights for the first iterations, by the thread that makes the barriers."""
+        """Copies of weights for the first iterations, by the thread that initializes the
+        barriers."""
         if not self.ahead:
             return []
         first = sym.var("first")
@@ -487,7 +490,7 @@ class _Roles:
         return [If(alone, loop, None, self.ring.loc)]
 
     def _weights_near(self, among: Var, lane: Var) -> list[Stmt]:
-        """Some weights of the next round on their way to L2, by a thread that has nothing to do."""
+        """Prefetches of weights of the next round to L2, by an idle thread."""
         steps = sym.simplify(self.ring.extent)
         if not self.ahead or self.shares is not None or not isinstance(steps, Const):
             return []
@@ -506,7 +509,7 @@ class _Roles:
         return [If(idle, loop, None, self.ring.loc)]
 
     def _places(self, step: Expr) -> dict[Var, Expr]:
-        """Where a block's first steps are."""
+        """The loop variables of a block's first steps."""
         if self.shares is None:
             starts: dict[Var, Expr] = {loop.var: loop.start for loop in self.loops}
             starts[self.ring.var] = sym.add(self.ring.start, step)
@@ -514,7 +517,7 @@ class _Roles:
         piece, place = self.shares.place_at(step)
         begin = sym.substitute(self.ring.start, {self.shares.piece: piece})
         assert self.before is not None
-        counted = sym.sub(step, sym.sub(place, begin))  # so that they have the step's slot
+        counted = sym.sub(step, sym.sub(place, begin))  # with the slot of the step
         return {self.shares.piece: piece, self.ring.var: place, self.before: counted}
 
     def _producer(self) -> Stmt:
@@ -524,13 +527,13 @@ class _Roles:
         return fresh_copy(self.count.around(kept))
 
     def _copied(self, stmt: Stmt, weights: bool | None = None) -> Stmt:
-        """The copies of weights, of all else, or all."""
+        """A statement's copies: those of weights, all others, or all."""
         made = self._try_copied(stmt, weights)
         assert made is not None
         return made
 
     def _try_copied(self, stmt: Stmt, weights: bool | None) -> Stmt | None:
-        """None, where there are none: both operands may be weights."""
+        """The same, or None without any, as where both operands are weights."""
 
         def rule(each: Stmt) -> Stmt | None:
             other = is_copy(each) and weights is not None and self._is_weight(each) != weights
@@ -539,7 +542,7 @@ class _Roles:
         return self._copies(rewrite(stmt, rule))
 
     def _copies(self, stmt: Stmt) -> Stmt | None:
-        """The statement with its copies alone, and the loops and conditions around them."""
+        """The statement reduced to its copies, with the loops and conditions around them."""
         if isinstance(stmt, Eval):
             if not is_copy(stmt):
                 return None
@@ -581,7 +584,7 @@ class _Roles:
         return None
 
     def _expect_early(self) -> list[Stmt]:
-        """The tile that is copied once for the loop is free, and its bytes are on their way."""
+        """Wait until the tile that is copied once is free, and expect its bytes."""
         size = sum(copied_bytes(each) for each in self.early)
         free, ready = (Address(each, (self.place,)) for each in (self.free, self.ready))
         wait = effect("mbarrier.wait", free, sym.sub(ONE, self.turn))
@@ -595,8 +598,8 @@ class _Roles:
         assert isinstance(stride, Call)
         axis = stride.args[1]
         assert isinstance(axis, Const)
-        # Known here, before memory becomes flat: how high the matrix is, and where the box begins,
-        # which may be behind its last row.
+        # Only known before buffers are flattened: the rows of the matrix, and the start of the box,
+        # which may be beyond its last row.
         at = int(axis.value)
         height, row = sym.simplify(source.buffer.shape[at]), source.index[at]
         known, asked = heights(stmt)
@@ -623,7 +626,7 @@ class _Roles:
         return Eval(Call(call.op, args, call.dtype), stmt.loc)
 
     def _part(self, stmt: Eval, rows: Expr) -> Expr:
-        """The rows of a tile that one block brings to all of the cluster."""
+        """The rows of a tile that one block multicasts to the cluster."""
         assert isinstance(rows, Const)
         assert isinstance(self.cluster, Const)
         source = stmt.value.children()[1]
@@ -641,7 +644,7 @@ class _Roles:
         return sym.const(part)
 
     def _filled(self, target: Expr, height: int, rows: int) -> Expr:
-        """The rows that a copy of a whole matrix brings, by swizzles of eight."""
+        """The rows that a copy fills, in whole swizzle atoms of eight."""
         filled = _swizzled(height)
         if filled >= rows:
             return sym.const(rows)
@@ -652,7 +655,7 @@ class _Roles:
 
 
 def _to_l2(stmt: Stmt) -> Stmt:
-    """A copy that ends there."""
+    """A copy turned into a prefetch to L2."""
     if not is_copy(stmt):
         return stmt
     assert isinstance(stmt, Eval)
@@ -662,27 +665,26 @@ def _to_l2(stmt: Stmt) -> Stmt:
 
 
 def _below(tile: Expr, rows: Expr) -> Expr:
-    """The address so many rows below."""
+    """The address `rows` rows below."""
     assert isinstance(tile, Address)
     *outer, row, column = tile.index
     return Address(tile.buffer, (*outer, sym.add(row, rows), column))
 
 
 def _swizzled(height: int) -> int:
-    """Rows in whole swizzles."""
+    """A height rounded up to whole swizzle atoms."""
     return -(-height // SWIZZLED) * SWIZZLED
 
 
 class _Count:
-    """A role's count of iterations, where it is no formula of the loops around: those of other
-    tiles are other numbers."""
+    """A role's iteration count, kept in memory where the extent varies between tiles."""
 
     def __init__(self, before: Var | None, ring: For) -> None:
         self.before, self.ring = before, ring
         self.steps = Buffer("steps", (ONE,), INDEX, "local")
 
     def after(self, loop: Stmt) -> Stmt:
-        """The loop, and the count behind it."""
+        """The loop, followed by the update of the count."""
         if self.before is None:
             return loop
         more = sym.add(self.before, self.ring.extent)
@@ -696,7 +698,7 @@ class _Count:
 
 
 def _path_to_ring(body: Stmt) -> list[For] | None:
-    """The loops from the body down to the one that is specialized."""
+    """The loops from the body down to the specialized one."""
     stack: list[tuple[Stmt, tuple[For, ...]]] = [(body, ())]
     while stack:
         stmt, loops = stack.pop()
@@ -710,8 +712,8 @@ def _path_to_ring(body: Stmt) -> list[For] | None:
     return None
 
 
-def _early(body: Stmt, ring: For) -> list[Stmt]:
-    """Statements beside the loop, or what holds it, that copy as well."""
+def _copies_outside(body: Stmt, ring: For) -> list[Stmt]:
+    """Statements outside of the specialized loop that copy as well."""
     for stmt in walk(body):
         if isinstance(stmt, Seq) and any(ring in walk(each) for each in stmt.stmts):
             return [

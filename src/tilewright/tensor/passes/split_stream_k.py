@@ -1,4 +1,4 @@
-"""Blocks that share the steps of all tiles evenly (stream-K), for kernels with roles.
+"""Stream-K: blocks split the steps of all tiles evenly, in warp-specialized kernels.
 
     for tile in thread(blockIdx.x) 0..T { clear; for k in 0..K { sums += ... }; store(sums) }
 
@@ -9,13 +9,12 @@
         if 0 < begin { partial[b] = sums; signal(b) }
         else { for other in b + 1..last + 1 { wait(other); sums += partial[other] }; store(sums) } }
 
-Blocks have a tile each in all whole waves but the last. Of the T * K steps of the other tiles block
-b has those from b * T * K / B on, so that no wave is left half empty. A tile whose steps
-several blocks have belongs to the one with its first step; the others leave their sums in memory,
-which is the first thing that they do in that wave, and signal. Who waits takes the signal back, so
-that the next launch finds none. A block waits for later ones alone, which wait for nobody before
-they signal. CUDA promises no order of blocks, so the launch is cooperative: all have a place at
-once, or the driver refuses it.
+Blocks take whole tiles in all waves but the last full one. The T * K steps of the remaining tiles
+are split evenly: block b starts at step b * T * K / B. A tile with several blocks is finished by
+the one with its first step; the others store their partial sums, first thing in that wave, and
+signal. The waiting block resets the signal for the next launch. A block waits only for later
+blocks, which signal without waiting. CUDA guarantees no order of blocks, so the launch is
+cooperative: all blocks are resident, or the driver refuses.
 """
 
 from __future__ import annotations
@@ -44,34 +43,33 @@ from tilewright.tensor.visit import exprs, rewrite, substitute
 
 KEEP, SIGNAL, WAIT, SUM = "stream.keep", "stream.signal", "stream.wait", "stream.sum"
 CALLS = (KEEP, SIGNAL, WAIT, SUM)
-WARPS = 4  # of a warpgroup, each of which signals
+WARPS = 4  # per warpgroup, each of which signals
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Which steps the blocks of a kernel have: those of whole waves, then an even share of the
-    rest."""
+    """The assignment of steps to blocks: whole waves, then an even split of the rest."""
 
     block: Var
     piece: Var
     blocks: int
     tiles: int
-    depth: int  # steps of a tile
+    depth: int  # steps per tile
 
     @property
     def waves(self) -> int:
-        """Whole ones, in which each block has a tile of its own. The rest is a wave and a part: of
-        it a block has as many steps as a tile has, or more, and no tile is summed by many."""
+        """Full waves of whole tiles. At least one wave's worth of steps is left to split, so that a
+        block has no fewer steps than a tile and few blocks share one."""
         return max(0, self.tiles // self.blocks - 1)
 
     @property
     def rest(self) -> int:
-        """Tiles whose steps are shared."""
+        """Tiles whose steps are split."""
         return self.tiles - self.waves * self.blocks
 
     @property
     def least(self) -> int:
-        """Steps that every block has."""
+        """Steps that every block has at least."""
         return self.waves * self.depth + self.rest * self.depth // self.blocks
 
     def _begin(self, block: Expr) -> Expr:
@@ -79,12 +77,12 @@ class Shares:
 
     @property
     def begin(self) -> Expr:
-        """A block's first step of the rest."""
+        """A block's first step among the split ones."""
         return self._begin(self.block)
 
     @property
     def first(self) -> Expr:
-        """The tile of the rest that it belongs to."""
+        """The split tile of that step."""
         return sym.floordiv(self.begin, self.depth)
 
     @property
@@ -93,14 +91,14 @@ class Shares:
         return sym.simplify(sym.add(sym.sub(end, self.first), self.waves))
 
     def _either(self, whole: Expr, shared: Expr) -> Expr:
-        """What a piece has that is a tile, or a share of one."""
+        """A value for pieces that are whole tiles, or for those that are split."""
         if not self.waves:
             return sym.simplify(shared)
         return sym.simplify(sym.select(sym.lt(self.piece, self.waves), whole, shared))
 
     @property
     def _left(self) -> Expr:
-        """Which tile of the rest a piece is of."""
+        """The index of a piece among the split tiles."""
         return sym.add(self.first, sym.sub(self.piece, self.waves))
 
     @property
@@ -110,7 +108,7 @@ class Shares:
 
     @property
     def steps(self) -> tuple[Expr, Expr]:
-        """Of the piece's tile: from, to."""
+        """First and last step of the piece's tile."""
         before = sym.mul(self._left, self.depth)
         end = self._begin(sym.add(self.block, 1))
         return (
@@ -120,13 +118,12 @@ class Shares:
 
     @property
     def last(self) -> Expr:
-        """The block that has the tile's last step."""
+        """The block with the tile's last step."""
         shared = sym.ceildiv(sym.mul(sym.add(self._left, 1), self.blocks), self.rest)
         return self._either(self.block, sym.sub(shared, 1))
 
     def place_at(self, step: Expr) -> tuple[Expr, Expr]:
-        """The piece that a block's step belongs to, and which step of its tile that is; steps are
-        counted from the block's first one."""
+        """The piece that a block's n-th step belongs to, and the step within that tile."""
         whole = self.waves * self.depth
         place = sym.add(self.begin, sym.sub(step, whole))
         piece = sym.add(sym.sub(sym.floordiv(place, self.depth), self.first), self.waves)
@@ -142,7 +139,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Memory through which blocks give each other their sums."""
+    """Global memory through which blocks exchange partial sums."""
 
     partial: Buffer
     signals: Buffer
@@ -154,7 +151,8 @@ class Exchange:
 def split_stream_k(
     nest: list[For], body: Stmt, ring: For, blocks: int, groups: int, among: Expr
 ) -> tuple[list[For], Stmt, Shares, Exchange]:
-    """The loops of a kernel over blocks that share its steps, what they do, and their memory."""
+    """Returns the kernel's loops over blocks, their body, the assignment, and the exchange
+    memory."""
     (loop,) = [each for each in nest if each.thread == "blockIdx.x"]
     tiles, depth = sym.simplify(loop.extent), sym.simplify(ring.extent)
     sums = {node.args[0]: node for node in exprs(ring) if isinstance(node, Call) and _adds(node)}
@@ -218,7 +216,8 @@ def _finished(
     exchange: Exchange,
     among: Expr,
 ) -> Stmt:
-    """What happens to the sums of a piece: others wait for them, or they are those of a tile."""
+    """The end of a piece: store partial sums and signal, or collect those of others and store the
+    tile."""
     begin, _ = shares.steps
     width = product.args[3]
 

@@ -1,4 +1,4 @@
-"""The consumer's loop of attention, its products under way while powers of scores are computed.
+"""Pipeline the consumer's loop of attention: GEMMs overlap the exponentials of another step.
 
     for k { wait(full[k]); S = Q K; T = mask(S); attend(T, V, O); arrive(empty[k]) }
 
@@ -8,7 +8,7 @@
       P, O = powers(mask(S), O), O awaited at the end; arrive(empty[k - 1]) }
     O += P V, of the last; arrive(empty[last])
 
-`powers` is `attend` without its product. A slot is free one step later: a ring has three or more.
+`powers` is `attend` without its GEMM. A slot is freed one step later, so a ring has at least three.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ def calls_of(stmt: Stmt, op: str) -> list[Call]:
 
 
 def can_stagger(ring: For, slots: int) -> bool:
-    """Whether a loop is one product for scores, one step of attention, and slots enough."""
+    """Whether a loop consists of one GEMM of scores and one step of attention, with enough
+    slots."""
     sums = {tile.args[0] for tile in calls_of(ring, TILE)}
     return slots >= LEAST_SLOTS and len(calls_of(ring, ATTEND)) == 1 and len(sums) == 1
 
 
 def staggered(ring: For, wait: Stmt, done: Stmt, version: Callable[[Expr], Expr]) -> Stmt:
-    """The loop in stages; `wait` for a slot and sign that it is `done` are those of its variable,
-    and `version` is what makes an address one of the slot's."""
+    """The pipelined loop. `wait` waits for a slot and `done` frees it, as functions of the loop's
+    variable; `version` turns an address into that of the slot."""
     (attend,) = calls_of(ring, ATTEND)
     scores, values, top, total, sums, keys, features, *scale = attend.args
     assert isinstance(values, Address)
@@ -82,7 +83,7 @@ def staggered(ring: For, wait: Stmt, done: Stmt, version: Callable[[Expr], Expr]
 
 
 def _overlapped(body: Stmt, weigh: Stmt) -> Stmt:
-    """Products of scores are started, then those of the last step's values; scores are awaited."""
+    """Issue the GEMM of scores, then that of the last step's values; wait for the scores."""
     tile = calls_of(body, TILE)[0]
     ready = effect("wgmma.wait", tile.args[0], tile.args[3], ONE)
 
@@ -103,5 +104,5 @@ def _overlapped(body: Stmt, weigh: Stmt) -> Stmt:
 
 
 def _has_later(stmt: Stmt) -> bool:
-    """Whether a step's powers are computed in a statement."""
+    """Whether a statement computes a step's exponentials."""
     return bool(calls_of(stmt, "wgmma.powers"))

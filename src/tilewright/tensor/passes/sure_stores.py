@@ -1,11 +1,11 @@
-"""Which elements of memory allocated in a program are surely stored when a statement is reached.
+"""Which elements of a local allocation are certainly initialized when a statement is reached.
 
-    for i in 0..4 { T[2 * i] = ... ; if c { T[2 * i + 1] = ... } }     nothing: there are holes
+    for i in 0..4 { T[2 * i] = ... ; if c { T[2 * i + 1] = ... } }     nothing: there are gaps
     for i in 0..4 { for j in 0..2 { T[2 * i + j] = ... } }             T[0 +: 8]
 
-A store counts if what it stands under holds at the statement too, and if the loops that end before
-the statement run through neighbouring elements without leaving any out. Loops around both are at
-one iteration: what it has stored before the statement counts, what others have does not.
+A store counts if its conditions hold at the statement too, and if the loops that end before the
+statement cover contiguous elements without gaps. Common enclosing loops are at one iteration: only
+stores of the same iteration count.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Interval = tuple[Expr, Expr]  # the first element, and the one after the last
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A store: where, in which loops, and under which conditions."""
+    """A store with its index, loops and conditions."""
 
     index: Expr
     loops: tuple[For, ...]
     conditions: tuple[Expr, ...]
 
 
-Stores = dict[Buffer, list[Placed]]  # of memory allocated in the program, so far
+Stores = dict[Buffer, list[Placed]]  # of local allocations, so far
 
 
 def copied(stores: Stores) -> Stores:
@@ -40,7 +40,7 @@ def copied(stores: Stores) -> Stores:
 
 
 class StoreFinder(Rewriter):
-    """Notes the stores that come before a statement, or all."""
+    """Collects the stores before a statement, or all of them."""
 
     def __init__(self, ctx: Context, stores: Stores, end: Stmt | None = None) -> None:
         super().__init__(ctx)
@@ -88,13 +88,13 @@ class StoreFinder(Rewriter):
 
 
 def intervals(placed: Iterable[Placed], around: Collection[Var], ctx: Context) -> list[Interval]:
-    """What is surely stored, where `ctx` holds inside of the loops `around`."""
+    """The intervals certainly stored, where `ctx` holds inside of the loops `around`."""
     found = [_interval(each, around, ctx) for each in placed]
     return _joined([each for each in found if each is not None])
 
 
 def _interval(placed: Placed, around: Collection[Var], ctx: Context) -> Interval | None:
-    """The elements of one store, if they are neighbours and none is left out."""
+    """The elements of one store, if they are contiguous without gaps."""
     ended = {loop.var: loop for loop in placed.loops if loop.var not in around}
     ends = [end for loop in ended.values() for end in (loop.start, loop.stop)]
     exprs = (placed.index, *placed.conditions, *ends)
@@ -115,7 +115,7 @@ def _interval(placed: Placed, around: Collection[Var], ctx: Context) -> Interval
     for step, loop in sorted(slopes, key=lambda each: each[0]):
         extent = sym.simplify(loop.extent, ctx)
         if width is const(step):
-            width = sym.simplify(sym.mul(extent, step), ctx)  # of no iterations, nothing
+            width = sym.simplify(sym.mul(extent, step), ctx)  # an empty loop stores nothing
             continue
         if not isinstance(width, Const) or step > width.value or not _runs(extent, ctx):
             return None
@@ -130,7 +130,7 @@ def _runs(extent: Expr, ctx: Context) -> bool:
 
 
 def _joined(found: list[Interval]) -> list[Interval]:
-    """Those of numbers that meet are one."""
+    """Merge adjacent constant intervals."""
     numbers: list[tuple[int, int]] = []
     others: list[Interval] = []
     for first, end in found:

@@ -1,4 +1,4 @@
-"""Tails of each height: code of its own for every number of iterations that may be left.
+"""Tail specialization: a version of the code per number of remaining iterations.
 
     for i in unroll 0..4 { if r - i > 0 { S } }         r iterations are left: 1, 2 or 3
 
@@ -6,8 +6,8 @@
     else { if r <= 2 { for i in unroll 0..2 { S } }
            else { for i in unroll 0..3 { S } } }
 
-A loop asks for it by the annotation `tails`. It serves accumulators in registers, which exist only
-where the number of them is known.
+Requested by a loop's annotation `tails`. It keeps accumulators in registers, which requires their
+number to be static.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Tail:
     """Conditions that hold for the first `left` iterations of unrolled loops of one extent."""
 
     left: Expr
-    heights: tuple[int, ...]  # those that there may be, ascending
-    conditions: tuple[tuple[Expr, Var], ...]  # each with the loop that it cuts
+    heights: tuple[int, ...]  # possible values of `left`, ascending
+    conditions: tuple[tuple[Expr, Var], ...]  # each with the loop that it bounds
 
     @property
     def loops(self) -> dict[Var, list[Expr]]:
-        """The loops that are cut, with the conditions that cut each."""
+        """The bounded loops, with their conditions."""
         found: dict[Var, list[Expr]] = {}
         for cond, var in self.conditions:
             found.setdefault(var, []).append(cond)
         return found
 
-    def cut_to(self, height: int) -> dict[Expr, Expr]:
-        """What the conditions are where so many iterations are left."""
+    def values_at(self, height: int) -> dict[Expr, Expr]:
+        """The conditions' values when `height` iterations are left."""
         return {cond: sym.lt(var, height) for cond, var in self.conditions}
 
 
@@ -50,12 +50,12 @@ def is_marked(loop: For) -> bool:
 
 
 def try_tail(conditions: Sequence[tuple[Expr, list[For]]], ctx: sym.Context) -> Tail | None:
-    """The tail of a loop, from conditions that may fail there and the loops inside around each."""
+    """The tail of a loop, from conditions that may fail there and the inner loops around each."""
     found: list[tuple[Expr, Var]] = []
     left: Expr | None = None
     extent: Expr | None = None
     for cond, inner in conditions:
-        cut = _cut(cond, inner)
+        cut = _bounded_loop(cond, inner)
         if cut is None:
             return None
         loop, rest = cut
@@ -76,7 +76,7 @@ def try_tail(conditions: Sequence[tuple[Expr, list[For]]], ctx: sym.Context) -> 
 
 
 def _heights(left: Expr, extent: int, ctx: sym.Context) -> tuple[int, ...]:
-    """The numbers of iterations there may be: one, where what is left over is always the same."""
+    """The possible numbers of remaining iterations: one, if the remainder is static."""
     rest = sym.simplify(sym.floormod(left, extent), ctx)
     heights = [int(rest.value)] if isinstance(rest, Const) else list(range(1, extent))
     heights = [each for each in heights if each]
@@ -87,15 +87,15 @@ def _heights(left: Expr, extent: int, ctx: sym.Context) -> tuple[int, ...]:
     return tuple(heights)
 
 
-def _cut(cond: Expr, inner: list[For]) -> tuple[For, Expr] | None:
-    """The one unrolled loop that a condition cuts, and how many of its iterations are left."""
+def _bounded_loop(cond: Expr, inner: list[For]) -> tuple[For, Expr] | None:
+    """The one unrolled loop that a condition bounds, and its remaining iterations."""
     if not isinstance(cond, (Lt, Le)):
         return None
     used = [loop for loop in inner if sym.uses_var(cond, {loop.var})]
     if len(used) != 1 or used[0].kind != UNROLL or used[0].start is not ZERO:
         return None
     loop = used[0]
-    gap = sym.sub(cond.b, cond.a)  # positive, or not negative, just when the condition holds
+    gap = sym.sub(cond.b, cond.a)  # positive, or non-negative, iff the condition holds
     found = sym.linear(gap, (loop.var,))
     slope = None if found is None else found[0].get(loop.var)
     if found is None or not isinstance(slope, Const) or slope.value != -1:

@@ -1,13 +1,12 @@
-"""Drops masks on accesses of local buffers where nobody can see the lanes they protect.
+"""Drop masks on accesses of local buffers where the masked lanes are never observed.
 
     T[ramp(0, 1, 8)] = masked(T[ramp(0, 1, 8)], m) + masked(A[..], m) where m
     T[ramp(0, 1, 8)] = T[ramp(0, 1, 8)] + masked(A[..], m)
 
-If all accesses of a vector of a local buffer carry the same mask, which stays as it is while the
-buffer lives, what its other lanes hold only ever reaches those same lanes, and stores that mask
-them. Nor are masks of loads needed where all
-lanes were stored. So the vector can live in a register, which a masked access of memory could not.
-Lanes that lie beyond the buffer, or where its next vector begins, get a place of their own.
+If all accesses of a vector of a local buffer carry the same mask, which is invariant while the
+buffer lives, the contents of other lanes only ever reach those same lanes, whose stores are masked.
+Loads need no mask either where all lanes were stored. Without masks the vector can live in a
+register. Lanes that lie beyond the buffer, or overlap its next vector, get space of their own.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def unmask_locals(fn: Function, ctx: PassContext) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class _Unmasked:
-    """A buffer with room for all lanes of its vectors, and where these begin now."""
+    """A buffer with room for all lanes of its vectors, and the new starts of these."""
 
     buffer: Buffer
     places: dict[int, int]
@@ -78,7 +77,7 @@ def _first(at: Expr) -> Expr:
 
 
 def _reach(mask: Expr | None, lanes: int) -> int:
-    """How many lanes a mask may let through, from the first on."""
+    """The number of leading lanes that a mask may enable."""
     if isinstance(mask, Lt) and isinstance(mask.a, Ramp) and isinstance(mask.b, Broadcast):
         first, end = mask.a.base, mask.b.value
         if isinstance(first, Const) and isinstance(end, Const) and mask.a.stride is sym.ONE:
@@ -88,13 +87,13 @@ def _reach(mask: Expr | None, lanes: int) -> int:
 
 @dataclass(slots=True)
 class _Uses:
-    """The accesses of a local buffer: the masks of loads and stores, by first element and width."""
+    """The accesses of a local buffer: masks of loads and stores by first element and width."""
 
     alloc: Alloc
     size: int
     loads: dict[tuple[int, int], set[Expr | None]] = field(default_factory=dict)
     stores: dict[tuple[int, int], set[Expr | None]] = field(default_factory=dict)
-    is_regular: bool = True  # at constant places, whole vectors at a time
+    is_regular: bool = True  # whole vectors at constant indices
 
     def add(self, is_store: bool, index: tuple[Expr, ...], mask: Expr | None) -> None:
         (at,) = index
@@ -107,11 +106,11 @@ class _Uses:
         found.setdefault((int(first.value), lanes), set()).add(mask)
 
     def unmasked(self) -> _Unmasked | None:
-        """The buffer without masks, unless somebody could see what these protect."""
+        """The buffer without masks, unless disabled lanes may be observed."""
         if not self.is_regular:
             return None
         buffer = self.alloc.buffer
-        shared: set[Expr] = set()  # masks that hide the lanes they leave out from first to last
+        shared: set[Expr] = set()  # masks on all accesses of their vectors
         reached = grown = 0
         some_mask = False
         places = {}
@@ -137,7 +136,7 @@ class _Uses:
 
 
 def _vary(masks: set[Expr], body: Stmt) -> bool:
-    """Whether masks may differ from one moment in `body` to another."""
+    """Whether masks may change within `body`."""
     if any(isinstance(node, Load | MaskedLoad) for node in sym.walk(*masks)):
         return True
     names = sym.free_vars(*masks)
@@ -153,7 +152,7 @@ def _uses(root: Stmt) -> dict[Buffer, _Uses]:
     for stmt in stmts:
         if isinstance(stmt, Alloc) and stmt.buffer.memory.owner is Owner.THREAD:
             size, *more = stmt.buffer.shape
-            if isinstance(size, Const) and not more:  # external kernels take whole matrices
+            if isinstance(size, Const) and not more:  # external kernels access whole matrices
                 found[stmt.buffer] = _Uses(stmt, int(size.value))
         elif isinstance(stmt, ExternCall):
             for region in stmt.regions:

@@ -1,9 +1,9 @@
-"""Repeats the bodies of unrolled loops, so that indices into small buffers become constants.
+"""Unroll loops marked so, which turns indices into small buffers into constants.
 
     for i in unroll 0..2 { acc[i] = 0 }      acc[0] = 0; acc[1] = 0
 
-Accumulators indexed by constants end up in registers. A serial loop annotated `unroll = 4` takes
-four iterations at a time and the rest one by one. A loop whose expansion would exceed `limit`
+Accumulators with constant indices end up in registers. A serial loop annotated `unroll = 4` runs
+four iterations at a time, and the tail one by one. A loop whose expansion would exceed `limit`
 statements stays as it is.
 """
 

@@ -1,10 +1,10 @@
-"""Numbers of 16 bits that threads keep for several steps are kept as what they compute with.
+"""Keep thread-local 16-bit values as f32 where they are widened again by every use.
 
     alloc X: bf16[8]; X[ramp] = bf16x8(v); s = s + f32(X[0]); ... Y[ramp] = f32x8(X[ramp]) * a
     alloc X: f32[8];  X[ramp] = f32x8(bf16x8(v)); s = s + X[0]; ... Y[ramp] = X[ramp] * a
 
-A register holds 32 bits, and each step would take numbers out of pairs again. All are as they were:
-rounded to 16 bits once. What is not widened whole stays, as does what takes too many registers.
+GPU registers hold 32 bits, and each use would unpack pairs again. Values are unchanged: rounded to
+16 bits once. Buffers with other uses, or that take too many registers, stay as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def upcast_locals(fn: Function, ctx: PassContext) -> Function:
 
     def expr_rule(expr: Expr) -> Expr:
         if isinstance(expr, Cast) and isinstance(expr.value, Cast):
-            inner = expr.value.value  # a load that was widened below
+            inner = expr.value.value  # a load widened by the rule below
             if isinstance(inner, Load) and inner.buffer in made and expr.dtype is inner.dtype:
                 return inner
         if isinstance(expr, Load) and expr.buffer in wide:
@@ -59,7 +59,7 @@ def upcast_locals(fn: Function, ctx: PassContext) -> Function:
 
 
 def _kept(root: Stmt) -> list[Buffer]:
-    """Buffers of registers whose numbers are widened, each of them at least once."""
+    """Local buffers whose values are widened, each at least once."""
     stmts = list(walk(root))
     local = [stmt.buffer for stmt in stmts if isinstance(stmt, Alloc)]
     found = {buffer for buffer in local if buffer.dtype in (BF16, F16) and buffer.memory == LOCAL}
@@ -79,6 +79,6 @@ def _kept(root: Stmt) -> list[Buffer]:
 
 
 def _count(buffer: Buffer) -> int:
-    """Its elements; of dynamic ones, more than there are registers."""
+    """The number of elements; for a dynamic one, more than there are registers."""
     size = buffer.constant_bytes
     return WIDE_NUMBERS + 1 if size is None else size // buffer.dtype.size_bytes

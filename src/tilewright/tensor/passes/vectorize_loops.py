@@ -1,14 +1,14 @@
-"""Turns the iterations of vector loops into lanes.
+"""Turn the iterations of vector loops into lanes.
 
     for j in vector 0..16 { C[i * n + j] = A[j] * x }
     C[ramp(i * n, 1, 16)] = A[ramp(0, 1, 16)] * broadcast(x, 16)
 
-- An index linear in the loop variable becomes a ramp, any other one a vector of indices.
-- A condition on the variable becomes a mask on the stores and loads behind it; loads that no lane
-  can do wrong are done before, by all lanes.
+- An index linear in the loop variable becomes a ramp, any other one a vector of indices (a gather).
+- A condition on the variable becomes a mask on the stores and loads under it; loads that are safe
+  for every lane are hoisted and unmasked.
 - What has no vector form (calls, accumulation into one element, loops whose bounds differ between
   lanes) is repeated per lane, in an unrolled loop.
-- A buffer allocated inside belongs to one iteration: each lane gets its own element of it.
+- A buffer allocated inside is private to an iteration: each lane gets its own element of it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _NoVectorForm(Exception):
 
 
 class _Lanes:
-    """One vector loop on its way to vectors."""
+    """One vector loop being vectorized."""
 
     def __init__(
         self, loop: For, lanes: int, ctx: Context, stores: Stores, around: tuple[For, ...]
@@ -116,16 +116,18 @@ class _Lanes:
         self.stores = stores  # before the loop
         self.around = around
         self.allocated = {*stores, *(s.buffer for s in walk(self.body) if isinstance(s, Alloc))}
-        self.lane_ctx = ctx.bind(loop.var, loop.start, loop.stop)  # where each lane begins
+        self.lane_ctx = ctx.bind(
+            loop.var, loop.start, loop.stop
+        )  # with the lane's variable in range
         self.var = loop.var
         self.start = loop.start
         self.lanes = lanes
         self.ctx = ctx
-        self.named: dict[Expr, Expr] = {}  # lets and what stands for them now
-        self.mask: Expr | None = None  # of the lanes that run here, when not all do
-        self.some_lane_runs = True  # whether the mask is known not to be empty
+        self.named: dict[Expr, Expr] = {}  # lets and their vector forms
+        self.mask: Expr | None = None  # of the active lanes, unless all are
+        self.some_lane_runs = True  # whether at least one lane is known to be active
         self.memo: dict[Expr, Expr] = {}
-        self.asked: dict[Stmt, list[Load]] = {}  # stores, and what all lanes read for them
+        self.asked: dict[Stmt, list[Load]] = {}  # per store, the loads that all lanes execute
 
     def loop(self) -> Stmt:
         return self.stmt(self.body)
@@ -164,8 +166,8 @@ class _Lanes:
         (index,) = (self.expr(at) for at in stmt.index)
         accumulates = any(load.buffer is stmt.buffer for load in loads(stmt.value))
         if accumulates and not _is_injective(index):
-            raise _NoVectorForm  # each lane reads what those before it have stored
-        anyway = self._read_anyway(stmt)
+            raise _NoVectorForm  # lanes read what earlier lanes store
+        anyway = self._unmasked_loads(stmt)
         if anyway:
             names = [(load, var(load.buffer.name, load.dtype)) for load in anyway]
             body: Stmt = replace(stmt, value=sym.replaced(stmt.value, dict[Expr, Expr](names)))
@@ -198,9 +200,9 @@ class _Lanes:
             otherwise = None if stmt.otherwise is None else self.stmt(stmt.otherwise)
             return If(cond, self.stmt(stmt.then), otherwise, stmt.loc)
         if not lasting((stmt.cond,), stmt):
-            raise _NoVectorForm  # masks are computed where they are used: behind stores, too
+            raise _NoVectorForm  # masks are recomputed at their uses, which may follow stores
         if stmt.otherwise is None:
-            # What all lanes agree on stays a branch.
+            # Uniform conditions stay branches.
             agreed: list[Expr] = []
             differing: list[Expr] = []
             for part in sym.conjuncts(stmt.cond):
@@ -233,7 +235,8 @@ class _Lanes:
         return done if guard is TRUE else If(guard, done, None, body.loc)
 
     def _witness(self, cond: Expr) -> Expr | None:
-        """A condition that holds if `cond` does for any lane: it for the first or last lane."""
+        """A scalar condition that is implied by `cond` in any lane: that of the first or last
+        lane."""
         rising = falling = True
         for part in sym.conjuncts(cond):
             if not isinstance(part, (Lt, Le)) or part.a.dtype is not INDEX:
@@ -244,7 +247,7 @@ class _Lanes:
                 return None
             rising = rising and sym.prove(sym.le(0, slope), self.ctx)
             falling = falling and sym.prove(sym.le(slope, 0), self.ctx)
-        # Where the gap grows with the lane, the last lane is in if any is.
+        # Where the gap grows with the lane, the last lane is active if any is.
         if falling:
             return sym.substitute(cond, {self.var: self.start})
         if rising:
@@ -252,8 +255,8 @@ class _Lanes:
         return None
 
     def _all_agree(self, cond: Expr, guard: Expr) -> bool:
-        """Whether a condition that holds for some lane holds for all: vectors that begin at whole
-        numbers of them do not reach over an edge that is one, too."""
+        """Whether a condition that holds for some lane holds for all, as for aligned vectors with
+        an aligned bound."""
         ends = (self.start, sym.add(self.start, self.lanes - 1))
         inside = self.ctx.assume(guard)
         return all(sym.prove(sym.substitute(cond, {self.var: end}), inside) for end in ends)
@@ -272,17 +275,17 @@ class _Lanes:
     def _repeated(self, stmt: Stmt) -> Stmt:
         used = sym.free_vars(*(x for inner in walk(stmt) for x in inner.exprs()))
         if self.mask is not None or any(name in used for name in self.named):
-            raise _NoVectorForm  # then so is what encloses it
+            raise _NoVectorForm  # repeat the enclosing statement too
         name = var(self.var.name)
         body = fresh_copy(stmt, {self.var: name})
         return replace(self.source, var=name, body=body, kind=UNROLL)
 
     # ------------------------------------------------------------------ guarded loads
 
-    def _read_anyway(self, store: Store) -> list[Load]:
-        """Loads in arms that lanes choose for themselves, which all lanes may do without a mask.
+    def _unmasked_loads(self, store: Store) -> list[Load]:
+        """Loads in divergent select arms that all lanes may execute without a mask.
 
-        They are read in any case, as by the condition, or they are inside of their buffers.
+        They are executed anyway, as by the condition, or are provably in bounds.
         """
         if store in self.asked:
             return self.asked[store]
@@ -306,13 +309,13 @@ class _Lanes:
         return [load for load in found[BY_LANE] if load in always or self._is_inside(load, store)]
 
     def _differs(self, test: Expr) -> bool:
-        """Whether lanes may disagree about a condition."""
+        """Whether a condition may diverge between lanes."""
         return any(name is self.var or name in self.named for name in sym.free_vars(test))
 
     def _is_inside(self, load: Load, store: Store) -> bool:
-        """Whether every lane addresses an element of the buffer, whatever it chooses."""
+        """Whether every lane's index is in bounds, whichever arm it selects."""
         (at,) = load.index
-        if _loads_any(at) or _divides(at):  # by a size, which may be 0 where no lane reads
+        if _loads_any(at) or _divides(at):  # a divisor may be 0 where no lane reads
             return False
         if any(name in self.named for name in sym.free_vars(at)):
             return False
@@ -323,8 +326,8 @@ class _Lanes:
         )
 
     def _readable(self, buffer: Buffer, store: Store) -> list[Interval]:
-        """The elements of a buffer; of memory that is allocated here, those surely stored before
-        `store`, whichever lane it is."""
+        """The initialized elements of a buffer: all, or of a local allocation those certainly
+        stored before `store` in every lane."""
         if buffer not in self.allocated:
             size: Expr = ONE
             for extent in buffer.shape:
@@ -343,7 +346,7 @@ class _Lanes:
         return expr if expr.dtype.is_vector else Broadcast(expr, self.lanes)
 
     def expr(self, expr: Expr) -> Expr:
-        """A scalar when all lanes agree, else a vector."""
+        """A scalar if uniform, else a vector."""
         done = self.memo
         stack = [(expr, False)]
         while stack:
@@ -363,7 +366,7 @@ class _Lanes:
         return done[expr]
 
     def _at_once(self, node: Expr) -> Expr | None:
-        """What needs no look at the operands."""
+        """The vector form of nodes whose operands need not be visited."""
         if isinstance(node, Var):
             return Ramp(self.start, const(1), self.lanes) if node is self.var else node
         if isinstance(node, Const):
@@ -396,10 +399,10 @@ class _Lanes:
             return node if same else node.with_children(children)
         divides = isinstance(node, (FloorDiv, FloorMod)) and not isinstance(node.b, Const)
         if divides and self.mask is not None:
-            raise _NoVectorForm  # a lane that is masked out might divide by zero
+            raise _NoVectorForm  # an inactive lane might divide by zero
         wide = tuple([self.widened(child) for child in children])
         if isinstance(node, Select) and not children[0].dtype.is_vector:
-            return Select(children[0], *wide[1:])  # all lanes take the same arm, and only that
+            return Select(children[0], *wide[1:])  # uniform: only the chosen arm is evaluated
         if isinstance(node, Cast):
             return Cast(wide[0], node.dtype.with_lanes(lanes))
         if isinstance(node, Call):
@@ -461,7 +464,7 @@ def _is_injective(index: Expr) -> bool:
     stride = index.stride
     if isinstance(stride, Const):
         return stride.value != 0
-    # A product of sizes is zero only if there is no element at all.
+    # A product of sizes is zero only if there are no elements.
     factors = [node for node in sym.walk(stride) if not isinstance(node, sym.Mul)]
     return all(isinstance(f, Size) or (isinstance(f, Const) and f.value != 0) for f in factors)
 
