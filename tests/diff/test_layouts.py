@@ -99,6 +99,29 @@ def test_indices_of_pooling_count_channels_first_in_both_layouts():
     np.testing.assert_array_equal(outs[1].transpose(0, 3, 1, 2), want[1])
 
 
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_regions_of_images(mode, ratio):
+    """Partly and wholly outside of the image, smaller than a pixel, of the second image."""
+    rois = np.array([[1, 2, 9, 7], [-4, 3, 2, 30], [50, 50, 60, 60], [3.2, 3.1, 3.3, 3.2]], "f4")
+    images = np.array([0, 1, 0, 1])
+    kinds = f'size = (2, 3), scale = 0.5, sampling_ratio = {ratio}, mode = "{mode}"'
+
+    def module(shape, layout):
+        params = f"%x: f32[{shape}], %rois: f32[R, 4], %images: i64[R]"
+        call = f'roi_align(%x, %rois, %images) {{{kinds}, layout = "{layout}"}}'
+        return parse(f"graph @main({params}) {{ %y = {call} return %y }}")
+
+    x = np.random.default_rng(0).random((2, 19, 8, 7), np.float32)
+    first = tw.compile(module("n, 19, h, w", "channels_first"), "cpu", threads=1)
+    (want,) = interpret(module("n, 19, h, w", "channels_first"), x, rois, images)
+    np.testing.assert_allclose(np.asarray(first(x, rois, images)[0]), want, rtol=1e-5, atol=1e-6)
+    last = module("n, h, w, 19", "channels_last")
+    moved = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    seen = np.asarray(tw.compile(last, "cpu", threads=1)(moved, rois, images)[0])
+    np.testing.assert_allclose(seen.transpose(0, 3, 1, 2), want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("frames", ["4", "t"])
 @pytest.mark.parametrize(
     ("taps", "pads"),

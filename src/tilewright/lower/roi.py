@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright import sym, te
 from tilewright.base.dtype import F32, F64, INDEX
+from tilewright.graph.ops.layout import channels_last
 from tilewright.lower.base import Lowering, Use, wide, wide_type
-from tilewright.lower.statements import procedure, seq, store, when
+from tilewright.lower.image_layout import image, image_shape, is_last
+from tilewright.lower.statements import loops, procedure, seq, store, when
 from tilewright.sym import ZERO, Expr
 from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import For, Stmt
@@ -62,45 +66,66 @@ def _neighbours(place: Expr, size: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _roi_align(use: Use, x: Tensor, rois: Tensor, images: Tensor) -> Tensor:
-    """The greatest is of the weighted corners, as ONNX has it."""
+    """The greatest is of the weighted corners, as ONNX has it.
+
+    Positions and weights of a sample are the same for all channels. Channels last, a piece of work
+    is a bin with all of its channels, the innermost loop, of which LLVM makes vectors; channels
+    first it is one element, as suits many threads.
+    """
     of, largest = wide_type(x.dtype), use["mode"] == "max"
     rows, columns = use["size"]
+    regions_count, channels, *_ = image_shape(use)
+    seen = image(use, x)
 
     def body(ins: list[BufferView], outs: list[BufferView], *index: Expr) -> Stmt:
         (source, regions, which), (out, total) = ins, outs
-
-        def corners(y: Expr, x_: Expr) -> list[Expr]:
-            image = _kept(te.cast(which[index[0]], INDEX), x.shape[0])
-            return [
-                wide(source[image, index[1], row, column]) * te.cast(tall * broad, of)
-                for row, tall in _neighbours(y, x.shape[2])
-                for column, broad in _neighbours(x_, x.shape[3])
-            ]
-
-        edge = [wide(regions[index[0], sym.const(at)]) for at in range(4)]
+        region, row, column = (index[at] for at in (0, -2, -1))
+        number = _kept(te.cast(which[region], INDEX), seen.shape[0])
+        edge = [wide(regions[region, sym.const(at)]) for at in range(4)]
         down = _Span(use, edge[1], edge[3], rows)
         across = _Span(use, edge[0], edge[2], columns)
         i, j = sym.var("down"), sym.var("across")
-        seen = corners(down.place(index[2], i), across.place(index[3], j))
-        value = te.max(*seen) if largest else (seen[0] + seen[1]) + (seen[2] + seen[3])
-        if largest:
-            is_first = te.all(te.eq(i, 0), te.eq(j, 0))
-            value = te.select(is_first, value, te.max(total[index], value))
-        else:
-            value = total[index] + value
-        inner = For(i, ZERO, down.each, For(j, ZERO, across.each, store(total, index, value)))
-        found = total[index]
-        if not largest:
-            found = found / te.cast(sym.maximum(down.each * across.each, 1), of)
-        full = [sym.lt(0, dim) for dim in (x.shape[0], *x.shape[2:])]
-        return seq(
-            store(total, index, te.const(0, of)),
-            when(full, inner),
-            store(out, index, te.cast(found, use.dtype)),
-        )
+        corners = [
+            (y, x_, te.cast(tall * broad, of))
+            for y, tall in _neighbours(down.place(row, i), seen.shape[2])
+            for x_, broad in _neighbours(across.place(column, j), seen.shape[3])
+        ]
+        count = te.cast(sym.maximum(down.each * across.each, 1), of)
+
+        def at(channel: Expr, first: Expr, *place: Expr) -> tuple[Expr, ...]:
+            placed = (first, channel, *place)
+            return channels_last(placed) if is_last(use) else placed
+
+        def of_channels(make: Callable[[Expr], Stmt]) -> Stmt:
+            return loops([channels], make, "channel") if is_last(use) else make(index[1])
+
+        def start(channel: Expr) -> Stmt:
+            return store(total, at(channel, region, row, column), te.const(0, of))
+
+        def sample(channel: Expr) -> Stmt:
+            values = [wide(source[at(channel, number, y, x_)]) * w for y, x_, w in corners]
+            place = at(channel, region, row, column)
+            if largest:
+                is_first = te.all(te.eq(i, 0), te.eq(j, 0))
+                value = te.max(*values)
+                value = te.select(is_first, value, te.max(total[place], value))
+            else:
+                value = total[place] + ((values[0] + values[1]) + (values[2] + values[3]))
+            return store(total, place, value)
+
+        def finish(channel: Expr) -> Stmt:
+            place = at(channel, region, row, column)
+            found = total[place] if largest else total[place] / count
+            return store(out, place, te.cast(found, use.dtype))
+
+        samples = For(i, ZERO, down.each, For(j, ZERO, across.each, of_channels(sample)))
+        full = [sym.lt(0, dim) for dim in (seen.shape[0], *seen.shape[2:])]
+        return seq(of_channels(start), when(full, samples), of_channels(finish))
 
     shapes, types = [use.shape, use.shape], [use.dtype, of]
-    return procedure(shapes, [x, rois, images], body, use.name, types, use.shape)[0]
+    bins = (regions_count, sym.const(rows), sym.const(columns))
+    over = bins if is_last(use) else use.shape
+    return procedure(shapes, [x, rois, images], body, use.name, types, over)[0]
 
 
 # ------------------------------------------------------------------------------------ pool

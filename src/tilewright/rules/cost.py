@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from tilewright import sym
 from tilewright.base.dtype import I8, INDEX, DType
 from tilewright.base.machine import (
     CONVERT_CYCLES,
@@ -35,7 +36,18 @@ from tilewright.sym import (
     uses_var,
 )
 from tilewright.sym import walk as walk_exprs
-from tilewright.tensor.ir import Block, Buffer, Call, For, Load, Store, Update
+from tilewright.tensor.ir import (
+    Block,
+    Buffer,
+    Call,
+    ExternCall,
+    For,
+    If,
+    Load,
+    Stmt,
+    Store,
+    Update,
+)
 from tilewright.tensor.visit import exprs, walk
 
 CHEAP_CYCLES = 6.0  # per vector: about what storing a value and reloading it from L1 takes
@@ -170,22 +182,59 @@ def nest_cycles(nest: Nest, target: Target) -> float:
     return instance_cycles(nest, target) * nest.instances
 
 
-def sequence_cycles(nest: Nest, machine: Machine) -> float:
-    """Cycles of one instance of a block whose body has loops of its own, as scalar code:
-    arithmetic, loads and stores. A loop whose extent is loaded counts once, since such loops
-    together cover the range of a loop of known extent; any other dynamic extent counts as its upper
-    bound."""
-    access = 1.0 / machine.loads_per_cycle
-    total, stack = 0.0, [(nest.block.body, 1.0)]
+def sequence_cycles(nest: Nest, target: Target) -> float:
+    """Cycles of one instance of a block whose body has loops of its own: arithmetic, loads and
+    stores. LLVM hoists loop-invariant expressions and vectorizes innermost loops over contiguous
+    elements, so they are counted that way. A loop whose extent is loaded counts once, since such
+    loops together cover the range of a loop of known extent; any other dynamic extent counts as its
+    upper bound."""
+    access = 1.0 / target.machine.loads_per_cycle
+    written = {region.buffer for region in nest.block.writes}
+    lanes = lanes_of(target, nest.block)
+    total = 0.0
+    stack: list[tuple[Stmt, tuple[tuple[Var, float], ...]]] = [(nest.block.body, ())]
     while stack:
-        stmt, times = stack.pop()
-        own = list(walk_exprs(*stmt.exprs()))
-        moved = sum(isinstance(expr, Load) for expr in own) + isinstance(stmt, (Store, Update))
-        total += times * (sum(map(cycles, own)) + moved * access)
+        stmt, around = stack.pop()
+        for expr in walk_exprs(*stmt.exprs()):
+            each = cycles(expr) + access * isinstance(expr, Load)
+            total += each * _times(expr, around, written) if each else 0.0
+        if isinstance(stmt, (Store, Update)):
+            total += access * math.prod(trips for _, trips in around)
         if isinstance(stmt, For):
-            times *= _trip_count(stmt.extent, nest)
-        stack += [(child, times) for child in stmt.children()]
+            trips = _trip_count(stmt.extent, nest) / (lanes if _is_vectorizable(stmt) else 1)
+            around = (*around, (stmt.var, max(1.0, trips)))
+        stack += [(child, around) for child in stmt.children()]
     return total
+
+
+def _times(expr: Expr, around: Sequence[tuple[Var, float]], written: Collection[Buffer]) -> float:
+    """How often an expression is evaluated within loops (outermost first), hoisted out of the
+    innermost ones that it does not depend on."""
+    loads = (each for each in walk_exprs(expr) if isinstance(each, Load))
+    if not any(load.buffer in written for load in loads):
+        while around and not uses_var(expr, {around[-1][0]}):
+            around = around[:-1]
+    return math.prod(trips for _, trips in around)
+
+
+def _is_vectorizable(loop: For) -> bool:
+    """Whether LLVM can vectorize a loop: innermost, without branches, every access contiguous or
+    invariant."""
+    inside = list(walk(loop.body))
+    if any(isinstance(stmt, (For, If, ExternCall, Update)) for stmt in inside):
+        return False
+    accesses = [stmt for stmt in inside if isinstance(stmt, Store)]
+    found = [expr for stmt in inside for expr in walk_exprs(*stmt.exprs())]
+    indices = [each.index for each in (*accesses, *found) if isinstance(each, (Store, Load))]
+    return bool(accesses) and all(_is_contiguous(index, loop.var) for index in indices)
+
+
+def _is_contiguous(index: Sequence[Expr], var: Var) -> bool:
+    """Whether an index is invariant, or has stride 1 in its last dimension alone."""
+    if any(uses_var(at, {var}) for at in index[:-1]):
+        return False
+    last = index[-1] if index else ZERO
+    return not uses_var(last, {var}) or not uses_var(sym.sub(last, var), {var})
 
 
 def _trip_count(extent: Expr, nest: Nest) -> int:

@@ -327,20 +327,22 @@ OPS = (
         OPAQUE,
         (Attr("kernel", tuple, required=True), STRIDES, PADS, DILATIONS),
     ),
-    Op(
-        "roi_align",
-        "Regions of images, sampled between pixels and pooled to one size.",
-        (Input("x", FLOAT), Input("rois", FLOAT), Input("images", INTEGER)),
-        _regions_type,
-        _roi_align,
-        OPAQUE,
-        (
-            Attr("size", tuple, required=True),
-            Attr("scale", float, 1.0),
-            Attr("sampling_ratio", int, 0),  # samples per bin and axis; 0: as many as pixels
-            Attr("mode", str, "avg"),  # or max
-            Attr("half_pixel", bool, True),
-        ),
+    in_layouts(
+        Op(
+            "roi_align",
+            "Regions of images, sampled between pixels and pooled to one size.",
+            (Input("x", FLOAT), Input("rois", FLOAT), Input("images", INTEGER)),
+            _regions_type,
+            _roi_align,
+            OPAQUE,
+            (
+                Attr("size", tuple, required=True),
+                Attr("scale", float, 1.0),
+                Attr("sampling_ratio", int, 0),  # samples per bin and axis; 0: as many as pixels
+                Attr("mode", str, "avg"),  # or max
+                Attr("half_pixel", bool, True),
+            ),
+        )
     ),
     Op(
         "max_roi_pool",

@@ -50,7 +50,7 @@ Move = tuple[Value, str]  # a value, and the form that it gets
 FIRST, LAST = "channels first", "channels last"
 CONVOLUTIONS = ("conv", "conv_transpose", "conv_integer")
 # What has kernels that differ by the form; all else follows.
-KERNELS = (*CONVOLUTIONS, "resize", *(name for name in OPS if name.endswith("_pool")))
+KERNELS = (*CONVOLUTIONS, "resize", "roi_align", *(name for name in OPS if name.endswith("_pool")))
 
 
 def assign_layout(module: Module, ctx: PassContext) -> Module:
@@ -66,7 +66,7 @@ def _assign(graph: Graph, weigher: _Weigher) -> Graph:
     able = {
         node: found
         for node in graph.nodes
-        if not _has_dynamic_channels(node) and (found := try_channels_last(node)) is not None
+        if _may_move(node, weigher.ctx.target) and (found := try_channels_last(node)) is not None
     }
     if not any(node.op in KERNELS for node in able):
         return graph
@@ -74,6 +74,11 @@ def _assign(graph: Graph, weigher: _Weigher) -> Graph:
     if not chosen:
         return graph
     return _Move(chosen).graph(graph)
+
+
+def _may_move(node: Node, target: Any) -> bool:
+    """Threads of a GPU make an element of a region each, vectors of a CPU all channels of a bin."""
+    return not _has_dynamic_channels(node) and not (node.op == "roi_align" and _is_gpu(target))
 
 
 def _has_dynamic_channels(node: Node) -> bool:

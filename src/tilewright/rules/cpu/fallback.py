@@ -79,7 +79,7 @@ def _outer(nest: Nest, context: RuleContext) -> list[int]:
 def _serial_cycles(nest: Nest, context: RuleContext) -> float:
     """Cycles of all instances on one core."""
     if _is_independent(nest):
-        each = costs.sequence_cycles(nest, context.target.machine)
+        each = costs.sequence_cycles(nest, context.target)
         return _instances(nest, list(nest.loops)) * each
     return costs.nest_cycles(nest, context.target)
 

@@ -25,7 +25,7 @@ def plans(nest: Nest, context: RuleContext) -> Space[Closed]:
 
 
 def cost(nest: Nest, c: Columns, context: RuleContext) -> Cost:
-    steps = nest.instances * costs.sequence_cycles(nest, context.target.machine)
+    steps = nest.instances * costs.sequence_cycles(nest, context.target)
     return Cost.of(compute=steps + 0.0 * (c["form"] == ""))
 
 
