@@ -14,24 +14,24 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-def _rounded(x: Tensor, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
+def _rounded(x: Tensor, scale: Tensor, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """In the element type of the operands together: eager computes 16 bits in f32."""
     level = torch.round(x * (1.0 / scale)) + zero
     level = torch.where(level == level, level, -torch.inf)  # NaN is the least integer in eager
-    made = (level.clamp(low, high) - zero) * scale
-    return made.to(x.dtype), (level >= low) & (level <= high)
+    return (level.clamp(low, high) - zero) * scale, (level >= low) & (level <= high)
 
 
 def _by_numbers(x: Tensor, scale: float, zero: int, low: int, high: int) -> tuple[Tensor, Tensor]:
-    # PyTorch takes the reciprocal in the element type of the tensor.
-    return _rounded(x, x.new_full((), scale), zero, low, high)
+    made, inside = _rounded(x.float(), x.new_full((), scale, dtype=torch.float), zero, low, high)
+    return made.to(x.dtype), inside
 
 
 def _by_tensors(
     x: Tensor, scale: Tensor, zero: Tensor, enabled: Tensor, low: int, high: int
 ) -> tuple[Tensor, Tensor]:
-    made, inside = _rounded(x, scale, zero, low, high)
+    made, inside = _rounded(x.float(), scale.float(), zero, low, high)
     is_on = enabled != 0
-    return torch.where(is_on, made, x), inside | ~is_on
+    return torch.where(is_on, made.to(x.dtype), x), inside | ~is_on
 
 
 def _by_channel(
@@ -39,7 +39,8 @@ def _by_channel(
 ) -> tuple[Tensor, Tensor]:
     shape = [1] * x.dim()
     shape[axis] = -1
-    return _rounded(x, scale.view(shape), zero.view(shape), low, high)
+    made, inside = _rounded(x, scale.float().view(shape), zero.view(shape), low, high)
+    return made.to(x.dtype), inside
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
