@@ -1,5 +1,6 @@
 """Calls of PyTorch, by family: what the rules are held against, interpreted and as native code."""
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -612,6 +613,17 @@ FAMILIES: dict[str, dict[str, Case]] = {
             lambda a: torch.view_as_real(a.sqrt()) * torch.tensor([1.0, 1e4]),
             (torch.tensor([1 + 1e-4j, 4 - 1e-5j, -1 + 1e-4j, -9 - 1e-4j, 0j, 2j, -4 + 0j]),),
         ),
+        "roots at the ends": (
+            torch.sqrt,
+            (torch.tensor([complex(-1.0, -0.0), 3e38 + 1j, 1 - math.inf * 1j, 0.0 + 1e-30j]),),
+        ),
+        "quotients whose squares overflow or vanish": (
+            lambda a, b: (a / b, b.reciprocal()),
+            (
+                torch.tensor([1e-30 + 1e-30j, 1e25 - 2e25j, 0j, 3 + 4j]),
+                torch.tensor([1e-30 - 2e-30j, 3e25 + 1e25j, 1e-20 + 1j, 1e20 + 0j]),
+            ),
+        ),
         "moved": (lambda a: (a.t().flatten(), a[1:, ::2], torch.cat([a, a]), a.sum(0)), (COMPLEX,)),
         "made": (
             lambda a, b: (torch.complex(a, b), torch.polar(a.abs(), b), a.to(torch.cfloat)),
@@ -633,6 +645,11 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
     },
     "rounded as by quantization": {
+        # A level more or less would be seen: 16 bits are computed in f32.
+        "of bf16": (
+            lambda a: torch.fake_quantize_per_tensor_affine(a, 0.1, 3, -8, 7),
+            (torch.arange(-1.2, 0.5, 0.01).bfloat16(),),
+        ),
         "by a scale": (lambda a: torch.fake_quantize_per_tensor_affine(a, 0.1, 3, -8, 7), (NAN,)),
         "by a tensor": (
             lambda a, scale, zero: torch.fake_quantize_per_tensor_affine(a, scale, zero, 0, 15),

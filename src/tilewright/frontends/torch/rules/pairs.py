@@ -146,12 +146,18 @@ def _div(node: Context) -> Pair:
 
 
 def _over(node: Context, a: Pair, b: Pair) -> Pair:
-    """a times b's conjugate over b's square."""
+    """a times the conjugate of c = b / s, over s, over the square of c: s is the larger part of b,
+    so that no square overflows or vanishes."""
+    large = node.emit("maximum", node.emit("abs", b.re), node.emit("abs", b.im))
+    is_zero = node.emit("equal", large, 0.0)
+    s = node.emit("where", is_zero, node.like(large, 1), large)
+    c = Pair(node.emit("div", b.re, s), node.emit("div", b.im, s))
     above = product(
-        node, a, Pair(b.re, node.emit("neg", b.im)), lambda x, y: node.emit("mul", x, y)
+        node, a, Pair(c.re, node.emit("neg", c.im)), lambda x, y: node.emit("mul", x, y)
     )
-    below = _square(node, b)
-    return Pair(node.emit("div", above.re, below), node.emit("div", above.im, below))
+    below = _square(node, c)
+    re, im = (node.emit("div", node.emit("div", part, s), below) for part in (above.re, above.im))
+    return Pair(re, im)
 
 
 def _square(node: Context, x: Pair) -> Value:
@@ -196,15 +202,29 @@ def _root(node: Context) -> Pair:
     """The square root on the right half of the plane: the larger of its parts by the sum of two
     numbers that are not negative, the other by a quotient, so that neither loses digits."""
     x = _self(node)
-    size = node.emit("add", magnitude(node, x), node.emit("abs", x.re))
-    large = node.emit("sqrt", node.emit("mul", size, 0.5))
+    halves = (node.emit("mul", part, 0.5) for part in (magnitude(node, x), node.emit("abs", x.re)))
+    large = node.emit("sqrt", node.emit("add", *halves))
     twice = node.emit("mul", large, 2.0)
     is_zero = node.emit("equal", twice, 0.0)
     small = node.emit("div", x.im, node.emit("where", is_zero, node.like(twice, 1), twice))
-    is_left, is_below = node.emit("less", x.re, 0.0), node.emit("less", x.im, 0.0)
+    is_left, is_below = node.emit("less", x.re, 0.0), _is_negative(node, x.im)
     re = node.emit("where", is_left, node.emit("abs", small), large)
     turned = node.emit("where", is_below, node.emit("neg", large), large)
-    return Pair(re, node.emit("where", is_left, turned, small))
+    im = node.emit("where", is_left, turned, small)
+    is_endless = _is_endless(node, x.im)  # a quotient of two infinities would be no number
+    endless = node.like(re, float("inf"))
+    return Pair(
+        node.emit("where", is_endless, endless, re), node.emit("where", is_endless, x.im, im)
+    )
+
+
+def _is_negative(node: Context, part: Value) -> Value:
+    """Of -0.0, too."""
+    return node.emit("less", node.emit("atan2", part, node.like(part, -1)), 0.0)
+
+
+def _is_endless(node: Context, part: Value) -> Value:
+    return node.emit("equal", node.emit("abs", part), float("inf"))
 
 
 def _wave(even: str, odd: str, first: str, second: str, *, sign: str = "") -> PairRule:
@@ -287,8 +307,7 @@ def _any_part(op: str, joint: str) -> PairRule:
 
 def _is_inf(node: Context) -> Value:
     x = _self(node)
-    parts = (node.emit("equal", node.emit("abs", part), float("inf")) for part in (x.re, x.im))
-    return node.emit("logical_or", *parts)
+    return node.emit("logical_or", _is_endless(node, x.re), _is_endless(node, x.im))
 
 
 def _where(node: Context) -> Pair:
