@@ -1,4 +1,5 @@
-"""Schedules: primitives that transform a program without changing its answer, and traces."""
+"""Schedules: primitives that transform a program without changing its results, and traces of
+them."""
 
 from tilewright.tensor.schedule.refs import BlockRef, Decision, LoopRef
 from tilewright.tensor.schedule.schedule import Schedule

@@ -1,4 +1,4 @@
-"""add_unit_loop: a loop of one iteration around a loop or block."""
+"""add_unit_loop: wrap a loop or block in a loop of one iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_unit_loop(fn: Function, at: Var | str) -> tuple[Function, Var]:
     Before: block @B()
     After:  for u in 0..1 { block @B() }
 
-    What has no loop to bind gets one: `bind(u, "blockIdx.x")` makes it a kernel of one thread.
+    Gives a loop to bind: `bind(u, "blockIdx.x")` makes a kernel of one thread.
     """
     path: Path
     inner: For | Block

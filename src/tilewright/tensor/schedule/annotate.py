@@ -1,4 +1,4 @@
-"""annotate, unannotate: hints to later passes, kept with a loop or block."""
+"""annotate, unannotate: attach hints for later passes to a loop or block."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def unannotate(fn: Function, at: Var | str, key: str) -> Function:
 
 
 def _wanted(key: str, value: Value) -> str:
-    """What an annotation that is read by a pass or a code generator has to be, if it is not."""
+    """What the value of an annotation that passes or code generators read has to be, if it is not;
+    else ""."""
     number = value if isinstance(value, int) and not isinstance(value, bool) else -1
     if key == "unroll" and number < 1:
         return "a number of iterations, at least 1"
@@ -66,7 +67,7 @@ def _wanted(key: str, value: Value) -> str:
 
 
 def _plain(fn: Function, at: Var | str, value: Any) -> Value:
-    """The value in the types that the text of a program can hold, or a refusal."""
+    """The value in types that a program's text can express, or a refusal."""
     if isinstance(value, tuple):
         return tuple([_plain(fn, at, item) for item in value])
     for kind in (bool, int, float, str):

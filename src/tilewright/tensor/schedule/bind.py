@@ -1,4 +1,4 @@
-"""bind: iterations become the threads of an accelerator, or virtual threads of one."""
+"""bind: map a loop's iterations to threads of a GPU, or to virtual threads."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def bind(fn: Function, var: Var, thread: str) -> Function:
     Before: for i in 0..128
     After:  for i in thread(threadIdx.x) 0..128
 
-    Loops bound to one axis inside one kernel are one and the same axis: they must have one extent,
-    and an inner one runs the iteration of the thread it is in.
+    All loops bound to one axis inside of a kernel share its threads: they must have equal extents,
+    and a nested one runs the iteration of the current thread.
     """
     path, loop = path_to_loop(fn, var, "bind")
     check_serial(fn, loop, "bind")
@@ -49,7 +49,7 @@ def bind(fn: Function, var: Var, thread: str) -> Function:
 
 
 def _check_one_extent(fn: Function, path: Path, made: For) -> None:
-    """Loops of one axis have one extent, also those that become one kernel by `made`."""
+    """Loops bound to one axis have equal extents, also those that `made` merges into one kernel."""
     kernel = next((s for s in path[:-1] if isinstance(s, For) and s.kind == THREAD), made)
     unequal = unequal_loops(kernel, made)
     if unequal is None:

@@ -1,4 +1,4 @@
-"""blockize: the nest under a loop becomes one block around a smaller one."""
+"""blockize: turn the nest under a loop into an outer block around a smaller one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tilewright.tensor.visit import fresh_copy
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """An iterator of the block, divided: its value is outer * tile + inner."""
+    """A split iterator of the block: its value is outer * tile + inner."""
 
     it: Iter
-    tile: Expr  # how many values it takes inside
+    tile: Expr  # extent of the inner iterator
     outer: Expr  # over the loops around
     inner: Expr  # over the loops inside
-    outer_iter: Iter | None  # None: it does not move outside
+    outer_iter: Iter | None  # None: constant outside
 
     @property
     def binding(self) -> Expr:
@@ -47,7 +47,7 @@ def blockize(fn: Function, var: Var) -> tuple[Function, str]:
     After:  for io { block B_o(vio = io) {
               for ii in 0..8 { block B(vi = vio * 8 + ii) { B[vi] = ... } } } }
 
-    If a reduction goes on outside, its init becomes a nest of its own in the outer block's init.
+    If a reduction continues outside, its init becomes a nest in the outer block's init.
     """
     made, name, inner, chain = divided(fn, var)
     path, outer = path_to_block(made, name, "blockize")
@@ -60,9 +60,9 @@ def blockize(fn: Function, var: Var) -> tuple[Function, str]:
 
 
 def divided(fn: Function, var: Var) -> tuple[Function, str, Block, Sequence[For]]:
-    """What `blockize` makes, the regions of the outer block still to be found.
+    """The result of `blockize`, before the regions of the outer block are computed.
 
-    The new function, the name of the outer block, the inner block and the loops around it.
+    Returns the new function, the name of the outer block, the inner block and the loops around it.
     """
     path, loop = path_to_loop(fn, var, "blockize")
     chain, block = perfect_chain(loop)
@@ -136,7 +136,7 @@ def _outer_init(
 def _over(
     regions: Sequence[Region], inner: Block, chain: Sequence[For], outer: Sequence[Iter]
 ) -> tuple[Region, ...]:
-    """What the inner block touches while its loops run."""
+    """The regions that the inner block touches over its loops."""
     bound = {it.var: value for it, value in zip(inner.iters, inner.bindings, strict=True)}
     ctx = sym.EMPTY.bind_all({it.var: (ZERO, it.extent) for it in outer})
     return tuple(
@@ -198,7 +198,7 @@ def _part(
 
 
 def _predicates(fn: Function, block: Block, chain: Sequence[For]) -> tuple[Expr, Expr]:
-    """The conditions about loops outside, and those about loops inside."""
+    """The conditions on outer loops, and those on inner loops."""
     inside = {loop.var for loop in chain}
     outer: list[Expr] = []
     inner: list[Expr] = []

@@ -1,4 +1,4 @@
-"""cache_read: a consumer reads a copy of its input, held in another memory."""
+"""cache_read: let a consumer read a copy of its input in another memory scope."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def cache_read(
     Before: for i { C[i] = A[i] + 1 }
     After:  for ax0 { A_shared[ax0] = A[ax0] }  for i { C[i] = A_shared[i] + 1 }
 
-    The copy block bears the name of the new buffer. It stands as far out as it can: before the
-    consumer's outermost loop and over the whole buffer, unless the buffer is computed inside a loop
-    that is around the consumer too; then inside that loop, over what the consumer needs there. Of
-    later consumers, `also` names those that read the copy too, where it is one of the whole buffer.
+    The copy block is named after the new buffer. It is placed as far out as possible: before the
+    consumer's outermost loop, copying the whole buffer; but if the buffer is computed inside of a
+    loop around the consumer, inside of that loop, copying what the consumer reads there. `also`
+    names later consumers that read the copy too, if it is one of the whole buffer.
     """
     path, block = path_to_block(fn, name, "cache a read")
     memory = check_memory(fn, memory, name, "cache a read")
@@ -88,7 +88,7 @@ def cache_read(
 def _check_others(
     fn: Function, scope: Scope, site: Site, box: Region, also: Sequence[str], ctx: Context
 ) -> None:
-    """Others find in the copy what they read: all of it, from before them on, and unchanged."""
+    """Other consumers of the copy find in it all they read, unchanged, and are after it."""
     buffer, first = box.buffer, site.block.name
     is_whole = contains(box, whole(buffer), ctx)
     if not is_whole or any(each.order > site.order for each in scope.writers(buffer)):
@@ -112,22 +112,22 @@ def _check_others(
 
 
 def top_place(scope: Scope, path: Path) -> int:
-    """The position on a path of the statement that stands at the top of the scope."""
+    """The position on a path of the statement directly inside of the scope."""
     top = len(scope.prefix)
     return top + 1 if isinstance(path[top], Seq) else top
 
 
 def _place(scope: Scope, site: Site, buffer: Buffer) -> int:
-    """Which statement on the way to the consumer the copy goes before.
+    """The statement on the path to the consumer before which the copy is placed.
 
-    No writer of the buffer is inside that statement, so the copy stays good while it runs.
+    No writer of the buffer is inside of that statement, so the copy stays valid while it runs.
     """
     shared = [common_depth(other.path, site.path) for other in scope.writers(buffer)]
     return max(shared, default=top_place(scope, site.path))
 
 
 def _box(fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int) -> Region:
-    """The box to copy, every element of which has a value."""
+    """The box to copy, all of whose elements are initialized."""
     above = loops_above(scope, site.path, place)
     if (
         not above
@@ -151,7 +151,7 @@ def _box(fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int) -> 
 
 
 def _fills(fn: Function, scope: Scope, site: Site, buffer: Buffer) -> bool:
-    """Whether a nest before the block, in no loop with it, has written the whole buffer."""
+    """Whether an earlier nest, sharing no loop with the block, has written the whole buffer."""
     return any(
         writer.order < site.order
         and not shared_loops(writer.path, site.path)
@@ -161,9 +161,9 @@ def _fills(fn: Function, scope: Scope, site: Site, buffer: Buffer) -> bool:
 
 
 def _is_computed(fn: Function, scope: Scope, site: Site, box: Region, ctx: Context) -> bool:
-    """Whether every element of a box has a value when the block runs.
+    """Whether all elements of a box are initialized when the block runs.
 
-    `ctx` knows of the loops around the block that the box speaks of.
+    `ctx` has the ranges of the loops around the block that the box depends on.
     """
     buffer = box.buffer
     writers = scope.writers(buffer)

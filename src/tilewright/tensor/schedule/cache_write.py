@@ -1,4 +1,5 @@
-"""cache_write: a block computes into another memory, and a copy block brings the results back."""
+"""cache_write: let a block write to another memory scope, with a block that copies the results
+back."""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     Before: for i { C[i] = A[i] + 1 }
     After:  for i { C_local[i] = A[i] + 1 }  for ax0 { C[ax0] = C_local[ax0] }
 
-    The copy block bears the name of the new buffer; everyone else goes on reading the old one. It
-    stands as far out as it can: behind the block's outermost loop, or inside the loops that are
-    around a consumer too.
+    The copy block is named after the new buffer; consumers still read the old one. It is placed as
+    far out as possible: after the block's outermost loop, or inside of the loops that it shares
+    with a consumer.
     """
     path, block = path_to_block(fn, name, "cache a write")
     memory = check_memory(fn, memory, name, "cache a write")
@@ -58,7 +59,7 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
     assert where is not None
     made = with_body(made, put(where[: place + 1], seq(where[place], nest)))
     made = replace(made, allocs=(*made.allocs, cache))
-    if block.predicate is not TRUE:  # where it does not run, the copy does
+    if block.predicate is not TRUE:  # the copy would run where the block does not
         copied = find_block(made, copy_name)
         assert copied is not None
         check_still_concurrent(fn, made, copied, f"cache a write of @{name} under")
@@ -68,7 +69,7 @@ def cache_write(fn: Function, name: str, index: int, memory: str) -> tuple[Funct
 def _box(
     fn: Function, scope: Scope, site: Site, buffer: Buffer, place: int, ctx: Context
 ) -> Region:
-    """What the block has written, to the element, where the copy runs."""
+    """Exactly the elements that the block has written where the copy runs."""
     block = site.block
     below = [stmt for stmt in site.path[place:] if isinstance(stmt, For)]
     box = bounding_box(block, region_of(block.writes, buffer), below, ctx)

@@ -1,4 +1,5 @@
-"""compute_at: a producer moves under a loop of its consumers, and computes just what they need."""
+"""compute_at: move a producer under a loop of its consumers, computing just what they need
+there."""
 
 from __future__ import annotations
 
@@ -65,12 +66,12 @@ def compute_at(fn: Function, name: str, var: Var) -> Function:
     After:  for y { for ax0 in 0..8 { B[y * 8 + ax0] = A[y * 8 + ax0] }
                     for x in 0..8 { C[y * 8 + x] = B[y * 8 + x] } }     by compute_at(B, y)
 
-    The producer computes, in every iteration, a box that holds all its consumers read there. Boxes
-    of different iterations may overlap: then elements are computed again. A `shared` buffer holds
-    what all threads of a block need, so the box is that of all of them together, and each computes
-    it until the new loops are bound to threads. `local` memory is a thread's own; so is `global`
-    memory for what is used under loops of threads alone. Where several threads would add to the
-    same elements, a reduction is refused.
+    In every iteration the producer computes a box that contains all that its consumers read there.
+    Boxes of different iterations may overlap: those elements are recomputed. For a `shared` buffer
+    the box is the union over all threads of a block; every thread computes all of it until the new
+    loops are bound to threads. `local` memory is private to a thread, as is `global` memory that is
+    used under thread loops only. A reduction is refused where several threads would add to the same
+    elements.
     """
     path, block = path_to_block(fn, name, "compute at a loop")
     loop_path, loop = path_to_loop(fn, var, "compute at the loop")
@@ -145,8 +146,8 @@ def _readers(fn: Function, scope: Scope, block: Block, loop: For) -> list[Site]:
 def _check_inputs_early(
     fn: Function, scope: Scope, block: Block, first: Site, loop: For, what: str
 ) -> None:
-    """What the block reads is not made beside its first consumer, inside the very statement of the
-    loop's body that the block is going to stand in front of."""
+    """The block's inputs are not computed next to its first consumer, inside of the statement that
+    the block is to be placed before."""
     below = first.path[next(at for at, s in enumerate(first.path) if s is loop) + 1 :]
     anchor = below[1] if isinstance(below[0], Seq) else below[0]
     for buffer in reads_of(block):
@@ -196,14 +197,14 @@ def _needed(
             continue
         for axis, iterator in axes.items():
             r = box.ranges[axis]
-            if iterator in needed:  # of several outputs: all that any of them needs
+            if iterator in needed:  # several outputs: the union of what they need
                 r = _both(needed[iterator], r, buffer.shape[axis], ctx)
             needed[iterator] = r
     return needed
 
 
 def _spoken(region: Region, known: set[Var]) -> Region:
-    """A dimension whose range speaks of things unknown outside is taken whole."""
+    """The region, with dimensions that depend on unknown variables widened to all."""
     ranges = [
         r
         if speaks_only_of(r.start, known) and speaks_only_of(r.extent, known)
@@ -221,7 +222,7 @@ def _both(a: Range, b: Range, dim: Expr, ctx: Context) -> Range:
 def _threads_sharing(
     fn: Function, scope: Scope, block: Block, around: Sequence[For], what: str
 ) -> list[For]:
-    """The thread loops around that see one and the same `shared` buffer."""
+    """The enclosing thread loops that share one `shared` buffer."""
     shared = [buffer for buffer in writes_of(block) if buffer.memory.owner is Owner.BLOCK]
     if not shared:
         return []
@@ -251,7 +252,7 @@ def _moved(
     ranges: dict[Var, Range],
     around: Sequence[For],
 ) -> tuple[Block, Cover]:
-    """The block at its new place, and the loops over what it computes there."""
+    """The block at its new place, and the loops over the box it computes there."""
     ctx = scope_context(fn, scope, around)
     cover = Cover(ctx, {each.var for each in around})
     values: dict[Var, Expr] = {}

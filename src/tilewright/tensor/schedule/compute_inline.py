@@ -1,4 +1,4 @@
-"""compute_inline: a producer disappears into its consumers, which compute its values themselves."""
+"""compute_inline: inline a producer into its consumers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compute_inline(fn: Function, name: str) -> Function:
     Before: for i { B[i] = A[i] + 1 }  for i { C[i] = B[i] * B[i] }
     After:  for i { C[i] = (A[i] + 1) * (A[i] + 1) }
 
-    Every load of the buffer becomes the value stored there, for the element loaded.
+    Every load of the buffer is replaced by the expression stored to that element.
     """
     path, block = path_to_block(fn, name, "inline")
     scope = scope_of(path)
@@ -81,7 +81,7 @@ def compute_inline(fn: Function, name: str) -> Function:
 
 
 def check_single_store(fn: Function, scope: Scope, block: Block, what: str) -> Store:
-    """The block does nothing but store one value per instance."""
+    """The block consists of a single store."""
     if block.init is not None:
         raise refuse(
             fn,
@@ -102,7 +102,7 @@ def check_single_store(fn: Function, scope: Scope, block: Block, what: str) -> S
 
 
 def check_loads_only(fn: Function, block: Block, buffer: Buffer, what: str) -> None:
-    """The block reads the buffer element by element, in expressions."""
+    """The block accesses the buffer by plain loads only."""
     opaque = any(
         region.buffer is buffer
         for stmt in walk(block)
@@ -123,7 +123,7 @@ def check_loads_only(fn: Function, block: Block, buffer: Buffer, what: str) -> N
 
 
 def _check_inputs(fn: Function, scope: Scope, site: Site, readers: list[Site]) -> None:
-    """What the value reads is still there, finished and unchanged, where it is computed instead."""
+    """The inlined expression's inputs are available and unchanged at the consumers."""
     block = site.block
     for reader in readers:
         check_inputs_late(
@@ -160,7 +160,7 @@ def _refuse_apart(
 
 
 def _with_values(block: Block, store: Store, axes: dict[int, Var]) -> Stmt:
-    """The block with loads replaced by the value stored there, its regions found anew."""
+    """The block with loads replaced by the stored expression, its regions recomputed."""
     ctx = sym.EMPTY.bind_all({it.var: (sym.ZERO, it.extent) for it in block.iters})
 
     def expr_rule(expr: Expr) -> Expr:

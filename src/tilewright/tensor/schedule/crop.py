@@ -1,4 +1,4 @@
-"""crop: a block computes what others read of its results, and no more."""
+"""crop: restrict a block to the results that others read."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def crop(fn: Function, name: str) -> Function:
     Before: for i in 0..64 { B[i] = A[i] + 1 }  for j in 0..5 { C[j] = B[j] * 2 }
     After:  for i in 0..5 { B[i] = A[i] + 1 }   for j in 0..5 { C[j] = B[j] * 2 }
 
-    The results get as small as what is read of them. Of a block with loops of its own that nothing
-    has moved, the only one that writes its results.
+    The buffer shrinks to what is read of it. The block must have its own, unmoved loops and be the
+    only writer of its results.
     """
     path, block = path_to_block(fn, name, "crop")
     scope, loops, made = scope_of(path), loops_on(path), list(writes_of(block))
@@ -89,7 +89,7 @@ def crop(fn: Function, name: str) -> Function:
 
 
 def _outside_blocks(stmt: Stmt) -> Iterator[Expr]:
-    """What decides which blocks run, and how often."""
+    """Expressions outside of blocks that control which blocks run, and how often."""
     match stmt:
         case Block():
             yield from (stmt.predicate, *stmt.bindings)
@@ -110,7 +110,7 @@ def _loads(expr: Expr, buffers: Sequence[Buffer]) -> bool:
 
 
 def _read_until(scope: Scope, block: Block, axis: int, ctx: Context) -> Expr | None:
-    """How far others read the results along a dimension; None where that is not known."""
+    """The upper bound of what others read along a dimension; None if unknown."""
     stops = [
         stop_of(region_over(_read(reader, buffer), loop_ranges(reader.loops), ctx).ranges[axis])
         for buffer in writes_of(block)

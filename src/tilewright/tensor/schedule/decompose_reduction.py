@@ -1,4 +1,4 @@
-"""decompose_reduction: the init of a reduction becomes a block of its own."""
+"""decompose_reduction: make the init of a reduction a block of its own."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def decompose_reduction(fn: Function, name: str, var: Var) -> tuple[Function, st
     After:  for i { block C_init(i) { C[i] = 0 } }
             for i { for k { block C(i, k) { C[i] += A[i, k] } } }
 
-    The init goes right before the loop over `var`, inside copies of the spatial loops from there.
-    The block keeps its name, so references to it stay good.
+    The init is placed right before the loop over `var`, in copies of the spatial loops inside of
+    it. The block keeps its name, so references to it stay valid.
     """
     path, block = path_to_block(fn, name, "decompose the reduction")
     loop_path, loop = path_to_loop(fn, var, "decompose the reduction")
@@ -73,7 +73,7 @@ def decompose_reduction(fn: Function, name: str, var: Var) -> tuple[Function, st
 
 
 def _init_block(block: Block, name: str, mapping: dict[Var, Expr]) -> Block:
-    """The init under a name of its own, for the loops that `mapping` puts in place of the old."""
+    """The init as a block of its own, for the loops in `mapping`."""
     assert block.init is not None
     kept = [
         (it, binding)
@@ -100,7 +100,8 @@ def _init_block(block: Block, name: str, mapping: dict[Var, Expr]) -> Block:
 
 
 def _limits(block: Block) -> Expr:
-    """The part of the condition that limits the init, which a reduction over nothing runs too."""
+    """The part of the predicate that applies to the init, which also runs for an empty
+    reduction."""
     reduce = roles_of(block).reduce
 
     def is_of_reduction(part: Expr) -> bool:

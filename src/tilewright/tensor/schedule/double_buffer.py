@@ -1,4 +1,4 @@
-"""double_buffer: a buffer is filled for the next iteration while this one uses it."""
+"""double_buffer: fill a buffer for the next iteration while this one uses it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def double_buffer(fn: Function, name: str) -> Function:
     Before: block A_shared { A_shared[...] = A[...] }
     After:  block A_shared { annotate double_buffer_scope = 0  A_shared[...] = A[...] }
 
-    Lowering gives the buffer two versions, and runs the block an iteration ahead of the innermost
-    loop around all who use it.
+    Lowering gives the buffer two slots, and runs the block one iteration ahead in the innermost
+    loop around all uses.
     """
     path, block = path_to_block(fn, name, "double-buffer")
     made = list(writes_of(block))

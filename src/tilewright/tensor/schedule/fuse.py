@@ -1,4 +1,4 @@
-"""fuse: a perfect nest of loops becomes one loop."""
+"""fuse: turn a perfect nest of loops into one loop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
             )
     _check_empty(fn, path, loops)
     fused = sym.var("_".join(loop.var.name for loop in loops))
-    # Of a single iteration the value is known; of none, where nothing ever runs, any will do.
+    # With at most one iteration, the loop variables are their starts.
     mapping: dict[Var, Expr] = {loop.var: loop.start for loop in loops}
     first, *others = [loop for loop in loops if loop.extent not in (ZERO, ONE)] or [outer]
     rest: Expr = fused
@@ -74,11 +74,9 @@ def fuse(fn: Function, variables: Sequence[Var]) -> tuple[Function, Var]:
 
 
 def _check_empty(fn: Function, path: Path, loops: Sequence[For]) -> None:
-    """A reduction over nothing still has its init run for every spatial instance.
-
-    One loop over both would not run at all then.
-    """
-    ctx = loop_context(fn, loops_on(path[:-1]))  # inside of a loop, it would not be empty
+    """An empty reduction still runs its init per spatial instance, which one fused, empty loop
+    would not."""
+    ctx = loop_context(fn, loops_on(path[:-1]))  # inside of the loops, they would not be empty
     around = {loop.var for loop in loops_on(path[:-1])}
     for block in scope_blocks(loops[-1].body):
         roles = roles_of(block)
@@ -90,7 +88,7 @@ def _check_empty(fn: Function, path: Path, loops: Sequence[For]) -> None:
             if not sym.prove(sym.le(1, loop.extent), ctx):
                 raise _skips_init(fn, loop, others[0], block, f"it, and its extent {loop.extent}")
         for it, binding in zip(block.iters, block.bindings, strict=True):
-            # Inside of a loop that is empty it would not run either.
+            # Inside of an empty loop the init does not run either.
             if it.kind != REDUCE or not sym.uses_var(binding, around):
                 continue
             if not sym.prove(sym.le(1, it.extent), loop_context(fn, ())):

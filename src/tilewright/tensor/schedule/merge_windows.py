@@ -1,4 +1,4 @@
-"""merge_windows: what several windows see in one place is computed once for all of them."""
+"""merge_windows: compute once what overlapping windows share."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ CANNOT = "cannot merge windows"
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """A block whose results depend on two iterators through `step * window + reach * tap` alone;
-    one of the factors is 1."""
+    """A block whose results depend on two iterators through `step * window + reach * tap` alone,
+    where one of the factors is 1."""
 
     path: Path
     block: Block
@@ -57,7 +57,7 @@ class _Merge:
 
     @property
     def extent(self) -> Expr:
-        """Of what all windows see."""
+        """The extent of what all windows together cover."""
         far = sym.mul(sym.sub(self.window.extent, 1), self.step)
         return sym.simplify(far + sym.mul(sym.sub(self.tap.extent, 1), self.reach) + 1)
 
@@ -66,7 +66,7 @@ class _Merge:
 
 
 def _at(place: Expr, window: Var, tap: Var, reach: int) -> dict[Var, Expr]:
-    """The iterators at a place: any that see it, if only as numbers."""
+    """Values of the iterators at a position: those of any window that contains it."""
     return {window: ZERO, tap: place} if reach == 1 else {window: place, tap: ZERO}
 
 
@@ -76,8 +76,8 @@ def merge_windows(fn: Function, name: str, axis: int, other: int) -> Function:
     After:  for w in 0..(n - 1) * 2 + 3 { T[w] = A[w] }                  ... = T[x * 2 + k]
             by merge_windows(T, 0, 1)
 
-    Dimension `axis` of the buffer counts windows, `other` what one of them sees; they are
-    dimension `axis` afterwards. Windows may not leave gaps between them.
+    Dimension `axis` of the buffer indexes windows, `other` positions in a window; they are merged
+    into dimension `axis`. Windows may not leave gaps between them.
     """
     found = _check(fn, name, axis, other)
     inputs = tuple([sym.size(f"i{at}") for at in range(found.buffer.rank)])
@@ -104,12 +104,12 @@ def merge_windows(fn: Function, name: str, axis: int, other: int) -> Function:
 
 
 def _outer(found: _Merge) -> For:
-    """The outermost of both loops."""
+    """The outer one of both loops."""
     return min(found.loops, key=found.path.index)
 
 
 def _merged(found: _Merge, new: Buffer) -> Block:
-    """The block that computes each place once."""
+    """The block that computes each position once."""
     block, window = found.block, found.window
     place = Iter(sym.var(window.var.name), found.extent, SPATIAL)
     mapping = found.at(place.var)
@@ -196,7 +196,7 @@ def _stores(block: Block) -> Iterator[Store | Update]:
 
 
 def _loop(path: Path, block: Block, it: Iter) -> For | None:
-    """The loop that is an iterator, and around nothing but the block."""
+    """The loop bound to an iterator, if it contains nothing but the block."""
     binding = block.bindings[block.iters.index(it)]
     for loop in loops_on(path):
         if loop.var is not binding or loop.start is not ZERO or loop.kind != SERIAL:
@@ -211,7 +211,7 @@ def _loop(path: Path, block: Block, it: Iter) -> For | None:
 
 
 def _factors(block: Block, window: Var, tap: Var) -> tuple[int, int] | None:
-    """Of windows and of what they see in the place, smallest first; None where more counts."""
+    """The factors of window and tap in the position, if the results depend on nothing else."""
     values = [value for stmt in _stores(block) for value in _values(stmt)]
     for node in sym.walk(*values):
         if not isinstance(node, Load):
@@ -235,7 +235,7 @@ def _values(stmt: Store | Update) -> tuple[Expr, ...]:
 
 
 def _depends_on(values: list[Expr], window: Var, tap: Var, factors: tuple[int, int]) -> bool:
-    """Whether values are the same wherever the place is."""
+    """Whether values depend on the position alone."""
     step, reach = factors
     place = sym.add(sym.mul(window, step), sym.mul(tap, reach))
     seen = _at(place, window, tap, reach)
@@ -243,7 +243,7 @@ def _depends_on(values: list[Expr], window: Var, tap: Var, factors: tuple[int, i
 
 
 def _is_inside(found: _Merge, ctx: sym.Context) -> bool:
-    """Whether what is read exists also where there is no window at all."""
+    """Whether reads are in bounds even where there is no window at all."""
     if const(found.step) is found.tap.extent or sym.prove(sym.le(1, found.window.extent), ctx):
         return True
     place = sym.var("place")

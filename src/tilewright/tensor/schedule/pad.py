@@ -1,4 +1,4 @@
-"""pad: a computation runs over rounded-up extents, on zero-padded copies of its inputs."""
+"""pad: run a computation over rounded-up extents, on zero-padded copies of its inputs."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from tilewright.tensor.visit import replace_buffers, walk
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """A zero-padded copy: elements whose indices reach the limits of their dimensions are 0."""
+    """A zero-padded copy: elements at or beyond the limits of their dimensions are 0."""
 
     source: Buffer
     copy: Buffer
     limits: tuple[Expr | None, ...]
-    zeroed: frozenset[Var]  # iterators beyond whose old extents nothing but 0 is read
+    zeroed: frozenset[Var]  # iterators beyond whose old extents only zeros are read
 
 
 @dataclass(frozen=True, slots=True)
 class _Padding:
-    """A block and the extents its iterators shall have."""
+    """A block and the new extents of its iterators."""
 
     fn: Function
     path: Path
@@ -83,9 +83,9 @@ def pad(fn: Function, name: str, multiples: Sequence[int], clamp: bool = False) 
               init { C_pad[i] = 0 }  C_pad[i] += A_pad[i, k] } } }
             for i in 0..13 { block C_crop(i) { C[i] = C_pad[i] } }
 
-    `multiples` holds a number per iterator of the block; 1 leaves the iterator as it is. With
-    `clamp`, instances outside of the old extents compute what the last one inside does, from the
-    inputs as they are: C_pad[i] += A[min(i, 12), k]. This serves iterators of results alone.
+    `multiples` has a number per iterator of the block; 1 leaves the iterator as it is. With
+    `clamp`, instances beyond the old extents repeat the last one inside, reading the inputs in
+    place: C_pad[i] += A[min(i, 12), k]. Only for spatial iterators.
     """
     found = _check(fn, name, multiples)
     if not found.extents:
@@ -110,7 +110,7 @@ def pad(fn: Function, name: str, multiples: Sequence[int], clamp: bool = False) 
 
 
 def _copy(fn: Function, one: _Input) -> Stmt:
-    """The nest that fills a padded copy."""
+    """The nest that computes a padded copy."""
     loops: list[For] = []
     iters: list[Iter] = []
     for axis, dim in enumerate(one.copy.shape):
@@ -134,7 +134,7 @@ def _copy(fn: Function, one: _Input) -> Stmt:
 
 
 def _grown(found: _Padding, inputs: Sequence[_Input], outputs: dict[Buffer, Buffer]) -> Stmt:
-    """The computation over the grown domain."""
+    """The computation over the padded domain."""
     block = found.block
     mapping = {one.source: one.copy for one in inputs} | outputs
     body = replace_buffers(block.body, mapping)
@@ -153,7 +153,7 @@ def _grown(found: _Padding, inputs: Sequence[_Input], outputs: dict[Buffer, Buff
 
 
 def _clamped(found: _Padding) -> _Padding:
-    """The same block, where iterators stop at their last value wherever something is computed."""
+    """The same block, with iterators clamped to their last value in expressions."""
     block = found.block
     last: dict[Var, Expr] = {
         it.var: sym.minimum(it.var, sym.sub(it.extent, 1))
@@ -178,12 +178,12 @@ def _clamped(found: _Padding) -> _Padding:
 
 
 def _values(init: Stmt) -> list[Expr]:
-    """What an init stores."""
+    """The values an init stores."""
     return [stmt.value for stmt in walk(init) if isinstance(stmt, Store)]
 
 
 def _crop(found: _Padding, outputs: dict[Buffer, Buffer]) -> Stmt:
-    """The nest that copies what was asked for out of the grown results."""
+    """The nest that copies the original results out of the padded ones."""
     loops: list[For] = []
     iters: list[Iter] = []
     mapping: dict[Var, Expr] = {}
@@ -203,7 +203,7 @@ def _crop(found: _Padding, outputs: dict[Buffer, Buffer]) -> Stmt:
 
 
 def _stored(block: Block) -> tuple[tuple[Expr, ...], tuple[Buffer, ...], tuple[Expr, ...]]:
-    """The values a block computes, the buffers they go to, and where."""
+    """The values a block computes, their buffers, and indices."""
     body = block.body
     if isinstance(body, Update):
         return body.values, body.buffers, body.index
@@ -212,7 +212,7 @@ def _stored(block: Block) -> tuple[tuple[Expr, ...], tuple[Buffer, ...], tuple[E
 
 
 def _inputs(found: _Padding) -> list[_Input]:
-    """The copies of the buffers that are read beyond their old extents."""
+    """The copies of inputs that are read beyond their old extents."""
     block = found.block
     ctx = _requirements(found.fn)
     ranges: dict[Var, tuple[Expr, Expr]] = {
@@ -254,12 +254,12 @@ def _inputs(found: _Padding) -> list[_Input]:
 
 
 def _check_filled(found: _Padding, buffer: Buffer, accesses: Sequence[Load]) -> None:
-    """An input that is read in more places has a value in all of them."""
+    """Elements of an input that are newly read are initialized."""
     indices = [at for load in accesses for at in load.index]
     if buffer not in found.fn.allocs or not any(found.grows(at) for at in indices):
         return
     if all(isinstance(at, Var) for at in indices):
-        return  # as it was laid out at first, without holes
+        return  # its layout is unchanged, without gaps
     scope = scope_of(found.path)
     if not any(fills(found.fn, scope, writer, buffer) for writer in scope.writers(buffer)):
         raise found.refusal(
@@ -276,7 +276,7 @@ def _reach(
     ranges: dict[Var, tuple[Expr, Expr]],
     ctx: Context,
 ) -> Expr:
-    """One past the greatest of the indices over the grown domain."""
+    """One past the greatest index over the padded domain."""
     reach: Expr = ZERO
     for at in indices:
         bounds = None if is_data_dependent(at) else sym.symbolic_bounds(at, ranges, ctx)
@@ -289,7 +289,7 @@ def _reach(
 
 
 def _outputs(found: _Padding) -> dict[Buffer, Buffer]:
-    """Buffers for the grown results; none if the results stay as large as they were."""
+    """Buffers for padded results; none if the results keep their size."""
     _, targets, index = _stored(found.block)
     growing = [it.var for it in found.block.iters if it.kind == SPATIAL and it.var in found.extents]
     for at in index:
@@ -362,7 +362,7 @@ def _check(fn: Function, name: str, multiples: Sequence[int]) -> _Padding:
 
 
 def _check_values(found: _Padding, inputs: Sequence[_Input]) -> None:
-    """What is computed outside of the old domain does no harm."""
+    """Values computed beyond the old domain have no effect on results."""
     block = found.block
     values, targets, _ = _stored(block)
     for node in sym.walk(*values, *(() if block.init is None else _exprs(block.init))):
@@ -406,7 +406,7 @@ def _starts_from_zero(block: Block) -> bool:
 
 
 def _vanishes(root: Expr, var: Var, zeroed: dict[Buffer, frozenset[Var]]) -> bool:
-    """Whether a value is zero, of whatever sign, where `var` is beyond its old extent.
+    """Whether a value is zero (of either sign) where `var` is beyond its old extent.
 
     A float product needs both factors to be zero there: 0 * inf is not.
     """

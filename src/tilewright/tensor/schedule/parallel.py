@@ -1,4 +1,4 @@
-"""parallel: iterations run on the threads of a pool."""
+"""parallel: run iterations on the threads of a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""prefetch: memory is asked for what later iterations of a loop will read."""
+"""prefetch: request memory that later iterations of a loop will read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tilewright.tensor.schedule.analysis.sites import (
 )
 from tilewright.tensor.schedule.analysis.tree import Path, fresh_block_name, loop_ranges, with_body
 
-LINE_BYTES = 64  # of a cache line: one request fetches it whole
+LINE_BYTES = 64  # of a cache line, fetched by one request
 
 
 def prefetch(
@@ -57,11 +57,11 @@ def prefetch(
               block A_prefetch where i + 2 < n { prefetch(address(A[i + 2 + ax0, ax1 * 16])) } } }
               for j in 0..64 { C[i, j] = A[i, j] } }                  by prefetch(C, 0, i, 2)
 
-    One request per line of memory; none for iterations beyond the last, or outside of the buffer.
-    With `spread`, any loop inside, the requests are not made all at once but evenly in the
-    iterations of the loops down to it. With `beyond`, those for iterations beyond the last are made
-    like all others: asking for what is not there does no harm, and costs less than a test. That
-    takes iterators as long as requests reach; where this cannot be told, the test stays.
+    One request per cache line; none for iterations beyond the last, or outside of the buffer. With
+    `spread`, an inner loop, the requests are distributed evenly over the iterations of the loops
+    down to it. With `beyond`, requests beyond the last iteration are issued too: they are harmless,
+    and cheaper than a test. That needs iterators as long as the requests reach; where this cannot
+    be determined, the test stays.
     """
     path, block = path_to_block(fn, name, "prefetch")
     read = chosen(fn, block, block.reads, index, "read", "prefetch a read")
@@ -156,7 +156,7 @@ def prefetch(
 def _reach(
     cover: Cover, buffer: Buffer, loops: Sequence[For], ctx: sym.Context
 ) -> list[Expr] | None:
-    """The extents of iterators that hold every request, also those beyond the last iteration."""
+    """Extents of iterators that contain every request, also those beyond the last iteration."""
     ranges = loop_ranges((*loops, *cover.loops))
     extents: list[Expr] = []
     for value, dim in zip(cover.values, buffer.shape, strict=True):
@@ -176,10 +176,8 @@ def _reach(
 
 
 def _line_steps(region: Region, ctx: sym.Context) -> list[int]:
-    """How far apart requests are along each axis, so that each asks for a line of its own.
-
-    A line may hold several of the last axes, where they are short and the region has them whole.
-    """
+    """The step between requests along each axis, so that each is for another line. A line may span
+    several of the last axes, where they are short and the region contains them whole."""
     rest = max(1, LINE_BYTES // max(1, region.buffer.dtype.bits // 8))
     steps: list[int] = []
     for r, dim in zip(reversed(region.ranges), reversed(region.buffer.shape), strict=True):
@@ -191,18 +189,19 @@ def _line_steps(region: Region, ctx: sym.Context) -> list[int]:
 
 
 def _known(extent: Expr, ctx: sym.Context) -> int:
-    """A number of iterations; 0 if it is none, or not known."""
+    """A static number of iterations; 0 if it is dynamic."""
     found = sym.simplify(extent, ctx)
     return int(found.value) if isinstance(found, Const) else 0
 
 
 def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Context) -> Cover:
-    """Requests for the lines of a region, some in each iteration of the loops below `loop`.
+    """Distribute the requests for the lines of a region over the iterations of the loops below
+    `loop`.
 
-    Iteration t of T asks for line t // q of L, where q is the greatest power of two up to T / L:
-    each line is asked for q times, which costs less than finding out that it was. Where there are
-    fewer iterations than lines, each asks for several. Where T is not known before the call, each
-    asks for one until all are: a rate that follows T would have the innermost loop count.
+    Iteration t of T requests line t // q of L, where q is the greatest power of two up to T / L.
+    Each line is requested q times, which is cheaper than a test. With fewer iterations than lines,
+    each requests several. With a dynamic T, each requests one until all are done: a rate that
+    depends on T would need arithmetic in the innermost loop.
     """
     inner = loops_below(place, loop)
     extents = [_known(each.extent, ctx) for each in inner]
@@ -221,7 +220,7 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
     cover = Cover(ctx, set())
     if not extents[0]:
         extents[0] = -(-lines // prod(extents[1:]))
-    at = _in_turns(cover, inner, extents, lines)
+    at = _line_at(cover, inner, extents, lines)
     cover.conditions.append(sym.lt(at, lines))
     values: list[Expr] = []
     for axis in reversed(range(len(sizes))):
@@ -248,17 +247,17 @@ def _spread(fn: Function, region: Region, place: Path, loop: For, ctx: sym.Conte
     return cover
 
 
-def _turn(inner: Sequence[For], extents: Sequence[int]) -> Expr:
-    """Which iteration of some loops, taken as one, is running."""
+def _flat_iteration(inner: Sequence[For], extents: Sequence[int]) -> Expr:
+    """The current iteration of some loops, taken as one."""
     turn: Expr = ZERO
     for each, extent in zip(inner, extents, strict=True):
         turn = sym.add(sym.mul(turn, extent), sym.sub(each.var, each.start))
     return turn
 
 
-def _in_turns(cover: Cover, inner: Sequence[For], extents: Sequence[int], lines: int) -> Expr:
-    """The line to ask for, in loops of such extents."""
-    turn, turns = _turn(inner, extents), prod(extents)
+def _line_at(cover: Cover, inner: Sequence[For], extents: Sequence[int], lines: int) -> Expr:
+    """The line to request in the current iteration."""
+    turn, turns = _flat_iteration(inner, extents), prod(extents)
     if lines > turns:
         each_turn = -(-lines // turns)
         cover.all_of(sym.const(each_turn))

@@ -1,4 +1,4 @@
-"""get_block, get_loops and their kin: finding things without changing anything."""
+"""get_block, get_loops and the like: queries that change nothing."""
 
 from __future__ import annotations
 

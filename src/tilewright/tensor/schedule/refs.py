@@ -1,7 +1,7 @@
-"""What a schedule's methods hand out and take: references to loops, blocks and decisions.
+"""References to loops, blocks and decisions, which a schedule's methods take and return.
 
-A reference names a thing of the program; it never holds a statement, so it stays good for as long
-as that thing exists.
+A reference names a part of the program and never holds a statement, so it stays valid for as long
+as that part exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""reindex_read: a block reads a copy of its input that is laid out by the block's own iterators."""
+"""reindex_read: let a block read a copy of its input laid out by the block's own iterators
+(im2col)."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def reindex_read(fn: Function, name: str, index: int, memory: str) -> tuple[Func
     Before: for i { for r { C[i] sum= A[2 * i + r] } }
     After:  for i { for r { A_local[i, r] = A[2 * i + r] } }  for i { for r { C[i] sum= A_local[i, r] } }
 
-    Windows that overlap are laid out apart, so that a tile of the copy is what a tile of the block
-    reads, wherever that lies. Of a block with loops of its own that nothing has moved.
+    Overlapping windows are stored separately, so that a tile of the block reads a tile of the copy.
+    The block must have its own, unmoved loops.
     """  # noqa: E501
     path, block = path_to_block(fn, name, "reindex a read")
     memory = check_memory(fn, memory, name, "reindex a read")
@@ -99,7 +100,7 @@ def reindex_read(fn: Function, name: str, index: int, memory: str) -> tuple[Func
 
 
 def _only_load(fn: Function, block: Block, buffer: Buffer) -> Load:
-    """The one place where a block reads a buffer that it does not write."""
+    """The single load of a buffer that the block does not write."""
     loads = {e for e in exprs(block.body) if isinstance(e, Load) and e.buffer is buffer}
     if len(loads) != 1 or buffer in writes_of(block):
         raise refuse(
@@ -113,7 +114,8 @@ def _only_load(fn: Function, block: Block, buffer: Buffer) -> Load:
 
 
 def _check_everywhere(fn: Function, block: Block, load: Load) -> None:
-    """Every instance of the block may read the element: its own condition is not the copy's."""
+    """Every instance of the block may read the element, since the copy does not have the block's
+    condition."""
     own = {it.var: (ZERO, it.extent) for it in block.iters}
     reason = ""
     if not all(var in own or isinstance(var, Size) for var in sym.free_vars(*load.index)):
@@ -138,7 +140,7 @@ def _check_everywhere(fn: Function, block: Block, load: Load) -> None:
 
 
 def _unconditional(body: Stmt) -> set[Expr]:
-    """The expressions that are computed whatever the values are."""
+    """The expressions that are evaluated unconditionally."""
     if not isinstance(body, (Store, Update)):
         return set()
     found: set[Expr] = set()
@@ -156,7 +158,7 @@ def _unconditional(body: Stmt) -> set[Expr]:
 
 
 def _copy(name: str, load: Load, cache: Buffer, own: list[Iter]) -> For | Block:
-    """The nest that lays the copy out."""
+    """The nest that computes the copy."""
     loops = [For(sym.var(f"ax{at}"), ZERO, it.extent, Seq(())) for at, it in enumerate(own)]
     iters = tuple([Iter(sym.var(it.var.name), it.extent, SPATIAL) for it in own])
     moved: dict[Var, Expr] = {a.var: b.var for a, b in zip(own, iters, strict=True)}

@@ -1,4 +1,4 @@
-"""reorder: loops of one perfect nest change places."""
+"""reorder: permute loops of one perfect nest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reorder(fn: Function, variables: Sequence[Var]) -> Function:
     Before: for i { for j { for k { body } } }
     After:  reorder(k, i) gives for k { for j { for i { body } } }
 
-    The named loops take each other's places in the order given; loops between them stay.
+    The named loops are permuted into the given order; loops between them stay.
     """
     if len(set(variables)) != len(variables):
         raise refuse(fn, "TW2106", "cannot reorder: a loop is named twice")
@@ -94,11 +94,11 @@ def _check_ranges(fn: Function, order: Sequence[For]) -> None:
 
 
 def _check_block(fn: Function, block: Block, chain: Sequence[For], order: Sequence[For]) -> None:
-    """The block does the same in any order of its instances that the new order can give."""
+    """The block's result does not depend on the order of its instances that changes."""
     roles = roles_of(block)
     for loop in chain:
         if roles.is_mixed(loop.var):
-            # The first visit of an element must be the one that initialises it.
+            # The first instance of each element must be the one that runs the init.
             raise refuse(
                 fn,
                 "TW2107",
@@ -141,7 +141,7 @@ def _check_block(fn: Function, block: Block, chain: Sequence[For], order: Sequen
 def _check_between_blocks(
     fn: Function, path: Path, blocks: Sequence[Block], chain: Sequence[For]
 ) -> None:
-    """No value passes from one iteration to another, except along scans, whose order is kept."""
+    """No values are carried between iterations, except along scans, whose order is kept."""
     scans = {var for block in blocks for var in roles_of(block).scan}
     moving = [loop for loop in chain if loop.var not in scans]
     kept = [loop for loop in chain if loop.var in scans]

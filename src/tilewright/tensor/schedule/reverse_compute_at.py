@@ -1,4 +1,4 @@
-"""reverse_compute_at: a consumer moves under a loop of its producers, right behind them."""
+"""reverse_compute_at: move a consumer under a loop of its producers, right after them."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def reverse_compute_at(fn: Function, name: str, var: Var) -> Function:
                     for ax0 in 0..8 { C[y * 8 + ax0] = B[y * 8 + ax0] } }
             by reverse_compute_at(C, y)
 
-    In every iteration the consumer takes up the box that was just produced, so each of its
-    instances runs once, as before, only earlier. Iterators that do not index what was produced, and
-    reduce iterators, get loops over all of their extent.
+    In every iteration the consumer processes the box just produced, so each of its instances runs
+    exactly once, only earlier. Iterators that do not index the produced buffer, and reduction
+    iterators, get loops over their full extent.
     """
     path, block = path_to_block(fn, name, "compute at a loop")
     loop_path, loop = path_to_loop(fn, var, "compute at the loop")
@@ -133,7 +133,7 @@ def _producers_under(fn: Function, scope: Scope, block: Block, site: Site, loop:
 def _check_nothing_reads_early(
     fn: Function, scope: Scope, block: Block, site: Site, what: str
 ) -> None:
-    """Nobody before the block looks at what it will overwrite."""
+    """No block before the consumer reads what it will overwrite."""
     for buffer in writes_of(block):
         for other in scope.readers(buffer, but=block):
             if other.order < site.order:
@@ -157,10 +157,8 @@ def _domain(
     loop: For,
     ctx: Context,
 ) -> tuple[dict[Var, Range], list[Buffer]]:
-    """Iterator -> the range of it whose inputs one iteration of the loop produces.
-
-    Also the buffers of which it certainly has produced all that these instances read.
-    """
+    """Iterator -> the range whose inputs one iteration of the loop produces; and the buffers of
+    which it has certainly produced all that these instances read."""
     last = near[-1]
     buffer = next(b for b in writes_of(last.block) if b in reads_of(block))
     produced = _produced(fn, scope, block, last, buffer, loop, ctx)
@@ -186,7 +184,7 @@ def _domain(
         region_of(block.reads, buffer).ranges, produced.ranges, buffer.shape, strict=True
     ):
         if _is_all(made, dim, ctx):
-            continue  # whatever it reads is there
+            continue  # its inputs are complete
         used = [v for v in by_var if sym.uses_var(r.start, {v})]
         if not used:
             is_certain = False
@@ -204,7 +202,7 @@ def _domain(
                 help="which of its instances an iteration can run cannot be told; try compute_at",
             )
         if iterator.kind == REDUCE or iterator.var in ranges:
-            is_certain = False  # it runs over all of it, or another dimension tells over what
+            is_certain = False  # a full range, or another dimension restricts it
             continue
         dim = sym.simplify(sym.mul(dim, together))
         _check_all_read(fn, block, iterator.extent, offset, dim, buffer, loop, ctx)
@@ -214,7 +212,7 @@ def _domain(
 
 
 def _undivided(index: Expr) -> tuple[Expr, int]:
-    """What an index is the quotient of, and of how many neighbours it is the same."""
+    """The dividend and divisor of an index that is a quotient."""
     if isinstance(index, FloorDiv) and isinstance(index.b, Const) and int(index.b.value) > 0:
         return index.a, int(index.b.value)
     return index, 1
@@ -223,7 +221,7 @@ def _undivided(index: Expr) -> tuple[Expr, int]:
 def _check_all_produced(
     fn: Function, scope: Scope, block: Block, producer: Site, buffer: Buffer, loop: For
 ) -> None:
-    """Whatever the block reads, some iteration of the producer's loops writes."""
+    """Every element that the block reads is written in some iteration of the producer's loops."""
     ctx = scope_context(fn, scope, ())
     region = region_of(producer.block.writes, buffer)
     total = bounding_box(producer.block, region, producer.loops, ctx)
@@ -259,7 +257,7 @@ def _check_all_read(
     loop: For,
     ctx: Context,
 ) -> None:
-    """Each instance reads an element that exists, so that there is an iteration to run it in."""
+    """Each instance reads an element in bounds, so that there is an iteration to run it in."""
     first = sym.prove(sym.le(0, offset), ctx)
     if not first or not sym.prove(sym.le(sym.add(extent, offset), dim), ctx):
         raise refuse(
@@ -281,7 +279,7 @@ def _produced(
     loop: For,
     ctx: Context,
 ) -> Region:
-    """The (loose) box that the producer writes in one iteration, and in no other."""
+    """A box that contains what the producer writes in one iteration, and in no other."""
     inner = loops_below(producer.path, loop)
     box = bounding_box(producer.block, region_of(producer.block.writes, buffer), inner, ctx)
     if box is None:

@@ -1,4 +1,4 @@
-"""reverse_compute_inline: an elementwise consumer disappears into its producer."""
+"""reverse_compute_inline: inline an elementwise consumer into its producer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def reverse_compute_inline(fn: Function, name: str) -> Function:
     Before: block B: B[i] = A[i] + 1      block C: C[i] = B[i] * 2
     After:  block B: C[i] = (A[i] + 1) * 2
 
-    The producer keeps its name and its loops, and writes what the consumer wrote. An iterator of
-    the consumer may stand for two of the producer's, as its digits: C[i] = B[i // 8, i % 8].
+    The producer keeps its name and loops, and writes the consumer's results. An iterator of the
+    consumer may correspond to two of the producer's: C[i] = B[i // 8, i % 8].
     """
     path, block = path_to_block(fn, name, "inline")
     scope = scope_of(path)
@@ -69,7 +69,7 @@ def reverse_compute_inline(fn: Function, name: str) -> Function:
 
 
 def _producer(fn: Function, scope: Scope, block: Block) -> tuple[Site, Buffer]:
-    """The one block that computes what this one reads, and the buffer between them."""
+    """The only producer of what the block reads, and the buffer between them."""
     found = [
         (site, buffer)
         for buffer in reads_of(block)
@@ -103,7 +103,7 @@ def _producer(fn: Function, scope: Scope, block: Block) -> tuple[Site, Buffer]:
 
 
 def _index(fn: Function, block: Block, buffer: Buffer) -> tuple[Expr, ...]:
-    """Where the consumer reads: at its own iterators, each of them once."""
+    """The consumer's read index: its own iterators, each of them once."""
     found = {load.index for load in loads(*block.body.exprs()) if load.buffer is buffer}
     index = next(iter(found))
     spatial = {it.var: it for it in block.iters}
@@ -128,8 +128,8 @@ def _index(fn: Function, block: Block, buffer: Buffer) -> tuple[Expr, ...]:
 
 
 def _digits(index: tuple[Expr, ...], iterators: Collection[Var]) -> dict[Expr, Var]:
-    """Quotients and remainders by one number of an iterator that is in the index in no other way,
-    and that iterator."""
+    """Quotients and remainders of an iterator by one number, and that iterator, where the index
+    uses it in no other way."""
     found: dict[Expr, Var] = {}
     for var in iterators:
         parts = [at for at in index if sym.uses_var(at, {var})]
@@ -145,7 +145,8 @@ def _is_one(it: Iter) -> bool:
 
 
 def _check_order(fn: Function, scope: Scope, block: Block, producer: Site) -> None:
-    """The consumer's other inputs are there early enough, its output is not needed as it was."""
+    """The consumer's other inputs are available early enough, and nothing needs its output's old
+    value."""
     site = scope.site(block.name)
     for buffer in reads_of(block):
         for writer in scope.writers(buffer, but=block):
@@ -190,7 +191,7 @@ def _fused(
     axes: dict[int, Var],
     ctx: Context,
 ) -> Block:
-    """The producer, storing the consumer's value in the consumer's place."""
+    """The producer, storing the consumer's value at the consumer's index."""
     consumed = {it.var: it.extent for it in block.iters}
     extents = {it.var: it.extent for it in producer.iters}
     mapping: dict[Var, Expr] = dict.fromkeys(consumed, ZERO)  # those of extent 1

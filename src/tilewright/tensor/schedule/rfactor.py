@@ -1,4 +1,4 @@
-"""rfactor: a reduction is done in parts along one of its loops, and the parts are reduced after."""
+"""rfactor: factor a reduction into partial reductions along one of its loops, and a final one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tilewright.tensor.visit import fresh_copy
 
 @dataclass(frozen=True, slots=True)
 class _Factoring:
-    """The reduction to factor: its block, the loops around it, and the loop along which."""
+    """The reduction to factor: its block, the loops around it, and the loop to factor along."""
 
     path: Path  # to the block
     block: Block
@@ -60,17 +60,17 @@ class _Factoring:
     roles: Roles
     loop: For
     axis: int  # of the new buffers
-    top: int  # of `loops`: the outermost one that is copied for the final reduction
+    top: int  # the outermost of `loops` that is copied for the final reduction
 
     @property
     def reducing(self) -> list[For]:
-        """The other loops that reduce."""
+        """The other reduction loops."""
         return [
             loop for loop in self.loops if loop.var in self.roles.reduce and loop is not self.loop
         ]
 
     def index(self, part: Expr) -> tuple[Expr, ...]:
-        """Where a part of an element stands in the new buffers."""
+        """The index of a partial result in the new buffers."""
         index = self.update.index
         return (*index[: self.axis], part, *index[self.axis :])
 
@@ -84,8 +84,8 @@ def rfactor(fn: Function, var: Var, factor_axis: int) -> tuple[Function, str]:
             for i { for ki { block B(i, ki) {
               init { B[i] = 0 }  B[i] += B_rf[ki, i] } } }
 
-    The loop becomes dimension `factor_axis` of `B_rf`. A condition about the loops that reduce
-    moves into the value: select(condition, value, identity).
+    The loop becomes dimension `factor_axis` of `B_rf`. A condition on reduction loops moves into
+    the value: select(condition, value, identity).
     """
     found = _check(fn, var, factor_axis)
     parts = tuple([_part_buffer(found, buffer) for buffer in found.update.buffers])
@@ -117,7 +117,7 @@ def _part_buffer(found: _Factoring, buffer: Buffer) -> Buffer:
 
 
 def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -> Block:
-    """The block that reduces each part by itself."""
+    """The block that computes the partial reductions."""
     block, update = found.block, found.update
     part = _iter(found.loop, SPATIAL)
     reducing = [_iter(loop, REDUCE) for loop in found.reducing]
@@ -133,7 +133,7 @@ def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -
         *[binding for _, binding in spatial],
         *[sym.sub(loop.var, loop.start) for loop in found.reducing],
     )
-    # What the loops are, told by the iterators of the new block.
+    # The loops' values, as functions of the new block's iterators.
     told: dict[Var, Expr] = {
         loop.var: sym.add(loop.start, it.var)
         for loop, it in zip(around, (part, *reducing), strict=True)
@@ -156,7 +156,7 @@ def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -
     if reducing:
         body: Stmt = Update(update.reducer, parts, index, tuple(values), update.loc)
         init = stores_of(parts, index, update.reducer.identity)
-    else:  # each part is one value, and combined with the identity still is
+    else:  # a single term per part
         body = stores_of(parts, index, values)
     reads, writes = access_regions(body, init, iters)
     name = fresh_block_name(fn, f"{block.name}_rf")
@@ -168,12 +168,12 @@ def _partial_block(fn: Function, found: _Factoring, parts: tuple[Buffer, ...]) -
 
 
 def stores_of(buffers: Sequence[Buffer], index: tuple[Expr, ...], values: Sequence[Expr]) -> Stmt:
-    """One value to each buffer, at the same place."""
+    """Store one value to each buffer, at the same index."""
     return seq(*[Store(b, index, value) for b, value in zip(buffers, values, strict=True)])
 
 
 def _final_block(found: _Factoring, parts: tuple[Buffer, ...], mapping: dict[Var, Expr]) -> Block:
-    """The block that reduces the parts, under the old name and from the old init."""
+    """The block that combines the partial results, under the old name and with the old init."""
     block, update = found.block, found.update
     part = _iter(found.loop, REDUCE)
     spatial = [
@@ -206,11 +206,10 @@ def _iter(loop: For, kind: str) -> Iter:
 
 
 def _conditions(fn: Function, found: _Factoring) -> tuple[list[Expr], list[Expr]]:
-    """The parts of the predicate that may stay one, and those that must go into the value.
+    """The conjuncts that can stay in the predicate, and those that must move into the value.
 
-    A predicate only cuts off what lies outside of the iterators' extents. So one that speaks of
-    the new iterators cannot stay: every part gets a value, and all that is cut off counts as the
-    identity.
+    A predicate only masks instances outside of the iterators' extents. A condition on the new
+    iterators cannot stay: every partial result is computed, with masked terms as the identity.
     """
     reduced = {found.loop.var, *(loop.var for loop in found.reducing)}
     kept: list[Expr] = []
@@ -280,7 +279,7 @@ def _check(fn: Function, var: Var, factor_axis: int) -> _Factoring:
 
 
 def _the_reduction(fn: Function, loop: For) -> tuple[Path, Block]:
-    """The block that reduces along the loop, and the way to it."""
+    """The block that reduces along the loop, and the path to it."""
     name = f"%{loop.var.name}"
     blocks = [b for b in scope_blocks(loop.body) if loop.var in roles_of(b).reduce]
     if not blocks:
@@ -311,7 +310,7 @@ def _the_reduction(fn: Function, loop: For) -> tuple[Path, Block]:
 
 
 def _check_block(fn: Function, block: Block, loop: For) -> Update:
-    """The block folds one value into its result, from an init that knows nothing of the order."""
+    """The block folds one value into its result by a reducer with an order-independent init."""
     reason = ""
     if block.init is None:
         reason = "it has no init; rfactor before decompose_reduction"
@@ -378,11 +377,8 @@ def _top(
     roles: Roles,
     made: dict[Buffer, None],
 ) -> int:
-    """From which loop on the nest is repeated for the final reduction.
-
-    That is the outermost one that holds nothing else; but results that belong to threads are
-    finished by the same threads.
-    """
+    """The index of the outermost loop to copy for the final reduction: it contains nothing else;
+    results that belong to threads are combined by the same threads."""
     local = any(buffer.memory.owner is not Owner.DEVICE for buffer in made)
     top = first
     while top > 0:

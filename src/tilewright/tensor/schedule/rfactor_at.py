@@ -1,4 +1,5 @@
-"""rfactor_at: a reduction of all that a block makes is done in parts, where each was just made."""
+"""rfactor_at: fuse a full reduction into the loops that produce its operand, as partial
+reductions."""
 
 from __future__ import annotations
 
@@ -49,15 +50,15 @@ from tilewright.tensor.visit import exprs, fresh_copy
 
 @dataclass(frozen=True, slots=True)
 class _Factoring:
-    """The reduction, what makes all that it reads, and the loops around that."""
+    """The reduction, the producer of its operand, and the loops around that."""
 
     top: Path  # to the outermost loop of the reduction
     block: Block
     update: Update
     producer: Block
     made: Store
-    outer: tuple[For, ...]  # around what is made, and around the part
-    inner: tuple[For, ...]  # around what is made alone
+    outer: tuple[For, ...]  # around producer and partial reduction
+    inner: tuple[For, ...]  # around the producer alone
 
     @property
     def loops(self) -> tuple[For, ...]:
@@ -65,7 +66,7 @@ class _Factoring:
 
     @property
     def parts(self) -> list[For]:
-        """The loops whose iterations have parts of their own, since they run at the same time."""
+        """The loops with a partial result per iteration, since their iterations are concurrent."""
         threads = [at for at, loop in enumerate(self.loops) if loop.kind == PARALLEL]
         count = threads[-1] + 1 if threads else 0
         lanes = [loop for loop in self.loops[count:] if loop.kind in (VECTOR, VTHREAD)]
@@ -80,8 +81,8 @@ def rfactor_at(fn: Function, name: str, var: Var) -> tuple[Function, str]:
             for y { S max= S_rf[y] }
             by rfactor_at(S, y), where y is parallel
 
-    The loops under `y` are those of what makes B. What runs at the same time has parts of its own:
-    iterations of parallel loops, of those around them, lanes of vectors, and virtual threads.
+    The loops under `y` are those of B's producer. Concurrent iterations have partial results of
+    their own: those of parallel loops and loops around them, vector lanes, and virtual threads.
     """
     found = _check(fn, name, var)
     parts = tuple([_part_buffer(found, buffer) for buffer in found.update.buffers])
@@ -102,7 +103,7 @@ def _part_buffer(found: _Factoring, buffer: Buffer) -> Buffer:
 def _partial_block(
     fn: Function, found: _Factoring, parts: tuple[Buffer, ...], mapping: dict[Var, Expr]
 ) -> Block:
-    """The block that reduces what one iteration made, by the loops that made it."""
+    """The block that reduces what one iteration produced, in the producer's loops."""
     parted = found.parts
     loops = [*parted, *[loop for loop in found.loops if loop not in parted]]
     iters = tuple([_iter(loop, SPATIAL if loop in parted else REDUCE) for loop in loops])
@@ -129,7 +130,7 @@ def _partial_block(
     at = (*update.index, *[it.var for it in iters[: len(parted)]])
     body: Stmt = Update(update.reducer, parts, at, tuple(values), update.loc)
     init: Stmt | None = stores_of(parts, at, update.reducer.identity)
-    if len(iters) == len(parted):  # each part is one value
+    if len(iters) == len(parted):  # a single term per part
         body, init = stores_of(parts, at, values), None
     reads, writes = access_regions(body, init, iters)
     name = fresh_block_name(fn, f"{found.block.name}_rf")
@@ -141,7 +142,7 @@ def _partial_block(
 
 
 def _final_nest(found: _Factoring, parts: tuple[Buffer, ...]) -> Stmt:
-    """The parts reduced, under the old name and from the old init."""
+    """The nest that combines the partial results, under the old name and with the old init."""
     block, update = found.block, found.update
     plain = [replace(loop, kind=SERIAL, annotations=()) for loop in found.parts]
     loops = copy_nest(plain, {})
@@ -219,7 +220,7 @@ def _check(fn: Function, name: str, var: Var) -> _Factoring:
 
 
 def _check_block(fn: Function, what: str, path: Path, block: Block) -> Update:
-    """The block reduces a whole buffer, element by element, to one value."""
+    """The block reduces a whole buffer to one value."""
     reason, body, loops = "", block.body, loops_on(path)
     if block.init is None or not isinstance(body, Update):
         reason = "it is not one step of a reduction with an init"
@@ -236,7 +237,7 @@ def _check_block(fn: Function, what: str, path: Path, block: Block) -> Update:
 
 
 def _is_whole(block: Block) -> bool:
-    """Whether a block reads each element of its one operand in one instance."""
+    """Whether a block reads each element of its one operand in exactly one instance."""
     (read,) = block.reads
     places = {load.index for load in exprs(block.body) if isinstance(load, Load)}
     extents: dict[Expr, Expr] = {it.var: it.extent for it in block.iters}
@@ -248,6 +249,6 @@ def _is_whole(block: Block) -> bool:
 
 
 def _place(block: Block) -> list[Var]:
-    """The iterators at whose values a block reads its one operand."""
+    """The iterators that index the block's one operand."""
     load = next(expr for expr in exprs(block.body) if isinstance(expr, Load))
     return [at for at in load.index if isinstance(at, Var)]

@@ -108,7 +108,7 @@ class Schedule:
         if function.stage != SCHEDULED:
             raise UserTypeError("TW2193", f"cannot schedule a function at stage {function.stage}")
         self._function = function
-        self._before = function  # the program before the primitive that is being recorded
+        self._before = function  # the program before the primitive being recorded
         self._recorder = Recorder()
         self._random = random.Random(seed)
         self._refusals: list[str] = []
@@ -121,7 +121,7 @@ class Schedule:
 
     @property
     def trace(self) -> Trace:
-        """Everything done so far."""
+        """The steps so far."""
         return Trace(self._recorder.steps)
 
     def _repr_html_(self) -> str:
@@ -144,13 +144,13 @@ class Schedule:
         return Checkpoint(self._function, self._recorder.copy(), tuple(self._refusals))
 
     def restore(self, point: Checkpoint) -> None:
-        """Go back to a checkpoint: what was refused since is forgotten too."""
+        """Go back to a checkpoint, forgetting refusals since then too."""
         self._function = self._before = point.function
         self._recorder = point.recorder.copy()
         self._refusals = list(point.refusals)
 
     def attempt(self, step: Callable[..., Any], *args: Any) -> bool:
-        """Apply what only makes things faster, if all of it is legal here; note a refusal."""
+        """Apply an optional step if it is legal; record a refusal."""
         point = self.checkpoint()
         try:
             step(*args)
@@ -161,7 +161,7 @@ class Schedule:
         return True
 
     def take_refusals(self) -> list[str]:
-        """What `attempt` could not do since this was asked last."""
+        """The refusals of `attempt` since the last call."""
         taken, self._refusals = self._refusals, []
         return taken
 
@@ -228,29 +228,29 @@ class Schedule:
         return self._record("sample_choice", arguments, Decision(candidates[at]), [at])
 
     def decide(self, rule: str, block: BlockRef, plan: str) -> None:
-        """Note that the steps that follow are a rule's, from a plan; they replay by themselves."""
+        """Record that the following steps come from a rule's plan; replay ignores it."""
         _name(block)
         self._record("decide", {"rule": rule, "block": block, "plan": plan}, None)
 
     # ------------------------------------------------------------------ loops
 
     def split(self, loop: LoopRef, factors: Sequence[int | None]) -> list[LoopRef]:
-        """One loop becomes a nest; one factor may be None."""
+        """Split a loop into a nest; one factor may be None."""
         new = self._apply("split", split, _var(loop), factors)
         return self._record("split", {"loop": loop, "factors": factors}, _loops(new))
 
     def fuse(self, *loops: LoopRef) -> LoopRef:
-        """A perfect nest becomes one loop."""
+        """Fuse a perfect nest into one loop."""
         new = self._apply("fuse", fuse, [_var(loop) for loop in loops])
         return self._record("fuse", {"loops": loops}, LoopRef(new))
 
     def reorder(self, *loops: LoopRef) -> None:
-        """The loops take each other's places, in the order given."""
+        """Permute loops of a perfect nest into the given order."""
         self._apply("reorder", reorder, [_var(loop) for loop in loops])
         self._record("reorder", {"loops": loops}, None)
 
     def add_unit_loop(self, at: LoopRef | BlockRef) -> LoopRef:
-        """A loop of one iteration around a loop or block, to bind or to move others under."""
+        """Wrap a loop or block in a loop of one iteration, to bind, or to move blocks under."""
         where = _var(at) if isinstance(at, LoopRef) else _name(at)
         new = self._apply("add_unit_loop", add_unit_loop, where)
         return self._record("add_unit_loop", {"at": at}, LoopRef(new))
@@ -258,34 +258,34 @@ class Schedule:
     def tile(
         self, y: LoopRef, x: LoopRef, y_factor: int, x_factor: int
     ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
-        """Two loops become outer and inner pairs: split both, then reorder."""
+        """Tile two loops: split both, then reorder."""
         yo, yi = self.split(y, [None, y_factor])
         xo, xi = self.split(x, [None, x_factor])
         self.reorder(yo, xo, yi, xi)
         return yo, xo, yi, xi
 
     def parallel(self, loop: LoopRef) -> None:
-        """Iterations run on the threads of a pool."""
+        """Run iterations on the threads of a pool."""
         self._apply("parallel", parallel, _var(loop))
         self._record("parallel", {"loop": loop}, None)
 
     def vectorize(self, loop: LoopRef) -> None:
-        """Iterations become the lanes of vectors."""
+        """Map iterations to vector lanes."""
         self._apply("vectorize", vectorize, _var(loop))
         self._record("vectorize", {"loop": loop}, None)
 
     def unroll(self, loop: LoopRef) -> None:
-        """The body is repeated once per iteration."""
+        """Repeat the body once per iteration."""
         self._apply("unroll", unroll, _var(loop))
         self._record("unroll", {"loop": loop}, None)
 
     def bind(self, loop: LoopRef, thread: str) -> None:
-        """Iterations become the threads of an axis: blockIdx.x, threadIdx.y, vthread, ..."""
+        """Map iterations to the threads of an axis: blockIdx.x, threadIdx.y, vthread, ..."""
         self._apply("bind", bind, _var(loop), thread)
         self._record("bind", {"loop": loop, "thread": thread}, None)
 
     def annotate(self, at: LoopRef | BlockRef, key: str, value: Value) -> None:
-        """Keep a hint with a loop or block."""
+        """Attach a hint to a loop or block."""
         where = _var(at) if isinstance(at, LoopRef) else _name(at)
         self._apply("annotate", annotate, where, key, _value(value))
         self._record("annotate", {"at": at, "key": key, "value": value}, None)
@@ -299,22 +299,22 @@ class Schedule:
     # ------------------------------------------------------------------ where things are computed
 
     def compute_at(self, block: BlockRef, loop: LoopRef) -> None:
-        """A producer moves under a loop of its consumers, and computes what they need there."""
+        """Move a producer under a loop of its consumers, computing what they need there."""
         self._apply("compute_at", compute_at, _name(block), _var(loop))
         self._record("compute_at", {"block": block, "loop": loop}, None)
 
     def reverse_compute_at(self, block: BlockRef, loop: LoopRef) -> None:
-        """A consumer moves under a loop of its producers, and uses what they made there."""
+        """Move a consumer under a loop of its producers, consuming what they produce there."""
         self._apply("reverse_compute_at", reverse_compute_at, _name(block), _var(loop))
         self._record("reverse_compute_at", {"block": block, "loop": loop}, None)
 
     def compute_inline(self, block: BlockRef) -> None:
-        """A producer disappears into its consumers."""
+        """Inline a producer into its consumers."""
         self._apply("compute_inline", compute_inline, _name(block))
         self._record("compute_inline", {"block": block}, None)
 
     def reverse_compute_inline(self, block: BlockRef) -> None:
-        """An elementwise consumer disappears into its producer."""
+        """Inline an elementwise consumer into its producer."""
         self._apply("reverse_compute_inline", reverse_compute_inline, _name(block))
         self._record("reverse_compute_inline", {"block": block}, None)
 
@@ -327,10 +327,10 @@ class Schedule:
         spread: LoopRef | None = None,
         beyond: bool = False,
     ) -> BlockRef:
-        """Ask memory for what the block's read number `index` needs `offset` iterations later.
+        """Prefetch what the block's read number `index` needs `offset` iterations later.
 
-        All at once, or evenly over the iterations of the loops inside down to `spread`. With
-        `beyond`, without a test whether there are so many iterations.
+        All at once, or spread evenly over the iterations of the inner loops down to `spread`. With
+        `beyond`, without a test for the last iteration.
         """
         inner = None if spread is None else _var(spread)
         made = self._apply(
@@ -344,17 +344,17 @@ class Schedule:
         return self._record("prefetch", arguments, BlockRef(made))
 
     def double_buffer(self, block: BlockRef) -> None:
-        """The block fills its buffer for the next iteration while this one uses it."""
+        """Let the block fill its buffer for the next iteration while this one uses it."""
         self._apply("double_buffer", double_buffer, _name(block))
         self._record("double_buffer", {"block": block}, None)
 
     def software_pipeline(self, loop: LoopRef, stages: Sequence[int], order: Sequence[int]) -> None:
-        """Statement j of the loop's body runs `stages[j]` iterations late, in order `order[j]`."""
+        """Run statement j of the loop's body `stages[j]` iterations late, in order `order[j]`."""
         self._apply("software_pipeline", software_pipeline, _var(loop), stages, order)
         arguments = {"loop": loop, "stages": stages, "order": order}
         self._record("software_pipeline", arguments, None)
 
-    # ------------------------------------------------------------------ what blocks compute
+    # ------------------------------------------------------------------ blocks
 
     def specialize(
         self,
@@ -366,7 +366,7 @@ class Schedule:
         stream_k: bool = False,
         pingpong: bool = False,
     ) -> None:
-        """Bulk copies under the loop go to a producer warp, through a ring of `slots` tiles."""
+        """Assign bulk copies under the loop to a producer warp, through a ring of `slots` tiles."""
         more = (beside, resident, stream_k, pingpong)
         self._apply("specialize", specialize, _var(loop), slots, blocks, *more)
         made = {"loop": loop, "slots": slots, "blocks": blocks, "beside": beside}
@@ -376,27 +376,27 @@ class Schedule:
         self._record("specialize", made, None)
 
     def decompose_reduction(self, block: BlockRef, loop: LoopRef) -> BlockRef:
-        """The init of a reduction becomes a block of its own, in front of the loop."""
+        """Make the init of a reduction a block of its own, before the loop."""
         made = self._apply("decompose_reduction", decompose_reduction, _name(block), _var(loop))
         return self._record("decompose_reduction", {"block": block, "loop": loop}, BlockRef(made))
 
     def rfactor(self, loop: LoopRef, factor_axis: int) -> BlockRef:
-        """Each iteration of a reduce loop gets a result of its own; a final block reduces those."""
+        """Factor a reduction along a loop: a partial result per iteration, combined by a block."""
         made = self._apply("rfactor", rfactor, _var(loop), factor_axis)
         return self._record("rfactor", {"loop": loop, "factor_axis": factor_axis}, BlockRef(made))
 
     def rfactor_at(self, block: BlockRef, loop: LoopRef) -> BlockRef:
-        """What a loop makes of the operand of a reduction is reduced there; those parts after."""
+        """Fuse a full reduction into a loop of its producer, as partial reductions."""
         made = self._apply("rfactor_at", rfactor_at, _name(block), _var(loop))
         return self._record("rfactor_at", {"block": block, "loop": loop}, BlockRef(made))
 
     def merge_windows(self, block: BlockRef, axis: int, other: int) -> None:
-        """What windows along `axis` see at `other` is computed once where they see the same."""
+        """Compute once what overlapping windows along `axis` share at `other`."""
         self._apply("merge_windows", merge_windows, _name(block), axis, other)
         self._record("merge_windows", {"block": block, "axis": axis, "other": other}, None)
 
     def blockize(self, loop: LoopRef) -> BlockRef:
-        """The nest under a loop becomes one block around a smaller one."""
+        """Turn the nest under a loop into an outer block around a smaller one."""
         made = self._apply("blockize", blockize, _var(loop))
         return self._record("blockize", {"loop": loop}, BlockRef(made))
 
@@ -406,9 +406,9 @@ class Schedule:
         tensor_intrin: str | TensorIntrin,
         **parameters: int,
     ) -> None:
-        """The computation of a block, or under a loop, becomes a call of an intrinsic.
+        """Replace the computation of a block, or under a loop, by a call of an intrinsic.
 
-        An intrinsic with parameters is given them by keyword: `rows=14`.
+        Parameters of the intrinsic are keyword arguments: `rows=14`.
         """
         at = _var(block_or_loop) if isinstance(block_or_loop, LoopRef) else _name(block_or_loop)
         if isinstance(tensor_intrin, TensorIntrin):
@@ -423,7 +423,7 @@ class Schedule:
     def pad(self, block: BlockRef, multiples: Sequence[int], clamp: bool = False) -> None:
         """Round the extents of the block's iterators up, on zero-padded copies of its inputs.
 
-        With `clamp` on the inputs as they are: what is beyond computes what the last one does.
+        With `clamp`, on the inputs in place: instances beyond the extents repeat the last one.
         """
         self._apply("pad", pad, _name(block), multiples, clamp)
         arguments: dict[str, Any] = {"block": block, "multiples": multiples}
@@ -432,7 +432,7 @@ class Schedule:
         self._record("pad", arguments, None)
 
     def crop(self, block: BlockRef) -> None:
-        """The extents of the block's iterators go no further than others read its results."""
+        """Restrict the block's iterators to the results that others read."""
         self._apply("crop", crop, _name(block))
         self._record("crop", {"block": block}, None)
 
@@ -444,7 +444,7 @@ class Schedule:
         buffer: Sequence[str | int] | str,
         index_map: str | Callable[..., Any],
     ) -> None:
-        """Elements of the buffer, ("read", 0), ("write", 0) or a name, move to other places."""
+        """Change the layout of a buffer: ("read", 0), ("write", 0) or a name."""
         where: Any = buffer if isinstance(buffer, str) else tuple(buffer)
         found = self._run("transform_layout", find_buffer, _name(block), where)
         made = (
@@ -459,9 +459,9 @@ class Schedule:
     def cache_read(
         self, block: BlockRef, index: int, scope: str, also: Sequence[BlockRef] = ()
     ) -> BlockRef:
-        """The block's read number `index` goes through a copy in memory `scope`.
+        """Let the block's read number `index` go through a copy in memory `scope`.
 
-        Blocks after it, `also`, read the same copy.
+        The later blocks in `also` read the same copy.
         """
         others = [_name(each) for each in also]
         made = self._apply("cache_read", cache_read, _name(block), index, scope, others)
@@ -471,19 +471,19 @@ class Schedule:
         return self._record("cache_read", arguments, BlockRef(made))
 
     def reindex_read(self, block: BlockRef, index: int, scope: str) -> BlockRef:
-        """The block's read number `index` goes through a copy laid out by its own iterators."""
+        """Let the block's read number `index` go through a copy laid out by its own iterators."""
         made = self._apply("reindex_read", reindex_read, _name(block), index, scope)
         arguments = {"block": block, "index": index, "scope": scope}
         return self._record("reindex_read", arguments, BlockRef(made))
 
     def cache_write(self, block: BlockRef, index: int, scope: str) -> BlockRef:
-        """The block's write number `index` goes to memory `scope`, and is copied back."""
+        """Let the block's write number `index` go to memory `scope`, and be copied back."""
         made = self._apply("cache_write", cache_write, _name(block), index, scope)
         arguments = {"block": block, "index": index, "scope": scope}
         return self._record("cache_write", arguments, BlockRef(made))
 
     def set_scope(self, block: BlockRef, index: int, scope: str) -> None:
-        """The buffer of the block's write number `index` moves to memory `scope`."""
+        """Move the buffer of the block's write number `index` to memory `scope`."""
         self._apply("set_scope", set_scope, _name(block), index, scope)
         self._record("set_scope", {"block": block, "index": index, "scope": scope}, None)
 
@@ -498,7 +498,7 @@ class Schedule:
     # ------------------------------------------------------------------ machinery
 
     def _run(self, step: str, primitive: Callable[..., R], *args: Any) -> R:
-        """Call a primitive on the program; a refusal learns where in the trace it happened."""
+        """Call a primitive on the program; a refusal gets the step's number in the trace."""
         try:
             return primitive(self._function, *args)
         except ScheduleError as error:

@@ -1,4 +1,4 @@
-"""set_scope: an intermediate buffer moves to another memory."""
+"""set_scope: move an intermediate buffer to another memory scope."""
 
 from __future__ import annotations
 

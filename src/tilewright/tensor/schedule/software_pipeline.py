@@ -1,4 +1,4 @@
-"""software_pipeline: the statements of a loop run in stages, iterations overlapping."""
+"""software_pipeline: run the statements of a loop in stages, with overlapping iterations."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def software_pipeline(
     After:  for k [software_pipeline_order = (0, 1), software_pipeline_stage = (0, 1)] { ... }
 
     Statement j of the body runs `stages[j]` iterations late; within an iteration, statements run in
-    the order of the numbers `order[j]`. Lowering does it, and keeps as many versions of each buffer
-    as there are iterations in flight.
+    the order of the numbers `order[j]`. Lowering implements it, with a slot of each buffer per
+    iteration in flight.
     """
     path, loop = path_to_loop(fn, var, "pipeline")
     _check_plan(fn, loop, stages, order)
@@ -52,7 +52,7 @@ def software_pipeline(
 
 
 def check_plans(before: Function, after: Function) -> None:
-    """A primitive that changes the body of a pipelined loop leaves it a plan that still fits."""
+    """A changed body of a pipelined loop still fits its plan."""
     for loop in all_loops(after.body):
         stages = annotation(loop, STAGE)
         if stages is None:
@@ -108,7 +108,7 @@ def _check_numbers(
 
 @dataclass(frozen=True, slots=True)
 class _Touched:
-    """What a statement of the body uses."""
+    """The accesses of a statement of the body."""
 
     reads: dict[Buffer, None]
     writes: dict[Buffer, None]
@@ -135,7 +135,7 @@ def _check_dependences(
     stages: Sequence[int],
     order: Sequence[int],
 ) -> None:
-    """What one statement leaves for another is there in time, and not yet overwritten."""
+    """Values pass between statements in time, and are not overwritten before use."""
     for later in range(len(steps)):
         for earlier in range(later):
             a, b = steps[earlier], steps[later]
@@ -162,7 +162,8 @@ def _check_dependences(
 
 
 def _has_versions(fn: Function, loop: For, buffer: Buffer, a: _Touched, b: _Touched) -> bool:
-    """Whether each iteration fills and uses the buffer afresh, and nobody else sees it."""
+    """Whether each iteration writes the buffer anew, with no other uses, so that it can have
+    slots."""
     if buffer in fn.buffers or loop.var in a.carries or buffer in b.writes:
         return False
     inside = set(blocks(loop))

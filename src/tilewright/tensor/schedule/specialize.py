@@ -1,4 +1,4 @@
-"""specialize: the bulk copies of a loop go to a producer warp, the rest to consumer warpgroups."""
+"""specialize: assign a loop's bulk copies to a producer warp, the rest to consumer warpgroups."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def specialize(
     Before: for k { call copy(...); call dot(...) }
     After:  for k [specialize = (slots, blocks, beside, resident, stream_k, pingpong)] { ... }
 
-    Lowering makes a ring of `slots` tiles and its barriers. With `blocks`, that many thread blocks
-    stay for all tiles of the kernel; then `beside` of each tile that is copied beside the loop let
-    the next one's come while this one's is in use. Registers of a multiprocessor are shared out
-    among the `resident` blocks that it has at once. Blocks that stay may share the steps of all
-    tiles evenly (`stream_k`): then some tiles are summed by several of them. With `pingpong`, two
-    warpgroups take turns at the tiles of a block that stays: one stores the
-    results of its tile while another multiplies.
+    Lowering creates a ring of `slots` tiles and its barriers. With `blocks`, that many thread
+    blocks are persistent and run all tiles of the kernel; then `beside` slots for each tile that is
+    copied outside of the loop let the next one load while this one is in use. The registers of a
+    multiprocessor are divided among `resident` blocks. Persistent blocks may split the steps of all
+    tiles evenly (`stream_k`), so that some tiles are summed by several blocks. With `pingpong`, two
+    warpgroups of a persistent block alternate: one stores the results of its tile while the other
+    multiplies.
     """
     path, loop = path_to_loop(fn, var, "specialize")
     fits = 2 <= slots <= MAX_SLOTS and 1 <= beside <= MAX_SLOTS

@@ -1,4 +1,4 @@
-"""split: one loop becomes a nest of loops."""
+"""split: turn one loop into a nest of loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def split(fn: Function, var: Var, factors: Sequence[int | None]) -> tuple[Functi
     Before: for i in 0..n { body(i) }
     After:  for i_0 in 0..ceil(n / f) { for i_1 in 0..f { body(i_0 * f + i_1) where it is < n } }
 
-    One factor may be None: it is made large enough. Where it always holds there is no condition.
+    One factor may be None: it is inferred. The condition is omitted where it always holds.
     """
     path, loop = path_to_loop(fn, var, "split")
     sizes = _resolve(fn, loop, factors)
@@ -47,8 +47,8 @@ def split(fn: Function, var: Var, factors: Sequence[int | None]) -> tuple[Functi
 
 
 def guarded(body: Stmt, condition: Expr) -> Stmt:
-    """The body with the blocks of this scope run only where the condition holds."""
-    here = set(scope_blocks(body))  # not the blocks inside them, which speak of no loop
+    """The body, with the blocks of this scope predicated."""
+    here = set(scope_blocks(body))  # not nested blocks, which depend on no loop
 
     def guard(stmt: Stmt) -> Stmt:
         if stmt not in here:
@@ -60,7 +60,7 @@ def guarded(body: Stmt, condition: Expr) -> Stmt:
 
 
 def _is_factor(value: Any) -> bool:
-    """Whether this is a positive integer of any kind, NumPy's too, but no boolean."""
+    """Whether this is a positive integer of any kind, NumPy's too, but not a boolean."""
     try:
         return not isinstance(value, bool) and operator.index(value) >= 1
     except TypeError:

@@ -1,4 +1,4 @@
-"""storage_align: rows of an intermediate are padded, so that threads hit different memory banks."""
+"""storage_align: pad rows of an intermediate, against bank conflicts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def storage_align(
     Before: alloc B: f32[32, 32] in shared
     After:  alloc B: f32[32, 32] in shared align(0, 32, 1)
 
-    The distance in memory between neighbours along `axis` becomes the least number, not smaller
-    than it was, that leaves remainder `offset` when divided by `factor`.
+    The stride of `axis` becomes the least s, no smaller than it was, with s % factor == offset.
     """
     _, block = path_to_block(fn, name, "align a buffer")
     buffer = chosen(fn, block, block.writes, index, "write", "align a buffer").buffer

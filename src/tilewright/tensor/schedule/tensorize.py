@@ -1,4 +1,4 @@
-"""tensorize: a computation becomes a call of a tensor intrinsic that does the same."""
+"""tensorize: replace a computation by a call of a tensor intrinsic with the same behaviour."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tilewright.tensor.visit import substitute
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """What takes the place of the computation."""
+    """The calls that replace the computation."""
 
     body: Stmt
     init: Stmt | None
@@ -54,9 +54,9 @@ def tensorize(fn: Function, at: Var | str, intrin: TensorIntrin) -> Function:
     After:  for io { block C(io) {
               call add8.compute(A[io * 8 +: 8], B[io * 8 +: 8], C[io * 8 +: 8]) } }
 
-    A reduction that goes on outside becomes init { call X.reset(...) } call X.update(...). A copy
-    of select(cond, A[...], 3), where the tile does not change the condition, becomes
-    if cond { call X.compute(...) } else { C[...] = 3 }: a transfer with padding.
+    A reduction that continues outside becomes init { call X.reset(...) } call X.update(...). A copy
+    of select(cond, A[...], 3), where the condition is uniform in the tile, becomes
+    if cond { call X.compute(...) } else { C[...] = 3 }: a padded copy.
     `at` is the outermost loop of the tile, or a block made by `blockize`.
     """
     declared = _declared_block(fn, intrin)
@@ -89,7 +89,7 @@ def tensorize(fn: Function, at: Var | str, intrin: TensorIntrin) -> Function:
 
 
 def _declared_block(fn: Function, intrin: TensorIntrin) -> Block:
-    """The one block that an intrinsic's behaviour must be."""
+    """The single block of an intrinsic's declared behaviour."""
     body = intrin.behavior.body
     block = perfect_chain(body)[1] if isinstance(body, For) else body
     if (
@@ -109,7 +109,7 @@ def _declared_block(fn: Function, intrin: TensorIntrin) -> Block:
 
 
 def _tile_of(stmt: Stmt) -> Block:
-    """The block that a blockized nest holds, its iterators counting from the tile's corner."""
+    """The block inside of a blockized nest, with iterators relative to the tile's origin."""
     chain, inner = perfect_chain(stmt) if isinstance(stmt, For) else ([], stmt)
     if not isinstance(inner, Block):
         raise Mismatch(EXTENTS, "it is not a nest of loops around one block; blockize it first")
@@ -141,7 +141,7 @@ def _call(
 
 
 def _matched(intrin: TensorIntrin, declared: Block, block: Block) -> _Calls:
-    """The calls that stand for the block, or `Mismatch`."""
+    """The calls that replace the block, or `Mismatch`."""
     tile = _tile_of(block.body)
     if isinstance(declared.body, Update) and isinstance(tile.body, (Store, Seq)):
         return _reset(intrin, declared, block, tile)
@@ -212,7 +212,7 @@ def _outputs(intrin: TensorIntrin, match: Match) -> tuple[Region, ...]:
 
 
 def _check_init(declared: Block, init: Stmt, tile: Block, match: Match) -> None:
-    """The tile starts from what the declared reduction starts from."""
+    """The tile's init equals that of the declared reduction."""
     if declared.init is None:
         raise Mismatch(
             START, "it has an init, the intrinsic only updates; decompose_reduction first"
@@ -232,7 +232,7 @@ def _check_init(declared: Block, init: Stmt, tile: Block, match: Match) -> None:
 
 
 def _check_inside(tiles: tuple[Region, ...], block: Block) -> None:
-    """Tiles lie inside their buffers, also where the intrinsic does not look."""
+    """Tiles are in bounds, including parts that the intrinsic does not access."""
     ctx = sym.EMPTY.bind_all({it.var: (sym.ZERO, _reached(it.extent)) for it in block.iters})
     for region in tiles:
         for axis, (r, dim) in enumerate(zip(region.ranges, region.buffer.shape, strict=True)):
@@ -248,7 +248,7 @@ def _check_inside(tiles: tuple[Region, ...], block: Block) -> None:
 
 
 def _reached(extent: Expr) -> Expr:
-    """What an iterator stays below where it has a value at all: n of max(n, 0)."""
+    """An upper bound of an iterator where it has any value: n for an extent max(n, 0)."""
     if isinstance(extent, sym.Max) and sym.ZERO in (extent.a, extent.b):
         return extent.a if extent.b is sym.ZERO else extent.b
     return extent

@@ -1,8 +1,8 @@
-"""Traces: what was done to a program, as data.
+"""Traces: the steps applied to a program, as data.
 
-Each step names a primitive, its arguments and its results. Arguments refer to earlier results by
-name (`l3` a loop, `b1` a block, `d2` a decision), so a trace replays on any program of the same
-shape, with the same or with other decisions. Text and JSON both round-trip.
+Each step has a primitive, its arguments and its results. Arguments refer to earlier results by name
+(`l3` a loop, `b1` a block, `d2` a decision), so a trace replays on any program of the same
+structure, with the same or other decisions. Text and JSON both round-trip.
 
     b0 = get_block(name='C')
     l0, l1, l2 = get_loops(block=b0)
@@ -222,7 +222,7 @@ def _known(step: Step) -> Step:
 
 
 def _method(schedule: Any, step: Step) -> Callable[..., Any]:
-    """The method that a step stands for, whose arguments fit."""
+    """The method of a step, with arguments checked against its signature."""
     name = _known(step).primitive
     words = {key for key, _ in step.arguments if key != "loops"}
     if step.decision is not None:
@@ -327,7 +327,7 @@ def _from_ast(node: ast.expr) -> Any:
 
 
 class Recorder:
-    """Names results as they come, and turns live references back into names."""
+    """Names results as they are recorded, and turns live references back into names."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""transform_layout: the elements of an intermediate buffer change places."""
+"""transform_layout: change the layout of an intermediate buffer by an index map."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def transform_layout(
     After:  alloc X: f32[n, 2, 16]       X[i, c // 16, c % 16] = ...
             for the map (i, c) -> (i, c // 16, c % 16)
 
-    Every element has a place of its own. Places that are left over, as in panels of 48 columns of a
-    matrix of 512, are never written nor read.
+    The map is injective. Elements that it leaves out, as in panels of 48 columns of a matrix of
+    512, are never accessed.
     """
     old = find_buffer(fn, name, buffer)
     check_movable(fn, name, old)
@@ -86,7 +86,7 @@ def find_buffer(fn: Function, name: str, buffer: tuple[str, int] | str) -> Buffe
 
 
 def everything_known(fn: Function) -> Context:
-    """The ranges of all variables: each is bound once, so one context does."""
+    """The ranges of all variables of a function: each is bound once, so one context serves."""
     ctx = sym.EMPTY
     for cond in fn.requires:
         ctx = ctx.assume(cond)
@@ -156,7 +156,7 @@ class Moved:
     def _range(
         self, output: Expr, dim: Expr, ranges: dict[Var, tuple[Expr, Expr]], iters: set[Var]
     ) -> Range:
-        """What an index runs over while the old indices run over a box."""
+        """The range of an index while the old indices run over a box."""
         found = sym.symbolic_bounds(output, ranges, self.ctx)
         if found is None:
             return Range(ZERO, dim)
@@ -194,7 +194,7 @@ def check_movable(fn: Function, name: str, buffer: Buffer) -> None:
 
 
 def _new_shape(fn: Function, name: str, buffer: Buffer, index_map: IndexMap) -> tuple[Expr, ...]:
-    """The least box that holds all places of the map, or a refusal."""
+    """The smallest box that contains the map's image, or a refusal."""
     if len(index_map.inputs) != buffer.rank:
         raise refuse(
             fn,

@@ -1,4 +1,4 @@
-"""unroll: the body is repeated once per iteration."""
+"""unroll: repeat the body once per iteration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.tensor.schedule.analysis.refusal import path_to_loop
 from tilewright.tensor.schedule.analysis.tree import loop_context, loops_on, replace_at, with_body
 from tilewright.tensor.schedule.split import guarded
 
-MAX_COPIES = 16  # of a body each of which is under a condition
+MAX_COPIES = 16  # of a predicated body, for a dynamic extent
 
 
 def unroll(fn: Function, var: Var) -> Function:
@@ -22,14 +22,14 @@ def unroll(fn: Function, var: Var) -> Function:
     """
     path, loop = path_to_loop(fn, var, "unroll")
     check_serial(fn, loop, "unroll")
-    around = [each for each in loops_on(path) if each is not loop]  # it may run not at all
+    around = [each for each in loops_on(path) if each is not loop]  # the loop itself may be empty
     loop = _bounded(loop, loop_context(fn, around))
     check_constant_extent(fn, loop, "unroll")
     return with_body(fn, replace_at(path, replace(loop, kind=UNROLL)))
 
 
 def _bounded(loop: For, ctx: sym.Context) -> For:
-    """The loop over as many iterations as its range allows, if these are few."""
+    """The loop with its extent raised to its static bound, if that is small."""
     if isinstance(loop.extent, Const):
         return loop
     most = sym.bounds(loop.extent, ctx)

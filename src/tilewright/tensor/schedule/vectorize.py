@@ -1,4 +1,4 @@
-"""vectorize: iterations become the lanes of vectors."""
+"""vectorize: map iterations to vector lanes."""
 
 from __future__ import annotations
 

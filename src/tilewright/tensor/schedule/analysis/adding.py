@@ -1,4 +1,4 @@
-"""Which blocks add to what is there: doing them twice, or by two threads at once, is not once."""
+"""Which blocks accumulate: running them twice, or by two threads at once, changes the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.tensor.visit import walk
 
 
 def adds_up(block: Block) -> bool:
-    """Whether threads that run the block at once, on one memory, would spoil its result."""
+    """Whether concurrent execution of the block by threads on one memory would spoil its result."""
     return (
         any(it.kind != SPATIAL for it in block.iters)
         or any(buffer in writes_of(block) for buffer in reads_of(block))
@@ -18,7 +18,8 @@ def adds_up(block: Block) -> bool:
 
 
 def is_implemented(call: TensorCall) -> bool:
-    """Whether an instruction carries out the call, and not the loops of the behaviour."""
+    """Whether the call is carried out by an instruction, rather than by the loops of its
+    behaviour."""
     return intrinsic(call.intrin, call.arguments).implementation(call.phase) is not None
 
 

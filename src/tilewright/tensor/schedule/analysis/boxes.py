@@ -1,12 +1,10 @@
-"""Boxes that are certain: what a block writes, to the element, while the loops around it run.
+"""Exact boxes: precisely the elements that a block writes while the loops around it run.
 
     for ax0 in 0..3 { for ax1 in 0..4 {
       block T(v = y * 8 + (ax0 * 4 + ax1)) where ax0 * 4 + ax1 < 10 { T[v] = ... } } }
-
     written_box(T, ...)                                 T[y * 8 +: 10]
 
-`regions.py` gives boxes that are large enough. Here the box is neither larger nor smaller than what
-is written; where that is not certain there is none.
+`regions.py` computes conservative boxes. Here a box is exact, or there is none.
 """
 
 from __future__ import annotations
@@ -59,26 +57,27 @@ Ranges = dict[Var, tuple[Expr, Expr]]
 
 
 def bindings_of(block: Block) -> dict[Var, Expr]:
-    """Iterator -> its value in terms of the loops."""
+    """Iterator -> its value as a function of the loops."""
     return {it.var: at for it, at in zip(block.iters, block.bindings, strict=True)}
 
 
 def bound_region(block: Block, region: Region) -> Region:
-    """A region of the block in terms of the loops around it."""
+    """A region of the block as a function of the loops around it."""
     return substitute_region(region, bindings_of(block))
 
 
 def written_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region | None:
-    """The box that `block` writes through `region` while `loops` run; None if it may not be one.
+    """The exact box that `block` writes through `region` while `loops` run; None if there may be
+    none.
 
-    `ctx` knows of the loops around `loops`.
+    `ctx` has the ranges of the loops around `loops`.
     """
     loose = bounding_box(block, region, loops, ctx)
     return loose if loose is None or block.predicate is TRUE else clipped(loose, ctx)
 
 
 def bounding_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region | None:
-    """A box that, cut to its buffer, is what is written: simpler at the ends of loops."""
+    """A box whose intersection with its buffer is what is written: simpler at the ends of loops."""
     if not writes_surely(block, region):
         return None
     ranges: Ranges = {}
@@ -103,7 +102,8 @@ def bounding_box(block: Block, region: Region, loops: Sequence[For], ctx: Contex
 
 
 def _limits_reduction(cond: Expr, block: Block) -> bool:
-    """Whether a condition only ends a reduction: over nothing, it is its identity all the same."""
+    """Whether a condition only restricts reduction iterators: an empty reduction still writes its
+    identity."""
     if block.init is None:
         return False
     spatial: set[Var] = set()
@@ -114,7 +114,7 @@ def _limits_reduction(cond: Expr, block: Block) -> bool:
 
 
 def writes_surely(block: Block, region: Region) -> bool:
-    """Whether every instance of the block writes all of the region that it declares."""
+    """Whether every instance of the block writes all of its declared region."""
     if sum(other.buffer is region.buffer for other in block.writes) != 1:
         return False
     ctx = sym.EMPTY.bind_all({it.var: (ZERO, it.extent) for it in block.iters})
@@ -131,7 +131,7 @@ def writes_surely(block: Block, region: Region) -> bool:
 
 
 def _written(stmt: Stmt) -> Sequence[Region]:
-    """What a statement writes, whatever the values are."""
+    """The regions that a statement writes unconditionally."""
     if isinstance(stmt, Store):
         return () if stmt.mask is not None else (point(stmt.buffer, stmt.index),)
     if isinstance(stmt, Update):
@@ -142,7 +142,7 @@ def _written(stmt: Stmt) -> Sequence[Region]:
 
 
 def _fills(written: Region, region: Region, loops: Sequence[For], stmt: Stmt, ctx: Context) -> bool:
-    """Whether a statement inside loops of the block's own writes all of the region."""
+    """Whether a statement inside of the block's own loops writes all of the region."""
     if written.buffer is not region.buffer:
         return False
     if isinstance(stmt, Block):
@@ -155,7 +155,7 @@ def _fills(written: Region, region: Region, loops: Sequence[For], stmt: Stmt, ct
 
 
 def _keeps_inside(cond: Expr, box: Region) -> bool:
-    """Whether a condition says just that the element written is not before or behind its buffer."""
+    """Whether a condition is just the bounds check of the element written."""
     if not isinstance(cond, (Lt, Le)):
         return False
     gap = poly_of(cond.b).plus(poly_of(cond.a), -1).shifted(-1 if isinstance(cond, Lt) else 0)
@@ -168,7 +168,7 @@ def _keeps_inside(cond: Expr, box: Region) -> bool:
 
 
 def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
-    """The box touched while the variables run, if nothing inside it is left out."""
+    """The box touched over the variables' ranges, if it has no gaps."""
     if not ranges:
         return box
     inner = ctx.bind_all(ranges)
@@ -199,7 +199,7 @@ def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
 
 @dataclass(slots=True)
 class _Digit:
-    """A sum of variables that counts 0..count; the predicate lets it run over least..limit."""
+    """A sum of variables that ranges over 0..count, restricted by the predicate to least..limit."""
 
     total: Expr
     variables: dict[Var, Expr]  # with their scales
@@ -210,10 +210,10 @@ class _Digit:
 def _restricted(
     box: Region, conditions: Sequence[Expr], ranges: Ranges, ctx: Context
 ) -> tuple[Region, Ranges] | None:
-    """The region over fewer variables, whose ranges say what the conditions said.
+    """The region with conditions folded into the ranges of fewer variables.
 
-    A condition such as `a * 4 + b < 10` puts one variable, running over 0..10, in the place of the
-    sum, if the region knows a and b in no other way.
+    A condition such as `a * 4 + b < 10` replaces the sum by one variable that ranges over 0..10, if
+    the region uses a and b in no other way.
     """
     if not conditions:
         return box, ranges
@@ -244,7 +244,8 @@ def _restricted(
     if any(sym.uses_var(start, gone) for start in starts):
         return None
     for variable, (least, limit) in left.items():
-        # What the region does not move with may keep it from being written at all.
+        # A condition on variables that the region does not depend on may prevent the write
+        # altogether.
         moves = any(sym.uses_var(start, {variable}) for start in starts)
         if variable not in ranges and not moves and not sym.prove(sym.lt(least, limit), ctx):
             return None
@@ -253,7 +254,7 @@ def _restricted(
 
 
 def _note(cond: Expr, ranges: Ranges, ctx: Context, digits: dict[tuple[Var, ...], _Digit]) -> bool:
-    """Take a condition into account; False if it is not a limit of one sum of loop variables."""
+    """Take a condition into account; False if it is not a bound on one sum of loop variables."""
     if not isinstance(cond, (Lt, Le)):
         return False
     gap = sym.sub(cond.b, cond.a)  # > 0 or >= 0
@@ -295,7 +296,7 @@ def _note(cond: Expr, ranges: Ranges, ctx: Context, digits: dict[tuple[Var, ...]
 
 
 def read_box(block: Block, region: Region, loops: Sequence[For], ctx: Context) -> Region:
-    """A box that holds all of the buffer that `block` reads through `region` while `loops` run."""
+    """A box that contains all that `block` reads through `region` while `loops` run."""
     ranges: Ranges = {loop.var: (loop.start, loop.stop) for loop in loops}
     box = bound_region(block, region)
     if block.predicate is not TRUE and all(start is ZERO for start, _ in ranges.values()):
@@ -315,8 +316,8 @@ def covers(
     reader_loops: Sequence[For],
     ctx: Context,
 ) -> bool:
-    """Whether all that is read while the reader's loops run has certainly been written while the
-    writer's did. `ctx` knows of the loops around both."""
+    """Whether all that the reader's loops read has certainly been written by the writer's loops.
+    `ctx` has the ranges of the loops around both."""
     made = bounding_box(writer, written, writer_loops, ctx)
     if made is None:
         return False
@@ -332,7 +333,7 @@ def _same_starts(a: Region, b: Region) -> bool:
 
 
 def contains(outer: Region, inner: Region, ctx: Context) -> bool:
-    """Whether `inner` certainly lies inside `outer`."""
+    """Whether `inner` is certainly inside of `outer`."""
     return all(
         at_most(x.start, y.start, ctx) and at_most(stop_of(y), stop_of(x), ctx)
         for x, y in zip(outer.ranges, inner.ranges, strict=True)
@@ -340,12 +341,11 @@ def contains(outer: Region, inner: Region, ctx: Context) -> bool:
 
 
 def at_most(a: Expr, b: Expr, ctx: Context) -> bool:
-    """Whether a <= b for certain; the ends of clipped and of split ranges are taken apart.
+    """Whether a <= b certainly; bounds with min, max and floor division are decomposed.
 
-    rest + min(p, q) >= 0 just when rest + p >= 0 and rest + q >= 0;
-    rest - min(p, q) >= 0 just when rest - p >= 0 or  rest - q >= 0; max the other way round.
-    rest - x // c >= 0 just when rest * c + c - 1 - x >= 0;
-    rest + x // c >= 0 just when rest * c + x >= 0, for a constant c > 0.
+    rest + min(p, q) >= 0 iff rest + p >= 0 and rest + q >= 0; rest - min(p, q) >= 0 iff rest - p >=
+    0 or  rest - q >= 0; max vice versa. rest - x // c >= 0 iff rest * c + c - 1 - x >= 0; rest + x
+    // c >= 0 iff rest * c + x >= 0, for a constant c > 0.
     """
     if sym.prove(sym.le(a, b), ctx):
         return True
@@ -383,14 +383,14 @@ def _is_natural(gap: Poly, ctx: Context, depth: int) -> bool:
 
 
 def are_disjoint(region: Region, ranges: Mapping[Var, tuple[Expr, Expr]], ctx: Context) -> bool:
-    """Whether the boxes for different values of the variables certainly share no element."""
+    """Whether the boxes for different values of the variables are certainly disjoint."""
     inner = ctx.bind_all(ranges)
     places: list[Expr] = []
     for r in region.ranges:
         if r.extent is ONE:
             places.append(r.start)
             continue
-        # Boxes that start at multiples of their extent, counted from a common point.
+        # Boxes that start at multiples of their extent, relative to a common origin.
         rest = sym.simplify(sym.floormod(r.start, r.extent), inner)
         if not sym.uses_var(r.extent, ranges) and not sym.uses_var(rest, ranges):
             places.append(sym.floordiv(r.start, r.extent))

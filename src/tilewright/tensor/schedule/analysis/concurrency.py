@@ -1,4 +1,4 @@
-"""When iterations of a loop may run at the same time."""
+"""When iterations of a loop may run concurrently."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tilewright.tensor.visit import blocks, walk
 
 
 def check_serial(fn: Function, loop: For, primitive: str) -> None:
-    """A loop gets a kind once."""
+    """A loop's kind is set only once."""
     if loop.kind != SERIAL:
         raise refuse(
             fn,
@@ -47,7 +47,7 @@ def check_serial(fn: Function, loop: For, primitive: str) -> None:
 
 
 def check_constant_extent(fn: Function, loop: For, primitive: str) -> None:
-    """Vectors and unrolled code have a size known now."""
+    """Vector and unrolled loops have static extents."""
     if not isinstance(loop.extent, Const):
         raise refuse(
             fn,
@@ -74,7 +74,7 @@ def check_concurrent(fn: Function, path: Path, loop: For, primitive: str) -> Non
 
 
 def check_still_concurrent(fn: Function, made: Function, path: Path, primitive: str) -> None:
-    """Concurrent loops along a path of `made`, which is to take the place of `fn`, still are."""
+    """Concurrent loops along a path of `made`, which replaces `fn`, are still independent."""
     for at, loop in enumerate(path):
         if not isinstance(loop, For) or loop.kind not in (PARALLEL, VECTOR):
             continue
@@ -91,8 +91,8 @@ def check_still_concurrent(fn: Function, made: Function, path: Path, primitive: 
 
 
 def check_shared(fn: Function, made: Function) -> None:
-    """Iterations of vector and parallel loops in a kernel do not disturb each other in shared
-    memory, of which a block of threads has one. `made` is about to take the place of `fn`."""
+    """Iterations of vector and parallel loops in a kernel have no races in shared memory, of which
+    a thread block has one. `made` is about to replace `fn`."""
     shared = [buffer for buffer in made.allocs if buffer.memory.owner is Owner.BLOCK]
     if not shared:
         return
@@ -128,10 +128,10 @@ def _check_iterations(fn: Function, made: Function, path: Path, buffer: Buffer) 
 
 
 def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
-    """Threads of one block run in lock step: they may also store the same values together.
+    """Threads may also store equal values to the same element.
 
-    An intermediate used only inside is private to each iteration, as everywhere; but memory in
-    `shared` scope belongs to all threads of a block.
+    An intermediate used only inside is private to each iteration, but memory in `shared` scope
+    belongs to all threads of a block.
     """
     _check_unordered(fn, loop, "bind")
     _check_one_axis(fn, path, loop, thread)
@@ -145,7 +145,7 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
         return
     if over_blocks:
         raise _shared(fn, loop, "bind", found.buffer, found.writer, found.other)
-    # What all threads of a block store alike needs no owner, as long as nobody adds to it.
+    # Elements that all threads store alike need no owner, unless something accumulates there.
     adding = [block for block in scope_blocks(loop.body) if adds_up(block)]
     common = {
         buffer
@@ -161,7 +161,7 @@ def check_threads(fn: Function, path: Path, loop: For, thread: str) -> None:
 
 
 def _only_first_runs(loop: For, ctx: Context) -> bool:
-    """Whether the conditions of all blocks under a loop leave it one iteration, the first."""
+    """Whether the predicates of all blocks under a loop leave only its first iteration."""
     later = sym.var(loop.var.name)
     inside = ctx.bind(later, sym.add(loop.start, 1), loop.stop)
     loops = [stmt for stmt in walk(loop.body) if isinstance(stmt, For)]
@@ -177,22 +177,22 @@ def _only_first_runs(loop: For, ctx: Context) -> bool:
 
 
 def _private(fn: Function, path: Path, shared: tuple[Owner, ...]) -> set[Buffer]:
-    """The buffers that each iteration has to itself; those of some owners they share."""
+    """The buffers that are private to each iteration; those of the owners in `shared` are not."""
     return {b for b in private_buffers(fn, path) if b.memory.owner not in shared}
 
 
 def _outside(path: Path) -> list[For] | None:
-    """The loops around the last statement; None where a block around hides what there are."""
+    """The loops around the last statement; None where an enclosing block hides them."""
     if any(isinstance(stmt, Block) for stmt in path):
         return None
     return [stmt for stmt in path[:-1] if isinstance(stmt, For)]
 
 
 def check_nesting(fn: Function, path: Path, new: Stmt, primitive: str) -> None:
-    """Loops of all kinds may stand where they would if `new` replaced the last of `path`.
+    """Loop kinds stay legally nested if `new` replaces the last statement of `path`.
 
-    A kernel, that is an outermost thread loop with all inside, starts from a single thread, and its
-    axes have one extent each, known when it starts.
+    A kernel, an outermost thread loop with all inside, starts from a single thread, and its axes
+    have one extent each, known at launch.
     """
     around = [stmt for stmt in path[:-1] if isinstance(stmt, For)]
     stack: list[tuple[Stmt, tuple[For, ...]]] = [(new, tuple(around))]
@@ -209,7 +209,7 @@ def check_nesting(fn: Function, path: Path, new: Stmt, primitive: str) -> None:
 
 
 def _misplaced(loop: For, outer: tuple[For, ...]) -> str:
-    """Why a loop cannot stand inside others; empty if it can."""
+    """Why a loop cannot be nested inside of others; "" if it can."""
     root = next((at for at, each in enumerate(outer) if each.kind == THREAD), None)
     if loop.kind == PARALLEL and root is not None:
         return f"parallel loop %{loop.var.name} would be inside a kernel"
@@ -229,7 +229,7 @@ def _misplaced(loop: For, outer: tuple[For, ...]) -> str:
 
 
 def context_at(fn: Function, path: Path) -> Context:
-    """What is known around the last statement of `path`: loops and iterators of blocks."""
+    """The facts at the last statement of `path`: ranges of loops and block iterators."""
     ctx = sym.EMPTY
     for cond in fn.requires:
         ctx = ctx.assume(cond)
@@ -242,7 +242,7 @@ def context_at(fn: Function, path: Path) -> Context:
 
 
 def _check_unordered(fn: Function, loop: For, primitive: str) -> None:
-    """No block below may accumulate or scan along the loop."""
+    """No block below accumulates or scans along the loop."""
     for block in scope_blocks(loop.body):
         if loop.var in ordered_vars(block):
             raise refuse(
@@ -275,8 +275,8 @@ def _shared(
 
 
 def _check_one_axis(fn: Function, path: Path, loop: For, thread: str) -> None:
-    """Of loops on one axis inside each other, each thread runs the iteration it is in: what is
-    inside both may depend on the inner one alone, and others must see what it stores."""
+    """For nested loops on one axis, each thread runs its own iteration: blocks inside both may
+    depend on the inner one only, and other threads must see what is stored."""
     around = [s for s in path[:-1] if isinstance(s, For) and s.thread == thread]
     inside = [s for s in all_loops(loop.body) if s.thread == thread]
     pairs = [(outer, loop) for outer in around] + [(loop, inner) for inner in inside]
@@ -319,11 +319,8 @@ def block_of_pairs(outer: For, inner: For) -> Block | None:
 
 
 def _moved_by(outer: For, inner: For) -> set[Var] | None:
-    """The variables around `inner` that change with those of `outer`, a loop around it.
-
-    Blocks between the two pass it on by their iterators. None where it is decided by the outer
-    loop whether, or how often, the inner one runs.
-    """
+    """The variables around `inner` that depend on those of `outer`, a loop around it. None where
+    the outer loop decides whether, or how often, the inner one runs."""
     between = find_path(outer.body, inner)
     assert between is not None
     moved = {outer.var}

@@ -1,11 +1,10 @@
-"""Nests of loops over a box, one loop `ax0`, `ax1`, ... per dimension.
+"""Loop nests over a box, one loop `ax0`, `ax1`, ... per dimension.
 
-A box derived from what others need may reach out of the domain 0..limit: around padding, at the end
-of a loop that its tile does not divide. Where it does,
+A box derived from consumers may exceed the domain 0..limit: at padding, or in a partial tile. Then
 
-- the box is cut to the domain, if that leaves its extent the same in every iteration of the loops
-  around, or, where more than the box does no harm, makes it the whole domain;
-- otherwise a predicate skips what lies outside, and the extent stays as simple as it is.
+- the box is clipped to the domain, if its extent stays the same in every iteration of the loops
+  around; or, where touching more than the box is harmless, it becomes the whole domain;
+- otherwise a predicate masks what is outside, and the extent stays simple.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from tilewright.tensor.scopes import memory_of
 
 
 class Cover:
-    """Loops under construction: `values` are the indices they run through."""
+    """Loops under construction: `values` are the indices as functions of their variables."""
 
     def __init__(self, ctx: Context, around: set[Var], *, exact: bool = False) -> None:
         self.ctx = ctx
         self.around = around  # variables of the loops around
-        self.exact = exact  # nothing but the box may be touched
+        self.exact = exact  # only the box may be touched
         self.loops: list[For] = []
         self.values: list[Expr] = []
         self.conditions: list[Expr] = []
@@ -86,7 +85,7 @@ class Cover:
 
 
 def check_total(fn: Function, cover: Cover, name: str, what: str) -> None:
-    """Loops and indices have values where they stand: nothing divides by a size that may be 0."""
+    """Loops and indices are well-defined: nothing divides by a size that may be 0."""
     ctx, is_fine = cover.ctx, True
     for loop in cover.loops:
         is_fine = is_fine and is_total(loop.extent, ctx)
@@ -104,7 +103,7 @@ def check_total(fn: Function, cover: Cover, name: str, what: str) -> None:
 def _fitted(
     r: Range, limit: Expr, ctx: Context, around: set[Var], exact: bool
 ) -> tuple[Range, bool, bool]:
-    """The range, and whether its ends certainly lie inside 0..limit."""
+    """The range, and whether its ends are certainly inside of 0..limit."""
     stop = stop_of(r)
     from_zero = at_most(ZERO, r.start, ctx)
     to_limit = at_most(stop, limit, ctx)
@@ -139,8 +138,8 @@ def copy_nest(
     *,
     exact: bool = False,
 ) -> Stmt:
-    """Loops around a block that copies a box of one buffer to the same place in another, for its
-    user's sake. `exact`: what is beside the box may have no value."""
+    """Loops around a block that copies a box of one buffer to the same indices of another, for a
+    user. With `exact`, elements outside of the box may be uninitialized."""
     loc: Loc = Synthetic(primitive)
     cover = Cover(ctx, {loop.var for loop in around}, exact=exact)
     for r, dim in zip(box.ranges, source.shape, strict=True):

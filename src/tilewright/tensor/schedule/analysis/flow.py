@@ -1,13 +1,13 @@
-"""Which values pass between the iterations of loops.
+"""Loop-carried dependences: which values pass between the iterations of loops.
 
-Iterations are independent of each other where every element of a buffer that they write is either
+Iterations are independent where every element of a buffer that they write is either
 
-- owned: written and read by one iteration alone, as its place in the buffer tells, or as its
-  block declares of its instances (`independent`), where places are known to the run alone; or
-- made anew: whatever an iteration reads it has written itself before.
+- owned: accessed by a single iteration, as its index shows, or as its block declares of its
+  instances (`independent`), where indices are data-dependent; or
+- privatizable: whatever an iteration reads, it has written itself before.
 
-What is made anew may still be written by several iterations. That does no harm one after another;
-at the same time it does, unless each iteration has the buffer to itself.
+Privatizable elements may be written by several iterations. In sequence that is harmless;
+concurrently it is not, unless each iteration has a private buffer.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def conflict(
     private: set[Buffer] | None = None,
     about: Buffer | None = None,
 ) -> Conflict | None:
-    """Through what iterations of `loops` depend on each other, in whatever order they nest.
+    """The buffer through which iterations of `loops` depend on each other, in whatever order they
+    nest.
 
-    `body` stands inside the loops and inside those of `inside`, which run within each iteration.
-    `ctx` is about everything outside. With `private`, the iterations shall run at the same time,
-    each with these buffers to itself, so that nothing in them outlives an iteration of the loops
-    `outside` either (None: it is not known what these are). Without, they shall run one by one in
-    another order, and reductions may go on from one to the next. With `about`, it is asked of that
-    buffer alone.
+    `body` is inside of the loops and of those of `inside`, which run within each iteration. `ctx`
+    has the facts outside. With `private`, iterations are to run concurrently, each with private
+    copies of these buffers, so that nothing in them outlives an iteration of the loops `outside`
+    either (None: unknown loops). Without, they are to run sequentially in another order, and
+    reductions may continue from one to the next. With `about`, only that buffer is examined.
     """
     inner = ctx.bind_all(loop_ranges(loops))
     found = list(_blocks(body))
