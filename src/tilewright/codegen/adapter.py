@@ -2,9 +2,9 @@
 
     int32_t NAME_adapter(void *const *args, const int64_t *sizes, void *const *packed)
 
-`args` are the buffers as the kernel's job has them, inputs and then results; `sizes` its numbers;
-`packed` the weights in the form that this kernel reads. Kernels of the same job differ in what they
-take; their adapters do not.
+`args` are the buffers in the order of the kernel's job, inputs and then results; `sizes` its
+scalars and sizes; `packed` the weights as packed for this kernel. Kernels of the same job differ in
+their parameters; their adapters do not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def adapter_name(kernel: str) -> str:
 def adapter_image(
     kernel: str, params: Sequence[Given | Packed], scalars: int, target: Target
 ) -> bytes:
-    """The object code of a kernel's adapter. The last `scalars` parameters are numbers."""
+    """The object code of a kernel's adapter. The last `scalars` parameters are scalars."""
     machine = llvm.machine_of(target)
     module = new_module(machine)
     buffers = params[: len(params) - scalars]

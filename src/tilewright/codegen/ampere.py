@@ -1,13 +1,13 @@
-"""Instructions of Ampere: copies that run by themselves, products of warps.
+"""Instructions of Ampere: asynchronous copies and warp-level `mma`.
 
-    cp.async.run         4, 8 or 16 bytes side by side, by one thread
-    cp.async.tile        a box of rows of 128 bytes, swizzled, shared by all threads of a block
-    cp.async.commit      what was started since the last one is a group
-    cp.async.wait        until all groups have landed but some
-    mma.tile             sums of 64 x n in registers += a product, by ldmatrix and mma.sync
+    cp.async.run         4, 8 or 16 contiguous bytes, by one thread
+    cp.async.tile        a box of 128-byte rows, swizzled, distributed over the threads of a block
+    cp.async.commit      commit the copies issued since the last commit as a group
+    cp.async.wait        wait until at most so many groups are in flight
+    mma.tile             accumulators of 64 x n += a product, by ldmatrix and mma.sync
 
-Four warps have 16 rows each of a product. A thread of lane l holds of the left operand what
-`ldmatrix` gives it of four matrices of 8 x 8: rows 0 or 8 on, columns 0 or 8 on.
+Each of four warps has 16 rows of the result. A thread holds the left operand as `ldmatrix` returns
+four 8 x 8 matrices: rows from 0 or 8, columns from 0 or 8.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tilewright.sym import Expr
 from tilewright.tensor.ir import Address, Call, Stmt
 from tilewright.tensor.visit import exprs
 
-PIECE_BYTES = 16  # of one copy, and of a row of the matrices that ldmatrix brings
-PIECES = ROW_BYTES // PIECE_BYTES  # of a tile's row
-STEP = 16  # depth of one product
+PIECE_BYTES = 16  # per copy, and per row of an ldmatrix matrix
+PIECES = ROW_BYTES // PIECE_BYTES  # per row of a tile
+STEP = 16  # k of one mma
 SHARED, GLOBAL = "ptr addrspace(3)", "ptr addrspace(1)"
 FOUR = "{ i32, i32, i32, i32 }"
 SUMS = "{ float, float, float, float }"
 
 
 def uses_mma(root: Stmt) -> bool:
-    """Whether a kernel has products of warps."""
+    """Whether a kernel has warp-level `mma`."""
     return any(isinstance(node, Call) and node.op == "mma.tile" for node in exprs(root))
 
 
@@ -59,8 +59,8 @@ def _copy(
     threads: Expr,
     is_whole: Expr,
 ) -> None:
-    """Thread t has piece t % 8 of the rows t // 8, and so on in steps of all threads: a row of a
-    step is as far from a multiple of eight as that of the first, so the swizzle is the same."""
+    """Thread t copies piece t % 8 of row t // 8, and on in steps of all threads: rows of a step are
+    at the same distance from a multiple of eight, so the swizzle is the same."""
     assert isinstance(source, Address)
     b, size = e.b, source.buffer.dtype.size_bytes
     count, among = known_number(rows) * PIECES, known_number(threads)
@@ -73,7 +73,7 @@ def _copy(
     pitch = e.expr(width)
     start = b.op("shl", b.convert("zext", piece, "i64"), i64(PIECE_BYTES.bit_length() - 1))
     base = _moved(e, "ptr", e.pointer(source), start)
-    step = among // PIECES  # rows between those of a thread
+    step = among // PIECES  # row stride of a thread
     checked = not known_number(is_whole)
     inside = i1(True)
     if checked:
@@ -101,7 +101,7 @@ def _moved(e: Emitting, kind: str, pointer: Value, by_bytes: Value) -> Value:
 
 
 def _start(e: Emitting, to: Value, given: Value, there: Value, checked: bool) -> None:
-    """Sixteen bytes, or as many zeros."""
+    """Copy sixteen bytes, zero-filled where out of bounds."""
     name = "llvm.nvvm.cp.async.cg.shared.global.16"
     if not checked:
         e.b.call(name, "void", to, given)
@@ -110,7 +110,7 @@ def _start(e: Emitting, to: Value, given: Value, there: Value, checked: bool) ->
 
 
 def _run(e: Emitting, target: Expr, source: Expr, count: Expr) -> None:
-    """Sixteen bytes pass by L1, fewer come with the rest of their line."""
+    """Sixteen bytes bypass L1; fewer bring the rest of their line along."""
     assert isinstance(source, Address)
     size = known_number(count) * source.buffer.dtype.size_bytes
     cached = "cg" if size == PIECE_BYTES else "ca"
@@ -131,8 +131,8 @@ def _wait(e: Emitting, newer: Expr) -> None:
 
 
 def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> None:
-    """All of a tile's depth. The right operand has neighbours along k, or along n in boxes of a
-    row's length: then its matrices come transposed."""
+    """Multiply over all of a tile's depth. The right operand is contiguous along k, or along n in
+    boxes of a row's length: then its matrices are loaded transposed."""
     assert isinstance(a, Address)
     width, turned = known_number(n), bool(known_number(along_n))
     size, kind = a.buffer.dtype.size_bytes, OPERANDS[a.buffer.dtype.name].assembler
@@ -155,7 +155,7 @@ def _tile(e: Emitting, tile: Expr, a: Expr, b: Expr, n: Expr, along_n: Expr) -> 
 
 
 class _Places:
-    """Where a lane finds its row of the matrices that the warp loads together, in bytes."""
+    """Byte offsets of the rows that a lane addresses in an ldmatrix of its warp."""
 
     def __init__(self, e: Emitting, turned: bool) -> None:
         self.e, self.turned = e, turned
@@ -190,7 +190,7 @@ class _Places:
 
 
 def _matrices(e: Emitting, tile: Value, place: Value, turned: bool) -> list[Value]:
-    """Four matrices of 8 x 8, a register of each thread for each."""
+    """Load four 8 x 8 matrices, one register per thread for each."""
     form = "x4.trans" if turned else "x4"
     at = _moved(e, SHARED, tile, e.b.convert("zext", place, "i64"))
     name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.{form}.b16.p3"
@@ -201,7 +201,7 @@ def _matrices(e: Emitting, tile: Value, place: Value, turned: bool) -> list[Valu
 def _product(
     e: Emitting, kind: str, left: list[Value], right: list[Value], sums: list[Value]
 ) -> list[Value]:
-    """16 x 8 sums of a warp += 16 x 16 by 16 x 8."""
+    """A warp's 16 x 8 accumulators += 16 x 16 by 16 x 8."""
     text = (
         f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"

@@ -1,4 +1,4 @@
-"""What AMX adds to x86: instructions that name tile registers, and their buffers."""
+"""AMX on top of x86: instructions on tile registers, and buffers in them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def _operand(e: Emitting, arg: Expr) -> Value:
 
 
 def allocate(e: Emitting, stmt: Alloc) -> None:
-    """Registers for a buffer, as long as its body runs."""
+    """Allocate tile registers to a buffer while its body runs."""
     e.tiles.take(stmt.buffer)
     e.stmt(stmt.body)
     e.tiles.free(stmt.buffer)
 
 
 def arrange(body: Stmt) -> Stmt:
-    """Loads of tiles as late as they can be."""
+    """Sink loads of tiles as late as possible."""
     return load_late(body) if tiles.uses_tiles(body) else body
 
 
 def begin(e: Emitting, body: Stmt) -> None:
-    """Set up the tiles that a function uses. Before the first, the system must grant them."""
+    """Configure the tiles that a function uses; before the first, the system must grant them."""
     if not tiles.uses_tiles(body):
         return
     if not e.is_task:

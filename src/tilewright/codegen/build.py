@@ -236,11 +236,11 @@ def load_object(
 
 
 def compile_object(fn: Function, target: Target, options: Options = DEFAULTS) -> bytes:
-    """The object code of a function. Needs nothing but its arguments: call it in any process."""
+    """The object code of a function. Pure and self-contained: may run in any process."""
     machine = llvm.machine_of(target)
     flat = fn
     if any(isinstance(stmt, ir.TensorCall) for stmt in walk(fn.body)):
-        flat = lower_for(fn, target)  # what an intrinsic stands for belongs to the key
+        flat = lower_for(fn, target)  # the key includes the implementations of intrinsics
     key = object_key(flat, target, options)
     image = cache.try_read(key) if options.cache else None
     if image is not None:

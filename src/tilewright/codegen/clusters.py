@@ -1,16 +1,17 @@
-"""Blocks of a cluster: barriers that they share, sums that they exchange through shared memory.
+"""Thread block clusters: shared barriers, and accumulators exchanged through distributed shared
+memory.
 
-    barrier.cluster()                       all threads of all blocks meet
-    mbarrier.arrive.cluster(barrier, n, 1)  each thread arrives at the barrier of each block, and
-                                            tells what it wrote
-    mbarrier.arrive.cluster(barrier, n, 0)  each warp arrives once, and has read a tile
-    mbarrier.wait.cluster(barrier, phase)   what other blocks wrote before is seen
-    cluster.keep(sums, place, width, n)     sums of a warpgroup, where other blocks read them
-    cluster.sum(sums, place, ..)            adds what all blocks keep of some columns
+    barrier.cluster()                       barrier of all threads of all blocks
+    mbarrier.arrive.cluster(barrier, n, 1)  each thread arrives at the barrier of each block, with
+                                            release semantics
+    mbarrier.arrive.cluster(barrier, n, 0)  each warp arrives once, after reading a tile
+    mbarrier.wait.cluster(barrier, phase)   wait, acquiring earlier writes of other blocks
+    cluster.keep(sums, place, width, n)     store a warpgroup's accumulators where other blocks read
+    cluster.sum(sums, place, ..)            add what all blocks stored for some columns
 
-A warpgroup's tile lies in memory as its threads hold it: sixteen bytes of each thread, which are
-eight columns of all rows, then those of the next eight. So a thread reads what threads of its own
-number have kept, and no two of them meet in a bank.
+A warpgroup's tile is stored as its threads hold it: sixteen bytes of each thread, which cover eight
+columns of all rows, then those of the next eight. So a thread reads what threads of its own index
+have stored, without bank conflicts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tilewright.intrin.hopper import M
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Address, Call
 
-COLUMNS, PIECE = 8, 4  # that sixteen bytes of all threads have; numbers in them
+COLUMNS, PIECE = 8, 4  # columns that 16 bytes of all threads cover; elements in 16 bytes
 
 
 def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
@@ -42,15 +43,15 @@ def emit(e: Emitting, node: Call, is_statement: bool) -> Value:
     return Value("void", "")
 
 
-def _meet(e: Emitting) -> None:
-    """Threads of a warp come one by one where they went different ways before."""
+def _cluster_barrier(e: Emitting) -> None:
+    """The aligned barrier needs converged warps."""
     e.b.call("llvm.nvvm.barrier.cluster.arrive", "void")
     e.b.call("llvm.nvvm.barrier.cluster.wait", "void")
 
 
 def _arrive(e: Emitting, barrier: Expr, blocks: Expr, tells: Expr) -> None:
-    """Every thread tells what it wrote itself: a lane could for its warp, behind a barrier of it,
-    but racecheck does not follow that. Who tells nothing does not wait for memory either."""
+    """Every thread releases its own writes: one lane could do so for its warp after a warp barrier,
+    but racecheck does not follow that. Arrivals without data need no release."""
     own, count = _number(e, shared_pointer(e, barrier)), known_number(blocks)
     if known_number(tells):
         for rank in range(count):
@@ -77,13 +78,14 @@ def _number(e: Emitting, pointer: Value) -> Value:
 
 
 def _in_block(e: Emitting, address: Value, rank: Value) -> Value:
-    """The same address in the shared memory of a block of the cluster."""
+    """The same address in the shared memory of another block of the cluster."""
     asked = 'asm "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r"'
     return e.b.value("i32", f"call i32 {asked}({address}, {rank})")
 
 
 def _place(e: Emitting, place: Expr, width: Expr) -> Value:
-    """Where a thread's part of the columns from an element on begins, in the block's own memory."""
+    """The address of a thread's part of the columns from an element on, in the block's own
+    memory."""
     assert isinstance(place, Address)
     (index,), wide = place.index, known_number(width)
     (size,) = (known_number(dim) for dim in place.buffer.shape)
@@ -113,7 +115,7 @@ def _keep(e: Emitting, tile: Expr, place: Expr, width: Expr, n: Expr) -> None:
 def _sum(
     e: Emitting, tile: Expr, place: Expr, apart: Expr, width: Expr, parts: Expr, n: Expr
 ) -> None:
-    """All parts are asked for before any is added."""
+    """Load all parts before adding any."""
     kind = sum_kind(tile)
     registers = sum_registers(e, tile, known_number(n))
     own = _number(e, _place(e, place, width))
@@ -139,7 +141,7 @@ def _sum(
 
 
 RULES: dict[str, Callable[..., None]] = {
-    "barrier.cluster": _meet,
+    "barrier.cluster": _cluster_barrier,
     "mbarrier.arrive.cluster": _arrive,
     "mbarrier.wait.cluster": _wait,
     "cluster.keep": _keep,

@@ -1,14 +1,14 @@
-"""The order in which copies put rows of a right operand, so that threads hold neighbours of a row.
+"""Permuted rows of a right operand's tile, so that threads hold contiguous columns of the result.
 
-A product leaves thread q of four the columns 8 j + 2 q and 8 j + 2 q + 1 of its sums. An epilogue
-wants eight neighbours in each thread: 16 bytes. So rows of the right operand, which become columns
-of the product, are put in another place by the copy itself, within groups of 32:
+A `wgmma` leaves thread q of four the columns 8 j + 2 q and 8 j + 2 q + 1 of the accumulators. An
+epilogue wants eight contiguous columns per thread: 16 bytes. So the copy permutes the rows of the
+right operand, which become columns of the result, within groups of 32:
 
     row 8 q + 2 j + e of the matrix  is  row 8 j + 2 q + e of the tile
 
-To a tensor map that is a matrix of five axes (group, j, q, e, k), whose strides are no order. Then
-what would be exchanged between threads is where it should be. Where anybody else reads the tile or
-its sums, or a group is not whole, rows stay in order and threads exchange.
+For the tensor map this is a matrix of five axes (group, j, q, e, k) in another order. It replaces
+the exchange between threads. Where the tile or its accumulators have other uses, or a group is
+partial, rows stay in order and threads exchange.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from tilewright.tensor.ir import Address, Buffer, Call, Let, Load, MaskedLoad, S
 from tilewright.tensor.roles import COPY, MULTICAST, PREFETCH
 from tilewright.tensor.visit import exprs, walk
 
-GROUP = 32  # columns of which four threads hold eight each
-AXES = (4, 4, 2)  # of a group: j, q, e
+GROUP = 32  # columns, of which each of four threads holds eight
+AXES = (4, 4, 2)  # extents of j, q, e in a group
 PRODUCTS = ("wgmma.tile", "wgmma.start")
-KEEPING = ("wgmma.clear", "wgmma.wait")  # whatever the order
+KEEPING = ("wgmma.clear", "wgmma.wait")  # calls that do not depend on the order
 
 
 def reordered(root: Stmt) -> frozenset[Buffer]:
-    """The tiles of a kernel whose rows copies put in another order, and the sums of their
-    products."""
+    """The tiles of a kernel whose rows copies permute, and their accumulators."""
     lets = {stmt.var: stmt.value for stmt in walk(root) if isinstance(stmt, Let)}
     sums_of: defaultdict[Buffer, set[Buffer]] = defaultdict(set)  # by right operand
     refused: set[Buffer] = set()
@@ -57,7 +56,7 @@ def reordered(root: Stmt) -> frozenset[Buffer]:
 
 
 def _allowed(sums_of: dict[Buffer, set[Buffer]], refused: set[Buffer]) -> frozenset[Buffer]:
-    """Tiles and sums that nothing refuses, of each other neither."""
+    """Tiles and accumulators that nothing rules out, directly or through each other."""
     while True:
         found = {b for right, made in sums_of.items() if {right, *made} & refused
                  for b in (right, *made)}  # fmt: skip
@@ -69,7 +68,7 @@ def _allowed(sums_of: dict[Buffer, set[Buffer]], refused: set[Buffer]) -> frozen
 
 
 def _is_rounding(call: Call) -> bool:
-    """Whether sums are stored by sixteen bytes of each thread."""
+    """Whether a call stores accumulators by sixteen bytes per thread."""
     if call.op != "wgmma.round":
         return False
     target = call.args[1]
@@ -77,8 +76,8 @@ def _is_rounding(call: Call) -> bool:
 
 
 def _copies_groups(call: Call, lets: dict[Var, Expr]) -> bool:
-    """Whether a copy is of one matrix, and of whole groups of its rows."""
-    if len(call.args) < 7:  # it has no barrier yet
+    """Whether a copy is of a single matrix, and of whole groups of its rows."""
+    if len(call.args) < 7:  # without a barrier yet
         return False
     _, source, rows, width, _, height, row, *_ = call.args
     assert isinstance(source, Address)

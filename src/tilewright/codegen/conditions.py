@@ -1,11 +1,11 @@
-"""Kernels that decide on the GPU what a graph runs next, for conditional nodes of CUDA graphs.
+"""Kernels that set the conditions of conditional nodes in CUDA graphs.
 
-    choose(then, otherwise, cond)                          one of two bodies runs
-    begin(body, control, trip, limit, start, at, going)    whether a loop's body runs at all
-    again(body, control, at, going)                        and whether it runs once more
+    choose(then, otherwise, cond)                          run one of two bodies
+    begin(body, control, trip, limit, start, at, going)    enter a loop, or skip it
+    again(body, control, at, going)                        run the loop's body once more, or leave
 
-Handles of nodes are 64-bit numbers. `control` holds what a loop counts: the iteration, how many
-there are at most, and the condition that its body left. The driver links what sets a handle.
+Handles of nodes are 64-bit numbers. `control` holds a loop's state: the iteration, the trip limit,
+and the condition that the body computed. The driver links the function that sets a handle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.codegen.builder import FunctionText, ModuleText, Value, i64
 from tilewright.codegen.nvptx import machine
 
 CHOOSE, BEGIN, AGAIN = "choose", "begin", "again"
-LIMIT_AT, COND_AT, CONTROL_BYTES = 8, 16, 24  # in `control`, behind the iteration
+LIMIT_AT, COND_AT, CONTROL_BYTES = 8, 16, 24  # offsets in `control`, after the iteration
 SET = "cudaGraphSetConditional"
 HANDLE, POINTER, NUMBER = "i64", "ptr", "i64"
 
@@ -67,7 +67,7 @@ def _truth(b: FunctionText, pointer: Value) -> Value:
 
 
 def _or_else(b: FunctionText, pointer: Value, otherwise: Value, type_: str = "i64") -> Value:
-    """The number at a pointer, or another where there is none."""
+    """The number at a pointer, or a default where the pointer is null."""
     with b.branch(b.compare("icmp ne", pointer, Value("ptr", "null"))) as (there, missing):
         with there:
             loaded = b.load(type_, pointer)
@@ -78,7 +78,7 @@ def _or_else(b: FunctionText, pointer: Value, otherwise: Value, type_: str = "i6
 
 
 def _count(b: FunctionText, control: Value, count: Value, at: Value, going: Value) -> None:
-    """The body is told its iteration, and that it goes on."""
+    """Store the iteration and the continuation flag for the body."""
     b.store(count, control, align=8)
     b.store(count, at, align=8)
     b.store(Value("i8", "1"), going)

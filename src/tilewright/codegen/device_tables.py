@@ -1,9 +1,10 @@
-"""The launches of a model on a GPU as data for the C runtime: `tw_cuda_model` of tilewright.h.
+"""A GPU model's launches as constant data for the C runtime: `tw_cuda_model` of tilewright.h.
 
     define i32 @NAME_main(ptr call, ptr inputs, i32 n) { return tw_cuda_run(call, @table, ...) }
     define i32 @NAME_on_stream(ptr args, i32 n, ptr stream) { NAME(args, n), on that stream }
 
-PTX, names, numbers and places are constants of an object file; the runtime's `cuda.c` walks them.
+PTX, names, scalars and addresses are constants of an object file; the runtime's `cuda.c` walks
+them.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ MAP_TYPES = {"u8": 0, "i8": 0, "f8e4m3": 0, "f16": 6, "f32": 7, "bf16": 9}  # CU
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a launch: a number, or a place in memory of some kind."""
+    """An argument of a launch: a scalar, or an offset in some memory."""
 
     kind: int
     value: int
-    which: int = 0  # of inputs or outputs
+    which: int = 0  # index of the input or output
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix that a kernel copies boxes from, or several: then their number comes first. Or
-    images, channels last, whose windows lie between corners, some steps apart."""
+    """The operand of a tensor map: a matrix, a batch of them (batch first), or channels-last images
+    in im2col mode, with corners and strides."""
 
     base: Argument
     shape: tuple[int, ...]
@@ -59,22 +60,22 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Start:
-    """One launch, of a kernel by its number or a step that is none: a copy of to, from and bytes; a
-    choice or a loop, whose bodies stand in the variant's list from `first_body` on."""
+    """A launch of a kernel by its index, or another step: a copy (to, from, bytes), or a
+    conditional or loop, whose bodies are in the variant's list from `first_body` on."""
 
     kernel: int
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     arguments: tuple[Argument, ...]
-    waits: tuple[int, ...] = ()  # launches that must have ended before
-    starts_early: bool = False  # where it waits for the last one of its branch alone
-    is_together: bool = False  # blocks wait for each other: all need a place at once
+    waits: tuple[int, ...] = ()  # launches that it depends on
+    starts_early: bool = False  # programmatic dependent launch, if its only dependence precedes it
+    is_together: bool = False  # cooperative: all blocks must be resident
     first_body: int = 0
 
 
 @dataclass(frozen=True)
 class Started:
-    """A kernel that launches start."""
+    """A kernel used by launches."""
 
     name: str
     module: int
@@ -83,7 +84,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Body:
-    """Launches that follow each other in a variant's list."""
+    """A range of launches in a variant's list."""
 
     first: int
     count: int
@@ -91,7 +92,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Told:
-    """A size, and where calls tell it."""
+    """A dynamic size, and the input's dimension that determines it."""
 
     name: str
     input: int
@@ -103,7 +104,7 @@ class Variant:
     """The launches of a model for one set of sizes."""
 
     sizes: tuple[int, ...] = ()
-    bodies: list[Body] = field(default_factory=list)  # the model's own first
+    bodies: list[Body] = field(default_factory=list)  # the model's main body first
     launches: list[Start] = field(default_factory=list)
     maps: list[Matrix] = field(default_factory=list)
     input_bytes: list[int] = field(default_factory=list)
@@ -114,14 +115,14 @@ class Variant:
 
 @dataclass
 class Tables:
-    """All that runs a model on a GPU but its weights."""
+    """All that runs a model on a GPU, except its weights."""
 
     ptx: list[str] = field(default_factory=list)
-    deciding: str = ""  # PTX of the kernels that decide, where there are choices or loops
+    deciding: str = ""  # PTX of the condition kernels, where there is control flow
     kernels: list[Started] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
     sizes: list[Told] = field(default_factory=list)
-    numbers: list[Any] = field(default_factory=list)  # arrays that stand behind the weights
+    numbers: list[Any] = field(default_factory=list)  # arrays stored after the weights
     weights_bytes: int = 0  # of both
 
     @property

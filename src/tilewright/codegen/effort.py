@@ -1,13 +1,13 @@
-"""How much LLVM is asked to do to a function.
+"""Choose LLVM's optimization pipeline per function.
 
-Most of LLVM's O3 pipeline looks for what schedules have done already: loops to unroll, to
-interchange, to vectorize. It takes half of the time of compiling a register tile, which is a few
-hundred vector statements in a row, and leaves its instructions as they were. Such functions go
-through a few passes that turn memory into registers and addresses into what instructions take. So
-do functions that run once, such as packers of weights: they wait for memory, not for instructions.
+Most of LLVM's O3 pipeline looks for what schedules have done already: loops to unroll, interchange
+or vectorize. It takes half of the compile time of a register tile, several hundred vector
+statements in a row, and leaves its instructions unchanged. Such functions go through a few passes
+that promote memory to registers and form addressing modes. So do functions that run once, such as
+weight packers: they are memory-bound.
 
-Plain loops keep their form: nests of short ones, unrolled whole, take LLVM up to 30 times as long,
-and run no faster.
+Scalar loops are not unrolled further: nests of short loops, fully unrolled, take LLVM up to 30
+times as long, and run no faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.codegen.machine import Machine
 from tilewright.tensor.ir import Function, Seq, Stmt, Store
 from tilewright.tensor.visit import prefetched, walk
 
-REGISTER_TILE = 64  # vector statements in a row: no schedule but of a register tile has as many
+REGISTER_TILE = 64  # consecutive vector statements: only register tiles have as many
 
 
 def optimized(
@@ -41,8 +41,8 @@ def optimized(
 
 
 def has_register_tile(fn: Function) -> bool:
-    """Whether a loop's body has a long run of vector statements, with prefetches between them or
-    not. LLVM's whole pipeline moves loads of later steps up to the first, where sums need all
+    """Whether a loop's body has a long run of vector statements, prefetches aside. LLVM's whole
+    pipeline would hoist loads of later steps to the first, where accumulators need all
     registers."""
     return any(
         are_vectors and sum(1 for _ in run) >= REGISTER_TILE
@@ -57,5 +57,5 @@ def _is_vector(stmt: Stmt) -> bool:
 
 
 def _prefetches(stmt: Stmt) -> bool:
-    """Whether a statement does nothing but prefetch, on a condition or not."""
+    """Whether a statement only prefetches, conditionally or not."""
     return all(prefetched(leaf) is not None for leaf in walk(stmt) if not leaf.children())

@@ -1,8 +1,8 @@
-"""The core: one tensor function of stage `flat` as LLVM functions.
+"""The core emitter: one tensor function of stage `flat` as LLVM functions.
 
-`Emitter` writes one LLVM function; a parallel loop's body becomes a function of its own, written
-by an emitter of its own. Expressions are emitted once per statement and distinct node; what only
-one arm of a `select` may touch is emitted inside that arm (scalars) or under a mask (vectors).
+`Emitter` writes one LLVM function; a parallel loop's body becomes a function of its own, by its own
+emitter. Expressions are emitted once per statement and distinct node; operands that only one arm of
+a `select` may evaluate are emitted in that arm (scalars) or under a mask (vectors).
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from tilewright.tensor.scopes import Owner
 from tilewright.tensor.visit import exprs, loads, prefetched, walk, written_buffers
 
 WORKSPACE_ALIGN = 64
-STACK_LIMIT_BYTES = 32 * 1024  # of one buffer; larger ones come from the runtime
-STACK_TOTAL_BYTES = 64 * 1024  # of one function; threads of small C libraries have 128 KB
-SHORT_LOOP = 16  # LLVM may unroll loops of up to so many steps whole, whatever is in them
+STACK_LIMIT_BYTES = 32 * 1024  # per buffer; larger ones are allocated by the runtime
+STACK_TOTAL_BYTES = 64 * 1024  # per function; musl's threads have 128 KB
+SHORT_LOOP = 16  # trip count up to which LLVM may fully unroll any loop
 
 
 class Emitter:
@@ -82,31 +82,33 @@ class Emitter:
         self.memories: dict[Buffer, Memory] = {}
         self.aliases: dict[Buffer, str] = {}
         self.tiles = TileRegisters()
-        self.tile_maps: dict[object, Value] = {}  # of a GPU: matrices that tiles are copied from
-        self.awaited: tuple[Buffer, ...] = ()  # of a GPU: memory that kernels before may still use
-        self.weights: dict[Buffer, Memory] = {}  # of a GPU: as they are read behind the wait
-        self.tile_bytes = 0  # of them, in dynamic shared memory so far
+        self.tile_maps: dict[
+            object, Value
+        ] = {}  # GPU: tensor maps of the matrices that tiles are copied from
+        self.awaited: tuple[Buffer, ...] = ()  # GPU: memory that earlier kernels may still use
+        self.weights: dict[Buffer, Memory] = {}  # GPU: weights, as read after the grid wait
+        self.tile_bytes = 0  # of tiles, in dynamic shared memory so far
         self.static_bytes = 0  # of other buffers in shared memory so far
-        self.reordered: frozenset[Buffer] = frozenset()  # of a GPU: tiles, see `column_order`
-        self.cluster = 1  # of a GPU: blocks that see each other's shared memory
+        self.reordered: frozenset[Buffer] = frozenset()  # GPU: permuted tiles, see `column_order`
+        self.cluster = 1  # GPU: blocks per cluster
         self.assembly: Mapping[str, Assembly] = {}
         self.non_negative: dict[Var, None] = {}
-        self.ranges: Context | None = None  # with them, indices that 32 bits hold have no more
-        self.prefetch_if: Value | None = None  # what prefetches depend on
+        self.ranges: Context | None = None  # if given, indices that fit are computed in 32 bits
+        self.prefetch_if: Value | None = None  # the condition on prefetches
         self.is_task = False  # inside a parallel loop: further ones run serially
-        self.around: list[Var] = []  # the loops that are being written, the innermost last
+        self.around: list[Var] = []  # variables of enclosing loops, the innermost last
         self.lines: dict[object, str] = {}  # debug locations of statements
         self._workspaces: list[Value] = []
         self._stack_bytes = 0
         self._memo: dict[Expr, Value] = {}
         self._mask: Value | None = None
-        self._is_known = True  # whether the run does not change which lanes the mask lets through
+        self._is_known = True  # whether the current mask is constant
         self._loads: dict[Expr, bool] = {}
 
     # ------------------------------------------------------------------ statements
 
     def stmt(self, stmt: Stmt) -> None:
-        """A statement; chains of lets and sequences are followed without recursion."""
+        """Emit a statement; chains of lets and sequences are followed without recursion."""
         while True:
             self._memo = {}
             self.b.debug = self.lines.get(_mark(stmt), self.b.debug)
@@ -149,7 +151,7 @@ class Emitter:
         self.access.store(value, place, lanes, None if mask is None else self._spread(mask, lanes))
 
     def _first_lanes(self, mask: Expr | None, place: Place, lanes: int) -> Value | None:
-        """How many lanes of a run are stored, where that is faster to ask than about each."""
+        """The number of leading lanes stored, where testing that is faster than a mask."""
         if not isinstance(mask, (sym.Lt, sym.Le)) or place.stride != 1 or lanes & (lanes - 1):
             return None
         found = first_lanes(mask) if self.access.has_slow_masks(place, lanes) else None
@@ -192,8 +194,8 @@ class Emitter:
                 self.stmt(stmt.otherwise)
 
     def _prefetch_if(self, stmt: ir.If) -> bool:
-        """A condition on prefetches chooses their address: registers that live through a branch in
-        the innermost loop, sums among them, may all be spilled around it."""
+        """Predicate prefetches by selecting their address: a branch in the innermost loop may make
+        LLVM spill all live registers around it, accumulators among them."""
         inner = list(walk(stmt))
         if stmt.otherwise is not None or self.handlers.try_call("prefetch"):
             return False
@@ -211,7 +213,7 @@ class Emitter:
         return True
 
     def _is_harmless(self, expr: Expr) -> bool:
-        """Whether it can be computed where the condition in front of it does not hold."""
+        """Whether an expression can be evaluated speculatively."""
         divisions = (sym.FloorDiv, sym.FloorMod)
         return not self._has_load(expr) and all(
             isinstance(node.b, Const) for node in sym.walk(expr) if isinstance(node, divisions)
@@ -270,11 +272,11 @@ class Emitter:
         return f", !llvm.loop {self.module.distinct(f'!{{@{nodes}}}')}"
 
     def _stays_loop(self, loop: ir.For, count: int | None) -> bool:
-        """Whether LLVM is not to unroll a loop: its schedule knows better.
+        """Whether to keep LLVM from unrolling a loop.
 
-        Of a short one unrolled, what the loop around it does not change is read before that: all of
-        A before panels of B. Beside a register tile that is too much where it takes more registers
-        than there are.
+        From an unrolled short loop LLVM hoists loads that are invariant in the outer loop, such as
+        all of A out of the loop over panels of B. Beside a register tile those exceed the
+        registers.
         """
         if not _is_shaped(loop.body):
             return False
@@ -297,7 +299,7 @@ class Emitter:
         self.handlers.allocs.get(name, self.handlers.other_alloc)(self, stmt)
 
     def allocate(self, stmt: ir.Alloc) -> None:
-        """On the stack if the buffer is small, and its size known; else from the runtime."""
+        """Allocate a small buffer of static size on the stack, others by the runtime."""
         buffer = stmt.buffer
         if not buffer.memory.is_addressable:
             raise Unsupported(
@@ -351,13 +353,13 @@ class Emitter:
         return self.b.select(flawed, i64(-1), total)
 
     def fail(self, code: Value) -> None:
-        """Leave the function with an error, giving scratch memory back."""
+        """Return with an error, releasing scratch memory."""
         for pointer in reversed(self._workspaces):
             self.b.call("tw_workspace_free", "void", pointer)
         self.b.ret(code)
 
     def check(self, code: Value) -> None:
-        """Go on only if the code is 0."""
+        """Continue only if the code is 0."""
         with self.b.when(self.b.compare("icmp ne", code, i32(0)), unlikely=True):
             self.fail(code)
 
@@ -425,29 +427,29 @@ class Emitter:
     # ------------------------------------------------------------------ expressions
 
     def expr(self, root: Expr) -> Value:
-        """The value of an expression; of an index in 64 bits."""
+        """The value of an expression; an index as 64 bits."""
         value = self.index(root)
         return self._of_width(value, "i64") if root.dtype is INDEX else value
 
     def _of_width(self, value: Value, type_: str) -> Value:
-        """An index that a type holds, as that type."""
+        """An index as a type that it fits."""
         if not value.text.startswith("%"):
             return Value(type_, value.text)
         return self.b.convert("sext" if type_ == "i64" else "trunc nsw", value, type_)
 
     def bind(self, var: Var, value: Value) -> None:
-        """What a variable stands for, in 32 bits where they hold it."""
+        """Bind a variable to a value, in 32 bits where it fits."""
         is_narrow = var.dtype is INDEX and self.ranges is not None and fits(var, self.ranges)
         self.variables[var] = self._of_width(value, "i32") if is_narrow else value
 
     def _alike(self, *values: Value) -> tuple[Value, ...]:
-        """Indices in 32 bits if all of them have no more, else in 64."""
+        """Indices in 32 bits if all of them are, else in 64."""
         is_narrow = self.ranges is not None and all(map(_is_narrow, values))
         type_ = "i32" if is_narrow else "i64"
         return tuple([self._of_width(value, type_) for value in values])
 
     def is_natural(self, expr: Expr) -> bool:
-        """Whether an integer is certainly not below 0."""
+        """Whether an integer is certainly non-negative."""
         if is_non_negative(expr, self.non_negative):
             return True
         return self.ranges is not None and expr.dtype is INDEX and is_natural(expr, self.ranges)
@@ -477,8 +479,8 @@ class Emitter:
         return memo[root]
 
     def _computed(self, node: Expr, args: tuple[Value, ...]) -> Value:
-        """A node's value from those of its children. An index is of 32 bits where its range is, and
-        is computed so where those of all its operands are: then nothing overflows on the way."""
+        """A node's value from those of its children. An index whose range fits 32 bits is computed
+        in 32 bits if all its operands fit too, so that nothing overflows on the way."""
         rule = EXPRESSIONS[type(node)]
         if self.ranges is None:
             return rule(self, node, args)
@@ -494,11 +496,11 @@ class Emitter:
         return self._of_width(made, "i32") if node.dtype is INDEX and is_narrow else made
 
     def forget(self) -> None:
-        """Emit anew whatever comes: control may not have passed where it was emitted before."""
+        """Forget emitted values: control flow may not have passed their definitions."""
         self._memo = {}
 
     def _direct(self, node: Expr) -> Value | None:
-        """Nodes that do not simply take the values of their children."""
+        """Nodes that are not computed from all of their children's values."""
         kind = type(node)
         if kind is Const:
             assert isinstance(node, Const)
@@ -556,7 +558,7 @@ class Emitter:
     # ------------------------------------------------------------------ guarded evaluation
 
     def _guarded(self, cond: Expr, a: Expr, b: Expr) -> Value:
-        """`a` or `b`, neither of which may be evaluated where the condition chooses the other."""
+        """Select `a` or `b`, evaluating only the chosen one."""
         test = self.expr(cond)
         if not self._reads_more(a) and not self._reads_more(b):
             return self.b.select(test, self.expr(a), self.expr(b))
@@ -575,7 +577,7 @@ class Emitter:
         return self.b.phi((value_a, then.end), (value_b, otherwise.end))
 
     def _reads_more(self, root: Expr) -> bool:
-        """Whether emitting the expression would load what this statement has not loaded yet."""
+        """Whether the expression has loads that this statement has not emitted yet."""
         seen: set[Expr] = set()
         stack = [root]
         while stack:
@@ -589,7 +591,7 @@ class Emitter:
         return False
 
     def _apart(self, expr: Expr) -> Value:
-        """Evaluate in a block of its own: nothing emitted there is known elsewhere."""
+        """Evaluate in a scope of its own: values emitted there are not reused outside."""
         outer = self._memo
         self._memo = dict(outer)
         value = self.expr(expr)
@@ -597,7 +599,7 @@ class Emitter:
         return value
 
     def _under(self, mask: Value, expr: Expr) -> Value:
-        """Evaluate with memory touched only in lanes of the mask."""
+        """Evaluate with loads masked."""
         if not self._has_load(expr):
             return self.expr(expr)
         outer = self._mask
@@ -636,7 +638,7 @@ class Emitter:
         return self.index(count)
 
     def _load_if(self, place: Place, mask: Value | None) -> Value:
-        """One element, if its mask holds and any lane of the surrounding one does."""
+        """Load one element, if its mask holds and any lane of the enclosing one does."""
         if self._mask is not None:
             lanes = self._mask.lanes
             name = f"llvm.vector.reduce.or.v{lanes}i1"
@@ -692,14 +694,14 @@ class Emitter:
         return Place(memory, self.index(apart), 1, buffer.dtype, origin=origin), lanes
 
     def _rows(self, memory: Memory, found: Pitched, of: DType) -> Place:
-        """Lanes in rows at a distance that the run tells."""
+        """Lanes in rows with a dynamic stride."""
         index, pitch = self.index(found.base), self.index(found.pitch)
         return Place(memory, index, 1, of, offsets=found.offsets, rows=found.rows, pitch=pitch)
 
     def _run(self, memory: Memory, index: Expr, of: DType) -> Place:
-        """Neighbours from an index on. Instructions add a constant to an address: accesses that
-        differ by it share the rest. LLVM finds so in 64 bits; of sums in 32 it would have to know
-        more."""
+        """Contiguous lanes from an index on. Constant offsets are kept apart, so that accesses
+        share the rest of the address: LLVM does so for 64-bit sums, but not for 32-bit ones that
+        may wrap."""
         near, beyond = without_constant(index)
         return Place(memory, self.index(near), 1, of, beyond=beyond)
 
@@ -709,7 +711,7 @@ class Emitter:
 
 
 def _is_narrow(index: Value) -> bool:
-    """Whether an index has 32 bits, or is a number that they hold."""
+    """Whether an index has 32 bits, or is a constant that fits."""
     is_number = not index.text.startswith("%")
     return index.type == "i32" or (is_number and int(index.text) in WORD)
 
@@ -731,7 +733,7 @@ def flat_index(buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
 
 
 def _mark(stmt: Stmt) -> object:
-    """What the printer remembers a statement's line under."""
+    """The printer's key for a statement's line."""
     if isinstance(stmt, ir.For):
         return stmt.var
     if isinstance(stmt, ir.Alloc):
@@ -740,7 +742,7 @@ def _mark(stmt: Stmt) -> object:
 
 
 def _is_shaped(body: Stmt) -> bool:
-    """Whether a loop's body is as its schedule wants it: it has loops, vectors or prefetches in it.
+    """Whether a loop's body is scheduled: it contains loops, vectors or prefetches.
 
     Plain innermost loops are left to LLVM's vectorizer and unroller.
     """
@@ -753,7 +755,7 @@ def _is_shaped(body: Stmt) -> bool:
 
 
 def _reads_where_it_wrote(loop: ir.For) -> bool:
-    """Whether indices of its loads are what the loop itself stores, as in walks down trees."""
+    """Whether load indices depend on what the loop stores, as in tree traversals."""
     written = written_buffers(loop.body)
     return any(
         isinstance(load, Load) and any(each.buffer in written for each in loads(*load.index))
@@ -767,7 +769,7 @@ def _trip_count(loop: ir.For) -> int | None:
 
 
 def _factors(dims: tuple[Expr, ...]) -> list[Expr]:
-    """What the dimensions multiply, so that each product can be checked for overflow."""
+    """The factors of a product of dimensions, to check each multiplication for overflow."""
     found: list[Expr] = []
     stack = list(reversed(dims))
     while stack:

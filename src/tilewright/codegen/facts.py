@@ -1,4 +1,4 @@
-"""Small facts about index expressions that make better instructions: signs, divisors, ramps."""
+"""Facts about index expressions that select better instructions: signs, divisors, ramps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tilewright.tensor.ir import Broadcast, Ramp
 
 
 def is_non_negative(expr: Expr, known: Mapping[Var, object]) -> bool:
-    """Whether an integer is certainly not below 0, given variables that are not."""
+    """Whether an integer is certainly non-negative, given variables that are."""
 
     def fact(node: Expr, of: tuple[bool, ...]) -> bool:
         if isinstance(node, Const):
@@ -64,7 +64,7 @@ def is_non_negative(expr: Expr, known: Mapping[Var, object]) -> bool:
 
 @lru_cache(maxsize=1 << 12)  # an unrolled body has the same indices many times
 def divisor(expr: Expr) -> int:
-    """A number that divides the integer, the larger the better; 0 for the constant 0."""
+    """A number that divides the integer, as large as can be shown; 0 for the constant 0."""
 
     def fact(node: Expr, of: tuple[int, ...]) -> int:
         if isinstance(node, Const):
@@ -122,7 +122,7 @@ def first_lanes(test: Lt | Le) -> tuple[Expr, bool] | None:
 
 
 def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:
-    """(base, distances) when every lane lies at a known distance from a scalar; else None."""
+    """(base, offsets) when every lane is a static offset from a scalar; else None."""
     if isinstance(index, Ramp) and index.base.dtype.lanes == 1:
         if not isinstance(index.stride, Const):
             return None
@@ -155,8 +155,7 @@ def as_offsets(index: Expr) -> tuple[Expr, tuple[int, ...]] | None:
 
 @dataclass(frozen=True, slots=True)
 class Pitched:
-    """Lanes in rows that lie a scalar, which the run tells, apart: each at a known distance from
-    the first element of a known row."""
+    """Lanes in rows with a dynamic pitch: each at a static offset within a static row."""
 
     base: Expr
     pitch: Expr  # between neighbouring rows
@@ -165,8 +164,8 @@ class Pitched:
 
 
 def as_pitched(index: Expr) -> Pitched | None:
-    """The rows that the lanes of an index lie in; None where lanes are not known, or none differs
-    by rows."""
+    """The rows that the lanes of an index are in; None where offsets are dynamic, or there is one
+    row."""
     match index:
         case Mul(a, Broadcast(factor)) if factor.dtype.lanes == 1:
             known, inner = as_offsets(a), as_pitched(a)
@@ -197,7 +196,7 @@ def as_pitched(index: Expr) -> Pitched | None:
 
 
 def without_constant(expr: Expr) -> tuple[Expr, int]:
-    """What is left of a sum without its constants, and those."""
+    """A sum without its constants, and their total."""
     if isinstance(expr, Const):
         return mul(expr, 0), int(expr.value)
     if not isinstance(expr, (Add, Sub)):
@@ -221,7 +220,7 @@ def split_sum(expr: Expr, is_part: Callable[[Expr], bool]) -> tuple[Expr, Expr]:
 
 
 def common_part(index: Expr) -> tuple[Expr, Expr]:
-    """A vector of positions as a sum: what all lanes have in common, and a vector."""
+    """A vector of indices as a scalar, common to all lanes, plus a vector."""
     match index:
         case Broadcast(value, lanes) if value.dtype.lanes == 1:
             return value, Broadcast(ZERO, lanes)
@@ -250,7 +249,7 @@ def _is_nothing(lanes: Expr) -> bool:
 
 
 def open_lanes(mask: Expr) -> range | None:
-    """The lanes that a mask lets through, where they are known and neighbours."""
+    """The lanes that a constant mask enables, if contiguous."""
     found = known_lanes(mask)
     lanes = [] if found is None else [lane for lane, test in enumerate(found) if test]
     if not lanes or lanes[-1] - lanes[0] >= len(lanes):
@@ -259,7 +258,7 @@ def open_lanes(mask: Expr) -> range | None:
 
 
 def known_lanes(mask: Expr) -> tuple[bool, ...] | None:
-    """What a mask says of each lane, if that is always the same."""
+    """The lanes of a constant mask."""
     if isinstance(mask, And):
         left, right = known_lanes(mask.a), known_lanes(mask.b)
         return None if left is None or right is None else tuple(map(operator.and_, left, right))

@@ -1,9 +1,9 @@
-"""Tables of what the core emitter leaves to a target: calls, allocations, the start of a function.
+"""Target hooks of the core emitter: calls, allocations, function prologues.
 
-A call is found by its whole name, else by the longest of its prefixes that ends in a dot:
+A call is found by its whole name, else by its longest prefix that ends in a dot:
 `llvm.x86.tilezero` by `llvm.x86.tilezero`, `llvm.x86.`, `llvm.`. An allocation is found by the name
-of its memory scope. `targets.py` has the table of each processor, `nvptx.py` that of GPUs. Handlers
-write through `Emitting`, what they may ask of the emitter that came upon the call.
+of its memory scope. `targets.py` has the tables of processors, `nvptx.py` that of GPUs. Handlers
+write through `Emitting`, the emitter's interface to them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Emitting(Protocol):
     name: str
     memories: dict[Buffer, Memory]
     tiles: TileRegisters
-    tile_maps: dict[object, Value]  # of a GPU: matrices that tiles are copied from
-    awaited: tuple[Buffer, ...]  # of a GPU: memory that kernels before may still use
-    weights: dict[Buffer, Memory]  # of a GPU: as they are read behind the wait
-    tile_bytes: int  # of those tiles, in dynamic shared memory so far
+    tile_maps: dict[object, Value]  # GPU: tensor maps of the matrices that tiles are copied from
+    awaited: tuple[Buffer, ...]  # GPU: memory that earlier kernels may still use
+    weights: dict[Buffer, Memory]  # GPU: weights, as read after the grid wait
+    tile_bytes: int  # of tiles, in dynamic shared memory so far
     static_bytes: int  # of other buffers in shared memory so far
-    reordered: frozenset[Buffer]  # of a GPU: tiles and sums, see `column_order`
-    cluster: int  # of a GPU: blocks that see each other's shared memory
+    reordered: frozenset[Buffer]  # GPU: permuted tiles and accumulators, see `column_order`
+    cluster: int  # GPU: blocks per cluster
     assembly: Mapping[str, Assembly]  # what `asm.NAME` stands for
     is_task: bool  # the body of a parallel loop
 
@@ -61,7 +61,7 @@ class Emitting(Protocol):
         """Go on only if the code is 0."""
 
 
-# The call, and whether it stands as a statement whose value nobody takes.
+# The call, and whether it is a statement whose value is unused.
 CallHandler = Callable[[Emitting, Call, bool], Value]
 AllocHandler = Callable[[Emitting, Alloc], None]
 
@@ -72,7 +72,7 @@ def _allocate(e: Emitting, stmt: Alloc) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Handlers:
-    """What a target adds to the core."""
+    """What a target adds to the core emitter."""
 
     calls: Mapping[str, CallHandler]
     allocs: Mapping[str, AllocHandler] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Calls that leave the language: LLVM intrinsics, inline assembly, external kernels.
+"""Calls outside of the language: LLVM intrinsics, inline assembly, external kernels.
 
 `llvm.NAME` calls the intrinsic of that name with the operands as they are; an `address(...)`
 operand is a pointer. As a statement (`eval`) with type bool it returns nothing. `asm.NAME` is
-inline assembly that the function describes; `reinterpret` takes bits as another type, `lane` an
-element of a vector. An `extern` statement calls a kernel with the ABI of our own functions, one
+inline assembly described in the function's attributes; `reinterpret` is a bit cast, `lane` extracts
+an element of a vector. An `extern` statement calls a kernel with the ABI of our own functions, one
 DLTensor per region.
 """
 
@@ -60,7 +60,7 @@ def llvm_intrinsic(e: Emitting, node: Call, is_statement: bool) -> Value:
 
 
 def call_llvm(e: Emitting, node: Call, args: Sequence[Value], is_statement: bool) -> Value:
-    """The same, its operands at hand."""
+    """The same, with its operands given."""
     if "bf16" in node.op:  # our registers hold bf16 as integers
         args = [_as_bfloat(e, arg) for arg in args]
     return e.b.call(node.op, _result(node, is_statement), *args)

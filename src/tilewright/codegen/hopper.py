@@ -1,18 +1,18 @@
-"""Instructions of Hopper: bulk tensor copies, barriers in shared memory, wide warpgroup GEMMs.
+"""Instructions of Hopper: bulk tensor copies (TMA), mbarriers, `wgmma`.
 
-    tma.load(tile, source, rows, ..)     a box of rows of 128 bytes, swizzled, by one thread
-    tma.prefetch(tile, source, ..)       the same, as far as L2
+    tma.load(tile, source, rows, ..)     copy a box of 128-byte rows, swizzled, by one thread
+    tma.prefetch(tile, source, ..)       the same, to L2 only
     tma.multicast(.., blocks)            the same, to all blocks of a cluster
-    tma.window(tile, image, pixels, ..)  the same of one kernel position of an image's windows
-    tile.clear(tile, filled, rows, ..)   zeros in rows that no copy fills, by all threads
-    tile.low(tile, rows)                 says that a left operand's rows are so few; no code
+    tma.window(tile, image, pixels, ..)  the same for one kernel position of an image's windows
+    tile.clear(tile, filled, rows, ..)   zero rows that no copy fills, by all threads
+    tile.low(tile, rows)                 declares that a left operand has so few rows; no code
     mbarrier.init / wait / expect / arrive
-    registers.give / take                a warpgroup hands registers to others
-    wgmma.clear / tile / round           sums of 64 x n in registers: zero, add a product, store
-    wgmma.rows                           sums exchanged, for an epilogue
+    registers.give / take                setmaxnreg: move registers between warpgroups
+    wgmma.clear / tile / round           accumulators of 64 x n: zero, add a product, store
+    wgmma.rows                           accumulators exchanged, for an epilogue
 
-A thread of a warpgroup, of warp w and lane l, holds of a 64 x n tile in register 4 j + 2 h + e the
-element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
+A thread of warp w and lane l holds, of a 64 x n tile, in register 4 j + 2 h + e the element of row
+16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ THREADS = 128  # of a warpgroup
 REGISTERS = 65536  # of a multiprocessor
 SHARED = "ptr addrspace(3)"
 MAP_TYPE = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
-# Products of a sum that follow each other: (sum, n, along_n, starts, a, b, a, b, ...).
+# Consecutive products of one accumulator: (sum, n, along_n, starts, a, b, a, b, ...).
 JOINED = {"wgmma.tile": "wgmma.tiles", "wgmma.start": "wgmma.started_tiles"}
 
-# What a copy leaves in L2 is the first to make room for others.
+# An L2 policy that evicts the copied lines first.
 EVICT_FIRST = 'call i64 asm "createpolicy.fractional.L2::evict_first.b64 $0, 1.0;", "=l"()'
-SUMS = {"f32": "float", "i32": "i32"}  # types of sums, for LLVM
+SUMS = {"f32": "float", "i32": "i32"}  # LLVM types of accumulators
 BOTH = "wgmma.start_both"  # (sum, left, values, keys, features, sum, n, a, b, a, b, ...)
 
 
 @dataclass(frozen=True)
 class TileMap:
-    """Matrices one behind the other in global memory from which boxes of rows are copied."""
+    """A tensor map: matrices in global memory from which boxes of rows are copied."""
 
     buffer: Buffer
     rows: int  # of a box
     columns: int
     height: Expr  # of a matrix
     width: Expr
-    is_batched: bool  # whether there are several
-    channels: int = 0  # where they are images, channels last: of a pixel
-    corners: tuple[int, ...] = ()  # of images: where windows begin and end, and their strides
-    is_reordered: bool = False  # rows of a box are in the order that `column_order` tells
+    is_batched: bool  # whether there are several matrices
+    channels: int = 0  # per pixel, of channels-last images
+    corners: tuple[int, ...] = ()  # im2col mode: bounding box corners and strides
+    is_reordered: bool = False  # rows of a box are permuted as in `column_order`
 
 
 def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
-    """The matrices that a kernel copies from, each with its box once."""
+    """The distinct tensor maps of a kernel."""
     found: dict[TileMap, None] = {}
     moved = reordered(root)
     for node in exprs(root):
@@ -74,7 +74,7 @@ def tile_maps(root: Stmt) -> tuple[TileMap, ...]:
 
 
 def _windows_of(tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> TileMap:
-    """Images whose windows are copied, a kernel position of some pixels at a time."""
+    """The tensor map of images in im2col mode, for one kernel position of some pixels at a time."""
     assert isinstance(source, Address)
     columns = ROW_BYTES // source.buffer.dtype.size_bytes
     height, width, channels, pad_y, pad_x, *others = rest[7:]
@@ -87,9 +87,10 @@ def _windows_of(tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> TileMap:
 def _map_of(
     moved: frozenset[Buffer], tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr
 ) -> TileMap:
-    """Rows of the matrix are as far apart as those of the box, whatever lies between."""
+    """The tensor map of a copy. The matrix has the row stride of the box, whatever is between
+    rows."""
     assert isinstance(source, Address)
-    if len(rest) == 1:  # the policy of the cache alone
+    if len(rest) == 1:  # only an eviction policy
         raise Unsupported(
             "TW3055",
             f"the copy of %{source.buffer.name} has no barrier to arrive at",
@@ -107,12 +108,12 @@ def _map_of(
 
 
 def gives_registers(root: Stmt) -> bool:
-    """Whether warpgroups of the kernel hand registers to each other."""
+    """Whether warpgroups of the kernel reallocate registers."""
     return any(isinstance(n, Call) and n.op.startswith("registers.") for n in exprs(root))
 
 
 def resident_blocks(root: Stmt, threads: int) -> int:
-    """The blocks that a multiprocessor has registers for, once warpgroups have handed them over."""
+    """Blocks per multiprocessor by registers, after reallocation between warpgroups."""
     counts: dict[str, int] = {}
     for node in exprs(root):
         if isinstance(node, Call) and node.op.startswith("registers."):
@@ -156,7 +157,7 @@ def _is_first_lane(e: Emitting, mask: int) -> Value:
 
 
 def _init(e: Emitting, barriers: Expr, slots: Expr, arrivals: Expr) -> None:
-    """By the first thread of a block; made known to copies."""
+    """By the first thread of a block, with a fence for the asynchronous proxy."""
     first = _is_first_lane(e, THREADS - 1)
     row = e.b.call("llvm.nvvm.read.ptx.sreg.tid.y", "i32")
     first = e.b.op("and", first, e.b.compare("icmp eq", row, i32(0)))
@@ -173,7 +174,7 @@ def _wait(e: Emitting, barrier: Expr, phase: Expr) -> None:
 
 
 def wait_for(e: Emitting, barrier: Expr, phase: Expr, scope: str) -> None:
-    """Until the phase is over, and what those that arrived in the scope wrote before is seen."""
+    """Wait until the phase completes, acquiring writes of those that arrived in the scope."""
     at, parity = shared_pointer(e, barrier), narrow(e, phase)
     name = f"llvm.nvvm.mbarrier.try.wait.parity.scope.{scope}.space.cta"
 
@@ -190,7 +191,7 @@ def _expect(e: Emitting, barrier: Expr, size: Expr) -> None:
 
 
 def _arrive(e: Emitting, barrier: Expr) -> None:
-    """Once for each warp."""
+    """Arrive once per warp."""
     at = shared_pointer(e, barrier)
     with e.b.when(_is_first_lane(e, 31)):
         e.b.call("llvm.nvvm.mbarrier.arrive.scope.cta.space.cta", "i64", at, i32(1))
@@ -208,7 +209,7 @@ def _registers(direction: str) -> Callable[[Emitting, Expr], None]:
 
 
 def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
-    """Into the block's own memory, or also to the same place of all blocks of a cluster."""
+    """Copy into the block's own memory, or also to the same address in all blocks of a cluster."""
     assert isinstance(source, Address)
     made = _map_of(e.reordered, tile, source, rows, width, *rest)
     barrier, _, _, evict_first, *cluster = rest
@@ -235,7 +236,7 @@ def _load(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest:
 
 
 def _prefetch(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *rest: Expr) -> None:
-    """As far as L2."""
+    """Copy to L2 only."""
     assert isinstance(source, Address)
     made = _map_of(e.reordered, tile, source, rows, width, *rest)
     places = _places_of(made, source, width, *rest)
@@ -250,7 +251,7 @@ def _prefetch(e: Emitting, tile: Expr, source: Expr, rows: Expr, width: Expr, *r
 
 
 def _places_of(made: TileMap, source: Address, width: Expr, *rest: Expr) -> list[Expr]:
-    """Where a box begins, from the innermost axis of the matrix out."""
+    """The coordinates of a box, innermost axis first."""
     _, height, row, *_ = rest
     (index,) = source.index
     places = [sym.floormod(index, width), row]
@@ -264,7 +265,7 @@ def _places_of(made: TileMap, source: Address, width: Expr, *rest: Expr) -> list
 def _clear_rows(
     e: Emitting, tile: Expr, filled: Expr, rows: Expr, boxes: Expr, threads: Expr
 ) -> None:
-    """Sixteen bytes of each thread at a time; made known to the matrix units."""
+    """Zero sixteen bytes per thread at a time, with a fence for the asynchronous proxy."""
     b, wide, there = e.b, 16, known_number(threads)
     each = (known_number(rows) - known_number(filled)) * ROW_BYTES // wide  # of a box
     whole = each * known_number(boxes)
@@ -286,7 +287,7 @@ def _clear_rows(
 
 
 def _low(e: Emitting, tile: Expr, rows: Expr) -> None:
-    """What products read behind the rows gives sums that nobody stores."""
+    """No code: the rows that a `wgmma` reads beyond give sums that are never stored."""
 
 
 def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Expr) -> None:
@@ -316,7 +317,7 @@ def _load_window(e: Emitting, tile: Expr, source: Expr, pixels: Expr, *rest: Exp
 
 
 def sum_registers(e: Emitting, tile: Expr, n: int) -> list[Value]:
-    """The addresses of a thread's part of a tile."""
+    """The addresses of a thread's part of an accumulator tile."""
     assert isinstance(tile, Address)
     (index,) = tile.index
     offset = known_number(index)
@@ -327,7 +328,7 @@ def sum_registers(e: Emitting, tile: Expr, n: int) -> list[Value]:
 
 
 def sum_kind(tile: Expr) -> str:
-    """The type of a sum, for LLVM."""
+    """The LLVM type of an accumulator."""
     assert isinstance(tile, Address)
     return SUMS[tile.buffer.dtype.name]
 
@@ -338,8 +339,8 @@ def clear(e: Emitting, tile: Expr, n: Expr) -> None:
 
 
 def operand_descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Value:
-    """A tile of rows of 128 bytes: eight rows are 1024 bytes, swizzled. Where rows run along k,
-    `apart_bytes` are between boxes of columns."""
+    """The descriptor of a tile of swizzled 128-byte rows, eight of which are 1024 bytes. For rows
+    along k, `apart_bytes` is the stride between boxes of columns."""
     address = e.b.value("i32", f"ptrtoint {shared_pointer(e, operand)} to i32")
     start = e.b.op("lshr", e.b.op("and", address, i32(0x3FFFF)), i32(4))
     layout = apart_bytes >> 4 << 16 | (8 * ROW_BYTES >> 4) << 32 | 1 << 62
@@ -347,8 +348,8 @@ def operand_descriptor(e: Emitting, operand: Expr, apart_bytes: int = 16) -> Val
 
 
 def joined(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Products of one sum that follow each other as one, which waits once; a sum that is cleared
-    right before starts from nothing."""
+    """Merge consecutive products of one accumulator, so that they wait once; a preceding clear
+    becomes a start from zero."""
     done: list[Stmt] = []
     for stmt in stmts:
         call, last = _eval_of(stmt), _eval_of(done[-1]) if done else None
@@ -361,7 +362,7 @@ def joined(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _one_of(last: Call, call: Call) -> Call | None:
-    """Two instructions that follow each other as one, where that is the same."""
+    """Two consecutive instructions merged into one, where that is equivalent."""
     if call.op in JOINED:
         _, a, b, *_ = call.args
         before = _before(last, call)
@@ -375,7 +376,7 @@ def _one_of(last: Call, call: Call) -> Call | None:
 
 
 def _before(last: Call, call: Call) -> tuple[Expr, ...] | None:
-    """The arguments of products that a further one of the same sum and form joins."""
+    """The arguments of products that a further one of the same accumulator and form can join."""
     sums, _, _, *form = call.args
     match last.op, last.args:
         case "wgmma.clear", (cleared, *_) if cleared is sums:
@@ -394,7 +395,7 @@ def _eval_of(stmt: Stmt) -> Call | None:
 
 def _tile(*, waits: bool) -> Callable[..., None]:
     def emit_tile(e: Emitting, tile: Expr, a: Expr, b: Expr, *form: Expr) -> None:
-        """All of a tile's depth in one piece of assembly: nothing touches the sums in between."""
+        """All of a tile's depth in one asm block: nothing may touch the accumulators in between."""
         _products(e, tile, form, [(a, b)], starts=False, waits=waits)
 
     return emit_tile
@@ -404,7 +405,7 @@ def _tiles(*, waits: bool) -> Callable[..., None]:
     def emit_tiles(
         e: Emitting, tile: Expr, n: Expr, along_n: Expr, along_m: Expr, starts: Expr, *of: Expr
     ) -> None:
-        """Several products of a sum, the first of which may start it."""
+        """Several products of an accumulator, the first of which may start it from zero."""
         pairs = list(zip(of[::2], of[1::2], strict=True))
         first = bool(known_number(starts))
         _products(e, tile, (n, along_n, along_m), pairs, starts=first, waits=waits)
@@ -421,8 +422,8 @@ def _products(
     starts: bool,
     waits: bool,
 ) -> None:
-    """Sums += A B; B has neighbours along k, or along n in boxes of a row's length, A along k, or
-    along m in one such box."""
+    """Accumulators += A B. B is contiguous along k, or along n in boxes of a row's length; A along
+    k, or along m in one such box."""
     width, *along = map(known_number, form)
     along_n, along_m = map(bool, along)
     registers = sum_registers(e, tile, width)
@@ -446,7 +447,8 @@ def multiplied(
     along_n: bool = False,
     along_m: bool = False,
 ) -> tuple[list[str], list[Value]]:
-    """The lines of products of pairs, and their operands; sums and operands by their numbers."""
+    """The assembly lines of the products, and their operands; accumulators and operands by
+    number."""
     (source, _), *_ = pairs
     assert isinstance(source, Address)
     kind = OPERANDS[source.buffer.dtype.name]
@@ -474,7 +476,7 @@ def multiplied(
 
 
 def committed(waits: bool) -> list[str]:
-    """The end of a group of products, and the wait for all groups."""
+    """Commit a group of products; with `waits`, wait for all groups."""
     wait = ["wgmma.wait_group.sync.aligned 0;"] if waits else []
     return ["wgmma.commit_group.sync.aligned;", *wait]
 
@@ -487,8 +489,8 @@ def assembled(
     operands: list[Value],
     kind: str = "float",
 ) -> None:
-    """Assembly that adds to sums: what they were goes in, what they become comes out. Those that
-    start from nothing are behind the others."""
+    """Inline assembly that updates accumulators: old values in, new values out. Those that start
+    from zero come last."""
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;", *lines, "}"]
     count = len(registers)
     made = "{ " + ", ".join([kind] * count) + " }"
@@ -506,7 +508,7 @@ def assembled(
 
 
 def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> None:
-    """Rounded to the result's type: pairs of neighbours, or sixteen bytes of each thread."""
+    """Round and store: pairs of neighbours, or sixteen bytes per thread."""
     assert isinstance(memory, Address)
     if memory.buffer.dtype.size_bytes == 2 and known_number(n) % 32 == 0:
         _round_wide(e, tile, memory, row_stride, known_number(n))
@@ -535,8 +537,8 @@ def _round(e: Emitting, tile: Expr, memory: Expr, row_stride: Expr, n: Expr) -> 
 
 
 def _round_wide(e: Emitting, tile: Expr, memory: Address, row_stride: Expr, n: int) -> None:
-    """Four threads that hold pairs of four groups of eight columns exchange them, so that each
-    stores a whole group: two exchanges of halves, as a matrix of 4 x 4 is transposed."""
+    """Four threads that hold pairs of four groups of eight columns exchange them so that each
+    stores a whole group: two exchanges of halves, a 4 x 4 transpose."""
     b, element = e.b, {"bf16": "bfloat", "f16": "half"}[memory.buffer.dtype.name]
     thread = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
     warp, lane = b.op("lshr", thread, i32(5)), b.op("and", thread, i32(31))
@@ -561,7 +563,7 @@ def _round_wide(e: Emitting, tile: Expr, memory: Address, row_stride: Expr, n: i
 
 
 def _pair(e: Emitting, registers: list[Value], element: str) -> Value:
-    """Two sums, rounded, in one register."""
+    """Two rounded sums packed into one register."""
     b = e.b
     pair = Value("<2 x float>", "undef")
     for at in range(2):
@@ -571,7 +573,7 @@ def _pair(e: Emitting, registers: list[Value], element: str) -> Value:
 
 
 def _exchanged(e: Emitting, values: list[Value], bit: int, is_set: Value) -> list[Value]:
-    """Swap one bit of the thread's number with one of the position, among four of each."""
+    """Swap one bit of the thread index with one of the position, within groups of four."""
     b, step = e.b, 1 << bit
     result = list(values)
     for at in range(4):
@@ -586,12 +588,12 @@ def _exchanged(e: Emitting, values: list[Value], bit: int, is_set: Value) -> lis
 
 
 def _is_in_place(e: Emitting, sums: Expr) -> bool:
-    """Whether copies have seen to it that each thread has neighbours of a row."""
+    """Whether permuted copies already gave each thread contiguous columns."""
     return isinstance(sums, Address) and sums.buffer in e.reordered
 
 
 def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
-    """Sums as they come, exchanged so that each thread has runs of eight neighbours of a row."""
+    """Accumulators exchanged so that each thread has runs of eight contiguous columns."""
     assert isinstance(rows, Address)
     b, width = e.b, known_number(n)
     lane = b.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32")
@@ -612,13 +614,13 @@ def _rows(e: Emitting, tile: Expr, rows: Expr, n: Expr) -> None:
 
 
 def lanes_context(thread: Var) -> sym.Context:
-    """What is known of a thread of a warpgroup."""
+    """The range of a warpgroup's thread index."""
     return sym.EMPTY.bind_all({thread: (sym.ZERO, sym.const(THREADS))})
 
 
 def place_of(buffer: Buffer, index: Expr, thread: Var, holds: tuple[Expr, ...]) -> Expr:
-    """The register that an element of a warpgroup's tile is in, which must be the thread's where
-    some conditions hold."""
+    """The register that holds an element of a warpgroup's tile; it must be the thread's own
+    wherever the given conditions hold."""
     held = HELD[buffer.memory.name]
     (size,) = (int(str(dim)) for dim in buffer.shape)
     n = size // M

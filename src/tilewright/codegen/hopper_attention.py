@@ -1,8 +1,9 @@
-"""Attention by warpgroups of Hopper: a block of keys, softmax and values in registers.
+"""Attention by Hopper's warpgroups: a step over a tile of keys, with softmax and values in
+registers.
 
-wgmma.forget / attend                a step of attention, its weights in registers
-wgmma.weigh / wait / powers  the same, its products under way while powers are computed
-role.lag                             a warpgroup begins behind another
+    wgmma.forget / attend        reset; a step of attention, its weights in registers
+    wgmma.weigh / wait / powers  the same, with GEMMs overlapping the exponentials
+    role.lag                     start one warpgroup behind another
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tilewright.sym import Const, Expr, const
 from tilewright.tensor.ir import Address, Buffer, Call
 
 LOG2_E = 1.4426950408889634
-PLAIN = const(1.0, "f32")  # of scores that have their factor already
+PLAIN = const(1.0, "f32")  # scale of scores that are scaled already
 
 
 def _forget(e: Emitting, top: Expr, total: Expr, sums: Expr, features: Expr) -> None:
@@ -41,7 +42,7 @@ def _forget(e: Emitting, top: Expr, total: Expr, sums: Expr, features: Expr) -> 
 
 
 def _row(e: Emitting, at: Expr) -> list[Value]:
-    """The addresses of a thread's two numbers of rows."""
+    """The addresses of a thread's two per-row numbers."""
     assert isinstance(at, Address)
     pointer = e.memories[at.buffer].pointer
     return [e.b.offset("float", pointer, i64(half)) for half in range(2)]
@@ -58,7 +59,8 @@ def _attend(
     features: Expr,
     scale: Expr = PLAIN,
 ) -> None:
-    """Powers of the scores below a running maximum, packed as the left operand of a product."""
+    """Exponentials of scores relative to a running maximum, packed as the left operand of a
+    `wgmma`."""
     outputs = sum_registers(e, sums, known_number(features))
     assert isinstance(values, Address)
     powers, fades = _powers_of(e, scores, top, total, known_number(keys), scale)
@@ -70,7 +72,7 @@ def _attend(
 def _powers_of(
     e: Emitting, scores: Expr, top: Expr, total: Expr, count: int, scale: Expr
 ) -> tuple[list[Value], list[Value]]:
-    """Powers of scores times a factor, and by what the sums of both rows fade."""
+    """Exponentials of scaled scores, and the factors that rescale both rows' earlier sums."""
     b = e.b
     assert isinstance(scale, Const)
     factor = LOG2_E * float(scale.value)
@@ -104,7 +106,7 @@ def _fade(e: Emitting, outputs: list[Value], fades: list[Value]) -> None:
 
 
 def _lefts(e: Emitting, left: Expr, keys: int) -> list[Value]:
-    """The addresses of a thread's part of a left operand, of pairs."""
+    """The addresses of a thread's part of a packed left operand."""
     assert isinstance(left, Address)
     pointer = e.memories[left.buffer].pointer
     return [e.b.offset("i32", pointer, i64(at)) for at in range(keys * M // THREADS // PAIR)]
@@ -121,15 +123,15 @@ def _powers(
     features: Expr,
     scale: Expr = PLAIN,
 ) -> None:
-    """A step of attention up to its product with values, which `weigh` starts; the one before is
-    awaited here, when powers are there: both run at a time."""
+    """A step of attention up to the product with values, which `weigh` issues; waits for the
+    previous one after the exponentials, so that both overlap."""
     assert isinstance(left, Address)
     outputs, lefts = (
         sum_registers(e, sums, known_number(features)),
         _lefts(e, left, known_number(keys)),
     )
     powers, fades = _powers_of(e, scores, top, total, known_number(keys), scale)
-    # The left operand of the product before is in use until then.
+    # The left operand of the previous product is in use until then.
     given = [e.b.load("float", register) for register in outputs]
     used = [e.b.load("i32", register) for register in lefts]
     held = _awaited(e, 0, [*given, *powers, *fades, *used])
@@ -142,8 +144,8 @@ def _powers(
 
 
 def _wait_for(e: Emitting, tile: Expr, n: Expr, later: Expr) -> None:
-    """Sums are there, of all groups of products but some that came later. Of no columns: nothing
-    uses them yet, but what the products read may be filled again."""
+    """Wait for all but the latest groups of products. With no columns, no accumulators are used
+    yet, but the operands may be overwritten."""
     if not known_number(n):
         wait = f"wgmma.wait_group.sync.aligned {known_number(later)};"
         e.b.line(f'call void asm sideeffect "{wait}", "~{{memory}}"() convergent')
@@ -156,7 +158,7 @@ def _wait_for(e: Emitting, tile: Expr, n: Expr, later: Expr) -> None:
 
 
 def _awaited(e: Emitting, later: int, values: list[Value]) -> list[Value]:
-    """The values behind a wait: what was made before stays before, what uses them comes after."""
+    """Values after a wait: earlier computations stay before it, their users after."""
     made = "{ " + ", ".join(value.type for value in values) + " }"
     names = {"float": "f", "i32": "r"}
     outputs = ",".join(f"={names[value.type]}" for value in values)
@@ -173,7 +175,7 @@ def _awaited(e: Emitting, later: int, values: list[Value]) -> list[Value]:
 def _weigh(
     e: Emitting, sums: Expr, left: Expr, values: Expr, keys: Expr, features: Expr, waits: Expr
 ) -> None:
-    """Sums += left operand x values."""
+    """Accumulators += left operand x values."""
     assert isinstance(values, Address)
     packed = [e.b.load("i32", register) for register in _lefts(e, left, known_number(keys))]
     outputs = sum_registers(e, sums, known_number(features))

@@ -2,21 +2,20 @@
 
     int32_t NAME_main(tw_call *call, const DLTensor *const *inputs, int32_t n_inputs)
 
-It checks the inputs, reads the sizes, takes the arena, asks the caller for the memory of each
-result as soon as its shape is known, and runs the nodes in order: kernels are called directly on
-addresses and sizes, control flow becomes branches. No interpreter, no dispatch. States are inputs
-whose memory it leaves with what the next call is to find there.
+It checks the inputs, reads the sizes, takes the arena, requests the memory of each result from the
+caller as soon as its shape is known, and runs the nodes in order: kernels are direct calls on
+addresses and sizes, control flow is branches. No interpreter, no dispatch. States are inputs that
+are updated in place for the next call.
 
 Nodes of a lowered graph: `constant`; `kernel`, a call of a tensor function of the module; `sizes`,
-which reads the values of sizes from a computed tensor; views (`reshape`, `require`), which move
-nothing; `if`, `loop` and `scan` with bodies of the same; `foreign`, which has the model's callbacks
-run a part that has no native code, and `fetch`, which copies the results of that part.
+which reads the values of sizes from a computed tensor; views (`reshape`, `require`), which copy
+nothing; `if`, `loop` and `scan` with bodies of the same; `foreign`, a part without native code that
+the model's callbacks run, and `fetch`, which copies the results of that part.
 
-A kernel node with a `site` is called through a table instead (`codegen/adapter.py`): tuning swaps
-its code between runs. One with `variants` has other kernels for some sizes: the first whose
-`limits` (which size, and the most it may be) holds is called, else the node's own; `takes` tells
-which of the node's inputs each of them takes, the node's own first. A `concurrent` one runs at the
-same time as the node before it: such nodes are the tasks of a parallel region.
+A kernel node with a `site` is called through a table (`codegen/adapter.py`), so that tuning can
+swap its code between runs. One with `variants` has specialized kernels: the first whose `limits` (a
+size and its maximum) hold is called, else the node's own; `takes` lists the inputs of each, the
+node's own first. `concurrent` nodes run in parallel with the node before, as tasks of one region.
 """
 
 from __future__ import annotations
@@ -51,11 +50,13 @@ from tilewright.sym import Expr, Var
 from tilewright.tensor.ir import FLAT, Buffer, Function, seq
 
 MAX_SIZE = 1 << 40
-TABLE = "#kernels"  # among the constants: two addresses per site, an adapter and packed weights
+TABLE = (
+    "#kernels"  # among the constants: per site, the addresses of an adapter and of packed weights
+)
 
 
 class Callee(Protocol):
-    """What the host must know of a kernel."""
+    """The interface of a kernel that the host needs."""
 
     @property
     def name(self) -> str: ...
@@ -66,7 +67,7 @@ class Callee(Protocol):
 
 
 def input_function(graph: Graph, name: str) -> Function:
-    """A function of the model's inputs alone: its signature is what callers must keep to."""
+    """A function of the model's inputs only: its signature is what callers are checked against."""
     params = tuple(
         Buffer(param.name, param.tensor.shape or (), param.tensor.dtype) for param in graph.params
     )
@@ -133,7 +134,7 @@ class _Host(HostMemory):
         super().__init__(emitter, model, plan, call)
         self.kernels = kernels
         self.constants = constants
-        self.open = {  # results whose rank branches tell
+        self.open = {  # results whose rank depends on the branch taken
             result: at
             for at, result in enumerate(model.main.results)
             if result.tensor.shape is None
@@ -142,7 +143,7 @@ class _Host(HostMemory):
     # ------------------------------------------------------------------ nodes
 
     def graph(self, graph: Graph) -> None:
-        """The nodes of a graph whose parameters have been placed."""
+        """Write the nodes of a graph whose parameters have been placed."""
         for nodes in _at_a_time(graph.nodes):
             self.emitter.forget()
             if len(nodes) > 1:
@@ -153,7 +154,7 @@ class _Host(HostMemory):
                 self._end_lives(node)
 
     def _end_lives(self, node: Node) -> None:
-        """Give back late memory that a node was the last to read."""
+        """Free late memory whose last reader is a node."""
         for value in (*node.inputs, *node.outputs):
             root = None if value is None else self.plan.root(value)
             ends = root is not None and self.plan.last_use.get(root) is node
@@ -204,7 +205,7 @@ class _Host(HostMemory):
         return self.size(sym.substitute(sym.as_expr(node["flops"]), given)), touched
 
     def _concurrent(self, nodes: Sequence[Node]) -> None:
-        """Kernels as the tasks of a region: addresses and sizes are known before it begins."""
+        """Run kernels as tasks of one region: addresses and sizes are known before it starts."""
         b, module = self.b, self.emitter.module
         given: list[Value] = []
         calls: list[tuple[str, str, int, int]] = []  # callee, label, what it is given: from, to
@@ -292,7 +293,7 @@ class _Host(HostMemory):
         return str(self.emitter.module.declare("i32", f"{fn.name}_kernel", types))
 
     def _call_site(self, site: int, pointers: list[Value], numbers: list[Value]) -> Value:
-        """Call what stands in the table of kernels now."""
+        """Call the current entry of the table of kernels."""
         b = self.b
         args = b.alloca(f"[{max(1, len(pointers))} x ptr]", align=8, hint="args")
         for at, pointer in enumerate(pointers):
@@ -307,7 +308,7 @@ class _Host(HostMemory):
         return b.value("i32", f"call i32 {code.text}({args}, {sizes}, {packed})")
 
     def _sizes(self, node: Node) -> None:
-        """Sizes that a tensor tells; absurd ones end the call."""
+        """Read sizes from a tensor; absurd ones fail the call."""
         (source,) = node.inputs
         assert source is not None
         for at, size in enumerate(node["sizes"]):
@@ -321,7 +322,7 @@ class _Host(HostMemory):
     # ------------------------------------------------------------------ foreign parts
 
     def _foreign(self, node: Node) -> None:
-        """A part runs by the callbacks of the call, and tells its sizes."""
+        """Run a part by the callbacks of the call, and read its sizes."""
         b = self.b
         (told,) = node.outputs
         asked = node["sizes"]
@@ -348,7 +349,7 @@ class _Host(HostMemory):
     def _described(
         self, node: Node, values: Sequence[Place], role: str
     ) -> tuple[Value, Value, Value]:
-        """Tensors for callbacks: their signature, addresses, and extents one after the other."""
+        """Tensors for callbacks: their signature, addresses, and extents."""
         b = self.b
         params = tuple(
             Param(value.name, value.tensor.dtype, (None,) * len(value.tensor.shape or ()))
@@ -484,7 +485,7 @@ class _Host(HostMemory):
         counter: Value,
         first_row: int,
     ) -> None:
-        """One round: carried values in, the body, carried values and rows out."""
+        """One iteration: carried values in, the body, carried values and rows out."""
         for param, end in zip(params, ends, strict=True):
             end.lend(param)
         self.graph(body)
@@ -492,7 +493,7 @@ class _Host(HostMemory):
         for row, result in zip(rows, body.results[first_row:], strict=True):
             row.add(result, self.b.load("i64", counter))
         given = {self.plan.root(param) for param in params}
-        # A result that is another's present value must be saved before that one changes.
+        # A result that aliases another carried value is saved before that one changes.
         saved = {
             at: self.saved(result)
             for at, result in enumerate(results)
@@ -506,7 +507,7 @@ class _Host(HostMemory):
                 end.set(result)
 
     def _leave(self, body: Graph) -> None:
-        """Drop what a body computed in late memory and gave as a result."""
+        """Free late memory of a body's results."""
         own = {value for node in body.nodes for value in node.outputs}
         for root in dict.fromkeys(self.plan.root(result) for result in body.results):
             if root in own and root in self.plan.late and root in self.pointers:
@@ -520,7 +521,7 @@ class _Host(HostMemory):
         count = len(self.model.made)
         states = set(graph.params[len(self.model.given) :])
         left = [(at, each) for at, each in enumerate(graph.results) if at not in direct]
-        saved = {  # what is another's present state must be read before that is replaced
+        saved = {  # aliases of other states are read before those are replaced
             at: self.saved(each)
             for at, each in left
             if at >= count and self.plan.root(each) in states - {self.state(at)}
@@ -533,7 +534,7 @@ class _Host(HostMemory):
 
 
 def _at_a_time(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Nodes in order; those that are concurrent with the one before."""
+    """Nodes in order, grouped with those concurrent to them."""
     found: list[list[Node]] = []
     for node in nodes:
         if node.get("concurrent", False):

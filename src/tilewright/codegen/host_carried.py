@@ -1,4 +1,4 @@
-"""Values that several places of a model's main set: branches, and the rounds of loops."""
+"""Values assigned in several places of a model's main: by branches, and by iterations of loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tilewright.codegen.host_memory import HostMemory, Place
 
 
 class Carried:
-    """A value that control flow sets in several places: fixed memory, or memory by a slot."""
+    """A value that control flow assigns in several places: in fixed memory, or by a pointer
+    slot."""
 
     def __init__(self, host: HostMemory, value: Place) -> None:
         self.host = host
@@ -62,7 +63,7 @@ class Carried:
 
 
 class Given:
-    """A result that branches give to the caller, each with a rank of its own."""
+    """A result whose rank differs between branches."""
 
     def __init__(self, host: HostMemory, index: int) -> None:
         self.host = host
@@ -79,7 +80,7 @@ class Given:
 
 
 class Rows:
-    """What the rounds of a loop give, one after the other."""
+    """The stacked results of a loop's iterations."""
 
     def __init__(self, host: HostMemory, value: Place) -> None:
         self.host = host

@@ -1,4 +1,4 @@
-"""Where the values of a model lie while its main runs, and the numbers that tell it."""
+"""Memory and sizes of a model's values while its main runs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tilewright.graph.memory import MemoryPlan, size_bytes, spans
 from tilewright.graph.types import TensorType
 from tilewright.sym import Expr, Size, Var
 
-MAX_BYTES = 1 << 62  # no machine has as many: asking for them fails
-# The head of tw_call: the table of constants, the function that gives outputs.
+MAX_BYTES = 1 << 62  # an allocation of so many always fails
+# The head of tw_call: the table of constants, the function that allocates outputs.
 CALL = "{ ptr, ptr }"
 
 Place = graph_ir.Value
 
 
 class HostMemory:
-    """Writes how values are found, asked for and given back."""
+    """Writes how values are located, allocated and freed."""
 
     def __init__(self, emitter: Emitter, model: Module, plan: MemoryPlan, call: Value) -> None:
         self.emitter = emitter

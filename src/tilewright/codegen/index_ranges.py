@@ -1,10 +1,10 @@
-"""Which indices 32 bits hold: ranges of all variables that a program binds.
+"""Which indices fit 32 bits: the ranges of all variables that a program binds.
 
     ranges = index_ranges(loop, known(fn))           or sizes_in_memory(fn), on a GPU
-    fits(i * 4096 + j, ranges)          whether it is one 32-bit number, wherever it is computed
+    fits(i * 4096 + j, ranges)          whether it fits 32 bits, wherever it is computed
 
-A range is that of the loop or the value that binds a variable, from the greatest extents that
-sizes allow; conditions around it are not asked, since what they guard may be computed before them.
+A variable's range comes from the loop or value that binds it, at the upper bounds of sizes;
+enclosing conditions are ignored, since guarded expressions may be computed speculatively.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
 def fits(expr: Expr, ranges: Context) -> bool:
-    """Whether an integer is certainly one of 32 bits."""
+    """Whether an integer certainly fits 32 bits."""
     found = bounds(expr, ranges)
     return found == found.meet(WORD)
 
 
 def is_natural(expr: Expr, ranges: Context) -> bool:
-    """Whether an integer is certainly not below 0."""
+    """Whether an integer is certainly non-negative."""
     lower = bounds(expr, ranges).lower
     return lower is not None and lower >= 0
 
 
 def sizes_in_memory(fn: Function) -> Context:
-    """What is known of sizes if every array lies in a GPU's memory: of those that have one among
-    their extents, at least one has elements, or nothing is computed."""
+    """Bounds of sizes, given that every array fits a GPU's memory: of the arrays that a size is an
+    extent of, at least one has elements, or nothing is computed."""
     most: dict[Var, int] = {}
     for buffer in fn.buffers:
         known = [int(dim.value) for dim in buffer.shape if isinstance(dim, Const)]
@@ -58,10 +58,10 @@ def sizes_in_memory(fn: Function) -> Context:
 def index_ranges(
     root: Stmt, known: Context = EMPTY, thread_limits: Mapping[str, int] = NO_LIMITS
 ) -> Context:
-    """What is known of sizes, and the range of every variable bound below `root`.
+    """Bounds of sizes, and the range of every variable bound below `root`.
 
-    Copies of a loop bind one variable: its range holds those of all. `thread_limits`: the most
-    threads that a launch has along an axis, whatever its loops tell.
+    Copies of a loop bind one variable: its range is their union. `thread_limits` has the most
+    threads of a launch along each axis, whatever the loops' extents.
     """
     threads = _threads(root, known, thread_limits)
     found: dict[Var, Interval] = {}
@@ -76,7 +76,7 @@ def index_ranges(
         before = found.get(stmt.var)
         found[stmt.var] = here = here if before is None else before.join(here)
         if before is not None and _is_bounded(before) and not _is_bounded(here):
-            ranges = known  # what was said of it does not hold
+            ranges = known  # drop its other bounds
             for var, span in found.items():
                 ranges = _bound(ranges, var, span)
         else:
@@ -85,7 +85,7 @@ def index_ranges(
 
 
 def _threads(root: Stmt, known: Context, limits: Mapping[str, int]) -> dict[str, int | None]:
-    """The most threads along each axis: loops on one axis are one axis, so each sees all."""
+    """The most threads along each axis: loops on one axis share it."""
     most: dict[str, int | None] = {}
     for stmt in walk(root):
         if isinstance(stmt, ir.For) and stmt.kind == ir.THREAD:
@@ -95,8 +95,8 @@ def _threads(root: Stmt, known: Context, limits: Mapping[str, int]) -> dict[str,
 
 
 def _span(loop: ir.For, ranges: Context, threads: Mapping[str, int | None]) -> Interval:
-    """All values of a loop's variable. Tiles that blocks take in turns are as many as a grid may
-    have blocks: results of more have no room in memory."""
+    """All values of a loop's variable. Persistent blocks' tiles are bounded by the grid limit: the
+    results of more would exceed memory."""
     start, stop = bounds(loop.start, ranges), bounds(loop.stop, ranges).upper
     blocks = ir.annotation(loop, WAVES)
     if blocks is not None:

@@ -1,9 +1,9 @@
-"""What the host does for a device function: kernels to launch, and what stands around them.
+"""What the host does for a device function: kernel launches, and the control flow around them.
 
     for t in 0..35 { alloc T; kernel; kernel }  becomes  Repeat(t, 0, 35, Workspace(T, Launch, ...))
 
-Steps are data: they pickle with the PTX, a Python loop or a native host program walks them, and
-`launches` gives the flat list of launches for sizes that are known.
+Steps are data: they pickle with the PTX; a Python loop or a native host program walks them, and
+`launches` gives the flat list of launches for given sizes.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class Kernel:
     scalars: tuple[Var, ...]
     grid: tuple[Expr, Expr, Expr]
     block: tuple[Expr, Expr, Expr]
-    shared_bytes: int = 0  # of dynamic shared memory
-    maps: tuple[TileMap, ...] = ()  # matrices that it copies boxes from: its last arguments
-    written: tuple[Buffer, ...] = ()  # those of its buffers that it writes
-    can_start_early: bool = False  # whether it waits by itself for those before it to end
-    is_together: bool = False  # all blocks have to be there at once, for they wait for each other
-    multiplies: bool = False  # whether it adds up products, and so does a node's arithmetic
+    shared_bytes: int = 0  # dynamic shared memory
+    maps: tuple[TileMap, ...] = ()  # tensor maps: its last arguments
+    written: tuple[Buffer, ...] = ()  # the buffers that it writes
+    can_start_early: bool = False  # whether it supports programmatic dependent launch
+    is_together: bool = False  # cooperative: blocks wait for each other, so all must be resident
+    multiplies: bool = False  # whether it has the node's contraction
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel is started; it begins when those before it have ended."""
+    """Launch a kernel after the previous ones."""
 
     kernel: Kernel
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Steps for every value of a variable."""
+    """Steps in a loop."""
 
     var: Var
     start: Expr
@@ -67,7 +67,7 @@ class When:
 
 @dataclass(frozen=True)
 class Named:
-    """A variable has a value inside."""
+    """A variable bound in some steps."""
 
     var: Var
     value: Expr
@@ -111,8 +111,8 @@ def steps_of(body: Stmt, emit: Callable[[For], Kernel]) -> tuple[Step, ...]:
 def launches(
     steps: tuple[Step, ...], values: Mapping[Var, int], workspace: Callable[[Buffer, int], None]
 ) -> Iterator[tuple[Kernel, dict[Var, int]]]:
-    """Every launch that has something to do, in order, with the values of variables; `workspace`
-    is told of memory first."""
+    """Every non-empty launch in order, with the values of variables; `workspace` is called for
+    memory before its uses."""
     for step in steps:
         match step:
             case Launch(kernel):
@@ -135,7 +135,7 @@ def launches(
 
 
 def _is_empty(kernel: Kernel, values: Mapping[Var, int]) -> bool:
-    """Whether there are no threads: an empty batch."""
+    """Whether the grid is empty, as for an empty batch."""
     return 0 in (number(dim, values) for dim in (*kernel.grid, *kernel.block))
 
 
@@ -152,9 +152,9 @@ def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
 
 
 def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, ...]:
-    """The rows and columns of the matrix that a kernel copies boxes from; the number of matrices
-    comes first where there are several; of images, all extents. An empty one, which no kernel
-    copies from, counts as one: there are no maps of nothing."""
+    """The rows and columns of a tensor map's matrix, with the batch first if there is one; all
+    extents of images. An empty matrix, which no kernel copies from, counts as one element: there
+    are no empty maps."""
     height, width = max(1, number(made.height, values)), max(1, number(made.width, values))
     whole = math.prod(number(dim, values) for dim in made.buffer.shape)
     if made.corners:
@@ -165,8 +165,8 @@ def matrix_of(made: TileMap, values: Mapping[Var, int]) -> tuple[int, ...]:
 
 
 def box_of(made: TileMap) -> tuple[int, ...]:
-    """The extents of a box, as many as `matrix_of` gives; of windows, pixels and channels; of rows
-    in another order, groups of them and the axes of a group."""
+    """The extents of a box, in the order of `matrix_of`: of windows, pixels and channels; of
+    permuted rows, groups and the axes of a group."""
     if made.corners:
         return made.rows, made.columns
     if made.is_reordered:
@@ -175,7 +175,7 @@ def box_of(made: TileMap) -> tuple[int, ...]:
 
 
 def number(expr: Expr, values: Mapping[Var, int]) -> int:
-    """The value of an expression of sizes that are all known."""
+    """The value of an expression of known sizes."""
     return int(expr.value) if isinstance(expr, Const) else int(sym.evaluate(expr, values))
 
 
@@ -184,6 +184,6 @@ def _launches(stmt: Stmt) -> bool:
 
 
 def _is_known(expr: Expr) -> bool:
-    """Whether the host can tell a value: it reads no memory."""
+    """Whether the host can evaluate an expression: it reads no memory."""
     reads = (ir.Load, ir.MaskedLoad, ir.Call)
     return not any(isinstance(found, reads) for found in sym.walk(expr))

@@ -1,10 +1,10 @@
-"""Bytes looked up in tables of 256: by instructions that move bytes within registers.
+"""Byte lookups in tables of 256 entries, by instructions that permute bytes in registers.
 
-    table[i64(x)]      x bytes without a sign, the table 256 of eight bits
+    table[i64(x)]      x unsigned bytes, the table 256 entries of eight bits
 
-NEON looks 16 up in 64 entries at a time (`tbl`), AVX512-VBMI 64 in 128 (`vpermi2b`), AVX2 and
-AVX-512 32 and 64 in 16 (`vpshufb`). Where no lane is found in a part of the table it gives 0, so
-that the parts are put together by `or`. The table stays in registers where a loop leaves room.
+NEON looks up 16 bytes in 64 entries at a time (`tbl`), AVX512-VBMI 64 in 128 (`vpermi2b`), AVX2 and
+AVX-512 32 and 64 in 16 (`vpshufb`). Indices outside of a part of the table give 0, so that parts
+are combined by `or`. The table stays in registers where a loop leaves room.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tilewright.sym import Expr, const
 from tilewright.tensor.ir import Buffer
 
 ENTRIES = 256
-ROW = 16  # entries of a part that `vpshufb` reads, in every quarter of a register
-PART = 64  # that four registers of NEON hold
-NEITHER = 0x70  # added with saturation, sets the highest bit of whatever is 16 or more
+ROW = 16  # entries that `vpshufb` reads, replicated in every quarter of a register
+PART = 64  # entries in four NEON registers
+NEITHER = 0x70  # a saturating add of it sets the top bit of indices >= 16
 
 
 def bytes_of(buffer: Buffer, index: tuple[Expr, ...]) -> Expr | None:
-    """The bytes that an access looks up in a table of 256 of them, if that is what it does."""
+    """The index bytes of an access, if it is a lookup in a table of 256 bytes."""
     if buffer.shape != (const(ENTRIES),) or not buffer.dtype.is_int or buffer.dtype.bits != 8:
         return None
     at = index[0]
@@ -37,7 +37,7 @@ def bytes_of(buffer: Buffer, index: tuple[Expr, ...]) -> Expr | None:
 
 
 def emit(b: FunctionText, kind: str, lanes: int, table: Memory, x: Value) -> Value:
-    """The entries for bytes, by an instruction that looks up so many lanes."""
+    """The entries for bytes, by an instruction of so many lanes."""
     count = -(-x.lanes // lanes) * lanes
     wide = b.widen(x, count) if count > x.lanes else x
     firsts = range(0, count, lanes)

@@ -1,9 +1,9 @@
-"""Loads and stores: whole vectors, strided and scattered ones, under masks.
+"""Loads and stores: contiguous, strided and scattered vectors, under masks.
 
 A vector index that is base, base + 1, ... becomes one vector access; other constant strides one
-wide load and a shuffle; lanes in a few runs one load each and a shuffle; lanes in one aligned part
-of a buffer one load of it and a shuffle; the rest are gathers and scatters. A mask keeps lanes from
-touching memory.
+wide load and a shuffle; lanes in a few runs one load each and a shuffle; lanes within one aligned
+part of a buffer one load of it and a shuffle; the rest are gathers and scatters. A mask keeps lanes
+from touching memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tilewright.codegen.machine import Machine
 from tilewright.codegen.types import mangled, memory_type, vector
 
 WIDEST_SHUFFLE = 4  # strides up to this are loaded whole and shuffled
-MAX_RUNS = 4  # lanes scattered over more runs of elements are gathered
+MAX_RUNS = 4  # lanes in more runs of contiguous elements are gathered
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where a buffer lies, and what the optimizer may assume about it."""
+    """The address of a buffer, and what LLVM may assume about it."""
 
     pointer: Value
     align: int  # of the first element, in bytes
@@ -32,20 +32,20 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One access: an index in elements, and a number that divides it."""
+    """An access: an index in elements, with a divisor of it."""
 
     memory: Memory
     index: Value
     divisor: int
     element: DType
     stride: int | None = None  # between lanes when constant
-    offsets: tuple[int, ...] = ()  # of the lanes from the index, when known; else it is a vector
-    part: int = 1  # divides the index and the buffer: so many elements are there, or none of them
-    beyond: int = 0  # elements from the index to the place, of which the divisor tells
-    is_short: bool = False  # the index is of 32 bits, and the bytes up to it, not below 0, too
-    origin: Value | None = None  # from where a vector of indices counts; else from the first
-    rows: tuple[int, ...] = ()  # of the lanes, in which their offsets count; else all are in one
-    pitch: Value | None = None  # elements between neighbouring rows, never below 0
+    offsets: tuple[int, ...] = ()  # static offsets of the lanes; () if the index is a vector
+    part: int = 1  # divides the index and the buffer: so many elements are all in bounds, or none
+    beyond: int = 0  # constant offset from the index to the place; the divisor is of their sum
+    is_short: bool = False  # the index and its byte offset are non-negative and fit 32 bits
+    origin: Value | None = None  # the base of a vector of indices; None: the buffer's start
+    rows: tuple[int, ...] = ()  # per lane, the row its offset is relative to; () if all are in one
+    pitch: Value | None = None  # elements between rows, non-negative
 
     @property
     def lines(self) -> dict[int, tuple[int, ...]]:
@@ -56,12 +56,12 @@ class Place:
 
     @property
     def runs(self) -> list[tuple[int, int, int]]:
-        """The ranges of consecutive elements that lanes lie in, each with its row."""
+        """The ranges of consecutive elements that lanes cover, each with its row."""
         return [(row, *run) for row, offsets in self.lines.items() for run in _runs(offsets)]
 
     @property
     def has_runs(self) -> bool:
-        """Whether lanes are loaded as a few runs of neighbours."""
+        """Whether lanes are loaded as a few contiguous runs."""
         runs = self.runs
         return len(runs) <= MAX_RUNS and any(stop - start > 1 for _, start, stop in runs)
 
@@ -112,16 +112,16 @@ class Accesses:
         return self.to_register(loaded, place.element)
 
     def has_slow_masks(self, place: Place, lanes: int) -> bool:
-        """Whether lanes near each other are touched one by one under a mask, for want of
-        instructions that take one. Those in several runs always are: masks go with gathers."""
+        """Whether a mask makes nearby lanes be accessed one by one, for lack of masked
+        instructions. Lanes in several runs always are: masks go with gathers."""
         if lanes > 1 and place.stride is None and place.has_runs:
             return True
         is_near = place.stride is not None and 0 < place.stride <= WIDEST_SHUFFLE
         return lanes > 1 and is_near and place.element.bits < self.machine.masked_bits
 
     def load_whole(self, place: Place, lanes: int, mask: Value, count: Value) -> Value:
-        """Lanes of a mask by one load of them all, where a buffer of so many elements reaches from
-        the first to the last."""
+        """Load masked lanes by one unmasked load, if a buffer of `count` elements contains the
+        whole vector."""
         first, last = self._ends(place, lanes)
         inside = self.b.op(
             "and",
@@ -137,7 +137,7 @@ class Accesses:
         return self.b.phi((whole, then.end), (one_by_one, otherwise.end))
 
     def _ends(self, place: Place, lanes: int) -> tuple[Value, Value]:
-        """Elements before and behind which a place has none."""
+        """The first and last element of a place."""
         if place.stride is not None:
             first = self._moved(place.index, place.beyond)
             return first, self._moved(first, (lanes - 1) * place.stride)
@@ -154,7 +154,7 @@ class Accesses:
         )
 
     def _load_equal(self, place: Place, lanes: int, mask: Value | None) -> Value:
-        """One element in all lanes, from elsewhere where no lane may touch it."""
+        """Broadcast one element, loaded from a safe address where no lane is active."""
         if mask is None:
             return self.b.splat(self._load_one(place), lanes)
         element = memory_type(place.element)
@@ -179,7 +179,7 @@ class Accesses:
         )
 
     def _load_strided(self, place: Place, stride: int, lanes: int) -> Value:
-        """Everything from the first to the last lane, then the lanes picked out."""
+        """Load everything from the first to the last lane, then shuffle."""
         span = (lanes - 1) * abs(stride) + 1
         picks = [lane * abs(stride) for lane in range(lanes)]
         first = place.index
@@ -193,7 +193,7 @@ class Accesses:
         return self.b.shuffle(whole, picks)
 
     def _load_pattern(self, place: Place, lanes: int, mask: Value | None) -> Value:
-        """Lanes at known distances: the few runs they lie in, then the lanes picked out."""
+        """Lanes at static offsets: load the few runs that contain them, then shuffle."""
         runs = place.runs
         width = max((stop - start for _, start, stop in runs), default=1)
         if mask is None and not place.rows and (width == 1 or len(runs) > MAX_RUNS):
@@ -219,7 +219,7 @@ class Accesses:
         return self.b.shuffle(parts[0], [where[lane] for lane in picked])
 
     def _row(self, place: Place, row: int) -> Value:
-        """The index of the first element that offsets of a row count from."""
+        """The index that offsets of a row are relative to."""
         if place.pitch is None or not row:
             return place.index
         far = self.b.op("mul nsw", self._wide(place.pitch), i64(row))
@@ -229,8 +229,7 @@ class Accesses:
         place = self._apart(place, lanes)
         type_ = vector(memory_type(place.element), lanes)
         if mask is None and not self.machine.has_gather:
-            # Written out, the number of every lane is a value of its own, which loops that do not
-            # change it need not ask for again.
+            # Extracted lane by lane, indices are scalars that LLVM can hoist out of loops.
             numbers = (self.b.extract(place.index, lane) for lane in range(lanes))
             return self._load_each((self._pointers(place, at) for at in numbers), place, type_)
         pointers = self._pointers(place, place.index)
@@ -249,11 +248,11 @@ class Accesses:
         )
 
     def _gathers(self, element: DType) -> bool:
-        """Whether there are instructions for that; without, every lane of a mask is a branch."""
+        """Whether there are gather instructions; without, every masked lane is a branch."""
         return self.machine.has_gather and element.bits >= 32
 
     def _load_each(self, pointers: Iterable[Value], place: Place, type_: str) -> Value:
-        """Lane by lane, as machines without gathers do."""
+        """Load lane by lane, without gather instructions."""
         element, loaded = memory_type(place.element), Value(type_, "poison")
         align, extra = place.element.size_bytes & -place.element.size_bytes, place.memory.alias
         for lane, pointer in enumerate(pointers):
@@ -262,7 +261,7 @@ class Accesses:
         return loaded
 
     def _pointers(self, place: Place, indices: Value) -> Value:
-        """The addresses of indices, counted from the origin."""
+        """The addresses of indices relative to the origin."""
         element, start = memory_type(place.element), place.memory.pointer
         if place.origin is None:
             return self.b.offset(element, start, indices)
@@ -288,11 +287,11 @@ class Accesses:
             self._scatter(value, place, mask)
 
     def store_part(self, value: Value, place: Place, lanes: range) -> None:
-        """Store some lanes, which are neighbours.
+        """Store some contiguous lanes.
 
-        Under a constant mask of them, LLVM 22 for AVX-512 makes the value narrower when types must
-        not change any more: of one lane it stores truncated values as wide as before, over
-        their neighbours, and of eight it fails to round to bf16.
+        With a constant mask LLVM 22 for AVX-512 narrows the value after type legalization: for one
+        lane it stores truncated values at the old width, over their neighbours, and for eight it
+        fails to round to bf16.
         """
         whole, first = self.to_memory(value, place.element), lanes.start
         part = self._lanes(whole, lanes)
@@ -301,7 +300,7 @@ class Accesses:
         self.b.store(part, self.address(here), align=here.align, extra=place.memory.alias)
 
     def store_first(self, value: Value, place: Place, left: Value) -> None:
-        """Store as many lanes of a run as are left: all, or some."""
+        """Store the first `left` lanes of a run."""
         value, left = self.to_memory(value, place.element), self._wide(left)
         with self.b.branch(self.b.compare("icmp sge", left, i64(value.lanes))) as (then, otherwise):
             with then:
@@ -310,8 +309,7 @@ class Accesses:
                 self._store_some(value, place, left)
 
     def _store_some(self, value: Value, place: Place, left: Value) -> None:
-        """Store fewer lanes than all: one half of them, where that many are left, and then some of
-        the other."""
+        """Store fewer than all lanes: one half if that many are left, then part of the other."""
         half = value.lanes // 2
         low, high = (self._lanes(value, range(at, at + half)) for at in (0, half))
         is_left = self.b.compare("icmp ne", self.b.op("and", left, i64(half)), i64(0))
@@ -324,7 +322,7 @@ class Accesses:
             self._store_some(rest, replace(place, index=index, divisor=1, is_short=False), left)
 
     def _lanes(self, value: Value, lanes: range) -> Value:
-        """Some lanes, which are neighbours."""
+        """Some contiguous lanes."""
         if len(lanes) == 1:
             return self.b.extract(value, lanes.start)
         return self.b.shuffle(value, lanes)
@@ -357,7 +355,7 @@ class Accesses:
         return self.b.convert("sext", index, vector("i64", index.lanes))
 
     def _moved(self, index: Value, by: int) -> Value:
-        """An index so many elements further on, which 32 bits need not hold."""
+        """An index plus a constant, which may exceed 32 bits."""
         return self.b.op("add nsw", self._wide(index), i64(by))
 
     def _apart(self, place: Place, lanes: int) -> Place:
@@ -379,7 +377,7 @@ class Accesses:
 
     def to_register(self, value: Value, of: DType) -> Value:
         """A loaded value as computations take it."""
-        if of.bits < 8:  # the upper part of the byte is anybody's
+        if of.bits < 8:  # the upper bits of the byte are undefined
             rest = splat(value.type, str(8 - of.bits))
             high = self.b.op("shl", value, rest)
             return self.b.op("ashr" if of.kind == "int" else "lshr", high, rest)
@@ -397,7 +395,7 @@ class Accesses:
 
 
 def _runs(offsets: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The ranges of consecutive elements that the offsets lie in."""
+    """The ranges of consecutive elements in the offsets."""
     runs: list[tuple[int, int]] = []
     for offset in sorted(set(offsets)):
         if runs and offset == runs[-1][1]:
@@ -408,8 +406,8 @@ def _runs(offsets: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def _part(offsets: tuple[int, ...], part: int) -> list[tuple[int, int]]:
-    """The smallest aligned range that all offsets lie in; none where there is none of a few
-    times their number. All of it may be read, since its size divides that of a part."""
+    """The smallest aligned range that contains all offsets, if it is at most a few times their
+    number. All of it may be read, since its size divides that of a part."""
     for size in range(1, WIDEST_SHUFFLE * len(offsets) + 1):
         first = {offset // size for offset in offsets}
         if part % size == 0 and len(first) == 1:

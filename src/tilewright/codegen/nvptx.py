@@ -2,7 +2,7 @@
 
 Each outermost thread loop is a kernel. Its loops over blockIdx and threadIdx become the launch's
 grid and block; their variables are read from special registers. Buffers in `shared` memory are
-module globals, `local` ones live in registers. What lies between kernels runs on the host.
+module globals, `local` ones live in registers. Code between kernels runs on the host.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ TRIPLE = "nvptx64-nvidia-cuda"
 AXES = ("x", "y", "z")
 REGISTERS = {"blockIdx": "ctaid", "threadIdx": "tid"}
 GLOBAL = "ptr addrspace(1)"
-BLOCK_SHARED_BYTES = 1024  # that every block has beside its own
-ROUNDED = "rounded_bf16"  # an f32 that bf16 has, nearest to another
-ARGUMENT_ALIGN = 16  # of arrays that kernels are called with, in bytes
-# The most blocks of a grid, and threads of a block, along each axis: launches of more are refused.
+BLOCK_SHARED_BYTES = 1024  # reserved by the system per block
+ROUNDED = "rounded_bf16"  # f32 rounded to the nearest bf16
+ARGUMENT_ALIGN = 16  # alignment of array arguments, in bytes
+# CUDA's limits on grids and blocks along each axis.
 LAUNCH_LIMITS = {
     **dict.fromkeys(("blockIdx.y", "blockIdx.z"), 65535),
     **dict.fromkeys(("threadIdx.x", "threadIdx.y"), 1024),
@@ -72,7 +72,7 @@ LAUNCH_LIMITS = {
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """PTX, and what the host does with its kernels."""
+    """PTX, and the host's steps around its kernels."""
 
     ptx: str
     buffers: tuple[Buffer, ...]  # the function's parameters
@@ -85,7 +85,7 @@ class DeviceCode:
 
 
 def machine(target: Target) -> Machine:
-    """The GPU as LLVM is told about it."""
+    """The GPU as described to LLVM."""
     return Machine(
         triple=TRIPLE,
         cpu=target.mcpu or "sm_90a",
@@ -119,7 +119,7 @@ def emit_kernels(fn: Function, target: Target) -> tuple[str, tuple[Step, ...]]:
 
 
 def device_code(fn: Function, target: str | Target = "cuda") -> DeviceCode:
-    """PTX of a device function, and what the host does with it."""
+    """PTX of a device function, and the host's steps around its kernels."""
     chosen = Target.parse(target)
     gpu = machine(chosen)
     text, steps = emit_kernels(fn, chosen)
@@ -155,7 +155,7 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
     ready = asked * _threads(extents) if isinstance(asked, int) else READY_THREADS
     bound = _launch_bound(extents, ready)
     if hopper.gives_registers(loop) or warps:
-        # So many blocks per multiprocessor, or registers stay as they are; sums of warps need many.
+        # Bound the blocks per multiprocessor by registers; warp-level accumulators need many.
         resident = 1 if warps else hopper.resident_blocks(loop, _threads(extents))
         bound = f'{_launch_bound(extents)} "nvvm.minctasm"="{resident}"'
     cluster = _cluster(loop)
@@ -200,7 +200,7 @@ def _emit_kernel(module: ModuleText, target: Target, fn: Function, loop: For, na
 
 
 def _adds_products(loop: For) -> bool:
-    """Whether some number grows by products, one after the other."""
+    """Whether the kernel accumulates products."""
     return any(
         isinstance(stmt, ir.Store)
         and isinstance(stmt.value, sym.Add)
@@ -214,8 +214,7 @@ def _adds_products(loop: For) -> bool:
 
 
 def _check_shared(emitter: DeviceEmitter, loop: For, target: Target) -> None:
-    """The driver would refuse a kernel with more shared memory than a block can have, in words
-    that name no buffer."""
+    """Check shared memory against the block limit: the driver's error would name no buffer."""
     static, tiles = emitter.static_bytes, emitter.tile_bytes
     most = multiprocessor_of(target).static_shared_bytes
     if static > most or static + tiles > target.shared_bytes:
@@ -229,9 +228,9 @@ def _check_shared(emitter: DeviceEmitter, loop: For, target: Target) -> None:
 
 
 def _set_apart(kernel: Kernel, loop: For, target: Target) -> Kernel:
-    """A kernel that fills tiles by bulk copies, of no more blocks than multiprocessors, asks for so
-    much shared memory that each has one to itself, even where they start early; unless registers
-    are shared out so that there is room for others."""
+    """Pad the shared memory of a kernel with bulk copies and at most one block per multiprocessor,
+    so that each block has a multiprocessor to itself even with early launches; unless registers are
+    divided to make room for others."""
     counts = [int(dim.value) for dim in kernel.grid if isinstance(dim, Const)]
     is_one_wave = len(counts) == len(AXES) and math.prod(counts) <= target.cores
     if not (kernel.can_start_early and kernel.maps and is_one_wave):
@@ -242,13 +241,13 @@ def _set_apart(kernel: Kernel, loop: For, target: Target) -> Kernel:
     return replace(kernel, shared_bytes=shared)
 
 
-WARP = 32  # threads that run in step, and have registers together
-READY_THREADS = 512  # of a multiprocessor, that are to have room at once: 128 registers each
+WARP = 32  # threads per warp
+READY_THREADS = 512  # resident threads to allow per multiprocessor: 128 registers each
 
 
 def _launch_bound(extents: dict[str, Expr], ready: int = 0) -> str:
-    """Tells the assembler how many threads a block has, and how many are to be ready at once, so
-    that it spends registers: left alone, it keeps loads apart to have 2048 threads ready."""
+    """Launch bounds: threads per block, and minimum resident threads, so that ptxas uses more
+    registers. By default it serializes loads to keep 2048 threads resident."""
     threads = 1
     for axis in AXES:
         extent = extents.get(f"threadIdx.{axis}", ONE)
@@ -261,7 +260,7 @@ def _launch_bound(extents: dict[str, Expr], ready: int = 0) -> str:
 
 
 def _threads(extents: dict[str, Expr]) -> int:
-    """Of a block, which are known."""
+    """Threads per block, which are static."""
     return math.prod(hopper.known_number(extents.get(f"threadIdx.{axis}", ONE)) for axis in AXES)
 
 
@@ -274,13 +273,13 @@ def _extents(loop: For) -> dict[str, Expr]:
 
 
 def _cluster(loop: For) -> int:
-    """How many blocks see each other's shared memory."""
+    """Blocks per cluster."""
     along = cluster_loop(loop)
     return 1 if along is None else hopper.known_number(along.extent)
 
 
 def _outer_buffers(fn: Function, root: For) -> tuple[Buffer, ...]:
-    """The buffers that a kernel is given: parameters first, then memory between kernels."""
+    """The buffers passed to a kernel: parameters first, then memory shared between kernels."""
     used: dict[Buffer, None] = {}
     own: set[Buffer] = set()
     for stmt in walk(root):
@@ -302,7 +301,7 @@ def _free_scalars(root: Stmt) -> tuple[Var, ...]:
     return tuple(found)
 
 
-# Nodes whose value is that of their operands alone: no memory is read.
+# Pure arithmetic: nodes that read no memory.
 UNIFORM = (Const, sym.Add, sym.Sub, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max)
 
 
@@ -311,8 +310,8 @@ class DeviceEmitter(Emitter):
 
     lets: Mapping[Var, Expr] = MappingProxyType({})  # of the kernel
     lane: Var | None = None  # the index along threadIdx.x
-    uniform: frozenset[Var] = frozenset()  # numbers that all threads of a block have in common
-    holds: tuple[Expr, ...] = ()  # the conditions that a statement is under
+    uniform: frozenset[Var] = frozenset()  # variables that are uniform in a block
+    holds: tuple[Expr, ...] = ()  # enclosing conditions of a statement
 
     def stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For) and stmt.kind == ir.THREAD:
@@ -329,7 +328,7 @@ class DeviceEmitter(Emitter):
         super().stmt(stmt)
 
     def branch(self, stmt: ir.If) -> None:
-        """What no thread comes to is not written: its registers would be nobody's."""
+        """Skip code that no thread reaches: its register operands would have no owner."""
         if self.lane is None or stmt.otherwise is not None:
             super().branch(stmt)
             return
@@ -341,13 +340,13 @@ class DeviceEmitter(Emitter):
         self.holds = outer
 
     def _told(self, expr: Expr) -> Expr:
-        """An expression without the names that the kernel gives to parts of it."""
+        """An expression with the kernel's lets substituted."""
         while any(isinstance(node, Var) and node in self.lets for node in sym.walk(expr)):
             expr = sym.substitute(expr, self.lets)
         return expr
 
     def allocate(self, stmt: ir.Alloc) -> None:
-        """There is no runtime to ask for more than a stack holds."""
+        """Refuse buffers larger than the stack: there is no runtime allocator."""
         size = stmt.buffer.constant_bytes
         if size is None or not self._fits_stack(stmt.buffer, size):
             raise Unsupported(
@@ -368,7 +367,7 @@ class DeviceEmitter(Emitter):
         return self.b.op("add nsw", self.b.convert("zext", index, "i64"), self.expr(loop.start))
 
     def _place(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Place, int]:
-        """Sums of a warpgroup are in registers of its threads: an index says which."""
+        """Accumulators of a warpgroup are in its threads' registers: map the index to one."""
         if buffer.memory.name not in HELD or self.lane is None:
             return super()._place(buffer, index)
         flat = flat_index(buffer, index)
@@ -385,13 +384,13 @@ class DeviceEmitter(Emitter):
                 help="unroll the loops over a thread's rows and runs",
             )
         at = int(register.value)
-        apart = 0 if buffer.memory == ROW else 1  # a row's number is the same in all columns
+        apart = 0 if buffer.memory == ROW else 1  # per-row values are the same in all columns
         return Place(self.memories[buffer], i64(at), at or lanes, buffer.dtype, apart), lanes
 
     def _run(self, memory: Memory, index: Expr, of: DType) -> Place:
-        """What all threads of a block have in common is added to the pointer, once for a warp. Each
-        thread then has a short distance of its own, which accesses to other buffers share: of all
-        that they keep, one register instead of two for each buffer."""
+        """Add the block-uniform part of an index to the pointer, in uniform registers. What remains
+        is a 32-bit offset per thread that accesses to several buffers share: one register, instead
+        of two per buffer."""
         near, beyond = without_constant(index)
         common, own = split_sum(near, self._is_uniform)
         if sym.ZERO in (common, own):
@@ -404,7 +403,7 @@ class DeviceEmitter(Emitter):
         return Place(memory, self.index(own), 1, of, beyond=beyond, is_short=is_short)
 
     def _is_uniform(self, expr: Expr) -> bool:
-        """Whether an index is the same in all threads of a block, by the variables in it."""
+        """Whether an index is block-uniform."""
         nodes = sym.walk(self._told(expr))
         return all(
             node in self.uniform if isinstance(node, Var) else isinstance(node, UNIFORM)
@@ -412,7 +411,7 @@ class DeviceEmitter(Emitter):
         )
 
     def fail(self, code: Value) -> None:
-        """A kernel has no way to report: what can fail is checked on the host."""
+        """Kernels cannot report errors: the host checks whatever can fail."""
         self.b.ret()
 
 
@@ -424,17 +423,17 @@ def _barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
 
 
 def _grid_wait(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """From here on memory is as kernels before left it: its addresses are new to LLVM, which would
-    read what nothing here writes whenever it likes, and through a cache that is not coherent."""
+    """Wait for preceding kernels. Memory gets addresses that are new to LLVM, which would otherwise
+    hoist loads of memory that nothing here writes, and use the non-coherent cache."""
     e.b.line('call void asm sideeffect "griddepcontrol.wait;", "~{memory}"() convergent')
     _renew(e, e.awaited)
     e.memories.update(e.weights)
     return Value("void", "")
 
 
-def _meet(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """Every block arrives once, and goes on when as many arrivals are counted as make a round. The
-    launch sees to it that all blocks have a place at once."""
+def _grid_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
+    """A grid barrier: every block arrives once, and continues when a round is complete. The launch
+    is cooperative, so all blocks are resident."""
     (arrived,) = [memory for buffer, memory in e.memories.items() if buffer.memory == ARRIVALS]
     b = e.b
     _barrier(e, node, is_statement)
@@ -459,8 +458,8 @@ def _meet(e: Emitting, node: Call, is_statement: bool) -> Value:
 
 
 def _read_early(e: Emitting, weights: Sequence[Buffer], waits: bool, meets: bool) -> None:
-    """What is prefetched before a wait is not read through the cache that is not coherent: the
-    assembler moves such loads behind the wait. Behind it, and where no blocks meet, they may be."""
+    """Loads prefetched before a grid wait do not use the non-coherent cache: ptxas would move them
+    behind the wait. After it, and without grid barriers, they may."""
     if waits and not meets:
         e.weights.update((buffer, e.memories[buffer]) for buffer in weights)
     if waits or meets:
@@ -468,7 +467,7 @@ def _read_early(e: Emitting, weights: Sequence[Buffer], waits: bool, meets: bool
 
 
 def _renew(e: Emitting, buffers: Sequence[Buffer]) -> None:
-    """Memory at addresses that are new to LLVM: others may have written it."""
+    """Give memory addresses that are new to LLVM: others may have written it."""
     for buffer in buffers:
         memory = e.memories[buffer]
         near = e.b.value(GLOBAL, f"addrspacecast {memory.pointer} to {GLOBAL}")
@@ -482,7 +481,7 @@ def _grid_launch(e: Emitting, node: Call, is_statement: bool) -> Value:
 
 
 def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """As far as L2."""
+    """Prefetch to L2."""
     (place,) = node.args
     assert isinstance(place, ir.Address)
     there = e.b.value(GLOBAL, f"addrspacecast {e.pointer(place)} to {GLOBAL}")
@@ -490,14 +489,14 @@ def _prefetch(e: Emitting, node: Call, is_statement: bool) -> Value:
 
 
 def _fenced_barrier(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """Matrix units read shared memory behind the threads' backs."""
+    """A barrier with a fence: tensor cores read shared memory through the asynchronous proxy."""
     e.b.line(wgmma.FENCE)
     return _barrier(e, node, is_statement)
 
 
 def _by_instruction(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """An instruction for f32, lane by lane. None of them branches to a slow path, which ptxas moves
-    no load over; roots are inverted to 2**-22.9, as good as rounding the root and its inverse."""
+    """An approximate f32 instruction, lane by lane. None branches to a slow path, which ptxas would
+    move no loads across; the inverse square root is accurate to 2**-22.9."""
     given, of = e.expr(node.args[0]), node.dtype
     if of.scalar is F64:
         return RULES[node.op](e.arith, of, of, (given,))
@@ -524,7 +523,7 @@ INSTRUCTIONS = {
 
 
 def _join_roundings(body: Stmt) -> Stmt:
-    """f32 rounded to bf16 and f32 again as one call."""
+    """Merge casts from f32 to bf16 and back into one call."""
 
     def rule(expr: Expr) -> Expr:
         if not isinstance(expr, sym.Cast) or not isinstance(expr.value, sym.Cast):
@@ -541,7 +540,8 @@ def _join_roundings(body: Stmt) -> Stmt:
 
 
 def _rounded(e: Emitting, node: Call, is_statement: bool) -> Value:
-    """Lane by lane: the upper half of a pair whose other half is 0, which is an f32."""
+    """Rounding to bf16 lane by lane: the upper half of a packed pair whose other half is 0 is an
+    f32."""
     given = e.expr(node.args[0])
 
     def one(value: Value) -> Value:
@@ -584,7 +584,7 @@ def _shared(e: Emitting, stmt: ir.Alloc) -> None:
 
 
 def _sum(e: Emitting, stmt: ir.Alloc) -> None:
-    """Each thread of a warpgroup holds its part of every tile."""
+    """Accumulators: each thread of a warpgroup holds its part of every tile."""
     count = 1
     for dim in stmt.buffer.shape:
         assert isinstance(dim, Const)
@@ -596,7 +596,7 @@ def _sum(e: Emitting, stmt: ir.Alloc) -> None:
 
 
 def _held(e: Emitting, stmt: ir.Alloc) -> None:
-    """The same, by runs of a row, or a number for each row."""
+    """The same, by runs of a row, or one value per row."""
     size = math.prod(int(str(dim)) for dim in stmt.buffer.shape)
     count = 2 if stmt.buffer.memory == ROW else size // wgmma.THREADS
     part = f"[{count} x float]"
@@ -606,7 +606,7 @@ def _held(e: Emitting, stmt: ir.Alloc) -> None:
 
 
 def _left(e: Emitting, stmt: ir.Alloc) -> None:
-    """A left operand, packed in pairs."""
+    """A left operand in registers, packed in pairs."""
     count = math.prod(int(str(dim)) for dim in stmt.buffer.shape) // wgmma.THREADS // PAIR
     pointer = e.b.alloca(f"[{count} x i32]", align=LEFT.alignment_bytes, hint=stmt.buffer.name)
     e.memories[stmt.buffer] = Memory(pointer, LEFT.alignment_bytes)
@@ -623,8 +623,8 @@ def _nowhere(e: Emitting, stmt: ir.Alloc) -> None:
 
 
 def _tile(e: Emitting, stmt: ir.Alloc) -> None:
-    """Swizzled tiles are in dynamic shared memory, which may be more than 48 KB. Of what belongs to
-    a cluster each of its blocks has a part."""
+    """Swizzled tiles in dynamic shared memory, which may exceed 48 KB. A cluster-wide buffer is
+    distributed over its blocks."""
     count = stmt.buffer.dtype.size_bytes
     for dim in stmt.buffer.shape:
         assert isinstance(dim, Const)
@@ -656,7 +656,7 @@ HANDLERS = Handlers(
         ROUNDED: _rounded,
         "grid.wait": _grid_wait,
         "grid.launch": _grid_launch,
-        GRID_BARRIER.op: _meet,
+        GRID_BARRIER.op: _grid_barrier,
     },
     {
         LOCAL.name: _local,

@@ -1,8 +1,8 @@
-"""Whether LLVM takes a processor's name and features, asked in a process of its own.
+"""Check a processor's name and features with LLVM, in a process of its own.
 
-LLVM ends the process on a processor it cannot generate code for, and ignores a feature that it does
-not know with no more than a line on stderr. A child therefore compiles a few lines for the machine
-first, and what it says becomes an error. Names in our own tables are known to be fine.
+LLVM aborts on a processor it cannot generate code for, and only prints a line to stderr for an
+unknown feature. So a child process compiles a few lines for the machine first, and its output
+becomes an error. Names in our own tables are known to be fine.
 """
 
 from __future__ import annotations

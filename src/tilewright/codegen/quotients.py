@@ -1,8 +1,8 @@
-"""Quotients of many numbers by one, without divisions: by its reciprocal and what that leaves.
+"""Division of many numbers by one: by its reciprocal, with a correction that makes it exact.
 
     near = x * (1 / by);  left = x - near * by;  x / by = near + left * (1 / by)
 
-The last sum is the rounded quotient, to the bit (Markstein), unless a remainder or a reciprocal is
+The last sum is the correctly rounded quotient (Markstein), unless a remainder or a reciprocal is
 subnormal or a product overflows.
 """
 
@@ -14,7 +14,7 @@ from tilewright.base.dtype import F32
 from tilewright.codegen.builder import FunctionText, Value, splat
 from tilewright.codegen.types import float_literal
 
-BEYOND = 512.0  # what a byte holds, zero point and all
+BEYOND = 512.0  # more than any byte plus its zero point
 TINY, LARGE = 2.0**-64, 2.0**64  # where remainders or reciprocals may be subnormal
 
 
@@ -23,8 +23,8 @@ def _number(like: Value, value: float) -> Value:
 
 
 def is_usual(b: FunctionText, by: Value) -> Value:
-    """Whether nothing is subnormal and nothing overflows on the way to a quotient that a byte
-    nearly holds; not for NaN."""
+    """Whether nothing is subnormal or overflows on the way to a quotient in the range of a byte;
+    false for NaN."""
     above, below = (
         b.compare("fcmp oge", by, _number(by, TINY)),
         b.compare("fcmp ole", by, _number(by, LARGE)),
@@ -33,13 +33,14 @@ def is_usual(b: FunctionText, by: Value) -> Value:
 
 
 def quotient(b: FunctionText, x: Value, by: Value) -> Value:
-    """Of a divisor that is usual, and no more than a byte nearly holds."""
+    """By a divisor that `is_usual`, for quotients about the range of a byte."""
     reciprocal = b.op("fdiv", _number(by, 1.0), by)
     return _corrected(b, x, by, b.op("fmul", x, reciprocal), reciprocal)
 
 
 def saturating_quotient(b: FunctionText, x: Value, by: Value) -> Value:
-    """Of any two numbers; where it is beyond a byte, any one of that sign beyond it."""
+    """For any operands; a quotient beyond a byte's range becomes any number of that sign beyond
+    it."""
 
     def bounded(compare: str, value: Value, bound: Value) -> Value:
         return b.select(b.compare(compare, value, bound), value, bound)

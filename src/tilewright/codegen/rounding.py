@@ -1,12 +1,12 @@
-"""Rounded numbers that become integers, and those that come back: as few instructions as exist.
+"""Rounding to narrow integers, and back to floats, in as few instructions as possible.
 
     u8(round(x) + zero)                x clamped, then rounded by the conversion itself
-    u8(round(ranged_div(x, by)) + zero)     nothing is clamped: all quotients are nearly bytes
-    f32(u8(round(x) + zero)) - zero    never an integer at all: x + 1.5 * 2**23 is rounded by the
-                                       addition, which a product before it may take part in
+    u8(round(ranged_div(x, by)) + zero)     no clamp: all quotients are nearly in range
+    f32(u8(round(x) + zero)) - zero    no integers at all: x + 1.5 * 2**23 is rounded by the
+                                       addition, which can be an FMA with a preceding product
 
-The ends of the type, less the zero point, are whole numbers: it makes no difference whether a
-number is kept between them before it is rounded or after. NaN becomes 0, as it does in `Cast`.
+The bounds of the type, less the zero point, are integers, so clamping and rounding commute. NaN
+becomes 0, as in `Cast`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tilewright.codegen.types import float_literal, mangled, register_type, vect
 from tilewright.sym import Expr
 from tilewright.tensor.ir import Broadcast, Call
 
-MAGIC = 1.5 * 2**23  # what is added to it is rounded to a whole number
-MOST = 2.0**16  # of a zero point
+MAGIC = 1.5 * 2**23  # adding it rounds to an integer
+MOST = 2.0**16  # bound on a zero point
 NEON = 4  # lanes of 32 bits in a vector of AArch64
-PACKED = 64  # bytes that four vectors of 512 bits are packed into
+PACKED = 64  # bytes packed from four 512-bit vectors
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """An integer of few bits: x rounded, plus a zero point, saturated."""
+    """A narrow integer: x rounded, plus a zero point, saturated."""
 
     x: Expr
     zero: Expr | None
     to: DType
-    back: bool  # as a float, and less the zero point again
+    back: bool  # converted back to float, less the zero point
 
 
 def rounded(node: Expr) -> Rounded | None:
-    """What a vector of floats is rounded to, if this expression does that."""
+    """The rounding that an expression is, if any."""
     if isinstance(node, sym.Cast):
         if node.dtype.is_int:
             return _integer(node)
@@ -95,7 +95,7 @@ def _adds_nothing_negative(zero: Expr | None) -> bool:
 
 
 def emit(e: Emitting, found: Rounded) -> Value | None:
-    """The instructions; None where the machine has none that round while they convert."""
+    """The instructions; None where the machine's conversions do not round."""
     saturates = not found.back and e.machine.saturates and _is_of_bytes(found)
     if not found.back and not e.machine.rounds and not saturates:
         return None
@@ -107,7 +107,7 @@ def emit(e: Emitting, found: Rounded) -> Value | None:
 
 
 def _range_of(found: Rounded) -> Expr | None:
-    """The one divisor of a vector that nearly fits into bytes."""
+    """The divisor of a `ranged_div`, whose quotients are nearly in range."""
     if found.back or not _is_of_bytes(found) or not isinstance(found.x, Call):
         return None
     if found.zero is not None and not isinstance(found.zero, Broadcast):
@@ -117,7 +117,7 @@ def _range_of(found: Rounded) -> Expr | None:
 
 
 def _ranged(e: Emitting, found: Rounded, by: Expr) -> Value:
-    """A branch that always goes the same way, instead of care for divisors that never come."""
+    """Branch on usual divisors, which always goes one way, instead of general division."""
     assert isinstance(found.x, Call)
     b, x, divisor = e.b, e.expr(found.x.args[0]), e.expr(found.x.args[1])
     zero = None if found.zero is None else e.expr(found.zero)
@@ -134,7 +134,7 @@ def _ranged(e: Emitting, found: Rounded, by: Expr) -> Value:
 
 
 def _converted(e: Emitting, found: Rounded, x: Value, zero: Value | None) -> Value:
-    """Any numbers, NaN and infinities among them."""
+    """Any operand, including NaN and infinities."""
     b = e.b
     if not found.back and e.machine.saturates and _is_of_bytes(found):
         return _saturated(e, x, zero, found.to)
@@ -142,7 +142,7 @@ def _converted(e: Emitting, found: Rounded, x: Value, zero: Value | None) -> Val
     at = MAGIC if found.back else 0.0
     low, high = (_end(b, x.type, end, zero, at) for end in (found.to.min, found.to.max))
     moved = b.op("fadd contract", x, _number(x.type, MAGIC)) if found.back else x
-    # The order of operands decides what becomes of NaN: the lower end, or, packed, itself.
+    # The order of operands decides what NaN becomes: the lower bound, or, packed, NaN.
     if not is_packed or found.to.kind == "int" or not _adds_nothing_negative(found.zero):
         moved = b.select(b.compare("fcmp ogt", moved, low), moved, low)
     if is_packed:  # what overflows upwards converts to the least integer, as NaN does
@@ -169,22 +169,22 @@ def _number(type_: str, number: float) -> Value:
 
 
 def _end(b: FunctionText, type_: str, end: float, zero: Value | None, at: float) -> Value:
-    """An end of the type, less the zero point, moved by `at`: all are exact."""
+    """A bound of the type, less the zero point, moved by `at`: exact."""
     number = _number(type_, end + at)
     return number if zero is None else b.op("fsub", number, zero)
 
 
 def _whole(e: Emitting, value: Value, zero: Value | None) -> Value:
-    """The nearest integers, of 32 bits, plus the zero point."""
+    """The nearest 32-bit integers, plus the zero point."""
     whole = _nearest(e, value)
     return whole if zero is None else e.b.op("add", whole, e.b.convert("fptosi", zero, whole.type))
 
 
 def _saturated(e: Emitting, x: Value, zero: Value | None, to: DType) -> Value:
-    """By conversions that saturate and take NaN to 0, then by narrowing ones.
+    """By conversions that saturate and map NaN to 0, then by narrowing ones.
 
-    Whatever i16 does not hold lies outside of bytes by more than a zero point, so that it is added
-    to i16, but to no NaN.
+    Values that exceed i16 are out of range by more than a zero point, so the zero point is added in
+    i16.
     """
     b, halves = e.b, vector("i16", x.lanes)
     short = b.convert("trunc", _clamped(b, _nearest(e, x), -(2**15), 2**15 - 1), halves)
@@ -195,7 +195,7 @@ def _saturated(e: Emitting, x: Value, zero: Value | None, to: DType) -> Value:
 
 
 def _short_saturated(e: Emitting, x: Value, zero: Value | None, to: DType) -> Value:
-    """Of numbers that i16 holds: they are the last bits of what is rounded by an addition."""
+    """For values that fit i16: they are the low bits of a float rounded by an addition."""
     b, words = e.b, vector("i32", x.lanes)
     if e.machine.saturates:
         whole = b.convert("bitcast", b.op("fadd", x, _number(x.type, MAGIC)), words)
@@ -219,8 +219,7 @@ def _short(b: FunctionText, zero: Value) -> Value:
 
 
 def _nearest(e: Emitting, x: Value) -> Value:
-    """The nearest integers of 32 bits; where they saturate, four lanes at a time if those are whole
-    vectors."""
+    """The nearest 32-bit integers, saturating; on AArch64 four lanes at a time."""
     b, all_words = e.b, vector("i32", x.lanes)
     if not e.machine.saturates:
         return b.call(f"llvm.lrint.{mangled(all_words)}.{mangled(x.type)}", all_words, x)
@@ -245,8 +244,8 @@ def _clamped(b: FunctionText, value: Value, low: int, high: int) -> Value:
 
 
 def _packed(b: FunctionText, whole: Value, zero: Value | None, to: DType) -> Value:
-    """Saturated to bytes, plus a zero point. Packing works within each quarter, so the quarters are
-    gathered last."""
+    """Saturating packs to bytes, plus a zero point. Packs work within quarters, which are permuted
+    last."""
     quarters = [b.shuffle(whole, range(at, at + 16)) for at in range(0, PACKED, 16)]
     words, row = vector("i16", 32), vector("i8", PACKED)
     halves = [

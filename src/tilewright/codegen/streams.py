@@ -1,12 +1,12 @@
-"""Sums that blocks give each other through memory, where they share the steps of tiles (stream-K).
+"""Partial sums exchanged through global memory between blocks (stream-K).
 
-    stream.keep(sums, place, n)   sums of a warpgroup, as its threads hold them
-    stream.signal(signals)        what the warps of the warpgroup have kept is there
-    stream.wait(signals)          until it is; the signal is taken back
-    stream.sum(sums, place, n)    adds what another block has kept
+    stream.keep(sums, place, n)   store a warpgroup's accumulators, as its threads hold them
+    stream.signal(signals)        release what the warps have stored
+    stream.wait(signals)          acquire it, and reset the signal
+    stream.sum(sums, place, n)    add what another block has stored
 
-Threads read what threads of their own number have kept, so warps signal to warps, and no block of
-threads has to meet. Sixteen bytes of all threads lie one behind the other.
+Threads read what threads of their own index stored, so warps signal to warps, without barriers of
+whole blocks. Sixteen bytes of all threads are contiguous.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.sym import Expr
 from tilewright.tensor.ir import Address, Call
 
 GLOBAL = "ptr addrspace(1)"
-PIECE = 4  # numbers of a thread that lie side by side
+PIECE = 4  # contiguous elements per thread
 PIECE_BYTES = 16
 
 
@@ -62,7 +62,7 @@ def _keep(e: Emitting, tile: Expr, place: Expr, n: Expr) -> None:
 
 
 def _sum(e: Emitting, tile: Expr, place: Expr, n: Expr) -> None:
-    """Loads that the compiler may not move: what they read has been written by others."""
+    """Volatile loads: other blocks have written what they read."""
     kind, registers = sum_kind(tile), sum_registers(e, tile, known_number(n))
     first = _own(e, place)
     mark, letter = ("f32", "f") if kind == "float" else ("b32", "r")
@@ -96,7 +96,7 @@ def _of_warp(e: Emitting, signals: Expr) -> tuple[Value, Value]:
 
 
 def _signal(e: Emitting, signals: Expr) -> None:
-    """The first thread of a warp tells what all of them have written."""
+    """The first thread of a warp releases what all of them have written."""
     at, first = _of_warp(e, signals)
     e.b.call("llvm.nvvm.bar.warp.sync", "void", i32(-1))
     with e.b.when(first):

@@ -1,12 +1,12 @@
-"""Loads of tile registers move down to the first product that uses them.
+"""Sink loads of tile registers down to the first multiplication that uses them.
 
     load a0; load a1; load b0; load b1; c00 += a0 b0; c01 += a0 b1; c10 += a1 b0; c11 += a1 b1
     load a0; load b0; c00 += a0 b0; load b1; c01 += a0 b1; load a1; c10 += a1 b0; c11 += a1 b1
 
-The first product waits for two tiles instead of four, and tiles of rows that compete for the same
-places of the first cache are not all there at once. Products touch no memory, so a load may pass
-them; it stays in front of everything else. What a tile holds already is not loaded again: steps of
-a loop that was unrolled share the tiles that each of them had for itself.
+The first multiplication waits for two tiles instead of four, and rows that compete for the same
+sets of L1 are not all needed at once. Multiplications touch no memory, so a load may pass them; it
+stays before everything else. A tile that already holds the data is not reloaded: steps of an
+unrolled loop share their tiles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load_late(stmt: Stmt) -> Stmt:
 
 
 class _Mover:
-    """Statements in their new order, loads that are still to come, and what tiles hold."""
+    """Statements in their new order, pending loads, and the contents of tiles."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class _Mover:
 
 
 def _sharing(stmts: Seq) -> list[Stmt]:
-    """Statements one after the other; where some have tiles of their own, and nothing but loads and
-    products is between them, later ones use those of the first."""
+    """A sequence in which later statements reuse the tiles of the first, where only loads and
+    multiplications are between them."""
     done: list[Stmt] = []
     for stmt in _flat(stmts):
         if isinstance(stmt, Alloc) and is_tile(stmt.buffer):

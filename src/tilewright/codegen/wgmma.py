@@ -1,8 +1,8 @@
-"""The warpgroup products of Hopper GPUs as inline assembly.
+"""Hopper's warpgroup matrix multiplication (`wgmma`) as inline assembly.
 
-A buffer of scope `wgmma.sum` is spread over the 128 threads of a warpgroup: of every tile of 64 by
-64 a thread holds 32 elements. Thread t, of warp w = t / 32 and lane l = t % 32, holds in register
-4 j + 2 h + e the element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
+A buffer of scope `wgmma.sum` is distributed over the 128 threads of a warpgroup, 32 elements each
+of every 64 x 64 tile. Thread t, of warp w = t / 32 and lane l = t % 32, holds in register 4 j + 2 h
++ e the element of row 16 w + l / 4 + 8 h and column 8 j + 2 (l % 4) + e.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FENCE = 'call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"(
 
 
 def uses_wgmma(stmt: Stmt) -> bool:
-    """Whether the statement holds sums in the registers of a warpgroup."""
+    """Whether the statement has accumulators in a warpgroup's registers."""
     return any(isinstance(s, Alloc) and s.buffer.memory == SUM for s in walk(stmt))
 
 
@@ -85,7 +85,8 @@ def _dot(e: Emitting, tile: Expr, a: Expr, b: Expr, *steps: Expr) -> None:
 
 
 def _descriptor(e: Emitting, operand: Expr, along: Expr, across: Expr) -> Value:
-    """Where an operand lies: address, and bytes between core matrices along k and across it."""
+    """The descriptor of an operand: address, and strides between core matrices along k and across
+    it."""
     b = e.b
     shared = b.value("ptr addrspace(3)", f"addrspacecast {e.pointer(operand)} to ptr addrspace(3)")
     address = b.convert("zext", b.value("i32", f"ptrtoint {shared} to i32"), "i64")

@@ -52,10 +52,10 @@ FORMULAS: dict[str, Callable[..., Real]] = {
     "pow": pow_,
     "round_tf32": round_tf32,
 }
-# Of f32, for machines that look numbers up in vectors.
+# f32 functions for machines with table permutes.
 BY_TABLE: dict[str, Callable[..., Real]] = {"erf": intervals.erf, "tanh": intervals.tanh}
 
-# Of f32, for machines that raise 2 to a power by an instruction.
+# f32 functions for machines with an approximate exp2 instruction.
 BY_EXP2: dict[str, Callable[..., Real]] = {
     "exp": by_exp2.exp,
     "exp_nonpositive": by_exp2.exp_nonpositive,
@@ -82,8 +82,8 @@ def _by_steps(expr: Expr) -> Expr:
 
 
 def expand_call(expr: Expr, *, tables: bool = False, powers: bool = False) -> Expr:
-    """One call replaced, or the expression itself. `tables` says that lookups are fast, `powers`
-    that powers of two are."""
+    """One call expanded, or the expression itself. `tables` says that table lookups are fast,
+    `powers` that exp2 is."""
     if not isinstance(expr, Call):
         return expr
     formula = FORMULAS.get(expr.op)

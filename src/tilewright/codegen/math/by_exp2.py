@@ -1,18 +1,16 @@
-"""Functions of f32 for machines that raise 2 to a power by one instruction, to two units in the
-last place: GPUs.
+"""f32 functions for machines with an approximate exp2 instruction, accurate to two ulps: GPUs.
 
     exp(x) = 2**h (1 + l ln 2),  h + l = x / ln 2, h rounded
     1 + erf(x) = erfc(-x) = 2**-Q(|x|), or 2 less that
     1 + tanh(x) = 2 / (1 + exp(-2 x))
 
-A GELU needs erf beside 1, where a polynomial for the logarithm of erfc serves all arguments. It is
-x times the normal distribution function of x, which is half of that. Where all that is left of a
-GELU is a number of 16 bits, a shorter polynomial serves: it is as exact as such a number. A sum may
-cancel, and show the error of what it is of: behind sums the polynomial stays long. So it is with
-a sigmoid: short, its exponential is off by as many units as its logarithm has.
+GELU needs 1 + erf, for which one polynomial for the logarithm of erfc serves all arguments; it is x
+times the normal CDF, half of that. Where a GELU is rounded to 16 bits, a shorter polynomial is
+accurate enough; not inside of sums, where cancellation would expose its error. Likewise for
+sigmoid, whose short exponential is off by as many ulps as its logarithm has.
 
-Divisions are by an instruction too: one that rounds exactly calls a slow path, which nothing is
-moved over.
+Divisions use the approximate instruction too: an exactly rounded one calls a slow path, which ptxas
+moves no code across.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ from tilewright.sym import Const, Expr
 from tilewright.tensor.ir import Broadcast, Call, Stmt
 from tilewright.tensor.visit import rewrite
 
-LOG2E_LOW = 1.925963033500975e-08  # what LOG2E loses as an f32
+LOG2E_LOW = 1.925963033500975e-08  # the rounding error of LOG2E as f32
 LN2 = 0.6931471805599453
-GREATEST = 88.72283172607422  # whose exponential is finite
+GREATEST = 88.72283172607422  # the largest f32 with a finite exponential
 POWER = "approximate_exp2"  # the instruction
-# The same with 0 for what is too small to be normal: beside 1, or 2, that is no difference, and it
-# takes one instruction instead of four.
+# The same with subnormals flushed to 0: no difference next to 1 or 2, and one instruction instead
+# of four.
 FLUSHED_POWER = "approximate_exp2_flushed"
-RECIPROCAL = "approximate_reciprocal"  # of what is at least 1
+RECIPROCAL = "approximate_reciprocal"  # of numbers >= 1
 ERF_BESIDE_ONE, TANH_BESIDE_ONE = "one_plus_erf", "one_plus_tanh"
 NORMAL_CDF, ROUNDED_NORMAL_CDF = "normal_cdf", "normal_cdf_rounded"
 SIGMOID, ROUNDED_SIGMOID = "sigmoid", "sigmoid_rounded"
@@ -54,13 +52,14 @@ def _inverse(x: Real) -> Real:
 
 
 def exp(x: Real) -> Real:
-    """What overflows is chosen: beside an infinite power the rest would be no number."""
+    """Overflow is selected explicitly: with an infinite power the correction would be NaN."""
     power = _finite_exp(x.at_most(GREATEST).at_least(limits(x).least))
     return (x > GREATEST).choose(x.number(float("inf")), power)
 
 
 def exp_nonpositive(x: Real) -> Real:
-    """What vanishes may be flushed. Both limits are one instruction each, which passes NaN on."""
+    """Tiny results may be flushed to 0. Both limits are one instruction each, which propagates
+    NaN."""
     within = sym.Max(sym.Min(x.expr, x.same(0.0)), x.same(limits(x).least))
     return _finite_exp(Real(within), FLUSHED_POWER)
 
@@ -79,7 +78,7 @@ def sigmoid(x: Real) -> Real:
 
 
 def rounded_sigmoid(x: Real) -> Real:
-    """The same, to what numbers of 16 bits tell apart."""
+    """The same, accurate to 16-bit results."""
     return _inverse(_power(x * -LOG2E, FLUSHED_POWER) + 1.0)
 
 
@@ -114,7 +113,7 @@ def normal_cdf(x: Real) -> Real:
 
 
 def rounded_normal_cdf(x: Real) -> Real:
-    """The same, to what numbers of 16 bits tell apart."""
+    """The same, accurate to 16-bit results."""
     return _normal_cdf(x, c.NORMAL_CDF_LOG2_F16)
 
 
@@ -124,7 +123,7 @@ def _normal_cdf(x: Real, factors: Sequence[float]) -> Real:
 
 
 def join_calls(body: Stmt) -> Stmt:
-    """1 + erf(x), 1 + tanh(x) and a GELU as one call, wherever they are written."""
+    """Merge 1 + erf(x), 1 + tanh(x) and GELU into one call each."""
 
     def rule(expr: Expr) -> Expr:
         if expr.dtype.scalar is not F32:
@@ -144,7 +143,7 @@ def join_calls(body: Stmt) -> Stmt:
 
 
 def _gelu(product: sym.Mul) -> Expr:
-    """x / 2 (1 + erf(x / sqrt(2))) as x times the normal distribution function."""
+    """x / 2 (1 + erf(x / sqrt(2))) as x times the normal CDF."""
     for half, other in ((product.a, product.b), (product.b, product.a)):
         if not _is_call(other, ERF_BESIDE_ONE):
             continue
