@@ -40,8 +40,11 @@ def merge_sort(
     compare: Compare,
     verdict: BufferView,
     line: Sequence[Expr] = (),
+    fill: Stmt | None = None,
 ) -> Stmt:
     """order: the numbers below `count`, sorted; equal ones stay in order.
+
+    `fill` stores other numbers, `count` of them, into `order`.
 
     `spare` has room for as many; `cursor` for two: how far the merge is in each of two runs.
     `compare` leaves its answer in the first element of `verdict`. Of memory that many lines have,
@@ -78,5 +81,6 @@ def merge_sort(
         back = loops([count], lambda i: store(order, (*line, i), spare[(*line, i)]), "b")
         return when([width < count], seq(merges, back))
 
-    fill = loops([count], lambda i: store(order, (*line, i), te.cast(i, I64)), "f")
+    if fill is None:
+        fill = loops([count], lambda i: store(order, (*line, i), te.cast(i, I64)), "f")
     return seq(fill, loops([sym.const(ROUNDS)], one_round, "level"))

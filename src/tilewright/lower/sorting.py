@@ -2,9 +2,9 @@
 
 On CPUs lines are independent pieces of work. Keys, integers in the order of the elements, are made
 first. Few are found by insertion: most elements are no better than the last of those that are
-kept, which is seen of many at once. Many are the first of all in order; where the run tells how
-many, it chooses. Where threads are many, ranks are counted instead (`pieces`): how many elements
-come before each one; or runs of elements are merged, all at once (`runs`).
+kept, which is seen of many at once. Many are selected, then sorted; a dynamic k chooses at run
+time. Where threads are many, ranks are counted instead (`pieces`): how many elements come before
+each one; or runs of elements are merged, all at once (`runs`).
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def _by_lines(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
     known = static(count)
     key = _key(use, x[(sym.const(0),) * x.ndim]).dtype
     shape = placed(x.shape, axis, count)
-    rooms = {"keys": ((*lines, length), key)}
+    rooms = {"keys": ((*lines, length), key), "rank": ((*lines, ONE), I32)}
     if known is None or known <= FEW:
         rooms["best"] = ((*lines, sym.const(max(1, FEW if known is None else known))), key)
         rooms["top"] = ((*lines, ONE), key)
-        rooms["rank"] = ((*lines, ONE), I32)
     if known is None or known > FEW:
         rooms |= dict.fromkeys(("order", "spare"), ((*lines, length), I64))
         rooms |= {"cursor": ((*lines, sym.const(2)), I64), "verdict": ((*lines, ONE), I64)}
+        rooms["limit"] = ((*lines, ONE), key)
 
     def body(ins: list[BufferView], outs: list[BufferView], *line: Expr) -> Stmt:
         (source,), (values, places) = ins, outs[:2]
@@ -148,8 +148,50 @@ class _Line:
         pieces = loops([sym.ceildiv(length - count, PIECE)], piece, "piece")
         return when([sym.lt(0, count)], seq(first, pieces))
 
+    def select(self) -> Stmt:
+        """order: the places of the best, ascending. The key of the last of them, the greatest that
+        at least `count` keys reach, is found bit by bit, by a vectorized count of all keys each."""
+        line, room, count = self.line, self.room, self.count
+        keys, order, cursor = room["keys"], room["order"], room["cursor"]
+        limit, rank = room["limit"], room["rank"]
+        one, done, left = (*line, sym.const(0)), (*line, ZERO), (*line, ONE)
+        of = limit.dtype
+        e = sym.var("e")
+        key = keys[(*line, e)]
+
+        def counted(is_in: Expr) -> Stmt:
+            add = store(rank, one, rank[one] + te.cast(is_in, I32))
+            return seq(store(rank, one, te.const(0, I32)), For(e, ZERO, self.length, add))
+
+        def bit(level: Expr) -> Stmt:
+            """Keys are signed: the highest bit of the least one is set."""
+            place = te.const(of.bits - 1, of) - te.cast(level, of)
+            raised = te.bitwise_xor(limit[one], te.shift_left(te.const(1, of), place))
+            kept = seq(store(limit, one, raised), store(cursor, left, te.cast(rank[one], I64)))
+            tried = seq(counted(key >= raised), when([load(rank, *one) >= count], kept))
+            return when([load(cursor, *left) > count], tried)
+
+        first = seq(
+            store(limit, one, te.min_value(of)), store(cursor, left, te.cast(self.length, I64))
+        )
+        equals = store(cursor, left, te.cast(count - load(rank, *one), I64))
+        take = seq(
+            store(order, (*line, load(cursor, *done)), te.cast(e, I64)),
+            store(cursor, done, cursor[done] + te.const(1, I64)),
+        )
+        take_equal = seq(take, store(cursor, left, cursor[left] - te.const(1, I64)))
+        found = If(key > limit[one], take, when([cursor[left] > te.const(0, I64)], take_equal))
+        return seq(
+            first,
+            loops([sym.const(of.bits)], bit, "bit"),
+            counted(key > limit[one]),
+            equals,
+            store(cursor, done, te.const(0, I64)),
+            For(e, ZERO, self.length, when([key >= limit[one]], found)),
+        )
+
     def by_sorting(self) -> Stmt:
-        """The first of all in order."""
+        """The best in order, of all or of those that were selected."""
         line, room = self.line, self.room
         keys, order, verdict = room["keys"], room["order"], room["verdict"]
 
@@ -162,7 +204,9 @@ class _Line:
             return store(self.places, self.at(p), order[(*line, p)])
 
         spare, cursor = room["spare"], room["cursor"]
-        ranked = merge_sort(self.length, order, spare, cursor, compare, verdict, line)
+        every = loops([self.length], lambda e: store(order, (*line, e), te.cast(e, I64)), "f")
+        fill = If(self.count < self.length, when([sym.lt(0, self.count)], self.select()), every)
+        ranked = merge_sort(self.count, order, spare, cursor, compare, verdict, line, fill)
         return seq(ranked, loops([self.count], place, "p"))
 
 
