@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,24 @@ def from_manifest(text: str) -> tuple[Signature, ...]:
     )
 
 
+# By path: the files opened there by this process, as (device, inode).
+_opened: dict[Path, list[tuple[int, int]]] = {}
+_opening = threading.Lock()
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    """Open a library. `dlopen` takes a path that it knows for the file it had there before, though
+    another has been saved since: each file of a path is opened by a spelling of its own."""
+    status = path.stat()
+    file = status.st_dev, status.st_ino
+    with _opening:
+        files = _opened.setdefault(path, [])
+        if file not in files:
+            files.append(file)
+        spelling = "/".join((str(path.parent), *["."] * files.index(file), path.name))
+    return ctypes.CDLL(spelling)
+
+
 class LoadedFunction:
     """A function of a loaded library: call it with arrays, outputs among them."""
 
@@ -106,7 +125,7 @@ class Library:
             raise UserError("TW4030", f"there is no library {self.path}")
         check_whole(self.path)
         try:
-            self.handle = ctypes.CDLL(str(self.path.resolve()))
+            self.handle = _open(self.path.resolve())
             text = ctypes.c_char_p.in_dll(self.handle, MANIFEST).value
         except (OSError, ValueError) as error:
             raise UserError(

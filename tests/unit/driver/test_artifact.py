@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import graph
 from tilewright.base.errors import UserError
 from tilewright.runtime.seal import check_whole
 
@@ -31,6 +32,17 @@ def test_a_loaded_model_gives_the_same_bits(module, saved, x):
     outputs = [np.empty((3, 4), np.float32), np.empty((3, 8), np.float32)]
     loaded(x=x, out=outputs)
     np.testing.assert_array_equal(outputs[0], np.asarray(module(x)[0]))
+
+
+def test_a_model_saved_over_a_loaded_one_is_what_is_loaded_next(tmp_path):
+    path, x, loaded = tmp_path / "net.so", np.ones(3, np.float32), []
+    for factor in (2.0, 3.0, 4.0):
+        text = "graph @main(%x: f32[3]) { %c = constant() {data = f32[](FACTOR)} %y = mul(%x, %c) "
+        module = graph.parse(text.replace("FACTOR", str(factor)) + "return %y }")
+        tw.compile(module, threads=1).save(path)
+        loaded += [tw.load(path), tw.load(path)]
+    made = [float(np.asarray(each(x)[0])[0]) for each in loaded]
+    assert made == [2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
 
 
 def test_a_loaded_model_names_its_kernels_and_checks_its_arguments(saved, x):
