@@ -7,6 +7,7 @@ loop touches what another one stores.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tilewright import sym
@@ -14,6 +15,7 @@ from tilewright.base.dtype import INDEX
 from tilewright.sym import ONE, Expr, Var
 from tilewright.tensor import ir
 from tilewright.tensor.interp.exprs import Exprs
+from tilewright.tensor.interp.intervals import lies_below, lies_in
 from tilewright.tensor.interp.placement import homes
 from tilewright.tensor.interp.writer import tuple_text
 from tilewright.tensor.ir import Block, Buffer, For, Function, Load
@@ -90,19 +92,39 @@ class Accesses(Exprs):
             extents = [f"n{axis}_{name}" for axis in range(buffer.rank)]
         else:  # the row-major offset
             dims, extents = [None], [f"m_{name}.size"]
+        levels = [max(self.level_of(i), self.level([buffer])) for i in index]
         tests = [
-            f"0 <= {text} < {extent}"
-            for text, i, dim, extent in zip(texts, index, dims, extents, strict=True)
+            (f"0 <= {text} < {extent}", level)
+            for text, i, dim, extent, level in zip(texts, index, dims, extents, levels, strict=True)
             if not (isinstance(i, Var) and self.extents.get(i) is dim)
+            and not lies_below(i, dim, self.extents)
         ]
         if tests:
             args = (repr(what), f"m_{name}", tuple_text(texts))
-            self.check(" and ".join(tests), "fail_bounds", *args, wide=False)
+            self.check(self.all_of(tests), "fail_bounds", *args, wide=False)
         self.check_regions(buffer, index, texts, what)
-        position = texts[0] if texts else "0"
-        for text, extent in zip(texts[1:], extents[1:], strict=True):
-            position = f"({position}) * {extent} + {text}"
+        position = self.row_major(texts, extents, levels)
         return position if position.isidentifier() or position.isdigit() else self.fresh(position)
+
+    def row_major(self, texts: Sequence[str], extents: Sequence[str], levels: Sequence[int]) -> str:
+        """The number of a place in a box; what leading indices add is computed in their scope."""
+        position, level = (texts[0], levels[0]) if texts else ("0", 0)
+        for text, extent, its in zip(texts[1:], extents[1:], levels[1:], strict=True):
+            position = text if position == "0" else f"({position}) * {extent}"
+            if position is not text:
+                position = f"{self.invariant(position, level)} + {text}"
+            level = max(level, its)
+        return self.invariant(position, level)
+
+    def all_of(self, tests: Iterable[tuple[str, int]]) -> str:
+        """A condition: each of the tests, those of scopes further out computed there."""
+        by_level: dict[int, list[str]] = {}
+        for text, level in tests:
+            by_level.setdefault(level, []).append(text)
+        return " and ".join(
+            self.invariant(" and ".join(dict.fromkeys(texts)), level, "ok")
+            for level, texts in sorted(by_level.items())
+        )
 
     def check_written(self, buffer: Buffer, element: str) -> None:
         if buffer in self.intermediates:
@@ -207,6 +229,11 @@ class Accesses(Exprs):
                 continue
             wide = any(self.is_wide(i) for i in index)
             args = (repr(what), f"m_{self.name(buffer)}", tuple_text(texts))
+            if self.lanes == "one" and not wide:
+                ok = self._in_one_of(regions, index, texts)
+                if ok != "True":
+                    self.check(ok, "fail_region", *args, repr(around.block.name), wide=False)
+                continue
             tests = []
             for region in regions:
                 bounds = [(self.expr(r.start), self.expr(end_of(r))) for r in region.ranges]
@@ -219,6 +246,22 @@ class Accesses(Exprs):
                 tests.append("(" + (" & ".join(inside) or "True") + ")")
             ok = " | ".join(tests) or "False"
             self.check(ok, "fail_region", *args, repr(around.block.name), wide=wide)
+
+    def _in_one_of(self, regions: list[ir.Region], index: Index, texts: list[str]) -> str:
+        """The condition that one number per dimension lies in one of the regions."""
+        found = []
+        for region in regions:
+            tests = []
+            for r, i, text in zip(region.ranges, index, texts, strict=True):
+                if lies_in(i, r, self.extents):
+                    continue
+                low, high = self.expr(r.start), self.expr(end_of(r))
+                level = max(self.level_of(x) for x in (r.start, end_of(r), i))
+                tests.append((f"{low} <= {text} < {high}", level))
+            if not tests:
+                return "True"
+            found.append(self.all_of(tests))
+        return " or ".join(f"({each})" if len(found) > 1 else each for each in found) or "False"
 
     def check_box(self, region: ir.Region, starts: list[str], what: str) -> None:
         """A whole region lies in what every block around declares."""
@@ -271,15 +314,13 @@ class Accesses(Exprs):
 
     def iteration_number(self) -> tuple[str, str, tuple[str, ...]]:
         """The instance of the blocks around: a number, how many there are, the iterators."""
-        number, count = "0", "1"
-        point: tuple[str, ...] = ()
-        for around in self.blocks:
-            for it in around.block.iters:
-                text, extent = self.name(it.var), self.expr(it.extent)
-                number = text if number == "0" else f"({number}) * {extent} + {text}"
-                count = f"{count} * {extent}"
-                point = (*point, text)
-        return self.fresh(number), count, point
+        iters = [it for around in self.blocks for it in around.block.iters]
+        point = tuple(self.name(it.var) for it in iters)
+        extents = [self.expr(it.extent) for it in iters]
+        levels = [max(self.level_of(it.var), self.level_of(it.extent)) for it in iters]
+        number = self.row_major(point, extents, levels)
+        number = number if number.isidentifier() else self.fresh(number)
+        return number, " * ".join(["1", *extents]), point
 
 
 def end_of(r: ir.Range) -> Expr:

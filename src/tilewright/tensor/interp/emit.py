@@ -10,6 +10,7 @@ from tilewright.tensor.dependent_launch import EFFECTLESS
 from tilewright.tensor.interp import lanes
 from tilewright.tensor.interp.accesses import LOAD, STORE, Accesses, OpenBlock, OpenLoop
 from tilewright.tensor.interp.failures import CHECKS
+from tilewright.tensor.interp.intervals import lies_below
 from tilewright.tensor.interp.memory import Memory, next_stamp
 from tilewright.tensor.interp.outside import call_extern, call_instruction, elements
 from tilewright.tensor.interp.placement import accessed, written
@@ -64,6 +65,7 @@ class Statements(Accesses):
     def unpack(self, buffer: Buffer) -> None:
         """Emit variables for the parts of a buffer's memory."""
         name = self.name(buffer)
+        self.levels[buffer] = self.here
         self.line(f"{name} = m_{name}.data")
         if buffer in self.intermediates:
             self.line(f"w_{name} = m_{name}.plain_written")
@@ -122,7 +124,7 @@ class Statements(Accesses):
             old.append(self.fresh(f"int({text})" if buffer.dtype is INDEX else text))
         results = self.combine(stmt.reducer, old, added)
         for buffer, element, result in zip(stmt.buffers, elements, results, strict=True):
-            self.put(buffer, element, result)
+            self.line(f"{self.name(buffer)}[{element}] = {result}")  # it held a value before
 
     def combine(self, reducer: ir.Reducer, old: list[str], added: list[str]) -> list[str]:
         """Emit a step of a reduction; the texts of the new values."""
@@ -220,6 +222,7 @@ class Statements(Accesses):
         if shown:
             self.variables.append(stmt.var)
         with self.scope():
+            self.levels[stmt.var] = self.here
             self.stmt(stmt.body)
         if shown:
             self.variables.pop()
@@ -243,6 +246,7 @@ class Statements(Accesses):
         if self.blocks:
             self.blocks[-1].loops_inside += 1
         with self.indented(header):
+            self.levels[loop.var] = self.here
             if self.nesting % _DEEPEST == 0:
                 function = self.fresh_name("deeper")
                 with self.indented(f"def {function}():"):
@@ -278,18 +282,21 @@ class Statements(Accesses):
 
     def instance(self, block: Block) -> None:
         """Emit one run of a block: its iterators, its init, its body."""
+        outer, self.renamed = self.renamed, dict(self.renamed)
         with self.scope():
             self.open_block(block)
             if block.init is not None:
                 self.initialise(block)
             self.stmt(block.body)
             self.blocks.pop()
+        self.renamed = outer
 
     def open_block(self, block: Block) -> None:
         for it, binding in zip(block.iters, block.bindings, strict=True):
+            self.bind_iterator(it, binding)
             name = self.name(it.var)
-            self.bind_iterator(it, binding, name)
-            if not (isinstance(binding, Var) and self.extents.get(binding) is it.extent):
+            known = isinstance(binding, Var) and self.extents.get(binding) is it.extent
+            if not known and not lies_below(binding, it.extent, self.extents):
                 extent = self.expr(it.extent)
                 args = (self.constant(it.var), name, extent, repr(block.name))
                 wide = self.is_wide(binding)
@@ -298,8 +305,16 @@ class Statements(Accesses):
             self.extents[it.var] = it.extent
         self.blocks.append(OpenBlock(block))
 
-    def bind_iterator(self, it: ir.Iter, binding: Expr, name: str) -> None:
-        self.line(f"{name} = {self.expr(binding)}")
+    def bind_iterator(self, it: ir.Iter, binding: Expr) -> None:
+        """Emit the value of an iterator, or name what has it already."""
+        value = self.expr(binding)
+        self.renamed.pop(it.var, None)
+        if self.lanes == "one" and self.is_plain(binding):
+            self.renamed[it.var] = value
+            self.levels[it.var] = self.level_of(binding)
+        else:
+            self.line(f"{self.name(it.var)} = {value}")
+            self.levels[it.var] = self.here
 
     def initialise(self, block: Block) -> None:
         """Emit the init of a block, which runs where every reduce iterator is 0."""

@@ -32,6 +32,7 @@ class Exprs(Writer):
         super().__init__(fn)
         self.impure: dict[Expr, bool] = {}
         self.wide: dict[Expr, bool] = {}
+        self.plain: dict[Expr, bool] = {}
         self.lanes = "one"  # the variable holding the lanes that run
         self.mask = "None"  # the variable telling which of them take part
         self.globals.update(np=np, convert=values.convert, broadcast=values.broadcast)
@@ -51,12 +52,34 @@ class Exprs(Writer):
         if emit is None:
             raise Unsupported("TW2312", f"cannot interpret {type(expr).__name__}: {expr}")
         text = emit(self, expr)
-        name = text if text.isidentifier() else self.fresh(text)
+        level = self.level_of(expr)
+        if level < self.here:
+            name = self.invariant(text, level)
+        else:
+            name = text if text.isidentifier() else self.fresh(text)
         if self.is_impure(expr):
             self.now[expr] = name
         else:
-            self.scopes[-1].values[expr] = name
+            self.scopes[level].values[expr] = name
         return name
+
+    def level_of(self, expr: Expr) -> int:
+        """The outermost scope in which the code of an expression may stand."""
+        if self.lanes != "one" or not self.is_plain(expr):
+            return self.here
+        return self.level(sym.free_vars(expr))
+
+    def is_plain(self, expr: Expr) -> bool:
+        """Whether it is arithmetic of indices that cannot fail, wherever it is evaluated."""
+        found = self.plain.get(expr)
+        if found is None:
+            fits = expr.dtype is INDEX or isinstance(expr, (sym.Lt, sym.Le, sym.Eq, sym.Ne))
+            if isinstance(expr, (sym.FloorDiv, sym.FloorMod)):
+                fits = fits and isinstance(expr.b, Const)
+            found = self.plain[expr] = (
+                fits and isinstance(expr, _PLAIN) and all(map(self.is_plain, expr.children()))
+            )
+        return found
 
     def is_impure(self, expr: Expr) -> bool:
         """Whether the value depends on memory."""
@@ -248,6 +271,11 @@ class Exprs(Writer):
         """Emit a load with its checks; the text of the value."""
         raise NotImplementedError
 
+
+_PLAIN = (
+    *(Const, Var, sym.Add, sym.Sub, sym.Mul, sym.FloorDiv, sym.FloorMod, sym.Min, sym.Max),
+    *(sym.Lt, sym.Le, sym.Eq, sym.Ne),
+)
 
 _EXPRS: dict[type[Expr], Callable[[Exprs, Any], str]] = {
     sym.Add: Exprs._infix,

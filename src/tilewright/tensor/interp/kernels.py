@@ -247,10 +247,10 @@ class LockStep(Statements):
         else:
             super()._block(block)
 
-    def bind_iterator(self, it: ir.Iter, binding: Expr, name: str) -> None:
+    def bind_iterator(self, it: ir.Iter, binding: Expr) -> None:
         if self.is_wide(binding):
             self.vary(it.var)
-        super().bind_iterator(it, binding, name)
+        super().bind_iterator(it, binding)
 
     def initialise(self, block: Block) -> None:
         tests = [it.var for it in block.iters if it.kind == ir.REDUCE]

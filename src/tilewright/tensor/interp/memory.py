@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from array import array
 from copy import copy
 from typing import Any
 
@@ -62,8 +61,8 @@ class Memory:
             self.plain_written = bytearray(self.size)
             self.is_written = np.frombuffer(self.plain_written, np.bool_)
         self.data = data
-        self.plain_stamps = array("q", bytes(8 * self.size))
-        self.stamps = np.frombuffer(self.plain_stamps, np.int64)
+        self.stamps = np.zeros(self.size, np.int64)  # pages that nobody touches cost nothing
+        self.plain_stamps = self.stamps.data
 
     @classmethod
     def of_lanes(cls, buffer: Buffer, shape: tuple[int, ...], owner: int, copies: int) -> Memory:

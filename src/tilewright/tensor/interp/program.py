@@ -31,6 +31,7 @@ class Program(Statements):
             for param in (*self.fn.params, *sizes)
         ]
         self.depth += 1
+        self.levels.update((each, 0) for each in (*self.fn.params, *sizes))
         self.line("random = np.random.default_rng(seed)")
         for buffer in self.fn.buffers:
             self.unpack(buffer)

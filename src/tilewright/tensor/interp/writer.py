@@ -21,13 +21,21 @@ class Scope:
     """A stretch of straight code: what is computed in it stays valid to its end.
 
     Where lanes are expanded, values computed outside have too few rows: the scope is `closed`.
+    Invariant code of the scopes inside is put before `start`, the line where the next one begins;
+    code of an `else` cannot be moved there: the scope is a `barrier`, as every closed one is.
     """
 
-    __slots__ = ("closed", "values")
+    __slots__ = ("barrier", "closed", "depth", "start", "texts", "values")
 
-    def __init__(self, *, closed: bool = False) -> None:
+    def __init__(
+        self, start: int = 0, depth: int = 1, *, closed: bool = False, barrier: bool = False
+    ) -> None:
         self.values: dict[Expr, str] = {}
+        self.texts: dict[str, str] = {}  # variables that hold the value of a text
+        self.start = start
+        self.depth = depth
         self.closed = closed
+        self.barrier = barrier or closed
 
 
 class Writer:
@@ -43,6 +51,7 @@ class Writer:
         self.globals: dict[str, Any] = {}
         self.constants: dict[object, str] = {}
         self.scopes = [Scope()]
+        self.levels: dict[Var | Buffer, int] = {}  # in which of the scopes each is bound
         self.now: dict[Expr, str] = {}  # values that hold for the current statement only
         self.variables: list[Var] = []  # loops and lets around, shown when something fails
         self.mark: object = None  # what the printer knows the current statement by
@@ -53,24 +62,59 @@ class Writer:
     @contextmanager
     def indented(self, header: str) -> Iterator[None]:
         """A suite with a scope of its own."""
+        start = len(self.lines)
         self.line(header)
-        before = len(self.lines)
         self.depth += 1
-        with self.scope():
+        with self.scope(start, barrier=header.startswith("else")) as opened:
             yield
-        if len(self.lines) == before:
+        if len(self.lines) == opened.start + 1:
             self.line("pass")
         self.depth -= 1
 
     @contextmanager
-    def scope(self, *, closed: bool = False) -> Iterator[None]:
+    def scope(
+        self, start: int | None = None, *, closed: bool = False, barrier: bool = False
+    ) -> Iterator[Scope]:
         """What is computed meanwhile is not used afterwards."""
         now = self.now
         self.now = {} if closed else dict(now)
-        self.scopes.append(Scope(closed=closed))
-        yield
+        start = len(self.lines) if start is None else start
+        opened = Scope(start, self.depth, closed=closed, barrier=barrier)
+        self.scopes.append(opened)
+        yield opened
         self.scopes.pop()
         self.now = now
+
+    @property
+    def here(self) -> int:
+        """The number of the innermost scope."""
+        return len(self.scopes) - 1
+
+    def level(self, things: Iterable[Var | Buffer]) -> int:
+        """The outermost scope, at or inside the last barrier, in which all of these are bound."""
+        here = level = self.here
+        while level and not self.scopes[level].barrier:
+            level -= 1
+        for thing in things:
+            level = max(level, self.levels.get(thing, here))
+        return min(level, here)
+
+    def invariant(self, text: str, level: int, hint: str = "t") -> str:
+        """The text itself, or a variable of a scope further out that holds its value.
+
+        It runs there even where the code inside does not: nothing may come of that but a value.
+        """
+        if level >= self.here or text.isidentifier() or text.isdigit():
+            return text
+        scope = self.scopes[level]
+        found = scope.texts.get(text)
+        if found is None:
+            found = scope.texts[text] = self.fresh_name(hint)
+            at = self.scopes[level + 1].start
+            self.lines.insert(at, "    " * scope.depth + f"{found} = {text}")
+            for inside in self.scopes[level + 1 :]:
+                inside.start += 1
+        return found
 
     def known(self, expr: Expr) -> str | None:
         """The variable that holds the value of `expr` already."""
