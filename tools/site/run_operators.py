@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "conforma
 from suite import cases
 
 from tilewright.base.errors import TilewrightError
+from tilewright.base.passes import PassContext
 from tilewright.base.target import Target
 from tilewright.driver.optimize import load_graph, optimize
 from tilewright.driver.options import Options
@@ -23,8 +24,9 @@ from tilewright.graph.types import is_tensor
 
 
 def outcome(model: Any, target: Target) -> str:
+    """How a model ends. Costs of kernels are not asked for: they do not decide what is native."""
     try:
-        graph = optimize(load_graph(model), target, Options())
+        graph = optimize(load_graph(model), target, Options(), PassContext(target=target))
     except TilewrightError:
         return "refused"
     graph = unfuse_foreign(graph)
