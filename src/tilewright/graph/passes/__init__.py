@@ -64,15 +64,16 @@ from tilewright.graph.passes.upcast_bytes import upcast_bytes
 from tilewright.graph.passes.upcast_halves import upcast_halves, upcast_halves_bf16
 from tilewright.graph.passes.upcast_matmuls import upcast_matmuls
 
-# Before all others: products of a quantized model are those of its integers, where the target is
-# made for them; or wherever it is asked for.
+# First of all: matmuls of a quantized model become integer matmuls, if the target has instructions
+# for them (PREFERRED) or if the user asks for it (QUANTIZED).
 PREFERRED = (prefer_integers,)
 QUANTIZED = (recognize_quantized, quantize_by_reciprocals)
 
-# Where less precise products are asked for: floats of eight bits are multiplied as they are.
+# With reduced precision: operands of 8-bit floats are multiplied as they are.
 FLOAT8 = (recognize_float8,)
 
-# From an imported model to a canonical one: shapes known, constants folded, nothing twice.
+# From an imported model to a canonical one: shapes inferred, constants folded, no common
+# subexpressions.
 CANONICAL = (
     propagate_sizes,
     stack_sequences,
@@ -86,10 +87,10 @@ CANONICAL = (
     remove_dead_nodes,
 )
 
-# Where dynamic sizes cost nothing.
+# For targets where kernels with dynamic sizes cost nothing.
 TRIMMED = (trim_sequences, merge_common_subexpressions, remove_dead_nodes)
 
-# Rewrites of a canonical model that compute the same, rounding aside, with less.
+# Rewrites of a canonical model that save work and change results by rounding only.
 OPTIMIZED = (
     decompose_quantized,
     decompose,
@@ -120,7 +121,7 @@ OPTIMIZED = (
     remove_dead_nodes,
 )
 
-# Images channels last where that pays: what moves with them is folded, moves that meet cancel.
+# Channels-last layout where it pays; transposes fold into weights, and inverse ones cancel.
 LAYOUT = (
     assign_layout,
     fold_constants,
@@ -133,8 +134,8 @@ LAYOUT = (
     hoist_padding,
 )
 
-# Choices between two at a time, ranks by counting, updates by results, and recurrent layers of one
-# step without a scan, for targets of many threads where every kernel costs its start.
+# For targets with many threads, where every kernel launch costs: binary choices instead of many-way
+# ones, sorting by counting, scatters as gathers, and recurrent layers of one step without a scan.
 UNROLLED = (
     nest_switches,
     parallelize_sorts,
@@ -148,26 +149,25 @@ UNROLLED = (
     remove_dead_nodes,
 )
 
-# Where those products are asked for of a model that is stored so: passes look at f32.
+# Reduced precision for a model that is stored with it: upcast first, since passes match f32.
 UPCAST = (upcast_halves_bf16,)
 UPCAST_F16 = (upcast_halves,)
 
-# Where less precise products are asked for: bf16 operands, weights rounded now.
+# With reduced precision: operands of matmuls in 16 bits (or tf32); weights are rounded now.
 LOWER_PRECISION = (lower_precision, fold_constants, merge_common_subexpressions, remove_dead_nodes)
 LOWER_PRECISION_F16 = (lower_precision_f16, *LOWER_PRECISION[1:])
 LOWER_PRECISION_TF32 = (lower_precision_tf32, *LOWER_PRECISION[1:])
 
-# Where products of f32 may be those of their pieces: as exact, on other instructions.
+# f32 matmuls as sums of bf16 matmuls: as exact, on faster instructions.
 SPLIT = (split_matmuls, merge_common_subexpressions, remove_dead_nodes)
 
-# Where tensor cores do the products of attention.
+# Where tensor cores compute the matmuls of attention.
 STREAMED = (stream_attention, merge_query_heads)
 
-# Where products of a quantized model are those of its integers: functions of bytes become tables,
-# scales become one.
+# With integer matmuls: functions of bytes become lookup tables, and scales are multiplied together.
 SCALED = (tabulate_bytes, remove_dead_nodes, fold_scales, remove_dead_nodes)
 
-# Of convolutions of integers, windows become rows; operands get the width that is multiplied.
+# Integer convolutions: im2col, and operands in the width that the target multiplies.
 UNFOLDED = (
     densify_groups,
     pad_channels,
@@ -177,7 +177,7 @@ UNFOLDED = (
     remove_dead_nodes,
 )
 
-# From a canonical model to one of kernels: `fused` nodes, control flow, what fuses with nothing.
+# From a canonical model to kernels: `fused` nodes, control flow, and nodes that are not fused.
 FUSED = (
     check_indices,
     recognize_segments,

@@ -1,12 +1,13 @@
-"""assign_layout: images lie channels last where that pays, as one decision for the whole model.
+"""assign_layout: use channels-last layout where it pays, decided for the whole model at once.
 
-Every node that can work on either form is on one of two sides; the others, and what the model takes
-and gives, stay as written. A side costs what kernels take there, and a value that is made on one
-side and used on the other costs a transpose. The cheapest division is a minimum cut. Transposes
-stand at the borders only; those of constants are folded, and those that meet cancel.
+Nodes that support both layouts are assigned to one of them; all other nodes, and inputs and outputs
+of the model, stay channels-first. The cost of an assignment is the time of each kernel in its
+layout plus a transpose for each value that is produced in one layout and read in the other. The
+cheapest assignment is a minimum cut. Transposes of constants are folded, and pairs of inverse ones
+cancel.
 
-Kernels take what was measured of them in both forms, where tuning did (`graph/costs.py`), else what
-the target's rates make of their operations and bytes.
+Kernel times are those that tuning measured in both layouts (`graph/costs.py`), or else are
+estimated from the target's arithmetic and bandwidth.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ from tilewright.graph.visit import map_graphs, users, walk
 from tilewright.sym import Const, Expr, Var, free_vars
 
 Makers = dict[Value, Node]
-Prices = tuple[Price, Price]  # channels first, and last
-Move = tuple[Value, str]  # a value, and the form that it gets
+Prices = tuple[Price, Price]  # channels first, channels last
+Move = tuple[Value, str]  # a value, and the layout it is transposed to
 FIRST, LAST = "channels first", "channels last"
 CONVOLUTIONS = ("conv", "conv_transpose", "conv_integer")
-# What has kernels that differ by the form; all else follows.
+# Operators with different kernels in the two layouts.
 KERNELS = (*CONVOLUTIONS, "resize", "roi_align", *(name for name in OPS if name.endswith("_pool")))
 
 
 def assign_layout(module: Module, ctx: PassContext) -> Module:
     """Before: conv(x).   After: transpose(conv(transpose(x)) {layout = "channels_last"})."""
-    weigher = _Weigher(module, ctx)
+    weigher = _LayoutCosts(module, ctx)
     return map_graphs(module, lambda graph: _assign(graph, weigher))
 
 
-def _assign(graph: Graph, weigher: _Weigher) -> Graph:
+def _assign(graph: Graph, weigher: _LayoutCosts) -> Graph:
     nodes = tuple([_with_bodies(node, weigher) for node in graph.nodes])
     if any(a is not b for a, b in zip(nodes, graph.nodes, strict=True)):
         graph = replace(graph, nodes=nodes)
@@ -73,7 +74,7 @@ def _assign(graph: Graph, weigher: _Weigher) -> Graph:
     chosen = _choose(graph, able, weigher)
     if not chosen:
         return graph
-    return _Move(chosen).graph(graph)
+    return _Relayout(chosen).graph(graph)
 
 
 def _may_move(node: Node, target: Any) -> bool:
@@ -82,14 +83,14 @@ def _may_move(node: Node, target: Any) -> bool:
 
 
 def _has_dynamic_channels(node: Node) -> bool:
-    """Whether images of a dynamic number of channels are resized or pooled. No convolution made
-    those channels, which are the colors of a picture as a rule: too few for vectors of them."""
+    """Whether a resize or pooling has a dynamic number of channels. Such channels are not the
+    result of a convolution; usually they are the colors of an image, too few to fill vectors."""
     image = node.inputs[0] if node.op in KERNELS and node.op not in CONVOLUTIONS else None
     shape = (image.tensor.shape or ()) if image is not None else ()
     return len(shape) > 1 and not isinstance(shape[1], Const)
 
 
-def _with_bodies(node: Node, weigher: _Weigher) -> Node:
+def _with_bodies(node: Node, weigher: _LayoutCosts) -> Node:
     if not node.bodies:
         return node
     bodies = tuple([_assign(body, weigher) for body in node.bodies])
@@ -100,29 +101,32 @@ def _with_bodies(node: Node, weigher: _Weigher) -> Node:
 # ------------------------------------------------------------------------------------ costs
 
 
-class _Weigher:
-    """What nodes take on both sides, and what values take to change sides, in nanoseconds."""
+class _LayoutCosts:
+    """Costs of nodes in both layouts, and of transposes between them, in nanoseconds."""
 
     def __init__(self, module: Module, ctx: PassContext) -> None:
         self.ctx, self.costs, self.rates = ctx, costs_of(ctx), rates.rates_of(ctx.target)
         self.in_cache = weights_stay(module, ctx.target)
-        self.moves: dict[Move, float] = {}  # what is known of transposes
+        self.moves: dict[Move, float] = {}  # prices of transposes so far
         self.spatial, self.extents = _spatial_sizes(module)
 
     def prices(
         self, node: Node, found: ChannelsLast, makers: Makers, *, exact: bool = False
     ) -> Prices | None:
-        """A kernel channels first, and last; None of a node that is as good either way.
+        """The costs of a kernel in both layouts; None for a node that costs the same in either.
 
-        Unless it has to be exact, a kernel channels first counts as no more than its multiply-adds.
+        Unless `exact`, channels first is estimated by a lower bound, its multiply-adds.
         """
         if node.op not in KERNELS:
             return None
         given = [value for value in node.inputs if value is not None]
         weights = frozenset(at for at, value in enumerate(given) if _is_constant(value, makers))
+        last = self._densified(_channels_last_node(node, found), weights)
         candidates = (
             self._candidate(FIRST, node, weights),
-            self._candidate(LAST, self._densified(_moved_node(node, found), weights), weights),
+            self._candidate(
+                LAST, self._densified(_channels_last_node(node, found), weights), weights
+            ),
         )
         by_units = self._on_matrix_units(node)
         if by_units is not None or _is_gpu(self.ctx.target):
@@ -138,7 +142,8 @@ class _Weigher:
         return None if prices is None else (prices[0], prices[1])
 
     def _densified(self, node: Node, weights: frozenset[int]) -> Node:
-        """Bytes channels last as `densify_groups` is going to have them: by constant weights."""
+        """The channels-last node as `densify_groups` will rewrite it later, if its weights are
+        constant."""
         target = self.ctx.target
         if not isinstance(target, Target) or target.kind == CUDA or not multiplies_bytes(target):
             return node
@@ -147,8 +152,9 @@ class _Weigher:
         return widened(node, target)
 
     def _candidate(self, name: str, node: Node, weights: frozenset[int] = frozenset()) -> Candidate:
-        """A kernel of one node. Rules for windows of images assume other sizes than those for GEMMs
-        and transposes: prices are of one size. What resizes has the same rules in both forms."""
+        """A candidate kernel of one node. Dynamic image sizes are marked, so that all candidates
+        are estimated at the same size, though rules for GEMMs and transposes assume other sizes
+        than those for convolutions. Resizing has the same rules in both layouts."""
         spatial = frozenset() if node.op == "resize" else self.spatial
         kernel = alone(node)
         return Candidate(
@@ -156,15 +162,15 @@ class _Weigher:
         )
 
     def _least_ns(self, node: Node) -> float:
-        """The time of the multiply-adds of a convolution alone, on all threads."""
+        """A lower bound of a convolution's time: its multiply-adds on all threads."""
         if node.op != "conv" or node.output.tensor.dtype is not F32 or self.costs is None:
             return 0.0
         return rates.operations(node) / 2 * self.rates.operation_ns / self.costs.threads
 
     def _on_matrix_units(self, node: Node) -> Prices | None:
-        """Passes behind this one make convolutions for units that take images channels last alone:
-        tensor cores, tiles, dot products. What there is to multiply tells, at rates of both units.
-        """
+        """Costs for convolutions on units that need channels-last images (tensor cores, tiles, dot
+        products), which later passes will use: arithmetic at the rates of vectors and of these
+        units."""
         speedup = self._matrix_speedup(node)
         if node.op not in CONVOLUTIONS or not speedup:
             return None
@@ -172,7 +178,7 @@ class _Weigher:
         return Price(FIRST, first, ESTIMATED), Price(LAST, first / speedup, ESTIMATED)
 
     def _matrix_speedup(self, node: Node) -> float:
-        """How many times as fast as vectors such a unit multiplies; 0 where none does."""
+        """The speed of such a unit relative to vectors; 0 if there is none."""
         target = self.ctx.target
         if not isinstance(target, Target):
             return 0.0
@@ -196,24 +202,24 @@ class _Weigher:
             return 0.0
         return per_cycle / (target.lanes(F32.bits) * machine.fma_per_cycle)
 
-    def moved(self, move: Move, makers: Makers) -> float:
-        """What a transpose costs, or, as long as nobody needs to know, what it does at least."""
+    def transpose_ns(self, move: Move, makers: Makers) -> float:
+        """The cost of a transpose; a lower bound until it is estimated."""
         value, _ = move
         shape = value.tensor.shape or ()
         if len(shape) < 3 or _is_constant(value, makers):
             return 0.0
         if is_free(shape):
-            return self.rates.byte_ns  # nothing moves, but neighbours should stay together
-        least_ns = 2 * rates.size_bytes(value) * self.rates.shared_byte_ns  # read, and written
+            return self.rates.byte_ns  # a view; a small cost keeps neighbours in the same layout
+        least_ns = 2 * rates.size_bytes(value) * self.rates.shared_byte_ns  # read and write
         return self.moves.get(move, least_ns) + self.rates.launch_ns
 
     def is_known(self, move: Move) -> bool:
         return move in self.moves or is_free(move[0].tensor.shape or ())
 
-    def price_move(self, move: Move) -> None:
+    def estimate_transpose(self, move: Move) -> None:
         value, to = move
         rank = rank_of(value)
-        of = value.type if to == LAST else _moved_type(value.tensor)
+        of = value.type if to == LAST else _channels_last_type(value.tensor)
         perm = (channels_last if to == LAST else channels_first)(range(rank))
         node = make_node("transpose", (Value(value.name, of),), {"perm": perm})
         prices = self.costs and self.costs.prices((self._candidate("transpose", node),))
@@ -222,8 +228,7 @@ class _Weigher:
 
 
 def _spatial_sizes(module: Module) -> tuple[frozenset[Var], frozenset[Expr]]:
-    """Sizes that images have along their spatial axes, and nothing has along others; and all
-    extents along those axes."""
+    """Dynamic sizes that occur on spatial axes of images only; and all extents of spatial axes."""
     nodes = [node for graph in module.graphs.values() for node in walk(graph)]
     images = [v for node in nodes if node.op in KERNELS for v in (node.inputs[0], *node.outputs)]
     shapes = [image.tensor.shape or () for image in images if image is not None]
@@ -233,8 +238,8 @@ def _spatial_sizes(module: Module) -> tuple[frozenset[Var], frozenset[Expr]]:
 
 
 def _gain_ns(prices: Sequence[Price]) -> float:
-    """What channels last saves. Estimates are not exact: channels first must be worth leaving what
-    most rules are made for."""
+    """The time that channels last saves. Estimates are inexact, so it has to be faster by a
+    margin."""
     first, last = prices
     return LEAST_SPEEDUP * first.ns - last.ns
 
@@ -248,41 +253,41 @@ def _is_constant(value: Value, makers: Makers) -> bool:
     return maker is not None and maker.op == "constant"
 
 
-def _moved_node(node: Node, found: ChannelsLast) -> Node:
-    """A node by itself, on moved operands."""
+def _channels_last_node(node: Node, found: ChannelsLast) -> Node:
+    """The channels-last form of a node, on operands of its own."""
 
-    def moved(value: Value, moves: bool) -> Value:
+    def transpose_ns(value: Value, moves: bool) -> Value:
         is_image = moves and rank_of(value) >= 3
-        return Value(value.name, _moved_type(value.tensor) if is_image else value.type)
+        return Value(value.name, _channels_last_type(value.tensor) if is_image else value.type)
 
     pairs = zip(node.inputs, found.inputs, strict=True)
-    given = [None if value is None else moved(value, moves) for value, moves in pairs]
+    given = [None if value is None else transpose_ns(value, moves) for value, moves in pairs]
     made = zip(node.outputs, found.outputs, strict=True)
-    types = [moved(value, moves).type for value, moves in made]
+    types = [transpose_ns(value, moves).type for value, moves in made]
     names = [value.name for value in node.outputs]
     return make_node(node.op, given, found.attributes, node.loc, hints=names, types=types)
 
 
 def _choose(
-    graph: Graph, able: dict[Node, ChannelsLast], weigher: _Weigher
+    graph: Graph, able: dict[Node, ChannelsLast], weigher: _LayoutCosts
 ) -> dict[Node, ChannelsLast]:
-    """The nodes that are to work channels last: a minimum cut.
+    """The nodes that will be channels-last: a minimum cut.
 
-    Transposes, and kernels channels first, count as the least that they could take until a cheapest
-    division has them. Once it has none whose price is a guess, there is no cheaper one.
+    Transposes and channels-first kernels start with lower bounds of their cost. Bounds that a
+    minimum cut relies on are replaced by estimates, until it relies on none: then it is optimal.
     """
     makers = {value: node for node in graph.nodes for value in node.outputs}
     weighed = {node: weigher.prices(node, found, makers) for node, found in able.items()}
     while True:
-        side, moves = _divided(graph, able, weighed, weigher, makers)
+        side, moves = _minimum_cut(graph, able, weighed, weigher, makers)
         unknown = [move for move in moves if not weigher.is_known(move)]
         bounded = {node: p[1].ns for node, p in weighed.items() if p and p[0].source == AT_LEAST}
         guessed = [node for node in bounded if node not in side]
         if not unknown and not guessed:
             break
         for move in unknown:
-            weigher.price_move(move)
-        # A few that are dear tell whether it is worth to ask of the others.
+            weigher.estimate_transpose(move)
+        # The most expensive quarter may already change the cut.
         guessed.sort(key=bounded.__getitem__, reverse=True)
         for node in guessed[: -(-len(guessed) // 4)]:
             weighed[node] = weigher.prices(node, able[node], makers, exact=True)
@@ -293,20 +298,20 @@ def _choose(
     return {node: found for node, found in able.items() if node in side}
 
 
-def _divided(
+def _minimum_cut(
     graph: Graph,
     able: dict[Node, ChannelsLast],
     weighed: Mapping[Node, Prices | None],
-    weigher: _Weigher,
+    weigher: _LayoutCosts,
     makers: Makers,
 ) -> tuple[set[Node], list[Move]]:
-    """The nodes that work channels last in the cheapest division, and its transposes."""
+    """The channels-last nodes of a minimum cut, and the transposes it needs."""
     network = Network()
-    last, first = network.node(), network.node()  # the two sides
+    last, first = network.node(), network.node()  # source and sink
     place = {node: network.node() for node in able}
     for node, prices in weighed.items():
         if prices is None:
-            # Between equals, what follows a convolution stays with it.
+            # Nodes that cost the same in both layouts follow the convolutions around them.
             network.edge(last, place[node], weigher.rates.byte_ns / (1 + len(able)))
             continue
         gain = _gain_ns(prices)
@@ -314,91 +319,92 @@ def _divided(
         network.edge(place[node], first, -gain)
     uses = users(graph)
     results = dict.fromkeys(graph.results)
-    borders: dict[Move, tuple[int, int]] = {}  # the edges that stand for transposes
+    borders: dict[Move, tuple[int, int]] = {}  # network edges that stand for transposes
     for value in (*graph.params, *makers):
         if not isinstance(value.type, TensorType) or rank_of(value) < 3:
             continue
         maker = makers.get(value)
         made = first
         if maker is not None and _moves(maker, channels_first):
-            made = last  # before the model moves it, it is there in that form
+            made = last  # the operand of that transpose has the other layout already
         elif maker in able and able[maker].outputs[maker.outputs.index(value)]:
             made = place[maker]
         readers = [
-            last if _moves(node, channels_last) else _reader(value, node, able, place, first)
+            last if _moves(node, channels_last) else _reader_vertex(value, node, able, place, first)
             for node in uses.get(value, ())
         ]
         if value in results:
             readers.append(first)
-        borders |= _join(network, made, readers, value, weigher, makers)
+        borders |= _connect_readers(network, made, readers, value, weigher, makers)
     side = network.cut(last, first)
     moves = [move for move, (a, b) in borders.items() if a in side and b not in side]
     return {node for node in able if place[node] in side}, moves
 
 
 def _moves(node: Node, to: Callable[[Sequence[int]], tuple[int, ...]]) -> bool:
-    """Whether a node of the model is a transpose between the two forms."""
+    """Whether a node of the model is a transpose to the given layout."""
     return node.op == "transpose" and tuple(node["perm"]) == to(range(len(node["perm"])))
 
 
-def _reader(
+def _reader_vertex(
     value: Value,
     node: Node,
     able: dict[Node, ChannelsLast],
     place: dict[Node, int],
     first: int,
 ) -> int:
-    """The node of the network that decides in which form a value is read."""
+    """The vertex of the network that determines the layout in which a value is read."""
     if node not in able:
         return first
-    moved = [m for v, m in zip(node.inputs, able[node].inputs, strict=True) if v is value]
-    return place[node] if all(moved) else first
+    transpose_ns = [m for v, m in zip(node.inputs, able[node].inputs, strict=True) if v is value]
+    return place[node] if all(transpose_ns) else first
 
 
-def _join(
+def _connect_readers(
     network: Network,
     made: int,
     readers: list[int],
     value: Value,
-    weigher: _Weigher,
+    weigher: _LayoutCosts,
     makers: Makers,
 ) -> dict[Move, tuple[int, int]]:
-    """One transpose serves all readers on the other side."""
+    """Connect a value with its readers, so that one transpose serves all readers on the other
+    side."""
     others = [reader for reader in dict.fromkeys(readers) if reader != made]
     there, back = ((value, LAST), (value, FIRST))
-    if not others or weigher.moved(there, makers) <= 0:
+    if not others or weigher.transpose_ns(there, makers) <= 0:
         return {}
     on_first, on_last = network.node(), network.node()
-    network.edge(made, on_first, weigher.moved(back, makers))
-    network.edge(on_last, made, weigher.moved(there, makers))
+    network.edge(made, on_first, weigher.transpose_ns(back, makers))
+    network.edge(on_last, made, weigher.transpose_ns(there, makers))
     for reader in others:
         network.edge(on_first, reader, INFINITE)
         network.edge(reader, on_last, INFINITE)
     return {back: (made, on_first), there: (on_last, made)}
 
 
-# ------------------------------------------------------------------------------------ the change
+# ------------------------------------------------------------------------------------ rewriting
 
 
 @dataclass
-class _Forms:
-    """A value as written, and moved; at least one of them is there."""
+class _Layouts:
+    """A value in either layout, or in both."""
 
     first: Value | None = None
     last: Value | None = None
 
 
-class _Move:
-    """Rebuilds a graph with some nodes channels last."""
+class _Relayout:
+    """Rebuilds a graph with the chosen nodes channels-last."""
 
     def __init__(self, chosen: dict[Node, ChannelsLast]) -> None:
         self.chosen = chosen
-        self.forms: dict[Value, _Forms] = {}
+        self.forms: dict[Value, _Layouts] = {}
         self.nodes: list[Node] = []
 
     def graph(self, graph: Graph) -> Graph:
         for value in graph.params:
-            self.forms[value] = _Forms(first=value)
+            self.forms[value] = _Layouts(first=value)
         for node in graph.nodes:
             self._node(node)
         results = tuple([self._first(value) for value in graph.results])
@@ -411,28 +417,28 @@ class _Move:
             same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
             self.nodes.append(node if same else replace(node, inputs=inputs))
             for value in node.outputs:
-                self.forms[value] = _Forms(first=value)
+                self.forms[value] = _Layouts(first=value)
             return
         rank = max(rank_of(value) for value in node.outputs)
         given: list[Value | None] = []
-        for taken, moved in zip(node.inputs, found.inputs, strict=True):
+        for taken, transpose_ns in zip(node.inputs, found.inputs, strict=True):
             if taken is None:
                 given.append(None)
             else:
                 aligned = rank_of(taken) if node.op == "reshape" else rank
-                given.append(self._last(taken, aligned) if moved else self._first(taken))
+                given.append(self._last(taken, aligned) if transpose_ns else self._first(taken))
         types: list[Type] = [
-            _moved_type(value.tensor) if moved else value.type
-            for value, moved in zip(node.outputs, found.outputs, strict=True)
+            _channels_last_type(value.tensor) if transpose_ns else value.type
+            for value, transpose_ns in zip(node.outputs, found.outputs, strict=True)
         ]
         hints = [value.name for value in node.outputs]
         made = make_node(node.op, given, found.attributes, node.loc, hints=hints, types=types)
         self.nodes.append(made)
-        for old, new, moved in zip(node.outputs, made.outputs, found.outputs, strict=True):
-            self.forms[old] = _Forms(last=new) if moved else _Forms(first=new)
+        for old, new, transpose_ns in zip(node.outputs, made.outputs, found.outputs, strict=True):
+            self.forms[old] = _Layouts(last=new) if transpose_ns else _Layouts(first=new)
 
     def _first(self, value: Value) -> Value:
-        """A value as it was written."""
+        """A value as in the original model."""
         form = self.forms[value]
         if form.first is None:
             assert form.last is not None
@@ -440,7 +446,8 @@ class _Move:
         return form.first
 
     def _last(self, value: Value, rank: int) -> Value:
-        """A value moved; one of fewer axes is an operand that broadcasts to `rank` of them."""
+        """A value channels-last. A value of lower rank is an operand that broadcasts to `rank`
+        axes."""
         form = self.forms[value]
         if rank_of(value) < 3 or rank_of(value) < rank:
             return self._operand(self._first(value), rank)
@@ -463,5 +470,5 @@ class _Move:
         return node.output
 
 
-def _moved_type(of: TensorType) -> TensorType:
+def _channels_last_type(of: TensorType) -> TensorType:
     return TensorType(of.dtype, channels_last(of.shape or ()))

@@ -1,10 +1,11 @@
-"""cancel_quantization: what is dequantized and quantized again alike was never anything else.
+"""cancel_quantization: remove pairs of dequantize and quantize with equal parameters.
 
-    quantize(dequantize(q))           =  q            by the same scale and zero point
+    quantize(dequantize(q))           =  q            with the same scale and zero point
     quantize(reshape(dequantize(q)))  =  reshape(q)
     reshape(dequantize(q))            =  dequantize(reshape(q))
 
-Numbers that only move, or of which the greatest is taken, do so as bytes. All of it is exact.
+The same for other data movement, and for max pooling, which then work on bytes. All rules are
+exact.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ def cancel_quantization(module: Module, ctx: PassContext) -> Module:
     return rewrite_matches(module, (requantized, moved_and_requantized, signed, moved))
 
 
-def _is_one_for_all(node: Node) -> bool:
-    """Whether one scale, and one zero point, serves all elements."""
+def _is_per_tensor(node: Node) -> bool:
+    """Whether quantization is per tensor: a single scale and zero point."""
     shapes = [shape_of(value) for value in node.inputs[1:] if value is not None]
     return all(shape is not None and all(dim is ONE for dim in shape) for shape in shapes)
 
 
 def _same_number(a: Value | None, b: Value | None, scope: Scope) -> bool:
-    """Whether two scales or zero points are one; an absent one is 0."""
+    """Whether two scales or zero points are equal; an absent one is 0."""
     if a is b:
         return True
     first = 0.0 if a is None else scope.number(a)
@@ -50,9 +51,9 @@ def _zero(node: Node) -> Value | None:
     return node.inputs[2] if len(node.inputs) > 2 else None
 
 
-def _undoes(node: Node, made: Node, scope: Scope) -> bool:
-    """Whether a `quantize` gives the integers back that a `dequantize` took."""
-    if len(node.inputs) < 2 or not _is_one_for_all(made) or not _is_one_for_all(node):
+def _is_inverse(node: Node, made: Node, scope: Scope) -> bool:
+    """Whether a `quantize` restores the integers that a `dequantize` read."""
+    if len(node.inputs) < 2 or not _is_per_tensor(made) or not _is_per_tensor(node):
         return False
     q = made.inputs[0]
     if q is None or q.tensor.dtype is not node.output.tensor.dtype or q.tensor.dtype.bits > 8:
@@ -64,19 +65,19 @@ def _undoes(node: Node, made: Node, scope: Scope) -> bool:
 
 
 def requantized(node: Node, scope: Scope) -> Replacement:
-    """Integers of at most eight bits come back as they were."""
+    """quantize(dequantize(q)) = q, for integers of at most 8 bits."""
     made = scope.producer(node.inputs[0], "dequantize") if node.op == "quantize" else None
-    if made is None or not _undoes(node, made, scope):
+    if made is None or not _is_inverse(node, made, scope):
         return None
     q = made.inputs[0]
     return q if q is not None and q.type == node.output.type else None
 
 
 def moved_and_requantized(node: Node, scope: Scope) -> Replacement:
-    """Integers that move as real numbers, which others read too."""
+    """quantize(move(dequantize(q))) = move(q), also if others read the dequantized values."""
     move = scope.producer(node.inputs[0], *MOVES) if node.op == "quantize" else None
     made = None if move is None else scope.producer(move.inputs[0], "dequantize")
-    if move is None or made is None or len(move.outputs) != 1 or not _undoes(node, made, scope):
+    if move is None or made is None or len(move.outputs) != 1 or not _is_inverse(node, made, scope):
         return None
     if move.op == "max_pool" and not _is_positive(made.inputs[1], scope):
         return None
@@ -85,9 +86,9 @@ def moved_and_requantized(node: Node, scope: Scope) -> Replacement:
 
 
 def signed(node: Node, scope: Scope) -> Replacement:
-    """Bytes that only get a sign, and a zero point 128 lower: the highest bit is flipped."""
+    """u8 requantized to i8 with a zero point lower by 128: flip the highest bit."""
     made = scope.producer(node.inputs[0], "dequantize") if node.op == "quantize" else None
-    if made is None or not _is_one_for_all(made) or not _is_one_for_all(node):
+    if made is None or not _is_per_tensor(made) or not _is_per_tensor(node):
         return None
     q = made.inputs[0]
     if q is None or q.tensor.dtype is not U8 or node.output.tensor.dtype is not I8:
@@ -105,11 +106,11 @@ def signed(node: Node, scope: Scope) -> Replacement:
 
 
 def moved(node: Node, scope: Scope) -> Replacement:
-    """Dequantize behind what moves elements, where nothing else needs them before."""
+    """move(dequantize(q)) = dequantize(move(q)), if nothing else reads the dequantized values."""
     if node.op not in MOVES or len(node.outputs) != 1 or not node.inputs:
         return None
     made = scope.producer(node.inputs[0], "dequantize")
-    if made is None or not scope.is_used_once(made.output) or not _is_one_for_all(made):
+    if made is None or not scope.is_used_once(made.output) or not _is_per_tensor(made):
         return None
     if node.op == "max_pool" and not _is_positive(made.inputs[1], scope):
         return None

@@ -1,12 +1,13 @@
-"""cancel_reshapes: work between two reshapes is done in the shape that leaves none.
+"""cancel_reshapes: remove pairs of reshapes around operators that treat rows alike.
 
-Exporters flatten the rows of a tensor for a product and restore them behind it:
+Exporters flatten the rows of a tensor for a matmul and restore them afterwards:
 
     reshape(add(matmul(reshape(x), w), b))
 
-Element-wise work and products treat rows alike in any shape, so that the last reshape moves to the
-first and merges with it. A part of each row that is split, such as heads of attention, is a part of
-the rows split before: that reshape costs nothing, and the part is whole planes.
+Elementwise operators and matmuls with a matrix of weights treat rows alike in any shape, so the
+last reshape can move up to the first one and merge with it. A reshape that splits a slice of each
+row, such as the heads of attention, moves before the slice: there it is free, and the slice is one
+of whole planes.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def cancel_reshapes(module: Module, ctx: PassContext) -> Module:
 
 
 def raised(node: Node, scope: Scope) -> Replacement:
-    """A reshape moved up to the last one before it."""
+    """Move a reshape up to the previous one."""
     if node.op != "reshape" or len(node.inputs) != 1 or node.inputs[0] is None:
         return None
     rows = _rows(node)
-    chain = None if rows is None else _chain(node.inputs[0], scope)
+    chain = None if rows is None else _row_wise_chain(node.inputs[0], scope)
     if rows is None or not chain:
         return None
-    first = scope.producer(_through(chain[-1]), "reshape")
+    first = scope.producer(_first_input(chain[-1]), "reshape")
     if first is None or first.inputs[0] is None:
         return None
     columns = (shape_of(first.output) or ())[-1]
@@ -56,9 +57,9 @@ def raised(node: Node, scope: Scope) -> Replacement:
 
 
 def split_before_slice(node: Node, scope: Scope) -> Replacement:
-    """reshape(slice(x)) to [*rows, h, d] as a slice of x in that form.
+    """reshape(slice(x)) to [*rows, h, d] as a slice of the reshaped x.
 
-    x is [*rows, parts, h, d] if the slice is one of equal parts, else [*rows, all h, d].
+    x becomes [*rows, parts, h, d] if the slice is one of equal parts, else [*rows, all h, d].
     """
     part = scope.producer(node.inputs[0], "slice") if node.op == "reshape" else None
     if part is None or len(node.inputs) != 1 or not scope.is_used_once(part.output):
@@ -85,7 +86,8 @@ def _bounds(axis: int, start: int, count: int) -> dict[str, Attribute]:
 
 
 def _plane_numbers(part: Node, node: Node) -> tuple[int, int, int, int] | None:
-    """Where a slice of the last axis starts, the axis, and the h and d that it is split to."""
+    """The start of a slice of the last axis, the extent of that axis, and the h and d of the
+    reshape."""
     before, after = shape_of(part.inputs[0]) if part.inputs[0] else None, shape_of(node.output)
     if before is None or after is None or len(after) < 2 or len(part.inputs) != 1:
         return None
@@ -102,36 +104,36 @@ def _plane_numbers(part: Node, node: Node) -> tuple[int, int, int, int] | None:
 
 
 def _rows(node: Node) -> Items | None:
-    """The dimensions before the last that a reshape gives, if it keeps the last."""
+    """All dimensions but the last of a reshape's result, if it keeps the last."""
     before, after = shape_of(node.inputs[0]) if node.inputs[0] else None, shape_of(node.output)
     if not before or not after or not (before[-1] is after[-1] or sym.equal(before[-1], after[-1])):
         return None
     return items_of(after[:-1])
 
 
-def _chain(value: Value, scope: Scope) -> list[Node]:
-    """The nodes that lead to a value from a reshape, the last first, if they treat rows alike."""
+def _row_wise_chain(value: Value, scope: Scope) -> list[Node]:
+    """The nodes between a reshape and a value, last first, if all of them treat rows alike."""
     found: list[Node] = []
     current: Value | None = value
     while current is not None:
         node = scope.producer(current)
         if node is not None and node.op == "reshape" and found:
             return found
-        if node is None or not scope.is_used_once(current) or not _treats_rows_alike(node):
+        if node is None or not scope.is_used_once(current) or not _is_row_wise(node):
             return []
         found.append(node)
-        current = _through(node)
+        current = _first_input(node)
     return []
 
 
-def _through(node: Node) -> Value | None:
+def _first_input(node: Node) -> Value | None:
     return node.inputs[0] if node.inputs else None
 
 
-def _treats_rows_alike(node: Node) -> bool:
-    """Whether a node computes each row of its result from a row of its first operand alone."""
+def _is_row_wise(node: Node) -> bool:
+    """Whether each row of a node's result depends on the same row of its first operand only."""
     op = OPS.get(node.op)
-    first = _through(node)
+    first = _first_input(node)
     if op is None or first is None or len(node.outputs) != 1:
         return False
     shape, out = shape_of(first), shape_of(node.output)

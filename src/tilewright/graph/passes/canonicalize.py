@@ -1,7 +1,7 @@
-"""canonicalize: one form for what can be written in several.
+"""canonicalize: a unique form for equivalent expressions.
 
-Every rule keeps the value bit for bit, takes one node and what defines its inputs, and makes a
-model smaller or its form the usual one.
+Every rule keeps results bit-exact, looks at one node and the producers of its inputs, and makes the
+model smaller or its form canonical.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from tilewright.sym import ONE
 
 Array = np.ndarray[Any, Any]
 
-MAX_PARTS = 64  # of a concat: one that repeats another doubles them each time
+# limit for flattened concats: repeated self-concatenation would double the inputs each time
+MAX_PARTS = 64
 
 
 def canonicalize(module: Module, ctx: PassContext) -> Module:
@@ -41,7 +42,7 @@ def canonicalize(module: Module, ctx: PassContext) -> Module:
 
 
 def _apply(node: Node, around: Definitions) -> Instead | None:
-    """Rules until none applies; each makes the node smaller, so they come to an end."""
+    """Apply rules until none matches; each makes the node smaller, so this ends."""
     current, changed = node, False
     rules = RULES if len(node.outputs) == 1 else ()
     for _ in range(len(RULES) + 8):
@@ -63,15 +64,15 @@ Made = Node | Value | None
 
 
 def _remade(node: Node, op: str, *inputs: Value | None, **attributes: Any) -> Node:
-    """Another node with the same outputs."""
+    """A node with other operator and inputs but the same outputs."""
     return replace(node, op=op, inputs=inputs, attributes=ir.attributes(**attributes))
 
 
-# ------------------------------------------------------------------------------------ no effect
+# ------------------------------------------------------------------------------------ no-ops
 
 
 def drop_moves(node: Node, around: Definitions) -> Made:
-    """Reshapes, expansions, casts, slices and paddings that change nothing."""
+    """Reshapes, expansions, casts, slices and paddings that do nothing."""
     if node.op not in ("reshape", "expand", "cast", "slice", "pad", "tile"):
         return None
     x = node.inputs[0]
@@ -85,14 +86,14 @@ def drop_moves(node: Node, around: Definitions) -> Made:
 
 
 def drop_transpose(node: Node, around: Definitions) -> Made:
-    """A transpose that keeps the order."""
+    """The identity permutation."""
     if node.op != "transpose" or list(node["perm"]) != list(range(len(node["perm"]))):
         return None
     return node.inputs[0]
 
 
 def drop_concat(node: Node, around: Definitions) -> Made:
-    """Of one part."""
+    """A concat of one input."""
     return node.inputs[0] if node.op == "concat" and len(node.inputs) == 1 else None
 
 
@@ -127,11 +128,11 @@ def _is_minus_zero(number: float) -> bool:
     return number == 0 and math.copysign(1, number) < 0
 
 
-# ------------------------------------------------------------------------------------ one of two
+# ------------------------------------------------------------------------------------ merging
 
 
 def merge_reshapes(node: Node, around: Definitions) -> Made:
-    """reshape(reshape(x)) to the last shape."""
+    """reshape(reshape(x)) = reshape(x)."""
     if node.op != "reshape" or "shape" not in dict(node.attributes):
         return None
     inner = around.producer(node.inputs[0], "reshape")
@@ -145,7 +146,7 @@ def merge_reshapes(node: Node, around: Definitions) -> Made:
 
 
 def merge_transposes(node: Node, around: Definitions) -> Made:
-    """transpose(transpose(x)) at once."""
+    """transpose(transpose(x)) as one transpose."""
     if node.op != "transpose":
         return None
     inner = around.producer(node.inputs[0], "transpose")
@@ -156,7 +157,7 @@ def merge_transposes(node: Node, around: Definitions) -> Made:
 
 
 def transpose_as_reshape(node: Node, around: Definitions) -> Made:
-    """A transpose that moves nothing but axes of one element."""
+    """A transpose that moves only axes of extent 1 is a reshape."""
     if node.op != "transpose" or node.inputs[0] is None:
         return None
     shape = node.inputs[0].tensor.shape
@@ -171,7 +172,7 @@ def transpose_as_reshape(node: Node, around: Definitions) -> Made:
 
 
 def range_of_moved(node: Node, around: Definitions) -> Made:
-    """The least or greatest of all elements, wherever they stand: max(reshape(x)) is max(x)."""
+    """max(reshape(x)) = max(x) over all elements; the same for min and transposes."""
     if node.op not in ("reduce_max", "reduce_min") or node.output.tensor.shape != ():
         return None
     for op in ("reshape", "transpose"):
@@ -182,7 +183,7 @@ def range_of_moved(node: Node, around: Definitions) -> Made:
 
 
 def flatten_concat(node: Node, around: Definitions) -> Made:
-    """concat(concat(a, b), c) at once."""
+    """concat(concat(a, b), c) = concat(a, b, c)."""
     if node.op != "concat":
         return None
     parts: list[Value | None] = []
@@ -196,7 +197,7 @@ def flatten_concat(node: Node, around: Definitions) -> Made:
 
 
 def expand_in_operand(node: Node, around: Definitions) -> Made:
-    """Operators that broadcast need no operand expanded, where the others give the shape."""
+    """Remove `expand` from operands that broadcast anyway, if the other operands give the shape."""
     op = OPS.get(node.op)
     if op is None or op.pattern is not BROADCAST or len(node.inputs) < 2:
         return None
@@ -211,11 +212,11 @@ def expand_in_operand(node: Node, around: Definitions) -> Made:
     return None
 
 
-# ------------------------------------------------------------------------------------ usual forms
+# ----------------------------------------------------------------------------------- canonical forms
 
 
 def constant_right(node: Node, around: Definitions) -> Made:
-    """A constant is the second operand where order does not matter."""
+    """A constant is the second operand of a commutative operator."""
     if node.op not in COMMUTATIVE or len(node.inputs) != 2:
         return None
     a, b = node.inputs

@@ -1,16 +1,18 @@
-"""check_indices: indices from memory are checked before kernels read by them.
+"""check_indices: bounds checks for computed indices, before kernels read with them.
 
     %y = gather(%x, %i)
+
 becomes
+
     %j = require(all(-n <= %i and %i < n), %i)
     %y = gather(%x, %j)
 
-so that an index outside of its dimension is an error, as in the reference; kernels keep what they
-read inside the tensor in any case. Indices that are provably inside are left alone: constants,
-positions that other operators found, and what is only moved or clamped of them.
+so that an index out of bounds is an error, as in the reference implementation. (Kernels clamp
+indices in any case, so they never read outside of a tensor.) Indices that are provably in bounds
+need no check: constants, results of argmax and the like, and what is only moved or clamped of them.
 
-Indices that are broadcast, as those of x[i[:, None], j] are, are checked before that, and broadcast
-anew for each reader: nobody else needs them, so that they are never in memory.
+Broadcast indices, as in x[i[:, None], j], are checked before they are broadcast, and the broadcast
+is repeated for each reader, so that it can be fused and is never materialized.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
 from tilewright.sym import EMPTY, ONE, ZERO, Const, Expr, const
 
 Array = np.ndarray[Any, Any]
-Span = tuple[Expr, Expr]  # the least and the greatest
-Limit = tuple[Expr, Expr]  # the least index, and the dimension
+Span = tuple[Expr, Expr]  # bounds of values: least and greatest, inclusive
+Limit = tuple[Expr, Expr]  # valid indices: from the first to below the second
 
 MOVES = ("reshape", "transpose", "expand", "slice", "tile", "cast", "squeeze")
-WHOLE = ("reshape", "transpose", "expand", "concat")  # moves of every element
-ALONG_AXIS = ("gather", "gather_elements", "scatter_elements")
-BY_TUPLES = ("gather_nd", "scatter_nd")
+KEEP_ALL = ("reshape", "transpose", "expand", "concat")  # operators that keep every element
+AXIS_INDEXED = ("gather", "gather_elements", "scatter_elements")
+TUPLE_INDEXED = ("gather_nd", "scatter_nd")
 
 
 def check_indices(module: Module, ctx: PassContext) -> Module:
@@ -46,7 +48,7 @@ def check_indices(module: Module, ctx: PassContext) -> Module:
     constants = dict(module.constants)
 
     def make_rule(graph: Graph) -> Rule:
-        spans = _Spans(constants)
+        spans = _ValueBounds(constants)
         checked: dict[tuple[Value, tuple[Limit, ...]], Value] = {}
         return lambda node: _checked(node, spans, checked, constants)
 
@@ -56,7 +58,7 @@ def check_indices(module: Module, ctx: PassContext) -> Module:
 
 def _checked(
     node: Node,
-    spans: _Spans,
+    spans: _ValueBounds,
     checked: dict[tuple[Value, tuple[Limit, ...]], Value],
     constants: dict[str, Array],
 ) -> Instead | None:
@@ -72,7 +74,7 @@ def _checked(
     nodes: list[Node] = []
 
     def passed(value: Value, dims: tuple[Limit, ...]) -> Value:
-        """A value of which all indices are inside."""
+        """A value passed through a check of its indices."""
         key = (value, dims)
         if key not in checked:
             nodes.extend(_check(value, dims, node, constants))
@@ -87,18 +89,18 @@ def _checked(
             value: value if _is_inside(spans.of(value), dims) else passed(value, dims)
             for value, dims in sources.items()
         }
-        inside = _remade(indices, safe, spans, nodes)
+        inside = _repeat_moves(indices, safe, spans, nodes)
     made = replace(node, inputs=(x, inside, *node.inputs[2:]))
     return Instead((*nodes, made), made.outputs)
 
 
 def _sources(
-    indices: Value, limits: tuple[Limit, ...], spans: _Spans
+    indices: Value, limits: tuple[Limit, ...], spans: _ValueBounds
 ) -> dict[Value, tuple[Limit, ...]] | None:
-    """What indices are moved and broadcast from, each with its limits.
+    """The values that indices are moved and broadcast from, each with its limits.
 
-    None where nothing is broadcast, or something to a shape that may be empty, as then it need
-    not be inside.
+    None if nothing is broadcast; or if something is broadcast to a shape that may be empty, since
+    then its values need not be valid.
     """
     found: dict[Value, tuple[Limit, ...]] = {}
     is_broadcast = False
@@ -129,7 +131,8 @@ def _sources(
 
 
 def _parts(made: Node, dims: tuple[Limit, ...]) -> list[tuple[Value, tuple[Limit, ...]]] | None:
-    """Columns of tuples side by side with their limits; anything in a row has the same ones."""
+    """The operands of a concat of indices with their limits: columns of index tuples have different
+    ones."""
     values = [value for value in made.inputs if value is not None]
     if len(dims) == 1:
         return [(value, dims) for value in values]
@@ -140,7 +143,7 @@ def _parts(made: Node, dims: tuple[Limit, ...]) -> list[tuple[Value, tuple[Limit
 
 
 def _is_kept(source: Value, broadcast: Value) -> bool:
-    """Whether every element of a tensor is surely among those that it is broadcast to."""
+    """Whether every element of a tensor surely occurs in its broadcast: no extent becomes 0."""
     before, after = source.tensor.shape, broadcast.tensor.shape
     if before is None or after is None:
         return False
@@ -151,8 +154,10 @@ def _is_kept(source: Value, broadcast: Value) -> bool:
     )
 
 
-def _remade(indices: Value, safe: dict[Value, Value], spans: _Spans, nodes: list[Node]) -> Value:
-    """Indices moved and broadcast anew, from sources that are inside."""
+def _repeat_moves(
+    indices: Value, safe: dict[Value, Value], spans: _ValueBounds, nodes: list[Node]
+) -> Value:
+    """Repeat the movement and broadcasts of indices on checked sources."""
     done = dict(safe)
     stack = [indices]
     while stack:
@@ -173,15 +178,16 @@ def _remade(indices: Value, safe: dict[Value, Value], spans: _Spans, nodes: list
 
 
 def _limits(node: Node) -> tuple[Limit, ...] | None:
-    """What indices must be inside of: one dimension, or one for each item of a tuple."""
-    if node.op not in ALONG_AXIS and node.op not in BY_TUPLES:
+    """The limits of a node's indices: one, or one per item of an index tuple; None if there are
+    none."""
+    if node.op not in AXIS_INDEXED and node.op not in TUPLE_INDEXED:
         return None
     x, indices = node.inputs[0], node.inputs[1]
     if x is None or indices is None or x.tensor.shape is None or indices.tensor.shape is None:
         return None
     if not indices.tensor.dtype.is_int or indices.tensor.static_shape == (0,):
         return None
-    if node.op in ALONG_AXIS:
+    if node.op in AXIS_INDEXED:
         dim = x.tensor.shape[node["axis"]]
         return (_limit(dim),) if node.get("from_end", True) else ((ZERO, dim),)
     depth = indices.tensor.shape[-1]
@@ -192,7 +198,7 @@ def _limits(node: Node) -> tuple[Limit, ...] | None:
 
 
 def _limit(dim: Expr) -> Limit:
-    """Of indices that count from the end where negative."""
+    """The limits of indices that may be negative, counting from the end."""
     return sym.simplify(sym.sub(ZERO, dim)), dim
 
 
@@ -202,7 +208,7 @@ def _is_inside(span: Span | None, limits: tuple[Limit, ...]) -> bool:
     low, high = span
     one = low.value if low is high and isinstance(low, Const) else None
     if one == 0 or (one == -1 and all(least is not ZERO for least, _ in limits)):
-        return True  # outside only of what is empty, of which a kernel refuses to read
+        return True  # out of bounds only if the axis is empty, and kernels refuse to read that
     return all(
         sym.prove(sym.le(least, low), EMPTY) and sym.prove(sym.lt(high, dim), EMPTY)
         for least, dim in limits
@@ -212,7 +218,7 @@ def _is_inside(span: Span | None, limits: tuple[Limit, ...]) -> bool:
 def _check(
     indices: Value, limits: tuple[Limit, ...], node: Node, constants: dict[str, Array]
 ) -> list[Node]:
-    """Nodes that let indices pass where all are inside."""
+    """Nodes that raise an error unless all indices are valid."""
     nodes: list[Node] = []
     of = indices.tensor
 
@@ -246,22 +252,22 @@ def _check(
     return nodes
 
 
-class _Spans:
-    """What is known of the numbers in integer values."""
+class _ValueBounds:
+    """What is known about the values of integer tensors."""
 
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self.constants = constants
         self.known: dict[Value, Span] = {}
-        self.made: dict[Value, Node] = {}  # what moves all of its elements, and no more
+        self.made: dict[Value, Node] = {}  # by nodes that keep every element, without other effect
 
     def of(self, value: Value | None) -> Span | None:
         return None if value is None else self.known.get(value)
 
     def learn(self, node: Node) -> None:
-        # A dynamic shape is not made twice: it defines sizes.
-        if node.op == "concat" or (node.op in WHOLE and not any(node.inputs[1:])):
+        # A node with a data-dependent shape must not be repeated: it defines sizes.
+        if node.op == "concat" or (node.op in KEEP_ALL and not any(node.inputs[1:])):
             self.made[node.output] = node
-        find = _LEARN.get(node.op)
+        find = _BOUNDS_OF.get(node.op)
         if node.op in MOVES:
             find = _same
         if find is None:
@@ -274,11 +280,11 @@ class _Spans:
             self.known[value] = span
 
 
-def _same(spans: _Spans, node: Node) -> Span | None:
+def _same(spans: _ValueBounds, node: Node) -> Span | None:
     return spans.of(node.inputs[0])
 
 
-def _constant(spans: _Spans, node: Node) -> Span | None:
+def _constant(spans: _ValueBounds, node: Node) -> Span | None:
     array = spans.constants[node["data"]]
     if not array.size or array.dtype.kind not in "iu":
         return None
@@ -286,40 +292,40 @@ def _constant(spans: _Spans, node: Node) -> Span | None:
     return low, high
 
 
-def _dims(spans: _Spans, node: Node) -> Span | None:
+def _dims(spans: _ValueBounds, node: Node) -> Span | None:
     values = node["values"]
     if isinstance(values, tuple):
         return None
     return sym.as_expr(values), sym.as_expr(values)
 
 
-def _range(spans: _Spans, node: Node) -> Span | None:
+def _range(spans: _ValueBounds, node: Node) -> Span | None:
     if node.get("start") != 0 or node.get("delta") != 1 or node.output.tensor.shape is None:
         return None
     return ZERO, sym.simplify(sym.sub(node.output.tensor.shape[0], 1))
 
 
-def _positions(spans: _Spans, node: Node) -> Span | None:
-    """Of operators that find places along an axis."""
+def _positions(spans: _ValueBounds, node: Node) -> Span | None:
+    """Results of operators that return positions along an axis."""
     x = node.inputs[0]
     if x is None or x.tensor.shape is None:
         return None
     return ZERO, sym.simplify(sym.sub(x.tensor.shape[node["axis"]], 1))
 
 
-def _nonzero(spans: _Spans, node: Node) -> Span | None:
+def _nonzero(spans: _ValueBounds, node: Node) -> Span | None:
     x = node.inputs[0]
     if x is None or x.tensor.rank != 1 or x.tensor.shape is None:
         return None
     return ZERO, sym.simplify(sym.sub(x.tensor.shape[0], 1))
 
 
-def _leaves(spans: _Spans, node: Node) -> Span | None:
+def _tree_leaf_bounds(spans: _ValueBounds, node: Node) -> Span | None:
     leaves = node["leaves"]
     return None if leaves is None else (ZERO, const(leaves - 1))
 
 
-def _joined(spans: _Spans, values: tuple[Value | None, ...]) -> Span | None:
+def _union(spans: _ValueBounds, values: tuple[Value | None, ...]) -> Span | None:
     found = [spans.of(value) for value in values]
     if not found or any(span is None for span in found):
         return None
@@ -330,8 +336,8 @@ def _joined(spans: _Spans, values: tuple[Value | None, ...]) -> Span | None:
     return sym.simplify(low), sym.simplify(high)
 
 
-def _clamp(spans: _Spans, node: Node) -> Span | None:
-    """min(x, a) is at most a; max(x, a) at least: a span of one alone is none."""
+def _clamp(spans: _ValueBounds, node: Node) -> Span | None:
+    """Elementwise minimum or maximum of two bounded values."""
     a, b = (spans.of(value) for value in node.inputs[:2])
     if a is None or b is None:
         return None
@@ -339,7 +345,7 @@ def _clamp(spans: _Spans, node: Node) -> Span | None:
     return sym.simplify(join(a[0], b[0])), sym.simplify(join(a[1], b[1]))
 
 
-_LEARN: dict[str, Callable[[_Spans, Node], Span | None]] = {
+_BOUNDS_OF: dict[str, Callable[[_ValueBounds, Node], Span | None]] = {
     "constant": _constant,
     "dims": _dims,
     "range": _range,
@@ -347,13 +353,13 @@ _LEARN: dict[str, Callable[[_Spans, Node], Span | None]] = {
     "arg_min": _positions,
     "top_k": _positions,
     "nonzero": _nonzero,
-    "tree_leaves": _leaves,
+    "tree_leaves": _tree_leaf_bounds,
     "gather": _same,
     "gather_elements": _same,
     "gather_nd": _same,
     "require": lambda spans, node: spans.of(node.inputs[1]),
-    "concat": lambda spans, node: _joined(spans, node.inputs),
-    "where": lambda spans, node: _joined(spans, node.inputs[1:3]),
+    "concat": lambda spans, node: _union(spans, node.inputs),
+    "where": lambda spans, node: _union(spans, node.inputs[1:3]),
     "minimum": _clamp,
     "maximum": _clamp,
 }

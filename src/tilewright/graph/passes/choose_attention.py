@@ -1,9 +1,9 @@
-"""choose_attention: in one kernel, or as a GEMM, a softmax and a GEMM, whichever is cheaper.
+"""choose_attention: one fused kernel, or GEMM, softmax and GEMM, whichever is cheaper.
 
-One kernel has the scores of a few queries at a time, and wants enough queries to fill vectors:
-few of them, as in decoding several tokens, are better off as plain GEMMs. What either form takes
-is told by the table of costs (`graph/costs.py`). Scores of the second form exist all at once: it
-is weighed only where they stay in a core's cache.
+The fused kernel computes the scores of a few queries at a time, and needs enough queries to fill
+vectors. With few queries, as in decoding several tokens, plain GEMMs are faster. Costs of both
+forms come from `graph/costs.py`. The second form materializes the scores, so it is considered only
+if they fit in a core's private cache.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def choose_attention(module: Module, ctx: PassContext) -> Module:
 def cheaper_form(
     node: Node, scope: Scope, *, costs: Costs, ctx: PassContext, most_bytes: int
 ) -> Replacement:
-    """The nodes of the second form, where they are expected to take less time."""
+    """GEMM, softmax and GEMM, if they are expected to be faster."""
     if node.op != "attention" or not _is_static(node):
         return None
     nodes = pieces_of(node, scope)
@@ -69,7 +69,7 @@ def _is_static(node: Node) -> bool:
 
 
 def _kernels(node: Node, nodes: Sequence[Node], scope: Scope, ctx: PassContext) -> list[Candidate]:
-    """What the nodes are once they are fused."""
+    """The kernels that fusion would make of the nodes."""
     params = tuple(dict.fromkeys(value for value in node.inputs if value is not None))
     graph = Graph("main", params, tuple(nodes), node.outputs)
     module = Module({"main": graph}, dict(scope.constants), stage=CANONICAL)

@@ -1,18 +1,18 @@
-"""choose_winograd: convolutions of small windows get the tile of results that is computed fastest.
+"""choose_winograd: choose Winograd tiles for convolutions with small windows.
 
-Winograd's method multiplies less, but transforms images and results and reads more weights; which
-tile pays, if any, the table of costs tells (`graph/costs.py`). Larger tiles round more: they are
-for sums that are long enough for that to stay within what any order of summation may be off.
+Winograd's algorithm needs fewer multiplications, but transforms inputs and outputs and reads more
+weights. The costs of `graph/costs.py` decide which tile size pays, if any. Larger tiles round more;
+they are allowed only for sums over many channels, where the error stays within what a different
+order of summation may cause.
 
-Weights wait in L2 from one run to the next only if those of the whole model fit: of a larger model
-even the least layer fetches its weights anew, and four times as many cost their time.
+Weights stay in L2 between runs only if those of the whole model fit. In larger models every layer
+reads its weights from memory, so that four times as many weights take time.
 
-Convolutions of bytes have tiles that are exact, of 16 bits: they are for processors that multiply
-no bytes, for which direct ones are widened to as many (`upcast_bytes`).
+Integer convolutions have exact tiles in 16 bits, for processors without byte dot products, where
+direct convolutions would be widened to 16 bits, too (`upcast_bytes`).
 
-CPUs have schedules for images channels last, whose channels fill vectors, and transform weights in
-a call, too, where these are computed or trained; GPUs for channels first, where threads side by
-side have tiles side by side.
+On CPUs the schedules are channels-last, with channels in vectors; weights that are not constant are
+transformed at run time. On GPUs they are channels-first, with adjacent tiles on adjacent threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
 from tilewright.graph.winograd import FORMS, INTEGERS
 
 LAYOUTS = {CPU: CHANNELS_LAST, CUDA: CHANNELS_FIRST}
-LEAST_CHANNELS = {6: 64}  # summed over, by inputs of a tile, for the sake of accuracy
+MIN_CHANNELS = {6: 64}  # least channels by the tile's input size, for the sake of accuracy
 
 
 def choose_winograd(module: Module, ctx: PassContext) -> Module:
@@ -78,7 +78,7 @@ def choose_winograd(module: Module, ctx: PassContext) -> Module:
 
 
 def winograd_channels(node: Node, target: Target) -> int:
-    """Channels that a convolution sums over, if the method serves it."""
+    """The channels that a convolution sums over; 0 if Winograd does not apply."""
     if node.op not in ("conv", "conv_integer") or node.get("winograd", 0):
         return 0
     x, w = node.inputs[0], node.inputs[1]
@@ -97,20 +97,20 @@ def winograd_channels(node: Node, target: Target) -> int:
     if groups != 1 and target.kind != CPU:
         return 0
     if weights[0] % (groups * target.lanes(32)):
-        return 0  # vectors of channels that are not full would be made element by element
+        return 0  # channels must fill vectors
     return weights[1]
 
 
 def _serves_window(window: tuple[int, ...], node: Node, target: Target) -> bool:
-    """Whether there are tiles for a window: on GPUs, and of bytes, for those of 3 alone."""
+    """Whether there are tiles for a window size: on GPUs, and for integers, for 3x3 only."""
     if len(window) != 2 or all(window != (form.window,) * 2 for form in FORMS):
         return False
     return window == (3, 3) or (target.kind == CPU and node.op == "conv")
 
 
 def _serves_integers(node: Node, x: Value, w: Value, target: Target) -> bool:
-    """Whether a convolution of bytes is exact in tiles, whose sums the target has instructions for
-    as it has none for bytes."""
+    """Whether an integer convolution is exact in 16-bit tiles, on a target with dot products for 16
+    bits but not for bytes."""
     if node.op != "conv_integer" or any(node.inputs[2:4]) or node.get("groups", 1) != 1:
         return False
     shape = w.tensor.static_shape
@@ -123,14 +123,14 @@ def _serves_integers(node: Node, x: Value, w: Value, target: Target) -> bool:
 
 
 def _tiles(node: Node, channels: int) -> list[int]:
-    """The tiles of results that a convolution may be computed in."""
+    """The tile sizes that apply to a convolution."""
     if node.op == "conv_integer":
         return [INTEGERS.tile]
     window = _window(node)
     return [
         form.tile
         for form in FORMS
-        if form.window == window and channels >= LEAST_CHANNELS.get(form.size, 1)
+        if form.window == window and channels >= MIN_CHANNELS.get(form.size, 1)
     ]
 
 
@@ -143,7 +143,7 @@ def _window(node: Node) -> int:
 
 
 def _direct(node: Node) -> Graph:
-    """The convolution as it is computed otherwise: of bytes, in i16."""
+    """The kernel without Winograd: for integers, in 16 bits."""
     if node.op != "conv_integer":
         return alone(node)
     wide = {
@@ -158,7 +158,7 @@ def _direct(node: Node) -> Graph:
 def best_tile(
     node: Node, channels: int, costs: Costs, is_fixed: bool, in_cache: bool
 ) -> tuple[int, tuple[Price, ...]]:
-    """The tile that is computed fastest, 0 for none, and the prices of all that were weighed."""
+    """The fastest tile size, 0 for none; and the prices of all candidates."""
     tiles = _tiles(node, channels)
     weights = frozenset({1} if is_fixed else ())
 
@@ -184,12 +184,13 @@ def best_tile(
 
 
 def _cannot_win(tile: int, window: int, prices: tuple[Price, ...]) -> bool:
-    """Whether even the multiplications of a tile alone are expected to take longer."""
+    """Whether the multiplications of a tile size alone are expected to take longer than the best so
+    far."""
     fewer = (window * tile / (tile + window - 1)) ** 2  # multiplications
     is_estimate = prices[0].source == ESTIMATED
     return is_estimate and prices[0].ns / fewer > min(each.ns for each in prices[1:])
 
 
 def with_tile(node: Node, tile: int) -> Node:
-    """The convolution by Winograd's method."""
+    """The convolution by Winograd's algorithm."""
     return replace(node, attributes=ir.attributes(**{**dict(node.attributes), "winograd": tile}))

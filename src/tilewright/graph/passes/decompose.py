@@ -1,9 +1,9 @@
-"""decompose: composite operators by primitives, where a target has nothing better.
+"""decompose: replace composite operators by primitives, where the target has nothing better.
 
-What has no schedule of its own then runs on those of matrix products, reductions and element-wise
-work. The option `keep` names, separated by commas, the operators that a target has schedules for
-and that stay; the table below has all that can be decomposed. Small floats stay whole: an operator
-rounds once, its pieces would round between them.
+Composite operators without schedules of their own then use those of matmuls, reductions and
+elementwise operators. The option `keep` lists, separated by commas, the operators that stay since
+the target has schedules for them; DECOMPOSITIONS has all that can be decomposed. Operators on
+narrow floats stay, since they round once, whereas primitives would round in between.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ def decompose(module: Module, ctx: PassContext) -> Module:
 
 
 def pieces_of(node: Node, scope: Scope) -> list[Node] | None:
-    """The primitives that a node can be decomposed to."""
+    """The primitives of a composite node; None if it cannot be decomposed."""
     pieces = DECOMPOSITIONS.get(node.op)
     return pieces(node, Steps(node, scope)) if pieces and _is_plain(node) else None
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether operands have a known rank, and the one output is no float that rounds to few bits on
-    its way."""
+    """Whether all ranks are known, and no narrow float would be rounded in between."""
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
     if len(node.outputs) != 1 or any(shape_of(value) is None for value in values):
         return False
@@ -75,7 +74,7 @@ def _shifted(node: Node, steps: Steps) -> Value:
 
 
 def _log_softmax(node: Node, steps: Steps) -> list[Node] | None:
-    """x - max x - log of the sum of exp of that."""
+    """x - max x - log(sum(exp(x - max x)))."""
     shifted = _shifted(node, steps)
     total = steps.add("reduce_sum", steps.add("exp", shifted), axes=node["axes"], keepdims=True)
     steps.add("sub", shifted, steps.add("log", total))
@@ -83,14 +82,14 @@ def _log_softmax(node: Node, steps: Steps) -> list[Node] | None:
 
 
 def _normalized(x: Value, axes: tuple[int, ...], epsilon: float, steps: Steps) -> Value:
-    """x less its mean over the root of its variance."""
+    """(x - mean) / sqrt(variance + epsilon)."""
     mean = steps.add("reduce_mean", x, axes=axes, keepdims=True)
     centred = steps.add("sub", x, mean)
     return steps.add("mul", centred, _inverse_root(centred, axes, epsilon, steps))
 
 
 def _inverse_root(x: Value, axes: tuple[int, ...], epsilon: float, steps: Steps) -> Value:
-    """1 over the root of the mean square of x."""
+    """1 / sqrt(mean(x * x) + epsilon)."""
     squares = steps.add("mul", x, x)
     spread = steps.add("reduce_mean", squares, axes=axes, keepdims=True)
     shifted = steps.add("add", spread, steps.constant(epsilon, x.tensor, "epsilon"))
@@ -116,7 +115,7 @@ def _rms_norm(node: Node, steps: Steps) -> list[Node] | None:
 
 
 def _along_channels(node: Node, value: Value | None, steps: Steps) -> Value:
-    """One number per channel in a shape that broadcasts along all other axes."""
+    """One number per channel, reshaped to broadcast along all other axes."""
     assert value is not None
     behind = len(shape_of(_x(node)) or ()) - 2
     channels = (shape_of(value) or ())[0]
@@ -126,7 +125,7 @@ def _along_channels(node: Node, value: Value | None, steps: Steps) -> Value:
 
 
 def _group_norm(node: Node, steps: Steps) -> list[Node] | None:
-    """Channels of a group and what lies behind them as one axis."""
+    """Normalize each group with its channels and spatial axes as one axis."""
     shape = shape_of(_x(node)) or ()
     if node.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST:
         return None
@@ -154,7 +153,7 @@ def _batch_norm(node: Node, steps: Steps) -> list[Node] | None:
 
 
 def _attention(node: Node, steps: Steps) -> list[Node] | None:
-    """Scores of all queries and keys, softmax, weighted values; of no window and no lengths."""
+    """softmax(q k^T) v; not for sliding windows or per-batch lengths."""
     q, k, v = node.inputs[:3]
     mask = node.inputs[3] if len(node.inputs) > 3 else None
     if q is None or k is None or v is None:
@@ -168,7 +167,7 @@ def _attention(node: Node, steps: Steps) -> list[Node] | None:
         return None
     if scale is None:
         scale = 1 / math.sqrt(features.value)
-    # Heads that share one of keys are rows of one product.
+    # Grouped queries: the query heads that share a key head are rows of one GEMM.
     each = sym.simplify(sym.floordiv(sym.mul(heads, rows), shared))
 
     def multiplied(left: Value, right: Value, columns: Expr) -> Value:
@@ -193,7 +192,7 @@ def _attention(node: Node, steps: Steps) -> list[Node] | None:
 
 
 def _weights(scores: Value, mask: Value | None, steps: Steps) -> Value:
-    """What softmax makes of scores; zeros for a query that sees no key."""
+    """softmax of the masked scores; zeros for a query with all keys masked."""
     if mask is None:
         return steps.add("softmax", scores, axes=(3,))
     zero = steps.constant(0.0, scores.tensor, "zero")
@@ -205,8 +204,8 @@ def _weights(scores: Value, mask: Value | None, steps: Steps) -> Value:
 
 
 def _causal(node: Node) -> Array | None:
-    """The keys that a causal mask hides, of which there are none without; None where sizes do not
-    tell, or hide all keys from a query."""
+    """The positions that a causal mask hides, empty without one. None if sizes are dynamic, or a
+    negative offset would hide all keys of a query."""
     if not node.get("causal", False):
         return np.zeros((0, 0), bool)
     q, k = node.inputs[:2]
@@ -220,7 +219,8 @@ def _causal(node: Node) -> Array | None:
 
 
 def _suppression(node: Node, steps: Steps) -> list[Node] | None:
-    """What stays of each class, once, in memory of known size; then how many there are, as rows."""
+    """Boxes kept of each class in a buffer of static size, with their number; then listed as
+    rows."""
     given = (*node.inputs, *[None] * (5 - len(node.inputs)))
     scores, limit, capacity = given[1], steps.scope.constant(given[2]), None
     assert scores is not None

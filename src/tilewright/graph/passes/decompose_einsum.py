@@ -1,6 +1,6 @@
-"""Sums of products by transposes, reshapes and matrix products, two operands at a time.
+"""Decompose einsum into transposes, reshapes and matmuls, two operands at a time.
 
-bhqd,bhkd->bhqk      batch bh, rows q, columns k, summed d:  q @ transpose(k)
+bhqd,bhkd->bhqk      batch bh, m = q, n = k, summed over d:  q @ transpose(k)
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tilewright.sym import ONE, Expr
 
 @dataclass
 class _Term:
-    """A tensor whose axes have letters."""
+    """A tensor with a letter for each axis."""
 
     value: Value
     letters: str
 
 
 def decomposed_einsum(node: Node, steps: Steps) -> list[Node] | None:
-    """The nodes that compute an einsum; None where it takes a diagonal or broadcasts."""
+    """The nodes that compute an einsum; None for diagonals and broadcasting."""
     names, result = einsum_terms(node["equation"])
     terms: list[_Term] = []
     extents: dict[str, Expr] = {}
@@ -43,7 +43,7 @@ def decomposed_einsum(node: Node, steps: Steps) -> list[Node] | None:
         made = pairing.product(made, term, later)
     made = pairing.summed(made, set(result))
     pairing.ordered(made, result)
-    if not steps.nodes:  # nothing happens to the only operand
+    if not steps.nodes:  # a single operand, unchanged
         steps.add("reshape", made.value, shape=pairing.items(result))
     return steps.done()
 
@@ -58,7 +58,7 @@ class _Pairing:
         return items_of(dims)
 
     def summed(self, term: _Term, needed: set[str]) -> _Term:
-        """Without the axes that nothing needs."""
+        """Sum over the axes that are not needed."""
         axes = tuple(at for at, letter in enumerate(term.letters) if letter not in needed)
         if not axes:
             return term
@@ -66,14 +66,14 @@ class _Pairing:
         return _Term(value, "".join(letter for letter in term.letters if letter in needed))
 
     def ordered(self, term: _Term, letters: str) -> Value:
-        """With the axes in the order of letters."""
+        """Transpose to the given order of axes."""
         if term.letters == letters:
             return term.value
         perm = tuple(term.letters.index(letter) for letter in letters)
         return self.steps.add("transpose", term.value, perm=perm)
 
     def product(self, a: _Term, b: _Term, later: set[str]) -> _Term:
-        """Two tensors as one, summed over the axes that nothing needs later."""
+        """The product of two tensors, summed over axes that are not needed later."""
         a = self.summed(a, later | set(b.letters))
         b = self.summed(b, later | set(a.letters))
         both = [letter for letter in a.letters if letter in b.letters]
@@ -90,7 +90,7 @@ class _Pairing:
         return _Term(value, letters)
 
     def _matrix(self, term: _Term, batch: str, rows: str, columns: str) -> Value:
-        """A stack of matrices whose rows and columns run over letters."""
+        """A batch of matrices, with several letters collapsed into rows and columns."""
         value = self.ordered(term, batch + rows + columns)
         if len(rows) == 1 and len(columns) == 1:
             return value

@@ -1,13 +1,15 @@
-"""Fourier transforms by matrix products, whose matrices hold the roots of unity.
+"""Decompose Fourier transforms into matmuls with matrices of roots of unity.
 
-Of few values, one product: a row of n values, real and imaginary parts in turn, times a real matrix
-of 2n x 2n. Of more values n = a b, in two steps, with t = b t1 + t2 and k = k1 + a k2:
+A short transform is one matmul: a row of n values, with real and imaginary parts interleaved, times
+a real 2n x 2n matrix. A longer one with n = a b takes two steps (Cooley-Tukey), with t = b t1 + t2
+and k = k1 + a k2:
 
-    y[t2, k1] = sum over t1 of x[b t1 + t2] w(a, t1 k1)                  a product with one matrix
-    X[k1 + a k2] = sum over t2 of y[t2, k1] w(n, t2 k1) w(b, t2 k2)      one matrix for every k1
+    y[t2, k1] = sum over t1 of x[b t1 + t2] w(a, t1 k1)                  a matmul with one matrix
+    X[k1 + a k2] = sum over t2 of y[t2, k1] w(n, t2 k1) w(b, t2 k2)      one matrix for each k1
 
-Transforms of frames of a signal, seen through a window, are a convolution with the frame's stride.
-Of long real frames, values are added and subtracted first that meet the same cosines and sines.
+The short-time transform of a windowed signal is a convolution whose stride is the frame step. For
+long real frames, values that are multiplied by equal cosines and opposite sines are first added and
+subtracted, which halves the matmuls.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from tilewright.graph.rates import NOMINAL_RATES
 from tilewright.graph.types import items_of
 from tilewright.sym import Const, Expr
 
-MAX_MATRIX_ELEMENTS = 1 << 23  # of a matrix that is worth its memory
+MAX_MATRIX_ELEMENTS = 1 << 23  # larger matrices are not worth their memory
 
 
 def decomposed_dft(node: Node, steps: Steps) -> list[Node] | None:
-    """The nodes that compute a transform; None where its axis or length is not known."""
+    """The nodes of a DFT; None if its axis or length is not static."""
     x = node.inputs[0]
     assert x is not None
     axis = node.get("axis")
@@ -55,7 +57,7 @@ def decomposed_dft(node: Node, steps: Steps) -> list[Node] | None:
 
 
 def decomposed_stft(node: Node, steps: Steps) -> list[Node] | None:
-    """The nodes that transform frames; None where their length, step or window is not known."""
+    """The nodes of an STFT; None if its length, step or window is not static."""
     x, step = node.inputs[0], node.get("step")
     window = node.inputs[2] if len(node.inputs) > 2 else None
     assert x is not None
@@ -86,8 +88,8 @@ def decomposed_stft(node: Node, steps: Steps) -> list[Node] | None:
 def _folded_frames(
     node: Node, steps: Steps, x: Value, seen: Array | None, count: int, step: int
 ) -> list[Node] | None:
-    """Transforms of real frames by half the products: cosines are the same, and sines opposite,
-    for values as far from the begin of a frame as others from its end."""
+    """The STFT of real frames with half the multiplications: for values at equal distances from the
+    two ends of a frame, cosines are equal and sines opposite."""
     bins, half = count // 2 + 1, (count - 1) // 2
     if (half + 2) * bins > MAX_MATRIX_ELEMENTS:
         return None
@@ -119,7 +121,7 @@ def _folded_frames(
 
 @dataclass(frozen=True)
 class _Transform:
-    """A transform along the axis in front of the parts of numbers."""
+    """A transform along the last axis but one; the last has real and imaginary parts."""
 
     steps: Steps
     count: int
@@ -128,25 +130,25 @@ class _Transform:
 
     @property
     def _is_small(self) -> bool:
-        """Whether a cache keeps the matrix: two steps take less work, but pass over all numbers
-        more often."""
+        """Whether the matrix fits in a cache: two steps need fewer operations, but more passes over
+        memory."""
         bins = self.count // 2 + 1 if self.one_sided else 2 * self.count
         return _is_kept(self.count * bins)
 
     def of(self, x: Value) -> Value | None:
-        """The transform of x, as its kind has it."""
+        """The transform of x, forward or inverse, one-sided or not."""
         if self._is_small or _factor(self.count) == 1:
-            return self._at_once(x)
+            return self._one_matmul(x)
         if not self.one_sided:
-            return self._in_two(self._fitted(x, self.count))
+            return self._two_steps(self._fitted(x, self.count))
         if self.inverse:
-            whole = self._in_two(self._mirrored(self._fitted(x, self.count // 2 + 1)))
+            whole = self._two_steps(self._mirrored(self._fitted(x, self.count // 2 + 1)))
             return None if whole is None else _real(self.steps, whole)[0]
-        whole = self._in_two(self._fitted(_real(self.steps, x)[0], self.count))
+        whole = self._two_steps(self._fitted(_real(self.steps, x)[0], self.count))
         return None if whole is None else self._cut(whole, 0, self.count // 2 + 1)
 
-    def _at_once(self, x: Value) -> Value | None:
-        """One product; values that are missing are rows that the matrix has not."""
+    def _one_matmul(self, x: Value) -> Value | None:
+        """A single matmul. Missing values are zero: their rows of the matrix are left out."""
         back = self.inverse and self.one_sided
         half = self.count // 2 + 1
         if self.one_sided and not self.inverse:
@@ -158,7 +160,7 @@ class _Transform:
         if used * parts * results * 2 > MAX_MATRIX_ELEMENTS:
             return None
         table = _table(self.count, results, parts, inverse=self.inverse)[: used * parts]
-        if back:  # the other half of the spectrum is the mirror image of this one
+        if back:  # the spectrum is symmetric: double all bins but the first and the middle one
             twice = np.where((np.arange(used) * 2) % self.count == 0, 1.0, 2.0)
             table = table[:, 0::2] * np.repeat(twice, parts)[:, None]
         shape = _items(x)
@@ -168,8 +170,9 @@ class _Transform:
             "reshape", product, shape=(*shape[:-2], results, table.shape[1] // results)
         )
 
-    def _in_two(self, x: Value) -> Value | None:
-        """Two products, the second with what turns the results of the first."""
+    def _two_steps(self, x: Value) -> Value | None:
+        """Two matmuls (Cooley-Tukey); the matrices of the second one include the twiddle
+        factors."""
         a = _factor(self.count)
         b = self.count // a
         if 4 * b * self.count > MAX_MATRIX_ELEMENTS:
@@ -186,13 +189,13 @@ class _Transform:
         y = add("reshape", y, shape=(rows, b, a, 2))
         y = add("transpose", y, perm=(2, 0, 1, 3))
         y = add("reshape", y, shape=(a, rows, b * 2))
-        y = add("matmul", y, self._constant(_turned(a, b, inverse=self.inverse), x))
+        y = add("matmul", y, self._constant(_twiddled(a, b, inverse=self.inverse), x))
         y = add("reshape", y, shape=(a, rows, b, 2))
         y = add("transpose", y, perm=(1, 2, 0, 3))
         return add("reshape", y, shape=(*outer, self.count, 2))
 
     def _fitted(self, x: Value, count: int) -> Value:
-        """As many values as are asked for: the last are dropped, or zeros added."""
+        """Truncate or zero-pad the signal to `count` values."""
         given = _numbers(x)[-2]
         if given >= count:
             return x if given == count else self._cut(x, 0, count)
@@ -202,9 +205,9 @@ class _Transform:
         return self.steps.add("pad", x, pads=tuple(pads))
 
     def _mirrored(self, x: Value) -> Value:
-        """The whole spectrum of a real signal, from its first half."""
+        """The whole spectrum of a real signal from its first half."""
         axis = _rank(x) - 2
-        low = 1 if self.count % 2 else 2  # the middle of an even number is there once
+        low = 1 if self.count % 2 else 2  # even lengths have a single middle bin
         mirror = self.steps.add("slice", x, starts=(-low,), ends=(0,), axes=(axis,), steps=(-1,))
         signs = self.steps.constant(np.array([1.0, -1.0]), x.tensor, "signs")
         other = self.steps.add("mul", mirror, signs)
@@ -219,12 +222,12 @@ class _Transform:
 
 
 def _is_kept(numbers: int) -> bool:
-    """Whether a cache keeps a matrix of so many complex numbers."""
+    """Whether a matrix of so many complex numbers fits in a cache."""
     return 2 * numbers * F32.size_bytes <= NOMINAL_RATES.kept_bytes
 
 
 def _real(steps: Steps, x: Value) -> tuple[Value, int]:
-    """The real parts, and that each number has one."""
+    """The real parts, and 1: the number of parts of each value."""
     if _numbers(x)[-1] == 1:
         return x, 1
     axis = _rank(x) - 1
@@ -235,14 +238,14 @@ def _real(steps: Steps, x: Value) -> tuple[Value, int]:
 
 
 def _roots(exponents: Array, count: int, *, inverse: bool) -> Array:
-    """exp(-2 pi i e / count) for integers e; the other way round, and less, for the inverse."""
+    """exp(-2 pi i e / count) for integers e; conjugated and divided by count for the inverse."""
     angles = (exponents % count) * (2 * math.pi / count)
     roots: Array = np.exp((1j if inverse else -1j) * angles)
     return roots / count if inverse else roots
 
 
 def _as_real(roots: Array, parts: int) -> Array:
-    """The real matrix that multiplies rows of complex numbers, or real ones, by complex ones."""
+    """The real matrix that multiplies rows of complex (or real) numbers by complex ones."""
     real = np.stack([roots.real, roots.imag], axis=-1)
     rows = [real, np.stack([-roots.imag, roots.real], axis=-1)][:parts]
     *stack, height, width = roots.shape
@@ -250,22 +253,22 @@ def _as_real(roots: Array, parts: int) -> Array:
 
 
 def _table(values: int, results: int, parts: int, *, inverse: bool = False) -> Array:
-    """The matrix of a transform: a row for every part of a value, columns for those of results."""
+    """The matrix of a transform: a row per part of each value, a column per part of each result."""
     exponents = np.arange(values)[:, None] * np.arange(results)
     return _as_real(_roots(exponents, values, inverse=inverse), parts)
 
 
-def _turned(a: int, b: int, *, inverse: bool) -> Array:
-    """For each k1 the matrix of b values that are turned by w(a b, t2 k1) first."""
+def _twiddled(a: int, b: int, *, inverse: bool) -> Array:
+    """For each k1, the matrix of a transform of b values after twiddle factors w(a b, t2 k1)."""
     turns = _roots(np.arange(a)[:, None] * np.arange(b), a * b, inverse=inverse)
     table = _roots(np.arange(b)[:, None] * np.arange(b), b, inverse=inverse)
     turned = turns[:, :, None] * table
-    # An inverse divides by a and by b: the turns are no transform, and divide by nothing.
+    # The inverse divides by a and by b; the twiddle factors must not divide again.
     return _as_real(turned * (a * b) if inverse else turned, 2)
 
 
 def _factor(count: int) -> int:
-    """The largest divisor up to the root."""
+    """The largest divisor up to the square root."""
     return next(each for each in range(math.isqrt(count), 0, -1) if count % each == 0)
 
 
@@ -285,5 +288,5 @@ def _items(x: Value) -> tuple[int | Expr, ...]:
 
 
 def _numbers(x: Value) -> list[int]:
-    """The last two sizes of a signal, which are known."""
+    """The last two extents of a signal, which are static."""
     return [int(dim.value) for dim in (shape_of(x) or ())[-2:] if isinstance(dim, Const)]

@@ -1,8 +1,8 @@
-"""decompose_quantized: layers of bytes as integer products and requantization, with the same bits.
+"""decompose_quantized: quantized layers as integer contractions and requantization, bit-exact.
 
     quantized_conv(%x, %w, %b, %m, %s)   ->   requantize(conv_integer(%x, %w), %b, %m, %s)
 
-For devices that run no such layer as a whole. `but` names values whose layers stay.
+For targets that do not run such layers as a whole, such as CPUs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def decompose_quantized(module: Module, ctx: PassContext) -> Module:
 
 
 def decompose_all_but(module: Module, kept: Collection[Value]) -> Module:
-    """The same for all layers but those that define values to be kept."""
+    """The same for all layers except those that define values in `kept`."""
 
     def unless_kept(rule: MatchRule) -> MatchRule:
         def applied(node: Node, scope: Scope) -> Replacement:
@@ -46,13 +46,13 @@ def _limits(node: Node) -> dict[str, Attribute]:
 
 
 def given(node: Node, name: str) -> Any:
-    """An attribute of a layer, or what it is by default."""
+    """An attribute of a layer, or its default."""
     attr = next(attr for attr in OPS[node.op].attributes if attr.name == name)
     return node.get(name, attr.default)
 
 
 def _zero(steps: Steps) -> Value | None:
-    """The zero point of a layer's input, unless it is 0."""
+    """The zero point of a layer's input; None if it is 0."""
     number = given(steps.like, "x_zero")
     return steps.constant(np.array(number), BYTE, "x_zero") if number else None
 

@@ -1,9 +1,10 @@
-"""densify_groups: convolutions get fewer groups, with zeros between what was apart.
+"""densify_groups: merge groups of convolutions, with zero weights between channels of former
+groups.
 
-Groups cannot use tiles, which multiply many times as many bytes in a cycle as what is left to them:
-zeros that are multiplied in vain may cost less. Dot products fill the lanes of a register with
-channels of one group: of smaller ones several become one. What multiplies most per cycle, zeros not
-counted, is taken. CPUs do so for bytes; GPUs wherever tensor cores do the products.
+Grouped convolutions cannot use matrix units, which do many more multiply-adds per cycle: wasting
+some on zeros may still be faster. Dot-product instructions need the channels of one group to fill
+the lanes of a register; several small groups together may. The number of merged groups maximizes
+useful multiply-adds per cycle. On CPUs this is for integers; on GPUs wherever tensor cores apply.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def densify_groups(module: Module, ctx: PassContext) -> Module:
 
 
 def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
-    """A convolution without zero points, its weights constant."""
+    """Merge groups of a convolution without zero points and with constant weights."""
     if node.op not in CONVOLUTIONS:
         return None
     weights, groups = scope.constant(node.inputs[1]), int(node.get("groups", 1))
@@ -54,7 +55,7 @@ def widen(node: Node, scope: Scope, *, target: Target) -> Replacement:
 
 
 def widened(node: Node, target: Target) -> Node:
-    """A convolution by itself, its weights those of the groups that it is going to have."""
+    """A convolution with the shapes of weights that it will have after this pass."""
     w = node.inputs[1] if node.op in CONVOLUTIONS else None
     shape = None if w is None else w.tensor.static_shape
     merged = 1 if shape is None else merged_groups(node, shape, target)
@@ -71,7 +72,7 @@ def widened(node: Node, target: Target) -> Node:
 
 
 def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
-    """How many groups become one, so that most products of use are made in a cycle."""
+    """How many groups to merge, so that useful multiply-adds per cycle are highest."""
     ops = CONVOLUTIONS if target.kind == CUDA else ("conv_integer",)
     has_zeros = node.op == "conv_integer" and any(node.inputs[2:4])
     if node.op not in ops or node.get("layout") != CHANNELS_LAST or has_zeros or shape[1] == 1:
@@ -79,8 +80,8 @@ def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
     groups = int(node.get("groups", 1))
     if target.kind == CUDA:
         sm = multiprocessor_of(target)
-        # What is left to groups has a filter in each lane: of the bytes that L1 gives in a cycle
-        # lanes take one weight each, unless filters are so short that some lie side by side.
+        # Without merging each lane has a filter of its own, so that each reads one weight per cycle
+        # from L1, unless filters are short enough to share cache lines.
         assert node.inputs[1] is not None
         filter_bytes = prod(shape[1:]) * node.inputs[1].tensor.dtype.size_bytes
         apart = max(1.0, 4 * sm.shared_words_per_cycle / filter_bytes)
@@ -91,15 +92,15 @@ def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
     assert w is not None
     dots = dots_of(target, x.tensor.dtype.name, w.tensor.dtype.name, "i32")
     dots = dots or dots_of(target, "i16", "i16", "i32")
-    # Plain products of 32 bits are two instructions, or one and another that widens.
+    # A 32-bit multiply-add without dot products takes two instructions.
     rates = {1: target.lanes(32) * machine.fma_per_cycle / 2}
     if dots:
         dot, merged = dots[0], _filling(dots[0], shape, groups)
         each = dot.lanes * dot.group / (1 if dot.adds else 2)
-        for all_or_some in (merged, groups):  # all fill lanes, whatever channels they have
+        for all_or_some in (merged, groups):  # merging all groups fills the lanes in any case
             rate = each * machine.fma_per_cycle / all_or_some if all_or_some else 0.0
             rates[all_or_some] = max(rates.get(all_or_some, 0.0), rate)
-    if tile_product(target, "u8", "i8") is not None:  # a tile is loaded for each that is multiplied
+    if tile_product(target, "u8", "i8") is not None:  # one tile load per tile multiplied
         loading = ROWS * ROW_BYTES / machine.tile_row_bytes_per_cycle
         rate = ROWS * COLUMNS * ROW_BYTES / (machine.tile_cycles + loading) / groups
         rates[groups] = max(rates.get(groups, 0.0), rate)
@@ -107,7 +108,7 @@ def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
 
 
 def _full_tiles(node: Node) -> float:
-    """How many multiprocessors a convolution's result keeps busy; all where its size is dynamic."""
+    """How many multiprocessors a convolution's result can occupy; infinite for dynamic sizes."""
     sizes = [dim.value for dim in node.output.tensor.shape or () if isinstance(dim, Const)]
     if len(sizes) != len(node.output.tensor.shape or ()):
         return inf
@@ -115,14 +116,15 @@ def _full_tiles(node: Node) -> float:
 
 
 def _filling(dot: Dot, shape: tuple[int, ...], groups: int) -> int:
-    """How many groups fill the lanes of dot products; 0 where none do."""
+    """How many groups fill the lanes of a dot product; 0 if none do."""
     out, inner = shape[0] // groups, shape[1]
     merged = dot.lanes // gcd(dot.lanes, out)
     return merged if groups % merged == 0 and merged * inner % dot.group == 0 else 0
 
 
 def whole_weights(weights: Array, groups: int) -> Array:
-    """Weights [out, in of a group, *taps] as [out, in, *taps], 0 for channels of other groups."""
+    """Weights [out, in of a group, *window] as [out, in, *window], zero between different
+    groups."""
     out, inner, *taps = weights.shape
     parts = weights.reshape(groups, out // groups, inner, *taps)
     whole = np.zeros((groups, out // groups, groups, inner, *taps), weights.dtype)
