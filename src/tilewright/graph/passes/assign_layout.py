@@ -121,7 +121,6 @@ class _LayoutCosts:
             return None
         given = [value for value in node.inputs if value is not None]
         weights = frozenset(at for at, value in enumerate(given) if _is_constant(value, makers))
-        last = self._densified(_channels_last_node(node, found), weights)
         candidates = (
             self._candidate(FIRST, node, weights),
             self._candidate(

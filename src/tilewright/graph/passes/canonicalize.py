@@ -212,7 +212,7 @@ def expand_in_operand(node: Node, around: Definitions) -> Made:
     return None
 
 
-# ----------------------------------------------------------------------------------- canonical forms
+# ---------------------------------------------------------------------------------- canonical forms
 
 
 def constant_right(node: Node, around: Definitions) -> Made:

@@ -1,9 +1,9 @@
-"""fold_batch_norm: scales and shifts per channel become part of weights and biases.
+"""fold_batch_norm: fold scales and shifts per channel into weights and biases.
 
-Behind a convolution (or a product with constant weights) a constant factor per channel scales its
-weights and a constant term is its bias; batch norm is both. In front of a convolution a factor
-scales the weights too, and a term adds to the bias unless the convolution pads. A batch norm that
-stands elsewhere is one multiplication and one addition.
+After a convolution, or a matmul with constant weights, a constant factor per channel scales the
+weights, and a constant term becomes the bias; batch norm is both. Before a convolution a factor
+scales the weights, too, and a term adds to the bias unless the convolution pads. A batch norm
+anywhere else becomes one multiplication and one addition.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def fold_batch_norm(module: Module, ctx: PassContext) -> Module:
 
 @dataclass(frozen=True)
 class _Affine:
-    """factor * x + term, both per channel, in f64; an absent one changes nothing."""
+    """factor * x + term, both per channel, in f64; None is neutral."""
 
     factor: Array | None
     term: Array | None
 
 
-# ------------------------------------------------------------------------------------ behind
+# ------------------------------------------------------------------------------------ after
 
 
 def behind(node: Node, scope: Scope) -> Replacement:
-    """A batch norm, a multiplication or an addition behind a product."""
+    """A batch norm, multiplication or addition after a contraction."""
     x, constant = _operands(node, scope)
     if x is None or x.type != node.output.type:
         return None
@@ -51,7 +51,7 @@ def behind(node: Node, scope: Scope) -> Replacement:
 
 
 def _operands(node: Node, scope: Scope) -> tuple[Value | None, Array | None]:
-    """What is scaled or shifted, and by what."""
+    """The value that is scaled or shifted, and the constant."""
     if node.op == "batch_norm":
         return node.inputs[0], None
     if node.op not in ("mul", "add") or len(node.inputs) != 2:
@@ -87,7 +87,7 @@ def _as_affine(step: Step, rank: int, axis: int, channels: int) -> _Affine | Non
 
 
 def _per_channel(array: Array, rank: int, axis: int, channels: int) -> Array | None:
-    """One number per channel, if a constant broadcasts along all axes but that of channels."""
+    """A constant as one number per channel, if it broadcasts along all other axes."""
     if array.ndim > rank or array.size not in (1, channels):
         return None
     shape = (*[1] * (rank - array.ndim), *array.shape)
@@ -101,7 +101,7 @@ def _channel_axis(node: Node, rank: int) -> int:
 
 
 def _through_reshape(node: Node, x: Value, step: Step, scope: Scope) -> Replacement:
-    """A reshape between that keeps batch and channels in their places stays behind."""
+    """Move the step before a reshape that keeps batch and channel axes in place."""
     between = scope.producer(x, "reshape")
     source = None if between is None else between.inputs[0]
     made = scope.producer(source, *CONVOLUTIONS)
@@ -111,7 +111,7 @@ def _through_reshape(node: Node, x: Value, step: Step, scope: Scope) -> Replacem
     if made.get("layout", CHANNELS_FIRST) != CHANNELS_FIRST or before[:2] != after[:2]:
         return None
     if isinstance(step, tuple):
-        # The operand broadcasts along all axes but that of channels, wherever they end.
+        # The operand broadcasts along all axes but channels, so their extents do not matter.
         channels = before[1]
         vector = _per_channel(step[1], len(after), 1, int(getattr(channels, "value", 0)))
         if vector is None:
@@ -154,13 +154,14 @@ def _behind_convolution(node: Node, x: Value, step: Step, scope: Scope) -> Repla
 
 
 def _weights(product: Node, scope: Scope) -> Array | None:
-    """Known weights, in bits enough for those that a factor makes of them: eight have no room."""
+    """Constant weights, unless of 8 bits: scaled ones could not be represented."""
     found = scope.constant(product.inputs[1])
     return found if found is not None and found.dtype.itemsize > 1 else None
 
 
 def _scaled_outputs(made: Node, weights: Array, factor: Array, groups: int) -> Array:
-    """Weights whose output channels are scaled; a transposed convolution has them second."""
+    """Weights with scaled output channels, which are the second axis of a transposed
+    convolution."""
     spatial = (1,) * (weights.ndim - 2)
     if made.op == "conv":
         return np.asarray(weights * factor.reshape(-1, 1, *spatial).astype(_wide(weights)))
@@ -176,7 +177,7 @@ def _wide(weights: Array) -> type[np.floating[Any]]:
 def _remade_product(
     node: Node, made: Node, weights: Array, bias: Array | None, scope: Scope
 ) -> Replacement:
-    """A product with other weights and bias, in the place of `node`."""
+    """A contraction with new weights and bias, replacing `node`."""
     x, old = made.inputs[0], scope.constant(made.inputs[1])
     assert old is not None
     arrays = [weights.astype(old.dtype, copy=False)]
@@ -198,7 +199,7 @@ def _remade_product(
 def _behind_matmul(
     node: Node, made: Node, weights: Array, step: Step, rank: int, scope: Scope
 ) -> Replacement:
-    """A factor for each column scales the weights; a term stays an addition."""
+    """Fold a factor per column into the weights; a term stays an addition."""
     if isinstance(step, tuple) and (step[0] == "add" or step[1].size == 1):
         return None
     axis = 1 if node.op == "batch_norm" else rank - 1
@@ -221,7 +222,7 @@ def _standing_alone(node: Node, x: Value, step: Step, rank: int, scope: Scope) -
     if not isinstance(step, _Affine) or step.factor is None or step.term is None:
         return None
     of = x.tensor.dtype
-    if of.bits < 32:  # it rounds once, the two of them twice
+    if of.bits < 32:  # batch_norm rounds once, two operators would round twice
         return None
     axis = min(_channel_axis(node, rank), max(0, rank - 1))
     shape = (-1, *[1] * (rank - 1 - axis)) if rank > 1 else (-1,)
@@ -235,11 +236,11 @@ def _standing_alone(node: Node, x: Value, step: Step, rank: int, scope: Scope) -
     return factor, term, scaled, remade(node, "add", scaled.output, term.output)
 
 
-# ------------------------------------------------------------------------------------ in front
+# ------------------------------------------------------------------------------------ before
 
 
 def in_front(node: Node, scope: Scope) -> Replacement:
-    """A factor or a term per channel of what a convolution, or a product, reads."""
+    """A factor or term per channel of the input of a convolution or matmul."""
     if node.op not in ("conv", "matmul") or node.inputs[0] is None:
         return None
     weights = _weights(node, scope)
@@ -264,7 +265,7 @@ def in_front(node: Node, scope: Scope) -> Replacement:
 
 
 def _per_input(weights: Array, vector: Array, groups: int) -> Array:
-    """One number per input channel of each output channel, in the shape of the weights."""
+    """One number per input channel, in a shape that broadcasts with the weights."""
     spatial = (1,) * (weights.ndim - 2)
     by_group = vector.reshape(groups, weights.shape[1]).astype(_wide(weights))
     outputs = np.repeat(by_group, weights.shape[0] // groups, axis=0)
@@ -272,7 +273,7 @@ def _per_input(weights: Array, vector: Array, groups: int) -> Array:
 
 
 def _term_in_front(node: Node, x: Value, weights: Array, each: Array, scope: Scope) -> Replacement:
-    """Without padding every output sums the same terms."""
+    """Fold a term into the bias: without padding every output sums the same terms."""
     if any(pad != 0 for pad in node.get("pads", ())):
         return None
     bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -289,10 +290,11 @@ def _term_in_front(node: Node, x: Value, weights: Array, each: Array, scope: Sco
 def _in_front_of_matmul(
     node: Node, made: Node, x: Value, weights: Array, constant: Array, scope: Scope
 ) -> Replacement:
-    """Factors of what is summed over scale the rows of the weights."""
+    """Factors along k scale the rows of the weights."""
     rank = len(shape_of(x) or ())
     if made.op != "mul" or weights.ndim != 2 or rank < 2 or constant.size == 1:
-        return None  # one number is cheaper in the kernel before than large weights are to copy
+        # a scalar is cheaper in the producer's kernel than another copy of large weights
+        return None
     vector = _per_channel(constant, rank, rank - 1, weights.shape[0])
     if vector is None:
         return None

@@ -1,10 +1,9 @@
-"""fold_constants: what depends on constants alone is computed now, by the references.
+"""fold_constants: evaluate what depends on constants only, by the reference implementations.
 
-A result may be as large as the constants it comes from, or `limit` bytes: weights are transposed
-at compile time, but a small constant is not spread over a large tensor. Weights of few bits grow to
-the numbers they stand for, but large ones that matmuls alone read as floats: whether these stay as
-they are is decided by `pack_weights`. A branch whose condition is constant takes the place of its
-`if`.
+A result may be as large as its operands, or `limit` bytes: weights are transposed at compile time,
+but a small constant is not broadcast to a large tensor. Weights of few bits are widened, except
+large ones that only matmuls read as floats: `pack_weights` decides about those. An `if` with a
+constant condition is replaced by the branch taken.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from tilewright.graph.visit import (
 
 Array = np.ndarray[Any, Any]
 
-WIDENING = ("cast", "dequantize")  # one element for each, of more bits
+WIDENING = ("cast", "dequantize")  # elementwise, with wider results
 
 
 def fold_constants(module: Module, ctx: PassContext) -> Module:
@@ -78,7 +77,7 @@ def fold_constants(module: Module, ctx: PassContext) -> Module:
 def computed(
     node: Node, known: Mapping[Value, Array], limit: int = sys.maxsize
 ) -> list[Array] | None:
-    """The outputs of a node in numbers, if they are known and not too large."""
+    """The outputs of a node as arrays, if its inputs are known and the results not too large."""
     op = OPS.get(node.op)
     if op is None or not op.pure or node.bodies or attribute_sizes(node):
         return None
@@ -93,7 +92,7 @@ def computed(
         if shape is not None and _bytes(value) > max(given, limit):
             return None
         if shape is None and (not isinstance(value.type, TensorType) or given > limit):
-            return None  # its size is known afterwards only
+            return None  # its size is data-dependent
     try:
         _, call = make_call(
             node.op,
@@ -107,7 +106,7 @@ def computed(
         with np.errstate(all="ignore"):
             made = as_arrays(op.reference(call, *every))
     except (TilewrightError, ArithmeticError, LookupError, ValueError):
-        return None  # a fault in the data is found when the model runs
+        return None  # errors in the data are reported when the model runs
     if not all(isinstance(array, np.ndarray) for array in made):
         return None
     return [
@@ -117,8 +116,8 @@ def computed(
 
 
 def _is_moved(made: Array, given: Array | None) -> bool:
-    """Whether an array is all of another one's memory in another order, such as a transpose: a copy
-    is then left to whoever packs it, one weight at a time."""
+    """Whether an array is a permuted view of all of another one, such as a transpose. Whoever packs
+    it makes the copy, one weight at a time."""
     return given is not None and made.size == given.size and np.may_share_memory(made, given)
 
 
@@ -127,8 +126,8 @@ def _contiguous(array: Array) -> Array:
 
 
 def is_packed_weight(node: Node, readers: Mapping[Value, Sequence[Node]]) -> bool:
-    """Whether numbers of few bits become f32 only to be the second operand of matmuls, as they are
-    or transposed."""
+    """Whether narrow numbers are widened to f32 only as right operands of matmuls, possibly
+    transposed."""
     given = node.inputs[0] if node.op in WIDENING else None
     if given is None or node.output.tensor.dtype is not F32:
         return False
@@ -156,7 +155,7 @@ def _bytes(value: Value) -> int:
 
 
 def inlined(node: Node, body: Graph, inputs: Sequence[Value | None]) -> Instead | None:
-    """A body, in place of the node."""
+    """The body of a node in place of the node."""
     edit = Edit({param: v for param, v in zip(body.params, inputs, strict=True) if v is not None})
     nodes = tuple(edit.node(inner) for inner in body.nodes)
     values = tuple(edit.value(value) for value in body.results)

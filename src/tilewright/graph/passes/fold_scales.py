@@ -1,12 +1,12 @@
-"""fold_scales: numbers that are about to be quantized are computed in units of their scale.
+"""fold_scales: fold the scale of a `quantize` into the constants of what it quantizes.
 
     quantize(sum * a, s)                      =  round(sum * (a / s))
     quantize(dequantize(p, a) + sum * b, s)   =  round(p * (a / s) + sum * (b / s))
 
-Scales that are constants are divided now, in f64, so that a term takes one multiplication and a
-`quantize` without a scale only rounds. Products are rounded once less than before, which tells in
-ties alone, and zero points become a constant per term. Where a term has no constant to take the
-scale, it is divided by it still, unless the quantization is by reciprocals.
+Constant scales are divided at compile time, in f64, so that each term takes one multiplication and
+`quantize` only rounds. Results are rounded once less than before, which matters for ties only. Zero
+points become a constant per term. A term without a constant that could absorb the scale is still
+divided by it, unless quantization is by reciprocals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def fold_scales(module: Module, ctx: PassContext) -> Module:
 
 
 def quantize(node: Node, scope: Scope) -> Replacement:
-    """The scale goes into what is quantized, a zero point of 0 goes away."""
+    """Fold the scale into the operand, and drop a zero point of 0."""
     if node.op != "quantize":
         return None
     x, scale, zero = (*node.inputs, None, None)[:3]
@@ -46,14 +46,14 @@ def quantize(node: Node, scope: Scope) -> Replacement:
 
 
 def _number(value: Value | None, scope: Scope) -> float | None:
-    """The number that one element holds for all."""
+    """The value of a constant scalar."""
     if value is None or not all(dim is ONE for dim in shape_of(value) or ()):
         return None
     return scope.number(value)
 
 
 def _takes_factor(x: Value, scope: Scope) -> bool:
-    """Whether each term of a value has a constant that a factor can go into."""
+    """Whether every term of a value has a constant that can absorb a factor."""
     if scope.constant(x) is not None:
         return True
     node = scope.producer(x, "mul", "add", "relu", "dequantize")
@@ -70,19 +70,19 @@ def _takes_factor(x: Value, scope: Scope) -> bool:
 
 
 def _slope(node: Node, scope: Scope) -> tuple[float, float] | None:
-    """The scale and the zero point of what is dequantized, where each is one number for all."""
+    """The scale and zero point of a per-tensor dequantize."""
     q, scale, zero = (*node.inputs, None)[:3]
     step = _number(scale, scope)
     offset = 0.0 if zero is None else _number(zero, scope)
     if q is None or step is None or offset is None:
         return None
     if node["to"] is not F32 or q.tensor.dtype.bits > 8 or not q.tensor.dtype.is_int:
-        return None  # of more bits, a zero point far from 0 would take digits from the rest
+        return None  # with wide integers, a zero point far from 0 would cost precision
     return step, offset
 
 
 class _Scaled(Steps):
-    """The nodes of a value times a factor, which goes into constants where there are any."""
+    """Nodes for a value times a factor, which is folded into constants where possible."""
 
     def scaled(self, x: Value, factor: float) -> Value:
         """x times the factor."""
@@ -102,13 +102,13 @@ class _Scaled(Steps):
         return self.add("mul", x, self.number(factor, x, "factor"))
 
     def number(self, array: Array | float, like: Value, hint: str) -> Value:
-        """A constant, 0 where it has fewer digits than f32 has: what is rounded to an integer
-        behind it does not notice, and products of such numbers take hundreds of cycles."""
+        """A constant; 0 instead of a subnormal number: the rounding afterwards hides the
+        difference, and subnormal arithmetic takes hundreds of cycles."""
         is_tiny = np.abs(array) < np.finfo(np.float32).smallest_normal
         return self.constant(np.where(is_tiny, 0.0, array), like.tensor, hint)
 
     def inner(self, node: Node, factor: float) -> Value | None:
-        """What a node that nothing else reads gives, times the factor."""
+        """The result of a node without other users, times the factor."""
         inputs = [value for value in node.inputs if value is not None]
         if node.op == "relu":
             return self.add("relu", self.scaled(inputs[0], factor))
@@ -121,7 +121,7 @@ class _Scaled(Steps):
         return None
 
     def real(self, node: Node, factor: float) -> Value | None:
-        """Integers as real numbers, times the factor; None where their scale is not one number."""
+        """Dequantized integers times the factor; None unless the scale is per tensor."""
         q, scale, zero = (*node.inputs, None)[:3]
         known = _slope(node, self.scope)
         if q is None or scale is None or known is None:
@@ -129,7 +129,7 @@ class _Scaled(Steps):
         step, offset = known
         slope = self.number(step * factor, scale, "slope")
         if self.scope.producer(q, "quantize") and self.scope.is_used_once(q):
-            # It stays in a register: what was added to it comes off before it is multiplied.
+            # Subtract the zero point first: the value is in a register anyway.
             inputs = (q, slope, zero) if offset else (q, slope)
             return self.add("dequantize", *inputs, **dict(node.attributes))
         value = self.add("mul", self.add("cast", q, to=F32), slope)

@@ -1,13 +1,13 @@
-"""fold_zero_points: zero points of products with constant weights become part of constants.
+"""fold_zero_points: fold zero points of integer contractions with constant weights into constants.
 
     sum of (a - z) * w  =  sum of a * w  -  z * sum of w
 
-The weights lose their own zero point where what is left has eight bits; that of the other operand
-becomes a term per column: an i32 constant, or, where only the run knows it (models that quantize
-what they see on the way), a multiple of one. Of two tensors of which neither is constant, the terms
-are sums of rows and columns. What remains is a product of bytes, as the machine has instructions
-for. A convolution that pads does so with its zero point first; weights that need nine bits without
-their zero point keep it, as a multiple of what each window sums up to.
+The weights' own zero point is subtracted from them if the result fits in 8 bits. The zero point of
+the other operand becomes a term per column: an i32 constant, or a multiple of one if z is computed
+at run time (dynamic quantization). If neither operand is constant, the terms are row and column
+sums. What remains is a contraction of bytes without zero points, for which the target has
+instructions. Padding is done with the zero point before the convolution. Weights that would need 9
+bits keep their zero point, as a multiple of the sums of windows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _input(node: Node, at: int) -> Value | None:
 
 
 def _point(value: Value | None, scope: Scope) -> tuple[bool, int]:
-    """Whether a zero point is known, one for all; and it."""
+    """Whether a zero point is a constant scalar; and its value."""
     known = scope.constant(value)
     if value is None:
         return True, 0
@@ -53,24 +53,24 @@ def _point(value: Value | None, scope: Scope) -> tuple[bool, int]:
 
 
 def _is_one(value: Value | None) -> bool:
-    """Whether a zero point, known or not, is one number for all."""
+    """Whether a zero point, constant or not, is a scalar."""
     shape = None if value is None else shape_of(value)
     return shape is not None and all(dim is ONE for dim in shape)
 
 
 def _is_row(value: Value | None) -> bool:
-    """Whether a zero point lies along the columns of what it belongs to."""
+    """Whether a zero point is per column."""
     return value is not None and len(shape_of(value) or ()) == 1
 
 
 def _single(steps: Steps, value: Value | None) -> Value:
-    """One element without a dimension."""
+    """A value of one element as a scalar."""
     assert value is not None
     return value if not shape_of(value) else steps.add("reshape", value, shape=())
 
 
 def _terms(weights: Array, axes: tuple[int, ...], point: int) -> Array:
-    """What a zero point adds to each sum, in i32 that wraps."""
+    """The terms by which a zero point changes each sum, in wrapping i32."""
     sums = weights.astype(np.int64).sum(axis=axes) * -point
     return np.asarray(sums).astype(np.int32)
 
@@ -104,9 +104,10 @@ def matmul(node: Node, scope: Scope) -> Replacement:
 
 
 def matmul_of_two(node: Node, scope: Scope) -> Replacement:
-    """sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q, p one number, q one or one a column.
+    """sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q, with p a scalar, q a scalar or per
+    column.
 
-    b may be a constant too, if what is left of it without its zero point has more than eight bits.
+    b may also be a constant which needs more than 8 bits without its zero point.
     """
     a, b = (_input(node, at) for at in range(2))
     if node.op != "matmul_integer" or len(node.inputs) < 3 or a is None or b is None:
@@ -134,7 +135,7 @@ def matmul_of_two(node: Node, scope: Scope) -> Replacement:
 
 
 def lstm(node: Node, scope: Scope) -> Replacement:
-    """Recurrent weights; what a state's zero point is multiplied with counts theirs already."""
+    """Recurrent weights; the terms of a state's zero point use the weights without their own."""
     if node.op != "quantized_lstm":
         return None
     gates, r, scale, totals, zero, *others = (*node.inputs, None)
@@ -150,7 +151,7 @@ def lstm(node: Node, scope: Scope) -> Replacement:
 
 
 def _negated(steps: Steps, value: Value | None) -> Value | None:
-    """Minus a zero point in i32; None where it is 0."""
+    """Minus a zero point, in i32; None if it is 0."""
     is_known, point = _point(value, steps.scope)
     if is_known:
         return steps.constant(-point, TensorType(I32, ()), "point") if point else None
@@ -165,7 +166,7 @@ def _stored(steps: Steps, made: Array, old: Array, value: Value | None) -> Value
 
 
 def conv(node: Node, scope: Scope) -> Replacement:
-    """A convolution with constant weights, and a constant bias if any."""
+    """A convolution with constant weights and a constant bias, if any."""
     weights = scope.constant(_input(node, 1)) if node.op == "conv_integer" else None
     x, bias = _input(node, 0), _input(node, 4)
     if weights is None or x is None or (_input(node, 2) is None and _input(node, 3) is None):
@@ -183,13 +184,13 @@ def conv(node: Node, scope: Scope) -> Replacement:
     signed = without_zero(weights, each)
     if signed is None and is_depthwise(node):
         return None
-    kept = None if signed is not None else each  # what stays of the weights' zero points
+    kept = None if signed is not None else each  # the weights' zero point, unless it was subtracted
     stored = weights if signed is None else signed
     steps = Steps(node, scope)
     right = _stored(steps, stored, weights, node.inputs[1])
     attributes = dict(node.attributes)
     pads: tuple[int, ...] = tuple(node.get("pads", ()))
-    around: Value | None = None  # the zero point
+    around: Value | None = None  # the value to pad with
     if not is_known:
         around = _single(steps, node.inputs[2])
     elif point:
@@ -215,7 +216,7 @@ def conv(node: Node, scope: Scope) -> Replacement:
 
 
 def _multiples(steps: Steps, node: Node, x: Value, shape: tuple[int, ...], zero: Array) -> Value:
-    """Minus each channel's zero point times the sum of what its windows see."""
+    """Minus each channel's zero point times the sum of its windows."""
     channels, inner, *kernel = shape
     groups, rank = int(node.get("groups", 1)), len(kernel)
     batch, _, *spatial = shape_of(x) or ()
@@ -246,7 +247,7 @@ def _multiples(steps: Steps, node: Node, x: Value, shape: tuple[int, ...], zero:
 
 
 def _padded(steps: Steps, x: Value, pads: tuple[int, ...], point: Value | None) -> Value:
-    """x with its zero point, or zeros, around it."""
+    """x padded with its zero point, or with zeros."""
     rank = len(shape_of(x) or ())
     half = len(pads) // 2
     amounts = (*[0] * (rank - half), *pads[:half], *[0] * (rank - half), *pads[half:])

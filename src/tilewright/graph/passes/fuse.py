@@ -1,24 +1,23 @@
-"""fuse: nodes become kernels, so that what passes between them stays out of memory.
+"""fuse: group nodes into kernels, so that intermediate results stay in registers or caches.
 
-Nodes join the groups of their producers, in order, where one nest of loops, or a few that share
-their rows, computes all:
+A node joins the group of a producer if one loop nest, or several that share their rows, can compute
+both. A group is one of:
 
-- a product (matmul, convolution, attention) with the element-wise work, reshapes and transposes
-  behind it, and the least and greatest of its results, which are found as they come; never two
-  products;
-- reductions along the same axes of the same rows, with the element-wise work before, between and
-  behind them;
-- chains of element-wise and injective work.
+- a contraction (matmul, convolution, attention) with an epilogue of elementwise operators, reshapes
+  and transposes, and minimum and maximum reductions over all of its results; never two
+  contractions;
+- reductions along the same axes of the same rows, with elementwise operators before, between and
+  after them;
+- elementwise and injective operators.
 
-What only rearranges the operand of a product is read in place: a copy of it goes into each product
-that uses it. Cheap work used in several kernels is repeated in each where moving its result costs
-more. A value that others need too is one of several outputs. What costs more is told by the table
-of costs (`graph/costs.py`), of the kernels that there would be either way; what that has no price
-for is weighed by bytes and operations (`graph/rates.py`). No group may wait for itself through
-others (`graph/groups.py`).
+Data movement before a contraction is a view that the contraction reads through: each contraction
+gets a copy of it. Cheap producers with several consumers are recomputed in each kernel if storing
+their results costs more. A group may have several outputs. Costs come from `graph/costs.py` for the
+kernels of either alternative; where it has none, bytes and operations decide (`graph/rates.py`). No
+group may depend on itself through others (`graph/groups.py`).
 
-Options: `limit`, the most nodes of a kernel; `numbers`, how many numbers may be in one place of an
-operator before they are parameters of kernels.
+Options: `limit`, the most nodes of a kernel; `numbers`, how many constant elements an operand may
+have without becoming a parameter of the kernel.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ Shape = tuple[Expr, ...]
 
 
 class Kind(IntEnum):
-    """What a group is: maps alone, reductions, a contraction."""
+    """Kinds of groups by what they contain: maps only, row reductions, a contraction."""
 
     MAP = 0
     ROW_REDUCTION = 1
@@ -83,10 +82,11 @@ KINDS = {
     REDUCTION: ROW_REDUCTION,
     COMPLEX: CONTRACTION,
 }
-RANGES = ("reduce_max", "reduce_min")  # in whatever order they are found
-MOVES = ("transpose", "slice", "pad", ALIAS)  # each element is read about once
-REPEATED_OPERATIONS = 8  # per element, of what may be computed in several kernels
-MAX_READ_SITES = 16  # at which one kernel reads a value: concats of concats double them each time
+RANGES = ("reduce_max", "reduce_min")  # may be computed in any order
+MOVES = ("transpose", "slice", "pad", ALIAS)  # read each element about once
+REPEATED_OPERATIONS = 8  # per element, of a producer that may be recomputed in several kernels
+# places where one kernel reads a value: self-concatenation doubles them each time
+MAX_READ_SITES = 16
 
 
 def fuse(module: Module, ctx: PassContext) -> Module:
@@ -128,7 +128,7 @@ def _fused(
 
 @dataclass(frozen=True)
 class Rows:
-    """What reductions of one group share: the shape they read and the axes they reduce."""
+    """The rows that all reductions of a group share: the shape read and the axes reduced."""
 
     shape: Shape
     axes: frozenset[int]
@@ -141,7 +141,7 @@ class Rows:
 
 
 class _Fusion:
-    """The groups of one graph."""
+    """The fusion groups of one graph."""
 
     def __init__(self, graph: Graph, limit: int, ctx: PassContext, windows: bool = False) -> None:
         self.graph, self.limit, self.ctx, self.windows = graph, limit, ctx, windows
@@ -160,11 +160,12 @@ class _Fusion:
         pairs = list(zip(self.nodes, self.is_kernel, strict=True))
         self.kind = [KINDS[OPS[node.op].pattern] if fits else MAP for node, fits in pairs]
         self.rows = [_rows(node) if fits else None for node, fits in pairs]
-        self.places = [_parts(node) for node in self.nodes]  # of a group: as often is code repeated
-        self.repeated = self._views()  # nodes of which each kernel that needs them has a copy
+        # of each group: how many times code is repeated
+        self.places = [_parts(node) for node in self.nodes]
+        self.repeated = self._views()  # nodes that are copied into each kernel that reads them
 
     def _depends(self) -> list[list[int]]:
-        """For each node the nodes it waits for: of its inputs, and of the sizes it mentions."""
+        """For each node the nodes it depends on, through inputs and through dynamic sizes."""
         defined: dict[Var, int] = {}
         for param in self.graph.params:
             defined.update(dict.fromkeys(sizes_of(param.type), -1))
@@ -182,7 +183,7 @@ class _Fusion:
     # ---------------------------------------------------------------- views
 
     def _views(self) -> set[int]:
-        """Nodes that only rearrange the operands of products, which read them in place."""
+        """Nodes that only rearrange operands of contractions, which read through them."""
         found: set[int] = set()
         for at in reversed(range(len(self.nodes))):
             node = self.nodes[at]
@@ -207,7 +208,7 @@ class _Fusion:
         return found
 
     def _is_view(self, node: Node) -> bool:
-        """Whether a node is a view that costs; a reshape of what is in memory does not."""
+        """Whether a node is a view that would cost a copy; a reshape in memory is free."""
         if self.windows and self._is_of_windows(node):
             return True
         if node.op == ALIAS:
@@ -217,8 +218,9 @@ class _Fusion:
         return is_view(node)
 
     def _is_padding(self, node: Node) -> bool:
-        """Whether a node pads the image of one convolution of integers, of which a product made all
-        else, and that takes longer than asking of each line of a window whether it is there."""
+        """Whether a node pads the image of a single integer convolution, and the image is a
+        contraction's result: then a padded copy is slower than bounds checks for each line of a
+        window."""
         if node.op != "pad" or node.get("mode", "constant") != "constant" or not self.is_cpu:
             return False
         x, users = node.inputs[0], [self.nodes[user] for user in self.users.get(node.output, ())]
@@ -234,8 +236,8 @@ class _Fusion:
         return moved_ns > self.rates.operation_ns * lines * elements(conv.output)
 
     def _is_of_product(self, value: Value) -> bool:
-        """Whether a product makes a value, with reshapes and element-wise work behind it that waits
-        for nothing else."""
+        """Whether a value is a contraction's result after reshapes and elementwise operators with
+        no other dependence."""
         at = self.at.get(value)
         while at is not None:
             node = self.nodes[at]
@@ -252,8 +254,8 @@ class _Fusion:
         return False
 
     def _is_of_windows(self, node: Node) -> bool:
-        """Whether a node is a step from an image to the rows that its windows see, which copies
-        into tiles of a product take."""
+        """Whether a node is a step of im2col, which the copies into tiles of a GEMM compute on the
+        fly."""
         if len(node.outputs) != 1:
             return False
         users = [self.nodes[user] for user in self.users.get(node.output, ())]
@@ -264,7 +266,7 @@ class _Fusion:
             return source is not None and can_copy_windows(self.nodes[source])
         return can_copy_windows(node) and all(user.op == ALIAS for user in users)
 
-    # ---------------------------------------------------------------- growing
+    # ---------------------------------------------------------------- growing groups
 
     def grow(self) -> None:
         for at, node in enumerate(self.nodes):
@@ -274,10 +276,11 @@ class _Fusion:
                 self._try_join(at, value)
 
     def _by_preference(self, node: Node) -> list[Value]:
-        """The inputs that kernels define: of products first, of rows then, the latest first.
+        """The inputs produced by kernels, in order of preference: contractions, then reductions,
+        latest first.
 
-        Not one in another shape than it was made in, if there is a choice: work that follows a
-        product goes through its tiles.
+        Values that were not reshaped since are preferred: an epilogue works on tiles of the
+        original shape.
         """
         inputs = [v for v in dict.fromkeys(node.inputs) if v is not None and v in self.at]
         grouped = [v for v in inputs if self._is_grouped(self.at[v])]
@@ -288,7 +291,7 @@ class _Fusion:
         return sorted(grouped, key=rank)
 
     def _is_reshaped(self, value: Value) -> bool:
-        """Whether what a group makes first gets another shape on its way to a value."""
+        """Whether a value has another shape than the first result of its group."""
         group = self._group(value)
         inside: list[Value] = [value]
         while inside:
@@ -314,7 +317,7 @@ class _Fusion:
             return
         reads = self._reads(at, value)
         places = self.places[one] * reads
-        # Before prices: a kernel of so many is slow to estimate.
+        # Checked before prices: estimating a kernel of many nodes is slow.
         if reads > 1 and places > MAX_READ_SITES:
             return
         if not self._is_legal(one, other) or not self._is_worth(at, value):
@@ -325,12 +328,12 @@ class _Fusion:
             self.rows[one] = self.rows[one] or self.rows[other]
 
     def _reads(self, at: int, value: Value) -> int:
-        """At how many places a node reads a value for one element; the same place counts once."""
+        """At how many places a node reads a value per element, equal places counted once."""
         node = self.nodes[at]
         return node.inputs.count(value) if OPS[node.op].pattern == INJECTIVE else 1
 
     def _is_legal(self, one: int, other: int) -> bool:
-        """Whether one kernel can hold what two groups anchor."""
+        """Whether one kernel can contain two groups, by their kinds."""
         kinds = {self.kind[one], self.kind[other]}
         if MAP in kinds:
             return True
@@ -342,8 +345,8 @@ class _Fusion:
         return a is not None and b is not None and a.axes == b.axes and _same(a.shape, b.shape)
 
     def _is_range(self, group: int) -> bool:
-        """Whether a group is the least or greatest of all elements, on a CPU: blocks of a GPU that
-        make parts of them do not wait for each other."""
+        """Whether a group is a minimum or maximum of all elements, on a CPU. On a GPU, blocks that
+        compute partial results cannot wait for each other."""
         nodes = [self.nodes[at] for at in self.groups.members[group]]
         rows = self.rows[group]
         return (
@@ -355,7 +358,8 @@ class _Fusion:
         )
 
     def _waits_for_range(self, at: int, group: int) -> bool:
-        """Whether a node needs, for many elements, one value of all results of a product."""
+        """Whether each element of a node needs a scalar reduced from all results of a
+        contraction."""
         node = self.nodes[at]
         if self.kind[group] != CONTRACTION or self.rows[group] is None:
             return False
@@ -364,7 +368,7 @@ class _Fusion:
         return bool(scalars) and elements(node.outputs[0]) > 1
 
     def _is_worth(self, at: int, value: Value) -> bool:
-        """Whether a node should be computed where one of its inputs is."""
+        """Whether a node should join the group of one of its inputs."""
         node, group = self.nodes[at], self._group(value)
         if self._waits_for_range(at, group):
             return False
@@ -388,7 +392,7 @@ class _Fusion:
         return _same(shape, given) or self._is_cheap_spread(at, value)
 
     def _is_worth_moving(self, node: Node, value: Value, kind: int) -> bool:
-        """Whether to compute an injective node together with what it reads."""
+        """Whether to compute an injective node in the kernel that produces its input."""
         if node.op == ALIAS:
             return True
         if kind == ROW_REDUCTION or not self._is_only_user(node, value):
@@ -399,22 +403,22 @@ class _Fusion:
         if kind == CONTRACTION:
             return False
         if node.op.startswith("gather") and value is node.inputs[0]:
-            return False  # who knows how often an element is read
+            return False  # unknown how often elements are read
         if node.op == "patches" and self._narrows(value):
-            return False  # windows overlap: each would read the wide elements again
+            return False  # overlapping windows would read wide elements several times
         return self._is_cheap_spread(self.at[node.output], value)
 
     def _meets_again(self, at: int, value: Value) -> bool:
-        """Whether what a node makes of a product's result comes together again with what others
-        make of that, which the product's kernel cannot: both would be in memory, where one is
-        enough for a kernel that makes them all."""
+        """Whether a node's result is later combined with another consumer of the same contraction's
+        result in a kernel that cannot be the contraction's. Both intermediate results would be
+        stored, where the contraction's result alone suffices for a kernel that computes both."""
         others = [user for user in self.users[value] if user != at]
         moved = [user for user in others if not self._can_follow(user)]
         return bool(moved) and bool(self._maps_behind([at]) & self._maps_behind(moved))
 
     def _is_reduced_across(self, at: int) -> bool:
-        """Whether what is made of a transposed value is reduced along other axes than the last, or
-        along few elements: those that such rows of threads read lie apart in memory."""
+        """Whether results of a transpose are reduced along other axes than the last, or along few
+        elements, so that adjacent threads would read addresses far apart."""
         users = [
             user
             for map_at in self._maps_behind([at])
@@ -431,12 +435,12 @@ class _Fusion:
         return False
 
     def _can_follow(self, at: int) -> bool:
-        """Whether a product's kernel may do what a node does."""
+        """Whether a node can be in the epilogue of a contraction."""
         node = self.nodes[at]
         return node.op == ALIAS or OPS[node.op].pattern in (ELEMENTWISE, BROADCAST)
 
     def _maps_behind(self, starts: list[int]) -> set[int]:
-        """What one kernel of maps may make, from some nodes on."""
+        """The maps that one kernel could compute, starting from some nodes."""
         found, stack = set[int](), list(starts)
         while stack and len(found) < self.limit:
             at = stack.pop()
@@ -446,7 +450,7 @@ class _Fusion:
         return found
 
     def _narrows(self, value: Value) -> bool:
-        """Whether the group of a value makes it of elements of more bytes, on a CPU."""
+        """Whether a group converts to narrower elements, on a CPU."""
         if not self.is_cpu:
             return False
         nodes = [self.nodes[at] for at in self.groups.members[self._group(value)]]
@@ -458,7 +462,7 @@ class _Fusion:
         return value not in self.results and len(self.users[value]) == 1
 
     def _is_cheap_spread(self, at: int, value: Value) -> bool:
-        """Whether computing a value anew wherever it is read costs less than storing it once."""
+        """Whether recomputing a value for each reader costs less than storing it."""
         node, group = self.nodes[at], self._group(value)
         if not self._is_only_user(node, value):
             return False
@@ -478,10 +482,10 @@ class _Fusion:
         stored_ns = rates.launch_ns + 2 * rates.byte_ns * size_bytes(value)
         return stored_ns > rates.operation_ns * work * again
 
-    # ---------------------------------------------------------------- prices
+    # ---------------------------------------------------------------- costs
 
     def _kernel(self, name: str, members: list[int], copies: Collection[int] = ()) -> Candidate:
-        """What the members of a group would be as a kernel, with copies of others in it."""
+        """A group's members as a candidate kernel, with copies of other nodes."""
         inside = set(members)
         taken = self._copies([*members, *copies])
         order = sorted({*members, *copies, *taken})
@@ -504,8 +508,8 @@ class _Fusion:
         apart: list[Candidate],
         kinds: set[Kind],
     ) -> bool | None:
-        """Whether some kernels take less than others that compute the same; None where the table
-        of costs does not know. Estimates of products say nothing of the work around them."""
+        """Whether `joined` kernels are cheaper than `apart`; None if a cost is unknown. Estimates
+        of contractions do not cover their prologues and epilogues."""
         target, costs = self.ctx.target, costs_of(self.ctx)
         if costs is None or not isinstance(target, Target) or target.kind != CPU:
             return None
@@ -521,12 +525,12 @@ class _Fusion:
         note_choice(self.ctx, "fuse", node, node.op, names, prices)
         return is_less
 
-    # ---------------------------------------------------------------- repeating
+    # ---------------------------------------------------------------- recomputation
 
     def repeat_prologues(self) -> None:
-        """What makes the only row of a matmul goes into its kernel, whose blocks all compute it:
-        each kernel less on the way is worth more than that. What can end another kernel does, and
-        functions that take long have one of their own."""
+        """Fuse the producer of a matmul's only row into the matmul, though every thread block
+        recomputes it: a kernel less on the critical path is worth more. Nodes that can be in an
+        epilogue stay there, and expensive functions keep kernels of their own."""
         found, ends = set[int](), self._ends()
         for at in reversed(range(len(self.nodes))):
             node = self.nodes[at]
@@ -545,8 +549,7 @@ class _Fusion:
         self.repeated |= found
 
     def _ends(self) -> set[int]:
-        """Nodes that are done where a product, a reduction or a function that takes long is, which
-        stands before them."""
+        """Nodes in the epilogue of a contraction, reduction or expensive function."""
         found: set[int] = set()
         for at, node in enumerate(self.nodes):
             if not self._is_grouped(at) or self.kind[at] != MAP:
@@ -560,12 +563,12 @@ class _Fusion:
         return found
 
     def _has_kernel(self, at: int) -> bool:
-        """Whether a node is never repeated in others' kernels."""
+        """Whether a node is never recomputed in other kernels."""
         takes_long = operations_per_element(self.nodes[at]) > REPEATED_OPERATIONS
         return self.kind[at] != MAP or takes_long
 
     def _is_only_row(self, at: int, value: Value) -> bool:
-        """Whether a value is the row that a node multiplies with a matrix."""
+        """Whether a value is the single row that a node multiplies with a matrix."""
         node = self.nodes[at]
         if node.op != "matmul" or not self.is_kernel[at] or node.inputs[0] is not value:
             return False
@@ -575,7 +578,7 @@ class _Fusion:
         return len(shape) > 0 and all(dim is ONE for dim in shape[:-1])
 
     def repeat_leaves(self) -> None:
-        """Cheap work on what is in memory anyway goes to those who use it."""
+        """Recompute cheap functions of values that are stored anyway in all their consumers."""
         for at, node in enumerate(self.nodes):
             if not self._is_grouped(at) or self.kind[at] != MAP or node.op == ALIAS:
                 continue
@@ -584,7 +587,7 @@ class _Fusion:
                 self.repeated.add(at)
 
     def _widens_stored(self, node: Node) -> bool:
-        """Whether a node makes more bytes of a tensor that must be in memory for others."""
+        """Whether a node widens a tensor that has to be stored for others anyway."""
         inputs = [v for v in node.inputs if v is not None and elements(v) > 1]
         if len(inputs) != 1 or size_bytes(inputs[0]) >= size_bytes(node.outputs[0]):
             return False
@@ -596,7 +599,7 @@ class _Fusion:
         return not any(self._is_grouped(source) for source in sources)
 
     def repeat_cheap(self) -> None:
-        """Groups of cheap work go into all kernels that use them, where that moves less."""
+        """Recompute groups of cheap operators in all consumers, if that moves fewer bytes."""
         for group in reversed([g for g in self.groups.order if g is not None]):
             members = self.groups.members[group]
             if not self._is_grouped(members[0]) or self.kind[group] != MAP:
@@ -605,7 +608,7 @@ class _Fusion:
                 self.repeated.update(members)
 
     def repeat_widening(self) -> None:
-        """What makes more bytes last in a kernel is done where the result is read."""
+        """Recompute a final widening conversion in the consumers."""
         for at, node in enumerate(self.nodes):
             if not self._is_grouped(at) or KINDS[OPS[node.op].pattern] != MAP or node.op == ALIAS:
                 continue
@@ -626,7 +629,7 @@ class _Fusion:
         if any(value in self.results for value in made):
             return False
         inside = set(members)
-        readers: dict[int, float] = {}  # how many elements each kernel reads
+        readers: dict[int, float] = {}  # elements read by each kernel
         shared: dict[Value, None] = {}
         for value in made:
             for user, read in self._readers(value):
@@ -670,8 +673,8 @@ class _Fusion:
         return saved_ns > rates.byte_ns * outside * len(readers) + again
 
     def _readers(self, value: Value) -> list[tuple[int, Value]]:
-        """The nodes that read a value, and as what: through those that only move it, of which each
-        kernel has a copy."""
+        """The nodes that read a value, directly or through views that are copied into each
+        kernel."""
         found, stack = list[tuple[int, Value]](), [value]
         while stack:
             read = stack.pop()
@@ -683,7 +686,7 @@ class _Fusion:
         return found
 
     def _can_repeat_in(self, user: int, value: Value) -> bool:
-        """Whether a node reads each element about once, from inside a kernel."""
+        """Whether a node inside a kernel reads each element about once."""
         node = self.nodes[user]
         if not self._is_grouped(user) or user in self.repeated or node.op == "concat":
             return False
@@ -697,7 +700,7 @@ class _Fusion:
     # ---------------------------------------------------------------- the result
 
     def emit(self, constants: Mapping[Value, Node]) -> list[Node]:
-        """The nodes of the graph with groups enclosed; some constants go inside."""
+        """The nodes of the graph with groups as `fused` nodes; some constants move inside."""
         self._keep_aliases()
         out: list[Node] = []
         for group in self.groups.in_order():
@@ -722,7 +725,7 @@ class _Fusion:
         return out
 
     def _keep_aliases(self) -> None:
-        """A reshape of what is in memory is not copied into kernels: it is an alias of its own."""
+        """Reshapes of stored values are not copied into kernels: they stay aliases."""
         for at in sorted(self.repeated):
             node = self.nodes[at]
             if node.op != ALIAS or node.inputs[0] is None:
@@ -731,7 +734,7 @@ class _Fusion:
                 self.repeated.discard(at)
 
     def _copies(self, members: list[int]) -> list[int]:
-        """The repeated nodes that a group needs copies of."""
+        """The recomputed nodes of which a group needs copies."""
         found: dict[int, None] = {}
         stack = list(members)
         while stack:
@@ -743,24 +746,24 @@ class _Fusion:
         return list(found)
 
     def _separate(self, members: list[int], copies: list[int]) -> list[Node]:
-        """Views that a product reads: each operand is a parameter of its own."""
+        """Views read by a contraction: each operand becomes a parameter of its own."""
         if not any(self.kind[at] == CONTRACTION for at in members):
             return []
         return [self.nodes[at] for at in copies if is_view(self.nodes[at])]
 
     def _is_used(self, value: Value, inside: set[int]) -> bool:
-        """Whether anything but a group, and nodes that are repeated in other kernels, uses it."""
+        """Whether a value has users outside of a group and of nodes recomputed elsewhere."""
         users = self.users.get(value, ())
         return value in self.results or any(user not in inside for user in users)
 
 
 def _parts(node: Node) -> int:
-    """How many cases a node has for where an element comes from."""
+    """The number of cases of a node for the origin of an element, such as parts of a concat."""
     return len(node.inputs) if node.op in ("concat", "interleave") else 1
 
 
 def _rows(node: Node) -> Rows | None:
-    """What a reduction reduces, if it is by rows; pooling and its kind are not."""
+    """The rows that a reduction reduces; None for pooling and the like."""
     if OPS[node.op].pattern != REDUCTION or node.inputs[0] is None:
         return None
     shape = node.inputs[0].tensor.shape or ()
@@ -770,7 +773,7 @@ def _rows(node: Node) -> Rows | None:
     axes = node.get("axes", node.get("axis"))
     if axes is None:
         return Rows(shape, frozenset(range(len(shape))))
-    if isinstance(axes, int):  # layer_norm reduces from an axis on, arg_max along it
+    if isinstance(axes, int):  # layer_norm reduces from an axis on, arg_max along one
         front = axes % max(1, len(shape))
         keeps = len(node.outputs[0].tensor.shape or ()) == len(shape)
         by_norm = keeps and _same(node.outputs[0].tensor.shape or (), shape)

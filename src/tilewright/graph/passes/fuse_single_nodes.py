@@ -1,7 +1,7 @@
-"""fuse_single_nodes: every node left that can be a kernel becomes one alone.
+"""fuse_single_nodes: make each remaining node that can be a kernel a `fused` node of its own.
 
-After it a model consists of `fused` nodes, constants, reshapes (other names of the same memory),
-control flow, and operators that take a function, or the host, to themselves.
+Afterwards a model consists of `fused` nodes, constants, reshapes (aliases), control flow, and
+operators that are functions of their own or run on the host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""hoist_padding: the transpose in front of a convolution writes the image padded.
+"""hoist_padding: pad in the transpose before a convolution.
 
-A convolution copies what it pads, row by row, just before it is read. An image that is written anew
-for it anyway, as the input of a model is, gets its borders on the way, and the copy is saved.
+A convolution copies what it pads, row by row. An image that is copied anyway, such as a transposed
+input of the model, gets its padding in that copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def hoist_padding(module: Module, ctx: PassContext) -> Module:
 
 
 def pad_first(node: Node, scope: Scope) -> Replacement:
-    """A convolution of all channels of an image that nobody else reads."""
+    """A convolution of an image without other readers."""
     if node.op != "conv" or node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1:
         return None
     x, pads = node.inputs[0], tuple(node.get("pads", ()))

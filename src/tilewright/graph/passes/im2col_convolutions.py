@@ -1,10 +1,10 @@
-"""im2col_convolutions: convolutions of bytes, and those of few windows, become GEMMs.
+"""im2col_convolutions: integer convolutions, and those with few windows, as GEMMs.
 
-The machine multiplies bytes by tiles, faster than it can gather them from windows: laid out as rows
-they are read in order. Where tiles can be loaded from the image itself, or dot products read whole
-groups of its channels, convolutions stay as they are. See `graph/im2col.py`. Where tuning measured
-a convolution in every form it can have, the fastest is taken. Of other types a convolution by
-weights that a run computes (a step of training) does so where windows are fewer than filters.
+Matrix units multiply bytes faster than windows can be gathered: im2col lays the windows out as rows
+that are read in order. Convolutions stay if tiles can be loaded from the image itself, or if dot
+products read whole groups of channels; see `graph/im2col.py`. If tuning measured all forms of a
+convolution, the fastest is used. For other dtypes, a convolution with weights computed at run time
+(in training) becomes a GEMM if there are fewer windows than filters.
 """
 
 from __future__ import annotations
@@ -51,21 +51,22 @@ def im2col_convolutions(module: Module, ctx: PassContext) -> Module:
 
 
 def unfold_few_windows(node: Node, scope: Scope) -> Replacement:
-    """A convolution whose windows take less memory than its weights, and multiplies no less."""
+    """A convolution whose im2col matrix is smaller than its weights, with no more
+    multiplications."""
     if node.op != "conv" or node.get("winograd", 0) or not has_fewer_windows(node, scope):
         return None
     return im2col_by_inputs(Steps(node, scope), node)
 
 
 def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
-    """A convolution of integers without zero points."""
+    """An integer convolution without zero points."""
     if node.op != "conv_integer" or node.get("winograd", 0):
         return None
     x, zeros, bias = node.inputs[0], node.inputs[2:4], (*node.inputs[4:], None)[0]
     weights = constant_weights(node, scope)
     if x is None or weights is None or any(zeros):
         return None
-    is_narrow = not fills_tiles(weights)  # of narrow ones only what they cost tells
+    is_narrow = not fills_tiles(weights)  # for narrow ones, only measured costs decide
     if is_narrow and _is_gpu(ctx.target):
         return None
     forms = _forms(node, weights, ctx.target)
@@ -94,7 +95,7 @@ def unfold(node: Node, scope: Scope, *, ctx: PassContext) -> Replacement:
 
 
 def _candidate(form: str, nodes: Sequence[Node], node: Node) -> Candidate:
-    """A form of a convolution; of the convolution as it is, weights are an operand."""
+    """A form of a convolution as a candidate; in the direct form, weights are an operand."""
     found = candidate_of(form, nodes)
     at = [at for at, value in enumerate(found.kernel.params) if value is node.inputs[1]]
     return replace(found, weights=found.weights | frozenset(at))
@@ -105,9 +106,9 @@ def _is_gpu(target: Any) -> bool:
 
 
 def _forms(node: Node, weights: Array, target: Any) -> tuple[str, ...]:
-    """The forms that a convolution can have, the one that is likely best first."""
+    """The possible forms of a convolution, the most promising first."""
     if _is_gpu(target):
-        return (IM2COL,)  # windows are copied from the image, and never written as rows
+        return (IM2COL,)  # tiles are copied from the image, so the im2col matrix is never stored
     if not fills_tiles(weights):
         return (DIRECT, IM2COL)
     tiles = tile_product(target, "u8", "i8") is not None
@@ -116,5 +117,5 @@ def _forms(node: Node, weights: Array, target: Any) -> tuple[str, ...]:
     if fits_tiles(node, weights) or by_dots:
         return (DIRECT, IM2COL)
     if not window:
-        return (IM2COL,)  # a matrix already
+        return (IM2COL,)  # 1x1: a matrix already
     return (ROWS, IM2COL) if tiles and fits_partial_im2col(node, weights) else (IM2COL, DIRECT)

@@ -1,7 +1,7 @@
-"""infer_shapes: types inferred again, following the contents of integer tensors.
+"""infer_shapes: infer types again, following the contents of integer tensors.
 
-What a pass has made known about inputs, operators tell about their outputs: dimensions that were
-sizes of their own become numbers or expressions, in types and attributes of all that follows.
+Passes may have learnt more about inputs than was known at import. Then dimensions that were dynamic
+sizes of their own become numbers or expressions, in types and attributes of all later nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def infer_shapes(module: Module, ctx: PassContext) -> Module:
 
 
 def _with_known_captures(node: Node) -> Node:
-    """Bodies whose captured parameters have the types of what they are given."""
+    """Bodies whose captured parameters have the types of the actual arguments."""
     values = node.inputs[first_capture(node) :]
     bodies = []
     for body in node.bodies:
@@ -94,9 +94,9 @@ def _inferred(node: Node, contents: Contents, seen: set[Var], module: Module) ->
 
 
 def refined(have: Type, of: Type, seen: set[Var], sizes: dict[Var, Expr]) -> Type:
-    """The more precise of two types of one value; `sizes` learns what its own sizes are.
+    """The more precise of two types of a value; `sizes` records what its own sizes are equal to.
 
-    A dimension inferred from sizes in sight tells more than one that the value defines itself.
+    A dimension expressed in existing sizes is more precise than a new dynamic size.
     """
     if not isinstance(have, TensorType) or not isinstance(of, TensorType):
         return have

@@ -1,12 +1,11 @@
-"""lift_reshapes: a reshape between the work of a kernel is done outside of it, where it is free.
+"""lift_reshapes: move reshapes inside kernels to their operands and results, where they are free.
 
     fused(x, w, r) { reshape(matmul(x, w)) + r }
     reshape(fused(x, w, reshape(r)) { matmul(x, w) + r })
 
-Element-wise work is the same in any shape, and what is in memory has other shapes as other names.
-Inside a kernel a reshape divides the indices of what makes its elements: results of a product or a
-convolution could not be finished where they are made. Rows of a product along several axes are put
-along one, likewise.
+Elementwise operators work in any shape, and stored tensors are reshaped for free. Inside a kernel a
+reshape means divisions in indices, and prevents that an epilogue works on the tiles of a
+contraction. Likewise, several row axes of a matmul are collapsed to one.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _lifted(graph: Graph) -> Graph:
 
 
 def _outside(node: Node) -> list[Node]:
-    """A kernel with reshapes before and behind it, without those of what it makes."""
+    """A kernel with reshapes of its operands and results instead of its own."""
     (body,) = node.bodies
     inputs = list(node.inputs)
     while lift := next(filter(None, [_lift_of(each, body) for each in body.nodes]), None):
@@ -54,7 +53,7 @@ def _outside(node: Node) -> list[Node]:
 
 
 def _lift_of(node: Node, body: Graph) -> _Lift | None:
-    """What is done without a reshape, or with rows of a product along one axis."""
+    """How to remove a reshape from a body, or to collapse the rows of a matmul."""
     lift: _Lift | None = None
     source = node.inputs[0] if node.inputs else None
     if node.op == ALIAS and source is not None and source not in body.params:
@@ -65,8 +64,8 @@ def _lift_of(node: Node, body: Graph) -> _Lift | None:
 
 
 def _flat_product(node: Node, body: Graph) -> _Lift | None:
-    """A product of rows along several axes: tiles would end with each of the last one. Of few rows
-    there a reshape may follow, which is then of all rows."""
+    """A matmul with several row axes: tiles would end at each row of the last one. If that is
+    short, a reshape of all rows may follow."""
     a, b = node.inputs[:2]
     rows = None if a is None else _shape(a)
     if a is None or b is None or a is b or rows is None or len(rows) < 3 or 0 in rows:
@@ -107,14 +106,14 @@ def _around(node: Node, body: Graph, inputs: Sequence[Value | None]) -> list[Nod
 
 
 class _Lift:
-    """A body in which what is made of a value has the shape of another, of the same elements."""
+    """Rewrites a body so that consumers of one value use another shape of the same elements."""
 
     def __init__(self, body: Graph, old: Value, new: Value, *, ends: bool = False) -> None:
-        """`ends` says that a reshape may end it."""
+        """`ends`: whether the body may end with a reshape."""
         self.old = body
         self.makers = {value: node for node in body.nodes for value in node.outputs}
-        self.params: dict[Value, Value] = {}  # by those that they are other shapes of
-        self.new: dict[Value, Value] = {old: new}  # what a value in the shape behind is before
+        self.params: dict[Value, Value] = {}  # reshaped parameters, by the originals
+        self.new: dict[Value, Value] = {old: new}  # values before the reshape, by those after it
         self.made: dict[Value, Node] = {}
         self.ends: dict[Node, Node] = {}
         self.before, self.behind = _shape(new) or (), _shape(old) or ()
@@ -130,7 +129,7 @@ class _Lift:
             self.is_possible = self._is_remade(node)
 
     def _is_remade(self, node: Node) -> bool:
-        """Whether a node can be what it is in the other shape, which it then is."""
+        """Try to compute a node in the other shape; whether that succeeded."""
         if not _is_elementwise(node) or _shape(node.output) != self.behind:
             return False
         inputs = [None if value is None else self._form(value) for value in node.inputs]
@@ -148,7 +147,7 @@ class _Lift:
         return True
 
     def _form(self, value: Value) -> Value | None:
-        """A value as work in the other shape reads it."""
+        """A value in the other shape."""
         if value in self.new:
             return self.new[value]
         shape, maker = _shape(value), self.makers.get(value)
@@ -173,7 +172,7 @@ class _Lift:
         return self.params[value]
 
     def body(self) -> Graph:
-        """The same results, of which some have the other shape."""
+        """The rewritten body; some results may have the other shape."""
         results = tuple([self.new.get(value, value) for value in self.old.results])
         nodes: list[Node] = []
         for node in self.old.nodes:
@@ -190,7 +189,7 @@ def _reshaped(value: Value, shape: Shape) -> Value:
 
 
 def _used(body: Graph) -> Graph:
-    """A body without nodes that nothing uses."""
+    """A body without dead nodes."""
     used, kept = set(body.results), []
     for node in reversed(body.nodes):
         if used.intersection(node.outputs):
@@ -200,7 +199,7 @@ def _used(body: Graph) -> Graph:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Whether each element is made of those at its place."""
+    """Whether each output element depends on the input elements at the same position."""
     op = OPS.get(node.op)
     return op is not None and op.is_map and not op.names_axes and len(node.outputs) == 1
 

@@ -1,13 +1,14 @@
-"""lower_precision: products of f32 read their operands in bf16, and sum in f32.
+"""lower_precision: f32 contractions read operands in bf16, and accumulate in f32.
 
-It runs where a user asks for it by name. Weights are rounded at compile time; what else a product
-reads is rounded by whoever computes it, so that less is moved too. Between products everything
-stays f32: norms, softmax and sums lose nothing. But of a large value that products read rounded
-anyway, sums take the rounded one too: writing and reading it twice would take longer than
-multiplying. On GPUs, where a second form of a value is a kernel of its own, so they do of any.
-Convolutions are products of their windows; those of groups stay as they are, but GPUs read their
-operands rounded. Attention stays as it is where there are no tiles to multiply. Recurrent layers
-read their weights rounded: that a step takes as long as bringing them is all that counts.
+Only if the user asks for it by name. Weights are rounded at compile time; other operands are
+rounded by their producers, which also reduces memory traffic. Between contractions everything stays
+f32: norms, softmax and sums lose no precision. However, where a large value is rounded for a
+contraction anyway, sums read the rounded value, too: storing both would cost more than the
+contraction. On GPUs that applies to all values, since a second form would be a kernel of its own.
+
+Convolutions are im2col contractions; grouped ones stay, but GPUs read their operands rounded.
+Attention stays if there are no matrix units. Recurrent layers read rounded weights, since steps are
+bound by reading them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ from tilewright.graph.rates import rates_of, size_bytes
 from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
-MIN_FILLED_RATIO = 8  # of a length to what copies read whole: shorter ones are mostly filling
+# least ratio of a length to the granularity of copies: shorter ones would be mostly padding
+MIN_FILLED_RATIO = 8
 RECURRENT = ("rnn", "gru", "lstm")
 
 
@@ -62,13 +64,13 @@ def lower_precision(module: Module, ctx: PassContext) -> Module:
 
 
 def lower_precision_f16(module: Module, ctx: PassContext) -> Module:
-    """The same with f16, whose range is smaller: what a model has beyond it becomes infinite."""
+    """The same with f16, whose range is smaller: larger values become infinite."""
     return _lowered(module, ctx, F16)
 
 
 def lower_precision_tf32(module: Module, ctx: PassContext) -> Module:
-    """Products of f32 whose operands tensor cores round to ten bits of mantissa. What is between
-    products, and what memory holds, stays as it is."""
+    """f32 contractions on tensor cores that round operands to 10 bits of mantissa. Everything else,
+    stored values included, stays f32."""
     if not has_streams(ctx.target):
         return module
     return rewrite_matches(rewrite_matches(module, (matmul_tf32, conv_tf32)), (flatten_rows,))
@@ -87,7 +89,7 @@ def matmul_tf32(node: Node, scope: Scope) -> Replacement:
 
 
 def conv_tf32(node: Node, scope: Scope) -> Replacement:
-    """A convolution as a product of its windows."""
+    """A convolution, as an implicit GEMM."""
     x = node.inputs[0] if node.op == "conv" else None
     weights = None if x is None else foldable_weights(node, scope)
     if x is None or weights is None or x.tensor.dtype is not F32:
@@ -119,7 +121,7 @@ def _lowered(module: Module, ctx: PassContext, small: DType) -> Module:
 
 
 def matmul(node: Node, scope: Scope, *, small: DType, streams: bool) -> Replacement:
-    """A GEMM: of operands that bulk copies read, rows are filled up to what those take."""
+    """A GEMM; operands that bulk copies read are padded to the granularity of these."""
     a, b = node.inputs if node.op == "matmul" else (None, None)
     if a is None or b is None or a.tensor.dtype is not F32:
         return None
@@ -135,19 +137,19 @@ def matmul(node: Node, scope: Scope, *, small: DType, streams: bool) -> Replacem
     if isinstance(last, Const) and int(last.value) < MIN_FILLED_RATIO * whole:
         missing = 0
     ranks = [len(shape_of(each) or ()) for each in (a, b)]
-    left = _filled(steps, a, small, ranks[0] - 1, missing)
-    steps.add("matmul", left, _filled(steps, b, small, ranks[1] - 2, missing), to=F32)
+    left = _padded(steps, a, small, ranks[0] - 1, missing)
+    steps.add("matmul", left, _padded(steps, b, small, ranks[1] - 2, missing), to=F32)
     return steps.done()
 
 
-def _filled(steps: Steps, value: Value, small: DType, axis: int, missing: int) -> Value:
-    """A rounded value, zeros behind its last elements along an axis. A matrix is rounded before its
-    axes change places: tensor cores take either order."""
+def _padded(steps: Steps, value: Value, small: DType, axis: int, missing: int) -> Value:
+    """A rounded value, zero-padded along an axis. A transposed matrix is rounded before the
+    transpose: tensor cores read either order."""
     turned = steps.scope.producer(value, "transpose")
     source, rank = None if turned is None else turned.inputs[0], len(shape_of(value) or ())
     swap = (*range(rank - 2), rank - 1, rank - 2)
     if turned is not None and source is not None and tuple(turned["perm"]) == swap:
-        inner = _filled(steps, source, small, swap[axis], missing)
+        inner = _padded(steps, source, small, swap[axis], missing)
         return steps.add("transpose", inner, perm=swap)
     rounded = _rounded(steps, value, small)
     return steps.add("pad", rounded, pads=(0, missing), axes=(axis,)) if missing else rounded
@@ -156,8 +158,8 @@ def _filled(steps: Steps, value: Value, small: DType, axis: int, missing: int) -
 def conv(
     node: Node, scope: Scope, *, machine: Machine | None, streams: bool, gpu: bool, small: DType
 ) -> Replacement:
-    """A convolution: in a form whose images tiles can read, where a machine has them, or else as a
-    product of its windows."""
+    """A convolution: channels-last for matrix units that read images, if there are, or else as
+    im2col."""
     x = node.inputs[0] if node.op == "conv" else None
     if x is None or x.tensor.dtype is not F32:
         return None
@@ -199,7 +201,7 @@ def conv(
 
 
 def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DType) -> Replacement:
-    """A convolution of groups where bytes count: images and weights are read rounded."""
+    """A grouped convolution that is bound by memory: operands are read rounded."""
     weights = steps.scope.constant(node.inputs[1])
     if weights is None or node.get("groups", 1) == 1:
         return None
@@ -216,7 +218,8 @@ def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DTyp
 
 
 def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DType) -> Replacement:
-    """Attention of rows that fill tiles: weights are rounded too, the rest of softmax is not."""
+    """Attention with enough queries for tiles: probabilities are rounded, too, but softmax is
+    not."""
     if node.op != "attention" or not (tiles or streams) or len(node.outputs) > 1:
         return None
     q, k, v, *others = node.inputs
@@ -247,15 +250,17 @@ def attention(node: Node, scope: Scope, *, tiles: bool, streams: bool, small: DT
 
 
 def _with_features(steps: Steps, value: Value, small: DType) -> Value:
-    """Heads in fewer bits, zeros behind their last features where copies could not read them."""
+    """Heads rounded, and zero-padded where copies need a larger multiple."""
     rounded = _rounded_behind(steps, value, small)
     missing = missing_features(value)
     return steps.add("pad", rounded, pads=(0, missing), axes=(3,)) if missing else rounded
 
 
 def split_attention(node: Node, scope: Scope, *, streams: bool) -> Replacement:
-    """Attention of several queries that no one kernel streams: as a GEMM, a softmax and a GEMM.
-    Rows of scores whose length is dynamic are no rows that tensor cores are given."""
+    """Attention of several queries without a streaming kernel, as GEMM, softmax, GEMM.
+
+    Not with a dynamic number of keys: tensor cores could not read rows of scores.
+    """
     q, k = node.inputs[:2] if node.op == "attention" else (None, None)
     if q is None or k is None or q.tensor.dtype is not F32:
         return None
@@ -268,7 +273,7 @@ def split_attention(node: Node, scope: Scope, *, streams: bool) -> Replacement:
 
 
 def recurrent(node: Node, scope: Scope, *, small: DType) -> Replacement:
-    """A recurrent layer: its weights, which every step reads; states keep their precision."""
+    """A recurrent layer: rounds the weights, which every step reads, but not the states."""
     r = node.inputs[1] if node.op in RECURRENT else None
     if r is None or r.tensor.dtype is not F32 or not is_long(r):
         return None
@@ -279,7 +284,7 @@ def recurrent(node: Node, scope: Scope, *, small: DType) -> Replacement:
 
 
 def read_rounded(node: Node, scope: Scope, *, small: DType, kept_bytes: int) -> Replacement:
-    """A sum whose large operand is there in bf16, for a product, reads that."""
+    """Let a sum read the bf16 form of a large operand that exists for a contraction."""
     if node.op != "add":
         return None
     steps = Steps(node, scope)
@@ -293,7 +298,7 @@ def read_rounded(node: Node, scope: Scope, *, small: DType, kept_bytes: int) -> 
 
 
 def _read(steps: Steps, value: Value, small: DType, kept_bytes: int) -> Value:
-    """What a sum reads of a value: what is kept of it, or of what it is a reshape of."""
+    """The operand as a sum should read it: the stored form of it, or of what it is a reshape of."""
     if _is_kept(value, steps.scope, kept_bytes):
         return steps.add("cast", _rounded(steps, value, small), to=F32)
     view = steps.scope.producer(value, "reshape")
@@ -305,7 +310,7 @@ def _read(steps: Steps, value: Value, small: DType, kept_bytes: int) -> Value:
 
 
 def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
-    """The greatest of numbers, rounded, is the greatest of the rounded: less is moved."""
+    """max(x) rounded is max of x rounded: moves fewer bytes."""
     pooled = node.inputs[0] if node.op == "cast" and node["to"] is small else None
     pool = scope.producer(pooled, "max_pool")
     if pool is None or pooled is None or len(pool.outputs) > 1 or pool.inputs[0] is None:
@@ -321,13 +326,13 @@ def round_first(node: Node, scope: Scope, *, small: DType) -> Replacement:
 
 
 def _is_kept(value: Value, scope: Scope, kept_bytes: int) -> bool:
-    """Whether a value of so many bytes is rounded for somebody."""
+    """Whether a large value is rounded for some contraction."""
     is_rounded = value.tensor.dtype is F32 and scope.is_used_by(value, "cast")
     return is_rounded and size_bytes(value) >= kept_bytes
 
 
 def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:
-    """A value rounded by whoever makes it, though products look at parts of it, or turn it."""
+    """A value rounded by its producer, through slices and transposes."""
     view = steps.scope.producer(value)
     before = None if view is None or not view.inputs else view.inputs[0]
     if view is None or before is None or not is_view(view):
@@ -337,7 +342,7 @@ def _rounded_behind(steps: Steps, value: Value, small: DType) -> Value:
 
 
 def _rounded(steps: Steps, value: Value, small: DType) -> Value:
-    """A value in fewer bits; itself before it was widened, where it had no more."""
+    """A value in fewer bits; if it was widened from no more bits, the original."""
     wide = steps.scope.producer(value, "cast")
     source = None if wide is None else wide.inputs[0]
     if source is not None and source.tensor.dtype is small:
@@ -346,6 +351,6 @@ def _rounded(steps: Steps, value: Value, small: DType) -> Value:
 
 
 def is_long(value: Value) -> bool:
-    """Whether products along the last axis of a value are worth rounding it."""
+    """Whether contractions along the last axis of a value are long enough to round it."""
     last = (shape_of(value) or (ONE,))[-1]
     return not isinstance(last, Const) or int(last.value) >= TILE_ROWS

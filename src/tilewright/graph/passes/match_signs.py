@@ -1,14 +1,13 @@
-"""match_signs: bytes of integer products get the signs that the target multiplies.
+"""match_signs: change the signedness of integer operands to what the target's instructions need.
 
     sum of (a - z) * w  =  sum of (a' - z') * w      a' = a - 128, z' = z - 128
 
-NEON multiplies bytes with a sign by such, VNNI bytes without a sign by bytes with one. The highest
-bit of an operand is flipped, which moves its zero point by 128; `fold_zero_points` makes a constant
-of that. Whatever quantizes gives the other bytes straight away, what only moves bytes moves them,
-and those who read them otherwise read the new ones, so that nothing is there twice. Weights count
-as what they are without their zero point, which `fold_zero_points` takes away. Few columns fill no
-tiles, so that they get what dot products take. Of a layer that quantizes its states on the way,
-these get the other sign.
+NEON multiplies signed by signed bytes, VNNI unsigned by signed ones. Flipping the highest bit of an
+operand changes its zero point by 128, and `fold_zero_points` makes that a constant. Producers that
+quantize produce the other bytes directly, data movement moves them, and all other readers use the
+new form, so that only one is stored. Weights count without their zero point, since
+`fold_zero_points` removes it. Contractions with few columns leave tiles empty, so they get the
+signs for dot products. Layers that quantize their own states switch these to the other sign.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tilewright.graph.types import TensorType
 PRODUCTS = ("matmul_integer", "conv_integer")
 MOVES = ("reshape", "transpose", "slice", "max_pool")
 OTHER = {I8: U8, U8: I8}
-BIT = 1 << (I8.bits - 1)  # the one that a sign is
+BIT = 1 << (I8.bits - 1)  # the sign bit
 
 
 def match_signs(module: Module, ctx: PassContext) -> Module:
@@ -44,11 +43,12 @@ def match_signs(module: Module, ctx: PassContext) -> Module:
     )
 
 
-Multiplies = Callable[[Target, str, str], bool]  # whether a target does, bytes of two types
+Multiplies = Callable[[Target, str, str], bool]  # whether a target multiplies bytes of two types
 
 
 def flips(target: Target, a: DType, b: DType, test: Multiplies) -> tuple[bool, bool] | None:
-    """Which operands must be flipped for the target to multiply them; None if that is no help."""
+    """Which operands to flip so that the target can multiply them; None if flipping does not
+    help."""
     for flip in ((False, False), (True, False), (False, True), (True, True)):
         left, right = (OTHER[of] if it else of for of, it in zip((a, b), flip, strict=True))
         if test(target, left.name, right.name):
@@ -57,12 +57,12 @@ def flips(target: Target, a: DType, b: DType, test: Multiplies) -> tuple[bool, b
 
 
 def instructions_of(node: Node, scope: Scope, target: Target) -> Multiplies:
-    """What a product is made of: tiles are not for one that leaves most of them empty."""
+    """The instructions that a contraction would use: no tiles if most of them would be empty."""
     if is_depthwise(node):
         return lambda target, a, b: tap_dot_of(target, a, b) is not None
     a = node.inputs[0]
     assert a is not None
-    # All that read the same bytes read them with one sign, which tiles take either of.
+    # All readers of a value should agree on its sign; tiles accept either.
     readers = (node, *scope.users.get(a, ()))
     alike = [user for user in readers if user.op in PRODUCTS and not is_depthwise(user)]
     if target.kind != CPU or all(fills_tiles_of(user, scope) for user in alike):
@@ -71,7 +71,7 @@ def instructions_of(node: Node, scope: Scope, target: Target) -> Multiplies:
 
 
 def fills_tiles_of(node: Node, scope: Scope) -> bool:
-    """Whether a product has as many columns as tiles, as far as is known."""
+    """Whether a contraction has at least as many columns as a tile, as far as is known."""
     weights = scope.constant(node.inputs[1])
     if weights is None or weights.ndim < 2:
         return True
@@ -79,7 +79,7 @@ def fills_tiles_of(node: Node, scope: Scope) -> bool:
 
 
 def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
-    """A product of bytes, at most one of which has a zero point per row or column."""
+    """A contraction of bytes, at most one of which has a zero point per row or column."""
     if node.op not in PRODUCTS:
         return None
     a, b = node.inputs[:2]
@@ -90,8 +90,8 @@ def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
         return None
     inputs = [*node.inputs, *[None] * (4 - len(node.inputs))]
     steps = Flipped(node, scope)
-    if is_depthwise(node) and found[0] and Flipped(node, scope).quantized(a) is None:
-        return None  # a pass over the image would take as long
+    if is_depthwise(node) and found[0] and Flipped(node, scope).from_quantize(a) is None:
+        return None  # another pass over the image would take as long
     for at, wanted in enumerate(found):
         if wanted:
             of = inputs[at]
@@ -107,7 +107,7 @@ def product(node: Node, scope: Scope, *, target: Target) -> Replacement:
 def flips_of(
     node: Node, a: Value, b: Value, scope: Scope, target: Target
 ) -> tuple[bool, bool] | None:
-    """Which operands of a product must be flipped; None if that is no help."""
+    """Which operands of a contraction to flip; None if flipping does not help."""
     test = instructions_of(node, scope, target)
     found = flips(target, a.tensor.dtype, left_of_weights(node, scope), test)
     if found is None or found[1]:
@@ -116,7 +116,7 @@ def flips_of(
 
 
 def left_of_weights(node: Node, scope: Scope) -> DType:
-    """The bytes that the right operand becomes once its zero point is gone."""
+    """The dtype of the right operand after its zero point is removed."""
     _, b, _, given = (*node.inputs, None, None)[:4]
     assert b is not None
     weights, zero = scope.constant(b), scope.constant(given)
@@ -130,7 +130,7 @@ def left_of_weights(node: Node, scope: Scope) -> DType:
 
 
 def without_zero(weights: Array, zero: Array | None) -> Array | None:
-    """Weights less their zero point, if that has eight bits and a sign."""
+    """Weights minus their zero point, if the result fits in i8."""
     if zero is None:
         return weights
     shifted = weights.astype(np.int16) - zero.astype(np.int16)
@@ -140,7 +140,8 @@ def without_zero(weights: Array, zero: Array | None) -> Array | None:
 
 
 def is_depthwise(node: Node) -> bool:
-    """Whether a convolution sums windows of single channels: no lane adds neighbours."""
+    """Whether a convolution sums over windows of single channels, where dot products do not
+    apply."""
     if node.op != "conv_integer" or node.inputs[1] is None:
         return False
     shape = node.inputs[1].tensor.shape
@@ -148,7 +149,7 @@ def is_depthwise(node: Node) -> bool:
 
 
 def dequantize(node: Node, scope: Scope, *, target: Target) -> Replacement:
-    """Bytes that a product reads the other way round are read so by all."""
+    """Dequantize flipped bytes, if a contraction reads them flipped."""
     q = node.inputs[0] if node.op == "dequantize" else None
     if q is None or q.tensor.dtype not in OTHER:
         return None
@@ -156,7 +157,7 @@ def dequantize(node: Node, scope: Scope, *, target: Target) -> Replacement:
     if not any(is_flipped(q, user, scope, target) for user in scope.users.get(q, ())):
         return None
     steps = Flipped(node, scope)
-    moved = steps.quantized(q)
+    moved = steps.from_quantize(q)
     if moved is None:
         return None
     zero = node.inputs[2] if len(node.inputs) > 2 else None
@@ -165,7 +166,7 @@ def dequantize(node: Node, scope: Scope, *, target: Target) -> Replacement:
 
 
 def is_flipped(q: Value, node: Node, scope: Scope, target: Target) -> bool:
-    """Whether a node is a product that reads bytes the other way round."""
+    """Whether a node is a contraction that will read these bytes flipped."""
     if node.op not in PRODUCTS or node.inputs[0] is not q:
         return False
     b = node.inputs[1]
@@ -176,7 +177,7 @@ def is_flipped(q: Value, node: Node, scope: Scope, target: Target) -> bool:
 
 
 def states(node: Node, scope: Scope, *, target: Target) -> Replacement:
-    """States that a layer quantizes itself, times bytes with a sign."""
+    """Layers that quantize their states and multiply them with signed bytes."""
     of = node.get("states", U8)
     if node.op != "quantized_lstm" or of not in OTHER or multiplies(target, of.name, "i8"):
         return None
@@ -186,33 +187,34 @@ def states(node: Node, scope: Scope, *, target: Target) -> Replacement:
 
 
 class Flipped(Steps):
-    """Nodes of bytes with their highest bit flipped."""
+    """Nodes for bytes with the sign bit flipped."""
 
     def flipped(self, value: Value) -> Value:
-        """The bytes of the other kind, in the cheapest way."""
+        """The flipped bytes, in the cheapest way."""
         array = self.scope.constant(value)
         to = OTHER[value.tensor.dtype]
         if array is not None:
             made = (array.view(np.uint8) ^ np.uint8(BIT)).view(to.numpy)
             return self.constant(made, TensorType(to, ()), value.name)
-        made_by = self.quantized(value)
-        return self.turned(value) if made_by is None else made_by
+        made_by = self.from_quantize(value)
+        return self.bytewise(value) if made_by is None else made_by
 
-    def turned(self, value: Value) -> Value:
-        """Each byte by itself."""
+    def bytewise(self, value: Value) -> Value:
+        """Flip each byte with an xor."""
         of = value.tensor.dtype
         unsigned = value if of is U8 else self.add("bitcast", value, to=U8)
         bit = self.constant(BIT, TensorType(U8, ()), "bit")
         made = self.add("bit_xor", unsigned, bit)
         return made if of is I8 else self.add("bitcast", made, to=I8)
 
-    def quantized(self, value: Value) -> Value | None:
-        """The other bytes from what quantizes, through what only moves them; None if nothing."""
+    def from_quantize(self, value: Value) -> Value | None:
+        """The flipped bytes directly from a `quantize`, through data movement; None if there is
+        none."""
         move = self.scope.producer(value, *MOVES)
         if move is not None and move.op == "max_pool" and not self.scope.is_used_once(value):
             return None  # it would be computed twice
         if move is not None and len(move.outputs) == 1 and move.inputs[0] is not None:
-            source = self.quantized(move.inputs[0])
+            source = self.from_quantize(move.inputs[0])
             if source is None:
                 return None
             return self.add(move.op, source, *move.inputs[1:], **dict(move.attributes))
@@ -227,12 +229,12 @@ class Flipped(Steps):
         return node.output
 
     def zero(self, value: Value | None, to: DType) -> Value:
-        """A zero point of the other kind of bytes; where there is none, it is 0."""
+        """The zero point for flipped bytes; an absent one is 0."""
         of = TensorType(to, ())
         if value is None:
             return self.constant(BIT if to is U8 else -BIT, of, "zero")
         array = self.scope.constant(value)
         if array is None:
-            return self.turned(value)
+            return self.bytewise(value)
         moved = array.astype(np.int16) + (BIT if to is U8 else -BIT)
         return self.constant(moved, of, "zero")

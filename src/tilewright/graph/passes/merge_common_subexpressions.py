@@ -1,6 +1,6 @@
-"""merge_common_subexpressions: what is computed twice is computed once.
+"""merge_common_subexpressions: compute equal expressions once.
 
-Operators are functions: equal operators on equal inputs with equal attributes give equal values.
+Operators are pure: equal operators on equal inputs with equal attributes give equal values.
 Constants are equal if their contents are.
 """
 
@@ -44,9 +44,9 @@ def merge_common_subexpressions(module: Module, ctx: PassContext) -> Module:
 
 
 def _representatives(constants: Mapping[str, Array]) -> dict[str, str]:
-    """For each constant the name of the first with the same contents.
+    """For each constant the name of the first one with the same contents.
 
-    Ends of the data tell most constants apart; only where they agree is all compared.
+    The first and last bytes distinguish most constants; only if they agree are all compared.
     """
     alike: dict[Any, list[str]] = {}
     first: dict[str, str] = {}
@@ -75,7 +75,7 @@ def _bytes(array: Array) -> Array:
 
 
 def _hashable(value: Any) -> Any:
-    """Attributes as a key: 1, 1.0 and true are different, and so are 0.0 and -0.0."""
+    """Attributes as a hashable key: 1, 1.0 and true differ, and so do 0.0 and -0.0."""
     if isinstance(value, tuple):
         return tuple(_hashable(item) for item in value)
     if isinstance(value, float):

@@ -1,8 +1,8 @@
-"""merge_parallel_convolutions: a sum of convolutions of one image is one convolution.
+"""merge_parallel_convolutions: a sum of convolutions of one image as a single convolution.
 
-Networks that are trained with several branches per layer add them up: their weights are added up
-here instead, each where its window lies within the largest. The image is read, and multiplied,
-once.
+Networks trained with several branches per layer add up their results. Here their weights are added
+instead, each at the position of its window within the largest one, so that the image is read and
+multiplied once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def merge_parallel_convolutions(module: Module, ctx: PassContext) -> Module:
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution with constant weights, of which a sum alone is a use."""
+    """A convolution with constant weights that is used only in the sum."""
 
     node: Node
     weights: Array
@@ -35,11 +35,11 @@ class _Branch:
 
     @property
     def low(self) -> tuple[int, ...]:
-        """How far windows begin before an output position, along each axis."""
+        """The offset of the window's start from an output position, along each axis."""
         return tuple(self.node["pads"][: len(self.kernel)])
 
     def shift(self, inner: _Branch) -> tuple[int, ...] | None:
-        """Where the first kernel position of another window lies in this one, if all of it does."""
+        """The offset of another window within this one; None if it does not fit."""
         found = []
         steps = zip(self.node["dilations"], inner.node["dilations"], strict=True)
         for axis, (step, other) in enumerate(steps):
@@ -52,7 +52,7 @@ class _Branch:
 
 
 def merge(node: Node, scope: Scope) -> Replacement:
-    """Terms of a sum that are convolutions of one image: the first two that fit become one."""
+    """Merge the first two terms of a sum that are compatible convolutions of one image."""
     if node.op != "add":
         return None
     terms = _terms(node, scope)
@@ -68,7 +68,7 @@ def merge(node: Node, scope: Scope) -> Replacement:
 
 
 def _terms(node: Node, scope: Scope) -> list[Value]:
-    """What a sum adds up, without broadcasting; sums of which others have a use are terms."""
+    """The terms of a sum without broadcasting; partial sums with other users are terms."""
     found: list[Value] = []
     stack = [node]
     while stack:
@@ -83,7 +83,7 @@ def _terms(node: Node, scope: Scope) -> list[Value]:
 
 
 def _has_one_use(value: Value, scope: Scope) -> bool:
-    """Values that this pass has made are used where it put them."""
+    """Whether only the sum uses a value; values made by this pass are used once."""
     return scope.uses.get(value, 1) == 1
 
 
@@ -101,7 +101,7 @@ def _branch(term: Value, scope: Scope) -> _Branch | None:
 
 
 def _is_alike(outer: _Branch, inner: _Branch) -> bool:
-    """Whether two convolutions differ in weights, windows and padding at most."""
+    """Whether two convolutions differ only in weights, windows and padding."""
     a, b = outer.node, inner.node
     same = all(a[name] == b[name] for name in ("strides", "groups"))
     types = outer.weights.dtype == inner.weights.dtype

@@ -1,8 +1,8 @@
-"""merge_parallel_matmuls: products of one tensor with several weights become one wider product.
+"""merge_parallel_matmuls: matmuls of one tensor with several weights as one wider matmul.
 
-The tensor is then read, and its kernel called, once: queries, keys and values of attention, say.
-The results are slices of the wider one. That pays where whatever uses them reads slices in place;
-elsewhere it would cost a copy, and work that follows one product would lose its kernel.
+The tensor is read once, by one kernel: queries, keys and values of attention, for example. The
+results are slices of the wider one. That pays only if their consumers read slices in place;
+otherwise it would cost copies, and the original matmuls their epilogues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def merge_parallel_matmuls(module: Module, ctx: PassContext) -> Module:
 
 @dataclass(eq=False)
 class _Branch:
-    """A product with constant weights, and the bias added to it, if one is."""
+    """A matmul with constant weights, and the bias added to it, if any."""
 
     product: Node
     weights: Array
@@ -48,7 +48,7 @@ class _Branch:
 
 @dataclass(eq=False)
 class _Merging:
-    """The products of one graph."""
+    """Merges the matmuls of one graph."""
 
     graph: Graph
     constants: dict[str, Array]
@@ -66,7 +66,7 @@ class _Merging:
             branch = self._branch(node)
             if branch is not None and node.inputs[0] is not None:
                 groups.setdefault(node.inputs[0], []).append(branch)
-        merged: dict[Node, list[Node]] = {}  # what stands in the place of nodes
+        merged: dict[Node, list[Node]] = {}  # replacements of nodes
         for x, branches in groups.items():
             if len(branches) > 1 and self._is_worth(x, branches):
                 self._merge(x, branches, merged)
@@ -80,7 +80,7 @@ class _Merging:
         return self.constants[node["data"]] if node and node.op == "constant" else None
 
     def _branch(self, node: Node) -> _Branch | None:
-        """A product of which every use reads slices in place."""
+        """A matmul whose users all read slices in place; None if one does not."""
         if node.op != "matmul" or len(node.outputs) != 1:
             return None
         weights = self._constant(node.inputs[1])
@@ -104,7 +104,7 @@ class _Merging:
                 branch.add, branch.bias = add, bias
 
     def _is_read_in_place(self, value: Value) -> bool:
-        """Whether products alone use a value, as it is or rearranged."""
+        """Whether only contractions use a value, directly or through views."""
         stack, seen = [value], 0
         while stack:
             current = stack.pop()
@@ -120,7 +120,7 @@ class _Merging:
         return seen > 0
 
     def _is_worth(self, x: Value, branches: list[_Branch]) -> bool:
-        """Whether reading x less often outweighs rows that no longer follow each other."""
+        """Whether reading x once outweighs the larger stride between rows of the results."""
         first = branches[0].weights.dtype
         if any(branch.weights.dtype != first for branch in branches):
             return False

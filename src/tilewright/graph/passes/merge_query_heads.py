@@ -1,11 +1,11 @@
-"""Heads of queries that look at one head of keys become queries of one head.
+"""merge_query_heads: grouped query attention with the query heads of a key head as queries.
 
     attention(%q: f16[b, 32, 1, 128], %k: f16[b, 8, m, 128], ..)
     reshape(attention(reshape(%q): f16[b, 8, 4, 128], %k: f16[b, 8, m, 128], ..))
 
-Heads lie side by side, so both reshapes are views: not those of several queries whose heads a
-transpose brings together, which attention reads where they are. Where tiles of queries have room,
-keys are brought once for all of them. Which keys a query sees must not depend on its place or head.
+Keys are then loaded once for all of these heads, if they fit in a tile of queries. Both reshapes
+must be views; with several queries a transpose may stand between, and attention reads the original
+layout in place. Masks must not depend on the query's position or head.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def merge_query_heads(module: Module, ctx: PassContext) -> Module:
 
 
 def merged(node: Node, scope: Scope) -> Replacement:
-    """Attention of streamed keys, with fewer tiles of queries."""
+    """Streaming attention with fewer tiles of queries."""
     if node.op != "attention" or not node.get("keys"):
         return None
     q, k, v, *others = node.inputs
@@ -49,7 +49,7 @@ def merged(node: Node, scope: Scope) -> Replacement:
 
 
 def _sees_alike(node: Node, shapes: list[tuple[Expr, ...]], others: list[Value | None]) -> bool:
-    """Whether all queries of a sequence see the same keys, and add the same to their scores."""
+    """Whether all queries of a sequence have the same mask and bias."""
     mask = others[0] if others else None
     lengths = others[1] if len(others) > 1 else None
     if mask is not None:
@@ -60,6 +60,6 @@ def _sees_alike(node: Node, shapes: list[tuple[Expr, ...]], others: list[Value |
         return False
     if not node.get("causal"):
         return True
-    # A single query behind all keys sees every one of them.
+    # A single query after all keys sees all of them.
     last = sym.le(shapes[1][2], sym.add(node.get("past", 0), 1))
     return shapes[0][2] is ONE and (lengths is not None or sym.prove(last))

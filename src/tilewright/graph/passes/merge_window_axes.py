@@ -1,14 +1,14 @@
-"""merge_window_axes: axes that windows of a convolution do not span are one with their neighbour.
+"""merge_window_axes: merge axes over which a convolution's window has extent 1.
 
-Convolutions of three axes are often made of one over images and one over time. Over images, time is
-a batch, for which there are more methods; over time, rows of an image are one long row, which tiles
-divide better.
+3D convolutions are often factored into one over images and one over time. Over images, time is a
+batch axis, and there are more algorithms for 2D; over time, an image is one long row, which tiles
+divide better:
 
     [n, t, h, w, c] with windows of 1 x 3 x 3  is  [n * t, h, w, c] with windows of 3 x 3
     [n, t, h, w, c] with windows of 3 x 1 x 1  is  [n, t, h * w, c] with windows of 3 x 1
 
-Channels last, so that the reshapes around it move nothing; element-wise work behind is done before
-the second of them, in the kernel of the convolution.
+Only channels-last, where the reshapes are views. Elementwise operators that follow move before the
+second reshape, into the epilogue of the convolution.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def merged(node: Node, scope: Scope) -> Replacement:
         return None
     _, _, *taps = weights.shape
     if not taps[2:]:
-        return None  # images are left alone
+        return None  # 2D convolutions stay
     axis = _free_axis(node, taps)
     if axis is None:
         return None
@@ -57,7 +57,8 @@ def merged(node: Node, scope: Scope) -> Replacement:
 
 
 def _free_axis(node: Node, taps: Sequence[int]) -> int | None:
-    """The first of two neighbours, the batch among them, that windows leave as they are."""
+    """The first of two adjacent axes, the batch axis included, over which the window has extent
+    1."""
     count = len(taps)
     sides = zip(node["pads"][:count], node["pads"][count:], strict=True)
     free = [
@@ -69,7 +70,7 @@ def _free_axis(node: Node, taps: Sequence[int]) -> int | None:
 
 
 def _without(node: Node, axis: int) -> dict[str, Any]:
-    """The attributes of windows without one spatial axis."""
+    """The attributes of the convolution without one spatial axis."""
     count = len(node["strides"])
     kept = [at for at in range(count) if at != axis]
     pads = node["pads"]

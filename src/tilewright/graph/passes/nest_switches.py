@@ -1,6 +1,6 @@
-"""nest_switches: a choice among many bodies as choices between two.
+"""nest_switches: a switch with many branches as nested ifs.
 
-For targets and formats that know only the latter: CUDA graphs, ONNX.
+For targets and formats that have only the latter: CUDA graphs, ONNX.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _nested(node: Node, scope: Scope) -> Instead | None:
 
 
 def _from(node: Node, at: int, scope: Scope) -> Graph:
-    """graph(index, *values): what the switch gives where no body before number `at` runs."""
+    """graph(index, *values): the switch restricted to branches from number `at` on."""
     index = node.inputs[0]
     assert index is not None
     is_last = at == len(node.bodies) - 1 or at > np.iinfo(index.tensor.dtype.numpy).max

@@ -1,15 +1,15 @@
-"""pack_weights: weights of few bits stay as they are in products by f32.
+"""pack_weights: keep quantized weights of f32 matmuls in few bits (weight-only quantization).
 
     matmul(%a, dequantize(%q, %scale, %zero))   ->   matmul_packed(%a, %packed, %scale)
 
-Of a product whose weights have scales for groups along k, or whose rows are so few that it takes as
-long as reading them, weights are read in eight bits, or in four where all of their numbers are
-within 16 of each other, two to a byte. Others become f32 now, once: with many rows they would be
-unpacked at every call, and save a quarter of the memory at most.
+Applies if weights have scales per group along k, or if there are so few rows that the matmul is
+bound by reading weights. They are stored in 8 bits, or in 4 bits, two per byte, if all values are
+within 16 of each other. Other weights are widened to f32 at compile time: with many rows, unpacking
+them in every call would cost more than the memory saved.
 
-Few rows multiply the numbers that are stored, and the sum over each group is scaled. With more of
-them weights are scaled before, a panel at a time, and read by all rows. Rows that are quantized
-themselves meet them as integers, where the target adds products of bytes (`packed_integers.py`).
+With few rows, stored integers are multiplied and the sum of each group is scaled. With more rows, a
+panel of weights at a time is scaled and then used for all rows. If the rows are quantized, too, the
+products are integer dot products, where the target has them (`packed_integers.py`).
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def pack_weights(module: Module, ctx: PassContext) -> Module:
 
 @dataclass(frozen=True)
 class Weights:
-    """A matrix of f32 [k, n] as numbers of few bits, scales and zero points of groups along k."""
+    """An f32 matrix [k, n] as integers, with scales and zero points of groups along k."""
 
     codes: Array
     scale: Array  # [groups, n]
-    zero: Array  # [groups, n], or a single number
+    zero: Array  # [groups, n], or a scalar
 
 
 def _weight(node: Node, scope: Scope) -> tuple[Node, bool] | None:
-    """The node that makes numbers of a product's weights, and whether they are transposed then."""
+    """The node that dequantizes a matmul's weights, and whether a transpose follows it."""
     if node.op != "matmul":
         return None
     moved = scope.producer(node.inputs[1], "transpose")
@@ -73,7 +73,7 @@ def _weight(node: Node, scope: Scope) -> tuple[Node, bool] | None:
 
 
 def _weights_of(made: Node, is_moved: bool, scope: Scope) -> Weights | None:
-    """Weights by groups along k; None where their scales are others'."""
+    """Quantized weights in groups along k; None if their scales have another layout."""
     codes, scale, zero = [
         None if value is None else scope.constant(value) for value in (*made.inputs, None, None)
     ][:3]
@@ -139,7 +139,7 @@ def _packed(node: Node, scope: Scope, *, rates: Rates) -> Replacement:
 
 
 def _widened(node: Node, scope: Scope) -> Replacement:
-    """Weights that are not packed are f32 from now on."""
+    """Widen weights that are not packed to f32."""
     found = _weight(node, scope)
     if found is None:
         return None
@@ -160,7 +160,7 @@ def _widened(node: Node, scope: Scope) -> Replacement:
 
 
 def _unpacked(node: Node, scope: Scope) -> Replacement:
-    """Weights that a model brings packed, where no kernel reads them so."""
+    """Unpack weights that the model has packed, if no kernel reads them that way."""
     if node.op != "matmul_packed":
         return None
     arrays = [scope.constant(value) for value in node.inputs[1:] if value is not None]
@@ -176,7 +176,7 @@ def _unpacked(node: Node, scope: Scope) -> Replacement:
 
 
 def _scaled_sums(node: Node, scope: Scope, *, target: Target | None) -> Replacement:
-    """Few rows, whose sums over a group stay in registers, as a matrix."""
+    """Few rows, whose group sums fit in registers, as a matrix."""
     a, b = node.inputs[:2] if node.op == "matmul_packed" else (None, None)
     if a is None or b is None or a.tensor.dtype is not F32 or node.get("scale_sums"):
         return None

@@ -1,9 +1,9 @@
-"""pad_channels: convolutions of bytes get channels of zeros: dot products need whole groups.
+"""pad_channels: zero-pad channels of integer convolutions to what instructions need.
 
-A dot product adds the products of four neighbouring channels (of i16: two). Of an image of three,
-a fourth of zeros costs a third more sums, and windows are read from where they are. Tiles need as
-many channels as a row of theirs has bytes; zeros are multiplied in vain, but windows that become
-rows of a matrix are written and read again, several times the image.
+Dot products sum over four adjacent channels (two of i16). With three channels, a fourth one of
+zeros adds a third to the multiplications, but windows can be read in place. Matrix units need a
+full tile row of channels; multiplying zeros wastes work, but im2col would write and read several
+times the size of the image.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilewright.graph.im2col import (
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 
-MAX_PADDED_RATIO = 1.5  # times the sums: more, and rows of whole windows are made instead
+MAX_PADDED_RATIO = 1.5  # beyond this factor of additional work, im2col is used instead
 
 
 def pad_channels(module: Module, ctx: PassContext) -> Module:
@@ -36,7 +36,7 @@ def pad_channels(module: Module, ctx: PassContext) -> Module:
 
 
 def pad(node: Node, scope: Scope, *, target: Target) -> Replacement:
-    """A convolution of integers without zero points, in one group, its weights constant."""
+    """An integer convolution without zero points or groups, with constant weights."""
     weights = constant_weights(node, scope) if node.op == "conv_integer" else None
     if weights is None or any(node.inputs[2:4]):
         return None
@@ -54,8 +54,8 @@ def pad(node: Node, scope: Scope, *, target: Target) -> Replacement:
 
 
 def _missing_channels(node: Node, weights: Array, x: Value, w: Value, target: Target) -> int:
-    """How many channels of zeros an image gets: to whole tiles, where filters fill those, else to
-    whole groups."""
+    """How many channels to add: up to whole tile rows if there are enough filters for tiles, else
+    up to whole groups of a dot product."""
     types = x.tensor.dtype.name, w.tensor.dtype.name
     _, inner, *taps = weights.shape
     tile = tile_product(target, *types)

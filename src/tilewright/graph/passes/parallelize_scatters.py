@@ -1,10 +1,10 @@
-"""Scattered updates side by side, where threads are many and each is slow.
+"""parallelize_scatters: parallel scatters for targets with many threads.
 
     scatter_nd(%x, %at, %u)  becomes  scatter_nd(%x, %at, %u) {by_results = true}
                                   or  scatter_nd(%x, %at, %u) {runs = (64, 16)}
 
-Either every result looks through all updates for its own, or updates are sorted by their places.
-The first is less work where updates are few; of sizes that only a call tells it is the second.
+Either each result searches all updates for its own, or updates are sorted by index. The first is
+cheaper with few updates; with a dynamic number of them the second is used.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def side_by_side(target: Target, node: Node, scope: Scope) -> Replacement:
         return None
     dims = [[_known(dim) for dim in shape] for shape in shapes]
     if any(0 in own for own in dims):
-        return None  # there are no elements
+        return None  # no elements
     sm = multiprocessor_of(target)
     lines, many = _updates(node, dims)
     runs, ordered = runs_of(1 if many is None else lines or 1, many, sm)
-    looked = _looked_through(node, dims, many, sm)
+    looked = _search_cycles(node, dims, many, sm)
     how = {"runs": runs} if looked is None or ordered < looked else {"by_results": True}
     return [replace(node, attributes=attributes(**dict(node.attributes), **how))]
 
@@ -59,7 +59,7 @@ def _product(dims: list[int | None]) -> int | None:
 
 
 def _updates(node: Node, dims: list[list[int | None]]) -> tuple[int | None, int | None]:
-    """How many lines of updates there are, and updates of each."""
+    """The number of rows of updates, and of updates per row."""
     if node.op == "scatter_nd":
         return 1, _product(dims[1][:-1])
     if node.op == "segment_reduce":
@@ -68,11 +68,11 @@ def _updates(node: Node, dims: list[list[int | None]]) -> tuple[int | None, int 
     return _product([*dims[1][:axis], *dims[1][axis + 1 :]]), dims[1][axis]
 
 
-def _looked_through(
+def _search_cycles(
     node: Node, dims: list[list[int | None]], many: int | None, sm: Multiprocessor
 ) -> float | None:
-    """What it takes in cycles if each result looks through the updates of its line; None where
-    nobody knows, or no code does."""
+    """The cycles if each result searches the updates of its row; None if unknown or not
+    supported."""
     is_join = (node.get("reduction") or "none") != "none"
     if node.op == "segment_reduce" or (is_join and node.outputs[0].tensor.dtype.is_bool):
         return None
@@ -83,8 +83,9 @@ def _looked_through(
         if not is_join:
             asked = keys
         elif keys is not None and many is not None and many <= keys:
-            asked = _product(dims[2])  # sums of rows of updates, for each of them
+            asked = _product(dims[2])  # several updates are summed per result
     if asked is None or many is None:
         return None
-    # A load, a comparison, a sum; kernels for places, for numbers or sums, and for results.
+    # Per update a load, a comparison and an add; kernels for indices, for values or sums, and for
+    # results.
     return 3 * asked * many / (sm.count * sm.warp) + 3 * sm.kernel_cycles

@@ -1,14 +1,14 @@
-"""The best of a line by counting or merging, where threads are many and each is slow.
+"""parallelize_sorts: top_k and sorting by counting or merging, for targets with many threads.
 
     top_k(%x, %k)  becomes  top_k(%x, %k) {pieces = (16, 16)}  or  {runs = (32, 16, 8)}
 
-How many elements come before an element is its rank: all ranks are counted at once. What is no best
-of its piece is not among the best of a line before that is: so of the pieces as many are looked
-into as are asked for, those that have the best elements, which are found in the same way. Pieces
-are as long, and taken as often, as makes kernels and comparisons fewest.
+The rank of an element is the number of elements before it in the order; all ranks are counted in
+parallel. To find the k best of a long row, it is cut into pieces: only the k pieces with the best
+maxima can contain them, and those pieces are found in the same way. The number and size of pieces
+minimize kernels and comparisons.
 
-Where many are asked for, or nobody knows how many, all are sorted: runs of elements by their ranks,
-then some runs as one, and so on; each element looks for its place in the other runs by halving.
+If k is large or dynamic, the whole row is sorted: runs by rank counting, then several runs are
+merged at a time, where each element finds its position in the other runs by binary search.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def parallelize_sorts(module: Module, ctx: PassContext) -> Module:
 
 
 def first(target: Target, node: Node, scope: Scope) -> Replacement:
-    """The place of the best element of a few long lines is that of a selection of one: blocks of
-    threads, one for each line, would leave most multiprocessors idle."""
+    """argmax of a few long rows as top_k with k = 1: one thread block per row would leave most
+    multiprocessors idle."""
     (x,) = node.inputs[:1] if node.op == "arg_max" else (None,)
     if x is None or node.get("last"):
         return None
@@ -68,7 +68,7 @@ def first(target: Target, node: Node, scope: Scope) -> Replacement:
 
 
 def counted(target: Target, node: Node, scope: Scope) -> Replacement:
-    """A selection, told in which pieces."""
+    """top_k, with the sizes of pieces or runs."""
     if node.op != "top_k" or node.get("pieces") or node.get("runs") or node.inputs[0] is None:
         return None
     shape, best = (shape_of(value) for value in (node.inputs[0], node.outputs[0]))
@@ -80,7 +80,7 @@ def counted(target: Target, node: Node, scope: Scope) -> Replacement:
     runs, merging = runs_of(lines if length else 1, length, sm)
     how: dict[str, tuple[int, ...]] = {"runs": runs}
     if count is not None:
-        # A line of any length is one that is worth pieces, more rather than less.
+        # A dynamic length is assumed to be long enough for pieces.
         likely = length or count * sm.warp**2
         pieces = pieces_of(lines, likely, count, sm)
         if length is None or cycles(lines, likely, count, pieces, sm) < merging:
@@ -89,7 +89,7 @@ def counted(target: Target, node: Node, scope: Scope) -> Replacement:
 
 
 def suppressed(target: Target, node: Node, scope: Scope) -> Replacement:
-    """Boxes of all classes by score."""
+    """non_max_suppression: the boxes of all classes, sorted by score."""
     if node.op != "suppress_boxes" or node.get("runs") or node.inputs[2] is None:
         return None
     scores = node.inputs[1]
@@ -103,14 +103,14 @@ def suppressed(target: Target, node: Node, scope: Scope) -> Replacement:
 
 
 def listed(target: Target, node: Node, scope: Scope) -> Replacement:
-    """Boxes of all classes as rows."""
+    """Compaction of the boxes of all classes into rows."""
     if node.op != "list_boxes" or node.get("side_by_side"):
         return None
     return [replace(node, attributes=attributes(**dict(node.attributes), side_by_side=True))]
 
 
 def distinct(target: Target, node: Node, scope: Scope) -> Replacement:
-    """What is distinct, by sorting; rows are compared one after another."""
+    """unique, by sorting; not of whole rows, which are compared sequentially."""
     if node.op != "unique" or node.get("runs") or node.inputs[0] is None:
         return None
     shape = shape_of(node.inputs[0])
@@ -129,7 +129,7 @@ def _known(dim: Expr) -> int | None:
 
 
 def pieces_of(lines: int, length: int, count: int, sm: Multiprocessor) -> tuple[int, ...]:
-    """The elements of a piece, a power of two, once or several times."""
+    """The sizes of pieces, powers of two, for one or more levels."""
     choices: list[tuple[int, ...]] = [(1,)]
     for bits in range(1, length.bit_length()):
         left, times = -(-length >> bits), 1
@@ -140,8 +140,8 @@ def pieces_of(lines: int, length: int, count: int, sm: Multiprocessor) -> tuple[
 
 
 def cycles(lines: int, length: int, count: int, pieces: Sequence[int], sm: Multiprocessor) -> float:
-    """What a selection takes: a kernel for the best of pieces, of keys, ranks and places each,
-    and comparisons of all candidates with each other and with the places of the best."""
+    """The cycles of a top_k: per level, kernels for maxima, keys, ranks and indices of pieces, and
+    the comparisons of all candidates."""
     cut = [piece for piece in pieces if piece > 1]
     extents = [length]
     for piece in cut:
@@ -152,14 +152,13 @@ def cycles(lines: int, length: int, count: int, pieces: Sequence[int], sm: Multi
         steps += many * (many + kept)
         many = kept * piece
     kernels = len(cut) + 3 * len(extents)
-    work = 3 * lines * steps  # a load, a comparison, a sum
+    work = 3 * lines * steps  # a load, a comparison and an add each
     return kernels * sm.kernel_cycles + work / (sm.count * sm.warp)
 
 
 def runs_of(lines: int, length: int | None, sm: Multiprocessor) -> tuple[tuple[int, ...], float]:
-    """How many runs become one, a power of two each time, until one is left; and what it takes. Of
-    a line of any length all that an index can tell apart are one in the end: by few kernels, most
-    of which have nothing to do."""
+    """How many runs to merge at each level, powers of two, and the cycles. Dynamic lengths need
+    enough levels for any index, most of which then have nothing to do."""
     likely = length or sm.warp**3
     elements = lines * likely
     waves = max(1.0, elements / (sm.count * sm.threads))
@@ -170,8 +169,8 @@ def runs_of(lines: int, length: int | None, sm: Multiprocessor) -> tuple[tuple[i
         for begin in range(end):
             if length is None and (1 << (end - begin)) < sm.warp // 2:
                 continue
-            # In every other run: a load, a comparison and a sum for each half. A thread has those
-            # of several runs under way, and waits once for all of them.
+            # Binary search in every other run: a load, a comparison and an add per step. A thread
+            # interleaves the searches in several runs, and waits once for all.
             ways, halves = 1 << (end - begin), begin + 1
             work = 3 * elements * (ways - 1) * halves / (sm.count * sm.warp)
             waits = halves * max(1.0, ways / sm.searches) * sm.l2_latency_cycles

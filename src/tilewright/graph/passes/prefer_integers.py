@@ -1,7 +1,7 @@
-"""prefer_integers: a quantized model multiplies its integers where the target does so faster.
+"""prefer_integers: integer contractions for quantized models, where the target has them.
 
-`recognize_quantized` where the target has instructions that add products of bytes, or of i16. It
-changes no result for the worse: sums of integers are exact, those of f32 are rounded at every step.
+Applies `recognize_quantized` if the target has dot products of bytes or of i16. Results do not get
+worse: integer sums are exact, whereas f32 sums round at every step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""propagate_sizes: a size that a product asks for is known, though inputs leave it open.
+"""propagate_sizes: dynamic sizes of inputs that the model's contractions determine.
 
     graph @main(%x: f32[n, m]) { %w: f32[12, 4] = constant() ... %y = matmul(%x, %w) ... }
 
-runs for m = 12 alone: then %x is f32[n, 12], which calls are held to. Kernels so have rows whose
-distance they know. What may not run, as inside of branches, asks for nothing.
+works for m = 12 only: so %x becomes f32[n, 12], which is checked at entry, and kernels know the
+stride of rows. Nodes that may not run, such as those inside of branches, determine nothing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ def propagate_sizes(module: Module, ctx: PassContext) -> Module:
         return module
     given = {dim for param in main.params for dim in _dims(param) if isinstance(dim, Size)}
     found: dict[Var, Expr] = {}
-    for size, number in (pair for node in main.nodes for pair in _asked(node)):
+    for size, number in (pair for node in main.nodes for pair in _required_sizes(node)):
         if size in given:
-            found.setdefault(size, number)  # another number is found to differ, and told
+            # a contradicting size is reported by the checks of the contraction
+            found.setdefault(size, number)
     if not found:
         return module
     return replace(module, graphs={**module.graphs, "main": Edit(sizes=found).body(main)})
 
 
-def _asked(node: Node) -> Iterator[tuple[Size, Expr]]:
-    """Sizes that must be a number for a product to be one."""
+def _required_sizes(node: Node) -> Iterator[tuple[Size, Expr]]:
+    """Dynamic sizes with the numbers that a contraction requires."""
     shapes = [_dims(value) for value in node.inputs[:2]]
     if len(shapes) < 2 or not all(shapes):
         return

@@ -1,7 +1,7 @@
-"""quantize_by_reciprocals: quantization multiplies by the reciprocal of its scale.
+"""quantize_by_reciprocals: quantize by multiplication with the reciprocal scale.
 
-That differs from the quotient in rare ties alone, and a division takes longer than all else that
-happens to a sum. It is for those who asked for integers by name.
+The result differs from that of division only in rare ties, and division is slower than everything
+else that is done with a sum. Only where the user asks for integer arithmetic by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def quantize_by_reciprocals(module: Module, ctx: PassContext) -> Module:
 
 
 def quantize(node: Node, scope: Scope) -> Replacement:
-    """A quotient that becomes a product."""
+    """quantize as a multiplication."""
     if node.op != "quantize" or node.get("reciprocal", False):
         return None
     of = node.inputs[0]
