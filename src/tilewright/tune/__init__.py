@@ -1,11 +1,11 @@
-"""Tuning: spaces of choices, models of their cost, search, measurement, and what was found.
+"""Tuning: search spaces, cost models, search strategies, measurement, and the database of results.
 
-A space gives points, an estimate and features over thousands of points at a time; a cost model
-learns how far measurements are from the estimate; search proposes batches; `measure` rejects what
-is wrong and times what is right; the database keeps all of it. How a candidate is built and run is
-handed in: nothing here knows the driver.
+A space gives points, with estimates and features for thousands of points at a time; a cost model
+learns the ratio of measurement to estimate; search proposes batches; `measure` checks results; the
+database keeps everything. Building and running of candidates is passed in: nothing here depends on
+the driver.
 
-Names are loaded when they are first used: a worker of a fleet needs few of them.
+Names are imported on first use: a fleet's worker needs few of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long tuning may take.
+"""The time budget of tuning.
 
 Budget(minutes=5)     Budget.parse("90s")     Budget.parse("1h")
 """
@@ -54,12 +54,12 @@ class Budget:
 
 
 class Late(Exception):
-    """The time for something is up."""
+    """The deadline has passed."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment until which something has to be done, by the clock that never goes back."""
+    """A point in time, by the monotonic clock."""
 
     at: float
 
@@ -69,7 +69,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds, fewer than none where it is over."""
+        """Seconds remaining; negative after the deadline."""
         return self.at - time.monotonic()
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What tuning found, in one SQLite file.
+"""Tuning results in one SQLite file.
 
     with Database("records.sqlite") as database:
         database.add(key, trial)              on disk when it returns
@@ -6,9 +6,9 @@
         database.winner(key)
         database.measured(key)                seconds of one call in place, None where unknown
 
-Several tuners and compilers may share a file (WAL mode, short transactions). A task is found by a
-digest and compared in full. A file that is damaged, locked, of a newer form or cannot be written is
-one typed error; `Records` goes on in memory instead, and says so.
+Several tuners and compilers may share a file (WAL mode, short transactions). A task is found by its
+digest and compared in full. A file that is damaged, locked, of a newer schema or read-only raises
+one typed error; `Records` falls back to memory instead, and reports it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tilewright.base.version import VERSION
 from tilewright.tune.record import Line, TaskKey, Time, Trial, Variant, Winner
 
 T = TypeVar("T")
-FORM = 3  # of the tables; those of form 1 lack times and variants, of form 2 variants
-BUSY_S = 10.0  # how long another writer is waited for
+FORM = 3  # schema version; 1 lacks times and variants, 2 lacks variants
+BUSY_S = 10.0  # how long to wait for another writer
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS tasks (
@@ -69,12 +69,12 @@ def default_path() -> Path | None:
 
 @dataclass(frozen=True)
 class Taken:
-    """What came of reading records from elsewhere."""
+    """Counts of records read from another source."""
 
     records: int = 0
-    other_version: int = 0  # made by other code: left out
-    unreadable: int = 0  # no record at all: left out
-    unknown_fields: int = 0  # left out of records that were taken
+    other_version: int = 0  # of another code version: skipped
+    unreadable: int = 0  # not a record: skipped
+    unknown_fields: int = 0  # ignored fields of accepted records
 
 
 class Database(Closing):
@@ -143,7 +143,7 @@ class Database(Closing):
     # ------------------------------------------------------------------ writing
 
     def add(self, key: TaskKey, *trials: Trial) -> None:
-        """Remember what came of some candidates; the newest outcome of a choice stays."""
+        """Store the outcomes of some candidates; the newest outcome per choice is kept."""
         with _typed(self.path), self._transaction():
             task = self._task(key)
             for each in trials:
@@ -164,7 +164,7 @@ class Database(Closing):
                 )
 
     def keep(self, key: TaskKey, winner: Winner) -> None:
-        """What the task is compiled with from now on."""
+        """Store the choices that the task is compiled with from now on."""
         with _typed(self.path), self._transaction():
             self._sql.execute(
                 "INSERT OR REPLACE INTO winners VALUES (?, ?, ?, ?, ?, ?)",
@@ -179,7 +179,7 @@ class Database(Closing):
             )
 
     def time(self, key: TaskKey, time_of_call: Time) -> None:
-        """What one call takes in place, compiled with what is kept."""
+        """Store the time of one call inside a model, with the kept choices."""
         with _typed(self.path), self._transaction():
             self._sql.execute(
                 "INSERT OR REPLACE INTO times VALUES (?, ?, ?)",
@@ -187,12 +187,12 @@ class Database(Closing):
             )
 
     def forget(self, key: TaskKey) -> None:
-        """Compile the task by default again; its trials stay."""
+        """Remove a task's winner, not its trials."""
         with _typed(self.path), self._transaction():
             self._sql.execute("DELETE FROM winners WHERE task = ?", (self._task(key),))
 
     def _task(self, key: TaskKey) -> int:
-        """The number of a task; a new one where it is not known. Inside a transaction."""
+        """The id of a task, inserted if new. Inside a transaction."""
         found = self._find(key)
         if found is not None:
             return found
@@ -240,18 +240,17 @@ class Database(Closing):
         return None if row is None else float(row[0]) / 1e9
 
     def timed(self) -> frozenset[str]:
-        """Digests of the tasks that `measured` tells a time of: what is not among them need not be
-        asked for."""
+        """Digests of the tasks with a measured time: others need not be looked up."""
         with _typed(self.path):
             rows = self._sql.execute(
-                # The order of a cross join is kept: tasks are many, and each is a long text.
+                # A cross join fixes the join order: scanning tasks would read long texts.
                 "SELECT digest FROM times CROSS JOIN tasks ON task = id WHERE version = ?",
                 (VERSION,),
             ).fetchall()
         return frozenset(digest for (digest,) in rows)
 
     def trials(self, key: TaskKey) -> list[Trial]:
-        """All that was tried for a task, in the order it was tried."""
+        """All trials of a task, in order."""
         with _typed(self.path):
             task = self._find(key)
             rows = self._sql.execute(
@@ -308,7 +307,7 @@ class Database(Closing):
         return count
 
     def load(self, path: str | Path) -> Taken:
-        """Take records from JSON lines; what cannot be used is left out and counted."""
+        """Import records from JSON lines; unusable ones are skipped and counted."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -330,7 +329,7 @@ class Database(Closing):
         )
 
     def merge(self, other: Database) -> Taken:
-        """Take all records of another database that code of this version made."""
+        """Import all records of another database made by this code version."""
         here = self._take(other.query())
         apart = sum(count for version, count in other.versions.items() if version != VERSION)
         return Taken(here.records, apart)
@@ -358,7 +357,7 @@ class Database(Closing):
         return Taken(count, other)
 
     def prune(self, *, version: str = VERSION) -> int:
-        """Remove what other versions of the code left; how many tasks went."""
+        """Remove records of other code versions; returns the number of tasks removed."""
         with _typed(self.path), self._transaction():
             gone = self._sql.execute("DELETE FROM tasks WHERE version <> ?", (version,))
         return gone.rowcount
@@ -396,7 +395,7 @@ def _trial(row: Sequence[object]) -> Trial:
 
 @contextlib.contextmanager
 def _typed(path: str) -> Iterator[None]:
-    """Errors of SQLite and of files as ours."""
+    """Convert errors of SQLite and of files into typed ones."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -433,7 +432,7 @@ def _damaged(path: str, text: str) -> UserError:
 
 
 class Records:
-    """A tuner's view of its database: when writing fails, it goes on in memory and says so."""
+    """A tuner's view of its database, which falls back to memory when writing fails."""
 
     def __init__(self, database: Database) -> None:
         self._disk: Database | None = database
@@ -442,7 +441,7 @@ class Records:
 
     @staticmethod
     def open(path: str | Path | None) -> Records:
-        """The records of a file; in memory alone where it cannot be opened, or there is none."""
+        """The records of a file; in memory where it cannot be opened, or none is given."""
         if path is None:
             return Records(Database())
         try:
@@ -504,7 +503,7 @@ class Records:
         self.notes.append(f"tuning goes on in memory: error[{error.code}]: {error.message}")
 
     def close(self, *, keep: bool = False) -> None:
-        """Done with; `keep`: the database is somebody else's, who closes it."""
+        """Close; with `keep`, leave the database to its owner."""
         self._memory.close()
         if self._disk is not None and not keep:
             self._disk.close()

@@ -1,13 +1,14 @@
-"""Formulas over decisions, derived once per structure and evaluated over thousands of points.
+"""Formulas over decisions: derived once per structure, evaluated over thousands of points at a
+time.
 
     i, j = sym.var("i"), sym.var("j")
     both = Formulas({"area": i * j, "rows": sym.ceildiv(100, i)})
     both.columns({"i": np.array([2, 3]), "j": np.array([5, 5])})      area: 10, 15; rows: 50, 34
 
-A formula is an expression of `sym`, so it prints; equal parts of several formulas are one node and
-are computed once. `levels` makes those of a nest of tiles: how often each level runs, and how many
-bytes of every buffer it touches. `relation` turns them into features that transfer between
-structures and shapes: the reuse that can be had within so many bytes, as AutoTVM has it.
+A formula is a `sym` expression, so it prints; common subexpressions of several formulas are
+computed once. `levels` derives those of a tiled nest: trips of each level, and bytes of each buffer
+it touches. `relation` turns them into features that transfer between structures and shapes: the
+reuse attainable within so many bytes, as in AutoTVM.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _STEPS: dict[type[Expr], Callable[[Any, Any], Any]] = {
 
 
 class Formulas:
-    """Several expressions as one straight program over columns of float64."""
+    """Several expressions as one straight-line program over columns of float64."""
 
     def __init__(self, formulas: Mapping[str, Expr]) -> None:
         self.formulas = dict(formulas)
@@ -96,7 +97,7 @@ class Formulas:
 
 @dataclass(frozen=True)
 class Access:
-    """A buffer as a nest touches it: steps of each axis in every dimension, as in a `Stage`."""
+    """A buffer as accessed by a nest: the step of each axis in every dimension, as in a `Stage`."""
 
     name: str
     element_bytes: int
@@ -107,10 +108,8 @@ class Access:
 
 
 def touched_bytes(access: Access, tiles: Mapping[int, Expr]) -> Expr:
-    """Of the box that a tile touches: in each dimension, from its first element to its last.
-
-    A row that is not the whole buffer's counts in lines of a cache.
-    """
+    """Bytes of the box that a tile touches. A row that is not the whole buffer's counts in cache
+    lines."""
     box: list[Expr] = []
     for size, dim, span in zip(access.shape, access.dims, access.spans, strict=True):
         if dim is None:
@@ -152,7 +151,7 @@ def levels(
 
 
 def log2(value: Any) -> Column:
-    """Of counts and bytes; 0 of what is less than one."""
+    """Logarithm of counts and bytes; 0 below 1."""
     found: Column = np.log2(np.maximum(value, 1.0))
     return found
 

@@ -5,8 +5,8 @@
     found.gain, found.choice
 
 Rounds of proposing, measuring and learning, as `Tuner` does for models: the rules' schedule is the
-incumbent, every candidate is compared with the plain program and timed in turns with the best so
-far, and a winner is raced again before it counts. What cannot be built or is wrong costs one trial.
+first incumbent, every candidate is checked against the unscheduled program and timed interleaved
+with the incumbent, and a winner is confirmed by another race. Failures cost one trial.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tilewright.tune.stats import Paired
 
 BATCH = 8  # candidates per worker and round
 PAIRS, CONFIRM_PAIRS = 4, 12
-MEASURE_S = 0.6  # of timing a candidate, at most
+MEASURE_S = 0.6  # timing of a candidate, at most
 PROMISING = 1.01
 LEASE_S = 90.0
 OTHER_TRIALS = 3000
-FIRST_S = 1.5  # of a candidate, before it is known
+FIRST_S = 1.5  # assumed cost of a candidate, before the first round
 
 
 class FunctionSpace(TuneSpace, Protocol):
@@ -57,10 +57,10 @@ class FunctionSpace(TuneSpace, Protocol):
 
 @dataclass(frozen=True)
 class Measured:
-    """One point, with what it took beside the incumbent of then."""
+    """One point, with its time relative to the incumbent of that moment."""
 
     choice: str
-    ns: float  # as if the machine had been as fast as at first
+    ns: float  # corrected for drift of the machine's speed
     seconds: float  # since tuning began
     error: str = ""
 
@@ -81,7 +81,7 @@ class TunedFunction:
 
     choice: str
     schedule: Schedule
-    gain: float  # over the default, in turns
+    gain: float  # over the default, measured interleaved
     ns: float
     trials: Sequence[Measured]
     seconds: float
@@ -156,7 +156,7 @@ def tune_function(
 
 
 def check_measurable(target: Target, *, is_here: bool) -> None:
-    """Workers time functions on processors; those on this machine what runs here."""
+    """Check that workers can time the target: on this machine, only what runs here."""
     if target.kind != CPU or (is_here and not can_run(target)):
         raise UserError(
             "TW5010",
@@ -232,10 +232,10 @@ class _Tuning:
         )
 
     def _affordable(self, seconds: float, trials: int) -> int:
-        """How many candidates there is time for, by what those of the last round took.
+        """The number of candidates there is time for, by the cost of those of the last round.
 
-        The first round has one for each worker: plain loops may take long, and all others are timed
-        in turns with what wins there.
+        The first round has one per worker: the default may be slow, and everything is timed
+        interleaved with it.
         """
         left = trials - len(self._trials) if trials else sys.maxsize
         spare = seconds - self._seconds
@@ -250,7 +250,7 @@ class _Tuning:
         self._first_ns = self._best_ns = float(np.median(ns)) if ns else 0.0
         self._keep(Measured(self._default, self._best_ns, self._seconds, result.error))
         if not ns:
-            self._best_ns = math.inf  # whatever runs is better
+            self._best_ns = math.inf  # anything that runs is better
 
     def _round(self, choices: Sequence[str], lease_s: float) -> str | None:
         """Measure candidates beside the incumbent; the one that looks best, if it looks better."""
@@ -260,7 +260,7 @@ class _Tuning:
             try:
                 messages.append({**self._message(choice, against, PAIRS), "lease_s": lease_s})
                 asked.append(choice)
-            except ValueError as error:  # a schedule error: this point cannot be made
+            except ValueError as error:  # a schedule error: an invalid point
                 self._keep(Measured(choice, 0.0, self._seconds, str(error).splitlines()[0]))
         best: tuple[float, str | None] = (PROMISING, None)
         for result in self._fleet.submit(messages):
@@ -270,7 +270,7 @@ class _Tuning:
         return best[1]
 
     def _told(self, choice: str, result: Result) -> float:
-        """Keep what a worker says; the gain over the incumbent."""
+        """Record a worker's result; returns the gain over the incumbent."""
         if result.error:
             self._keep(Measured(choice, 0.0, self._seconds, result.error))
             return 0.0
@@ -287,7 +287,7 @@ class _Tuning:
         return gain
 
     def _confirm(self, choice: str) -> None:
-        """Race what looks faster again; a winner is the incumbent from now on."""
+        """Race a promising candidate again; a winner becomes the incumbent."""
         (result,) = self._fleet.submit([self._message(choice, self._best, CONFIRM_PAIRS)])
         if result.error:
             return

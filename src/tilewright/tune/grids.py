@@ -1,14 +1,13 @@
-"""Spaces made of grids: named fields with candidates, and which combinations are legal.
+"""Spaces made of grids: named fields with candidates, and a filter of legal combinations.
 
     grid = Grid("tile", {"i": (1, 2, 4), "j": (8, 16)}, lambda c: c["i"] * c["j"] <= 32)
     space = GridSpace("C", (grid,))
     space.choice(space.default(), 0)        "tile i=1 j=8"
 
-Plans of rules, sketches and templates are such spaces: one grid for every rule, or for every
-structure that a program can take, each with fields of its own. A row holds the number of its grid,
-then the index of each field's candidate, then zeros. Nothing is made before somebody asks for it: a
-grid is a few tuples, however many points it has. The first legal point of the first grid is the
-default, unless something better is known.
+Plans of rules, sketches and templates are such spaces: one grid per rule, or per structure of a
+program, each with its own fields. A row holds the index of its grid, then the index of each field's
+candidate, zero-padded. Points are enumerated lazily. The first legal point of the first grid is the
+default, unless a subclass knows better.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from tilewright.tune.space import Column, Columns, log_ns, unique_rows
 
 Value = int | str
 
-CHUNK_ROWS = 1 << 14  # described together: what stays in L2 while formulas pass over it
-LISTED_ROWS = 1 << 17  # combinations that are looked at together
-MAX_COMBINATIONS = 1 << 24  # of one grid that are looked through for legal ones
-LEAST_DRAWN = 1 << 12  # random combinations at a time
-DRAWS = 64  # of those, before a grid counts as nearly empty
+CHUNK_ROWS = 1 << 14  # rows evaluated together, so that columns stay in L2
+LISTED_ROWS = 1 << 17  # combinations filtered together
+MAX_COMBINATIONS = 1 << 24  # of one grid that are enumerated for legal ones
+LEAST_DRAWN = 1 << 12  # random combinations per draw
+DRAWS = 64  # draws before a grid counts as nearly empty
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Grid:
         return np.asarray(self.legal(self.columns(indices)), bool)
 
     def listed(self, limit: int) -> Points | None:
-        """All legal combinations, unless there are too many."""
+        """All legal combinations; None if there are too many."""
         if self.size > MAX_COMBINATIONS:
             return None
         found, total = [], 0
@@ -93,7 +92,7 @@ class Grid:
         return np.concatenate(found)
 
     def drawn(self, count: int, random: Random) -> Points:
-        """Legal combinations at random, each once."""
+        """Distinct legal combinations at random."""
         if self.size <= LISTED_ROWS:
             whole = self.listed(LISTED_ROWS)
             assert whole is not None
@@ -111,9 +110,10 @@ class Grid:
 
     @cached_property
     def _combinations(self) -> list[tuple[list[int], Points]]:
-        """Of each group, what is legal while all other fields are at their first candidates.
+        """Per group, the combinations that are legal with all other fields at their first
+        candidates.
 
-        Candidates grow: what is too large then is too large always.
+        Candidates are in ascending order: what exceeds a limit with the first ones always does.
         """
         names, found = list(self.fields), []
         for group in self.groups:
@@ -133,7 +133,7 @@ class Grid:
         return " ".join([self.name, *(f"{name}={values[at]}" for (name, values), at in pairs)])
 
     def indices(self, words: Sequence[str]) -> list[int] | None:
-        """The combination that a text stands for; None where it has other fields or values."""
+        """The combination of a text; None where it has other fields or values."""
         given = dict(word.partition("=")[::2] for word in words)
         if list(given) != list(self.fields) or len(words) != len(given):
             return None
@@ -147,7 +147,7 @@ class Grid:
 
 
 class GridSpace:
-    """Several grids as one space: the interface that search and cost models know."""
+    """Several grids as one space, with the interface of search and cost models."""
 
     def __init__(self, name: str, grids: Sequence[Grid]) -> None:
         if not grids:
@@ -168,19 +168,19 @@ class GridSpace:
     def feature_names(self) -> tuple[str, ...]:
         return ("log_ns", *(name for names in self._names for name in names))
 
-    # ------------------------------------------------------------------ what a kind of space knows
+    # ------------------------------------------------------------------ overridden by subclasses
 
     def predict(self, at: int, columns: Columns) -> Column:
-        """Predicted nanoseconds of rows of a grid; 0: nothing is known."""
+        """Predicted nanoseconds of rows of a grid; 0: unknown."""
         return self.describe(at, columns)[0]
 
     def describe(self, at: int, columns: Columns) -> tuple[Column, Column]:
-        """What is predicted, and a row of features, of rows of a grid."""
+        """The predictions and features of rows of a grid."""
         own = self.field_features(at, columns)
         return np.zeros(len(own)), self.placed(at, own)
 
     def own_names(self, at: int) -> tuple[str, ...]:
-        """What the features of a grid are."""
+        """The names of a grid's features."""
         grid, names = self.grids[at], []
         for name, values in zip(grid.fields, grid.values, strict=True):
             if values.dtype.kind in "US":
@@ -190,7 +190,7 @@ class GridSpace:
         return tuple(names)
 
     def field_features(self, at: int, columns: Columns) -> Column:
-        """Numbers as logarithms, words as one column each."""
+        """Numbers as logarithms, strings one-hot."""
         rows = len(next(iter(columns.values()), np.zeros(1)))
         made: list[Column] = []
         for name, values in zip(self.grids[at].fields, self.grids[at].values, strict=True):
@@ -201,7 +201,7 @@ class GridSpace:
         return np.stack(made, axis=1) if made else np.zeros((rows, 0))
 
     def placed(self, at: int, own: Column) -> Column:
-        """Features of a grid in the columns of all grids; those of others are 0."""
+        """Features of a grid in the columns of all grids, with zeros elsewhere."""
         starts = np.cumsum([0, *map(len, self._names)])
         whole = np.zeros((len(own), int(starts[-1])), np.float32)
         whole[:, starts[at] : starts[at + 1]] = own

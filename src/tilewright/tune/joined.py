@@ -1,12 +1,11 @@
-"""Spaces that are alternatives to each other as one: plans of rules, and sketches.
+"""A union of alternative spaces: plans of rules, and sketches.
 
     space = JoinedSpace("y", {"": RuleSpace(offers), "sketch": SketchSpace(fn)})
     space.choice(points, 3)          "sketch y:tile@j y.i.inner=4 ..."
 
-A row holds the number of its member, then the member's own row, then zeros. Members keep their
-texts: those of the first stand as they are, those of the others behind the member's name. What a
-cost model learns about one member says little about another, so each has columns of features for
-itself; the estimate is a column that all share.
+A row holds the index of its member, then the member's own row, zero-padded. Texts of the first
+member are unchanged, those of others have the member's name as a prefix. A cost model transfers
+little between members, so each has its own feature columns; the estimate is a shared column.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class JoinedSpace:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Each member by itself, in rows of this space: search drafts points of each."""
+        """Each member as a view in rows of this space: search drafts points from each."""
         return tuple(Part(self, at) for at in range(len(self._spaces)))
 
     # ------------------------------------------------------------------ rows
@@ -58,7 +57,7 @@ class JoinedSpace:
         return made
 
     def _by_member(self, points: Points) -> Iterator[tuple[int, TuneSpace, Column, Points]]:
-        """Each member that some points are of: its number, itself, which points, its own rows."""
+        """Each member with points: its index, the space, the mask of its points, their rows."""
         for at, space in enumerate(self._spaces):
             rows = np.flatnonzero(points[:, 0] == at)
             if len(rows):
@@ -138,8 +137,7 @@ class JoinedSpace:
         return list(self.members).index(word) if word and word in self.members else 0
 
     def is_whole(self, choice: str) -> bool:
-        """Whether a choice leaves nothing to decide about other blocks of the kernel: those of all
-        members but the first do."""
+        """Whether a choice schedules the whole kernel, as those of all members but the first do."""
         return self._member(choice) > 0
 
     def default(self) -> Points:
@@ -147,7 +145,7 @@ class JoinedSpace:
 
 
 class Part:
-    """One member of a joined space: all points are the whole space's, those proposed its own."""
+    """One member of a joined space: accepts any of its points, proposes the member's own."""
 
     def __init__(self, whole: JoinedSpace, at: int) -> None:
         self._whole, self._at = whole, at

@@ -1,8 +1,8 @@
-"""What a tuner is handed to build and run candidates with.
+"""The interface by which a tuner builds and runs candidates.
 
 A lab knows the model; the tuner knows tasks, spaces and texts of choices. `check` builds candidates
-and compares them with the reference in processes of their own; `race` runs the whole model in turns
-with one candidate of every task and with the incumbents, and times every kernel in place.
+and compares them with the reference in separate processes; `race` runs the whole model with one
+candidate per task, interleaved with the incumbents, and times every kernel in place.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tilewright.tune.stats import Paired
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel to tune: what it computes, and what can be decided about it, by block."""
+    """A kernel to tune: what it computes, and the spaces of its blocks."""
 
     name: str  # unique in its model
-    label: str  # what people call it
+    label: str  # for display
     key: TaskKey
     span: Callable[[], Sequence[TuneSpace]] = field(compare=False)
     baseline_ns: float  # of all its calls in one run
-    floor_ns: float  # that they take at least, by the machine model
-    weight: float = 1.0  # of its nanoseconds among those of all tasks
-    group: str = ""  # tasks of one group are one kernel at sizes that grow; "": it is alone
-    place: int = 0  # in its group
+    floor_ns: float  # lower bound by the machine model
+    weight: float = 1.0  # of its nanoseconds relative to other tasks
+    group: str = ""  # tasks of a group are one kernel at increasing sizes; "": none
+    place: int = 0  # index in its group
     flops: int = 0  # of all its calls
     size_bytes: int = 0
     hints: Callable[[], Sequence[tuple[str, str]]] = field(default=tuple, compare=False)
@@ -37,13 +37,13 @@ class Task:
 
     @cached_property
     def spaces(self) -> tuple[TuneSpace, ...]:
-        """Spanned when they are first asked for: most of a model's kernels wait for long."""
+        """The spaces, created on first use: most of a model's kernels wait for long."""
         return tuple(self.span())
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A task with its choices; what is not chosen is as rules decide it."""
+    """A task with its choices; other blocks are scheduled by rules."""
 
     task: str
     choices: tuple[tuple[str, str], ...]  # space and choice, by name
@@ -58,31 +58,31 @@ class Lab(Protocol):
 
     @property
     def build_s(self) -> float:
-        """Seconds that it took to have the model ready, as far as it is known."""
+        """Seconds that it took to build the model, as far as known."""
 
     def check(
         self, candidates: Sequence[Candidate], seconds: float
     ) -> Iterator[tuple[Candidate, str]]:
-        """Each candidate with what is wrong with it, "" where nothing is, as it becomes known.
+        """Yield each candidate with what is wrong with it, or "", as it becomes known.
 
-        No candidate is begun after so many seconds; those that were not have no outcome.
+        No candidate is started after so many seconds; those have no outcome.
         """
 
     def race(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
-        """Nanoseconds of each task: the incumbent's and the candidate's, in turns.
+        """Nanoseconds of each task, incumbent and candidate interleaved.
 
-        Tasks that are missing in the answer could not be timed: their candidates are at fault.
+        Tasks missing from the answer could not be timed, because of their candidates.
         """
 
     def adopt(self, candidate: Candidate) -> None:
-        """From now on this one is its task's incumbent."""
+        """Make a candidate its task's incumbent."""
 
     def compare(self, pairs: int) -> tuple[Sequence[Paired], Mapping[str, Paired]]:
-        """The whole model without tuning and with the incumbents, in turns, at each set of sizes;
-        and by task."""
+        """The whole model untuned and with the incumbents, interleaved, at each set of sizes; and
+        by task."""
 
     def whole(
         self, chosen: Mapping[str, Candidate], pairs: int, seconds: float
     ) -> Sequence[Paired]:
-        """The model as it is compiled without tuning and with these choices, in turns, at each set
-        of sizes. Nothing where it cannot be, gives another answer, or takes longer than that."""
+        """The model compiled without tuning and with these choices, interleaved, at each set of
+        sizes. Empty where it cannot be built, gives another answer, or takes too long."""

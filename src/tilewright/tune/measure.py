@@ -1,8 +1,8 @@
-"""Whether a candidate computes what it should: against the reference, by the table of tolerances.
+"""Correctness check of a candidate against the reference, with tolerances.
 
-Sums of a candidate are in another order than those of the reference, so numbers may differ as two
-correct evaluations do, seen against the largest of the whole result; a single element that is off
-by more is a wrong candidate. Whole numbers are equal, but for bytes that were rounded to.
+A candidate sums in another order than the reference, so results may differ as two correct
+evaluations do, relative to the largest element of the result; a single element that is off by more
+fails the candidate. Integers must be equal, except for rounded bytes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from tilewright.base.tolerances import ULPS, relative
 
 Array = np.ndarray[Any, Any]
-STEPS = 8  # roundings in a row that a fused kernel may add to those of its sum
-ACCUMULATOR = "float32"  # what short floats are summed in
+STEPS = 8  # roundings that a fused kernel may add to those of its sum
+ACCUMULATOR = "float32"  # accumulation type of narrow floats
 
 
 def tolerance(kind: str, reduction: int) -> float:
-    """By what part of the largest number two correct kernels may differ."""
+    """The difference allowed between correct kernels, relative to the largest element."""
     if kind not in ULPS:
         return 0.0
     if kind == "float64":
@@ -29,7 +29,7 @@ def tolerance(kind: str, reduction: int) -> float:
 
 
 def wrong(got: Array, want: Array, reduction: int = 1) -> str:
-    """What is wrong with a result, in words; "" where nothing is."""
+    """What is wrong with a result, in words; "" if nothing."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"a result is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
     kind = got.dtype.name

@@ -1,4 +1,4 @@
-"""How tuning stands, and what it came to: what a compiled model carries without the tuner."""
+"""The progress of tuning and its result, as carried by a compiled model."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The plans of all rules that could schedule a block: one space, whichever rule it is.
+"""The plans of all rules that could schedule a block, as one space.
 
     space = RuleSpace(offers)
     space.choice(space.default(), 0)       "gemm mr=6 nr=3 ..."
 
-Every rule is a grid: the fields of its plan, and what the rule calls legal. The estimate is the
-rule's own cost, whose terms are features beside the fields.
+Each rule is a grid: the fields of its plan, and its legality filter. The estimate is the rule's
+cost, whose terms are features along with the fields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.tune.space import Column, Columns, Points
 
 
 class RuleSpace(GridSpace):
-    """What rules offer for a block; the one that takes it without tuning stands first."""
+    """The rules that could schedule a block; the one that does without tuning comes first."""
 
     def __init__(self, offers: Sequence[Offer]) -> None:
         assert offers

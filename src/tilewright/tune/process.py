@@ -1,10 +1,10 @@
-"""Programs of ours in processes of their own, within limits: what they run may crash or hang.
+"""Child processes with limits, for code that may crash or hang.
 
     child = Child([sys.executable, "-m", ...], Limits(seconds=20))
     answer = child.ask(b"...")        Failed: it crashed, hung, or took too much memory
 
-Messages are bytes with their length before them; a child says first that it is ready. One that
-fails is gone; the next question starts another. What it prints goes nowhere, and is bounded.
+Messages are length-prefixed bytes; a child first reports that it is ready. One that fails is
+discarded, and the next question starts another. Its output is dropped, and bounded.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ LENGTH = struct.Struct("<Q")
 MAX_ANSWER_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 READY = b"ready\n"  # what a child writes before anything else
-START_S = 120.0  # until then
-PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that a process gets when its parent ends
+START_S = 120.0  # timeout for that
+PR_SET_PDEATHSIG = 1  # Linux' prctl: a signal on the parent's death
 MEMORY_EXIT = 76  # status of a child that ran out of memory
-DEVICE_EXIT = 77  # of one whose kernel has ended its use of a GPU
+DEVICE_EXIT = 77  # status of a child whose GPU context a kernel has destroyed
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a child may take."""
+    """Resource limits of a child."""
 
-    seconds: float = 20.0  # for an answer
-    memory_bytes: int = 8 << 30  # of address space; 0: as much as there is
-    output_bytes: int = 1 << 20  # in any file, its own messages to people among them
+    seconds: float = 20.0  # per answer
+    memory_bytes: int = 8 << 30  # of address space; 0: unlimited
+    output_bytes: int = 1 << 20  # per file, its output included
 
 
 class Failed(Exception):
-    """A child gave no answer; the reason in words."""
+    """A child gave no answer, with the reason."""
 
 
 class Child:
-    """One process at a time, started when it is first asked."""
+    """A child process, started when first asked."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Child:
         self._is_ready = False
 
     def ask(self, message: bytes, seconds: float = 0.0) -> bytes:
-        """The answer to a message; Failed where none comes in time."""
+        """The answer to a message; Failed if none arrives in time."""
         try:
             process = self._running()
             deadline = time.monotonic() + (seconds or self.limits.seconds)
@@ -79,7 +79,7 @@ class Child:
         except (EOFError, OSError):
             raise Failed(self._epitaph()) from None
         except BaseException:
-            self.stop()  # interrupted: its answer must not be taken for that to another question
+            self.stop()  # interrupted: its answer must not be mistaken for another's
             raise
 
     @property
@@ -87,7 +87,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process, if none runs; it is not waited for."""
+        """Start the process, if none runs, without waiting."""
         if self.is_running:
             return
         self.stop()
@@ -100,14 +100,14 @@ class Child:
             os.set_blocking(stream.fileno(), False)
 
     def wait(self) -> None:
-        """Start the process, if none runs, and wait until it may be asked: what it loads until then
-        costs no question its time."""
-        with contextlib.suppress(TimeoutError, EOFError, OSError):  # who asks hears of that
+        """Start the process, if none runs, and wait until it is ready, so that its imports do not
+        count against a question's time."""
+        with contextlib.suppress(TimeoutError, EOFError, OSError):  # reported by the next `ask`
             self._running()
 
     @property
     def is_ready(self) -> bool:
-        """Whether the process answers at once."""
+        """Whether the process is ready."""
         return self._is_ready and self.is_running
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -119,7 +119,7 @@ class Child:
         return self._process
 
     def _epitaph(self) -> str:
-        """Why the child is gone."""
+        """Why the child ended."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
@@ -135,14 +135,14 @@ class Child:
         return f"ended by itself (status {status})"
 
     def kill(self) -> None:
-        """End the process while another thread waits for its answer: that one hears of it."""
+        """Kill the process while another thread waits for its answer, which then fails."""
         process = self._process
         if process is not None:
             with contextlib.suppress(OSError):
                 process.kill()
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         process, self._process = self._process, None
         if process is not None:
             end_process(process)
@@ -150,7 +150,7 @@ class Child:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits: a process that starts would be nobody's to end."""
+    """Defer Ctrl-C while a process starts, which nobody would end otherwise."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -167,7 +167,7 @@ def uninterrupted() -> Iterator[None]:
 def begin_process(
     command: Sequence[str], environment: Mapping[str, str] | None
 ) -> subprocess.Popen[bytes]:
-    """A process that is asked and answers through pipes; Ctrl-C is for the one who asks."""
+    """Start a process with pipes for questions and answers; it ignores Ctrl-C."""
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -179,7 +179,7 @@ def begin_process(
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a process, whatever it does, and close what leads to it."""
+    """Kill a process and close its pipes."""
     with contextlib.suppress(OSError):
         process.kill()
     process.wait()
@@ -221,7 +221,7 @@ def _wait(stream: IO[bytes], deadline: float, *, write: bool = False) -> None:
 
 
 def limit_this_process(memory_bytes: int, output_bytes: int) -> None:
-    """No more address space or file sizes than this, for good."""
+    """Limit address space and file sizes of this process, permanently."""
     if memory_bytes:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (output_bytes, output_bytes))
@@ -230,22 +230,20 @@ def limit_this_process(memory_bytes: int, output_bytes: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Be killed when the thread that started this process ends, even while a candidate hangs.
-
-    Elsewhere than on Linux a child that hangs outlives a parent that is killed.
-    """
+    """Die with the thread that started this process, even while a candidate hangs. Only on
+    Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def write_ready(stream: IO[bytes]) -> None:
-    """Questions may come: from now on answers have a limit of time."""
+    """Report readiness: from now on answers have a time limit."""
     stream.write(READY)
     stream.flush()
 
 
 def read_message(stream: IO[bytes]) -> bytes | None:
-    """The next question; None where nobody asks any more."""
+    """The next question; None at the end of input."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None

@@ -1,11 +1,11 @@
-"""Records as compilations read them: a file is opened for what it has not told before.
+"""A cached read-only view of the database, for compilations.
 
     with Reader("records.sqlite") as records:
         records.winners(keys), records.timed(), records.measured(key)
 
-To open a file in WAL mode makes two files more and removes them again, which takes longer than all
-questions of a compilation. Answers are remembered for as long as the file is as it was: a writer
-makes its file, or the log beside it, longer or newer.
+Opening a file in WAL mode creates and removes two more files, which takes longer than all queries
+of a compilation. Answers are cached for as long as the file is unchanged: a writer changes the size
+or time of the file, or of its log.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tilewright.base.errors import UserError
 from tilewright.tune.database import Database
 from tilewright.tune.record import TaskKey, Winner
 
-STATES = 4  # of files, that are remembered
+STATES = 4  # file states whose answers are cached
 
-Stamp = tuple[tuple[int, int, int] | None, ...]  # of a file and its log: number, bytes, time
+Stamp = tuple[tuple[int, int, int] | None, ...]  # (inode, bytes, time) of a file and its log
 
 
 @dataclass
 class Answers:
-    """What one state of a file told so far, by digest of the task; None: it has none."""
+    """Cached answers for one state of a file, by task digest; None: no record."""
 
     winners: dict[str, Winner | None] = field(default_factory=dict)
     seconds: dict[str, float | None] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Reader(Closing):
         return self._answers.timed
 
     def _database(self) -> Database:
-        if self._failed is not None:  # to wait for a lock takes seconds
+        if self._failed is not None:  # do not wait for a lock again
             raise self._failed
         if self._opened is None:
             try:
@@ -104,7 +104,7 @@ def _answers(path: Path, stamp: Stamp) -> Answers:
 
 
 def _stamp(path: Path) -> Stamp:
-    """What a write changes; None for a file that is not there."""
+    """What identifies a state of the file; None for a missing file."""
     log = path.with_name(f"{path.name}-wal")
     return tuple(_file_stamp(each) for each in (path, log))
 

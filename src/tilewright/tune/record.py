@@ -1,4 +1,4 @@
-"""What is remembered: which task, what was tried, what came of it. Plain data, as JSON too."""
+"""Records: tasks, trials, winners and times, as plain data and JSON."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class TaskKey:
         False
     """
 
-    text: str  # canonical text of what is computed, and of what is known beforehand
+    text: str  # canonical text of the kernel, and of what is constant
     target: str  # Target.key
     threads: int
-    version: str = VERSION  # of the code that made the choices
+    version: str = VERSION  # of the compiler
 
     @property
     def digest(self) -> str:
@@ -46,10 +46,10 @@ class Trial:
         1.25
     """
 
-    space: str  # what the choice is about
+    space: str  # the space of the choice
     choice: str
     ns: float = 0.0  # measured
-    incumbent_ns: float = 0.0  # of what was best then, in turns with it
+    incumbent_ns: float = 0.0  # of the incumbent then, measured interleaved
     estimate_ns: float = 0.0
     error: str = ""
     features: tuple[float, ...] = ()
@@ -58,9 +58,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Variant:
-    """Choices for some sizes: where one of the task's sizes is at most so large."""
+    """Choices for some sizes: where one of the task's sizes is at most `most`."""
 
-    size: int  # which one, by position
+    size: int  # index of the size
     most: int
     choices: Mapping[str, str]  # by space; none: the default
 
@@ -100,7 +100,7 @@ KINDS: Mapping[str, type[Trial] | type[Winner] | type[Time]] = {
 
 @dataclass(frozen=True)
 class Line:
-    """One record as JSON: a task and a trial, a winner or a time."""
+    """One record as JSON: a task with a trial, a winner or a time."""
 
     key: TaskKey
     record: Record
@@ -111,7 +111,7 @@ class Line:
 
     @staticmethod
     def parse(told: Mapping[str, Any]) -> tuple[Line, int] | None:
-        """A record, and how many fields nobody knows; None where it is no record."""
+        """A record, and the number of unknown fields; None where it is no record."""
         kind = KINDS.get(str(told.get("kind")))
         if kind is None:
             return None
@@ -134,7 +134,7 @@ class Line:
 
 
 def _is_sound(key: TaskKey, record: Record) -> bool:
-    """Whether the values are of the types they should be: a file may hold anything."""
+    """Whether the values have the right types: a file may hold anything."""
     texts: list[object] = [key.text, key.target, key.version]
     numbers: list[object]
     if isinstance(record, Trial):

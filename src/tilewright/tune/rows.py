@@ -1,4 +1,4 @@
-"""Points of a union of grids, as rows: which grid, the index of each candidate, then zeros.
+"""Points of a union of grids as rows: the grid's index, the index of each candidate, zero-padded.
 
 rows = Rows(grids)
 rows.of(1, indices)                rows of the second grid
@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Member)
 
 
 class Rows(Generic[M]):
-    """How the points of several grids share one array."""
+    """Points of several grids in one array."""
 
     def __init__(self, members: Sequence[M]) -> None:
         self.members = tuple(members)
@@ -53,7 +53,7 @@ class Rows(Generic[M]):
         return points[:, 1 : 1 + len(self.members[at].shape)]
 
     def by_member(self, points: Points) -> Iterator[tuple[int, M, Column]]:
-        """Each grid that has points, with the rows that are its own."""
+        """Each grid that has points, with the mask of its rows."""
         for at, member in enumerate(self.members):
             rows = np.flatnonzero(points[:, 0] == at)
             if len(rows):
@@ -71,7 +71,7 @@ class Rows(Generic[M]):
         return np.concatenate(found)
 
     def mutate(self, points: Points, random: Random) -> Points:
-        """One field of each point changed, as far as a legal change is found."""
+        """Change one field of each point, where a legal change is found."""
         made = points.copy()
         for at, member, waiting in self.by_member(points):
             if not member.shape:
@@ -91,7 +91,7 @@ class Rows(Generic[M]):
         return made
 
     def crossover(self, first: Points, second: Points, random: Random) -> Points:
-        """Fields of either of two points of one grid; the first where that is not legal."""
+        """Mix the fields of two points of one grid; the first where that is not legal."""
         made = first.copy()
         alike = first[:, 0] == second[:, 0]
         mixed = np.where(random.random(first.shape) < 0.5, first, second)
@@ -104,5 +104,5 @@ class Rows(Generic[M]):
 
 
 def chunks(rows: Column, size: int) -> list[Column]:
-    """Rows some at a time."""
+    """Split rows into chunks."""
     return [rows[at : at + size] for at in range(0, len(rows), size)]

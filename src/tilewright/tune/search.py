@@ -1,12 +1,11 @@
-"""Which points to try next.
+"""Search strategies: which points to try next.
 
-    strategy.propose(view, count)     points that were not tried, the most promising first
+    strategy.propose(view, count)     untried points, the most promising first
 
-A view is a space with a cost model and what was tried: it scores points and leaves out known ones.
-`Ranked` weighs whole spaces where they are small enough, and what evolution finds where they are
-not; a batch of its mixes what is expected to be best, the best of kinds that were never tried, what
-the model knows least about, and what is unlike the rest. The others are there for spaces without a
-model, and to compare with.
+A view is a space with a cost model and the trials so far: it scores points and excludes known ones.
+`Ranked` scores whole spaces where they are small enough, else the population of an evolution; its
+batches mix the best predictions, the best of kinds never tried, the most uncertain, and the most
+diverse points. The other strategies are for spaces without a model, and for comparison.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from tilewright.tune.cost.model import Array, CostModel
 from tilewright.tune.joined import JoinedSpace
 from tilewright.tune.space import Points, Random, TuneSpace, unique_rows
 
-MAX_WHOLE = 2_000_000  # legal points that are ranked whole
-MAX_COMBINATIONS = 1 << 21  # that are looked through for them: a second or so
-DRAFT = 1 << 14  # points that the cost model looks at; the estimate drafts them
+MAX_WHOLE = 2_000_000  # legal points that are ranked exhaustively
+MAX_COMBINATIONS = 1 << 21  # enumerated for them: about a second
+DRAFT = 1 << 14  # points scored by the cost model; the estimate preselects them
 POPULATION, GENERATIONS = 384, 5
-UNKNOWN = float(np.log(1.5))  # where nothing is estimated: somewhat slower than the default
-BEST, UNSURE = 0.6, 0.2  # shares of a batch; the rest is unlike what is in it
-DOUBT = 1.5  # deviations that are hoped for
+UNKNOWN = float(np.log(1.5))  # score without an estimate: somewhat slower than the default
+BEST, UNSURE = 0.6, 0.2  # shares of a batch; the rest is for diversity
+DOUBT = 1.5  # standard deviations of optimism (lower confidence bound)
 
 
 class View:
-    """A space as search sees it."""
+    """A space as search sees it: with model and trials."""
 
     def __init__(self, space: TuneSpace, model: CostModel, random: Random) -> None:
         self.space, self.model, self.random = space, model, random
@@ -42,20 +41,20 @@ class View:
         self._unknown = (float(np.log(first)) if first > 0 else 0.0) + UNKNOWN
 
     def within(self, part: TuneSpace) -> View:
-        """The same view of a part of the space: model and trials are shared."""
+        """The same view restricted to a part of the space; model and trials are shared."""
         found = copy(self)
         found.space = part
         return found
 
     def log_estimate(self, points: Points) -> Array:
-        """The logarithm of what each point is expected to take, before any trial."""
+        """The logarithm of each point's prior estimate."""
         ns = self.space.estimate(points)
         known = ns > 0
         logs: Array = np.where(known, np.log(np.where(known, ns, 1.0)), self._unknown)
         return logs
 
     def score(self, points: Points) -> tuple[Array, Array]:
-        """The logarithm of nanoseconds as the model expects them, and its doubt."""
+        """The logarithm of nanoseconds as the model predicts them, and its uncertainty."""
         guess = self.model.predict(self.space.features(points))
         mean: Array = self.log_estimate(points) + guess.mean
         return mean, guess.deviation
@@ -66,7 +65,7 @@ class View:
             self.model.fit(self.space.features(points), log_ns - self.log_estimate(points))
 
     def mark(self, points: Points) -> None:
-        """These need not be proposed again."""
+        """Mark points as tried."""
         self._tried.update(row.tobytes() for row in np.ascontiguousarray(points))
         self._kinds.update(self.space.kinds(points).tolist())
 
@@ -75,7 +74,7 @@ class View:
         return len(self._tried)
 
     def new_kinds(self, points: Points, order: Array) -> list[int]:
-        """The first of each kind that was never tried, in an order of the points."""
+        """The first point of each untried kind, in the given order."""
         kinds, first = np.unique(self.space.kinds(points[order]), return_index=True)
         new = [
             at for kind, at in zip(kinds.tolist(), first, strict=True) if kind not in self._kinds
@@ -83,7 +82,7 @@ class View:
         return [int(order[at]) for at in sorted(new)]
 
     def fresh(self, points: Points) -> Points:
-        """Those that were not tried, each once."""
+        """The distinct untried points."""
         points = np.ascontiguousarray(unique_rows(points))
         return points[[row.tobytes() not in self._tried for row in points]]
 
@@ -92,7 +91,7 @@ class Strategy(Protocol):
     """Proposes points of one space, again and again."""
 
     def propose(self, view: View, count: int) -> Points:
-        """Points that were not tried; fewer than asked for where there are no more."""
+        """Untried points; fewer than requested where there are no more."""
 
 
 class RandomSearch:
@@ -118,7 +117,7 @@ class Grid:
 
 
 class Annealing:
-    """Walks from point to point, less and less willing to take a worse one."""
+    """Simulated annealing."""
 
     def __init__(self, walkers: int = 64, steps: int = 40, temperature: float = 0.3) -> None:
         self.walkers, self.steps, self.temperature = walkers, steps, temperature
@@ -140,7 +139,7 @@ class Annealing:
 
 
 class Evolution:
-    """Breeds points: the better half lives on, mixes and mutates."""
+    """Evolutionary search: the better half survives, crosses over and mutates."""
 
     def __init__(self, population: int = POPULATION, generations: int = GENERATIONS) -> None:
         self.population, self.generations = population, generations
@@ -150,7 +149,7 @@ class Evolution:
         return _best(view, self.breed(view), count)
 
     def breed(self, view: View) -> Points:
-        """Everything that lived in a few generations."""
+        """All individuals of a few generations."""
         new = self.population if self._alive is None else max(1, self.population // 4)
         alive = np.concatenate([view.space.default(), view.space.sample(new, view.random)])
         if self._alive is not None:
@@ -170,10 +169,10 @@ class Evolution:
 
 
 class Ranked:
-    """The best of the whole space, or of what evolution finds; some unsure, some diverse.
+    """The best of the whole space, or of an evolution's population; some uncertain, some diverse.
 
-    The estimate drafts points, the model ranks them. Where spaces are joined, each is drafted by
-    itself, and what was drafted is ranked together.
+    The estimate preselects points, the model ranks them. Members of a joined space are preselected
+    separately and ranked together.
     """
 
     def __init__(self) -> None:
@@ -190,11 +189,8 @@ class Ranked:
 
 
 class Draft:
-    """What the model looks at, of one space: all of it, by turns, or what evolution finds.
-
-    A space that is ranked whole is drafted anew each time, by what the model has learned about a
-    part of it.
-    """
+    """The points of one space that the model scores: all, in rotating parts, or those of an
+    evolution."""
 
     def __init__(self) -> None:
         self._whole: Points | None = None
@@ -222,8 +218,8 @@ class Draft:
 
 
 def mixed(view: View, pool: Points, count: int) -> Points:
-    """Of a pool: what is expected to be best, one of each new kind, what is least known, what is
-    unlike the rest."""
+    """A batch from a pool: the best predictions, one of each new kind, the most uncertain, and the
+    most diverse."""
     if len(pool) <= count:
         return pool
     score, doubt = view.score(pool)

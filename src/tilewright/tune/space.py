@@ -1,12 +1,12 @@
-"""Spaces of choices: what a tuner searches, whatever the choices are about.
+"""Search spaces: the interface between a tuner and any kind of choices.
 
-    points = space.sample(100, random)     one row of whole numbers per point
+    points = space.sample(100, random)     one row of integers per point
     space.estimate(points)                 nanoseconds, by the analytical model
     space.choice(points, 3)                "gemm mr=6 nr=3 ..."
 
-A point is a row of indices, so that a million of them are one array: nothing is built to weigh one.
-Rows of one space have one width; what the numbers mean is the space's own business. The text of a
-choice is plain data: it enters the key of the kernel, the database, and messages between machines.
+A point is a row of indices, so that a million of them are one array, scored without building
+anything. Rows of one space have one width; their meaning is internal to the space. The text of a
+choice is plain data: it enters the kernel's key, the database, and messages between machines.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Column", "Columns", "Points", "Random", "TuneSpace", "log_ns", "uniq
 
 
 class TuneSpace(Protocol):
-    """What search, cost models and the database know of a space."""
+    """A space as search, cost models and the database know it."""
 
     @property
     def name(self) -> str:
-        """What is decided about; unique within a kernel."""
+        """What is decided on; unique within a kernel."""
 
     @property
     def size(self) -> int:
@@ -34,52 +34,53 @@ class TuneSpace(Protocol):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """What the columns of `features` are; equal names mean the same in every space."""
+        """The columns of `features`; equal names mean the same in every space."""
 
     def sample(self, count: int, random: Random) -> Points:
-        """Legal points drawn at random, each once; fewer where there are fewer."""
+        """Distinct legal points drawn at random; fewer where there are fewer."""
 
     def enumerate(self, limit: int) -> Points | None:
-        """All legal points; None where there are more than `limit`, or too many to look through."""
+        """All legal points; None where there are more than `limit`, or enumeration takes too
+        long."""
 
     def estimate(self, points: Points) -> Column:
-        """Predicted nanoseconds of each point; 0 where nothing is known."""
+        """Predicted nanoseconds of each point; 0 where unknown."""
 
     def features(self, points: Points) -> Column:
-        """What cost models learn from: one row of float32 per point, the log estimate first."""
+        """The features of each point: one row of float32, the log estimate first."""
 
     def kinds(self, points: Points) -> Column:
-        """A number for each point: equal ones are of one kind, of which measuring one tells how far
-        off the estimate is for all."""
+        """A kind for each point: points of a kind share the estimate's error, so measuring one
+        informs on all."""
 
     def mutate(self, points: Points, random: Random) -> Points:
         """A legal neighbour of each point; the point itself where none was found."""
 
     def crossover(self, first: Points, second: Points, random: Random) -> Points:
-        """A legal mixture of each pair; the first of a pair where none was found."""
+        """A legal mix of each pair; the first of a pair where none was found."""
 
     def choice(self, points: Points, row: int) -> str:
         """The text of a point."""
 
     def point(self, choice: str) -> Points | None:
-        """The point of a text, as one row; None where it is none of this space's."""
+        """The point of a text, as one row; None where it is not of this space."""
 
     def default(self) -> Points:
-        """The incumbent, as one row: what is chosen without tuning."""
+        """The default, as one row: the choice without tuning."""
 
 
 def log_ns(estimate: Column) -> Column:
-    """The logarithm of an estimate, 0 where nothing is known."""
+    """The logarithm of an estimate; 0 where unknown."""
     known = estimate > 0
     return np.where(known, np.log(np.where(known, estimate, 1.0)), 0.0)
 
 
 def unique_rows(points: Points) -> Points:
-    """Each row once, in the order of first appearance."""
+    """The distinct rows, in order of first appearance."""
     if not points.size:
         return points[:1]
     rows = np.ascontiguousarray(points)
-    # As bytes, which are compared at once: a fifth of the time of `np.unique(axis=0)`.
+    # Compared as byte strings: a fifth of the time of `np.unique(axis=0)`.
     whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
     _, first = np.unique(whole, return_index=True)
     return points[np.sort(first)]

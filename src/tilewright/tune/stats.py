@@ -1,7 +1,7 @@
-"""Whether one time is better than another: pairs measured in turns, and order statistics.
+"""Whether one program is faster than another: interleaved pairs, and order statistics.
 
-Runs of a program are not normal: a few take long for reasons of their own. So nothing here is a
-mean: the middle of the ratios of neighbouring runs, and a bound that holds for any distribution.
+Run times are not normally distributed: a few take long for unrelated reasons. So nothing here is a
+mean: the median of the ratios of adjacent runs, with distribution-free confidence bounds.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 CONFIDENCE = 0.95
-WORTH = 1.02  # a candidate must be this much faster
-LEAST_PAIRS = 5  # fewer cannot tell anything at 95%
+WORTH = 1.02  # the gain a candidate needs
+LEAST_PAIRS = 5  # fewer are never significant at 95%
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Times of two programs in turns: how much faster the second is."""
+    """Times of two interleaved programs: how much faster the second is."""
 
     first: tuple[float, ...]
     second: tuple[float, ...]
@@ -32,24 +32,24 @@ class Paired:
 
     @property
     def gain(self) -> float:
-        """The first's time by the second's, in the middle."""
+        """The median of the first's time over the second's."""
         return median(self.ratios) if self.ratios else 1.0
 
     @property
     def least_gain(self) -> float:
-        """What the gain is at least, with 95% confidence; 0 where there are too few pairs."""
+        """The lower bound of the gain at 95% confidence; 0 with too few pairs."""
         at = bound_index(len(self.ratios))
         return self.ratios[at] if at is not None else 0.0
 
     @property
     def most_gain(self) -> float:
-        """What the gain is at most, with 95% confidence."""
+        """The upper bound of the gain at 95% confidence."""
         at = bound_index(len(self.ratios))
         return self.ratios[-1 - at] if at is not None else math.inf
 
     @property
     def is_win(self) -> bool:
-        """At least 2% in the middle, and some with 95% confidence."""
+        """At least 2% at the median, and faster with 95% confidence."""
         return bool(self.gain >= WORTH and self.least_gain > 1.0)
 
     @property
@@ -62,9 +62,9 @@ class Paired:
 
 
 def bound_index(count: int, confidence: float = CONFIDENCE) -> int | None:
-    """Which of `count` sorted values is below the true middle with this confidence.
+    """The index of the sorted value that is below the true median with this confidence.
 
-    The k-th smallest is above the middle where fewer than k values fall below it: a binomial tail.
+    The k-th smallest is above the median if fewer than k values fall below it: a binomial tail.
     """
     tail, found = 0.0, None
     for k in range(count):
@@ -76,9 +76,9 @@ def bound_index(count: int, confidence: float = CONFIDENCE) -> int | None:
 
 
 def is_no_slower(gains: Sequence[float]) -> bool:
-    """Whether a program that was compared several times, each time built anew or at other sizes, is
-    no slower: in the mean by more than these differ, and at none by what two wins make up for. Of
-    one comparison nobody knows how much they differ: it must be a win."""
+    """Whether a program compared several times (rebuilt, or at other sizes) is no slower: on
+    average by more than the spread of its gains, and at none by more than two wins make up for. A
+    single comparison has no spread: it must be a win."""
     if len(gains) < 2:
         return bool(gains) and gains[0] >= WORTH
     if min(gains) < 1.0 / WORTH**2:

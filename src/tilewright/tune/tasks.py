@@ -1,8 +1,8 @@
-"""Where the minutes go: to what takes much of the model's time and is far from what is possible.
+"""The task scheduler: spends trials on kernels with a large share of time, far from their roofline.
 
-    room = share of the time x (1 - share of the roofline) x what hope recent trials leave
+    room = share of the time x (1 - share of the roofline) x hope left by recent trials
 
-The roofline is the machine model's, which may be wrong: no kernel counts as perfect.
+The roofline comes from the machine model, which may be wrong: no kernel counts as perfect.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-LEAST_ROOM = 0.1  # of a kernel's time, however near the roofline it seems
-PATIENCE = 0.9  # what hope is left after a trial that did not win, for the first of them
-ENOUGH = 0.01  # of the model's time: less is not looked for
+LEAST_ROOM = 0.1  # of a kernel's time, however close to the roofline
+PATIENCE = 0.9  # decay of hope per trial without a win, at first
+ENOUGH = 0.01  # room, as a share of the model's time, below which tuning stops
 
 
 @dataclass
 class Progress:
-    """How one task stands."""
+    """The state of one task."""
 
     name: str  # of the task
     label: str
     baseline_ns: float  # of all its calls in one run of the model, untuned
-    floor_ns: float  # that it takes at least, by the machine model
+    floor_ns: float  # lower bound by the machine model
     best_ns: float = 0.0
-    weight: float = 1.0  # of its nanoseconds among those of all tasks
+    weight: float = 1.0  # of its nanoseconds relative to other tasks
     flops: int = 0
     size_bytes: int = 0
-    trials: int = 0  # candidates whose outcome is known
+    trials: int = 0  # candidates with a known outcome
     failed: int = 0  # of these
     wins: int = 0
     hope: float = 1.0
@@ -43,24 +43,24 @@ class Progress:
 
     @property
     def room_ns(self) -> float:
-        """What there may be left to gain, by its weight."""
+        """The possible gain, weighted."""
         if self.exhausted:
             return 0.0
         share = min(self.floor_ns / self.best_ns, 1.0) if self.best_ns else 1.0
         return self.weight * self.best_ns * max(1.0 - share, LEAST_ROOM) * self.hope
 
     def tried(self, count: int, won: bool) -> None:
-        """A batch is through."""
+        """Record a finished batch."""
         self.hope = hope_after(self.hope, count, won)
 
 
 def hope_after(hope: float, count: int, won: bool) -> float:
-    """What hope a batch of trials leaves of what there was before it."""
+    """The hope left after a batch of trials."""
     return min(1.0, hope * 1.5) if won else hope * PATIENCE ** min(count, 4)
 
 
 def left(tasks: Sequence[Progress], whole_ns: float) -> float:
-    """The share of a model's time that there may be left to gain."""
+    """The share of a model's time that may still be gained."""
     return sum(each.room_ns for each in tasks) / whole_ns if whole_ns else 0.0
 
 
@@ -69,9 +69,9 @@ def is_enough(tasks: Sequence[Progress], whole_ns: float) -> bool:
 
 
 def allot(tasks: Sequence[Progress], count: int, least: int = 1) -> Mapping[str, int]:
-    """How many candidates of a round each task gets, in proportion to its room.
+    """The number of candidates of a round per task, in proportion to its room.
 
-    Tasks with less than a candidate's worth get none this time: their room stays, that of the
+    Tasks with less than one candidate's worth get none this time: their room stays, while that of
     others shrinks as they are tried.
     """
     rooms = {each.name: each.room_ns for each in tasks if each.room_ns > 0}

@@ -1,4 +1,4 @@
-"""Templates: a schedule written by hand, with decisions left open.
+"""Templates: hand-written schedules with tunable decisions.
 
     @template
     def matmul(cfg, sch):
@@ -17,9 +17,9 @@
     space = matmul.space(fn, "cpu", threads=2)
     space.schedule(space.choice(space.default(), 0))
 
-Names and arguments are AutoTVM's. The function is run once to learn its decisions, each at its
-first candidate, and once more for every point that is built. It must ask for the same decisions
-each time: what it does with their values is its own business. A template is a space like any other.
+Names and arguments follow AutoTVM. The function is run once to collect its decisions, each at its
+first candidate, and once more for every point that is built. It must define the same decisions
+each time. A template is a space like any other.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from tilewright.tune.space import Column, Columns, Points
 
 FACTORS, POWER2, VERBOSE, CANDIDATE = "factors", "power2", "verbose", "candidate"
 IDENTITY, ALL, INTERVAL_ALL = "identity", "all", "interval_all"
-MAX_CANDIDATES = 100_000  # of one decision
-MAX_LOOPS = 6  # whose orders are listed
-REST = -1  # of a split: as many as are left
-UNKNOWN_EXTENT = 256  # what is assumed of a dynamic loop
+MAX_CANDIDATES = 100_000  # per decision
+MAX_LOOPS = 6  # loops whose orders are enumerated
+REST = -1  # a split's inferred factor
+UNKNOWN_EXTENT = 256  # assumed extent of a dynamic loop
 
 
-# --------------------------------------------------------------------------- what is decided
+# --------------------------------------------------------------------------- decisions
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A trace as a space: the schedule that was recorded, with its samples decided otherwise.
+"""A trace as a search space: the recorded schedule with other sampling decisions.
 
     sch = tw.Schedule(fn)
     i, j = sch.get_loops(sch.get_block("y"))
@@ -8,11 +8,10 @@
     space = TraceSpace(fn, sch.trace)
     found = tune_function(space, trials=40)
 
-Every `sample_tile` and `sample_choice` is a decision, by the name of its first result; what the
-trace has decided is the default. Candidates are known from the trace alone, and nothing is replayed
-before a point is built. Steps do not depend on values: what may come or go needs a template. Where
-a loop that is sampled comes of an earlier sample, combinations that do not fit are refused when
-they are built, and cost one trial.
+Every `sample_tile` and `sample_choice` is a decision, named by its first result; the trace's own
+decisions are the default. Candidates come from the trace alone, and nothing is replayed before a
+point is built. The steps are fixed: optional steps need a template. Where a sampled loop results
+from an earlier sample, combinations that do not fit are refused when built, and cost one trial.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tilewright.tensor.schedule import Schedule, Trace
 from tilewright.tensor.schedule.trace import Step
 from tilewright.tune.templates import MAX_CANDIDATES, Decided, DecidedSpace, Knob, Split, factorings
 
-TRACE = "trace"  # what texts of points begin with
+TRACE = "trace"  # the prefix of points' texts
 
 
 class TraceSpace(DecidedSpace):

@@ -4,11 +4,11 @@
     model.fit(features, log_ratio)
     model.predict(features).mean
 
-Each level of a nest is a node with its bytes, reuse and trips; the state of a node is a GRU cell's,
-from its own numbers and its child's state, so that one network reads nests of any depth. What is
-known of the whole joins at the root. Learns log(measured / estimated) as trees do, by the square
-of the error and by the order of pairs; a few networks from other beginnings tell how sure they are.
-Features without levels are one node.
+Each level of a nest is a node with its bytes, reuse and trips. A GRU cell computes a node's state
+from its features and its child's state, so that one network handles nests of any depth; global
+features join at the root. Learns log(measured / estimated), like the trees, by squared error and
+pairwise ranking; an ensemble of differently initialized networks gives the uncertainty. Features
+without levels are one node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilewright.tune.sketch.model import LEVEL_FEATURES
 WIDTH = 24  # of a node's state
 NETWORKS = 2
 EPOCHS, RATE = 120, 0.02
-PAIRS = 256  # whose order is learned from, per step
+PAIRS = 256  # ranked pairs per step
 CHUNK_ROWS = 1 << 14
 DECAY = 1e-3
 

@@ -3,11 +3,11 @@
     outcome = Tuner(tasks, lab, records, Budget(minutes=5)).run()
 
 In a round every task gets candidates by its room (`tasks.allot`). They are built and checked;
-those that are right race in waves, one candidate of every task at once, in place and in turns with
-the incumbents. What looks faster races again, alone among its task's, and replaces the incumbent if
-it wins at 2% and 95% confidence. Tasks that are one kernel at several sizes agree on few variants.
-At the end the whole model is compared with the untuned one, first through the table of kernels,
-then as it is compiled from then on; what does not help there is dropped before anything is kept.
+correct ones race in waves, one candidate per task at once, in place and interleaved with the
+incumbents. The most promising one per task races again, and replaces the incumbent if it wins by
+2% at 95% confidence. Tasks that are one kernel at several sizes agree on a few variants. At the end
+the whole model is compared with the untuned one, first through the table of kernels, then as it
+will be compiled; choices that do not help there are dropped before anything is stored.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from tilewright.tune.stats import Paired, geometric_mean, is_no_slower
 from tilewright.tune.tasks import Progress, allot, hope_after, is_enough, left
 from tilewright.tune.variants import partition
 
-FINAL_SHARE = 0.14  # of the budget, for comparisons of the whole model,
-COMPARED_BUILDS, MAX_FINAL_SHARE = 3, 0.5  # or what it takes to build it that often, up to a share
-TABLE_SHARE = 0.3  # of that, with the table of kernels; the rest with models as they are compiled
-ROUND_SHARE, ROUND_S = 0.08, 8.0  # how long candidates of a round are built: the lesser of both
-LEAST_WIDTH, MAX_WIDTH = 8, 64  # candidates of a round
-BATCH = 6  # candidates of a task in a round, at most
-FIRST_RATE = 3.0  # candidates checked per second, before it is known
+FINAL_SHARE = 0.14  # of the budget, for final comparisons of the whole model,
+COMPARED_BUILDS, MAX_FINAL_SHARE = 3, 0.5  # or the time of so many builds, up to a share
+TABLE_SHARE = 0.3  # of that, through the table of kernels; the rest with compiled models
+ROUND_SHARE, ROUND_S = 0.08, 8.0  # limits on building a round's candidates
+LEAST_WIDTH, MAX_WIDTH = 8, 64  # candidates per round
+BATCH = 6  # candidates per task and round, at most
+FIRST_RATE = 3.0  # candidates checked per second, assumed for the first round
 WAVE_S, LEAST_PAIRS, MAX_PAIRS = 0.25, 5, 15  # of a screening wave
-CONFIRM = 2.5  # times as many pairs
-PROMISING = 1.01  # gain that is worth another race
+CONFIRM = 2.5  # times as many pairs to confirm
+PROMISING = 1.01  # gain worth a confirming race
 FINAL_ROUNDS = 3
 TABLE_PAIRS, COMPILED_PAIRS = 41, 301  # at most: phases of a machine last for seconds
-OTHER_TRIALS = 3000  # of other tasks that are learned from
+OTHER_TRIALS = 3000  # of other tasks used for transfer
 TINY = 1e-9
 
 
 class _Open:
-    """One space of a task: what was measured in it, and what to try next."""
+    """One space of a task: its measurements, and what to try next."""
 
     def __init__(self, task: Task, at: int, view: View, search: str) -> None:
         self.task, self.space, self.view = task, task.spaces[at], view
         self.search = strategy(search)
         default = self.space.default()
         self.default = self.space.choice(default, 0)
-        self.default_ns = float(self.space.estimate(default)[0])  # of its block alone; 0: unknown
+        self.default_ns = float(self.space.estimate(default)[0])  # of its block only; 0: unknown
         self.points: dict[str, tuple[Points, float]] = {}  # choice: point, ns of the kernel
         self.hope = 1.0
         self.exhausted = self.stale = False
@@ -67,7 +67,7 @@ class _Open:
         return 0.0 if point is None else float(self.space.estimate(point)[0])
 
     def is_whole(self, chosen: Mapping[str, str]) -> bool:
-        """Whether what is chosen here leaves nothing to decide elsewhere."""
+        """Whether the choice here schedules the whole kernel."""
         choice = chosen.get(self.space.name, "")
         return isinstance(self.space, JoinedSpace) and self.space.is_whole(choice)
 
@@ -78,18 +78,18 @@ class _Open:
             self.stale = True
 
     def is_new(self, choice: str) -> bool:
-        """Whether a choice of another task is one here, too, and was not tried."""
+        """Whether a choice of another task is valid here, and untried."""
         point = self.space.point(choice)
         return point is not None and len(self.view.fresh(point)) > 0
 
     def mark(self, choice: str) -> None:
-        """It need not be proposed again."""
+        """Mark a choice as tried."""
         point = self.space.point(choice)
         if point is not None:
             self.view.mark(point)
 
     def saved_elsewhere(self, ns: float) -> None:
-        """Another block of the kernel takes so much less: with these choices, too."""
+        """Another block of the kernel got faster by so much: adjust the times of these choices."""
         self.points = {
             choice: (point, max(known - ns, TINY * known))
             for choice, (point, known) in self.points.items()
@@ -97,7 +97,7 @@ class _Open:
         self.stale = bool(self.points)
 
     def refit(self) -> None:
-        """Learn from what was measured since."""
+        """Fit the model to the measurements so far."""
         if self.stale:
             self.stale = False
             rows = np.concatenate([point for point, _ in self.points.values()])
@@ -112,17 +112,19 @@ class _Open:
 
 @dataclass
 class _State:
-    """A task as the tuner knows it."""
+    """A task's state in the tuner."""
 
     task: Task
     progress: Progress
     spaces: list[_Open] | None = None  # None: not opened yet
-    chosen: dict[str, str] = field(default_factory=dict)  # the incumbent: what is not the default
-    hints: list[tuple[str, str]] = field(default_factory=list)  # the task's, what won elsewhere
+    chosen: dict[str, str] = field(default_factory=dict)  # the incumbent's non-default choices
+    hints: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # hints of the task, winners elsewhere
 
     def candidates(self, count: int) -> list[tuple[_Open, str]]:
-        """Choices to try: what rules would decide, what won at other sizes or in kernels alike,
-        else of the space with the most to hope for."""
+        """Choices to try: the default rule's, winners at other sizes or of similar kernels, else of
+        the space with the most to hope for."""
         spaces = self.spaces or []
         hints, self.hints = self.hints[:count], self.hints[count:]
         hinted = [
@@ -143,10 +145,10 @@ class _State:
         return []
 
     def _by_room(self, spaces: Sequence[_Open]) -> list[_Open]:
-        """Those that are not exhausted, by their block's part of the time and what hope is left.
+        """Spaces that are not exhausted, by their block's share of the time and remaining hope.
 
-        A block that nothing is expected of counts as one of middle size. Where the incumbent is one
-        choice for the whole kernel, those of other blocks change nothing.
+        A block without an estimate counts as average. Where the incumbent is a choice for the whole
+        kernel, choices of other blocks have no effect.
         """
         spaces = [space for space in spaces if space.is_whole(self.chosen)] or spaces
         known = [space.default_ns for space in spaces if space.default_ns > 0]
@@ -191,10 +193,10 @@ class Tuner:
         self._model_name = choose(model).name
         self._others = records.query(tasks[0].key.target) if tasks else []
         self._states = [_State(task, _progress(task)) for task in tasks]
-        self._doubtful: set[str] = set()  # tasks whose choices lost in the compiled model
+        self._doubtful: set[str] = set()  # tasks whose choices once lost in the compiled model
 
     def _opened(self, state: _State) -> list[_Open]:
-        """The spaces of a task with what is known of them from before; none before its turn."""
+        """The spaces of a task, created on first use, with their earlier trials."""
         if state.spaces is not None:
             return state.spaces
         task, state.spaces = state.task, []
@@ -215,10 +217,10 @@ class Tuner:
         state.hints = [*task.hints(), *state.hints]
         return state.spaces
 
-    # ------------------------------------------------------------------ the whole
+    # ------------------------------------------------------------------ main loop
 
     def run(self) -> Outcome:
-        """Tune until the time is up, nothing is left to gain, or somebody interrupts."""
+        """Tune until the time is up, nothing is left to gain, or an interrupt."""
         stopped = "the time is up"
         try:
             self._resume()
@@ -268,17 +270,17 @@ class Tuner:
         return sum(each.weight * each.best_ns for each in self._progress)
 
     def _time_left(self) -> float:
-        """Seconds until the final comparison must begin."""
+        """Seconds until the final comparison must start."""
         return self.budget.seconds - self._final_s - self._seconds
 
     @property
     def _final_s(self) -> float:
-        """Seconds that are kept for comparisons of the whole model."""
+        """Seconds reserved for the final comparisons."""
         share = COMPARED_BUILDS * self.lab.build_s / self.budget.seconds
         return self.budget.seconds * min(max(share, FINAL_SHARE), MAX_FINAL_SHARE)
 
     def _seconds_to_compare(self) -> float:
-        """What is left of the budget; for one comparison there is time even where nothing is."""
+        """The rest of the budget; one comparison is always allowed."""
         least = 2 * (self.lab.build_s + LEAST_PAIRS * self._run_s)
         return max(self.budget.seconds - self._seconds, least)
 
@@ -289,7 +291,7 @@ class Tuner:
         self._report(Snapshot(self._seconds, self.budget.seconds, stage, self._progress, share))
 
     def _resume(self) -> None:
-        """Winners of before are candidates like others, but first."""
+        """Try earlier winners first."""
         kept = self.records.winners([state.task.key for state in self._states])
         old = {}
         for state in self._states:
@@ -309,13 +311,13 @@ class Tuner:
             else:
                 good[candidate.task] = candidate
         for task, pair in self._raced(good, int(CONFIRM * self._pairs())).items() if good else ():
-            if pair.gain >= 1.0:  # it has won before: now it need not lose
+            if pair.gain >= 1.0:  # it has won before: now it only must not lose
                 self._adopt(good[task], pair)
             else:
                 self.records.forget(self._state(task).task.key)
 
     def _adopt(self, candidate: Candidate, pair: Paired) -> None:
-        """A candidate is its task's incumbent from now on."""
+        """Make a candidate its task's incumbent."""
         state = self._state(candidate.task)
         self.lab.adopt(candidate)
         before, state.chosen = state.chosen, dict(candidate.choices)
@@ -330,7 +332,7 @@ class Tuner:
             other.hints.extend(pair for pair in candidate.choices if pair not in other.hints)
 
     def _alike(self, state: _State) -> list[_State]:
-        """The same kernel at other sizes, and others that do the same."""
+        """The same kernel at other sizes, and similar kernels."""
         label, group = state.task.label, state.task.group
         return [
             each
@@ -342,12 +344,12 @@ class Tuner:
     # ------------------------------------------------------------------ a round
 
     def _round(self) -> bool:
-        """One round; False where there was nothing left to try."""
+        """One round; False if nothing is left to try."""
         proposed = self._proposed()
         if not proposed:
             return False
         if self._time_left() <= 0:
-            return True  # opening spaces took the rest of it
+            return True  # opening spaces used up the time
         self._tell("building and checking")
         good = self._checked(proposed)
         self._tell("timing in place")
@@ -382,13 +384,13 @@ class Tuner:
             for space, choice in state.candidates(min(count, most)):
                 found[state.candidate(space, choice)] = (space, choice)
         if not found and not is_enough(self._progress, self._whole_ns):
-            return self._proposed()  # those that had room are through: others may have some
+            return self._proposed()  # exhausted tasks leave their room to others
         return found
 
     def _checked(
         self, proposed: Mapping[Candidate, tuple[_Open, str]]
     ) -> dict[Candidate, tuple[_Open, str]]:
-        """Those that are built and give the right answer; what others did wrong is recorded."""
+        """The candidates that build and are correct; failures of the others are recorded."""
         begin, count = self._clock(), 0
         span = max(1.0, min(self._patience_s, self._time_left()))
         good = {}
@@ -402,14 +404,14 @@ class Tuner:
             trial = Trial(space.space.name, choice, estimate_ns=space.estimate_ns(choice))
             self.records.add(space.task.key, replace(trial, error=error))
         spent = self._clock() - begin
-        if not count:  # references may take long to build, and are lost with who builds them
+        if not count:  # building references takes long, and is lost with the process
             self._patience_s *= 2
         if count and spent > 0:
             self._rate = 0.5 * self._rate + 0.5 * count / spent
         return good
 
     def _screened(self, good: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, Candidate]:
-        """All candidates timed in place, in waves; of each task the one that looks best."""
+        """Time all candidates in place, in waves; returns the most promising per task."""
         best: dict[str, tuple[float, Candidate]] = {}
         waiting: dict[str, list[Candidate]] = {}
         for candidate in good:
@@ -425,11 +427,11 @@ class Tuner:
         return {task: candidate for task, (_, candidate) in best.items()}
 
     def _pairs(self) -> int:
-        """How many pairs of runs a wave takes: more where the model is quick."""
+        """Pairs of runs per wave: more for fast models."""
         return int(min(MAX_PAIRS, max(LEAST_PAIRS, WAVE_S / max(2 * self._run_s, 1e-6))))
 
     def _raced(self, wave: Mapping[str, Candidate], pairs: int) -> Mapping[str, Paired]:
-        """Times of a wave; candidates that could not be timed are recorded as failed."""
+        """Race a wave; candidates that could not be timed are recorded as failed."""
         begin = self._clock()
         found = self.lab.race(wave, pairs)
         self._run_s = (self._clock() - begin) / (2 * pairs)
@@ -444,7 +446,7 @@ class Tuner:
         progress.failed += 1
 
     def _record(self, candidate: Candidate, space: _Open, choice: str, pair: Paired) -> None:
-        """What a candidate took, as if the machine had been as fast as at first."""
+        """Record a candidate's time, corrected for drift of the machine's speed."""
         progress = self._state(candidate.task).progress
         progress.trials += 1
         incumbent_ns = progress.best_ns
@@ -465,7 +467,7 @@ class Tuner:
         self.records.add(space.task.key, trial)
 
     def _confirm(self, promising: Mapping[str, Candidate]) -> set[str]:
-        """Race what looks faster again; winners are the incumbents from now on."""
+        """Race promising candidates again; winners become incumbents."""
         won: set[str] = set()
         if not promising:
             return won
@@ -476,10 +478,11 @@ class Tuner:
                 won.add(task)
         return won
 
-    # ------------------------------------------------------------------ the end
+    # ------------------------------------------------------------------ final comparison
 
     def _final(self) -> tuple[float, float]:
-        """Drop what does not help the whole model; the gain of the rest, and the least it is."""
+        """Drop choices that do not help the whole model; returns the gain of the rest, and its
+        lower bound."""
         self._agree()
         share = TABLE_SHARE * min(self._final_s, self._seconds_to_compare())
         for _ in range(FINAL_ROUNDS):
@@ -502,7 +505,7 @@ class Tuner:
         return gain
 
     def _units(self) -> list[_Unit]:
-        """What is kept or dropped as one: a kernel's tasks that have agreed on a candidate."""
+        """Units to keep or drop together: a kernel's tasks that agreed on a candidate."""
         found: dict[tuple[str, str], _Unit] = {}
         for state in self._states:
             if state.chosen:
@@ -511,11 +514,11 @@ class Tuner:
         return list(found.values())
 
     def _pairs_in(self, seconds: float, most: int) -> int:
-        """Pairs of runs of the whole model that fit into some time."""
+        """Pairs of runs of the whole model in so many seconds."""
         return int(min(most, max(LEAST_PAIRS, seconds / max(2 * self._run_s, 1e-6))))
 
     def _drop(self, units: Sequence[_Unit]) -> None:
-        """Some tasks are as rules decide them again, and what was kept of them is forgotten."""
+        """Reset some tasks to the default, and remove their stored winners."""
         self._forget(units)
         self._reset(units)
 
@@ -525,7 +528,7 @@ class Tuner:
             self.lab.adopt(Candidate(state.task.name, ()))
 
     def _forget(self, units: Sequence[_Unit]) -> None:
-        """What was compared and lost, in this run or in one before."""
+        """Remove stored winners that lost, in this run or an earlier one."""
         for state in (each for unit in units for each in unit):
             self.records.forget(state.task.key)
             self._take_back(state)
@@ -536,16 +539,16 @@ class Tuner:
         state.progress.best_ns = state.progress.baseline_ns
 
     def _is_doubtful(self, unit: _Unit) -> bool:
-        """Whether the compiled model may be slower with some choices, among others."""
+        """Whether choices have once lost in the compiled model."""
         return any(state.task.name in self._doubtful for state in unit)
 
     def _helping(
         self, units: list[_Unit], deadline: float
     ) -> tuple[list[_Unit], tuple[float, float]]:
-        """Those of some choices that make the compiled model no slower, and the gain.
+        """The units that make the compiled model no slower, and their gain.
 
-        All of them if they help together; else what helps of either half, if it does so together.
-        Nothing is kept that there is no time to compare.
+        All of them if they help together; else those of either half that do, by bisection. Without
+        time to compare, nothing is kept.
         """
         if not units or self._clock() > deadline:
             return [], (1.0, 1.0)
@@ -564,7 +567,7 @@ class Tuner:
         return max(halves, key=lambda half: half[1])
 
     def _compiled(self, units: Sequence[_Unit], deadline: float) -> tuple[float, float] | None:
-        """The gain of the compiled model with some choices, and the least it is; None where it may
+        """The gain of the compiled model with some choices, and its lower bound; None where it may
         be slower."""
         left = max(0.0, deadline - self._clock())
         states = [state for unit in units for state in unit]
@@ -582,7 +585,7 @@ class Tuner:
     # ------------------------------------------------------------------ variants
 
     def _agree(self) -> None:
-        """Tasks of one kernel agree on a few candidates: every one is timed at every size."""
+        """Let tasks of one kernel agree on a few candidates, each timed at every size."""
         groups: dict[str, list[_State]] = {}
         for state in sorted(self._states, key=lambda each: each.task.place):
             if state.task.group:
@@ -618,7 +621,7 @@ class Tuner:
                     state.progress.best_ns = times[name][at][column]
 
     def _keep(self) -> dict[str, Winner]:
-        """Write down what the tasks are compiled with from now on."""
+        """Store the winners."""
         kept = {}
         for state in self._states:
             if state.chosen:
@@ -641,7 +644,7 @@ def _progress(task: Task) -> Progress:
 
 
 def _pool(states: Sequence[_State]) -> list[dict[str, str]]:
-    """The default and the incumbents of some tasks, each once."""
+    """The default and the distinct incumbents of some tasks."""
     found: list[dict[str, str]] = [{}]
     for state in states:
         if state.chosen not in found:
@@ -650,7 +653,7 @@ def _pool(states: Sequence[_State]) -> list[dict[str, str]]:
 
 
 def _known_ns(state: _State, choices: Mapping[str, str]) -> float:
-    """What a task takes with its incumbent or by default; infinite: not known."""
+    """A task's time with its incumbent or the default; infinite if unknown."""
     if choices == state.chosen:
         return state.progress.best_ns
     return math.inf if choices else state.progress.baseline_ns
@@ -665,8 +668,8 @@ def _by_task(candidates: Mapping[Candidate, tuple[_Open, str]]) -> dict[str, lis
 
 
 def _helps(unit: _Unit, by_task: Mapping[str, Paired]) -> bool:
-    """Whether choices are worth keeping, at all sizes together and as no loss at any; what was not
-    timed is not."""
+    """Whether a unit is worth keeping: a gain over all sizes together, and no loss at any. Untimed
+    units are not."""
     pairs = [by_task.get(state.task.name) for state in unit]
     found = [pair for pair in pairs if pair is not None]
     if len(found) < len(pairs) or any(pair.is_loss for pair in found):

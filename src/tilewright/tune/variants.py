@@ -1,10 +1,10 @@
-"""Which kernel runs at which sizes: at most three of them, by comparing one size.
+"""Variants: which kernel runs at which sizes, at most three, selected by comparing one size.
 
-    partition(times)                  of every candidate at every set of sizes: who runs where
-    split(values)                     where one set of sizes ends and the next begins
-    winner_of(choices, limits, ...)   what records say of it
+    partition(times)                  from the times of every candidate at every set of sizes
+    split(values)                     the boundaries between sets of sizes
+    winner_of(choices, limits, ...)   the record of the result
 
-Sets of sizes are in order: small ones first.
+Sets of sizes are in ascending order.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from tilewright.tune.record import Variant, Winner
 
 MAX_VARIANTS = 3
-WORTH = 0.01  # of its time: what a further variant must gain, for its code and its weights
+WORTH = 0.01  # the gain that another variant needs, to pay for its code and weights
 
 
 def partition(times: Sequence[Sequence[float]], most: int = MAX_VARIANTS) -> list[int]:
-    """The candidate of each set of sizes: at most `most` runs of equal ones, the least time in all.
+    """The candidate of each set of sizes: at most `most` runs of equal ones, of least total time.
 
-    `times[candidate][set]`; each set counts alike, whatever it takes.
+    `times[candidate][set]`; each set has equal weight, whatever it takes.
     """
     sets = len(times[0])
     best = [min(each[at] for each in times) for at in range(sets)]
@@ -31,7 +31,7 @@ def partition(times: Sequence[Sequence[float]], most: int = MAX_VARIANTS) -> lis
     def cheapest(first: int, last: int) -> tuple[float, int]:
         return min((sum(row[first:last]), who) for who, row in enumerate(costs))
 
-    # found[end]: cost and candidates of the sets before `end`, with one variant more each round.
+    # found[end]: cost and candidates of the sets before `end`; each round adds a variant.
     found: list[tuple[float, list[int]]] = [(math.inf, []) for _ in range(sets + 1)]
     found[0] = (0.0, [])
     answer = (math.inf, [0] * sets)
@@ -51,10 +51,10 @@ def partition(times: Sequence[Sequence[float]], most: int = MAX_VARIANTS) -> lis
 
 
 def split(values: Sequence[Sequence[int]]) -> list[int] | None:
-    """The largest number that belongs to each set but the last; None where sets overlap.
+    """The upper bound of each set but the last; None where sets overlap.
 
-    `values` are those of a size in each set, one per call of the kernel. Halfway between two sets
-    means the geometric middle: twice as many rows is as far as half as many.
+    `values` are those of a size in each set, one per call of the kernel. The boundary between two
+    sets is their geometric mean.
     """
     limits = []
     for small, large in itertools.pairwise(values):
@@ -72,7 +72,7 @@ def winner_of(
     limits: Sequence[int],
     label: str = "",
 ) -> Winner:
-    """The record of a kernel with choices for each set of sizes, neighbours that agree as one."""
+    """The record of a kernel with choices per set of sizes, merging neighbours that agree."""
     variants: list[Variant] = []
     for at, most in enumerate(limits):
         if choices[at] != choices[at + 1]:

@@ -1,1 +1,1 @@
-"""Cost models: how far a measurement is from the analytical estimate, learned as it goes."""
+"""Cost models: learn the ratio of measurement to analytical estimate."""

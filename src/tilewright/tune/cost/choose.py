@@ -1,4 +1,4 @@
-"""Which cost model is used, and what it knows before the first trial.
+"""Choice of the cost model, and transfer from other tasks.
 
 model = choose("", names)      boosted trees where xgboost is installed, else a Gaussian process
 """
@@ -16,19 +16,19 @@ from tilewright.tune.cost.trees import RANK, Trees, is_installed
 from tilewright.tune.record import Line, Trial
 from tilewright.tune.treegru import TreeGRU
 
-MODELS: Mapping[str, Callable[[Sequence[str]], CostModel]] = {  # by the names of the features
+MODELS: Mapping[str, Callable[[Sequence[str]], CostModel]] = {  # given the features' names
     "trees": lambda names: Trees(),
     "rank": lambda names: Trees(RANK),
     "gaussian": lambda names: GaussianProcess(),
     "treegru": TreeGRU,
     "estimate": lambda names: EstimateAlone(),
 }
-LEAST_TRANSFER = 16  # trials of other tasks that are worth learning from
+LEAST_TRANSFER = 16  # least trials of other tasks for transfer
 MAX_TRANSFER = 4000
 
 
 def choose(name: str = "", feature_names: Sequence[str] = ()) -> CostModel:
-    """A model by name, for some features; without a name the best that is installed."""
+    """A model by name; without a name, the best that is installed."""
     name = name or ("trees" if is_installed() else "gaussian")
     if name not in MODELS:
         raise UserError(
@@ -38,7 +38,7 @@ def choose(name: str = "", feature_names: Sequence[str] = ()) -> CostModel:
 
 
 class Layered:
-    """A global model, learned from other tasks, and a local one that learns what is left."""
+    """A global model of other tasks, and a local one that learns the residual."""
 
     def __init__(self, overall: CostModel, local: CostModel) -> None:
         self._overall, self._local = overall, local
@@ -55,7 +55,7 @@ class Layered:
 
 
 def with_transfer(name: str, feature_names: tuple[str, ...], others: Iterable[Line]) -> CostModel:
-    """A model that begins with what other tasks taught about the same features."""
+    """A model pretrained on other tasks' trials with the same features."""
     rows, ratios = transferred(feature_names, others)
     if len(ratios) < LEAST_TRANSFER:
         return choose(name, feature_names)
@@ -67,7 +67,7 @@ def with_transfer(name: str, feature_names: tuple[str, ...], others: Iterable[Li
 def transferred(feature_names: tuple[str, ...], others: Iterable[Line]) -> tuple[Array, Array]:
     """Features and corrections of other tasks' trials, in the columns of this one.
 
-    Each task's corrections are taken from their middle: how far off an estimate is altogether says
+    Each task's corrections are relative to their median: a constant error of the estimate says
     nothing about the order of another task's points.
     """
     places = {name: at for at, name in enumerate(feature_names)}

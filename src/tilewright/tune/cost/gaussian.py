@@ -1,4 +1,4 @@
-"""A Gaussian process in NumPy: needs no extra, learns well from few trials, knows its doubt."""
+"""A Gaussian process in NumPy: no extra dependency, sample-efficient, with uncertainty."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from tilewright.tune.cost.model import Array, Guess
 
-MAX_TRIALS = 400  # that are learned from: the newest
+MAX_TRIALS = 400  # the newest trials to fit
 CHUNK_ROWS = 1 << 14
 NOISE = 0.02  # standard deviation of a measurement's logarithm
-LEAST_SPREAD = 0.05  # of corrections, before there are enough trials to tell
+LEAST_SPREAD = 0.05  # of corrections, until there are enough trials to estimate it
 
 
 class GaussianProcess:
-    """A smooth function of the features that varies, to begin with, as trials do around 0."""
+    """A smooth function of the features, with the trials' variance around 0 as its prior."""
 
     name = "gaussian process"
 
@@ -42,7 +42,8 @@ class GaussianProcess:
         self._known = scaled, inverse @ (values - self._mean), inverse
 
     def _kernel(self, distance: Array) -> Array:
-        """Half of the variance is near, half is far: structures differ more than their sizes."""
+        """Half of the variance has a short length scale, half a long one: structures differ more
+        than sizes."""
         near = np.exp(-2.0 * distance / self._length**2)
         far = np.exp(-0.5 * distance / self._length**2)
         made: Array = self._variance * (near + far) / 2

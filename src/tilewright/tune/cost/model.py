@@ -1,10 +1,10 @@
-"""What a cost model is, and the one that has learned nothing.
+"""The interface of cost models, and the one that has learned nothing.
 
-    model.fit(features, log_ratio)          log(measured / estimated) of what was measured
+    model.fit(features, log_ratio)          log(measured / estimated) of the trials
     guess = model.predict(features)         its mean and uncertainty, for any number of points
 
-A model corrects the estimate and never replaces it: with no trial yet every correction is 0, and
-the order of points is the estimate's.
+A model corrects the estimate and never replaces it: without trials every correction is 0, and
+points are ordered by the estimate.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Guess:
-    """Of many points: the logarithm of measured over estimated, and one standard deviation."""
+    """For many points: mean and standard deviation of log(measured / estimated)."""
 
     mean: Array
     deviation: Array
 
 
 class CostModel(Protocol):
-    """Learns from features what the estimate does not know."""
+    """Learns corrections of the estimate from features."""
 
     @property
     def name(self) -> str: ...
 
     def fit(self, features: Array, log_ratio: Array) -> None:
-        """Learn from all that was measured; what was learned before is replaced."""
+        """Fit all trials, replacing what was learned before."""
 
     def predict(self, features: Array) -> Guess:
         """The correction of each row."""

@@ -1,4 +1,4 @@
-"""Boosted trees (xgboost): several of them, each on trials drawn anew, tell how sure they are."""
+"""Gradient-boosted trees (xgboost): a bootstrap ensemble gives the uncertainty."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Many machines: workers behind any command, or Ray; what travels is text and numbers."""
+"""Many machines: workers behind any command, or Ray; messages are text and numbers."""
 
 from tilewright.tune.fleet.pool import Fleet, Job, Pipe, Result

@@ -1,11 +1,12 @@
-"""A function measured in this process: built from text, compared with the plain program, timed.
+"""Measure one function in this process: built from text, checked against the unscheduled program,
+timed.
 
     bench = Kernel(function_text, "cpu", threads=2)
     bench.measure(trace_text, pairs=5)        {"ns": [...], "against": [...]}
 
-What is handed in is the text of a function and of a trace; what comes back are numbers. Every
-candidate is compared, on fresh inputs and with rubbish in its results, with the function as it was
-written, before it is timed; then it takes turns with the best so far.
+Input is the text of a function and of a trace; output is numbers. Every candidate is checked on
+fresh inputs, with garbage in its outputs, against the function as written, before it is timed
+interleaved with the incumbent.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from tilewright.tensor.visit import blocks, written_buffers
 from tilewright.tune.measure import wrong
 
 Array = np.ndarray[Any, Any]
-DEFAULT_SIZE = 64  # of a dynamic dimension that nobody gave
-LEAST_SECONDS = 0.002  # of one timing: shorter runs are repeated
-MAX_KEPT = 4  # compiled programs
+DEFAULT_SIZE = 64  # of a dynamic dimension without a given size
+LEAST_SECONDS = 0.002  # per timing: shorter runs are repeated
+MAX_KEPT = 4  # cached programs
 
 
 class Kernel:
-    """One function, its inputs and right results."""
+    """One function, its inputs and reference results."""
 
     def __init__(
         self, text: str, target: str, threads: int, sizes: dict[str, int] | None = None
@@ -72,7 +73,7 @@ class Kernel:
         return self._random.uniform(0.05, 1.0, shape).astype(kind)
 
     def _answers(self) -> list[Array]:
-        """By the program as it was written, one loop after the other."""
+        """Reference results, by the unscheduled program."""
         run = self._compiled(self.function)
         args = [each.copy() for each in self._args]
         run(*args, threads=1)
@@ -81,7 +82,7 @@ class Kernel:
     def measure(
         self, trace: str, against: str = "", *, pairs: int = 5, seconds: float = 1.0
     ) -> dict[str, Any]:
-        """Times in nanoseconds of a trace, and of another in turns with it; or what is wrong."""
+        """Times in nanoseconds of a trace, interleaved with another; or what is wrong with it."""
         try:
             candidate = self._built(trace)
             fault = self._fault(candidate)
@@ -123,7 +124,7 @@ class Kernel:
             sch = Schedule(self.function)
             Trace.parse(trace).apply(sch)
             run = self._compiled(sch.function)
-        self._kept[trace] = run  # the newest stand last
+        self._kept[trace] = run  # the newest last
         while len(self._kept) > MAX_KEPT:
             del self._kept[next(iter(self._kept))]
         return run
@@ -143,7 +144,7 @@ class Kernel:
         return _differences(got, self._want, self._reduction)
 
     def _time(self, run: CompiledFunction) -> float:
-        """Nanoseconds of a run, in the mean of as many as take long enough to time."""
+        """Nanoseconds of a run, averaged over enough runs to time."""
         count, spent = 0, 0.0
         begin = time.perf_counter()
         while spent < LEAST_SECONDS:
@@ -155,7 +156,7 @@ class Kernel:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """One timing at a time on a machine, however many workers build there."""
+    """One timing at a time per machine, however many workers build there."""
     path = Path(tempfile.gettempdir()) / f"tilewright-timing-{os.getuid()}.lock"
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -177,7 +178,7 @@ def _differences(got: Sequence[Array], want: Sequence[Array], reduction: int) ->
 
 
 def _reduction(fn: Function) -> int:
-    """The longest sum, which says how far results may differ."""
+    """The longest reduction, which determines the tolerance."""
     longest = 1
     for block in blocks(fn.body):
         total = 1

@@ -5,10 +5,10 @@
         for result in job:                    as they come
             result.task, result.value or result.error
 
-A worker holds a task on a lease. When it dies, says nothing until the lease ends, or babbles, the
-task goes to another worker and a new process takes the place of the old one; a task that fails so
-often that it must be the task is answered with an error. Answers to a lease that has ended count
-for nothing. Several jobs share the workers in turns; a job may ask for tags workers must have.
+A worker holds a task on a lease. When it dies, exceeds the lease, or sends garbage, the task goes
+to another worker and the process is restarted; a task that fails repeatedly gets an error as its
+result. Answers to expired leases are ignored. Several jobs share the workers round-robin; a job
+may require tags of workers.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tilewright.tune.process import begin_process, end_process, uninterrupted
 
 LEASE_S = 60.0
 CONNECT_S = 60.0
-RETRIES = 2  # times that a task is given to another worker
-RESTARTS = 20  # of one worker: a machine that fails more often is given up
+RETRIES = 2  # times a task is retried on another worker
+RESTARTS = 20  # per worker, before its machine is given up
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a task."""
+    """The result of a task."""
 
     task: int  # its position in the job
     value: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Result:
 
 @dataclass
 class _Task:
-    """A task that waits or is held."""
+    """A task that is queued or leased."""
 
     job: Job
     at: int
@@ -64,7 +64,7 @@ class _Task:
 
 
 class Job:
-    """Tasks that were handed in together, and their results as they come."""
+    """Tasks submitted together, and their results as they arrive."""
 
     def __init__(self, count: int, needs: frozenset[str]) -> None:
         self.count, self.needs = count, needs
