@@ -1,1 +1,1 @@
-"""What every layer stands on: data types, targets, errors, locations, text, passes."""
+"""Foundations of every layer: data types, targets, errors, locations, text, passes."""

@@ -1,11 +1,11 @@
-"""bf16x6: numbers of f32 as sums of three of bf16, and their products as six of those.
+"""bf16x6: f32 operands split into three bf16 terms, and products as six bf16 products.
 
-    x = x0 + x1 + x2        each piece is what the ones before leave, rounded to bf16
+    x = x0 + x1 + x2        each term is the remainder of the ones before, rounded to bf16
     x * y = x0 y0 + x0 y1 + x0 y2 + x1 y0 + x1 y1 + x2 y0
 
-Three times eight bits of mantissa are the 24 of f32: pieces lose nothing but what is subnormal in
-bf16, which matrix units read as zero. The products that are left out are below 2**-26 of the whole.
-An infinity, and what rounds to one in bf16, leaves NaN in the pieces after it.
+Three times eight bits of mantissa are the 24 of f32: the split is exact except for bf16 subnormals,
+which tensor cores flush to zero. The omitted products are below 2**-26 of the result. An infinity,
+and anything that rounds to one in bf16, leaves NaN in the following terms.
 """
 
 from __future__ import annotations

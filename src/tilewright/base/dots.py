@@ -1,6 +1,6 @@
-"""Dot-product instructions of processors, as data: what they multiply, and who has them.
+"""Dot-product instructions of processors, as data: operand types, shapes, required features.
 
-`intrin/dot.py` declares how each behaves and is called; passes ask here what a target multiplies.
+`intrin/dot.py` declares their behaviour; passes look up here what a target multiplies.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from tilewright.base.tiles import tile_product
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """An instruction that adds dot products of groups to the lanes of a register."""
+    """An instruction that accumulates dot products of groups in the lanes of a register."""
 
     name: str  # of the intrinsic
-    features: tuple[str, ...]  # all of which a target needs
+    features: tuple[str, ...]  # required features of the target
     a: str  # types of the operands and of the sums
     b: str
     c: str
     lanes: int
     group: int  # products per lane
     llvm: str
-    groups: int = 1  # of A that one call uses: it is that many instructions
-    adds: bool = True  # whether the instruction adds to its lanes; otherwise another one does
-    chain_cycles: int = 4  # from one sum of a lane to the next
-    shares: int = 0  # vector instructions that put a group of A into all lanes, besides its load
-    takes: str = ""  # what operands are widened to first; otherwise they are taken as they are
+    groups: int = 1  # groups of A per call, which is that many instructions
+    adds: bool = True  # whether the instruction accumulates; otherwise a separate add does
+    chain_cycles: int = 4  # latency of an accumulation
+    shares: int = 0  # vector instructions to broadcast a group of A, besides its load
+    takes: str = ""  # the type that operands are widened to first; "": none
 
     @property
     def steps(self) -> int:
-        """Of the sum, in one call."""
+        """Steps of k per call."""
         return self.group * self.groups
 
 
@@ -50,7 +50,7 @@ _DPBF16 = "llvm.x86.avx512bf16.dpbf16ps.512"
 _MADD, _MADD_256 = "llvm.x86.avx512.pmaddw.d.512", "llvm.x86.avx2.pmadd.wd"
 _ARM, _I8MM = ("dotprod",), ("dotprod", "i8mm")
 
-# Of those that a target has, the first one serves; by element before one group at a time.
+# In order of preference; by-element instructions come before those of one group.
 DOTS: tuple[Dot, ...] = (
     Dot("vnni_u8_dot", ("avx512vnni",), *_U8, 16, 4, f"{_VNNI}.512", chain_cycles=5),
     Dot("vnni_u8_dot_256", ("avxvnni",), *_U8, 8, 4, f"{_VNNI}.256", chain_cycles=5),
@@ -65,20 +65,20 @@ DOTS: tuple[Dot, ...] = (
     Dot("neon_usdot", _I8MM, *_U8, 4, 4, _USDOT, chain_cycles=1, shares=1),
 )
 
-# Rows with a sign by weights of few bits without one, which only their own kernels ask for: other
-# products get the signs that tiles multiply, too.
+# Signed rows by unsigned sub-byte weights, for kernels of their own: other GEMMs are converted to
+# the signedness that AMX tiles also multiply.
 CODE_DOTS: tuple[Dot, ...] = (
     Dot("vnni_i8_dot", ("avx512vnni",), *_SU, 16, 4, f"{_VNNI}.512", chain_cycles=5),
     Dot("vnni_i8_dot_256", ("avxvnni",), *_SU, 8, 4, f"{_VNNI}.256", chain_cycles=5),
 )
 
-# Dot products of two rows: every lane has a group of its own of A, too.
+# Dot products of two rows: each lane has its own group of A, too.
 ROW_DOTS: tuple[Dot, ...] = (
     Dot("madd_i8_rows", ("avx2",), *_I8, 8, 2, _MADD_256, adds=False, chain_cycles=1, takes="i16"),
     Dot("neon_sdot_rows", _ARM, *_I8, 4, 4, _SDOT, chain_cycles=1),
 )
 
-# Dot products of neighbours in a column: a lane adds up rows of A, each by a weight of its own.
+# Dot products along columns: each lane reduces rows of A, with weights per lane.
 TAP_DOTS: tuple[Dot, ...] = (
     Dot("vnni_u8_taps", ("avx512vnni",), *_U8, 16, 4, f"{_VNNI}.512", chain_cycles=5),
     Dot("vnni_u8_taps_256", ("avxvnni",), *_U8, 8, 4, f"{_VNNI}.256", chain_cycles=5),
@@ -91,7 +91,7 @@ TAP_DOTS: tuple[Dot, ...] = (
 
 
 def tap_dot_of(target: Target, a: str, b: str) -> Dot | None:
-    """What adds up rows of bytes, each by a weight, on a target: an instruction, or nothing."""
+    """The target's instruction for dot products along columns of bytes, if any."""
     if target.kind != CPU:
         return None
     found = (dot for dot in TAP_DOTS if (dot.a, dot.b) == (a, b))
@@ -99,20 +99,20 @@ def tap_dot_of(target: Target, a: str, b: str) -> Dot | None:
 
 
 def row_dot_of(target: Target, length: int) -> Dot | None:
-    """What multiplies rows of so many signed bytes on a target: an instruction, or nothing."""
+    """The target's instruction for dot products of two rows of so many signed bytes, if any."""
     found = (dot for dot in ROW_DOTS if all(map(target.has, dot.features)))
     return next((dot for dot in found if length % (dot.lanes * dot.group) == 0), None)
 
 
 def code_dots_of(target: Target, b: str) -> tuple[Dot, ...]:
-    """The instructions that multiply rows of i8 by weights of few bits, which have this type."""
+    """The instructions for rows of i8 by sub-byte weights of this type."""
     return dots_of(target, "i8", b, "i32", among=(*DOTS, *CODE_DOTS))
 
 
 def dots_of(
     target: Target, a: str, b: str, c: str, *, among: tuple[Dot, ...] = DOTS
 ) -> tuple[Dot, ...]:
-    """The instructions of a target that multiply these types, the widest first."""
+    """The target's instructions for these types, the widest first."""
     if target.kind != CPU:
         return ()
     found = [
@@ -125,16 +125,14 @@ def dots_of(
 
 
 def multiplies(target: Target, a: str, b: str) -> bool:
-    """Whether a target sums products of these integers, by dot products or on tiles."""
-    if target.kind == CUDA:  # warpgroups take bytes of one sign
+    """Whether a target multiplies these integer types, by dot products or tiles."""
+    if target.kind == CUDA:  # wgmma takes operands of equal signedness
         return target.has("wgmma") and a == b and a in ("i8", "u8")
     return tile_product(target, a, b) is not None or bool(dots_of(target, a, b, "i32"))
 
 
 def multiplies_bytes(target: Target) -> bool:
-    """Whether a target has instructions for products of bytes, of whichever signs.
-
-    Signs can be changed, and bytes be widened: any one of these serves all.
-    """
+    """Whether a target has instructions for products of bytes, of any signedness: signs can be
+    converted and bytes widened, so any one serves all."""
     pairs = (("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i16", "i16"))
     return any(multiplies(target, a, b) for a, b in pairs)

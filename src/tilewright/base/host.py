@@ -1,7 +1,7 @@
 """This machine, as the system describes it: architecture, processor, features, caches, cores.
 
-`TILEWRIGHT_HOST` holds options that `cpu` then stands for (`-mcpu=haswell`): code for another
-processor of this architecture that this one can run, so that tests meet what it lacks.
+`TILEWRIGHT_HOST` has options that `cpu` then implies (`-mcpu=haswell`): code for another processor
+of this architecture that this one can run, so that tests can emulate missing features.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs and tables as HTML, for notebooks: what `_repr_html_` of several classes is made of."""
+"""HTML for notebooks: programs and tables, for `_repr_html_` of several classes."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What is known of a processor: latencies, ports, caches, threads. One record per target.
+"""The machine model of a processor: latencies, ports, caches, threads. One record per target.
 
     Target.parse("x86_64-linux-gnu -mcpu=cascadelake").machine.l2.size_bytes
 
-Every cost that a schedule rule or a graph pass weighs is made of these numbers; none of them is
-written anywhere else. A record is known by the processor's name (`machine_of`), filled with what
-the system tells of the host, or measured there (`tilewright targets --calibrate`), and each of its
-numbers can be set in a target's text (`cpu -l2=1M -l2-bytes-per-cycle=24`).
+All costs of schedule rules and graph passes are computed from these numbers, which appear nowhere
+else. A record is known by the processor's name (`machine_of`), filled with what the system reports
+of the host, or measured (`tilewright targets --calibrate`); each number can be set in a target's
+text (`cpu -l2=1M -l2-bytes-per-cycle=24`).
 
-Rates of memory levels are those that one core sees while its neighbours work too.
+Rates of memory levels are those of one core while all cores are busy.
 """
 
 from __future__ import annotations
@@ -30,83 +30,84 @@ class Cache:
 
     size_bytes: int
     ways: int
-    bytes_per_cycle: float  # that it hands to the level above
+    bytes_per_cycle: float  # bandwidth to the level above
     line_bytes: int = 64
 
     @property
     def period_bytes(self) -> int:
-        """Addresses that are a multiple of this apart compete for the same set."""
+        """Addresses that differ by a multiple of this map to the same set."""
         return max(self.line_bytes, self.size_bytes // self.ways)
 
     @property
     def same_set_lines(self) -> int:
-        """Lines of one set that stay while other data streams by: two of three ways."""
+        """Lines of one set that stay while other data streams through: two of three ways."""
         return max(2, self.ways * 2 // 3)
 
     def sets_apart(self, stride_bytes: int) -> int:
-        """Sets that lines at such a distance from each other share: few, if it is a multiple of a
-        large power of two."""
+        """The number of sets that lines at this stride map to: few, for multiples of a large power
+        of two."""
         return self.period_bytes // max(self.line_bytes, gcd(stride_bytes, self.period_bytes))
 
     def kept_rows(self, stride_bytes: int, row_bytes: Any) -> Any:
-        """Rows at such a distance that stay while other data streams by; numbers or columns."""
+        """Rows at this stride that stay while other data streams through; takes numbers or
+        columns."""
         lines = np.maximum(1, -(-row_bytes // self.line_bytes))
         all_sets = self.period_bytes // self.line_bytes
         sets = np.minimum(all_sets, self.sets_apart(stride_bytes) * lines)
         return sets * self.ways // 2 // lines
 
-    # How much of a cache a plan may count on. Nothing has all of it: other operands pass through.
+    # How much of a cache a plan may use. No operand has all of it: others stream through.
 
     @property
     def kept_bytes(self) -> int:
-        """Of what is read again and again while other data streams by."""
+        """For data that is reused while other data streams through."""
         return self.size_bytes // 2
 
     @property
     def block_bytes(self) -> int:
-        """Of a block that stays beside two operands that are blocked too."""
+        """For a block that is reused beside two other blocked operands."""
         return self.size_bytes // 4
 
     @property
     def passing_bytes(self) -> int:
-        """Of a block whose successor is fetched meanwhile."""
+        """For a block whose successor is prefetched meanwhile."""
         return self.size_bytes // 8
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The numbers that costs are made of. A size of 0 means that there is no such level."""
+    """The machine model of a processor. A size of 0 means that there is no such level."""
 
     name: str
     frequency_ghz: float
-    fma_per_cycle: int  # vector multiply-adds that start per cycle
+    fma_per_cycle: int  # throughput of vector multiply-adds
     fma_latency_cycles: int
     loads_per_cycle: int
     stores_per_cycle: int
-    reorder_window: int  # instructions in flight: independent ones among them overlap
+    reorder_window: int  # the out-of-order window, in instructions
     l1d: Cache
     l2: Cache
     l3: Cache
-    memory_bytes_per_cycle: float  # read in order, which the hardware prefetchers follow
-    scattered_bytes_per_cycle: float  # beyond L2, by software prefetch of one line after another
-    thread_wake_ns: float  # until another thread of the pool works, and is waited for
-    kernel_call_ns: float  # from the end of one kernel to the first useful work of the next
+    memory_bytes_per_cycle: float  # sequential reads, with hardware prefetching
+    scattered_bytes_per_cycle: float  # from beyond L2, line by line with software prefetch
+    thread_wake_ns: float  # to wake a thread of the pool, and to join it
+    kernel_call_ns: float  # from the end of one kernel to the start of the next
     cores: int
-    tile_cycles: float = 16.0  # of one matrix-tile multiply-add, where the processor has tiles
-    tile_row_bytes_per_cycle: float = 32.0  # of loading rows of a tile from L2
-    issue_per_cycle: float = 8.0  # instructions of all kinds that start per cycle, in long runs
-    chunk_ns: float = 100.0  # until a thread has taken one more chunk of a parallel loop
-    address_registers: int = 14  # rows that can be walked over side by side
-    loop_body_instructions: int = 128  # of a loop that the front end delivers without decoding
-    branch_miss_cycles: float = 20.0  # of a branch that was not foreseen, as at the end of a loop
-    gather_lane_cycles: float = 2.0  # of each lane that is loaded by itself
-    int_multiply_add_instructions: float = 1.0  # of vectors of i32: some take two to multiply
-    lines_ahead: int = 8  # of a stream that are to be under way from L2, as prefetches
-    memory_lines_ahead: int = 32  # the same, from beyond L2
-    prefetch_streams: int = 16  # rows at a time that the hardware prefetchers follow
-    exposed_share: float = 0.1  # of a transfer that prefetching does not hide
-    exposed_rows_share: float = 1 / 3  # the same, of rows that do not follow each other
-    exposed_l2_share: float = 0.25  # of a stream out of L2 that multiply-adds beside it do not hide
+    tile_cycles: float = 16.0  # per tile multiply-add, with AMX
+    tile_row_bytes_per_cycle: float = 32.0  # loading rows of a tile from L2
+    issue_per_cycle: float = 8.0  # sustained instructions of all kinds per cycle
+    chunk_ns: float = 100.0  # to take a chunk of a parallel loop
+    address_registers: int = 14  # rows that can be traversed concurrently
+    loop_body_instructions: int = 128  # largest loop body served from the decoded-op cache
+    branch_miss_cycles: float = 20.0  # of a mispredicted branch, as at the end of a loop
+    gather_lane_cycles: float = 2.0  # per lane of a gather
+    int_multiply_add_instructions: float = 1.0  # for i32 vectors: multiplications may take two
+    lines_ahead: int = 8  # prefetch distance from L2, in lines
+    memory_lines_ahead: int = 32  # prefetch distance from beyond L2, in lines
+    prefetch_streams: int = 16  # concurrent streams that the hardware prefetches
+    exposed_share: float = 0.1  # share of a transfer that prefetching does not hide
+    exposed_rows_share: float = 1 / 3  # the same for non-consecutive rows
+    exposed_l2_share: float = 0.25  # share of a stream from L2 that arithmetic does not hide
     source: str = GUESSED  # known, measured or guessed
 
     @property
@@ -114,12 +115,12 @@ class Machine:
         return 1.0 / self.frequency_ghz
 
     def cycles(self, ns: float) -> float:
-        """How many cycles a time is."""
+        """A time in cycles."""
         return ns * self.frequency_ghz
 
     @property
     def wake_cycles(self) -> float:
-        """Work that one more thread must save before it is worth waking."""
+        """The work that another thread must save to pay for waking it."""
         return self.cycles(self.thread_wake_ns)
 
     @property
@@ -129,7 +130,7 @@ class Machine:
         return " ".join(shown)
 
     def numbers(self) -> dict[str, float]:
-        """Every number by the name it has in a target's text."""
+        """Every number by its name in a target's text."""
         found: dict[str, float] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -184,7 +185,7 @@ _UNITS = {
 
 # --------------------------------------------------------------------------- functions
 
-# Cycles of a vector of 32-bit lanes; what is not named here is one instruction or two.
+# Cycles per vector of 32-bit lanes; functions not listed take one or two instructions.
 FUNCTION_CYCLES: Mapping[str, float] = {
     **dict.fromkeys(("exp", "log", "exp2", "log2", "expm1", "log1p", "sigmoid", "tanh"), 20.0),
     **dict.fromkeys(("erf", "sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh"), 30.0),
@@ -194,10 +195,13 @@ FUNCTION_CYCLES: Mapping[str, float] = {
     "div": 12.0,
 }
 OTHER_FUNCTION_CYCLES, CONVERT_CYCLES, OPERATION_CYCLES = 2.0, 1.0, 0.5
-CONVERT_STORE_CYCLES, NARROW_CYCLES = 4.0, 6.0  # of a vector of sums: to memory; to bytes before
-WIDENED_LANES = 16  # bytes that become floats together: what instructions for that read
-WIDEN_OPERATIONS = 8  # for a vector of weights: taken apart, placed, made floats, scaled, stored
-LOOP_CYCLES = 2.0  # of one turn of a loop around vectors: counting, addresses, a branch
+CONVERT_STORE_CYCLES, NARROW_CYCLES = (
+    4.0,
+    6.0,
+)  # per vector of sums: to convert and store it; to narrow it to bytes first
+WIDENED_LANES = 16  # bytes that one instruction widens
+WIDEN_OPERATIONS = 8  # to dequantize a vector of weights: unpack, convert, scale, store
+LOOP_CYCLES = 2.0  # overhead per loop iteration: counter, addresses, branch
 
 
 # --------------------------------------------------------------------------- known processors
@@ -207,7 +211,7 @@ LOOP_CYCLES = 2.0  # of one turn of a loop around vectors: counting, addresses, 
 
 
 def _server(name: str, l1d: Cache, l2: Cache, l3: Cache, **changes: Any) -> Machine:
-    """A big out-of-order core of a server: what most of them share."""
+    """The common numbers of large out-of-order server cores."""
     base = Machine(
         name=name,
         frequency_ghz=2.9,
@@ -236,7 +240,7 @@ _SAPPHIRE_RAPIDS = _server(
     Cache(64 * MB, 16, 9.0),
     reorder_window=512,
     int_multiply_add_instructions=3,
-    gather_lane_cycles=0.75,  # the instructions for it were slowed down in its predecessors only
+    gather_lane_cycles=0.75,  # only its predecessors have the slow gather mitigation
 )
 _ICE_LAKE = _server(
     "icelake-server",
@@ -252,7 +256,7 @@ _SKYLAKE_SERVER = _server(
     Cache(1 * MB, 16, 32.0),
     Cache(24 * MB, 11, 8.0),
     frequency_ghz=2.6,
-    issue_per_cycle=3.1,  # four at best, but instructions of 512 bits are long to fetch
+    issue_per_cycle=3.1,  # four at best, but 512-bit instructions are long to fetch
     memory_bytes_per_cycle=7.0,
     scattered_bytes_per_cycle=4.5,
     int_multiply_add_instructions=3,
@@ -283,7 +287,7 @@ _ZEN4 = replace(
     _ZEN,
     name="znver4",
     fma_latency_cycles=4,
-    fma_per_cycle=1,  # 512-bit multiply-adds take both halves of the pipes
+    fma_per_cycle=1,  # 512-bit multiply-adds take two 256-bit pipes
     int_multiply_add_instructions=2,
     reorder_window=320,
     l2=Cache(1 * MB, 8, 32.0),
@@ -299,7 +303,7 @@ _NEOVERSE_N1 = _server(
     frequency_ghz=2.6,
     memory_bytes_per_cycle=6.0,
     scattered_bytes_per_cycle=4.0,
-    memory_lines_ahead=16,  # more of them crowd out those of the hardware prefetchers
+    memory_lines_ahead=16,  # more would crowd out hardware prefetches
 )
 _SMALL_ARM = _server(
     "cortex-a53",
@@ -310,7 +314,7 @@ _SMALL_ARM = _server(
     fma_per_cycle=1,
     fma_latency_cycles=4,
     loads_per_cycle=1,
-    reorder_window=8,  # in order
+    reorder_window=8,  # in-order core
     memory_bytes_per_cycle=2.0,
     scattered_bytes_per_cycle=1.5,
     thread_wake_ns=8000.0,
@@ -347,7 +351,7 @@ _NEOVERSE_V1 = replace(
 _SMALL_X86 = replace(
     _HASWELL,
     name="x86-64",
-    fma_per_cycle=1,  # a multiplication and an addition
+    fma_per_cycle=1,  # no FMA: a multiplication and an addition
     l2=Cache(512 * KB, 8, 32.0),
     frequency_ghz=3.0,
     source=GUESSED,
@@ -405,6 +409,6 @@ _BASELINE: dict[str, Machine] = {
 
 
 def machine_of(arch: str, processor: str) -> Machine:
-    """What is known of a processor; a small one of its architecture where nothing is."""
+    """The record of a processor; of a small one of its architecture if unknown."""
     found = _KNOWN.get(processor)
     return _BASELINE[arch] if found is None else replace(found, name=processor)

@@ -1,8 +1,8 @@
-"""What is known of a GPU: its multiprocessors, their rates and memories. One record per target.
+"""The machine model of a GPU: its multiprocessors, their rates and memories. One record per target.
 
     multiprocessor_of(Target.parse("cuda -arch=sm_90a")).shared_bytes
 
-Costs of GPU schedules are made of these numbers; none of them is written in a rule.
+All costs of GPU schedules are computed from these numbers, which appear in no rule.
 """
 
 from __future__ import annotations
@@ -17,91 +17,90 @@ class Multiprocessor:
     """One of a GPU's multiprocessors, and how many there are."""
 
     count: int
-    warp: int  # threads that run in step
-    threads: int  # resident at once
+    warp: int  # threads per warp
+    threads: int  # resident threads
     registers: int  # of 4 bytes, for all of them
-    block_threads: int  # of one block, where each is to have 128 registers
+    block_threads: int  # the most per block with 128 registers each
     fma_per_cycle: int  # f32, all lanes
     warps_issued_per_cycle: int
-    division_instructions: int  # of an index by a constant, as multiplications and shifts
+    division_instructions: int  # to divide an index by a constant, by multiplications and shifts
     shared_words_per_cycle: int  # of 4 bytes
     shared_bytes: int  # of one block at most
-    static_shared_bytes: int  # without asking the driver for more
-    shared_latency_cycles: int  # of a warp alone, from asking for operands to having them
-    global_latency_cycles: int  # from asking memory to having a tile
-    l2_latency_cycles: int  # from asking for what another kernel has just written to having it
-    dispatch_cycles: int  # from one block that it is given to the next
-    launch_cycles: int  # of one more kernel in a graph, with the round trip of its operands
-    meeting_cycles: int  # of all blocks of a kernel, until each knows that all have arrived
+    static_shared_bytes: int  # per block, without opting in to more
+    shared_latency_cycles: int  # of a shared memory load, for a lone warp
+    global_latency_cycles: int  # of loading a tile from memory
+    l2_latency_cycles: int  # of loading what another kernel has just written
+    dispatch_cycles: int  # between dispatches of two blocks to it
+    launch_cycles: int  # of another kernel in a graph, with the round trip of its operands
+    meeting_cycles: int  # of a grid barrier
     memory_bytes_per_cycle: float  # of the whole GPU
-    own_memory_bytes_per_cycle: float  # that one multiprocessor gets at most
-    evict_first_gain: float  # of these and L2's rate, where what was read leaves L2 first
-    l2_bytes_per_cycle: float  # that L2 hands to one multiprocessor
-    cluster_bytes_per_cycle: float  # that one block of a cluster writes, and reads of others
-    cluster_latency_cycles: int  # until blocks of a cluster have started, met twice and ended
-    multicast_latency_cycles: int  # that a tile takes longer for two more blocks it is brought to
+    own_memory_bytes_per_cycle: float  # of one multiprocessor at most
+    evict_first_gain: float  # factor on these and L2's rate, with the evict-first policy
+    l2_bytes_per_cycle: float  # from L2 to one multiprocessor
+    cluster_bytes_per_cycle: float  # of one block, to and from distributed shared memory
+    cluster_latency_cycles: int  # to start a cluster, synchronize twice, and end
+    multicast_latency_cycles: int  # added per two more destination blocks
     tensor_fma_per_cycle: int  # 16-bit operands
-    wgmma_latency_cycles: int  # from the last product of a warpgroup to having its sums
+    wgmma_latency_cycles: int  # from the last wgmma to its accumulators
     access_bytes: int  # the widest access of one thread
-    sector_bytes: int  # that memory is read in, of the programming model's guide
+    sector_bytes: int  # of a memory sector
 
     @property
     def access_words(self) -> int:
-        """Of 4 bytes, in the widest access of one thread."""
+        """4-byte words in the widest access of one thread."""
         return self.access_bytes // 4
 
     @property
     def kernel_cycles(self) -> int:
-        """Of one more kernel that waits for the one before it, then for memory."""
+        """Cost of another kernel that waits for the previous one, then for memory."""
         return self.launch_cycles + self.global_latency_cycles
 
     @property
     def searches(self) -> int:
-        """Binary searches of a thread side by side: each has some four registers."""
+        """Interleaved binary searches per thread: each takes some four registers."""
         return self.accumulators // 4
 
     @property
     def accumulators(self) -> int:
-        """Sums that a thread of the largest block keeps: half of its registers."""
+        """Accumulators per thread of the largest block: half of its registers."""
         return self.registers // self.block_threads // 2
 
 
-WARP = 32  # threads that run in step: of the programming model, not of one processor
-USUAL_THREADS = 256  # of a block where nothing asks for more or fewer
-STATIC_SHARED_BYTES = 48 * 1024  # of a block, without asking the driver for more
-LINE_BYTES = 128  # of its caches, and what buffers in shared memory are aligned to
-WINDOW_BYTES = 128  # of a pixel, of which copies of windows take as many at a time
-BULK_ROW_BYTES = 16  # that rows of tensors are a multiple of, where bulk copies take parts of them
+WARP = 32  # threads per warp, by the programming model
+USUAL_THREADS = 256  # default threads per block
+STATIC_SHARED_BYTES = 48 * 1024  # per block, without opting in to more
+LINE_BYTES = 128  # cache line; alignment of buffers in shared memory
+WINDOW_BYTES = 128  # channel bytes per pixel that an im2col copy takes
+BULK_ROW_BYTES = 16  # row sizes that bulk copies read are a multiple of
 
-# A kernel that starts early finds its blocks where those before it left room, not spread evenly:
-# one that waits for memory gains a launch by it, one that computes loses more, unless a
-# multiprocessor has room for one of its blocks alone.
+# With programmatic dependent launch, blocks are placed where earlier kernels left room, unevenly: a
+# memory-bound kernel gains the launch latency, a compute-bound one loses more, unless a
+# multiprocessor has room for only one of its blocks.
 EARLY_FLOPS_PER_BYTE = 4
 
-# Steps of an epilogue, of 16 bytes each, whose loads are under way: they cover a latency.
+# 16-byte steps of an epilogue whose loads are in flight, to cover the latency.
 LOADS_AHEAD = 4
 
-# Numbers of 16 bits that a thread keeps as f32 where it uses them again: half of its registers.
+# 16-bit values that a thread keeps as f32 for reuse: half of its registers.
 WIDE_NUMBERS = 64
 
-# Of weights, beyond its slots, that a block has brought to L2 before it may read what others make:
-# what memory hands it meanwhile.
+# Weights, beyond its slots, that a block prefetches to L2 while it waits for preceding kernels.
 NEAR_BYTES = 64 << 10
 
-# What every block of a kernel may compute for itself, in a third of its shared memory.
+# Elements of a prologue that each block may recompute, in a third of its shared memory.
 PROLOGUE_ELEMENTS = 4096
 
-# Of a product, that keep the tensor cores of a multiprocessor busy: two warpgroups' sums.
+# Tile elements that saturate a multiprocessor's tensor cores: accumulators of two warpgroups.
 FULL_TILE_ELEMENTS = 128 * 128
 
-PRODUCT_ROWS = 64  # of a product that a warpgroup starts
+PRODUCT_ROWS = 64  # m of a wgmma
 
-# What a warpgroup has registers for where attention takes keys some at a time.
-STREAMED_FEATURES = (64, 128)  # of a head
-STREAMED_KEYS = 128  # scores of a row, beside the sums of a head
-STREAMED_QUERIES = 64  # rows of its tile
+# Sizes that fit a warpgroup's registers in streaming attention.
+STREAMED_FEATURES = (64, 128)  # head sizes
+STREAMED_KEYS = 128  # keys per step
+STREAMED_QUERIES = 64  # queries per warpgroup
 
-# Blocks that may share the keys of few queries: of a number that calls tell, as many steps each.
+# Blocks that may split the keys of few queries, with equal numbers of steps for dynamic lengths.
 KEY_PARTS = 32
 
 

@@ -1,7 +1,7 @@
-"""Matrix tiles of processors, as data: their size, what they multiply, and who has them.
+"""Matrix tiles of processors (AMX), as data: sizes, operand types, required features.
 
-`intrin/amx.py` declares how the instructions behave; rules and graph passes ask here what a target
-multiplies, and which images whole tiles cover.
+`intrin/amx.py` declares the instructions' behaviour; rules and graph passes look up here what a
+target multiplies, and which images whole tiles cover.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from tilewright.base.target import Target
 
 ROWS, ROW_BYTES, REGISTERS = 16, 64, 8  # of a tile; tiles of a core
 COLUMNS = ROWS  # of a result: as many sums of 32 bits as a row has room for
-MIN_ROWS = 8  # where there is a choice: loading B takes as long for fewer
-BLOCK_TILES = 2  # of A in a register block: neighbours along a row, or in two rows
+MIN_ROWS = 8  # least rows where there is a choice: loading B takes as long for fewer
+BLOCK_TILES = 2  # tiles of A per register block: neighbours along a row, or in two rows
 
 
 @dataclass(frozen=True, slots=True)
 class TileProduct:
-    """A multiplication of tiles."""
+    """A tile multiplication."""
 
-    feature: str  # that a target needs
+    feature: str  # required of the target
     a: str  # types of the operands and of the sums
     b: str
     c: str
-    group: int  # steps of k side by side in a row of B
+    group: int  # steps of k interleaved in a row of B
 
     @property
     def depth(self) -> int:
@@ -41,7 +41,7 @@ TILE_PRODUCTS = (
 
 
 def tile_product(target: Any, a: str, b: str) -> TileProduct | None:
-    """How a target multiplies tiles of these types; None if it does not."""
+    """The target's tile multiplication for these types, if any."""
     if not isinstance(target, Target):
         return None
     products = (each for each in TILE_PRODUCTS if (each.a, each.b) == (a, b))
@@ -49,7 +49,7 @@ def tile_product(target: Any, a: str, b: str) -> TileProduct | None:
 
 
 def register_blocks(width: int, height: int) -> list[tuple[int, int]]:
-    """Rows of a tile and tiles beside each other, of register blocks that cover a whole image."""
+    """(rows of a tile, tiles along a row) of register blocks that cover a whole image exactly."""
     return [
         (rows, beside)
         for rows in range(min(ROWS, width), MIN_ROWS - 1, -1)

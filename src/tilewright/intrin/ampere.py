@@ -1,14 +1,14 @@
-"""Ampere's copies and products of warps, on the same tiles as Hopper's, declared by behaviour.
+"""Ampere's asynchronous copies and warp-level `mma`, on the tiles of Hopper, declared by behaviour.
 
-    cp_async_f32x4             Y[4] = X[4], by one thread; also 1 and 2 numbers
+    cp_async_f32x4             Y[4] = X[4], by one thread; also 1 and 2 elements
     cp_async_bf16(rows=128)    Y[128, 64] = X[128, 64], by all threads, 16 bytes at a time
-    mma_bf16(n=128)            C[64, 128] += A[64, 64] B[128, 64]^T, f32 sums in registers
+    mma_bf16(n=128)            C[64, 128] += A[64, 64] B[128, 64]^T, f32 accumulators in registers
     mma_kn_bf16(n=128)         C[64, 128] += A[64, 64] B[64, 128], B in boxes of 64 columns
 
-A copy is under way until its threads wait for it and meet at a barrier: `pipeline_loops` puts the
-waits where a loop's plan says. Products are those of `mma.sync`, four warps with 16 rows each;
-matrices come from a tile by `ldmatrix`, whose rows a swizzle keeps in different banks. Sums are
-held as warpgroups of Hopper hold them (`wgmma.sum`), so epilogues are the same.
+A copy is asynchronous until its threads wait for it and synchronize at a barrier: `pipeline_loops`
+places the waits by a loop's plan. Multiplications use `mma.sync`, four warps with 16 rows each;
+operands are loaded by `ldmatrix`, without bank conflicts thanks to the swizzle. Accumulators are
+distributed as in Hopper's warpgroups (`wgmma.sum`), so epilogues are the same.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""AMX: eight tile registers of sixteen rows of 64 bytes, and products of tiles.
+"""AMX: eight tile registers of sixteen rows of 64 bytes, and tile multiplications.
 
 A buffer of scope `amx.tile` lives in tile registers: every 1024 bytes of it are one register, so
-its tiles must be addressed by constants once loops are unrolled. B comes in groups: bf16 rows in
+its tiles must have constant indices once loops are unrolled. B is packed in groups of k: bf16 in
 pairs (k // 2, n, k % 2), bytes in fours (k // 4, n, k % 4).
 
     A in tiles   B in tiles   C in tiles: amx_*_dot accumulates
     memory -> tile: amx_load_*      tile -> memory: amx_store_*      zero: reset of the dot
 
-Tiles of A and C may have fewer rows, which takes less time: `amx_bf16_dot(rows=14)` and the like,
-on buffers of scope `amx.tile(rows=14)`. Rows of A may overlap in memory, as windows that slide over
-a line do: those of `amx_load_bf16_windows(stride=6)` begin six elements apart.
+Tiles of A and C may have fewer rows, which is faster: `amx_bf16_dot(rows=14)` and the like, on
+buffers of scope `amx.tile(rows=14)`. Rows of A may overlap in memory, as windows sliding along a
+line do: those of `amx_load_bf16_windows(stride=6)` start six elements apart.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Sums that blocks of a cluster have parts of, exchanged through each other's shared memory.
+"""Accumulators of which blocks of a cluster have partial sums, exchanged in distributed shared
+memory.
 
-    cluster_keep_f32(n=128)         Y[64, 128] = C[64, 128], where other blocks see it
+    cluster_keep_f32(n=128)         Y[64, 128] = C[64, 128], where other blocks can read it
     cluster_sum_f32(parts=4, n=32)  C[64, 32] += Y[0, 64, 32] + .. + Y[3, 64, 32]
 
-A cluster are the blocks along `blockIdx.y`, which run side by side. Memory of scope
-`shared.cluster` is theirs: the first index of a buffer says in whose shared memory an element lies,
-and a block writes no memory but its own. Tiles lie in it as warpgroups hold them, sixteen bytes of
-each thread one behind the other: only these instructions touch it.
+A cluster consists of the blocks along `blockIdx.y`, which are co-scheduled. Scope `shared.cluster`
+is their common memory: the first index of a buffer selects the block in whose shared memory an
+element is, and a block writes only its own. Tiles are stored as warpgroups hold them, in 16-byte
+pieces of each thread: only these instructions access them.
 """
 
 from __future__ import annotations

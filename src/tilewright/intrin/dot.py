@@ -12,8 +12,8 @@
     madd_i8_rows, neon_sdot_rows    groups of A and B alike, one per lane: parts of the dot product
                       of two rows
 
-But for those of rows, A is one group that every lane uses; B holds a group per lane, side by side
-in memory. Integers wrap like any i32: every one of these gives the same bits as plain arithmetic.
+Except for those of rows, A is one group that is broadcast to all lanes; B has a group per lane,
+contiguous in memory. Integers wrap like any i32: all of these are bit-exact.
 """
 
 from __future__ import annotations

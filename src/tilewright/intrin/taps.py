@@ -1,10 +1,10 @@
-"""Windows of single channels on dot products: a lane adds up rows, each by a weight of its own.
+"""Per-channel windows by dot products: each lane reduces rows, with weights per lane.
 
-    C[j] += sum over k of A[k, j] * B[k // group, j, k % group]       rows of A, one above the other
+    C[j] += sum over k of A[k, j] * B[k // group, j, k % group]       rows of A, vertically adjacent
 
-An instruction takes the group of a lane from neighbouring bytes, which lie in different rows: they
-are put together in registers, once for all windows that see them. A group that is not full starts
-with zeros, so that weights there may be anything. Families, of so many rows and vectors of lanes:
+An instruction takes a lane's group from adjacent bytes, which come from different rows: they are
+interleaved in registers, once for all windows that contain them. A partial group is padded with
+zeros, so that its weights may be anything. Families, of so many rows and vectors of lanes:
 
     vnni_u8_taps, vnni_u8_taps_256     AVX-512 VNNI and AVX-VNNI: u8 x i8, groups of 4
     madd_u8_taps, madd_u8_taps_256     AVX-512 and AVX2: groups of 2, widened to i16

@@ -1,10 +1,10 @@
-"""Hopper's warpgroup products: 128 threads multiply tiles in shared memory together.
+"""Hopper's warpgroup multiplication (`wgmma`) on tiles in shared memory, without swizzle.
 
-Operands lie in shared memory as core matrices of 8 rows by 16 bytes, each 128 bytes in a row:
-element (i, k) of A at (i // 8, k // 8, i % 8, k % 8), element (k, j) of B at (j // 8, k // 8,
-j % 8, k % 8). The sum is spread over the registers of the warpgroup: scope `wgmma.sum`.
+Operands are stored as core matrices of 8 rows by 16 bytes, each 128 contiguous bytes: element (i,
+k) of A at (i // 8, k // 8, i % 8, k % 8), element (k, j) of B at (j // 8, k // 8, j % 8, k % 8).
+Accumulators are distributed over the registers of the warpgroup: scope `wgmma.sum`.
 
-    wgmma_bf16_dot     C[64, 64] += A[64, 16] B[16, 64], bf16 in, f32 sum
+    wgmma_bf16_dot     C[64, 64] += A[64, 16] B[16, 64], bf16 in, f32 accumulators
     wgmma_store_f32    C from registers to memory
 """
 

@@ -1,4 +1,4 @@
-"""Pictures of a report, drawn by matplotlib as SVG that takes the page's colours."""
+"""Charts of a report, drawn by matplotlib as SVG in the page's colours."""
 
 from __future__ import annotations
 

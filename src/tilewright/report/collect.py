@@ -1,4 +1,4 @@
-"""All that a report tells, as plain data: compiled, run, measured, taken apart."""
+"""The data of a report: the model compiled, run, profiled and inspected."""
 
 from __future__ import annotations
 

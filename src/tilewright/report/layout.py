@@ -1,7 +1,7 @@
-"""Where the boxes of a graph are drawn: layers from top to bottom, few crossings.
+"""Layout of the graph's boxes: layers from top to bottom, few crossings.
 
-The layers and their order come from the package `fast-sugiyama`; here they are only spread so that
-boxes of our size do not touch.
+The layers and their order come from the package `fast-sugiyama`; here boxes are only spaced so that
+they do not overlap.
 """
 
 from __future__ import annotations

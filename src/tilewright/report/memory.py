@@ -1,4 +1,4 @@
-"""The arena over time: which bytes hold which value, from which step to which."""
+"""The arena over time: which value occupies which bytes, from which step to which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as one HTML file: style, script, pictures and data inside, nothing from elsewhere."""
+"""A report as one self-contained HTML file: style, script, pictures and data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compiling and running as one trace, in the Trace Event format that Perfetto opens.
+"""Compilation and a run as one trace, in the Trace Event format that Perfetto opens.
 
-Stages and passes of the compiler are one process of the trace. The run is another: kernels on the
-thread that called, and on each worker's what it did of them.
+Stages and passes of the compiler are one process of the trace; the run is another, with kernels on
+the calling thread, and each worker's share of them on its own.
 """
 
 from __future__ import annotations

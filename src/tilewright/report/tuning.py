@@ -1,4 +1,4 @@
-"""What tuning did, as one HTML file: curves, choices, rooflines; nothing from elsewhere."""
+"""A tuning run as one self-contained HTML file: curves, choices, rooflines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Conditional nodes of CUDA graphs: bodies that run, or run again, as a kernel before them decides.
+"""Conditional nodes of CUDA graphs: bodies that a preceding kernel enables or repeats.
 
-Both functions add to what a stream records. `decide` queues the kernel that sets the handles of the
-nodes; bodies queue what they launch on a stream of their own.
+Both functions add to a stream capture. `decide` queues the kernel that sets the nodes' handles;
+bodies are captured from a stream of their own.
 """
 
 from __future__ import annotations

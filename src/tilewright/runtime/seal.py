@@ -1,12 +1,12 @@
-"""Whether a library's file is whole: loading a damaged one would end the process.
+"""Integrity of a library's file: loading a damaged one would crash the process.
 
-A sealed file ends with a record that tells its length and a checksum of all but the weights, which
-may be large and are read only as they are used:
+A sealed file ends with a record of its length and a checksum of all but the weights, which may be
+large and are read lazily:
 
     [file ... weights ...][magic][weights' start, end][length of all before][sha256]
 
-Files without the record (a linker's, or what `strip` leaves) are checked for being as long as their
-headers say.
+Files without the record (a linker's, or after `strip`) are only checked against the lengths in
+their headers.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A compiled model that remembers: its states are kept between calls, in place.
+"""A stateful compiled model: its states are kept between calls and updated in place.
 
     model = compile(program)             whose last parameters are states
-    model(x)                             reads and replaces them
-    model.states["h"]                    what the last call left, an array
-    model.reset()                        all of them as they were at first
+    model(x)                             reads and updates them
+    model.states["h"]                    the state after the last call, an array
+    model.reset()                        restore the initial states
     other = model.fork()                 the same code and weights, states of its own
 
-Calls of one module come one after the other, in whatever threads they are made. A call that fails
-may leave its states half way: reset them, or write to them.
+Calls of one module are serialized, whatever threads they come from. A call that fails may leave its
+states partly updated: reset them, or write to them.
 """
 
 from __future__ import annotations

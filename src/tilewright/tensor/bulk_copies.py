@@ -1,4 +1,4 @@
-"""What a bulk copy of a kernel is: into which tile, how many rows, how many bytes."""
+"""Properties of a kernel's bulk copies: the destination tile, rows, bytes."""
 
 from __future__ import annotations
 

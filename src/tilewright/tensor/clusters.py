@@ -1,6 +1,6 @@
-"""Clusters: blocks of threads along `blockIdx.y` that run side by side, and meet.
+"""Thread block clusters: co-scheduled blocks along `blockIdx.y`, which can synchronize.
 
-A kernel whose blocks meet has clusters of all its blocks along that axis.
+A kernel with cluster barriers has clusters of all its blocks along that axis.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Work on weights alone is done once, before the first call.
+"""Hoist work on constants, such as weight packing, out of a function into a packer that runs once.
 
     split = split_constant_blocks(sch.function)
     split.packer    func @NAME_constants(weights..., packed...), or None
-    split.kernel    the function without that work; it takes what the packer made
+    split.kernel    the function without that work; it takes the packer's results
 
 A rule marks a block `constant` (`sch.annotate(block, "constant", True)`) that reads only weights
-and results of other such blocks. Its nest moves to the packer if it stands at the root of the
-function; one that a schedule has moved into other loops stays where it is.
+and results of other such blocks. Its nest moves to the packer if it is at the root of the function;
+one that a schedule has moved into other loops stays.
 
-Layouts may leave holes that no block writes, so whoever runs the packer hands it zeroed memory:
-then what is packed is the same every time.
+Layouts may have gaps that no block writes, so the packer's buffers are zeroed before: the packed
+bytes are then deterministic.
 """
 
 from __future__ import annotations

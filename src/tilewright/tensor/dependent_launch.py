@@ -1,14 +1,14 @@
-"""Kernels that start before those they depend on have ended.
+"""Programmatic dependent launch: kernels that start before those they depend on end.
 
     for b in thread(blockIdx.x) 0..132 { for t in thread(threadIdx.x) 0..128 {
-      eval grid.launch()      # what is queued behind may start
-      ...                     # places, barriers of its own, weights
-      eval grid.wait()        # until everything queued before has ended
+      eval grid.launch()      # the next kernel may start
+      ...                     # address computation, barrier setup, loads of weights
+      eval grid.wait()        # until all preceding kernels have ended
       ... } }
 
-Until its wait a kernel reads weights alone and writes nothing that others see: memory that kernels
-before it read or write is still in use. Every thread comes to the wait, since a kernel that ends
-without it may end before those it depends on, and what waits for it would not wait for them.
+Before its wait a kernel reads only weights and writes nothing that others see, since preceding
+kernels may still use that memory. Every thread executes the wait: a kernel that ends without it may
+end before those it depends on, and its dependents would not wait for them.
 """
 
 from __future__ import annotations

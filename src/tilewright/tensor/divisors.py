@@ -1,4 +1,4 @@
-"""Divisions that may move: out of a loop that a divisor of zero leaves empty, most may not."""
+"""Divisions that are safe to hoist: out of a loop that a zero divisor makes empty, most are not."""
 
 from __future__ import annotations
 

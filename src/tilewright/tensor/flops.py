@@ -1,4 +1,4 @@
-"""How much a function does: operations on numbers, counted from its blocks."""
+"""The operation count of a function, from its blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers hand over where a tensor function is wanted."""
+"""Validation of arguments where a tensor function is expected."""
 
 from __future__ import annotations
 

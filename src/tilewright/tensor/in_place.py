@@ -1,9 +1,9 @@
-"""Which results a function may compute in the memory of an argument.
+"""Which results a function may compute in place of an argument.
 
-    in_place_pairs(fn) -> ((0, 2),)      argument 0 and result 2 may be the same memory
+    in_place_pairs(fn) -> ((0, 2),)      argument 0 and result 2 may share memory
 
-That is so if the argument is read by one block alone, the one that writes the result, and each
-instance of it reads the very element that it then writes. The order of instances does not matter.
+Allowed if a single block reads the argument, the one that writes the result, and each instance of
+it reads exactly the element that it writes. The order of instances does not matter.
 """
 
 from __future__ import annotations

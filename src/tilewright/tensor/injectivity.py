@@ -1,12 +1,12 @@
-"""Which variables the value of an index tells: what is needed to see that no element is met twice.
+"""Injectivity of indices: which variables are determined by an index's value.
 
     determined_vars((io * 8 + ii,), {io: (0, n), ii: (0, 8)}, ctx)       {io, ii}
     determined_vars((io * 8 + ii,), {io: (0, n), ii: (0, 10)}, ctx)      nothing: 8 + 0 is 0 * 8 + 8
     determined_vars((f // m, f % m), {f: (0, n * m)}, ctx)               {f}
 
-Two facts are applied until nothing new follows. A known sum of terms scale * digit tells all its
-digits where every scale is greater than what the lesser terms can add up to. And the digits
-x // c, x // b % (c / b), x % b together tell x.
+Two facts are applied to a fixed point. A known sum of terms scale * digit determines all its digits
+if every scale is greater than the largest sum of the lesser terms. And the digits x // c, x // b %
+(c / b), x % b together determine x.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels one after the other become one, in which all blocks meet between them.
+"""Merge consecutive kernels into one, with a grid barrier between them.
 
     for b in thread(blockIdx.x) 0..130 { for t in thread(threadIdx.x) 0..500 {
       eval grid.wait(); Y[b * 500 + t] = X[...] } }
@@ -11,8 +11,8 @@
       eval barrier.global()
       if b < 3 and t < 256 { Z[b * 256 + t] = Y[...] * S } } }
 
-What a kernel does before its wait, prefetching weights, is done before the blocks meet: memory
-keeps busy. Barriers stay outside of conditions, so that every thread comes by.
+What a kernel does before its wait, such as prefetching weights, is done before the barrier, which
+keeps memory busy. Barriers stay outside of conditions, so that every thread reaches them.
 """
 
 from __future__ import annotations

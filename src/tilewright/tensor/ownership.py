@@ -1,10 +1,9 @@
-"""Who owns a buffer: the whole device, a block of threads, or one thread.
+"""Ownership of buffers: by the whole device, a thread block, or one thread.
 
-The scope of a buffer tells, but for an intermediate in global memory which is used inside one
-kernel alone. It belongs to where it comes into being, that is inside the loops around all its uses:
-to the thread if the innermost concurrent one of them is no thread loop, or one of them is over
-threads; else to the block of threads. So it is as if in local or in shared memory, and the pass
-`bind_threads` moves it there.
+Given by the scope, except for an intermediate in global memory that is used inside of one kernel
+only. It is allocated inside of the loops around all its uses, and owned by a thread if the
+innermost concurrent one of them is no thread loop, or one of them is over threads; else by the
+thread block. So it is as if in local or shared memory, and the pass `bind_threads` moves it there.
 
     for b in thread(blockIdx.x) { for t in thread(threadIdx.x) { B = ...; C = B } }     B is local
     for b in thread(blockIdx.x) { for t .. { B = ... }  for t .. { C = B } }            B is shared

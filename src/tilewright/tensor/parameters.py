@@ -1,8 +1,8 @@
 """Parameters of declared families: `rows` of the memory `amx.tile(rows=14)`.
 
-A memory scope or an intrinsic that comes in many sizes is declared once, with parameters. Whoever
-names one gives the numbers: `NAME(key=number, ...)`, in the order of the declaration, those that
-have their default left out. So every member has exactly one text.
+A memory scope or an intrinsic of many sizes is declared once, with parameters. Its members are
+named `NAME(key=number, ...)`, in the order of the declaration, without those at their default. So
+every member has exactly one text.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Boxes of buffers: what a block touches, and what that becomes when variables run.
+"""Regions: conservative boxes of buffers that a block accesses, and their unions over loops.
 
     access_regions(body, init, iters)         the reads and writes of a block, one box per buffer
-    region_over(region, {i: (0, 8)}, ctx)     the box touched while `i` runs over 0..8
-    union(a, b, ctx)                          the least box we can name that holds both
+    region_over(region, {i: (0, 8)}, ctx)     the box touched while `i` ranges over 0..8
+    union(a, b, ctx)                          the smallest expressible box that contains both
 
-A box may be larger than what is touched, never smaller. Where no bound can be named, a dimension
-is taken whole. The extents of a block's regions never depend on its iterators.
+A box may be larger than what is touched, never smaller. Where no bound can be expressed, a
+dimension is taken whole. The extents of a block's regions never depend on its iterators.
 """
 
 from __future__ import annotations

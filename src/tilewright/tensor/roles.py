@@ -1,7 +1,7 @@
-"""Roles of the warps of a kernel: one warpgroup copies tiles, the others multiply.
+"""Warp roles of a kernel: one warpgroup copies tiles, the others multiply.
 
-`specialize` of a schedule annotates the loop whose tiles become a ring of slots;
-`passes/specialize_roles.py` makes the programs of both.
+A schedule's `specialize` annotates the loop whose tiles become a ring of slots;
+`passes/specialize_roles.py` generates the programs of both.
 """
 
 from __future__ import annotations

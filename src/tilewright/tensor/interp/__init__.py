@@ -1,4 +1,4 @@
-"""The interpreter: what a tensor program means, with everything checked that native code is not.
+"""The interpreter: reference semantics of tensor programs, with checks that native code lacks.
 
     interpret(fn, a, b, c)     runs `fn` on NumPy arrays; outputs are the caller's arrays
     source(fn)                 the Python code that runs
@@ -6,7 +6,7 @@
 `docs/internals/tensor.md` tells the semantics, the modules here carry them out:
 
 - arguments.py      checks the arguments, takes sizes from their shapes
-- placement.py      where the intermediates of a scheduled program come into being
+- placement.py      where the intermediates of a scheduled program are allocated
 - program.py        generates the Python code of a function, on top of
   writer.py, exprs.py, accesses.py, emit.py      for one thread of control, and
   kernels.py                                     for threads in lock step

@@ -1,8 +1,8 @@
-"""Code for touching memory: the checks around every load and store.
+"""Code generation for memory accesses, with the checks around every load and store.
 
-Checked in this order: the index lies in the buffer; in a scheduled program, the element lies in a
-region that each block around declares; what is loaded holds a value; no iteration of a concurrent
-loop touches what another one stores.
+Checked in this order: the index is in bounds; in a scheduled program, the element is in the
+declared region of each enclosing block; loaded elements are initialized; no iteration of a
+concurrent loop accesses what another one stores.
 """
 
 from __future__ import annotations

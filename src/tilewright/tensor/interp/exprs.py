@@ -1,9 +1,8 @@
-"""Code for expressions. A scalar is a number, a wide value an array, see `lanes.py`.
+"""Code generation for expressions. A scalar is a number, a wide value an array, see `lanes.py`.
 
 Each operation becomes one assignment, operands first. Only the chosen arm of a select is evaluated,
-and the second operand of `and` and `or` only where the first does not decide. Where the choice
-differs between lanes, that is done under a mask; what is one number for all lanes is evaluated if
-any lane of the mask needs it.
+and `and` and `or` short-circuit. Where a choice diverges between lanes, arms are evaluated under a
+mask; what is uniform is evaluated if any active lane needs it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The errors a running program can cause, each showing the statement at fault.
+"""Run-time errors of programs, each showing the statement at fault.
 
-The program that runs is generated code; it holds a number for every place that can fail, and
-hands that number here together with the values of the loops around.
+The generated code has a number for every place that can fail, and reports it with the values of the
+enclosing loops.
 """
 
 from __future__ import annotations

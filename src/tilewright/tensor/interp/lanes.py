@@ -1,13 +1,13 @@
-"""Threads in lock step: every value is a NumPy array with one row per thread.
+"""SIMT execution: every value is a NumPy array with one row per thread.
 
-A kernel runs all threads of several blocks at once, statement by statement; a mask tells which of
-them take part. That hides nothing: what a missing barrier would break is found by remembering, for
-every element, who touched it since the last barrier.
+A kernel runs all threads of several blocks at once, statement by statement, under a mask of active
+threads. Missing barriers are still found: for every element it is recorded who accessed it since
+the last barrier.
 
 Concurrency is nested in *levels*: the blocks of a kernel, the threads of a block, and below them
 the iterations of virtual-thread and vector loops. At each level a lane has an identity, and
 everything between two barriers is one *phase*. Two lanes of different identity at some level race
-when they touch one element in the same phase of that level, and one of them stores a value that
+when they access one element in the same phase of that level, and one of them stores a value that
 the other does not store too.
 
 A lane's column dimension holds the elements of short vectors: a scalar is of shape (lanes, 1).

@@ -1,10 +1,10 @@
-"""What a program touches, and where the intermediates of a scheduled one live.
+"""Which buffers a program uses, and where the intermediates of a scheduled one are allocated.
 
-A scheduled function lists its intermediates at the top, and says nothing of who shares them. The
-rule, which lowering follows too: an intermediate whose accesses all lie inside a parallel, vector,
-thread or virtual-thread loop is private to each iteration of it; else there is one for all. A
-reduction goes on with what its last iteration left: loops over it are around what it fills.
-In a kernel the memory scope has the last word, see `lanes.py`.
+A scheduled function lists its intermediates at the top, without ownership. The rule, which lowering
+follows too: an intermediate whose accesses are all inside of a parallel, vector, thread or
+virtual-thread loop is private to each iteration of it; otherwise there is one for all. A reduction
+continues from its last iteration, so loops over it are outside of the accumulator's allocation. In
+a kernel the memory scope has the last word, see `lanes.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One thread block whose warpgroups have roles: the statements and instructions they run."""
+"""Execution of one thread block with warp roles: statements and instructions."""
 
 from __future__ import annotations
 

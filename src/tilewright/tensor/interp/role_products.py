@@ -1,4 +1,4 @@
-"""Products of warpgroups with roles, and the steps of attention between them."""
+"""`wgmma` and the steps of attention, in warp-specialized kernels."""
 
 from __future__ import annotations
 

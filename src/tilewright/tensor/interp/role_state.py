@@ -1,4 +1,5 @@
-"""What warpgroups of a block know of each other: clocks, barriers, copies under way, tiles."""
+"""Happens-before state of warpgroups in a block: vector clocks, barriers, copies in flight,
+tiles."""
 
 from __future__ import annotations
 

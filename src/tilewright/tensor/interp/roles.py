@@ -1,13 +1,13 @@
-"""Kernels with roles: each warpgroup is a coroutine, bulk copies land when they like.
+"""Warp-specialized kernels: each warpgroup is a coroutine, and bulk copies complete asynchronously.
 
-A producer and its consumers do not run in lock step, so their order is what barriers make of it.
-Every coroutine, and every copy under way, carries a vector clock: what it knows to have happened.
-Arriving at a barrier gives that knowledge to the phase, waiting for the phase takes it. A tile that
-is read without knowing that its copy has landed, or filled again without knowing that its readers
-are done, is an error in whatever order things happened to run; `seed` picks that order.
+A producer and its consumers are ordered by barriers only. Every coroutine, and every copy in
+flight, carries a vector clock: the events it knows to have happened. Arriving at a barrier merges
+that knowledge into the phase, waiting for the phase acquires it. Reading a tile without knowing
+that its copy has completed, or refilling it without knowing that its readers are done, is an error,
+in whatever order things happened to run; `seed` selects that order.
 
-Asynchronous copies of Ampere are started by the threads of every group, land between that and the
-wait for them, and are known to other threads, those of the same group too, behind a barrier.
+Asynchronous copies of Ampere are started by the threads of every group, complete before the wait
+for them, and become visible to other threads, even of the same group, after a barrier.
 """
 
 from __future__ import annotations

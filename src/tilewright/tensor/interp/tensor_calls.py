@@ -1,7 +1,7 @@
-"""A tensor call as the statements it stands for: the declared behaviour over the caller's tiles.
+"""Expansion of a tensor call into statements: the declared behaviour over the caller's tiles.
 
 compute runs the behaviour; reset runs only the init of its reduction; update runs it without init,
-so that it combines into what the outputs hold.
+accumulating into the outputs.
 """
 
 from __future__ import annotations

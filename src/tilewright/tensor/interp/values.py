@@ -1,8 +1,8 @@
-"""What scalar operations mean: constants, conversions, and the numbers behind each type.
+"""Semantics of scalar operations: constants, conversions, number representations.
 
 A value of type `index` is a Python integer. Any other scalar is a NumPy scalar of its type, so that
-every operation rounds, and wraps around, to that type. Vectors are NumPy arrays. The functions
-here take both.
+every operation rounds, and wraps, to that type. Vectors are NumPy arrays. The functions here take
+both.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
-"""Automatic schedules for what no rule knows: sketches, their decisions, and what they cost."""
+"""Sketches: automatic schedules for functions that no rule knows, their decisions, and their
+costs."""
 
 from tilewright.tune.sketch.space import SKETCH, Sketched, SketchSpace, sketched

@@ -1,8 +1,8 @@
-"""From a structure and its decisions to a schedule, by primitives alone: no answer changes.
+"""From a structure and its decisions to a schedule, by primitives only.
 
-Consumers come before producers, so that a tile exists when something is to be computed inside it.
-Steps that only make a stage faster (lanes for a copy, unrolling) are attempted: where one is
-refused the others stand. What makes the structure is not: a refusal there is the point's failure.
+Consumers come before producers, so that a tile exists before something is computed inside of it.
+Optional steps (vectorizing a copy, unrolling) are attempted, and skipped where refused. A refused
+step of the structure itself fails the point.
 """
 
 from __future__ import annotations

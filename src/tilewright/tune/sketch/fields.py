@@ -1,14 +1,15 @@
-"""The decisions of a structure: sizes of tiles at every level, unrolling, chunks, and which fit.
+"""The decisions of a structure: tile sizes at every level, unroll factors, chunks, and their
+legality.
 
-A spatial axis of a tiled stage is cut into four:
+A spatial axis of a tiled stage is split into four:
 
-    for i.outer        what threads share out, as many as are left
+    for i.outer        split across threads; the inferred factor
       for i.block      tiles of a block, whose operands stay in L2
         for i.middle   register tiles that share operands in L1
-          for i.inner  a register tile; along the lanes, in vectors
+          for i.inner  a register tile; in vectors along the vectorized axis
 
-Tiles need not divide: a factor may be any number, and what is left over is a tail. Candidates are
-small numbers and, for long axes, divisors and powers of two: odd extents find an even tile too.
+Tiles need not divide: tails are allowed. Candidates are small numbers and, for long axes, divisors
+and powers of two, so that odd extents find an even tile too.
 """
 
 from __future__ import annotations

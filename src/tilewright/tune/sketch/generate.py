@@ -1,13 +1,13 @@
-"""Structures for any function: what no rule knows is cut, fused and shared out in all ways.
+"""Structures for any function: all ways to tile, fuse and parallelize its stages.
 
     for program in programs_of(fn, context):      little inlined, or all that is cheap
-        structures(program)                       what can be made of it
+        structures(program)                       its possible structures
 
-For each stage there are ways of its own: a reduction with spatial axes can be tiled along each axis
-that lanes suit, its operands packed or not; one with few results is taken in parts. What is done
-element by element follows the tile it reads, or has loops of its own; producers that are not
-inlined are computed before, or inside the tiles of their consumers. Structures are combinations of
-these; each is tried once, and what the schedule refuses is left out.
+Each stage has alternatives: a reduction with spatial axes can be tiled and vectorized along any
+suitable axis, with its operands packed or not; one with few results is factored into parts.
+Elementwise stages are fused into the tile that they read, or have loops of their own; producers
+that are not inlined are computed before, or inside of the tiles of their consumers. Structures are
+combinations of these; each is tried once, and illegal ones are dropped.
 """
 
 from __future__ import annotations

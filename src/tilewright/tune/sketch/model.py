@@ -1,16 +1,16 @@
-"""What a point of a sketch costs, by the machine model, and what a cost model learns from.
+"""The analytical cost of a sketch's points, and the features for learned cost models.
 
-For every tiled stage there are five levels, of which formulas give the trips and the bytes touched:
+Every tiled stage has five levels, for which formulas give trips and bytes touched:
 
-    step       one turn of the innermost loop around a register tile
-    tile       a register tile with the sum (or the block of it) that is taken there
+    step       one iteration of the innermost loop around a register tile
+    tile       a register tile with its reduction (or block of it)
     middle     the register tiles that share operands in L1
     block      the tiles of a block in L2
-    whole      all of a thread's work and that of all others
+    whole      all of a thread's work, and that of all threads
 
-Cycles are those of the busiest thread: arithmetic of whole tiles, tails and idle lanes included,
-or loads, or the latency of a sum's chain, whichever is most; lines that come from L2, L3 and
-memory, where levels do not fit; results; loop turns; chunks for threads.
+Cycles are those of the busiest thread: the maximum of arithmetic (whole tiles, with tails and idle
+lanes), loads, and the latency of accumulation chains; plus lines from L2, L3 and memory where
+levels do not fit, stores, loop overhead, and dispatch of chunks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sketches of a function as a space to tune: every structure it can take, and all of its numbers.
+"""Sketches of a function as a search space: all its structures, with all their decisions.
 
     space = SketchSpace(fn, "cpu", threads=2)
     space.size                                points, of all structures together
@@ -6,8 +6,8 @@
     schedule = space.schedule(space.choice(point, 0))
     run = tw.build(schedule.function)
 
-The first structure is `rules`, without decisions: what the schedule rules make of the function. So
-the default is always a candidate, and tuning cannot lose.
+The first structure is `rules`, without decisions: the schedule rules' result. So the default is
+always a candidate, and tuning cannot lose.
 """
 
 from __future__ import annotations

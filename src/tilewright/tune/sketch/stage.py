@@ -1,11 +1,11 @@
-"""What a sketch reads off a block: axes, and which elements every access touches as they move.
+"""What sketches derive from a block: axes, and the elements that every access touches as they vary.
 
     stage = stage_of(schedule, "C")
     stage.axes                  (i: spatial 512, j: spatial 512, k: reduce 256)
     stage.touches[0].dims       ({0: 1}, {2: 1}): A[i, k], steps by axis, per dimension
 
-An index is a sum of axes times numbers; of any other, every element may be meant. Whatever a tile
-covers along its axes, `Touch` says how large a box of the buffer that is.
+An index is a linear combination of axes; any other may touch every element. `Touch` gives the box
+of the buffer that a tile's ranges of the axes touch.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""The structures that a sketch may take: for every stage a way, before any number is decided.
+"""Structures of sketches: an alternative for every stage, before any numbers are decided.
 
     C:tile@j+B;D:follow            C in register tiles, lanes along j, B packed; D fused behind it
     across:under;blur:tile@x       across is computed where a tile of blur needs it
     total:parts                    partial results by threads, combined after
 
-Ways of a stage, as text and as data:
+Alternatives for a stage, as text and as data:
 
-    plain          the program's loops: lanes innermost, threads outermost
+    plain          the program's loops: vectorized innermost, parallel outermost
     tile@a         S S S R R S: four levels of spatial tiles around a tile in registers, in which
                    the whole sum is taken; axis `a` has the lanes
     blocks@a       S S R S R S: the sum is taken in blocks, so that operands stay in a cache
-    rows           lanes along what is reduced (rfactor), threads along results
-    parts          threads along what is reduced (rfactor), lanes where they fit
+    rows           vectorized along the reduction (rfactor), parallel along results
+    parts          parallel along the reduction (rfactor), vectorized where possible
     dot(name)@a    as `tile`, the innermost step an instruction for dot products (tensorize)
-    under          computed inside the tile of the stage that uses it (compute_at)
-    follow         fused behind the tile that it uses (reverse_compute_at)
+    under          computed inside of its consumer's tile (compute_at)
+    follow         fused into its producer's tile (reverse_compute_at)
 
 `+B` after a tiled way packs the operand B into panels as wide as a tile.
 """
