@@ -1,10 +1,10 @@
-"""Layers of bytes of a model as operators of the accelerator: shapes, packed weights, parameters.
+"""int8 layers of a model as operators of the accelerator: shapes, packed weights, parameters.
 
     kernel = kernel_of(node, constants, geometry, inputs)
 
-A tensor (n, c, h, w) of a model lies in DRAM as (n / batch, c / out, h, w, batch, out); a matrix
-(m, k) as (k / out, m / batch, batch, out), that is as one row of an image. Channels that no block
-divides are filled up: their weights are 0.
+A tensor (n, c, h, w) of a model is stored in DRAM as (n / batch, c / out, h, w, batch, out); a
+matrix (m, k) as (k / out, m / batch, batch, out), that is as one row of an image. Channels are
+padded to whole blocks, with zero weights.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BYTE_MAX = 127
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in DRAM; `depth` positions by `depth` of an image become channels."""
+    """The layout of a tensor in DRAM; `depth` x `depth` positions of an image become channels."""
 
     shape: tuple[int, ...]
     depth: int = 1
@@ -63,7 +63,7 @@ class Layout:
         return int(np.prod(self.packed_shape(g)))
 
     def pack(self, array: Array, fill: int, g: Geometry) -> Array:
-        """The bytes as the accelerator reads them."""
+        """The bytes in the accelerator's layout."""
         images, blocks, h, w, batch, block = self.packed_shape(g)
         n, c, rows, columns = self.image
         far = self.depth
@@ -92,7 +92,7 @@ class Layout:
 class Factor:
     """An operand of a product of two tensors, (batch, rows, depth), as weights if it is the second.
 
-    Zero points are subtracted by further terms of the sums, so that the array multiplies bytes:
+    Zero points are subtracted by additional terms of the sums, so that the array multiplies bytes:
     (x - p) * (y - q) = x * y + x * -q + -p * y + p * q, the last of them a constant.
     """
 
@@ -103,7 +103,7 @@ class Factor:
 
     @property
     def terms(self) -> list[int | None]:
-        """What stands beside one another along the depth: the operand itself, or a number."""
+        """The terms concatenated along the depth: the operand itself, or a number."""
         p, q = (self.other, self.zero) if self.is_weights else (self.zero, self.other)
         by_q, by_p = _parts(-q), _parts(-p)
         if self.is_weights:
@@ -133,13 +133,13 @@ class Factor:
 
 
 def _parts(number: int) -> list[int]:
-    """Bytes whose sum it is."""
+    """Bytes that add up to a number."""
     return [] if not number else [number] if number <= BYTE_MAX else [number // 2, number // 2]
 
 
 @dataclass(frozen=True)
 class Products:
-    """How a batch of matrices lies in DRAM that the accelerator has multiplied."""
+    """The layout in DRAM of a batch of matrix products."""
 
     shape: tuple[int, int, int]
 
@@ -154,7 +154,7 @@ class Products:
         return np.ascontiguousarray(whole[:, :rows, :columns])
 
 
-Source = Layout | Factor  # how an operand lies in DRAM
+Source = Layout | Factor  # the layout of an operand in DRAM
 Result = Layout | Products
 
 
@@ -167,9 +167,9 @@ class Kernel:
     inputs: dict[str, tuple[Value, Source]]
     stored: dict[str, Array]  # weights and parameters, packed
     output: Result
-    macs: int  # multiply-accumulates that the layer asks for, filling aside
-    fused: tuple[Node, ...] = ()  # layers before it that are computed along
-    others: tuple[Kernel, ...] = ()  # that write the rest of the result
+    macs: int  # multiply-accumulates of the layer, without padding
+    fused: tuple[Node, ...] = ()  # earlier layers fused into it
+    others: tuple[Kernel, ...] = ()  # kernels that write the rest of the result
 
     @property
     def all(self) -> tuple[Kernel, ...]:
@@ -236,7 +236,7 @@ def _limits(node: Node) -> tuple[int, int, int]:
 def _parameters(
     arrays: list[Array], channels: int, blocks: int, g: Geometry, fold: Array | int = 0
 ) -> Array:
-    """Bias (less what zero points add), multiplier and shift of every channel."""
+    """Bias (with the zero points' contribution folded in), multiplier and shift per channel."""
     filled = []
     for array in arrays:
         whole = np.zeros(blocks * g.block_out, np.int64)
@@ -303,7 +303,7 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
 def _deeper(
     shape: tuple[int, ...], rows: Axis, columns: Axis, w: Array, g: Geometry
 ) -> tuple[Layout, Axis, Axis, Array] | None:
-    """Space to depth: few channels at a stride are more channels at none."""
+    """Space to depth: turn a strided convolution of few channels into an unstrided one of more."""
     far = rows.stride
     if far == 1 or columns.stride != far or shape[1] * far * far > g.block_out:
         return None
@@ -325,7 +325,7 @@ def _deeper(
 
 
 def _dense(w: Array, groups: int) -> Array:
-    """Weights of all channels to all, 0 from one group to another."""
+    """Weights of a grouped convolution as those of an ungrouped one, zero between groups."""
     outs, per = w.shape[:2]
     whole = np.zeros((outs, per * groups, *w.shape[2:]), np.int8)
     for group in range(groups):
@@ -352,12 +352,12 @@ def _pack_weights(w: Array, groups: int, g: Geometry, bits: int) -> Array:
 
 
 def _weight_bits(w: Array) -> int:
-    """What the weights of a layer take: those of int4 models are all small."""
+    """Bits per weight: 4 if all weights are small, as in int4 models."""
     return 4 if w.min(initial=0) >= -8 and w.max(initial=0) <= 7 else 8
 
 
 def _tapped(columns: Axis, w: Array, taps: int) -> tuple[Axis, Array]:
-    """Windows that a multiple of `taps` neighbours make up: weights of others are 0."""
+    """Pad windows to a multiple of `taps` columns, with zero weights."""
     if taps == 1:
         return columns, w
     reach = columns.reach
@@ -413,7 +413,7 @@ def _matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
 
 
 def _batch_matmul(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    """Groups of a convolution, whose weights the host packs as it packs images."""
+    """As groups of a convolution, whose weights the host packs like images."""
     x, y = _operands(node)
     if x not in outside or y not in outside or x in constants or y in constants:
         raise refused("its operands do not come from the host")
@@ -459,7 +459,7 @@ def _max_pool(node: Node, constants: Constants, g: Geometry, outside: set[Value]
 
 
 def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    """A copy of every operand, into its part of the result."""
+    """A copy of every operand into its part of the result."""
     out = Layout(_shape(node.output))
     rank = len(out.shape)
     if rank not in (2, 4):

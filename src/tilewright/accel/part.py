@@ -4,8 +4,8 @@
     outputs = part.run(x, y)          # by the simulator of the target
     print(part.report())              # cycles, bytes, share of peak of every layer
 
-Tensors between layers stay in the accelerator's memory, packed; weights are packed here, once. The
-host packs what comes in and unpacks what goes out.
+Intermediate tensors stay packed in the accelerator's memory; weights are packed once, here. The
+host packs inputs and unpacks outputs.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # of every tensor in memory
-INPUTS, OUTPUTS = "x", "y"  # buffers of all tensors that come in, and of all that go out
+INPUTS, OUTPUTS = "x", "y"  # buffers of all inputs, and of all outputs
 ROLES = {"weights": "in", "temp": "temp", INPUTS: "in", OUTPUTS: "out"}  # of buffers, in order
 STORE, TEMP, GIVEN, RESULTS = range(len(ROLES))  # base registers
-KEPT_RUNNERS = 4  # of a part whose leading size calls tell
+KEPT_RUNNERS = 4  # cached, for a dynamic leading size
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """An operator on the accelerator's memories, and what was decided about it."""
+    """A scheduled operator, with its rule, plan and predicted cost."""
 
     fn: Function
     rule: str
@@ -56,7 +56,7 @@ class Scheduled:
 
 @cache
 def scheduled(operator: Operator, target: Target) -> Scheduled:
-    """An operator by its default plan; layers of equal shapes share it."""
+    """An operator scheduled by default, cached by shape."""
     sch, log = schedule(function_of(operator, geometry_of(target)), target)
     decision = log.decisions[0]
     made = lower(sch.function, target)
@@ -65,24 +65,24 @@ def scheduled(operator: Operator, target: Target) -> Scheduled:
 
 @cache
 def predicted(operator: Operator, target: Target) -> float:
-    """Cycles of an operator by its default plan, without making anything."""
+    """Predicted cycles of an operator's default plan, without scheduling it."""
     return predicted_cycles(_problems(operator, geometry_of(target).array), target)
 
 
 @cache
 def _problems(operator: Operator, array: Geometry) -> Problems:
-    """What rules find in an operator, once for all designs with the same array."""
+    """What rules match in an operator, cached for all designs with the same array."""
     target = Target.parse(f"vta-sim {array.options}")
     return problems_of(function_of(operator, array), target)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What became of one node: its tasks in the stream, and what they do."""
+    """A node's tasks in the stream, and what they do."""
 
     name: str
     op: str
-    fused: tuple[str, ...]  # nodes that are computed along
+    fused: tuple[str, ...]  # nodes fused into it
     plan: str
     macs: int
     tasks: tuple[int, int]
@@ -99,12 +99,12 @@ class Part:
     stored: dict[str, Array]
     layers: list[Layer]
     shapes: list[tuple[int, ...]]  # of the graph's parameters
-    round: int = 0  # images or rows of the stream, where a call tells how many; else 0
+    round: int = 0  # images or rows per round, with a dynamic leading size; else 0
     runners: dict[int, Runner] = field(default_factory=dict, repr=False)  # by rounds
-    last: tuple[int, Timing | None] = field(default=(1, None), repr=False)  # rounds, their times
+    last: tuple[int, Timing | None] = field(default=(1, None), repr=False)  # rounds, timing
 
     def run(self, *given: Array) -> list[Array]:
-        """The results of the graph's parameters, constants among them not read."""
+        """Run the part on the graph's parameters; constants among them are ignored."""
         count = len(given[self.inputs[0][0]]) if self.round else None
         rounds = max(1, -(-count // self.round)) if count is not None else 1
         ran = self.of_rounds(rounds).run({INPUTS: self.packed(*given, rounds=rounds)[INPUTS]})
@@ -114,7 +114,7 @@ class Part:
         return [one[:count] for one in self.unpacked(ran.outputs, rounds)]
 
     def of_rounds(self, rounds: int) -> Runner:
-        """What runs the stream of so many rounds: made, or one of the last that were."""
+        """The runner of a stream of so many rounds, cached."""
         found = self.runners.get(rounds)
         if found is None:
             if len(self.runners) >= KEPT_RUNNERS:
@@ -125,11 +125,11 @@ class Part:
 
     @property
     def per_round(self) -> frozenset[str]:
-        """Buffers of which every round has its own."""
+        """Buffers that each round has its own part of."""
         return frozenset((INPUTS, OUTPUTS) if self.round else ())
 
     def packed(self, *given: Array, rounds: int = 1) -> dict[str, Array]:
-        """What the stream reads: the graph's parameters as they lie in memory, and weights."""
+        """The stream's inputs: the graph's parameters, packed, and weights."""
         (size,) = [one.size_bytes for one in self.stream.buffers if one.name == INPUTS]
         memory, g = np.zeros((rounds, size), np.int8), self.stream.geometry
         for at, layout, offset, fill in self.inputs:
@@ -143,7 +143,7 @@ class Part:
         return {**self.stored, INPUTS: memory}
 
     def unpacked(self, outputs: Mapping[str, Array], rounds: int = 1) -> list[Array]:
-        """The results of a run, all rounds of each; what fills up the last is still there."""
+        """The results of a run, over all rounds, including the padding of the last."""
         memory, g = outputs[OUTPUTS].view(np.int8).reshape(rounds, -1), self.stream.geometry
         results = []
         for layout, at in self.outputs:
@@ -152,7 +152,7 @@ class Part:
         return results
 
     def timing(self) -> Timing:
-        """When every task begins and ends: of as many rounds as the last call had."""
+        """The start and end of every task, for the number of rounds of the last call."""
         rounds, timing = self.last
         if timing is None:
             timing = time_on("timing", self.of_rounds(rounds).stream)
@@ -160,7 +160,7 @@ class Part:
         return timing
 
     def report(self) -> list[dict[str, Any]]:
-        """A row for every layer, of all rounds: cycles until it ends, bytes, share of the peak."""
+        """A row per layer, over all rounds: cycles until it ends, bytes, share of peak."""
         timing, tasks = self.timing(), len(self.stream.instructions) - 1  # of one round
         rounds, peak = len(timing.end) // tasks, self.stream.geometry.macs_per_cycle
         cycles, done = [0] * len(self.layers), 0
@@ -179,12 +179,12 @@ class Part:
 
 
 def compile_part(graph: Graph, constants: Mapping[Value, Array], target: Target) -> Part:
-    """The stream of a graph whose every node is a layer of bytes."""
+    """The stream of a graph whose nodes are all int8 layers."""
     return _Compiler(graph, constants, target).compiled()
 
 
 def predict_part(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> float:
-    """Cycles of such a graph by its layers' plans, without compiling it."""
+    """Predicted cycles of such a graph by its layers' plans, without compiling it."""
     layers = fuse_sums(graph, kernels, target)
     found = [predicted(one.operator, target) for layer in layers for one in layer.all]
     if math.inf in found:
@@ -195,7 +195,7 @@ def predict_part(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -
 def kernels_of(
     graph: Graph, constants: Mapping[Value, Array], geometry: Geometry
 ) -> dict[Node, Kernel]:
-    """Every layer for itself: the same for all designs with the same array."""
+    """Every layer as a kernel: the same for all designs with the same array."""
     outside = set(graph.params)
     return {
         node: kernel_of(node, constants, geometry, outside)
@@ -205,7 +205,7 @@ def kernels_of(
 
 
 def fuse_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> list[Kernel]:
-    """Layers in order; a residual sum joins the layer before it where that is faster."""
+    """Layers in order, with residual sums fused into the layer before where that is faster."""
     uses = Counter([*(v for node in kernels for v in node.inputs), *graph.results])
     makers = {node.output: node for node in kernels}
     found = dict(kernels)
@@ -216,7 +216,7 @@ def fuse_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> l
         for before in sorted(made, key=lambda one: -found[one].macs):
             operator = found[before].operator
             if not isinstance(operator, Conv) or operator.residual is not None:
-                continue  # it has a sum already
+                continue  # it already ends in a sum
             joined = found[before].fuse_sum(kernel)
             apart = predicted(operator, target) + predicted(kernel.operator, target)
             if predicted(joined.operator, target) < apart:

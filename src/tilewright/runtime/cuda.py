@@ -1,8 +1,9 @@
-"""The CUDA driver: memory, modules of PTX, launches. Nothing is linked; the driver loads the PTX.
+"""The CUDA driver API: memory, PTX modules, launches. Nothing is linked; the driver compiles the
+PTX.
 
-module = Module(ptx)
-with_copies = to_device(numpy_array)
-module.launch("kernel", grid, block, [array.address, 128])
+    module = Module(ptx)
+    with_copies = to_device(numpy_array)
+    module.launch("kernel", grid, block, [array.address, 128])
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tilewright.runtime.device import Device
 from tilewright.runtime.dlpack import code_of
 
 SHARED_BYTES_BY_DEFAULT = 48 * 1024
-STATIC_SHARED_BYTES = 4096  # that kernels with dynamic shared memory have beside it, at most
-DEVICE = Device("cuda")  # the first GPU: that of the context
+STATIC_SHARED_BYTES = 4096  # static shared memory of kernels that also use dynamic, at most
+DEVICE = Device("cuda")  # the first GPU, whose context is used
 
 
 class CudaError(TilewrightError, RuntimeError):
@@ -54,8 +55,8 @@ LEAST_DRIVER, LEAST_COMPUTE = 12000, (8, 0)  # CUDA 12.0, sm_80
 
 
 class _Driver:
-    """The driver, initialised once; its device's primary context is current in every thread that
-    calls it."""
+    """The driver, initialized once; its device's primary context is made current in every calling
+    thread."""
 
     _instance: _Driver | None = None
     _making = threading.Lock()
@@ -77,7 +78,7 @@ class _Driver:
             self.call("cuInit", 0)
         except CudaError:
             raise
-        except RuntimeError as error:  # the bindings are there, what they bind is not
+        except RuntimeError as error:  # the bindings are installed, the driver library is not
             raise Unsupported(
                 "TW4020",
                 f"the CUDA driver cannot be reached: {error}",
@@ -138,7 +139,7 @@ class _Driver:
         return tuple(results)
 
     def drop(self, name: str, *args: Any) -> None:
-        """A call that gives something back, when nobody can be told of a failure any more."""
+        """A releasing call, whose failure cannot be reported any more."""
         with contextlib.suppress(TilewrightError, RuntimeError, TypeError, AttributeError):
             self.call(name, *args)
 
@@ -157,20 +158,20 @@ def is_available() -> bool:
 
 
 def start_driver() -> None:
-    """The driver starts beside what the caller does next: a third of a second, without Python's
-    lock. Where there is none, nothing happens; whoever needs it is told then."""
+    """Initialize the driver in the background: it takes a third of a second, without the GIL. A
+    missing driver is reported on first use."""
     if _Driver._instance is None:
         threading.Thread(target=is_available, name="tilewright-cuda").start()
 
 
 def _forked() -> None:
-    """In a child the driver of the process before it does not work, nor starts anew."""
+    """In a forked child the parent's driver does not work, and cannot be initialized again."""
     if _Driver._instance is not None:
         _Driver._instance._lost = "the process was forked after the driver had started"
     _Driver._making.release()
 
 
-# Nobody forks while the driver starts: a child would wait for a thread that it does not have.
+# No fork during initialization: the child would wait for a thread that it does not have.
 os.register_at_fork(
     before=_Driver._making.acquire,
     after_in_parent=_Driver._making.release,
@@ -179,13 +180,13 @@ os.register_at_fork(
 
 
 def is_lost() -> bool:
-    """Whether a kernel has ended this process's use of the GPU: every call fails from then on."""
+    """Whether a kernel has destroyed this process's context: every call fails from then on."""
     return _Driver._instance is not None and bool(_Driver._instance._lost)
 
 
 class _Pool:
-    """Device memory by stream and size, kept for the next that asks: work on one stream that used
-    it has been queued before work of its next owner there."""
+    """Device memory cached by stream and size: on one stream, work of the previous owner precedes
+    that of the next."""
 
     ROUND_BYTES = 512
 
@@ -194,7 +195,7 @@ class _Pool:
         self.lock = threading.RLock()  # memory may be given back while it is taken
 
     def take(self, size_bytes: int, stream: int) -> tuple[int, int]:
-        """An address, and the size to give it back with."""
+        """An address, and the size to release it with."""
         size = -(-max(1, size_bytes) // self.ROUND_BYTES) * self.ROUND_BYTES
         with self.lock:
             kept = self.free.get((stream, size))
@@ -223,7 +224,7 @@ class _Pool:
             self.free.setdefault((stream, size), []).append(address)
 
     def release(self) -> None:
-        """All that nobody uses goes back to the driver."""
+        """Return unused memory to the driver."""
         driver = _Driver.get()
         driver.call("cuCtxSynchronize")
         with self.lock:
@@ -237,7 +238,7 @@ _pool = _Pool()
 
 
 class Memory:
-    """Device memory that work on a stream uses, given back when nothing refers to it any more."""
+    """Device memory used by work on a stream, released with its last reference."""
 
     def __init__(self, size_bytes: int, stream: int = 0) -> None:
         self.stream, self._pool = stream, _pool
@@ -248,12 +249,12 @@ class Memory:
             self._pool.give(self.address, self.size_bytes, self.stream)
 
 
-LEGACY, NO_ORDER = 1, -1  # what DLPack calls the stream of number 0, and none at all
+LEGACY, NO_ORDER = 1, -1  # DLPack's numbers of the legacy default stream, and of no stream
 
 
 class DeviceArray(Array):
-    """An array on the GPU whose elements are computed on a stream. Who takes it by DLPack names the
-    stream that it will be used on; what is queued there comes after."""
+    """An array on the GPU whose elements are computed on a stream. A consumer by DLPack names its
+    stream, whose later work waits for them."""
 
     __slots__ = ("stream",)
     stream: int
@@ -275,10 +276,10 @@ class DeviceArray(Array):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """For what does not take arrays by DLPack. Who reads this may look at no stream: elements
-        are there before it is told, unless the stream records."""
+        """For consumers without DLPack, which may ignore streams: waits for the elements first,
+        unless the stream is being captured."""
         kind = self.dtype.numpy
-        if kind.kind == "V":  # a type that NumPy has no text for
+        if kind.kind == "V":  # a type without NumPy text
             raise AttributeError(f"{INTERFACE} does not know {self.dtype}")
         if not is_capturing(self.stream):
             wait(self.stream)
@@ -293,9 +294,9 @@ class DeviceArray(Array):
 
 
 def follow(stream: int, before: int) -> None:
-    """What is queued on a stream from now on waits for what is queued on another already. Neither
-    waits where either records: what is recorded runs when the caller says so. The work of a stream
-    that is gone comes before all that the legacy stream is given later."""
+    """Make later work of a stream wait for earlier work of another. Not where either is being
+    captured: a graph runs when the caller says so. Work of a destroyed stream precedes later work
+    of the legacy stream."""
     stream, before = stream or LEGACY, before or LEGACY
     if before in Stream.gone:
         before = LEGACY
@@ -309,14 +310,14 @@ def follow(stream: int, before: int) -> None:
 
 
 def empty(shape: Sequence[int], dtype: str | DType = "f32", stream: int = 0) -> DeviceArray:
-    """A new array on the GPU whose elements are not set."""
+    """A new, uninitialized array on the GPU."""
     of = as_dtype(dtype)
     return DeviceArray.of(Memory(math.prod(shape) * of.size_bytes, stream), shape, of, stream)
 
 
 class _Ordered:
-    """An array of another library, handed over in the order of a stream. A stream that records
-    waits for nothing: what is recorded runs when the caller says so."""
+    """An array of another library, imported in the order of a stream. A stream being captured does
+    not wait: the graph runs when the caller says so."""
 
     def __init__(self, value: Any, stream: int) -> None:
         self.value, self.stream = value, stream or LEGACY
@@ -331,7 +332,7 @@ class _Ordered:
 
 
 def from_dlpack(value: Any, stream: int = 0) -> Array:
-    """Another library's array on a GPU, without a copy; what it still computes comes first."""
+    """Import another library's GPU array without a copy, ordered after its pending work."""
     if isinstance(value, DeviceArray):
         follow(stream, value.stream)
     if isinstance(value, Array):
@@ -343,16 +344,16 @@ def from_dlpack(value: Any, stream: int = 0) -> Array:
     return borrow(_Ordered(value, stream) if on_gpu else value)
 
 
-INTERFACE = "__cuda_array_interface__"  # of Numba, and of all that is older than DLPack
+INTERFACE = "__cuda_array_interface__"  # of Numba and others older than DLPack
 
 
 def is_shared(value: Any) -> bool:
-    """Whether an array says where its memory is, and on which device."""
+    """Whether an array exposes a GPU address, by either protocol."""
     return isinstance(value, Array) or hasattr(value, "__dlpack__") or hasattr(value, INTERFACE)
 
 
 def _from_interface(value: Any, stream: int) -> Array:
-    """An array that tells of its memory by CUDA's array interface."""
+    """Import an array by the CUDA array interface."""
     form = value.__cuda_array_interface__
     (address, read_only), of = form["data"], from_numpy(np.dtype(form["typestr"]))
     strides = form.get("strides")
@@ -378,14 +379,14 @@ def _from_interface(value: Any, stream: int) -> Array:
 
 def to_device(source: NDArray[Any], stream: int = 0) -> Array:
     """A copy of a NumPy array on the GPU."""
-    compact = np.ascontiguousarray(source)  # which has an axis at least
+    compact = np.ascontiguousarray(source)  # of rank >= 1
     made = empty(source.shape, from_numpy(compact.dtype), stream)
     copy_in(made.address, compact, stream)
     return made
 
 
 def to_host(source: Array, target: NDArray[Any] | None = None, stream: int = 0) -> NDArray[Any]:
-    """A copy of a GPU array in host memory, when what was queued on the stream is done."""
+    """Copy a GPU array to host memory, after the stream's queued work."""
     out = np.empty(source.shape, source.dtype.numpy)
     copy_out(out, source.address, stream)
     if target is None:
@@ -395,14 +396,14 @@ def to_host(source: Array, target: NDArray[Any] | None = None, stream: int = 0) 
 
 
 def copy_in(address: int, source: NDArray[Any], stream: int = 0) -> None:
-    """Host memory to device memory, in the order of the stream; the source is free after."""
+    """Copy host to device memory in stream order; the source may be reused on return."""
     if source.nbytes:
         driver = _Driver.get()
         driver.call("cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, stream)
 
 
 def copy_out(target: NDArray[Any], address: int, stream: int = 0) -> None:
-    """Device memory to host memory, when what was queued on the stream before is done."""
+    """Copy device to host memory, after the stream's queued work."""
     if target.nbytes:
         driver = _Driver.get()
         driver.call("cuMemcpyDtoHAsync", target.ctypes.data, address, target.nbytes, stream)
@@ -410,28 +411,28 @@ def copy_out(target: NDArray[Any], address: int, stream: int = 0) -> None:
 
 
 def wait(stream: int = 0) -> None:
-    """Until all that is queued on a stream is done."""
+    """Wait for all work queued on a stream."""
     _Driver.get().call("cuStreamSynchronize", stream)
 
 
 def is_capturing(stream: int) -> bool:
-    """Whether what is queued on a stream is recorded, not run."""
+    """Whether a stream is being captured."""
     driver = _Driver.get()
     (status,) = driver.call("cuStreamIsCapturing", stream)
     return bool(status != driver.api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
 def copy(to: int, source: int, size_bytes: int, stream: int = 0) -> None:
-    """Device memory to device memory, in the order of the stream."""
+    """Copy device memory in stream order."""
     if size_bytes:
         _Driver.get().call("cuMemcpyDtoDAsync", to, source, size_bytes, stream)
 
 
 class TensorMap:
-    """How bulk copies see a matrix, or several: boxes of rows of 128 bytes, swizzled in shared
-    memory. Extents are from the outermost in. With corners they are images, channels last, whose
-    windows begin between the lowest line and column and the highest ones, counted from the image's
-    last, some lines and columns apart; a box is a kernel position of some pixels.
+    """A tensor map for bulk copies of a matrix or a batch: boxes of 128-byte rows, swizzled in
+    shared memory. Extents are outermost first. With corners, it is an im2col map of channels-last
+    images: lower and upper corners of the windows' origins, the upper ones relative to the image's
+    last line and column, and strides; a box is one kernel position of some pixels.
 
     Without an address there is nothing to copy from, as of an empty array of torch's: the driver
     would refuse to describe it, and no kernel looks at what is described."""
@@ -496,8 +497,8 @@ class TensorMap:
 def grouped_axes(
     shape: tuple[int, ...], box: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A matrix seen in groups of rows, extents from the innermost out, and how many rows those but
-    the first are apart: of a group's axes, j, q and e in a box, q is the outermost in memory."""
+    """A matrix with permuted groups of rows: extents, innermost first, and the row strides of all
+    but the first. Of a group's axes, j, q and e in a box, q is outermost in memory."""
     rows, columns = shape
     _, j, q, e, _ = box
     return (columns, e, q, j, rows // (j * q * e)), (1, e * j, e, e * j * q)
@@ -506,7 +507,7 @@ def grouped_axes(
 class Stream:
     """A queue of work."""
 
-    gone: ClassVar[set[int]] = set()  # handles that arrays may know yet, and the driver does not
+    gone: ClassVar[set[int]] = set()  # destroyed handles that arrays may still refer to
 
     def __init__(self) -> None:
         self.driver = _Driver.get()
@@ -527,11 +528,10 @@ class Stream:
 
 
 class Graph:
-    """Launches recorded once, started together as often as wanted. It keeps alive what they came
-    from: kernels and memory."""
+    """A CUDA graph, captured once. It keeps its kernels and memory alive."""
 
     def __init__(self, record: Callable[[int], None], stream: Stream | None = None) -> None:
-        """What `record` queues on the stream it is given becomes the graph."""
+        """Capture what `record` queues on the stream it is given."""
         self.driver = driver = _Driver.get()
         self._record, self._stream = record, stream or Stream()
         mode = driver.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -561,7 +561,7 @@ class Startable(Protocol):
 
     @property
     def starts_early(self) -> bool:
-        """Before the last kernel there has ended, for which it waits by itself."""
+        """Whether it may use programmatic dependent launch."""
         ...
 
     def start(self, stream: int, is_early: bool = False) -> None: ...
@@ -570,8 +570,8 @@ class Startable(Protocol):
 def branched(
     launches: Sequence[Startable], waits: Sequence[Sequence[int]]
 ) -> Callable[[int], None]:
-    """What records launches side by side: each begins when those that it waits for have ended, or
-    early, where it waits for the last of its own branch alone."""
+    """A function that captures launches on parallel branches: each starts when its dependences
+    have ended, or early, where it depends only on the last one of its own branch."""
 
     def record(stream: int) -> None:
         driver = _Driver.get()
@@ -582,7 +582,7 @@ def branched(
         at: list[int] = []
         for number, (launch, before) in enumerate(zip(launches, waits, strict=True)):
             own = _branch(tails, before)
-            if tails[own] is None and own:  # it joins what is recorded
+            if tails[own] is None and own:  # the branch joins the capture
                 driver.call("cuStreamWaitEvent", side[own], events[-1], 0)
             others = _last_on_others(at, before, own)
             for other in others:
@@ -602,14 +602,14 @@ def branched(
     return record
 
 
-BRANCHES = 8  # launches side by side, at most
+BRANCHES = 8  # parallel branches, at most
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
-_IN_GRAPH = 1  # CU_EVENT_RECORD_EXTERNAL: recorded whenever a graph comes to it
+_IN_GRAPH = 1  # CU_EVENT_RECORD_EXTERNAL: recorded on each execution of the graph
 _of_thread = threading.local()
 
 
 def _side_streams() -> list[Stream]:
-    """Streams that a thread records branches on; what runs later is the graph alone."""
+    """Streams that a thread captures branches on."""
     found: list[Stream] | None = getattr(_of_thread, "streams", None)
     if found is None:
         found = _of_thread.streams = [Stream() for _ in range(BRANCHES - 1)]
@@ -617,8 +617,8 @@ def _side_streams() -> list[Stream]:
 
 
 def _branch(tails: Sequence[int | None], before: Sequence[int]) -> int:
-    """Where a launch goes: behind the last one that it waits for, else where nothing is, else
-    behind what has been there for longest."""
+    """The branch of a launch: that of the last one it waits for, else an empty one, else the one
+    idle for longest."""
     behind = [own for own, tail in enumerate(tails) if tail is not None and tail in before]
     if behind:
         return max(behind, key=lambda own: tails[own] or 0)
@@ -627,7 +627,7 @@ def _branch(tails: Sequence[int | None], before: Sequence[int]) -> int:
 
 
 def _last_on_others(at: Sequence[int], before: Sequence[int], own: int) -> list[int]:
-    """Of what a launch waits for, the last on each other branch: those before it are done then."""
+    """Of a launch's dependences, the last on each other branch, which implies the earlier ones."""
     last: dict[int, int] = {}
     for number in before:
         if at[number] != own:
@@ -636,7 +636,7 @@ def _last_on_others(at: Sequence[int], before: Sequence[int], own: int) -> list[
 
 
 def synchronize() -> None:
-    """Wait until the GPU has done everything asked of it."""
+    """Wait until the GPU is idle."""
     _Driver.get().call("cuCtxSynchronize")
 
 
@@ -653,7 +653,7 @@ class Module:
             self.driver.drop("cuModuleUnload", self._handle)
 
     def kernel(self, name: str, shared_bytes: int = 0) -> Any:
-        """A kernel that may have this much dynamic shared memory."""
+        """A kernel, with this much dynamic shared memory enabled."""
         if name not in self._kernels:
             (found,) = self.driver.call("cuModuleGetFunction", self._handle, name.encode())
             if shared_bytes + STATIC_SHARED_BYTES > SHARED_BYTES_BY_DEFAULT:
@@ -675,9 +675,9 @@ class Module:
         is_early: bool = False,
         is_together: bool = False,
     ) -> None:
-        """Start a kernel; every argument is a pointer, a 64-bit integer or a tensor map. One that
-        waits by itself may start early, before the last one on its stream has ended; one whose
-        blocks wait for each other starts when all of them have a place together."""
+        """Launch a kernel; each argument is a pointer, a 64-bit integer or a tensor map. `is_early`
+        uses programmatic dependent launch, before the previous kernel on the stream has ended;
+        `is_together` a cooperative launch, with all blocks resident."""
         if 0 in grid or 0 in block:
             return
         values = [
@@ -730,8 +730,7 @@ class Module:
 
 
 class Timeline:
-    """Launches one after the other as one graph, with an event before each and behind the last: how
-    long each takes where it stands, without the host in between."""
+    """Launches as one graph with events between them: times each in place, without the host."""
 
     def __init__(self, launches: Sequence[Startable]) -> None:
         self.driver = driver = _Driver.get()
@@ -763,7 +762,7 @@ class Timeline:
 
 
 class Timer:
-    """Time on the GPU between two points of its stream."""
+    """GPU time between two points of a stream."""
 
     def __init__(self) -> None:
         self.driver = _Driver.get()
@@ -774,7 +773,7 @@ class Timer:
         self.driver.call("cuEventRecord", self._begin, stream)
 
     def stop(self, stream: int = 0) -> float:
-        """Milliseconds since `start`, once the GPU got here."""
+        """Milliseconds since `start`, once the GPU has reached this point."""
         self.driver.call("cuEventRecord", self._end, stream)
         self.driver.call("cuEventSynchronize", self._end)
         (elapsed,) = self.driver.call("cuEventElapsedTime", self._begin, self._end)

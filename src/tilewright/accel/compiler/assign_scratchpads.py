@@ -1,14 +1,14 @@
-"""Gives every buffer in a memory of the accelerator its entries, by lifetime.
+"""Allocate entries of the accelerator's memories to buffers, by lifetime.
 
     for t { alloc %a: i32[4, 14, 1, 16] in vta.acc(slots=2); ... %a[i, j, 0, 0 +: 16] ... }
     alloc %acc: i32[2048, 1, 16] in vta.acc
     for t { ... %acc[t % 2 * 1024 + i * 14 + j, 0, 0 +: 16] ... }
 
-Buffers that live at the same time lie side by side; others share entries. A buffer with slots lies
-in them by turns, from one allocation to the next: what fills it does not wait for what reads the
-last one. Slots divide what memory is left evenly, so that those of `acc` are in different banks.
-Operands of the ALU are best in different banks themselves: those of `vta.acc(slots=2, bank=2)` lie
-in the second bank and the third by turns, beside others in these banks alone.
+Buffers with overlapping lifetimes get disjoint entries; others share them. A buffer with slots
+rotates through them from one allocation to the next, so that filling one does not wait for readers
+of the last. Slots divide the rest of the memory evenly, so that those of `acc` are in different
+banks. Operands of the ALU are best in different banks: those of `vta.acc(slots=2, bank=2)`
+alternate between the second and the third bank, beside others in these banks only.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ MEMORIES = {"inp": "i8", "wgt": "i8", "acc": "i32", "out": "i8"}
 
 
 @dataclass(slots=True)
-class _Lies:
+class _Placement:
     """Where a buffer is: `first + turn % slots * stride`."""
 
     memory: str
     first: int
     slots: int
     bank: int  # of the first slot, counted from 1; 0: slots divide the memory
-    turn: Expr  # counts the allocations
+    turn: Expr  # the number of the allocation
     strides: tuple[int, ...]  # of its dimensions, in entries
 
 
@@ -84,13 +84,13 @@ def assign_scratchpads(fn: Function, ctx: PassContext) -> Function:
 
 
 class _Plan:
-    """Places within a slot by nesting: what is allocated inside another's life lies beside it."""
+    """Offsets within a slot: buffers allocated inside of another's lifetime come after it."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
-        self.lies: dict[Buffer, _Lies] = {}
+        self.lies: dict[Buffer, _Placement] = {}
         self.fixed = dict.fromkeys(MEMORIES, 0)  # entries of buffers without slots
-        self.turning = dict.fromkeys(MEMORIES, 0)  # entries that the fullest slot needs
+        self.turning = dict.fromkeys(MEMORIES, 0)  # entries that the largest slot needs
         self.slots = dict.fromkeys(MEMORIES, 1)
 
     def visit(self, stmt: Stmt, loops: list[For], fixed: dict[str, int], turning: Held) -> None:
@@ -99,7 +99,7 @@ class _Plan:
         elif isinstance(stmt, Alloc) and (name := memory_name(stmt.buffer)):
             slots, bank = stmt.buffer.memory["slots"], stmt.buffer.memory["bank"]
             strides = _strides(stmt.buffer, entry_shape(name, self.geometry))
-            lies = _Lies(name, fixed[name], slots, bank, _turn(loops), tuple(strides[1:]))
+            lies = _Placement(name, fixed[name], slots, bank, _turn(loops), tuple(strides[1:]))
             if slots == 1 and not bank:
                 fixed = {**fixed, name: fixed[name] + strides[0]}
                 self.fixed[name] = max(self.fixed[name], fixed[name])
@@ -132,7 +132,7 @@ class _Plan:
                     help="make tiles smaller, use fewer slots, or a target with a larger memory",
                 )
 
-    def address(self, lies: _Lies, index: tuple[Expr, ...]) -> Expr:
+    def address(self, lies: _Placement, index: tuple[Expr, ...]) -> Expr:
         is_fixed = lies.slots == 1 and not lies.bank
         first = lies.first + (0 if is_fixed else self.fixed[lies.memory])
         address: Expr = const(first)
@@ -147,7 +147,7 @@ class _Plan:
 
 
 def _first_fit(held: tuple[Span, ...], slots: set[int], size: int) -> int:
-    """The first entry from which so many are free in all of these slots."""
+    """The first entry from which `size` entries are free in all of these slots."""
     at = 0
     for begin, end, others in sorted(held, key=lambda span: span[:2]):
         if slots & others and begin < at + size and at < end:
@@ -156,7 +156,7 @@ def _first_fit(held: tuple[Span, ...], slots: set[int], size: int) -> int:
 
 
 def _strides(buffer: Buffer, entry: tuple[int, ...]) -> list[int]:
-    """Entries in all, and from one to the next along each dimension in front of the entry's."""
+    """Total entries, and the strides in entries of the dimensions outside of an entry."""
     dims = [int(dim.value) for dim in buffer.shape if isinstance(dim, Const)]
     if len(dims) != buffer.rank or tuple(dims[-len(entry) :]) != entry:
         shape = ", ".join(map(str, buffer.shape))
@@ -171,7 +171,7 @@ def _strides(buffer: Buffer, entry: tuple[int, ...]) -> list[int]:
 
 
 def _turn(loops: list[For]) -> Expr:
-    """The number of the iteration, over all loops around."""
+    """The flat iteration number of all enclosing loops."""
     turn: Expr = const(0)
     for loop in loops:
         extent = sym.bounds(loop.extent).upper
@@ -181,7 +181,7 @@ def _turn(loops: list[For]) -> Expr:
 
 
 def _addressed(body: Stmt, plan: _Plan, wholes: dict[str, Buffer]) -> Stmt:
-    """Every access through the memory as a whole."""
+    """Rewrite accesses to the memory as one buffer."""
 
     def region_rule(region: Region) -> Region:
         lies = plan.lies.get(region.buffer)

@@ -1,13 +1,13 @@
-"""Folds loops and affine addresses into tasks: the last step from a function to a stream.
+"""Fold loops and affine addresses into tasks: the last step from a function to a stream.
 
-The program is run loop by loop; what happens under a nest around one call is one task, if fields
-and microcode can say it. If not (too many loops, a tail that is no box, padding in a third
-dimension), the outermost loop of the nest is run instead and each iteration tried again.
+The program is executed loop by loop; a nest around one call becomes one task, if its fields and
+microcode can express it. If not (too many loops, a tail that is no box, padding in a third
+dimension), the outermost loop of the nest is executed instead and each iteration tried again.
 
     for i in 0..4 { for j in 0..14 { for k in 0..9 {            gemm n0=56 dst_0=1 src_0=...
       call vta_gemm.update(...) } } }                                n1=9 ... over=i1
 
-A reset is no task: the first update of the same entries overwrites instead of adding.
+A reset is no task: the first update of the same entries overwrites instead of accumulating.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Fields = dict[str, Value]
 OPERANDS = ("dst", "src", "aux")
 LEAST = -(1 << 31)
 AUX = [one.name for one in AUX_FORMATS]
-# Of a reduction by the ALU: its function, and what the first step does instead of a reset.
+# Reductions on the ALU: the function, and that of the first step, which replaces the reset.
 REDUCTIONS: dict[str, tuple[Fields, Fields]] = {
     "vta_add": ({"fn": "add"}, {"fn": "add", "imm": 1, "value": 0}),
     "vta_max": ({"fn": "max"}, {"fn": "max", "imm": 1, "value": LEAST}),
@@ -46,7 +46,7 @@ REDUCTIONS: dict[str, tuple[Fields, Fields]] = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a parameter lies in DRAM: its base register, and bytes from there."""
+    """The address of a parameter in DRAM: base register and offset in bytes."""
 
     base: int
     offset: int = 0
@@ -54,20 +54,20 @@ class Address:
 
 @dataclass(slots=True)
 class _Dim:
-    """A loop of a task: its extent, and how far dst, src and aux move with it."""
+    """A loop of a task: its extent, and the strides of dst, src and aux."""
 
     extent: int
     steps: tuple[int, ...]
 
 
 class Folder:
-    """Tasks of functions, one after the other, without tokens; microcode that they share."""
+    """The tasks of functions in order, without tokens, and their shared microcode."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.tasks: list[Instruction] = []
         self.microcode: list[MicroOp] = []
-        self._resident: dict[tuple[MicroOp, ...], int] = {}  # and where, in this filling
+        self._resident: dict[tuple[MicroOp, ...], int] = {}  # their addresses in this filling
         self._filling = 0  # first micro-operation in memory
         self._marks: list[tuple[int, int]] = []  # fillings: first task, first micro-operation
         self._nests: dict[int, tuple[Stmt, Nest | None]] = {}
@@ -118,7 +118,7 @@ class Folder:
         return found[1]
 
     def _fold(self, nest: Nest, env: Env) -> bool:
-        """Append the tasks of a nest; whether it could be done."""
+        """Append the tasks of a nest; returns whether that was possible."""
         box = nest.box(env)
         if box is None:
             return False
@@ -172,7 +172,7 @@ class Folder:
         return self._forms[id(nest)]
 
     def _transfer_of(self, call: TensorCall) -> Fields:
-        """The fields of a transfer that its intrinsic tells."""
+        """The fields of a transfer given by its intrinsic."""
         dram = call.regions[1 if call.intrin.startswith("vta_store_") else 0].buffer
         address = self._dram.get(dram)
         if address is None:
@@ -192,7 +192,7 @@ class Folder:
         if name in REDUCTIONS:
             last = len(bases) - 1
             order = (last, 0, 1 if last == 2 else last)
-            if name == "vta_dot":  # the last of the neighbours has them all
+            if name == "vta_dot":  # addressed by the last of the neighbours
                 bases[0] += given["taps"] - 1
             return self._reduce(name, [bases[at] for at in order], _picked(dims, order))
         if name == "vta_blend":
@@ -234,7 +234,7 @@ class Folder:
         return True
 
     def _reduce(self, name: str, bases: list[int], dims: list[_Dim]) -> bool:
-        """Steps of the ALU that add up; the first ones overwrite what was reset."""
+        """Accumulating steps of the ALU; the first ones overwrite."""
         step, first = REDUCTIONS[name]
         touched = _addresses(bases[0], [(dim.extent, dim.steps[0]) for dim in dims])
         fresh = self._reset[touched]
@@ -256,7 +256,7 @@ class Folder:
         return True
 
     def _fits(self, dims: list[_Dim]) -> bool:
-        """Whether loops can be those of one task; with microcode, never more than a few steps."""
+        """Whether loops fit one task, with at most a few steps of microcode."""
         return len(_merged(dims)) <= LOOPS and all(by >= 0 for dim in dims for by in dim.steps)
 
     def _alu(self, fields: Fields, bases: list[int], dims: list[_Dim]) -> bool:
@@ -295,7 +295,7 @@ class Folder:
         return True
 
     def _uops(self, steps: tuple[MicroOp, ...]) -> int:
-        """Where in the memory of microcode these steps are; a full memory is filled anew."""
+        """The address of these steps in microcode memory; a full memory is replaced."""
         if steps not in self._resident:
             used = len(self.microcode) - self._filling
             if not self._marks or used + len(steps) > depth("uop", self.geometry):
@@ -307,7 +307,7 @@ class Folder:
         return self._resident[steps]
 
     def finished(self, uop_base: int) -> list[Instruction]:
-        """All tasks, loads of microcode and the end included."""
+        """All tasks, with loads of microcode and the end."""
         done: list[Instruction] = []
         marks = [*self._marks, (len(self.tasks), len(self.microcode))]
         done += self.tasks[: marks[0][0]]
@@ -318,7 +318,7 @@ class Folder:
         return [*done, Instruction.make("finish")]
 
     def loads_before(self, task: int) -> int:
-        """The number that a task has among all: loads of microcode stand in front of some."""
+        """The final index of a task, after microcode loads are inserted."""
         return task + sum(mark <= task for mark, _ in self._marks)
 
     def _refused(self, why: str) -> ScheduleError:
@@ -331,13 +331,14 @@ class Folder:
 
 
 def _picked(dims: list[_Dim], order: tuple[int, ...]) -> list[_Dim]:
-    """Loops as dst, src and aux see them; an operand that is not there does not move."""
+    """The loops in an order, with the strides of dst, src and aux; an absent operand has stride
+    0."""
     padded = [*order, *[-1] * (len(OPERANDS) - len(order))]
     return [_Dim(d.extent, tuple([d.steps[at] if at >= 0 else 0 for at in padded])) for d in dims]
 
 
 def _merged(dims: list[_Dim]) -> list[_Dim]:
-    """Neighbouring loops that step as one become one."""
+    """Merge neighbouring loops with compatible strides."""
     made: list[_Dim] = []
     for dim in dims:
         if made and all(
@@ -350,7 +351,7 @@ def _merged(dims: list[_Dim]) -> list[_Dim]:
 
 
 def _addresses(base: int, dims: list[tuple[int, int]]) -> Indices:
-    """Every address that loops reach, once."""
+    """The distinct addresses that loops reach."""
     found = np.array([base], np.int64)
     for extent, by in dims:
         if by:

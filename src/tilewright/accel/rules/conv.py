@@ -1,10 +1,10 @@
-"""Convolutions and GEMMs by the array: tiles of rows, columns and blocks of output channels.
+"""Convolution and GEMM on the array: tiles of rows, columns and blocks of output channels.
 
-While one tile is multiplied, operands of the next part of the reduction are loaded into the other
-slot, the last tile is requantized in other banks of `acc`, and the one before is stored. What
-`hold` says stays: `none` loads operands for every part of every tile; `weights` keeps those of some
-output channels for all tiles of the image; `image` keeps a tile of it for all output channels.
-A residual sum at the end is more passes of the ALU over a tile, and nothing more to store.
+While one tile is multiplied, the operands of the next part of the reduction are loaded into the
+other slot, the previous tile is requantized in other banks of `acc`, and the one before is stored.
+`hold` selects what is kept between tiles: `none` reloads operands for every part of every tile;
+`weights` keeps those of some output channels for all tiles of the image; `image` keeps a tile of it
+for all output channels. A final residual sum adds ALU passes over a tile, but no stores.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 
-TASK_CYCLES = 3.0  # what a task more is worth: streams are fetched, and made, one by one
-# Of a residual sum: what GEMM fills and the ALU's other operands are in different banks.
+TASK_CYCLES = 3.0  # cost of an additional task: it must be fetched, and generated
+# With a residual sum, GEMM's results and the ALU's other operands are in different banks.
 BANKS = {"acc": 1, "scale": 1, "sum": 1, "par": 1, "a": 3, "b": 3}
 HOLDS = ("none", "weights", "image")
 LATENCY = max(opcode.latency_cycles for opcode in OPCODES)
@@ -55,13 +55,13 @@ class ConvPlan:
     columns: int = unit("positions", "columns of a tile")
     outs: int = unit("blocks", "of output channels of a tile")
     ins: int = unit("blocks", "of input channels loaded at a time")
-    hold: str = unit("operand", "what stays from tile to tile")
-    slots: int = unit("tiles", "at work at the same time, each in its share of the memories")
+    hold: str = unit("operand", "that is kept between tiles")
+    slots: int = unit("tiles", "in flight, each in its share of the memories")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A convolution on packed tensors: extents of its loops, and how windows step."""
+    """A convolution on packed tensors: extents of its loops, and strides of its windows."""
 
     images: int  # and groups
     outs: int
@@ -70,9 +70,9 @@ class Found:
     ins: int
     ratio: int
     taps: tuple[int, int]
-    row_step: tuple[int, int]  # of windows, and of their taps, in rows that are brought in
+    row_step: tuple[int, int]  # strides of windows and of taps, in loaded rows
     column_step: tuple[int, int]
-    passes: int = 1  # of the ALU over a tile; more of them end in a residual sum
+    passes: int = 1  # of the ALU over a tile; more than one for a residual sum
     weight_bits: int = 8
 
     @property
@@ -80,7 +80,7 @@ class Found:
         return self.passes > 1
 
     def reach(self, tile: Column, axis: int) -> Column:
-        """Positions that are brought in for so many windows."""
+        """Positions loaded for so many windows."""
         step = (self.row_step, self.column_step)[axis]
         return (tile - 1) * step[0] + (self.taps[axis] - 1) * step[1] + 1
 
@@ -111,7 +111,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
 
 
 def even_tiles(extent: int, most: int) -> tuple[int, ...]:
-    """Sizes of tiles worth looking at: those that cut an extent evenly, up to a limit."""
+    """Candidate tile sizes: those that split an extent evenly, up to a limit."""
     found = {-(-extent // parts) for parts in range(1, extent + 1)}
     return tuple(sorted((one for one in found if one <= most), reverse=True)) or (1,)
 
@@ -134,18 +134,18 @@ def plans(found: Found, context: RuleContext) -> Space[ConvPlan] | None:
         entries = used(found, c)
         fits = np.ones(len(c["rows"]), np.bool_)
         for name, count in entries.items():
-            # Banks of a residual sum divide `acc` by as many slots as there can be.
+            # With a residual sum, `acc` is divided into its banks.
             is_banked = name == "acc" and found.has_residual
             fits &= count * (max(SLOTS) if is_banked else c["slots"]) <= depth(name, g)
         return fits
 
-    # Tiles first, with as little of the depth as always fits.
+    # Tile sizes first, with the least depth.
     stages = (("rows", "columns", "outs"), ("ins", "hold", "slots"))
     return Space(ConvPlan, candidates, legal, stages=stages)
 
 
 def used(found: Found, c: Columns) -> dict[str, Column]:
-    """Entries of every memory that a slot takes."""
+    """Entries of every memory per slot."""
     area = found.reach(c["rows"], 0) * found.reach(c["columns"], 1)
     holds_image, holds_weights = c["hold"] == "image", c["hold"] == "weights"
     taps = found.taps[0] * found.taps[1] * found.ratio
@@ -157,7 +157,7 @@ def used(found: Found, c: Columns) -> dict[str, Column]:
 
 
 def _sums(found: Found, c: Columns) -> Column:
-    """Entries of `acc` in a slot; with a residual, a slot is two banks of two tensors each."""
+    """Entries of `acc` per slot; with a residual sum, a slot is two banks of two tensors each."""
     tile: Column = c["outs"] * c["rows"] * c["columns"]
     own: Column = tile + REQUANT_ENTRIES * c["outs"]
     both: Column = 2 * (tile + own + REQUANT_ENTRIES)
@@ -165,7 +165,7 @@ def _sums(found: Found, c: Columns) -> Column:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    """Units work side by side: the slowest one counts, and what does not overlap."""
+    """Cycles: units work concurrently, so the slowest one counts, plus what does not overlap."""
     g = geometry_of(context.target)
     bus = g.bus_bytes
     down, across = -(-found.rows // c["rows"]), -(-found.columns // c["columns"])
@@ -183,9 +183,9 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     load = loads_image * image + loads_weights * weights + tasks * word_bytes(g) / bus
     gemm = steps + 2.0 * tiles * far * parts
     vectors = found.images * found.outs * found.rows * found.columns
-    # Passes of a residual sum wait for each other: rescale, multiply and add, requantize.
+    # Passes of a residual sum are dependent: rescale, multiply and add, requantize.
     gaps = found.passes * LATENCY * found.has_residual
-    # It loads its operand, and for every tile parameters of both requantizations.
+    # It loads its operand, and per tile the parameters of both requantizations.
     parameters = tiles * far * REQUANT_ENTRIES * (c["outs"] + 1) * g.entry_bytes()["acc"]
     beside = found.has_residual * (vectors * g.batch * g.block_out + parameters) / bus
     load = load + beside
@@ -196,15 +196,15 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     part = gemm / loaded
     first = image + weights + 2 * g.latency_cycles
     last = (alu + store) / (tiles * far) + g.latency_cycles + 3 * LATENCY
-    # Rows of a part of the image are requests of their own.
+    # Each row of a part of the image is a separate request.
     lines = loads_image * np.where(c["hold"] == "image", found.ins, c["ins"]) * mean["rows"]
     requests = (across > 1) * (lines + vectors / c["columns"])
-    # A part that is multiplied faster than the next is loaded waits for it.
+    # The array waits where the next part takes longer to load than this one to multiply.
     waits = loaded * np.maximum(
         0.0, np.minimum(1.0, load / slowest) * (g.latency_cycles - part) / 4
     )
-    # What stays is loaded while the last two parts with what was there before are multiplied, and
-    # what a residual sum needs is.
+    # Kept operands are loaded while the last two parts that use the previous ones are multiplied,
+    # as are the operands of a residual sum.
     exposed = np.maximum(0.0, weights + image - 2.0 * (part - beside / loaded))
     often = np.where(c["hold"] == "weights", far * found.images, tiles) - 1
     changes = np.where(c["hold"] == "none", 0.0, often * exposed)
@@ -220,7 +220,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
 
 
 def _of_tails(found: Found, c: Columns) -> Column:
-    """Transfers that tiles at the ends take more: what is no whole tile has holes between rows."""
+    """Additional requests of partial tiles, whose rows are not contiguous."""
     far, parts = -(-found.outs // c["outs"]), -(-found.ins // c["ins"])
     holds = c["hold"] == "image"
     loads, blocks = np.where(holds, 1, far * parts), np.where(holds, found.ins, c["ins"])
@@ -249,7 +249,7 @@ def apply(sch: Schedule, found: Found, plan: ConvPlan, context: RuleContext) -> 
     sch.reorder(co, an, au, ao, ai, aj, ci, k, kh, kw, ab, af, e)
     sch.compute_at(sch.get_block("inp"), jo if plan.hold == "image" else co)
     sch.compute_at(sch.get_block("wgt"), oo if plan.hold == "weights" else co)
-    # Parameters beside their sums: in another slot they would be in a bank that GEMM owns.
+    # Parameters share the slot of their sums: in another one they would be in GEMM's bank.
     beside = ("par", "scale", "b") if residual else ("par",)
     for name in beside:
         sch.compute_at(sch.get_block(name), tiles[-1])

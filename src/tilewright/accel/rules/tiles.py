@@ -1,4 +1,5 @@
-"""What the rules share: sizes, memories and the intrinsics behind stages of an operator."""
+"""Shared by the accelerator's rules: sizes, memories, and the intrinsics of an operator's
+stages."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tilewright.rules.space import Column, Columns
 from tilewright.tensor.ir import Block, Load, Store
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-SLOTS = (2, 1)  # tiles that are at work at the same time
+SLOTS = (2, 1)  # candidates for tiles in flight
 MEMORY_OF = {"inp": "inp", "wgt": "wgt", "out": "out"}  # of stages; all others are in acc
 
 
@@ -27,7 +28,7 @@ def sizes(block: Block) -> list[int]:
 def scoped(
     sch: Schedule, stages: tuple[str, ...], slots: int, banks: Mapping[str, int] | None = None
 ) -> None:
-    """Put stages into their memories, with slots that take turns, some in banks of their own."""
+    """Place stages in their memories, with rotating slots, some in banks of their own."""
     for name in stages:
         scope = SCOPES[MEMORY_OF.get(name, "acc")]
         bank = (banks or {}).get(name, 0)
@@ -35,8 +36,8 @@ def scoped(
 
 
 def together(c: Columns, tasks: Column, units: Sequence[Column | float], g: Geometry) -> Column:
-    """Cycles of units: of the slowest, if one works on a tile while another has the next; else of
-    all of them, one after the other."""
+    """Combined cycles of units: the slowest, if they work on different tiles concurrently, else the
+    sum."""
     each = np.broadcast_arrays(*units)
     alone = np.sum(each, axis=0) + tasks * g.latency_cycles
     made: Column = np.where(c["slots"] > 1, np.maximum.reduce(each), alone)
@@ -46,7 +47,7 @@ def together(c: Columns, tasks: Column, units: Sequence[Column | float], g: Geom
 def tensorized(
     sch: Schedule, stage: str, intrin: str, g: Geometry, loops: int, **given: int
 ) -> None:
-    """The innermost loops of a stage, over one entry, as an instruction."""
+    """Tensorize the innermost loops of a stage, over one entry."""
     at = sch.get_loops(sch.get_block(stage))[-loops]
     sch.tensorize(at, of_geometry(intrin, g, **given))
 
@@ -60,7 +61,7 @@ def finish_tile(sch: Schedule, g: Geometry, done: list[str]) -> list[BlockRef]:
 
 
 def limits_of(sch: Schedule, stage: str) -> dict[str, int]:
-    """Zero point, least and greatest result, read from the requantization itself."""
+    """Zero point and limits of the results, read from the requantization."""
     body = block_of(sch.function, stage).body
     assert isinstance(body, Store)
     value = clamped = body.value
@@ -75,7 +76,7 @@ def limits_of(sch: Schedule, stage: str) -> dict[str, int]:
 
 
 def factors_of(sch: Schedule, stage: str) -> dict[str, int]:
-    """What two tensors are multiplied by, of `x * a + z * b`."""
+    """The factors of two tensors in `x * a + z * b`."""
     found, body = {}, block_of(sch.function, stage).body
     for term in body.value.children() if isinstance(body, Store) else ():
         read = next(node for node in sym.walk(term) if isinstance(node, Load))

@@ -1,7 +1,7 @@
-"""What the ALU computes: depthwise convolutions, pools, sums of tensors, copies in other scales.
+"""Operators on the ALU: depthwise convolution, pooling, sums of tensors, requantizing copies.
 
-Tiles go through aux, ALU and store at the same time, as convolutions go through their units; all
-operands are in `acc`. Windows of different taps are one task each, over all positions of a tile.
+Tiles are pipelined through aux, ALU and store, as convolutions are through their units; all
+operands are in `acc`. Each tap of a window is one task over all positions of a tile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tilewright.tensor.ir import REDUCE, Block, Update
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 
-# A step reads a bank once a cycle: operands and sums are in different ones, in either slot.
+# A bank is read once per cycle, so operands and sums are in different ones, in either slot.
 BANKS = {"a": 1, "par": 1, "b": 2, "acc": 3}
 
 
@@ -42,7 +42,7 @@ class VectorPlan:
     rows: int = unit("positions", "rows of a tile")
     columns: int = unit("positions", "columns of a tile, or entries of a tensor without rows")
     outs: int = unit("blocks", "of channels of a tile")
-    slots: int = unit("tiles", "at work at the same time, each in its share of the memories")
+    slots: int = unit("tiles", "in flight, each in its share of the memories")
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Found:
     columns: int
     reads: tuple[str, ...]  # stages of 8-bit operands
     taps: tuple[int, int] = (1, 1)
-    steps: tuple[int, int] = (1, 1)  # of windows
+    steps: tuple[int, int] = (1, 1)  # strides of windows
     reach: tuple[int, int] = (1, 1)  # positions of one window
     passes: int = 1  # over every entry of results
-    neighbours: int = 1  # that a step multiplies
+    neighbours: int = 1  # taps that a step multiplies
 
 
 def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
@@ -80,7 +80,7 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> Found | None:
 
 
 def _slopes(acc: Block, axis: int) -> tuple[int, int]:
-    """How far windows of neighbouring results are apart along an axis, and taps of a window."""
+    """The stride of windows along an axis, and their taps."""
     read = next(region for region in acc.reads if region.buffer.name == "a")
     parts = sym.linear(read.ranges[axis].start, [it.var for it in acc.iters])
     taps = [it for it in acc.iters if it.kind == REDUCE]
@@ -113,7 +113,7 @@ def plans(found: Found, context: RuleContext) -> Space[VectorPlan] | None:
 
 
 def _area(found: Found, c: Columns) -> Column:
-    """Entries of the operand with windows, of a tile."""
+    """Entries of a tile of the windowed operand."""
     tall = (c["rows"] - 1) * found.steps[0] + found.reach[0]
     wide = (c["columns"] - 1) * found.steps[1] + found.reach[1]
     area: Column = c["outs"] * tall * wide
@@ -125,7 +125,7 @@ def _used(found: Found, c: Columns) -> Column:
     has_windows = found.taps != (1, 1)
     second = c["outs"] * found.taps[0] * found.taps[1] if has_windows else results
     used: Column = _area(found, c) + (second if "b" in found.reads else 0) + c["outs"] * 3
-    most: Column = np.maximum(used, results)  # which share no bank with the first operand
+    most: Column = np.maximum(used, results)  # results share no bank with the first operand
     return most
 
 
@@ -140,11 +140,11 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     results = c["outs"] * c["rows"] * c["columns"]
     entry = g.batch * g.block_out / g.bus_bytes
     operands = _used(found, c)
-    # Taps are loops of one task, but for the first ones, which overwrite.
+    # Taps are loops of one task, except for the first one, which overwrites.
     tasks = tiles * (3.0 + len(found.reads) + min(found.passes, LOOPS))
     load = tiles * operands * entry + tasks * word_bytes(g) / g.bus_bytes
     vectors = found.images * found.outs * found.rows * found.columns
-    # What is loaded meanwhile stops the ALU where it owns the bank.
+    # Concurrent loads stall the ALU in a bank that it owns.
     alu = vectors * found.passes + tiles * (
         c["outs"] * REQUANT_RELOAD_CYCLES + 0.4 * operands + 8.0
     )

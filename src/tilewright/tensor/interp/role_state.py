@@ -1,4 +1,4 @@
-"""Happens-before state of warpgroups in a block: vector clocks, barriers, copies in flight,
+"""Happens-before state of a block's warpgroups: vector clocks, barriers, copies in flight,
 tiles."""
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ def join(into: Clock, other: Mapping[object, int]) -> None:
 
 @dataclass(eq=False)
 class Barrier:
-    """A barrier in shared memory: a phase ends with its arrivals and its bytes."""
+    """An mbarrier: a phase completes with its arrivals and bytes."""
 
     name: str
     arrivals: int
     pending: int
     bytes: int = 0
     phase: int = 0
-    clock: Clock = field(default_factory=dict)  # of this phase, so far
-    done: Clock = field(default_factory=dict)  # of the phases that are over
-    copies: int = 0  # under way
-    maker: tuple[Agent, int] | None = None  # who made it, and when
+    clock: Clock = field(default_factory=dict)  # of the current phase
+    done: Clock = field(default_factory=dict)  # of completed phases
+    copies: int = 0  # in flight
+    maker: tuple[Agent, int] | None = None  # who initialized it, and when
     is_multicast: bool = False  # whether copies of other blocks arrive at it
-    guests: dict[Agent, int] = field(default_factory=dict)  # of other blocks, and when they came
+    guests: dict[Agent, int] = field(default_factory=dict)  # arrivals from other blocks
 
     def is_over(self, parity: int) -> bool:
         return self.phase % 2 != parity
 
     def settle(self, loc: Loc) -> None:
-        """End the phase if nothing is missing."""
+        """Complete the phase if nothing is pending."""
         early = self.is_multicast and self.pending > 0  # another block's copy may come first
         if self.pending < 0 or (self.bytes < 0 and not early):
             what = "arrivals" if self.pending < 0 else "bytes"
@@ -82,29 +82,29 @@ class Barrier:
 
 @dataclass(eq=False)
 class Agent:
-    """A warpgroup that consumes, or the thread that produces."""
+    """A consumer warpgroup, or the producer thread."""
 
     name: str
     env: Env
     clock: Clock = field(default_factory=dict)
     sums: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
-    groups: list[Products] = field(default_factory=list)  # of products started
-    is_starting: bool = False  # whether the last thing it did was to start one
+    groups: list[Products] = field(default_factory=list)  # issued groups of products
+    is_starting: bool = False  # whether its last action was to issue one
     read: list[Tile] = field(default_factory=list)  # by the last product
     steps: Wait | None = None
     waits: tuple[Barrier | Landing, int] | None = None
     number: int = 0
-    begun: list[Copy] = field(default_factory=list)  # since the last group
-    copies: list[list[Copy]] = field(default_factory=list)  # groups of them, not waited for
-    landed: list[Copy] = field(default_factory=list)  # waited for, not told to others yet
-    kept: list[Part] = field(default_factory=list)  # for other blocks, not told to them yet
+    begun: list[Copy] = field(default_factory=list)  # since the last commit
+    copies: list[list[Copy]] = field(default_factory=list)  # committed groups, not waited for
+    landed: list[Copy] = field(default_factory=list)  # waited for, not yet released to others
+    kept: list[Part] = field(default_factory=list)  # for other blocks, not yet released
 
     def tick(self) -> int:
         self.clock[self] = self.clock.get(self, 0) + 1
         return self.clock[self]
 
     def retire(self, later: int = 0) -> None:
-        """Groups of products have ended, all but so many: their tiles are read."""
+        """Complete all but so many groups of products, whose tiles are then read."""
         ended = len(self.groups) - later
         for group in self.groups[: max(0, ended)]:
             for tile in group.tiles:
@@ -114,7 +114,7 @@ class Agent:
 
 @dataclass(eq=False)
 class Products:
-    """A group of products under way: what holds their sums and left operands, and their tiles."""
+    """An issued group of products: its accumulators and left operands, and its tiles."""
 
     uses: set[Buffer]
     tiles: list[Tile]
@@ -122,7 +122,7 @@ class Products:
 
 @dataclass(eq=False)
 class Tile:
-    """One box in shared memory: who wrote it last, who has read it since."""
+    """One box in shared memory, with its last writer and the readers since."""
 
     copy: object = None
     is_clear: bool = False  # zeros since before the roles parted, and no copy's
@@ -131,8 +131,8 @@ class Tile:
 
 @dataclass(eq=False)
 class Part:
-    """What one warpgroup keeps for other blocks. A part of a cluster is in the clocks of those who
-    may read it; others may who know the writer as it was then."""
+    """Partial sums that a warpgroup stored for other blocks. In a cluster they are in the clocks of
+    those who may read them; others may read them who know the writer's clock of then."""
 
     values: np.ndarray[Any, Any]
     writer: Agent
@@ -142,7 +142,7 @@ class Part:
 
 @dataclass(eq=False)
 class Exchange:
-    """What blocks that share steps give each other, through memory of all."""
+    """What stream-K blocks exchange through global memory."""
 
     parts: dict[tuple[Buffer, int], Part] = field(default_factory=dict)
     signals: dict[tuple[Buffer, int], Barrier] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class Exchange:
 
 @dataclass(eq=False)
 class Copy:
-    """A bulk copy under way."""
+    """An asynchronous copy in flight."""
 
     buffer: Buffer
     first: int
@@ -183,7 +183,7 @@ class Copy:
 
 @dataclass(eq=False)
 class Landing:
-    """What is over when copies have landed."""
+    """What completes when copies have landed."""
 
     copies: list[Copy]
     name: str = "copies of its own"

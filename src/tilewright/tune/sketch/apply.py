@@ -37,15 +37,15 @@ from tilewright.tune.sketch.structure import (
     Way,
 )
 
-UNROLLED_NODES = 40  # what follows a tile and is not larger is repeated for every register
+UNROLLED_NODES = 40  # epilogues up to this size are unrolled over the registers of a tile
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Where stages that belong to a tile can be placed."""
+    """The loops of a tile at which other stages can be placed."""
 
-    outer: LoopRef | None  # the innermost loop that threads share out
-    block: LoopRef | None  # the innermost loop around what stays in L2
+    outer: LoopRef | None  # the innermost parallel loop
+    block: LoopRef | None  # the innermost loop around a block that stays in L2
     around: LoopRef | None  # the innermost loop around a finished register tile, or block of them
     lanes: int
 
@@ -53,7 +53,7 @@ class Tiles:
 def apply_structure(
     sch: Schedule, structure: Structure, values: Mapping[str, Value], context: RuleContext
 ) -> None:
-    """Take every stage its way."""
+    """Schedule every stage by its alternative."""
     made: dict[str, Tiles] = {}
     for name in reversed(list(structure.ways)):
         stage, way = structure.stages[name], structure.ways[name]
@@ -92,13 +92,14 @@ def _tile(
     followers: Sequence[str],
     context: RuleContext,
 ) -> Tiles:
-    """Cut every axis, order the levels, keep the tile in registers, share out what is outermost."""
+    """Split every axis, order the levels, keep the tile in registers, parallelize the outermost
+    loops."""
     block = sch.get_block(stage.name)
     if way.kind == DOT:
         return _dot(sch, block, stage, way, own, context)
     width = _number(own, f"{stage.axes[way.lanes].name}.inner") * stage.lanes
     panels = [_pack(sch, stage, way, name, width) for name in way.packed]
-    levels = _cut(sch, block, stage, way, own)
+    levels = _split_axes(sch, block, stage, way, own)
     between = (
         [*levels.sums, *levels.middle] if way.kind == BLOCKS else [*levels.middle, *levels.sums]
     )
@@ -138,7 +139,7 @@ def _dot(
     own: Mapping[str, Value],
     context: RuleContext,
 ) -> Tiles:
-    """Tiles whose innermost step is an instruction for dot products; B is packed in its groups."""
+    """Tiles whose innermost step is a dot-product instruction; B is packed in its groups."""
     nest = nest_of(sch, block)
     found = None if nest is None else contraction(nest)
     assert found is not None
@@ -155,7 +156,7 @@ def _dot(
     panel = copy_of(sch, block, found, found.b)
     filled = producer_of(sch, block, found, found.a)
     inline_crop(sch, block)
-    levels = _cut(sch, block, stage, way, own)
+    levels = _split_axes(sch, block, stage, way, own)
     *far, last = levels.steps
     calls, group = sch.split(last, [None, dot.steps])
     sums = [*far, calls]
@@ -190,7 +191,7 @@ def _dot(
 
 
 def _pack_groups(sch: Schedule, panel: BlockRef, found: Contraction, dot: Dot, width: int) -> None:
-    """Panels as wide as a tile; in each, for every group of the sum, that of all lanes."""
+    """Pack panels as wide as a tile; in each, per group of k, the elements of all lanes."""
     deep, column = found.nest.var(found.k[-1]), found.nest.var(found.n[-1])
     names = [f"x{axis}" for axis in range(len(found.b.index))]
     k = names[found.b.index.index(deep)]
@@ -216,12 +217,12 @@ class _Levels:
     middle: list[LoopRef]
     inner: list[LoopRef]
     lane: list[LoopRef]
-    sums: list[LoopRef]  # reduced, around the tiles of a block or right outside of the steps
-    steps: list[LoopRef]  # reduced, around a register tile
-    near: list[LoopRef]  # of those, unrolled
+    sums: list[LoopRef]  # reduction, around the tiles of a block or right outside of the steps
+    steps: list[LoopRef]  # reduction, around a register tile
+    near: list[LoopRef]  # unrolled reduction
 
 
-def _cut(
+def _split_axes(
     sch: Schedule, block: BlockRef, stage: Stage, way: Way, own: Mapping[str, Value]
 ) -> _Levels:
     loops = _axis_loops(sch, block, stage)
@@ -229,7 +230,7 @@ def _cut(
     lanes_first: dict[int, list[LoopRef]] = {}
     for at, axis in enumerate(stage.axes):
         if axis.is_reduced:
-            _cut_sum(sch, loops[at], at, stage, way, own, found)
+            _split_reduction(sch, loops[at], at, stage, way, own, found)
             continue
         if at not in stage.spatial:
             found.outer.append(loops[at])
@@ -256,12 +257,12 @@ def _cut(
 
 
 def _axis_loops(sch: Schedule, block: BlockRef, stage: Stage) -> list[LoopRef]:
-    """The loop of every axis; where an axis is several, they are fused."""
+    """The loop of every axis; merged axes are fused."""
     loops = sch.get_loops(block)
     return [fused(sch, [loops[at] for at in some]) for some in stage.merged] or loops
 
 
-def _cut_sum(
+def _split_reduction(
     sch: Schedule,
     loop: LoopRef,
     at: int,
@@ -270,7 +271,7 @@ def _cut_sum(
     own: Mapping[str, Value],
     found: _Levels,
 ) -> None:
-    """Outer blocks of the sum, its steps, and the steps that are unrolled."""
+    """Split a reduction into outer blocks, steps, and unrolled steps."""
     axis = stage.axes[at]
     unroll = _number(own, f"{axis.name}.unroll", 1)
     if way.kind == BLOCKS and at == long_sum(stage):
@@ -296,8 +297,8 @@ def _finish(
     followers: Sequence[str],
     lanes: int,
 ) -> None:
-    """Results leave the tile when they are complete, through what follows them."""
-    if stage.merged:  # a tile is no box of the result: it is added up in place
+    """Store complete results of a tile, through their epilogue."""
+    if stage.merged:  # a tile is no box of the result: accumulate in place
         return
     made = block_of(sch.function, block.name).writes[0].buffer
     through = bool(followers) and made not in output_buffers(sch.function)
@@ -320,7 +321,7 @@ def _finish(
 
 
 def _lanes_last(sch: Schedule, block: BlockRef, stage: Stage, way: Way) -> None:
-    """A register tile has its lanes innermost, whatever the result's layout is."""
+    """Make the lanes of a register tile innermost, whatever the result's layout."""
     for index, touch in enumerate(stage.writes[: stage.outputs]):
         place = _dimension(touch.dims, way.lanes)
         rank = len(touch.dims)
@@ -334,7 +335,7 @@ def _lanes_last(sch: Schedule, block: BlockRef, stage: Stage, way: Way) -> None:
 
 
 def _dimension(dims: Sequence[Mapping[int, int] | None], axis: int) -> int | None:
-    """Which dimension an axis moves."""
+    """The dimension that an axis indexes."""
     found = [at for at, dim in enumerate(dims) if dim is not None and axis in dim]
     return found[0] if len(found) == 1 else None
 
@@ -347,14 +348,14 @@ def _is_small(sch: Schedule, name: str) -> bool:
 def _vectorize_copy(
     sch: Schedule, store: BlockRef, stage: Stage, way: Way, around: LoopRef, lanes: int
 ) -> None:
-    """A register tile goes to memory, lanes along those of the tile."""
+    """Store a register tile, vectorized along its lanes."""
     place = _dimension(stage.writes[0].dims, way.lanes)
     _own_lanes(sch, store, around, place, lanes, unrolled=True)
 
 
 def _lanes_place(sch: Schedule, name: str, stage: Stage, way: Way) -> int | None:
-    """Which iterator of what follows walks over a tile's lanes, while its result's layout is the
-    program's."""
+    """The epilogue's iterator along a tile's lanes, as long as the result has its original
+    layout."""
     block = block_of(sch.function, name)
     iterators = [it.var for it in block.iters]
     written = stage.writes[0].buffer
@@ -375,7 +376,7 @@ def _lanes_place(sch: Schedule, name: str, stage: Stage, way: Way) -> int | None
 def _follow(
     sch: Schedule, name: str, place: int | None, way: Way, around: LoopRef, lanes: int
 ) -> None:
-    """What follows is done to a tile's results where they are."""
+    """Fuse an epilogue into a tile."""
     reference = sch.get_block(name)
     small = _is_small(sch, name)
     sch.reverse_compute_at(reference, around)
@@ -391,7 +392,7 @@ def _own_lanes(
     *,
     unrolled: bool,
 ) -> None:
-    """Lanes for a block over one tile: along its axis at `place`, the last one otherwise."""
+    """Vectorize a block over one tile: along its axis at `place`, the last one otherwise."""
     loops = sch.get_loops(reference)
     own = loops[[loop.var for loop in loops].index(around.var) + 1 :]
     if not own:
@@ -411,7 +412,7 @@ def _own_lanes(
 
 
 def _pack(sch: Schedule, stage: Stage, way: Way, name: str, width: int) -> BlockRef:
-    """An operand in panels as wide as a tile, in each the elements of one step side by side."""
+    """Pack an operand in panels as wide as a tile, the elements of one step contiguous."""
     block = block_of(sch.function, stage.name)
     index = next(at for at, read in enumerate(block.reads) if read.buffer.name == name)
     panel = sch.cache_read(BlockRef(stage.name), index, "global")
@@ -436,7 +437,7 @@ def _share_copy(sch: Schedule, panel: BlockRef, context: RuleContext) -> None:
         attempt(sch, sch.parallel, sch.get_loops(panel)[0])
 
 
-# --------------------------------------------------------------------------- other ways
+# --------------------------------------------------------------------------- other alternatives
 
 
 def _under(
@@ -446,7 +447,7 @@ def _under(
     made: dict[str, Tiles],
     context: RuleContext,
 ) -> None:
-    """A producer computes what a tile of its consumers needs, inside of it."""
+    """Compute what a tile of its consumers needs of a producer, inside of the tile."""
     reference = sch.get_block(stage.name)
     tiles = [made[each.name] for each in sch.get_consumers(reference) if each.name in made]
     if not tiles:
@@ -462,7 +463,7 @@ def _under(
 
 
 def _plain(sch: Schedule, stage: Stage, own: Mapping[str, Value], context: RuleContext) -> None:
-    """The program's loops: lanes along the last spatial axis, threads along the others."""
+    """The program's loops: vectorized along the last spatial axis, parallel along the others."""
     block = sch.get_block(stage.name)
     loops = _axis_loops(sch, block, stage)
     spatial = [loop for loop, axis in zip(loops, stage.axes, strict=True) if not axis.is_reduced]
@@ -488,7 +489,7 @@ def _plain(sch: Schedule, stage: Stage, own: Mapping[str, Value], context: RuleC
 
 
 def _rows(sch: Schedule, stage: Stage, own: Mapping[str, Value], context: RuleContext) -> None:
-    """Results one after the other, lanes along what each reduces."""
+    """Serial results, each vectorized along its reduction."""
     block = sch.get_block(stage.name)
     vectorize_stage(
         sch, block, 0, context, _number(own, "accumulators"), lanes_along=REDUCTION_LANES
@@ -499,7 +500,7 @@ def _rows(sch: Schedule, stage: Stage, own: Mapping[str, Value], context: RuleCo
 
 
 def _share_rows(sch: Schedule, name: str, stage: Stage) -> None:
-    """Threads along the results, of a block that is left of the reduction or made for its lanes."""
+    """Parallelize along the results of a block that rfactor made or left."""
     loops = sch.get_loops(BlockRef(name))
     rows = [loop for loop in loops if _is_serial(sch, name, loop)][: len(stage.spatial)]
     if rows:
@@ -515,7 +516,7 @@ def _is_serial(sch: Schedule, name: str, loop: LoopRef) -> bool:
 
 
 def _parts(sch: Schedule, stage: Stage, own: Mapping[str, Value], context: RuleContext) -> None:
-    """Threads take parts of the reduction; their results are combined after."""
+    """Split the reduction across threads; combine the partial results after."""
     block = sch.get_block(stage.name)
     loops = sch.get_loops(block)
     longest = long_sum(stage)

@@ -37,29 +37,29 @@ from tilewright.tune.sketch.structure import (
 from tilewright.tune.space import Column, Columns
 
 TILE_LEVELS = ("inner", "middle", "block")
-INNER = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # of a register tile along any other axis
-VECTORS = (1, 2, 3, 4, 6, 8)  # of a register tile along the lanes
+INNER = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # of a register tile along unvectorized axes
+VECTORS = (1, 2, 3, 4, 6, 8)  # of a register tile along the vectorized axis
 LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # tiles of the level below
-UNROLLED = (1, 2, 3, 4, 5, 7, 8)  # steps of a sum at a time
-SUM_BLOCKS = (8, 16, 32, 64, 128, 256, 512)  # steps of a sum between which tiles change
-MAX_DIVISORS = 24  # beyond this, a divisor is no tile of registers or L1
-MAX_UNROLLED = 192  # vector operations of a loop body and its tails: more compile slowly
-DOT_OPERANDS = 4  # registers that an instruction's operands need beside the sums
+UNROLLED = (1, 2, 3, 4, 5, 7, 8)  # unroll factors of a reduction
+SUM_BLOCKS = (8, 16, 32, 64, 128, 256, 512)  # steps per block of a reduction
+MAX_DIVISORS = 24  # larger divisors are no tiles of registers or L1
+MAX_UNROLLED = 192  # vector operations of a loop body and its tails, for compile time
+DOT_OPERANDS = 4  # registers for an instruction's operands beside the accumulators
 ACCUMULATORS = (4, 2, 1, 8)  # vectors of partial results
 CHUNKS = (8, 4, 2, 1, 16)  # per thread
-PART_COUNTS = (1, 2, 4, 8)  # per thread, of a sum that threads share out
+PART_COUNTS = (1, 2, 4, 8)  # per thread, of a reduction split across threads
 
 
 @dataclass(frozen=True)
 class Registers:
-    """What a target has for a register tile."""
+    """Vector registers and threads of a target."""
 
     vectors: int
     threads: int
 
 
 def fields_of(structure: Structure, registers: Registers) -> dict[str, tuple[Value, ...]]:
-    """Every decision of a structure, and its candidates; the first are the plainest."""
+    """Every decision of a structure, with its candidates, the plainest first."""
     found: dict[str, tuple[Value, ...]] = {}
     for name, way in structure.ways.items():
         stage = structure.stages[name]
@@ -69,7 +69,7 @@ def fields_of(structure: Structure, registers: Registers) -> dict[str, tuple[Val
 
 
 def groups_of(structure: Structure) -> tuple[tuple[str, ...], ...]:
-    """The decisions about one axis belong together."""
+    """The decisions grouped by axis."""
     return tuple(
         tuple(f"{stage.name}.{stage.axes[at].name}.{level}" for level in TILE_LEVELS)
         for stage, _ in structure.tiled
@@ -122,7 +122,7 @@ def _tile_fields(stage: Stage, way: Way) -> dict[str, tuple[Value, ...]]:
 
 
 def long_sum(stage: Stage) -> int:
-    """The reduced axis that is cut into blocks: the longest."""
+    """The reduction axis that is blocked: the longest."""
     return max(stage.reduced, key=lambda at: stage.axes[at].extent, default=-1)
 
 
@@ -153,7 +153,9 @@ def legal_of(structure: Structure, registers: Registers, c: Columns) -> Column:
 
 def _tile_legal(stage: Stage, way: Way, registers: Registers, c: Columns) -> Column:
     tile: Column = np.ones(len(c[f"{stage.name}.order"]), np.int64)
-    copies: Column = np.ones(len(tile), np.int64)  # of a tile's code: whole ones, and tails
+    copies: Column = np.ones(
+        len(tile), np.int64
+    )  # versions of a tile's code: whole ones, and tails
     fits: Column = np.ones(len(tile), bool)
     for at in stage.spatial:
         axis = stage.axes[at]
@@ -162,12 +164,12 @@ def _tile_legal(stage: Stage, way: Way, registers: Registers, c: Columns) -> Col
         )
         units = -(-axis.extent // stage.lanes) if at == way.lanes else axis.extent
         tile = tile * inner
-        # no level is longer than what is left of the axis, rounded up to whole tiles of the next
+        # no level exceeds the rest of the axis, rounded up to whole tiles of the next
         fits &= inner * (middle - 1) < units
         fits &= inner * middle * (block - 1) < units
         fits &= -(-units // inner) * inner * 2 <= units * 3
         size = inner * (stage.lanes if at == way.lanes else 1)
-        shared = size * middle * block  # threads take whole units of an axis that is two
+        shared = size * middle * block  # threads take whole units of a merged axis
         fits &= (shared % axis.unit == 0) | (shared >= axis.extent)
         copies = copies * np.where((axis.extent % size != 0) | axis.is_dynamic, 2, 1)
     fits &= tile <= registers.vectors - (DOT_OPERANDS if way.kind == DOT else 0)

@@ -46,15 +46,15 @@ from tilewright.tune.sketch.structure import (
 )
 
 MAX_STRUCTURES = 32  # of a function
-BLOCKED_STEPS = 128  # a sum this long may be worth taking in blocks
-FEW_RESULTS = 64  # per thread: fewer leave threads idle, unless they share what is reduced
-PACKED_REUSE = 8  # times an operand is read, at least, before copying it may pay
-TRIED_POINTS = 2  # of a structure, before it is offered
+BLOCKED_STEPS = 128  # least length of a reduction that may be blocked
+FEW_RESULTS = 64  # per thread: with fewer, the reduction is split across threads
+PACKED_REUSE = 8  # least reuse of an operand for packing to pay
+TRIED_POINTS = 2  # points of a structure to build before it is offered
 
 
 @dataclass(frozen=True)
 class Program:
-    """A function as sketches start from it, and the stages of it that they know."""
+    """A function as the start of sketches, and the stages they can schedule."""
 
     schedule: Schedule  # with cheap producers inlined; copied, never changed
     stages: dict[str, Stage]
@@ -76,7 +76,8 @@ class Program:
 
 
 def programs_of(fn: Function, context: RuleContext) -> list[Program]:
-    """The function with little inlined, so that stages can be placed; with all that is cheap."""
+    """The function with little inlined, so that stages can be placed; and with all that is
+    cheap."""
     few, many = Schedule(fn), Schedule(fn)
     _inline_once_read(few)
     inline_producers(many)
@@ -87,7 +88,8 @@ def programs_of(fn: Function, context: RuleContext) -> list[Program]:
 
 
 def _with_merged(program: Program) -> list[Program]:
-    """Where the innermost axis is too short for lanes, and one with its neighbour: that too."""
+    """The program, and where the innermost axis is too short to vectorize, one with it merged into
+    its neighbour."""
     if len(program.stages) != 1:
         return []
     ((name, stage),) = program.stages.items()
@@ -101,7 +103,7 @@ def _with_merged(program: Program) -> list[Program]:
 
 
 def _inline_once_read(sch: Schedule) -> None:
-    """Inline what each consumer reads at one place, and copies."""
+    """Inline copies, and stages that each consumer reads at one index."""
     for block in list(blocks(sch.function.body)):
         reference = sch.get_block(block.name)
         readers = sch.get_consumers(reference)
@@ -138,7 +140,7 @@ def _program(sch: Schedule, context: RuleContext) -> Program:
 
 
 def structures(program: Program) -> list[Structure]:
-    """Every combination of ways that the schedule allows, the most promising kinds first."""
+    """Every legal combination of alternatives, the most promising kinds first."""
     found: dict[str, Structure] = {}
     for ways in itertools.islice(_combinations(program), 4 * MAX_STRUCTURES):
         structure = Structure(program.stages, ways)
@@ -150,7 +152,7 @@ def structures(program: Program) -> list[Structure]:
 
 
 def find_structure(programs: Sequence[Program], name: str) -> tuple[Program, Structure] | None:
-    """The structure of a name, among those that are tried; whether it can be made is not asked."""
+    """The structure of a name among those tried; its legality is not checked."""
     for program in programs:
         for ways in itertools.islice(_combinations(program), 4 * MAX_STRUCTURES):
             structure = Structure(program.stages, ways)
@@ -160,7 +162,8 @@ def find_structure(programs: Sequence[Program], name: str) -> tuple[Program, Str
 
 
 def _combinations(program: Program) -> Iterator[dict[str, Way]]:
-    """One way per stage: followers behind their tiles first, then inside, then apart."""
+    """One alternative per stage: epilogues fused first, then producers placed inside, then
+    separate."""
     stages, names = program.stages, list(program.stages)
     if not names:
         return
@@ -185,7 +188,7 @@ def _combinations(program: Program) -> Iterator[dict[str, Way]]:
 
 
 def _diagonal(choices: Sequence[Sequence[Way]]) -> Iterator[tuple[Way, ...]]:
-    """Combinations, those near the first of every list before others."""
+    """Combinations in order of distance from the first of every list."""
     places = [range(len(each)) for each in choices]
     for index in sorted(itertools.islice(itertools.product(*places), 4096), key=sum):
         yield tuple(each[at] for each, at in zip(choices, index, strict=True))
@@ -195,7 +198,8 @@ def _diagonal(choices: Sequence[Sequence[Way]]) -> Iterator[tuple[Way, ...]]:
 
 
 def _placed(program: Program, follow: bool, under: bool) -> dict[str, str]:
-    """Stages that have no loops of their own: behind the tile they read, or inside a consumer's."""
+    """Stages without loops of their own: fused into the tile they read, or inside of a
+    consumer's."""
     sch, stages = program.schedule, program.stages
     found: dict[str, str] = {}
     for name, stage in stages.items():
@@ -222,7 +226,7 @@ def _placed(program: Program, follow: bool, under: bool) -> dict[str, str]:
 
 
 def _is_element_wise(program: Program, producer: str, consumer: str) -> bool:
-    """Whether a stage reads each result once, where it stands."""
+    """Whether a stage reads each result once, at its own position."""
     made = block_of(program.schedule.function, producer).writes[0].buffer
     block = block_of(program.schedule.function, consumer)
     iterators = [it.var for it in block.iters]
@@ -235,7 +239,7 @@ def _is_element_wise(program: Program, producer: str, consumer: str) -> bool:
 
 
 def _with_tiles(program: Program, placed: dict[str, str]) -> set[str]:
-    """Stages that others are placed at: they need tiles."""
+    """Stages at which others are placed: they need tiles."""
     sch = program.schedule
     found: set[str] = set()
     for name, kind in placed.items():
@@ -253,7 +257,7 @@ def _can_tile(stage: Stage) -> bool:
 
 
 def _ways(program: Program, stage: Stage) -> list[Way]:
-    """What can be done to a stage that has loops of its own."""
+    """The alternatives of a stage with its own loops."""
     threads = program.context.threads
     found: list[Way] = []
     results = stage.instances
@@ -284,7 +288,7 @@ def _ways(program: Program, stage: Stage) -> list[Way]:
 
 
 def _dots(program: Program, stage: Stage) -> list[Way]:
-    """Instructions for dot products that compute what the stage sums."""
+    """Dot-product instructions that compute a stage's reduction."""
     sch = program.schedule
     problem = gemm_dot.match(sch, sch.get_block(stage.name), program.context)
     if problem is None:
@@ -294,7 +298,7 @@ def _dots(program: Program, stage: Stage) -> list[Way]:
 
 
 def _only_tiled(ways: Sequence[Way], stage: Stage) -> list[Way]:
-    """Of a stage that others are placed at."""
+    """The tiled alternatives, for a stage at which others are placed."""
     return [way for way in ways if way.is_tiled] or _tiles(stage)
 
 
@@ -303,7 +307,8 @@ def _tiles(stage: Stage) -> list[Way]:
 
 
 def _lane_axes(stage: Stage) -> list[int]:
-    """Axes along which lanes are neighbours, of the result first, or can be made so by packing."""
+    """Axes along which lanes are contiguous, those of the result first, or can be made so by
+    packing."""
     found: list[tuple[int, int]] = []
     for at in stage.spatial:
         steps = [touch.step(at) for touch in stage.reads]
@@ -327,7 +332,7 @@ def _can_pack(touch: Touch, axis: int) -> bool:
 
 
 def _packings(stage: Stage, lanes: int) -> list[tuple[str, ...]]:
-    """Operands that are packed: what must be, and what may pay."""
+    """Sets of operands to pack: the necessary ones, with those that may pay."""
     needed: list[str] = []
     useful: list[str] = []
     for touch in stage.reads:
@@ -348,7 +353,7 @@ def _packings(stage: Stage, lanes: int) -> list[tuple[str, ...]]:
 
 
 def _reduced_lanes(stage: Stage) -> bool:
-    """Whether some reduced axis is contiguous wherever it is read."""
+    """Whether a reduction axis is contiguous wherever it is read."""
     return any(
         all(touch.step(at) in (0, 1) for touch in stage.reads)
         and stage.axes[at].extent >= stage.lanes
@@ -360,7 +365,7 @@ def _reduced_lanes(stage: Stage) -> bool:
 
 
 def _is_applicable(program: Program, structure: Structure) -> bool:
-    """Whether the schedule takes some points of a structure."""
+    """Whether some points of a structure can be scheduled."""
     grid = program.grid(structure)
     rows = grid.drawn(TRIED_POINTS, np.random.default_rng(0))
     for row in rows:

@@ -65,11 +65,11 @@ SHAPE = (
     "chunks per thread",
     "packed operands",
 )
-TURN_CYCLES = 2.0  # of a loop that is not unrolled: count, compare, branch, addresses
-OVERLAP = 0.3  # of the shorter of arithmetic and memory that does not hide behind the other
-SPILL_CYCLES = 1.0  # per step, of an accumulator that has no register
+TURN_CYCLES = 2.0  # overhead per iteration: count, compare, branch, addresses
+OVERLAP = 0.3  # share of the shorter of arithmetic and memory time that is not hidden
+SPILL_CYCLES = 1.0  # per step and spilled accumulator
 PACK_CYCLES_PER_BYTE = 0.25
-DOT_CYCLES = 1.0  # of a call of a dot-product instruction, some of which are several
+DOT_CYCLES = 1.0  # per dot-product instruction
 
 FEATURE_NAMES = (
     *(f"log {name}" for name in TERMS),
@@ -81,7 +81,7 @@ FEATURE_NAMES = (
     *(f"stages {kind}" for kind in KINDS),
 )
 
-# The features of each level, innermost first: what a model of nests reads them by.
+# The features of each level, innermost first, by which TreeGRU finds them.
 LEVEL_FEATURES = tuple(
     tuple(f"{kind} {name}" for kind in ("bytes of a", "reuse in a", "trips of a"))
     for name in LEVEL_NAMES
@@ -90,7 +90,7 @@ LEVEL_FEATURES = tuple(
 
 @dataclass(frozen=True)
 class Described:
-    """Of many points: cycles by cause, and the numbers that tell a nest from another."""
+    """For many points: cycles by cause, and features of the nest."""
 
     terms: Mapping[str, Any]
     shape: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Described:
 
 
 class StructureModel:
-    """The formulas of one structure, made once."""
+    """The formulas of one structure, derived once."""
 
     def __init__(self, structure: Structure, context: RuleContext) -> None:
         self.structure = structure
@@ -114,7 +114,7 @@ class StructureModel:
 
     @property
     def formulas(self) -> Mapping[str, Formulas]:
-        """Extents, trips and bytes of every tiled stage, to read."""
+        """Extents, trips and bytes of every tiled stage, for inspection."""
         return self._formulas
 
     def describe(self, columns: Columns) -> tuple[Column, Column]:
@@ -197,7 +197,7 @@ class StructureModel:
     def _under(
         self, stage: Stage, columns: Columns, needs: dict[str, Mapping[int, Any]]
     ) -> Described:
-        """Inside of a tile: as much of it as the tile needs, so often as there are tiles."""
+        """A stage inside of a tile: the part that the tile needs, once per tile."""
         name = stage.name
         need = needs.get(name)
         if need is None:
@@ -216,7 +216,7 @@ class StructureModel:
             size = extents.get(at, axis.extent)
             last = stage.spatial and at == stage.spatial[-1]
             vectors = vectors * (np.ceil(size / stage.lanes) if last else size)
-        for touch in stage.reads:  # what it needs in its turn
+        for touch in stage.reads:  # its own producers
             _need(
                 needs,
                 touch,
@@ -253,7 +253,7 @@ class StructureModel:
         turns = steps * TURN_CYCLES + f["trips/tile"] * TURN_CYCLES * 4
         results = f["trips/tile"] * vectors * len(stage.writes) / machine.stores_per_cycle
         if way.kind == BLOCKS:
-            results = results * 3  # accumulators come from memory and go back
+            results = results * 3  # accumulators are loaded and stored again
         count = len(stage.touches)
         touched = {
             level: sum(f[f"bytes/{level}/{at}"] for at in range(count)) for level in LEVEL_NAMES
@@ -313,7 +313,7 @@ class StructureModel:
     def _memory(
         self, f: Mapping[str, Any], touched: Mapping[str, Any], count: int
     ) -> dict[str, Any]:
-        """Lines from each level of memory: a level that fits brings what it touches once."""
+        """Lines from each level of memory: what fits a cache is loaded once."""
         machine = self.context.target.machine
         found: dict[str, Any] = {}
         caches = [("l2", machine.l1d.size_bytes, _rate(machine, 1))]
@@ -327,7 +327,7 @@ class StructureModel:
                 for level in ("middle", "block", "whole"):
                     once = f[f"trips/{level}"] * f[f"bytes/{level}/{at}"]
                     fits = touched[level] <= 0.8 * size
-                    # a buffer alone may stay while others pass by
+                    # a single buffer may stay while others stream through
                     stays = f[f"bytes/{level}/{at}"] <= 0.4 * size
                     brought = np.where(fits | stays, np.minimum(once, brought), brought)
                 traffic = traffic + brought
@@ -344,7 +344,7 @@ def _need(
     outer: Mapping[int, Any] | None = None,
     chunks: Any = None,
 ) -> None:
-    """What a tile needs of a stage that is computed inside of it: its axes, and how often."""
+    """Record what a tile needs of a stage computed inside of it: its axes, and how often."""
     for name, way in structure.ways.items():
         stage = structure.stages[name]
         if way.kind != UNDER or stage.writes[0].buffer != touch.buffer or name in needs:
@@ -373,7 +373,7 @@ def _reach(touch: Touch, dimension: int, extents: Mapping[int, Any], most: int) 
 
 
 def _scattered(stage: Stage, way: Way) -> float:
-    """Loads of a vector of instances: one per operand, or one per lane where lanes are apart."""
+    """Loads per vector of instances: one per operand, or one per lane if strided."""
     lanes = stage.spatial[-1:] if way.kind == PLAIN else stage.reduced
     total = 0.0
     for touch in stage.reads:
@@ -383,7 +383,7 @@ def _scattered(stage: Stage, way: Way) -> float:
 
 
 def _rate(machine: Machine, level: int) -> float:
-    """Bytes per cycle that come from L2 (1) or L3 (2), where there is such a level."""
+    """Bytes per cycle from L2 (1) or L3 (2), where there is such a level."""
     if level == 1:
         return machine.l2.bytes_per_cycle
     return machine.l3.bytes_per_cycle if machine.l3.size_bytes else machine.memory_bytes_per_cycle
@@ -405,7 +405,7 @@ def _whole_bytes(stage: Stage) -> float:
 
 
 def _tile_formulas(stage: Stage, way: Way, context: RuleContext) -> dict[str, Expr]:
-    """Sizes of tiles at every level, trips and bytes, as expressions of the decisions."""
+    """Tile sizes at every level, trips and bytes, as expressions of the decisions."""
     names: dict[str, Var] = {}
 
     def decided(name: str) -> Var:
@@ -476,21 +476,21 @@ def _tile_formulas(stage: Stage, way: Way, context: RuleContext) -> dict[str, Ex
 
 
 def _dot_steps(way: Way) -> int:
-    """Of the sum, in one call of the instruction."""
+    """Reduction steps per call of the instruction."""
     return next(each.steps for each in DOTS if each.name == way.intrin)
 
 
 def _loaded(
     stage: Stage, way: Way, touch: Touch, tile: Mapping[int, Expr], *, single: bool = False
 ) -> Expr:
-    """Loads of an operand in one step: a vector along the lanes, or one element for them all."""
+    """Loads of an operand per step: a vector along the lanes, or one broadcast element."""
     total: Expr = sym.const(1 if single else touch.loads)
     step = touch.step(way.lanes)
     for at in (*stage.spatial, *stage.reduced):
         if not touch.uses(at) or (single and stage.axes[at].is_reduced):
             continue
         if way.kind == DOT and stage.axes[at].is_reduced:
-            continue  # a call loads a vector of each operand
+            continue  # one vector of each operand per call
         size = tile[at]
         if at == way.lanes and (step in (0, 1) or touch.buffer in way.packed):
             size = sym.ceildiv(size, stage.lanes)

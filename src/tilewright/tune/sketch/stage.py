@@ -32,7 +32,7 @@ class Axis:
     extent: int  # what is assumed of a dynamic one
     kind: str
     is_dynamic: bool = False
-    unit: int = 1  # of an axis that is two: the extent of the inner one
+    unit: int = 1  # extent of the inner one of two merged axes
 
     @property
     def is_reduced(self) -> bool:
@@ -41,19 +41,19 @@ class Axis:
 
 @dataclass(frozen=True)
 class Touch:
-    """An access: how far each axis moves it in every dimension of its buffer."""
+    """An access: the step of each axis in every dimension of its buffer."""
 
     buffer: str
     element_bytes: int
     shape: tuple[int, ...]
-    dims: tuple[Mapping[int, int] | None, ...]  # None: anywhere along that dimension
-    spans: tuple[int, ...]  # how much further several loads reach in each dimension
-    loads: int  # places of the body that read it so
+    dims: tuple[Mapping[int, int] | None, ...]  # None: any index of that dimension
+    spans: tuple[int, ...]  # how far several loads extend in each dimension
+    loads: int  # number of such loads in the body
     is_write: bool
-    is_plain: bool  # every dimension is one axis by itself, or a constant
+    is_plain: bool  # every dimension is indexed by a single axis, or a constant
 
     def step(self, axis: int) -> int | None:
-        """Elements of memory between neighbours along an axis; None if that is not known."""
+        """The stride of an axis in elements of memory; None if unknown."""
         total, stride = 0, 1
         for size, dim in zip(reversed(self.shape), reversed(self.dims), strict=True):
             if dim is None:
@@ -74,14 +74,14 @@ class Stage:
     axes: tuple[Axis, ...]
     touches: tuple[Touch, ...]  # the written ones first
     outputs: int
-    operations: float  # cycles of a vector of instances, whatever they read
-    chain: int  # operations that a step of a reduction waits for
+    operations: float  # arithmetic cycles per vector of instances
+    chain: int  # dependent operations per step of a reduction
     lanes: int  # of a vector of the widest type
     dtype: DType  # of the first result
-    merged: tuple[tuple[int, ...], ...] = ()  # loops of each axis, where some axes are several
+    merged: tuple[tuple[int, ...], ...] = ()  # loops of each axis, with merged axes
 
     def positions(self, kind: str) -> list[int]:
-        """Axes of a kind that are longer than one."""
+        """Axes of a kind with an extent above 1."""
         return [at for at, axis in enumerate(self.axes) if axis.kind == kind and axis.extent > 1]
 
     @property
@@ -109,7 +109,7 @@ class Stage:
 
     @property
     def has_windows(self) -> bool:
-        """Whether neighbours read the same elements, or elements that are not neighbours."""
+        """Whether neighbouring instances read overlapping or strided elements."""
         last = self.spatial[-1] if self.spatial else 0
         return any(
             touch.loads > 1
@@ -120,9 +120,9 @@ class Stage:
 
 
 def merged(stage: Stage, outer: int) -> Stage:
-    """The stage with an axis and the one after it as one: every access walks over them like that.
+    """The stage with an axis merged with the next one, where every access allows it.
 
-    Of an image with three colours, say, a row is one axis of colours that lie side by side.
+    A row of an interleaved RGB image, say, is one axis.
     """
     inner = outer + 1
     first, second = stage.axes[outer], stage.axes[inner]
@@ -143,7 +143,7 @@ def merged(stage: Stage, outer: int) -> Stage:
 
 
 def _merged_touch(touch: Touch, outer: int) -> Touch:
-    """An access whose dimensions of two axes are one."""
+    """An access with the dimensions of two axes merged."""
     inner = outer + 1
     near = [at for at, dim in enumerate(touch.dims) if dim is not None and inner in dim]
     dims, shape, spans = list(touch.dims), list(touch.shape), list(touch.spans)
@@ -174,7 +174,7 @@ def _merged_touch(touch: Touch, outer: int) -> Touch:
 
 
 def stage_of(sch: Schedule, name: str, target: Target) -> Stage | None:
-    """The block of a name; None where its loops are not its own, or not plain counting."""
+    """The stage of a block; None where it shares loops, or they are not plain."""
     nest = nest_of(sch, sch.get_block(name))
     if nest is None or any(it.kind not in (SPATIAL, REDUCE) for it in nest.block.iters):
         return None
@@ -217,12 +217,12 @@ def _renamed(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 
 def _reducer_cycles(block: Block) -> float:
-    """Of combining, beyond one operation that the body's own makes one instruction with."""
+    """Cycles of the combiner, beyond an operation that fuses with the body's (FMA)."""
     return 0.5 * (_reducer_operations(block) - 1)
 
 
 def _chain(block: Block) -> int:
-    """Operations of a step of a reduction that wait for the step before."""
+    """Dependent operations per reduction step."""
     return max(1, min(3, _reducer_operations(block)))
 
 
@@ -257,7 +257,7 @@ def _touches(block: Block, variables: Sequence[Var]) -> Iterator[Touch]:
 
 
 def _merged(places: Sequence[_Place], is_write: bool) -> Iterator[Touch]:
-    """Places of one buffer that move alike are one access, a little longer."""
+    """Merge accesses of one buffer with equal steps into one with a span."""
     alike: dict[tuple[Buffer, object], list[_Place]] = {}
     for place in places:
         alike.setdefault((place.buffer, place.dims), []).append(place)
@@ -289,7 +289,7 @@ def _place(buffer: Buffer, index: Sequence[Expr], variables: Sequence[Var]) -> _
 
 
 def _steps(index: Expr, places: Mapping[Var, int]) -> tuple[dict[int, int], int] | None:
-    """How far each axis moves an index, and where it starts; None if it is no such sum."""
+    """The step of each axis in an index, and its constant; None if it is not linear."""
     if any(isinstance(each, Load) for each in sym.walk(index)):
         return None
     found = sym.linear(index, places)

@@ -33,7 +33,7 @@ TILED = (TILE, BLOCKS, DOT)
 
 @dataclass(frozen=True)
 class Way:
-    """What is done to a stage."""
+    """The alternative chosen for a stage."""
 
     kind: str
     lanes: int = -1  # the axis of lanes, of tiled ways
@@ -53,7 +53,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Structure:
-    """A way for every stage, in program order."""
+    """An alternative for every stage, in program order."""
 
     stages: Mapping[str, Stage]
     ways: Mapping[str, Way]
