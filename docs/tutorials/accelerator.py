@@ -1,9 +1,10 @@
-"""Bringing an accelerator of your own.
+"""Adding an accelerator of your own.
 
-A machine that nobody has heard of: *Octo* multiplies tiles of 8 x 8 floats, one unit copies, another
-computes, and each has a queue. We declare what it does, schedule for it, turn the lowered program into
-its instructions with tokens between the queues, and run them on a simulator written here. Nothing in
-Tilewright changes for that. `docs/internals/accelerators.md` has the large sibling, down to hardware.
+A fictitious machine: *Octo* multiplies tiles of 8 x 8 floats. One unit copies, another computes, and
+each has a queue. We declare its instructions, schedule for it, turn the lowered program into
+instructions with dependence tokens between the queues, and run them on a simulator written here.
+Nothing in Tilewright changes for that. `docs/internals/accelerators.md` describes a complete
+accelerator, down to hardware.
 """
 
 from collections import deque
@@ -29,14 +30,14 @@ from tilewright.tensor.visit import replace_buffers
 
 # ## Declare it
 #
-# Three memories, each of some tiles. A *scope* is what schedules put buffers into; plain loads and stores
-# do not reach these.
+# Three memories, each with room for some tiles. A *scope* is a memory that schedules place buffers
+# into; ordinary loads and stores cannot access these.
 
 SIDE, TILES = 8, {"octo.a": 4, "octo.b": 4, "octo.sum": 2}
 for name in TILES:
     declare_scope(MemoryScope(name, Owner.UNIT, is_addressable=False))
 
-# What an instruction does is a tensor function, its operands in their memories.
+# The behaviour of an instruction is a tensor function whose operands are in these memories.
 
 TILE = (SIDE, SIDE)
 
@@ -69,8 +70,8 @@ STORE = copy("octo_store", "octo.sum", "global")
 
 # ## Schedule for it
 #
-# Copies into the memories are stages of the computation. Tiles of the result are cut out, their parts of
-# the operands are brought in per step of the reduction, and every stage becomes an instruction.
+# Copies into the memories are stages of the computation. We tile the result, copy the matching
+# tiles of the operands in each step of the reduction, and tensorize every stage.
 
 M, N, K = 32, 24, 40
 
@@ -108,7 +109,7 @@ def scheduled() -> tw.Schedule:
 sch = scheduled()
 print(sch.function)
 
-# The interpreter runs it by the declarations, before there is a compiler or a machine.
+# The interpreter executes it by the declared behaviour, before there is a compiler or a machine.
 
 rng = np.random.default_rng(0)
 A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((M, K), (K, N)))
@@ -118,7 +119,7 @@ np.testing.assert_allclose(C, A @ B, rtol=1e-4, atol=1e-4)
 
 # ## Lower it
 #
-# The passes are those of any target; ours is one list more.
+# The passes are those of any target, in a list of our own.
 
 LOWER_OCTO = (
     lower_inits,
@@ -133,8 +134,8 @@ print(lowered)
 
 # ## From the program to instructions
 #
-# An instruction says which tiles it touches: of a memory, or of a matrix in DRAM. Buffers take turns in the
-# tiles of their memory, so that a load may fill one while another is read.
+# An instruction names the tiles it accesses, of a memory or of a matrix in DRAM. Buffers alternate
+# between the tiles of their memory, so that a load can fill one while another is read.
 
 
 @dataclass
@@ -214,8 +215,8 @@ for one in program[:6]:
 
 # ## The machine
 #
-# Queues run in order; which of them is faster is up to chance, here: whatever the timing, tokens must make
-# the answer the same.
+# Each queue runs in order, but their relative speed is random here: tokens must give the same answer
+# under any timing.
 
 
 @dataclass
@@ -259,7 +260,8 @@ for seed in range(10):
     np.testing.assert_allclose(machine.dram["C"], A @ B, rtol=1e-4, atol=1e-4)
 print("10 timings, one answer")
 
-# Without its tokens the program is wrong, and the machine shows it: a product of tiles that are not there.
+# Without tokens the program is wrong, and the machine shows it: it multiplies tiles that have not
+# arrived yet.
 
 bare = [replace(one, pops=0, pushes=0) for one in program]
 answers = []

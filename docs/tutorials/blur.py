@@ -34,7 +34,7 @@ print(blur)
 # ## Four schedules
 #
 # **root**: all of `across` first, then all of `blur`. Least work, but the whole intermediate image goes
-# through memory. That is what the program above says, so nothing is to be done.
+# through memory. That is the default, so there is nothing to do.
 
 LANES = tw.Target.parse("cpu").vector_bits // 32
 
@@ -62,8 +62,8 @@ y, _ = rows.get_loops(rows.get_block("blur"))
 rows.compute_at(rows.get_block("across"), y)
 vectorize_rows(rows, rows.get_block("across"), rows.get_block("blur"))
 
-# **tiles**: for every tile of 32 rows the 34 rows of `across` under it. Little is computed twice, what
-# is stored stays in L2, and tiles run in parallel.
+# **tiles**: for every tile of 32 rows, the 34 rows of `across` that it needs. Little is computed
+# twice, intermediates stay in L2, and tiles run in parallel.
 
 tiles = tw.Schedule(blur)
 y, x = tiles.get_loops(tiles.get_block("blur"))
@@ -74,12 +74,12 @@ tiles.parallel(tile_y)
 print(tiles.function)
 
 # Look at the buffer `across` in the tiled program: it has shrunk to what one tile needs when lowered.
-# Nobody wrote a formula for the two extra rows; `compute_at` derives them from what `blur` reads.
+# `compute_at` derives the two extra rows from what `blur` reads.
 
 # ## Same answer
 #
 # The interpreter is the reference: it executes a program as it is scheduled, and reports bad reads and
-# races between parallel iterations. A small image with sizes that no tile divides:
+# races between parallel iterations. A small image whose sizes are not multiples of the tile:
 
 rng = np.random.default_rng(0)
 small = rng.standard_normal((37, 300), dtype=np.float32)

@@ -13,8 +13,8 @@ from tilewright import te
 
 # ## The algorithm
 #
-# Images lie channels last (NHWC), weights as (kernel rows, kernel columns, input channels, output
-# channels). `te.if_then_else` gives the border: where the window hangs over the edge, zero is read.
+# Images are channels-last (NHWC), weights (kernel rows, kernel columns, input channels, output
+# channels). `te.if_then_else` pads: outside the image, zero is read.
 
 H = W = 28
 CI, CO, K = 64, 64, 3
@@ -93,5 +93,5 @@ def speed(function: tw.tensor.Function, times: int) -> float:
 print(f"as written: {speed(conv, 2):6.2f} GFLOP/s")
 print(f"scheduled:  {speed(sch.function, 8):6.2f} GFLOP/s")
 
-# For models the compiler does the same, and decides more: the layout of images, packed weights,
-# Winograd's method where it pays. [Convolutions](../internals/convolution.md) tells how.
+# For models the compiler does the same and more: it chooses layouts, packs weights, and uses Winograd
+# where it pays. See [Convolution](../internals/convolution.md).

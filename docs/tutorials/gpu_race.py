@@ -1,7 +1,7 @@
 """A GPU kernel in the interpreter, with a race found.
 
 A cooperative matrix multiplication for a GPU runs without one: the interpreter executes thread blocks,
-barriers and shared memory. Then we take a barrier out, and it tells us which threads race for what.
+barriers and shared memory. Then we remove a barrier, and it reports which threads race for what.
 """
 
 import numpy as np
@@ -45,8 +45,8 @@ for copy in shared:
     sch.bind(tx, "threadIdx.x")
 sch.decompose_reduction(block, ko)
 
-# Nothing above says where threads must wait for each other. Lowering finds out, from which thread
-# writes and which reads what in shared memory:
+# The schedule does not mention barriers. Lowering inserts them, by analysing which threads write and
+# read which elements of shared memory:
 
 device = lower(sch.function, "gpu")
 print(device)
@@ -62,16 +62,16 @@ print("agrees with NumPy")
 
 # ## Plant a race
 #
-# Programs are text that parses back. We delete the first barrier, as a person writing the kernel by hand
-# might forget it:
+# Programs are text that can be parsed. We delete the first barrier, as if the author of a
+# hand-written kernel had forgotten it:
 
 lines = str(device).splitlines()
 at = next(n for n, line in enumerate(lines) if "barrier" in line)
 print("deleted:", lines[at].strip())
 broken = parse("\n".join(lines[:at] + lines[at + 1 :]))
 
-# On a GPU this gives wrong numbers, sometimes. Here it is an error, every time, with the two threads,
-# the element and the statement:
+# On a GPU this sometimes gives wrong results. Here it is always an error, with the two threads, the
+# element and the statement:
 
 try:
     tw.interpret(broken, a, b, c)

@@ -1,7 +1,7 @@
 """Writing a graph pass.
 
-A pass is a function from a model to a model. We write one that drops negations whose sign nobody sees,
-run it, verify it, and put it into a pipeline.
+A pass is a function from a model to a model. We write one that drops redundant negations, run it,
+verify it, and put it into a pipeline.
 """
 
 import numpy as np
@@ -28,9 +28,9 @@ print(model)
 
 # ## The pass
 #
-# `rewrite_matches` offers every node to a list of rules. A rule gets the node and a scope that knows
-# what leads to it; it gives a value to use instead, nodes to put in its place, or `None`. Patterns are
-# data: here, the absolute value of the negation of anything.
+# `rewrite_matches` offers every node to a list of rules. A rule receives the node and a scope that
+# gives access to its inputs. It returns a replacement value, replacement nodes, or `None`. Patterns
+# are data: here, the absolute value of the negation of anything.
 
 HIDDEN = Apply("abs", Apply("neg", Any("x")))
 
@@ -49,8 +49,8 @@ def drop_negations(module: graph.Module, ctx: PassContext) -> graph.Module:
 after = drop_negations(model, PassContext())
 print(after)
 
-# `%a` is no longer needed, but still there: removing what nobody uses is another pass's work, and the
-# pipeline has one. Passes do one thing each.
+# `%a` is no longer needed, but still there: dead code elimination is another pass. Each pass does one
+# thing.
 
 from tilewright.graph.passes import remove_dead_nodes
 
@@ -58,17 +58,18 @@ after = run_passes(model, (drop_negations, remove_dead_nodes))
 verify(after)
 print(after)
 
-# ## Three promises
+# ## Three guarantees
 #
-# **Pure.** The model that went in is untouched: programs are never edited, only made anew.
+# **Pure.** The input model is unchanged: programs are never edited in place.
 
 assert "neg" in str(model)
 
-# **Nothing to do means the same object**, not a copy. Pipelines rely on it to see that they are done.
+# **If nothing changes, the same object is returned**, not a copy. Pipelines rely on this to detect
+# that they are done.
 
 assert drop_negations(after, PassContext()) is after
 
-# **The answer stays.** The interpreter is the reference for both:
+# **The answer is preserved.** The interpreter is the reference:
 
 rng = np.random.default_rng(0)
 x, y = (rng.standard_normal((3, 4), dtype=np.float32) for _ in range(2))
@@ -90,6 +91,6 @@ run_passes(
     model, (*CANONICAL, drop_negations, remove_dead_nodes), PassContext(observers=(observe,))
 )
 
-# To ship it, the pass goes into a file of its own under `graph/passes`, its name into a tuple of
+# To ship it, put the pass into a file under `graph/passes`, its name into a tuple in
 # `graph/passes/__init__.py`, and a text test into `tests/ir/graph`:
 # [Add a graph pass](../howto/graph-pass.md).

@@ -1,7 +1,7 @@
 """Matrix multiplication, from three loops to the peak.
 
-One algorithm, seven schedules, each a step closer to what the processor can do. What is computed is written
-once; no step can change it.
+One algorithm, seven schedules, each a step closer to the peak of the processor. The algorithm is
+written once; no schedule can change its result.
 """
 
 import time
@@ -14,8 +14,8 @@ from tilewright import te
 
 # ## What to compute
 #
-# `C[i, j]` is a sum over `k`. A tensor expression says just that, element by element, and says
-# nothing of loops, memory or threads.
+# `C[i, j]` is a sum over `k`. A tensor expression says just that, element by element, without
+# mentioning loops, memory or threads.
 
 N = 512
 A = te.placeholder((N, N), name="A")
@@ -25,10 +25,10 @@ C = te.compute((N, N), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
 matmul = te.function([A, B, C], name="matmul")
 print(matmul)
 
-# That is the loop IR: three loops around a *block*, which knows what it reads and writes and over
-# what it reduces. `tw.build` makes native code of any such program. A helper checks every step
-# against NumPy and keeps its speed; the least time of several runs counts, since only noise makes a
-# run slower.
+# That is the loop IR: three loops around a *block*, which declares what it reads and writes and over
+# what it reduces. `tw.build` compiles any such program to native code. A helper checks every step
+# against NumPy and records its speed; the minimum time of several runs counts, since noise only makes
+# runs slower.
 
 rng = np.random.default_rng(0)
 a, b = (rng.standard_normal((N, N), dtype=np.float32) for _ in range(2))
@@ -89,11 +89,11 @@ step("vectorize", sch, times=3)
 
 # ## A tile of C in registers
 #
-# Every step still loads `C` from memory and stores it again. Eight rows by three vectors of `C` are 24
-# registers, which leaves some for operands: `cache_write` gives the block a buffer of its own, in the scope `local`, and
-# `reverse_compute_at` writes it back once per tile. All loops inside the tile are unrolled, so that
-# every accumulator has a name and no address. `decompose_reduction` sets the tile to zero before `k`
-# begins. Of each number loaded from memory we now make many multiplications.
+# Every step still loads `C` from memory and stores it again. A register tile of eight rows by three
+# vectors of `C` needs 24 registers, which leaves some for operands. `cache_write` gives the block a
+# buffer in the scope `local`, and `reverse_compute_at` writes it back once per tile. All loops inside
+# the tile are unrolled, so that every accumulator is a register. `decompose_reduction` moves the
+# initialization before `k`. Each number loaded is now used in many multiplications.
 
 ROWS, VECTORS = 8, 3
 
@@ -123,18 +123,17 @@ sch, panel = register_tile()
 sch.compute_inline(panel)
 step("register tile", sch)
 
-# 512 is no multiple of the tile's width: the last tile is narrower, and the compiler takes care of it. Here is the
-# middle of the program, as scheduled:
+# 512 is not a multiple of the tile's width: the last tile is narrower, which the compiler handles.
+# The middle of the scheduled program:
 
 text = str(sch.function).splitlines()
 print("\n".join(text[14:30]))
 
 # ## Pack panels of B
 #
-# The tile reads three vectors of `B` per `k`, from rows that lie a whole matrix width apart. Copied into a
-# panel where those vectors lie side by side, they come from one run of memory, and from a few pages.
-# `cache_read` made the copy (the block `panel`), `compute_at` says when it is made: once for a column
-# of tiles. `transform_layout` says how it lies in memory.
+# The tile reads three vectors of `B` per `k`, from rows that are a whole matrix width apart. Packed
+# into a panel, these vectors are contiguous and on few pages. `cache_read` makes the copy (the block
+# `panel`), `compute_at` places it once per column of tiles, and `transform_layout` defines its layout.
 
 
 def packed(unroll: int = 1) -> tw.Schedule:
@@ -153,8 +152,8 @@ step("pack B", packed())
 
 # ## Unroll k
 #
-# Eight values of `k` in one turn of the loop: less counting and branching, and neighbouring elements
-# of `A` whose addresses differ by a constant.
+# Eight values of `k` per iteration: fewer branches, and the addresses of neighbouring elements of `A`
+# differ by a constant.
 
 sch = packed(unroll=8)
 step("unroll k", sch)
@@ -167,10 +166,10 @@ step("unroll k", sch)
 sch.parallel(sch.get_loops(sch.get_block("C"))[0])
 step("parallel", sch, times=15, threads=0)
 
-# ## Where that is
+# ## Comparison
 #
-# NumPy calls a BLAS library whose kernels are written by hand, for this processor. Both are measured
-# here, one after the other, in turns.
+# NumPy calls a BLAS library whose kernels are written by hand for this processor. Both are measured
+# alternately.
 
 out = np.empty_like(a)
 run = tw.build(sch.function, target="cpu")
@@ -204,11 +203,11 @@ for side in axes.spines.values():
 figure.tight_layout()
 figure.savefig("matmul.svg", transparent=True)
 
-# ## What the compiler does with it
+# ## What the compiler does
 #
-# Nobody writes these schedules for a model: `tw.compile` applies rules that choose tile, panel and
-# share of work from the target's registers and caches. What they make is a schedule as above, and
-# `tilewright inspect model.onnx --kernel NAME` prints it. A schedule is data too: `sch.trace` prints,
-# parses and replays it.
+# For a model, nobody has to write such schedules: `tw.compile` applies rules that choose tiles, panels
+# and the distribution of work from the target's registers and caches. The result is a schedule like
+# the one above; `tilewright inspect model.onnx --kernel NAME` prints it. A schedule is data:
+# `sch.trace` can be printed, parsed and replayed.
 
 print("\n".join(str(sch.trace).splitlines()[:8]))

@@ -1,7 +1,7 @@
 """A miniature Tilewright.
 
 A compiler for neural networks in one file: a graph, fusion, tensor expressions, schedules and LLVM.
-It compiles a small network to native code that is right, and not far from the real compiler's.
+It compiles a small network to correct native code that is not much slower than the real compiler's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llvmlite import ir
 
 # ## 1. The graph
 #
-# A node has an operator, inputs that are other nodes, and a shape. Nothing in it is a closure.
+# A node has an operator, inputs (other nodes) and a shape. It contains no closures.
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ def in_order(node: Node, found: dict[Node, None] | None = None) -> dict[Node, No
     return found
 
 
-# Every operator has a meaning in NumPy. So the graph has an interpreter, the reference for all below.
+# Every operator is defined in NumPy. So the graph has an interpreter, the reference for the rest.
 
 MEANING: dict[str, Callable[..., np.ndarray]] = {
     "matmul": np.matmul,
@@ -89,7 +89,7 @@ print(" -> ".join(node.op for node in in_order(model) if node.op not in ("input"
 # ## 2. Fusion
 #
 # Going through memory costs more than an addition. A kernel is a matrix multiplication with all
-# elementwise operators behind it, as long as nobody else wants what is in between.
+# element-wise operators that follow it, as long as the intermediate values have no other users.
 
 Group = list[Node]  # the first may be a matmul, the rest is elementwise; the last is the result
 
@@ -119,8 +119,8 @@ for group in groups:
 
 # ## 3. Tensor expressions
 #
-# What a kernel computes, for one element: an expression of loads at indices. An index is a sum of axes
-# with factors, so it is kept as just that: a mapping from axis to factor.
+# What a kernel computes, for one element: an expression of loads. An index is a linear combination of
+# axes, represented as a mapping from axis to factor.
 
 
 @dataclass(frozen=True)
@@ -179,9 +179,9 @@ def describe(group: Group) -> Kernel:
 
 # ## 4. Schedules
 #
-# A schedule changes the loops, never the expression. Two primitives do nearly everything: `split` replaces
-# an axis by two wherever it stands in an index, and `order` also says how each loop is carried out. Loops
-# inside the reduction are unrolled or vectors: the tile that stays in registers.
+# A schedule changes the loops, never the expression. Two primitives suffice: `split` replaces an axis
+# by two in every index, and `order` sets the order and kind of the loops. Loops inside the reduction
+# are unrolled or vectorized: they form the register tile.
 
 
 def split(kernel: Kernel, name: str, factor: int) -> Kernel:
@@ -251,7 +251,7 @@ print([f"{axis.name}: {axis.extent} {axis.kind}" for axis in schedule(describe(g
 
 # ## 5. LLVM
 #
-# Loops become LLVM's basic blocks, unrolled axes Python loops at compile time, the vector axis a vector
+# Loops become basic blocks, unrolled axes become Python loops at compile time, the vector axis a vector
 # type. The accumulators of a tile are local variables, which LLVM keeps in registers.
 
 F32, I64 = ir.FloatType(), ir.IntType(64)
@@ -349,8 +349,8 @@ class Emitter:
 
 # ## 6. The driver
 #
-# One LLVM module for all kernels, optimized and loaded into this process; memory for what lies between
-# kernels; and a function that calls one after the other.
+# One LLVM module for all kernels, optimized and loaded into this process; memory for intermediate
+# values; and a function that calls the kernels in order.
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()

@@ -1,6 +1,6 @@
 """The miniature, measured.
 
-The network of [the miniature compiler](miniature.md) through `tw.compile`, on one thread, in turns.
+The network of [the miniature compiler](miniature.md), compared with `tw.compile` on one thread.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ real = tw.compile(builder.module(values[model]), threads=1)
 np.testing.assert_allclose(np.asarray(real(x)[0]), compiled(x), rtol=1e-3, atol=1e-3)
 print(real)
 
-# ## Two times
+# ## Comparison
 #
-# The least of sixty runs each.
+# The minimum of sixty runs each.
 
 best = {"miniature": float("inf"), "tilewright": float("inf")}
 for _ in range(60):
@@ -56,6 +56,5 @@ for name, seconds in best.items():
     print(f"{name}: {seconds * 1e6:.0f} us")
 print(f"the miniature takes {ratio:.2f} times as long")
 
-# What the difference is made of: weights packed when the model is compiled, tails, tiles chosen from the
-# target's description, prefetching. And all that the miniature cannot do at all: sizes that are not known,
-# other operators, threads, files.
+# The difference comes from prepacked weights, tails, tiles chosen by the machine model, and
+# prefetching. The miniature lacks dynamic sizes, other operators, threads and saving altogether.

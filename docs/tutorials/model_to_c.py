@@ -1,7 +1,7 @@
 """From a model file to a library called from C.
 
-A trained network becomes `digits.so`: one file with code and weights, no Python, no framework. A C
-program of thirty lines calls it.
+A trained network becomes `ring.so`: one file with code and weights, without Python or a framework. A
+C program of thirty lines calls it.
 """
 
 import shutil
@@ -16,8 +16,8 @@ import tilewright as tw
 
 # ## A trained model
 #
-# To have a file of our own, we train a small one right here: two layers that tell apart points inside
-# and outside a ring. Any `.onnx` file serves as well.
+# We train a small model right here: two layers that distinguish points inside and outside a ring. Any
+# `.onnx` file works as well.
 
 rng = np.random.default_rng(1)
 points = rng.uniform(-1, 1, (4000, 2)).astype(np.float32)
@@ -97,12 +97,12 @@ command = [compiler, "-std=c11", "main.c", "./ring.so", "-o", "main", "-Wl,-rpat
 subprocess.run(command, check=True)
 print(subprocess.run(["./main"], check=True, capture_output=True, text=True).stdout)
 
-# The same numbers come back from Python, through `tw.load`, which maps the library and does not load
-# the compiler:
+# Python gets the same numbers through `tw.load`, which maps the library and does not import the
+# compiler:
 
 again = tw.load("ring.so")
 (got,) = again(np.array([[0.1, 0.2], [0.9, 0.9], [-0.4, 0.3]], np.float32))
 print(np.asarray(got).round(3).ravel())
 
-# A CMake project that does this as part of a build is in `examples/cmake`; the guide
-# [Saving, and calling from C and C++](../guides/deploy.md) walks through it.
+# `examples/cmake` has a CMake project that does this as part of a build; see the guide
+# [Saving, and calling from C and C++](../guides/deploy.md).

@@ -1,7 +1,7 @@
 """Softmax, fused.
 
-Four passes over a matrix become one over each row, then a whole model's elementwise neighbours join
-in: fusion by hand, and fusion by the graph compiler.
+Four passes over a matrix become one pass per row, first by a hand-written schedule, then, together
+with neighbouring element-wise operators, by the graph compiler.
 """
 
 import numpy as np
@@ -22,9 +22,9 @@ total = te.compute((n,), lambda i: te.sum(e[i, k2], axis=k2), name="total")
 y = te.compute((n, m), lambda i, j: e[i, j] / total[i], name="y")
 softmax = te.function([n, m, x, y], name="softmax")
 
-# As written, each stage goes over the whole matrix, and `e` is a matrix of its own. Moving every stage
-# to where the last one works on a row (`compute_at`, consumers before producers) makes one pass: the
-# intermediate results of a row are all that is kept.
+# As written, each stage traverses the whole matrix, and `e` is a whole matrix. `compute_at` moves every
+# stage under the row loop of the last one (consumers before producers): one pass, with intermediates of
+# one row.
 
 sch = tw.Schedule(softmax)
 row, _ = sch.get_loops(sch.get_block("y"))
@@ -51,8 +51,8 @@ print("agrees with NumPy")
 
 # ## In a model
 #
-# The graph compiler does this by itself, and across operators. Scores scaled and masked before a
-# softmax, as attention has them, are one kernel:
+# The graph compiler does this automatically, and across operators. Scaled and masked scores with a
+# softmax, as in attention, become one kernel:
 
 from tilewright import graph
 

@@ -1,7 +1,7 @@
 """Tensorizing with an intrinsic of your own.
 
-Some instructions compute a whole small tensor. You declare what one does as a tensor expression, and
-`tensorize` puts it where a program computes just that: checked, never assumed.
+Some instructions compute a whole tile. You declare the behaviour of one as a tensor expression, and
+`tensorize` replaces matching loops by it, after a check.
 """
 
 import numpy as np
@@ -12,8 +12,8 @@ from tilewright import te
 # ## Declare it
 #
 # Our instruction multiplies a tile of 4 x 8 with one of 8 x 4. Its *behaviour* is a tensor expression.
-# Its *lowering* names three statements: compute from nothing, reset, and add to what is there; a
-# reduction that is cut into tiles needs the second and third.
+# Its *lowering* returns three statements: compute from scratch, reset, and accumulate; a tiled
+# reduction needs the second and third.
 
 w = te.placeholder((4, 8), name="w")
 x = te.placeholder((8, 4), name="x")
@@ -35,7 +35,7 @@ gemm4x4 = te.decl_tensor_intrin(y.op, lower)
 
 # ## Use it
 #
-# A matrix multiplication is cut into tiles of that shape, and the loops of a tile are replaced.
+# We tile a matrix multiplication to that shape and replace the loops of a tile.
 
 A = te.placeholder((32, 64), name="A")
 B = te.placeholder((64, 16), name="B")
@@ -60,8 +60,7 @@ print(sch.function)
 
 # ## It is checked
 #
-# The interpreter executes the instruction by its declaration, so the program can be run before there is
-# any hardware:
+# The interpreter executes the declared behaviour, so the program runs before there is any hardware:
 
 rng = np.random.default_rng(0)
 a = rng.standard_normal((32, 64), dtype=np.float32)
