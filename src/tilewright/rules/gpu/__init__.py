@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.rules.gpu.attention_hopper import ATTENTION_HOPPER
+from tilewright.rules.gpu.columns import COLUMNS
 from tilewright.rules.gpu.contraction import GEMM
 from tilewright.rules.gpu.convolution import CONVOLUTION
 from tilewright.rules.gpu.depthwise import DEPTHWISE
@@ -27,7 +28,7 @@ RULES: RuleSet = (
     (GEMM_AMPERE,),
     (CONVOLUTION,),
     (GEMM, SGEMM),
-    (ROWS,),
+    (ROWS, COLUMNS),
     (GEMV,),
     (DEPTHWISE, REDUCTION),
     (SCAN_RULE,),

@@ -14,13 +14,11 @@ L2 the rows of a block of a later wave (`ahead`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright import sym
 from tilewright.base.dtype import I64
 from tilewright.base.multiprocessor import (
     LINE_BYTES,
@@ -36,9 +34,21 @@ from tilewright.rules.gpu.reduction import (
     finish,
     share_parts,
 )
+from tilewright.rules.gpu.row_stages import (
+    axes_inside,
+    elements_of,
+    intermediates_of,
+    is_in_place,
+    live_bytes,
+    named_stages,
+    read_again,
+    readers_of,
+    row_axes,
+    stage_length,
+    streamed,
+)
 from tilewright.rules.gpu.threads import MAX_TURNS, by_one_thread
 from tilewright.rules.match.nest import (
-    Access,
     Nest,
     block_of,
     fused,
@@ -49,7 +59,7 @@ from tilewright.rules.match.nest import (
 from tilewright.rules.match.rows import Stages, is_part_of_later, own_axes, stages_of
 from tilewright.rules.rule import Rule
 from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring, unit
-from tilewright.sym import ONE, ZERO, Const, Expr
+from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.ir import RESIDENT, Buffer
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import blocks, output_buffers
@@ -110,21 +120,23 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
     if total(sink, inner) == 1:
         return None  # one result per row: a reduction and its epilogue
     rows = total(sink, found.rows)
-    lengths = [_length(found, name, nest) for name, nest in found.members.items()]
+    lengths = [stage_length(found, name, nest) for name, nest in found.members.items()]
     length = max([*lengths, total(sink, inner)])
     used = {access.buffer for nest in found.nests for access in nest.accesses}
     params = [buffer for buffer in sch.function.buffers if buffer in used]
-    moved = sum(_elements(buffer.shape) * buffer.dtype.size_bytes for buffer in params)
+    moved = sum(elements_of(buffer.shape) * buffer.dtype.size_bytes for buffer in params)
     sizes = [buffer.dtype.size_bytes for buffer in params]
     own = [size for size in (*lengths, total(sink, inner)) if size != 1]
     known = not any(nest.is_dynamic(list(nest.loops)) for nest in found.nests)
-    inside = not any(nest.is_dynamic(_own_axes(found, name, nest)) for name, nest in _named(found))
-    beside = sink.extent(_row_axes(found)[-1])
-    last = all(_is_last_axis(nest, found, name) for name, nest in _named(found))
-    handed_on = _intermediates(found)
+    inside = not any(
+        nest.is_dynamic(axes_inside(found, name, nest)) for name, nest in named_stages(found)
+    )
+    beside = sink.extent(row_axes(found)[-1])
+    last = all(_is_last_axis(nest, found, name) for name, nest in named_stages(found))
+    handed_on = intermediates_of(found)
     # Scalars per row aside; an element narrower than a word still takes a register.
     kept = [max(size / elements, 4) * elements for elements, size in handed_on if elements > 1]
-    again = _read_again(sch, found)
+    again = read_again(sch, found)
     kept += [length * max(buffer.dtype.size_bytes, 4) for buffer in again]
     return Found(
         sink.name,
@@ -135,11 +147,11 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         moved,
         sum(size for _, size in handed_on),
         int(sum(kept)),
-        _live_bytes(found, again, length),
-        sum(length * b.dtype.size_bytes * (len(_readers(found, b)) - 1) for b in again),
+        live_bytes(found, again, length),
+        sum(length * b.dtype.size_bytes * (len(readers_of(found, b)) - 1) for b in again),
         _reduced(found),
         max(sizes, default=4),
-        sum(length * buffer.dtype.size_bytes for buffer in _streamed(sch, found)),
+        sum(length * buffer.dtype.size_bytes for buffer in streamed(sch, found)),
         known,
         last,
         inside and last and len(set(own)) == 1,
@@ -152,86 +164,9 @@ def _is_held(found: Found, threads: Any, sm: Multiprocessor) -> Any:
     return found.is_whole & (words <= sm.accumulators)
 
 
-def _read_again(sch: Schedule, found: Stages) -> list[Buffer]:
-    """Parameters whose rows more than one stage reads."""
-    params = [buffer for buffer in sch.function.buffers if len(_readers(found, buffer)) > 1]
-    return [buffer for buffer in params if _has_rows(found, buffer)]
-
-
-def _live_bytes(found: Stages, again: Sequence[Buffer], length: int) -> int:
-    """The most bytes of a row that threads keep at once: a result may take the place of an operand
-    at its last use."""
-    names = [*reversed(list(found.members)), found.root.name]
-    begins = {buffer: names.index(_readers(found, buffer)[0]) for buffer in again}
-    for (name, nest), (elements, _) in zip(
-        found.members.items(), _intermediates(found), strict=True
-    ):
-        if elements > 1:
-            begins[nest.block.writes[0].buffer] = names.index(name)
-    live = [0] * len(names)
-    for buffer, begin in begins.items():
-        for at in range(begin, names.index(_readers(found, buffer)[-1])):
-            live[at] += length * max(buffer.dtype.size_bytes, 4)
-    return max(live)
-
-
-def _streamed(sch: Schedule, found: Stages) -> list[Buffer]:
-    """Parameters of which each row is read by its own block only."""
-    params = [buffer for buffer in sch.function.buffers if _readers(found, buffer)]
-    return [buffer for buffer in params if _has_rows(found, buffer)]
-
-
-def _readers(found: Stages, buffer: Buffer) -> list[str]:
-    """The stages that read a buffer, in program order."""
-    named = [*reversed(list(found.members.items())), (found.root.name, found.root)]
-    return [name for name, nest in named if any(read.buffer is buffer for read in nest.reads)]
-
-
-def _has_rows(found: Stages, buffer: Buffer) -> bool:
-    """Whether every stage that reads a buffer reads all of it, each element at its own position."""
-    for name, nest in _named(found):
-        rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
-        axes = [*rows, *_own_axes(found, name, nest)]
-        moved = [nest.var(at) for at in axes if nest.extent(at) is not ONE]
-        for read in nest.reads:
-            if read.buffer is buffer and (
-                total(nest, axes) != _elements(buffer.shape)
-                or any(read.stride(var) in (None, ZERO) for var in moved)
-                or not _is_in_place(nest, read)
-            ):
-                return False
-    return True
-
-
-def _is_in_place(nest: Nest, access: Access) -> bool:
-    """Whether an access is at exactly the position of its iterators, without an offset."""
-    first = {nest.var(at): ZERO for at in nest.loops}
-    return sym.simplify(sym.substitute(access.offset, first)) is ZERO
-
-
-def _named(found: Stages) -> list[tuple[str, Nest]]:
-    return [(found.root.name, found.root), *found.members.items()]
-
-
-def _row_axes(found: Stages) -> list[int]:
-    """The row iterators, without those of extent 1."""
-    sink = found.root
-    return [at for at in found.rows if sink.extent(at) is not ONE] or found.rows[-1:]
-
-
-def _own_axes(found: Stages, name: str, nest: Nest) -> list[int]:
-    """A stage's iterators inside of a row, without those of extent 1."""
-    rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
-    return [at for at in nest.loops if at not in rows and nest.extent(at) is not ONE]
-
-
-def _length(found: Stages, name: str, nest: Nest) -> int:
-    return total(nest, _own_axes(found, name, nest))
-
-
 def _is_last_axis(nest: Nest, found: Stages, name: str) -> bool:
     """Whether a stage runs along one contiguous axis of a row."""
-    own = _own_axes(found, name, nest)
+    own = axes_inside(found, name, nest)
     if not own:
         return True
     if len(own) > 1:
@@ -239,27 +174,10 @@ def _is_last_axis(nest: Nest, found: Stages, name: str) -> bool:
     var = nest.var(own[0])
     strides = [access.stride(var) for access in nest.accesses]
     made = {each.block.writes[0].buffer for each in found.members.values()}
-    in_place = all(_is_in_place(nest, read) for read in nest.reads if read.buffer in made)
+    in_place = all(is_in_place(nest, read) for read in nest.reads if read.buffer in made)
     return in_place and all(
         isinstance(stride, Const) and stride.value in (0, 1) for stride in strides
     )
-
-
-def _elements(shape: tuple[object, ...]) -> int:
-    count = 1
-    for dim in shape:
-        count *= int(dim.value) if isinstance(dim, Const) else 256
-    return count
-
-
-def _intermediates(found: Stages) -> list[tuple[int, int]]:
-    """Elements per row, and their bytes, of each stage's result."""
-    made = []
-    for name, nest in found.members.items():
-        own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
-        elements = total(nest, own)
-        made.append((elements, elements * nest.block.writes[0].buffer.dtype.size_bytes))
-    return made
 
 
 def _reduced(found: Stages) -> int:
@@ -414,10 +332,10 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     sm = multiprocessor_of(context.target)
     held = plan.vector > 1 and _is_held(found, plan.threads, sm)
     names = list(stages.members)
-    streamed = _streamed(sch, stages) if plan.ahead else []
+    ahead = streamed(sch, stages) if plan.ahead else []
     if held:
-        names += [_copied(sch, stages, buffer).name for buffer in _read_again(sch, stages)]
-    kept = _row_axes(stages)
+        names += [_copied(sch, stages, buffer).name for buffer in read_again(sch, stages)]
+    kept = row_axes(stages)
     units = [at for at in stages.rows if at not in kept]
     order = [at for at in sink.loops if at not in stages.rows]
     sch.reorder(*[sink.loops[at] for at in (*units, *kept, *order)])
@@ -431,7 +349,7 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
         sch.compute_at(sch.get_block(name), row)
     done: list[BlockRef] = []
     distance = plan.ahead * int(_wave(found, plan.threads, plan.rows, held, sm))
-    done += [_prefetch_rows(sch, each, row, distance, plan.threads) for each in streamed]
+    done += [_prefetch_rows(sch, each, row, distance, plan.threads) for each in ahead]
     for name in reversed(names):
         done += _stage(sch, sch.get_block(name), row, plan, held=held)
     done += _stage(sch, reference, row, plan, held=held)
@@ -467,7 +385,7 @@ def _prefetch_rows(
 
 def _copied(sch: Schedule, stages: Stages, buffer: Buffer) -> BlockRef:
     """A copy of a parameter that all stages read in its place."""
-    first, *others = [sch.get_block(name) for name in _readers(stages, buffer)]
+    first, *others = [sch.get_block(name) for name in readers_of(stages, buffer)]
     reads = block_of(sch.function, first.name).reads
     index = next(at for at, read in enumerate(reads) if read.buffer is buffer)
     return sch.cache_read(first, index, "local", others)

@@ -1,0 +1,106 @@
+"""Axes, operands and intermediates of the stages of a softmax or normalization, for GPU rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright import sym
+from tilewright.rules.match.nest import Access, Nest, total
+from tilewright.rules.match.rows import Stages
+from tilewright.sym import ONE, ZERO, Const
+from tilewright.tensor.ir import Buffer
+from tilewright.tensor.schedule import Schedule
+
+
+def read_again(sch: Schedule, found: Stages) -> list[Buffer]:
+    """Parameters whose rows more than one stage reads."""
+    params = [buffer for buffer in sch.function.buffers if len(readers_of(found, buffer)) > 1]
+    return [buffer for buffer in params if has_rows(found, buffer)]
+
+
+def live_bytes(found: Stages, again: Sequence[Buffer], length: int) -> int:
+    """The most bytes of a row that threads keep at once: a result may take the place of an operand
+    at its last use."""
+    names = [*reversed(list(found.members)), found.root.name]
+    begins = {buffer: names.index(readers_of(found, buffer)[0]) for buffer in again}
+    for (name, nest), (elements, _) in zip(
+        found.members.items(), intermediates_of(found), strict=True
+    ):
+        if elements > 1:
+            begins[nest.block.writes[0].buffer] = names.index(name)
+    live = [0] * len(names)
+    for buffer, begin in begins.items():
+        for at in range(begin, names.index(readers_of(found, buffer)[-1])):
+            live[at] += length * max(buffer.dtype.size_bytes, 4)
+    return max(live)
+
+
+def streamed(sch: Schedule, found: Stages) -> list[Buffer]:
+    """Parameters of which each row is read by its own block only."""
+    params = [buffer for buffer in sch.function.buffers if readers_of(found, buffer)]
+    return [buffer for buffer in params if has_rows(found, buffer)]
+
+
+def readers_of(found: Stages, buffer: Buffer) -> list[str]:
+    """The stages that read a buffer, in program order."""
+    named = [*reversed(list(found.members.items())), (found.root.name, found.root)]
+    return [name for name, nest in named if any(read.buffer is buffer for read in nest.reads)]
+
+
+def has_rows(found: Stages, buffer: Buffer) -> bool:
+    """Whether every stage that reads a buffer reads all of it, each element at its own position."""
+    for name, nest in named_stages(found):
+        rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
+        axes = [*rows, *axes_inside(found, name, nest)]
+        moved = [nest.var(at) for at in axes if nest.extent(at) is not ONE]
+        for read in nest.reads:
+            if read.buffer is buffer and (
+                total(nest, axes) != elements_of(buffer.shape)
+                or any(read.stride(var) in (None, ZERO) for var in moved)
+                or not is_in_place(nest, read)
+            ):
+                return False
+    return True
+
+
+def is_in_place(nest: Nest, access: Access) -> bool:
+    """Whether an access is at exactly the position of its iterators, without an offset."""
+    first = {nest.var(at): ZERO for at in nest.loops}
+    return sym.simplify(sym.substitute(access.offset, first)) is ZERO
+
+
+def named_stages(found: Stages) -> list[tuple[str, Nest]]:
+    return [(found.root.name, found.root), *found.members.items()]
+
+
+def row_axes(found: Stages) -> list[int]:
+    """The row iterators, without those of extent 1."""
+    sink = found.root
+    return [at for at in found.rows if sink.extent(at) is not ONE] or found.rows[-1:]
+
+
+def axes_inside(found: Stages, name: str, nest: Nest) -> list[int]:
+    """A stage's iterators inside of a row, without those of extent 1."""
+    rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
+    return [at for at in nest.loops if at not in rows and nest.extent(at) is not ONE]
+
+
+def stage_length(found: Stages, name: str, nest: Nest) -> int:
+    return total(nest, axes_inside(found, name, nest))
+
+
+def elements_of(shape: tuple[object, ...]) -> int:
+    count = 1
+    for dim in shape:
+        count *= int(dim.value) if isinstance(dim, Const) else 256
+    return count
+
+
+def intermediates_of(found: Stages) -> list[tuple[int, int]]:
+    """Elements per row, and their bytes, of each stage's result."""
+    made = []
+    for name, nest in found.members.items():
+        own = [at for at in nest.spatial if at not in found.row_axis_of[name].values()]
+        elements = total(nest, own)
+        made.append((elements, elements * nest.block.writes[0].buffer.dtype.size_bytes))
+    return made
