@@ -20,6 +20,7 @@ from tilewright.base.target import Target
 from tilewright.base.tf32 import round_tf32
 from tilewright.codegen.nvptx import emit_kernels
 from tilewright.intrin import hopper
+from tilewright.lower.graph import lower_graph
 from tilewright.rules import schedule
 from tilewright.rules.gpu import gemm_hopper
 from tilewright.rules.rule import Choice
@@ -376,6 +377,19 @@ def test_a_thread_reads_sums_of_its_own_only():
     assert caught.value.code == "TW3056"
 
 
+@pytest.mark.parametrize(("m", "n"), [(8, 8), (16, 8), (4, 8), (8, 64)])
+def test_results_of_fewer_rows_and_columns_than_a_warp_holds_are_its_own(m, n):
+    """Of the few rows one warp has all, of eight columns one thread of four: both conditions stand
+    around the store, and either may simplify its index."""
+    module = graph.parse(
+        f"graph @main(%a: f16[3, {m}, 256], %b: f16[3, 256, {n}]) "
+        "{ %y = matmul(%a, %b) return %y }"
+    )
+    made = schedule(lower_graph(module.main, "f"), TARGET, only=("gemm_hopper",))
+    assert [decision.rule for decision in made.decisions] == ["gemm_hopper"]
+    assert "wgmma.mma_async" in tw.build(made.schedule.function, TARGET).ptx
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("rounded", [True, False])
 def test_the_schedule_computes_what_numpy_does(dtype, rounded):
@@ -646,7 +660,7 @@ def test_operands_are_stored_anew_for_many_products(sizes, rule):
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.sampled
 def test_operands_are_stored_anew_where_tensor_cores_are_worth_it(name, kind, monkeypatch):
-    monkeypatch.setattr(gemm_hopper, "_is_worth", lambda *of: True)
+    monkeypatch.setattr(gemm_hopper, "_is_repacking_worthwhile", lambda *of: True)
     fn = laid_out(name, kind)
     made = schedule(fn, TARGET)
     assert made.decisions[0].rule == "gemm_hopper"

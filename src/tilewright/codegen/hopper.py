@@ -625,11 +625,14 @@ def place_of(buffer: Buffer, index: Expr, thread: Var, holds: tuple[Expr, ...]) 
     (size,) = (int(str(dim)) for dim in buffer.shape)
     n = size // M
     row, column = sym.floordiv(index, n), sym.floormod(index, n)
-    ctx = lanes_context(thread)
-    if not held.is_own(thread, row, column, ctx):
-        for cond in holds:
-            ctx = ctx.assume(cond)
-    if not held.is_own(thread, row, column, ctx):
+    known = lanes_context(thread)
+    every = known
+    for cond in holds:
+        every = every.assume(cond)
+    # A proof may need one condition, and be hidden by what another one makes of the index.
+    contexts = (known, *(known.assume(cond) for cond in holds), every)
+    ctx = next((each for each in contexts if held.is_own(thread, row, column, each)), None)
+    if ctx is None:
         raise Unsupported(
             "TW3056",
             f"element {index} of %{buffer.name} may be in another thread's registers",
