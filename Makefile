@@ -113,11 +113,13 @@ bench-gpu:  ## GEMM, attention, convolutions and whole models on an NVIDIA GPU, 
 	PYTHONPATH=src $(PYTHON) bench/$$name.py "$$@" || short="$$short $$name"; done; \
 	test -z "$$short" || { echo "short or failed:$$short"; exit 1; }
 
-fuzz: $(VENV)/.bench assemble-gpu  ## random programs and schedules, random models against ONNX Runtime, damaged files, AVX2 code under qemu, all combinations of parameters, all kernels for GPUs assembled
+fuzz: $(VENV)/.bench assemble-gpu  ## random programs and schedules, random models and layers against ONNX Runtime, by default and random plans, damaged files, AVX2 code under qemu, all combinations of parameters, all kernels for GPUs assembled
 	$(BIN)/python tests/fuzz/run.py --programs 5000 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
+	$(BIN)/python tests/fuzz/onnx_graphs.py --large --graphs 500 --jobs 2
+	$(BIN)/python tests/fuzz/onnx_graphs.py --large --how planned --graphs 500 --jobs 2
 	$(BIN)/python tests/fuzz/onnx_files.py --files 10000 --jobs 2
-	$(BIN)/pytest -m fuzz tests/targets tests/diff
+	$(BIN)/pytest -m fuzz --ignore tests/browser
 
 test-accel: $(VENV)/.accel  ## the accelerator: simulators, RTL by Verilator, random streams
 	$(BIN)/pytest -n 2 tests/unit/accel $(wildcard tests/props/test_accel_*.py tests/diff/test_accel_*.py) \

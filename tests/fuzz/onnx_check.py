@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 import onnx
 import tolerances
 from onnx_differences import REASONS, REFUSALS
-from onnx_random import Case, random_case
+from onnx_random import Case, large_case, random_case
 from onnx_rounding import moved_by_rounding
+from plans import random_plans
 from workers import Lost, in_child
 
 from tilewright.base.errors import CompilerBug, TilewrightError
@@ -27,6 +29,7 @@ from tilewright.graph.passes import CANONICAL
 from tilewright.graph.verify import verify
 
 INTERPRETED, NATIVE = "interpreted", "native"
+PLANNED = "planned"  # native, by plans drawn at random
 AGREED, EXPLAINED, REFUSED, FAILED = "agreed", "explained", "refused by the peer", "failed"
 
 
@@ -43,11 +46,11 @@ class Outcome:
     fallbacks: tuple[str, ...] = ()  # operators that did not run as native code
 
 
-def check_seed(job: tuple[int, str]) -> Outcome:
-    """Make the model of a seed and check it."""
-    seed, how = job
+def check_seed(job: tuple[int, str, bool]) -> Outcome:
+    """Make the model of a seed, a large one or not, and check it."""
+    seed, how, is_large = job
     try:
-        case = random_case(seed)
+        case = large_case(seed) if is_large else random_case(seed)
         onnx.checker.check_model(case.model, full_check=True)
     except Exception as error:
         return Outcome(seed, FAILED, f"the generator: {type(error).__name__}: {error}")
@@ -161,10 +164,12 @@ def peer_run(session: Any, case: Case, feeds: dict[str, Any]) -> list[Any]:
 def our_answers(case: Case, how: str) -> tuple[list[list[Any]], tuple[str, ...]]:
     """Our outputs for every choice of the named dimensions, and what did not run natively."""
     names = [info.name for info in case.model.graph.input]
-    if how == NATIVE:
+    if how in (NATIVE, PLANNED):
         import tilewright
 
-        compiled = tilewright.compile(case.model, target="cpu", threads=1)
+        with random_plans(case.seed) if how == PLANNED else nullcontext():
+            threads = 1 + case.seed % 2 if how == PLANNED else 1
+            compiled = tilewright.compile(case.model, target="cpu", threads=threads)
         outputs = [
             [np.asarray(value) for value in compiled(*(feeds[name] for name in names))]
             for feeds in case.feeds

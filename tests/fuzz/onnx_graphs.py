@@ -3,6 +3,8 @@
     python tests/fuzz/onnx_graphs.py --graphs 1000 --jobs 2
     python tests/fuzz/onnx_graphs.py --first 4000     that run again: each prints its first seed
     python tests/fuzz/onnx_graphs.py --seed 4711        one of them again, made small if it fails
+    python tests/fuzz/onnx_graphs.py --large            kernels of the sizes that layers have
+    python tests/fuzz/onnx_graphs.py --how planned      kernels by plans drawn at random
 
 Needs onnxruntime (the extra `bench`). Differences that are no faults are listed, with reasons, in
 onnx_differences.py.
@@ -18,7 +20,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from onnx_check import AGREED, EXPLAINED, FAILED, INTERPRETED, NATIVE, REFUSED, Outcome, check_case
+from onnx_check import (
+    AGREED,
+    EXPLAINED,
+    FAILED,
+    INTERPRETED,
+    NATIVE,
+    PLANNED,
+    REFUSED,
+    Outcome,
+    check_case,
+)
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from seeds import begin, until
@@ -33,13 +45,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="the first seed; without it, a fresh one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.0, help="begin none after so long")
-    parser.add_argument("--how", choices=(NATIVE, INTERPRETED), default=NATIVE)
+    parser.add_argument("--how", choices=(NATIVE, PLANNED, INTERPRETED), default=NATIVE)
+    parser.add_argument("--large", action="store_true", help="single kernels of real sizes")
     parser.add_argument("--seed", type=int, help="just this one, explained")
     parser.add_argument("--explain", type=int, default=3, help="how many failures to make small")
     options = parser.parse_args()
     console = Console()
     if options.seed is not None:
-        return 0 if explain(options.seed, options.how, console) else 1
+        return 0 if explain(options.seed, options, console) else 1
     start = time.perf_counter()
     outcomes = run(options, console)
     report(console, outcomes, time.perf_counter() - start)
@@ -49,13 +62,13 @@ def main() -> int:
         if outcome.why[:40] not in shown and len(shown) < options.explain:
             shown.add(outcome.why[:40])
             if "crash" not in outcome.why and "time limit" not in outcome.why:
-                explain(outcome.seed, options.how, console)
+                explain(outcome.seed, options, console)
     return 1 if failures else 0
 
 
 def run(options: argparse.Namespace, console: Console) -> list[Outcome]:
     first = begin(options.first, options.graphs, console)
-    jobs = [(first + at, options.how) for at in range(options.graphs)]
+    jobs = [(first + at, options.how, options.large) for at in range(options.graphs)]
     outcomes: list[Outcome] = []
     bar = Progress(
         TextColumn("{task.completed}/{task.total} models"),
@@ -112,13 +125,14 @@ def report(console: Console, outcomes: list[Outcome], seconds: float) -> None:
             console.print(line, markup=False, soft_wrap=True)
 
 
-def explain(seed: int, how: str, console: Console) -> bool:
+def explain(seed: int, options: argparse.Namespace, console: Console) -> bool:
     """Run one seed and show, if it fails, a small part that does."""
     import onnx
-    from onnx_random import random_case
+    from onnx_random import large_case, random_case
     from onnx_shrink import shrunk
 
-    case = random_case(seed)
+    how = options.how
+    case = large_case(seed) if options.large else random_case(seed)
     outcome = check_case(case, how)
     console.print(f"seed {seed}: {outcome.status} {outcome.why}", markup=False, soft_wrap=True)
     if outcome.status != FAILED:

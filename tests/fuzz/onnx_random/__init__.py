@@ -1,6 +1,7 @@
 """Random ONNX models, valid by construction.
 
     case = random_case(seed)
+    case = large_case(seed)   one kernel or a few, of the sizes that layers have
     case.model                the model; dimensions of its inputs may have names
     case.feeds[k]             inputs by name, for each of several choices of the named dimensions
 
@@ -8,6 +9,6 @@ Every dimension is known, to the generator, as a tuple: its extent under each ch
 are applied only where they are valid under all of them.
 """
 
-from onnx_random.build import Case, random_case
+from onnx_random.build import Case, large_case, random_case
 
-__all__ = ["Case", "random_case"]
+__all__ = ["Case", "large_case", "random_case"]

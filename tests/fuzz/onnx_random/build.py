@@ -10,6 +10,7 @@ import onnx
 from onnx import helper
 
 from onnx_random import control, elementwise, indexing, products, quantize, reduce, shapes
+from onnx_random.large import KERNELS
 from onnx_random.values import CHOICES, Dim, Scope, code_of
 
 FAMILIES = (elementwise, reduce, shapes, products, indexing, quantize, control)
@@ -41,6 +42,16 @@ def random_case(seed: int, *, most: int = 12) -> Case:
         if made >= wanted:
             break
     return finished(scope, seed)
+
+
+def large_case(seed: int) -> Case:
+    """The model of a seed that is one kernel, or a few, of the size of layers."""
+    rng = random.Random(seed)
+    functions, weights = zip(*KERNELS, strict=True)
+    while True:
+        scope = Scope(rng, rng.choice(OPSETS), {})
+        if rng.choices(functions, weights)[0](scope) is not None:
+            return finished(scope, seed)
 
 
 def random_names(rng: random.Random) -> dict[str, Dim]:
