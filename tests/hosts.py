@@ -1,10 +1,11 @@
 """Tests on this machine pretended to be a lesser one: code for processors that lack what it has.
 
     python tests/hosts.py                          some tests for each, in under a minute
-    python tests/hosts.py -- tests/diff -n 2       others; what follows `--` is for pytest
+    python tests/hosts.py -- tests/diff            others; what follows `--` is for pytest
 
 `cpu` then stands for a processor without matrix tiles, without wide vectors, without dot products,
 as `TILEWRIGHT_HOST` says. Processors whose code this machine cannot run are left out, and named.
+Each is one process, two at a time: workers would load the same modules once more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tilewright.base.host import host_arch, host_features
@@ -46,6 +49,18 @@ def pretended(arch: str, features: frozenset[str]) -> tuple[list[str], list[str]
     return lesser, [name for name, its in had.items() if not its <= features]
 
 
+def tested(name: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """What tests say where this machine is pretended to be another."""
+    return subprocess.run(
+        (sys.executable, "-m", "pytest", *arguments),
+        cwd=ROOT,
+        env=os.environ | {"TILEWRIGHT_HOST": f"-mcpu={name}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("pytest", nargs="*", help="arguments of pytest")
@@ -53,14 +68,14 @@ def main() -> int:
     chosen, missing = pretended(host_arch(), host_features())
     for name in missing:
         print(f"{name}: left out, this machine cannot run its code")
+    arguments = {name: options.pytest or ("-q", *LESSER[host_arch()][name]) for name in chosen}
     failed = []
-    for name in chosen:
-        asked = options.pytest or ("-q", "-n", "2", *LESSER[host_arch()][name])
-        print(f"{name}: pytest {' '.join(asked)}", flush=True)
-        environment = os.environ | {"TILEWRIGHT_HOST": f"-mcpu={name}"}
-        command = (sys.executable, "-m", "pytest", *asked)
-        if subprocess.run(command, cwd=ROOT, env=environment).returncode:
-            failed.append(name)
+    with ThreadPoolExecutor(2) as pool:
+        runs = pool.map(lambda name: tested(name, arguments[name]), chosen)
+        for name, done in zip(chosen, runs, strict=True):
+            print(f"{name}: pytest {' '.join(arguments[name])}\n{done.stdout}", flush=True)
+            if done.returncode:
+                failed.append(name)
     print(f"failed: {', '.join(failed)}" if failed else f"passed: {', '.join(chosen) or 'none'}")
     return 1 if failed else 0
 
