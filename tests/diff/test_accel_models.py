@@ -260,6 +260,7 @@ def attention(heads=2, size=10, rows=21, zeros=(128, 128, 128)):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("zeros", [(128, 128, 128), (100, 0, 255)])
+@pytest.mark.sampled
 def test_products_of_attention_run_there(target, zeros):
     model = attention(zeros=zeros)
     x = inputs_of(model)

@@ -55,6 +55,7 @@ def compiled(dtype, shape, axis, largest, threads, k=None):
 
 @pytest.mark.parametrize("largest", [True, False], ids=["largest", "smallest"])
 @pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.sampled
 def test_a_number_from_the_run_is_taken_by_insertion_or_sorting(dtype, largest):
     x = numbers(TYPES[dtype], (3, 700), ties=True)
     model = compiled(dtype, x.shape, 1, largest, threads=2)
@@ -67,6 +68,7 @@ def test_a_number_from_the_run_is_taken_by_insertion_or_sorting(dtype, largest):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("k", [299, 300, 698, 699])
+@pytest.mark.sampled
 def test_many_are_selected_before_they_are_sorted(dtype, k):
     """Many equal elements around the last that is kept; -NaN, infinities, the least integers."""
     x = numbers(TYPES[dtype], (2, 700), ties=True)

@@ -1096,6 +1096,7 @@ def test_both_products_of_attention_compute():
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled
 def test_the_assembler_takes_every_kernel(name, arch):
     module = tw.compile(MODELS[name], target=f"cuda -arch={arch}")
     for code in module.codes.values():
