@@ -63,12 +63,18 @@ from tilewright.tensor import parse_all, verify
 
 if importlib.util.find_spec("hypothesis") is not None:  # not where GPUs alone are tested
     from hypothesis import HealthCheck, settings
+    from hypothesis.internal.conjecture import providers
 
     # The same examples in every run, however slow the machine is.
     settings.register_profile(
         "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("tests")
+    # Examples would take numbers from the source of all modules that happen to be imported: others
+    # in every order of tests, and three seconds of reading.
+    setattr(providers, "_get_local_constants", lambda: providers._local_constants)
+
+gc.disable()  # until tests are collected: what is made before lives as long as they do
 
 MODEL = re.compile(r"(?m)^(graph|module)\b")
 SEPARATOR = re.compile(r"(?m)^// ={4,}.*\n")
@@ -107,6 +113,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def pytest_sessionstart() -> None:
