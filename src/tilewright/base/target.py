@@ -108,7 +108,7 @@ class Target:
         first = self.triple.split("-", 1)[0]
         return ARCHES.get(first, first)
 
-    @cached_property  # every kernel of a model is looked up by it
+    @cached_property  # part of every kernel's cache key
     def key(self) -> str:
         """Everything that code generated for this target may depend on."""
         switches = ",".join(sorted(self.features))

@@ -17,7 +17,7 @@ NDArray = np.ndarray[Any, Any]
 
 
 class Bound(Protocol):
-    """What a binding asks of its session."""
+    """The interface of a session that a binding uses."""
 
     def _place(self, name: str) -> Any: ...
 
@@ -25,7 +25,7 @@ class Bound(Protocol):
 
 
 class IOBinding:
-    """Inputs and outputs bound by name; outputs bound to an array are computed into it."""
+    """Bindings of inputs and outputs by name; results are computed into bound arrays."""
 
     def __init__(self, session: Bound) -> None:
         self._session = session
@@ -45,7 +45,7 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Memory at an address, which the caller keeps alive."""
+        """Bind memory at an address, which the caller keeps alive."""
         check_on_cpu(device_type)
         self._inputs[name] = _at_address(buffer_ptr, shape, element_type)
 
@@ -61,7 +61,8 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """An output in new memory, or in memory at an address, which the caller keeps alive."""
+        """Bind an output to new memory, or to memory at an address, which the caller keeps
+        alive."""
         check_on_cpu(device_type)
         self._session._place(name)
         if buffer_ptr is None:
@@ -82,10 +83,10 @@ class IOBinding:
         self._outputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Inputs are always there."""
+        """Accepted without effect: the CPU is synchronous."""
 
     def synchronize_outputs(self) -> None:
-        """Outputs are always there."""
+        """Accepted without effect: the CPU is synchronous."""
 
     def _run(self) -> None:
         self._results = self._session._run_into(self._inputs, self._outputs)
@@ -101,7 +102,7 @@ class IOBinding:
 
 
 class SessionIOBinding(IOBinding):
-    """The binding that ONNX Runtime's C++ side has: the same."""
+    """The binding class of ONNX Runtime's C++ side: the same."""
 
 
 def _at_address(address: int, shape: Sequence[int], element_type: Any) -> NDArray:

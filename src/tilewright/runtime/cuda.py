@@ -34,7 +34,7 @@ DEVICE = Device("cuda")  # the first GPU, whose context is used
 
 
 class CudaError(TilewrightError, RuntimeError):
-    """The driver refused a call."""
+    """A call of the driver failed."""
 
 
 LOST = (
@@ -50,7 +50,7 @@ LOST = (
     "CUDA_ERROR_NVLINK_UNCORRECTABLE",
     "CUDA_ERROR_ASSERT",
     "CUDA_ERROR_CONTEXT_IS_DESTROYED",
-)  # after these every call in the process fails
+)  # sticky errors: every later call in the process fails
 LEAST_DRIVER, LEAST_COMPUTE = 12000, (8, 0)  # CUDA 12.0, sm_80
 
 
@@ -119,7 +119,7 @@ class _Driver:
         return cls._instance
 
     def call(self, name: str, *args: Any) -> tuple[Any, ...]:
-        """A driver call by name; its results without the error code."""
+        """Call a driver function by name; its results without the error code."""
         if self._lost:
             raise CudaError(
                 "TW4023",
@@ -149,7 +149,7 @@ def _version(number: int) -> str:
 
 
 def is_available() -> bool:
-    """Whether a GPU can be used here."""
+    """Whether a GPU is available."""
     try:
         _Driver.get()
     except TilewrightError:
@@ -261,7 +261,7 @@ class DeviceArray(Array):
 
     @classmethod
     def of(cls, memory: Any, shape: Sequence[int], dtype: DType, stream: int) -> DeviceArray:
-        """Memory as an array."""
+        """View memory as an array."""
         device = (DEVICE.type_code, DEVICE.index)
         made = cls._from_address(
             memory.address, tuple(shape), None, *code_of(dtype), device, False, memory
