@@ -2,8 +2,8 @@
 
     bounds(i * 8 + ii, EMPTY.bind(i, 0, 4).bind(ii, 0, 8))      Interval(0, 31)
 
-Sums are taken term by term over the polynomial, so `x - x` is 0. Integers that are not of type
-`index` wrap; their interval is that of the type unless the arithmetic provably stays inside.
+Sums are bounded term by term over the polynomial, so `x - x` is 0. Integers that are not of type
+`index` wrap; their interval is that of the type unless the arithmetic provably does not overflow.
 Booleans count as 0 and 1.
 """
 
@@ -44,7 +44,7 @@ def poly_bounds(poly: Poly, ctx: Context) -> Interval:
 
 
 def lower_bound(poly: Poly, ctx: Context) -> int | None:
-    """The lower half of `poly_bounds`, which is what proofs ask for most."""
+    """The lower bound of `poly_bounds`, which proofs use most."""
     lower = poly.const
     for monomial, coefficient in poly.terms.items():
         inner = monomial_bounds(monomial, ctx)
@@ -56,10 +56,10 @@ def lower_bound(poly: Poly, ctx: Context) -> int | None:
 
 
 def monomial_bounds(monomial: Monomial, ctx: Context) -> Interval:
-    """Bounds of an atom or of a product of atoms."""
+    """Bounds of an atom or a product of atoms."""
     found = ctx._bounded.get(monomial)
     if found is None:
-        # A range that refers to itself through others must end somewhere: here, unbounded.
+        # Break recursion of a range that refers to itself through others: unbounded.
         ctx._bounded[monomial] = ANY
         found = ctx._bounded[monomial] = _compute(monomial, ctx)
     return found
@@ -89,7 +89,7 @@ def _of_type(expr: Expr) -> Interval:
 
 
 def _fitting(found: Interval, expr: Expr) -> Interval:
-    """The interval if the type of `expr` holds all of it; otherwise it may wrap."""
+    """The interval if it fits the type of `expr`; otherwise that of the type, since it may wrap."""
     limits = _of_type(expr)
     if limits is ANY:
         return found if expr.dtype is INDEX else ANY
@@ -137,7 +137,7 @@ def _product_bounds(product: Product, ctx: Context) -> Interval:
     while left:
         factor = left.pop()
         inner = bounds(factor, ctx)
-        if factor in left:  # a square is not negative
+        if factor in left:  # squares are nonnegative
             left.remove(factor)
             inner = _square(inner)
         found = product_interval(found, inner)
@@ -152,7 +152,7 @@ def _square(of: Interval) -> Interval:
 
 
 def product_interval(a: Interval, b: Interval) -> Interval:
-    """All products of a member of `a` with a member of `b`."""
+    """The interval of products of members of `a` and `b`."""
     if a.value == 0 or b.value == 0:
         return Interval(0, 0)
     if None not in (a.lower, a.upper, b.lower, b.upper):
@@ -176,13 +176,13 @@ def _ends(of: Interval) -> tuple[float | int, float | int]:
 
 
 def _times(x: float | int, y: float | int) -> float | int:
-    return 0 if x == 0 or y == 0 else x * y  # 0 * infinity is 0: the end is never reached
+    return 0 if x == 0 or y == 0 else x * y  # 0 * infinity is 0: infinite ends are never attained
 
 
 def div_interval(a: Interval, b: Interval) -> Interval:
-    """All x // y with x in `a` and y in `b`, y not 0."""
+    """The interval of x // y with x in `a` and y in `b`, y not 0."""
     found: Interval | None = None
-    # Divisors of one sign at a time: there the quotient is monotone in both operands.
+    # Divisors of one sign at a time: the quotient is monotone in both operands.
     positive = b.meet(Interval(1, None))
     negative = b.meet(Interval(None, -1))
     for part in (positive, negative):
@@ -201,7 +201,7 @@ def div_interval(a: Interval, b: Interval) -> Interval:
 def _floordiv(x: float | int, y: float | int) -> float | int:
     if abs(x) == _INFINITY:
         return x if y > 0 else -x
-    if abs(y) == _INFINITY:  # a fraction just above or below zero
+    if abs(y) == _INFINITY:  # the quotient is just above or below zero
         return 0 if x == 0 or (x > 0) == (y > 0) else -1
     return x // y
 
@@ -216,7 +216,8 @@ def _floormod_bounds(expr: e.Binary, ctx: Context) -> Interval:
 
 
 def mod_interval(x: Interval, y: Interval) -> Interval:
-    """All a % b with a in `x` and b in `y`, b not 0: b's sign, and nearer to zero than b."""
+    """The interval of a % b with a in `x` and b in `y`, b not 0: of b's sign and smaller
+    magnitude."""
     divisor = y.value
     if divisor == 0:
         return ANY
@@ -224,7 +225,7 @@ def mod_interval(x: Interval, y: Interval) -> Interval:
     last = None if divisor is None or x.upper is None else divmod(x.upper, divisor)
     if first is not None and last is not None and first[0] == last[0]:  # within one period
         return Interval(min(first[1], last[1]), max(first[1], last[1]))
-    # The divisor is not zero, so a bound of zero is one step off.
+    # The divisor is nonzero, so a bound of zero becomes one.
     lower = 0 if y.lower is not None and y.lower >= 0 else None
     if lower is None and y.lower is not None:
         lower = y.lower + 1
@@ -343,7 +344,7 @@ _BOUNDS: dict[type[Expr], Callable[[Any, Context], Interval]] = {
 def _sum_or_poly(
     expr: e.Binary, ctx: Context, plain: Callable[[e.Binary, Context], Interval]
 ) -> Interval:
-    """Sums of indices stand as factors of products; other integers are taken as written."""
+    """Sums of indices are factors of products; other integers are not expanded."""
     if expr.dtype is INDEX:
         return poly_bounds(poly_of(expr), ctx)
     return plain(expr, ctx)

@@ -1,10 +1,10 @@
-"""Model files without their weights in memory.
+"""Read model files without loading their weights.
 
-A model file is a protocol buffer: fields, each a number with a type, and a length or a value. Most
-of its bytes are the raw data of initializers. `strip` reads a file past these, so that only the
-rest becomes a `ModelProto`; `Weights` then reads each into memory of its own when it is asked for.
+A model file is a protocol buffer: fields with a number, a type, and a length or value. Most of it
+is the raw data of initializers. `strip` skips these, so that only the rest becomes a `ModelProto`;
+`Weights` then reads each one on demand.
 
-Whatever looks odd (fields twice, lengths that do not fit) is left to the ordinary parser.
+Anything unusual (repeated fields, inconsistent lengths) is left to the regular parser.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # numbers of fields: of a model, a graph, a tensor
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # field numbers in a model, a graph and a tensor
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-LEAST_BYTES = 1 << 12  # smaller data stay where they are
+LEAST_BYTES = 1 << 12  # smaller data is kept in place
 
 
 class Span(NamedTuple):
-    """Where bytes lie in a file."""
+    """A range of bytes in a file."""
 
     start: int
     length: int
@@ -31,17 +31,17 @@ class Span(NamedTuple):
 class _Field(NamedTuple):
     number: int
     kind: int
-    start: int  # of the field, its tag included
-    payload: Span  # of the bytes it holds, for kind BYTES
+    start: int  # including its tag
+    payload: Span  # its contents, for kind BYTES
 
 
 class _Odd(Exception):
-    """The file is not what this reader expects."""
+    """The file has an unexpected structure."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The raw data of a graph's initializers, by their positions, in the file still."""
+    """The raw data of a graph's initializers, by index, still in the file."""
 
     file: BufferedReader
     spans: dict[int, Span]
@@ -57,13 +57,13 @@ class Weights:
         while count < span.length:
             got = self.file.readinto(data[count:].data)
             if not got:
-                return data[:count]  # too short: found out by who knows the shape
+                return data[:count]  # truncated data is detected by the caller, who knows the shape
             count += got
         return data
 
 
 def strip(file: BufferedReader, size: int) -> tuple[bytes, Weights]:
-    """The bytes of a model without the data of large initializers, and these."""
+    """The bytes of a model without large initializers, and these."""
     try:
         return _stripped(file, size)
     except _Odd:
@@ -110,7 +110,7 @@ def _stripped_graph(file: BufferedReader, whole: Span) -> tuple[bytearray, dict[
 
 
 def _raw_data(file: BufferedReader, tensor: Span) -> _Field | None:
-    """The raw data of a tensor, if it is worth leaving out."""
+    """The raw data of a tensor, if it is large enough to omit."""
     if tensor.length < LEAST_BYTES:
         return None
     end = tensor.start + tensor.length
@@ -121,7 +121,7 @@ def _raw_data(file: BufferedReader, tensor: Span) -> _Field | None:
 
 
 def _fields(file: BufferedReader, start: int, end: int) -> Iterator[_Field]:
-    """The fields between two positions; the file stands after each while it is looked at."""
+    """Iterate over the fields in a range; the file position is after each while it is processed."""
     at = start
     while at < end:
         file.seek(at)
