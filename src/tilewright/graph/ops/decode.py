@@ -1,4 +1,4 @@
-"""Pictures read from files, by Pillow where it is installed. Never native code."""
+"""Decode image files with Pillow, if installed. No native code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _decoded(call: Call, x: Array) -> Array:
     try:
         picture = Image.open(io.BytesIO(x.astype(np.uint8).tobytes()))
         pixels = np.asarray(picture.convert("L" if gray else "RGB"), np.uint8)
-    except Exception as error:  # each format's reader has its own for what it cannot read
+    except Exception as error:  # formats raise different exceptions for invalid data
         raise call.error("TW1318", f"decode_image cannot read the picture: {error}") from error
     if gray:
         return pixels[:, :, None]
@@ -52,7 +52,7 @@ def _decoded(call: Call, x: Array) -> Array:
 OPS = (
     Op(
         "decode_image",
-        "The pixels, [height, width, channels], of a picture in a file's bytes.",
+        "The pixels, [height, width, channels], of an image file's contents.",
         (Input("x", INTEGER),),
         _decoded_type,
         _decoded,

@@ -1,7 +1,7 @@
-"""Between real numbers and few bits: by a scale and a zero point.
+"""Quantization by scales and zero points.
 
 A scale (and a zero point of its shape) is a scalar, or a vector along `axis`, or, with
-`block_size`, a tensor like x where each element serves a block of that many along `axis`.
+`block_size`, a tensor like x with one element per block of this length along `axis`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tilewright.graph.types import TensorType, Type
 
 Array = np.ndarray[Any, Any]
 
-TABLE = 256  # bytes there are
+TABLE = 256  # number of byte values
 _GRANULARITY = (Attr("axis", int, 1), Attr("block_size", int, 0))
 
 
 def _check_scale(call: Call) -> None:
-    """The shapes of the scale and the zero point fit the tensor."""
+    """Check that the shapes of scale and zero point match the tensor."""
     x = call.shape(0)
     axis, block = call["axis"], call["block_size"]
     for at in (1, 2):
         shape = call.shape(at) if call.has(at) else ()
-        if all(dim is sym.ONE for dim in shape):  # one for all
+        if all(dim is sym.ONE for dim in shape):  # per tensor
             continue
         if not -len(x) <= axis < len(x):
             raise call.error("TW1206", f"axis {axis} of {call.op} is not one of {len(x)}")
@@ -43,7 +43,7 @@ def _check_scale(call: Call) -> None:
 
 
 def _spread(array: Array, x: Array, axis: int, block: int) -> Array:
-    """A scale or zero point made to broadcast with x."""
+    """A scale or zero point in a shape that broadcasts with x."""
     if array.size == 1:
         return array.reshape(())
     if block:
@@ -104,7 +104,7 @@ def _lookup_type(call: Call) -> tuple[Type, ...]:
 OPS = (
     Op(
         "lookup_bytes",
-        "table[x], one result for each of 256 bytes.",
+        "table[x], with an entry for each of 256 bytes.",
         (Input("x", INTEGER), Input("table", ANY)),
         _lookup_type,
         lambda call, x, table: table[x],
@@ -112,7 +112,7 @@ OPS = (
     ),
     Op(
         "quantize",
-        "x / scale (1 if there is none), rounded to even, plus the zero point, saturated.",
+        "x / scale (default 1), rounded half to even, plus the zero point, saturated.",
         (
             Input("x", NUMBER),
             Input("scale", FLOAT, optional=True),
@@ -125,9 +125,9 @@ OPS = (
             Attr("to", DType, required=True),
             *_GRANULARITY,
             Attr("saturate", bool, True),
-            Attr("precision", DType, None),  # of the division; by default the scale's type
-            Attr("reciprocal", bool, False),  # times the scale's reciprocal: ties may round apart
-            Attr("ranged", bool, False),  # the scale is that of x's range: no more than bytes needs
+            Attr("precision", DType, None),  # of the division; default: the scale's type
+            Attr("reciprocal", bool, False),  # multiply by 1 / scale: ties may round differently
+            Attr("ranged", bool, False),  # the scale is derived from the range of x
         ),
     ),
     Op(
