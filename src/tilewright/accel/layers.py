@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Of dimensions in memory: of a matrix, blocks of columns come first."""
+        """In memory order: for a matrix, blocks of columns come first."""
         return (1, 0, 2, 3, 4, 5) if len(self.shape) == 2 else (0, 1, 2, 3, 4, 5)
 
 
@@ -154,7 +154,7 @@ class Products:
         return np.ascontiguousarray(whole[:, :rows, :columns])
 
 
-Source = Layout | Factor  # the layout of an operand in DRAM
+Source = Layout | Factor  # layout of an operand in DRAM
 Result = Layout | Products
 
 
@@ -191,7 +191,7 @@ class Kernel:
 
 
 class _Refused(Unsupported):
-    """Why a layer does not run on the accelerator."""
+    """A layer is not supported on the accelerator."""
 
 
 def refused(why: str) -> _Refused:
@@ -202,7 +202,8 @@ Constants = Mapping[Value, Array]
 
 
 def kernel_of(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    """A layer as an operator; refused (TW7044) if it is none. The host packs what is `outside`."""
+    """Convert a layer to an operator; rejected (TW7044) if unsupported. The host packs values in
+    `outside`."""
     make = LAYERS.get(node.op)
     if make is None:
         raise refused(f"{node.op} is no layer of bytes")
@@ -248,7 +249,7 @@ def _parameters(
 
 
 def _same_parameters(numbers: Iterable[int], blocks: int, g: Geometry) -> Array:
-    """Bias, multiplier and shift, the same for every channel of so many blocks."""
+    """The same bias, multiplier and shift for every channel of `blocks` blocks."""
     every = blocks * g.block_out
     return _parameters([np.full(every, number) for number in numbers], every, blocks, g)
 
@@ -459,7 +460,7 @@ def _max_pool(node: Node, constants: Constants, g: Geometry, outside: set[Value]
 
 
 def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    """A copy of every operand into its part of the result."""
+    """Copy every operand to its part of the result."""
     out = Layout(_shape(node.output))
     rank = len(out.shape)
     if rank not in (2, 4):

@@ -1,10 +1,9 @@
-"""Random streams that the verifier accepts: for tests that compare machines.
+"""Random valid streams, for tests that compare machines.
 
     stream = random_stream(geometry, seed=7, tasks=40)
 
-First all memories are filled. Then come tasks of any kind, with any fields that stay inside. Each
-is ordered behind the tasks of other queues that touch what it touches, by as few tokens as that
-takes.
+First all memories are filled. Then follow tasks of any kind, with random valid fields. Each is
+ordered after the conflicting tasks of other queues, by a minimal number of tokens.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ MAX_ENTRIES = 24
 
 
 def random_stream(geometry: Geometry, seed: int, tasks: int = 30) -> Stream:
-    """A stream of about so many random tasks behind those that fill the memories."""
+    """Generate a stream of about `tasks` random tasks after those that fill the memories."""
     return _Maker(geometry, np.random.default_rng(seed)).make(tasks)
 
 
@@ -73,7 +72,7 @@ class _Maker:
         self._synced: dict[tuple[int, int], int] = {}
 
     def _below(self, limit: int) -> int:
-        """From 0 to `limit`, without it."""
+        """A number from 0 to `limit`, exclusive."""
         return int(self._random.integers(0, max(1, limit)))
 
     def _maybe(self, chance: float) -> bool:
@@ -100,7 +99,7 @@ class _Maker:
         return Stream(self._g, buffers, self._code, tasks)
 
     def _add(self, op: str, **fields: Value) -> None:
-        """Append a task, behind all that it must wait for."""
+        """Append a task, after all tasks that it depends on."""
         made = Instruction.make(op, **fields)
         stream = replace(self._stream(), instructions=(made,))
         first, last = (made["ubegin"], made["uend"]) if op in ("gemm", "alu") else (0, 0)
@@ -166,7 +165,7 @@ class _Maker:
         self._out = (written[0], written[-1] + 1)
 
     def _box(self, kind: Format, op: str, room: tuple[int, int], size: int) -> Fields:
-        """Extents, strides and padding of a transfer that stays inside."""
+        """Extents, strides and padding of a transfer within bounds."""
         width = dram_bytes(kind, self._g)
         x, y, z = (1 + self._below(extent) for extent in (5, 3, 2))
         if self._maybe(0.2):
@@ -207,7 +206,7 @@ class _Maker:
         self._add("load", fmt=kind.name, base=X, **box)
 
     def _aux(self) -> None:
-        if self._maybe(0.1):  # the same microcode once more
+        if self._maybe(0.1):  # reload the same microcode
             at, size = self._below(len(self._code)), MICRO_OP_BITS // 8
             count = 1 + self._below(min(8, len(self._code) - at))
             offset = at * size
@@ -220,7 +219,7 @@ class _Maker:
         self._add("aux", fmt=kind.name, base=X, **box)
 
     def _steps(self, memories: tuple[str, str, str], spare: int) -> Fields:
-        """Loops whose addresses stay inside; every operand may reach half of its memory."""
+        """Loops with addresses in bounds; every operand may use half of its memory."""
         begin = self._below(len(self._code))
         end = begin + self._below(min(6, len(self._code) - begin) + 1)
         extents = [1] * LOOPS
@@ -263,7 +262,7 @@ class _Maker:
         made = Instruction.make("alu", fn=function, **fields)
         try:
             check_late_reads(0, made, self._rows[made["ubegin"] : made["uend"]])
-        except ExecutionError:  # a single step reads nothing of its task
+        except ExecutionError:  # a single step has no such dependence
             fields |= {"uend": made["ubegin"] + 1} | {f"n{loop}": 1 for loop in range(LOOPS)}
         self._add("alu", fn=function, **fields)
 

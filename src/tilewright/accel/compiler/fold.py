@@ -7,7 +7,7 @@ dimension), the outermost loop of the nest is executed instead and each iteratio
     for i in 0..4 { for j in 0..14 { for k in 0..9 {            gemm n0=56 dst_0=1 src_0=...
       call vta_gemm.update(...) } } }                                n1=9 ... over=i1
 
-A reset is no task: the first update of the same entries overwrites instead of accumulating.
+A reset is not a task: the first update of the same entries overwrites instead of accumulating.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Folder:
         self.geometry = geometry
         self.tasks: list[Instruction] = []
         self.microcode: list[MicroOp] = []
-        self._resident: dict[tuple[MicroOp, ...], int] = {}  # their addresses in this filling
-        self._filling = 0  # first micro-operation in memory
-        self._marks: list[tuple[int, int]] = []  # fillings: first task, first micro-operation
+        self._resident: dict[tuple[MicroOp, ...], int] = {}  # addresses in the current contents
+        self._filling = 0  # first micro-operation of the current contents
+        self._marks: list[tuple[int, int]] = []  # contents: first task, first micro-operation
         self._nests: dict[int, tuple[Stmt, Nest | None]] = {}
         self._forms: dict[int, tuple[Linear, ...]] = {}
         self._reset = np.zeros(depth("acc", geometry), np.bool_)
@@ -246,7 +246,7 @@ class Folder:
         reducing = [at for at, dim in enumerate(dims) if dim.steps[0] == 0]
         kept = [dim for at, dim in enumerate(dims) if at not in reducing]
         done = self._alu(first, bases, kept)
-        for number, at in enumerate(reducing):  # all steps but the first, as boxes
+        for number, at in enumerate(reducing):  # all steps except the first, as boxes
             rest = [_Dim(dims[at].extent - 1, dims[at].steps)] if dims[at].extent > 2 else []
             rest += [dims[other] for other in reducing[number + 1 :]]
             moved = [base + by for base, by in zip(bases, dims[at].steps, strict=True)]

@@ -1,6 +1,7 @@
-"""A whole stream as bytes: a line of text that describes it, then microcode, then instructions.
+"""Binary format of streams: a line of JSON, microcode, instructions.
 
-The first line is JSON: the target, the buffers, how many micro-operations and instructions follow.
+The first line contains the target, the buffers, and the numbers of micro-operations and
+instructions.
 """
 
 from __future__ import annotations
