@@ -1,23 +1,23 @@
 """Cycle-accurate model: begin and end of every task.
 
-    timing = cycles(stream)            # timing alone
-    timing = cycles(stream, inputs)    # and the outputs, by the same behaviour as the simulator
+    timing = cycles(stream)            # timing only
+    timing = cycles(stream, inputs)    # and outputs, as in the simulator
 
 The same machine as the RTL, to the cycle; docs/internals/accelerator-rtl.md describes its
 pipelines. The model, derived from the table and the geometry:
 
-- Fetch: instruction words come over the same bus, two bursts ahead, one task a cycle to its queue
-  while there is room.
-- Units begin their tasks in order, when the tokens are there. GEMM takes a step a cycle, ALU a
-  cycle for every operand of a step that lies in the same bank, both forward results, so that no
-  step waits for another of its unit. Requantization waits for new parameters.
+- Fetch: instruction words are read over the same bus, two bursts ahead, and dispatched at one task
+  per cycle while the queues have room.
+- Units begin their tasks in order, when the tokens are available. GEMM takes one cycle per step,
+  the ALU one per operand of a step in the same bank; both forward results, so that no step waits
+  for another of its unit. Requantization stalls for new parameters.
 - Banks: GEMM, ALU and store own the banks of `acc` that a task names until its results are visible;
-  a task waits while another unit owns one of them. An entry that `aux` writes stops the owner of
-  its bank for a cycle.
-- Memory: one request a cycle, fetch before aux before load, a number of them in flight per unit,
-  the first data after the latency, data in the order of requests; reads and writes have channels of
-  their own. Loads write their entries and padding in order, one word a cycle, and hold up the bus
-  while padding is due. A unit sends the requests of the next transfers meanwhile.
+  a task waits while another unit owns one of them. A write by `aux` stalls the owner of its bank
+  for a cycle.
+- Memory: one request per cycle, fetch before aux before load, with a limit in flight per unit;
+  the first data comes after the latency, in the order of requests; reads and writes have separate
+  channels. Loads write their entries and padding in order, one word per cycle, and block the bus
+  during padding. Meanwhile a unit sends the requests of its next transfers.
 
 `stalls` seeds random additional latency for every request. The model is written in Python for
 readability; an equivalent one is in C.

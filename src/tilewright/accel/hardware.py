@@ -73,7 +73,7 @@ def check(g: Geometry) -> None:
     """
     for memory in MEMORIES:
         if depth(memory, g) & (depth(memory, g) - 1):
-            raise _refused(f"{memory} has {depth(memory, g)} entries, no power of two")
+            raise _refused(f"{memory} has {depth(memory, g)} entries, not a power of two")
     if not 64 <= g.bus_bits <= 4 * word_bytes(g):
         raise _refused(f"a bus of {g.bus_bits} bits is not between 64 and {4 * word_bytes(g)}")
     if g.block_in < 4 or g.block_out < 4:

@@ -1,7 +1,7 @@
 """Simulator kernels, compiled for the host from the declared steps.
 
     print(kernel_function("mac", geometry))     # the steps of a task, one after the other
-    kernels = load_kernels(geometry)            # what C calls once it has decoded a task
+    kernels = load_kernels(geometry)            # called by the C simulators
 
 A declared step (`declared.py`) refers to its operands; its kernel locates them in memories, by
 tables with rows of dst, src and aux entries. GEMM is computed in chains: steps that accumulate in

@@ -206,7 +206,7 @@ def kernel_of(node: Node, constants: Constants, g: Geometry, outside: set[Value]
     `outside`."""
     make = LAYERS.get(node.op)
     if make is None:
-        raise refused(f"{node.op} is no layer of bytes")
+        raise refused(f"{node.op} is not an int8 layer")
     if g.block_out % g.block_in or (g.batch > 1 and ratio_of(g) > 1):
         raise refused("its geometry does not read what it has written")
     return make(node, constants, g, outside)
@@ -282,11 +282,15 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     layout = Layout(shape)
     if groups == shape[1] == out[1] and groups > 1:
         images = layout.packed_shape(g)[0]
-        columns, w = _tapped(columns, w, g.taps)
+        columns, w = _pad_taps(columns, w, g.taps)
         operator = Windows(images, blocks, rows, columns, "mac", zero, _limits(node))
         stored = {"w": _pack_depthwise(w, g), "q": q}
         return Kernel(node, operator, {"x": (x, layout)}, stored, Layout(out), macs)
-    if x in outside and groups == 1 and (deep := _deeper(shape, rows, columns, w, g)) is not None:
+    if (
+        x in outside
+        and groups == 1
+        and (deep := _space_to_depth(shape, rows, columns, w, g)) is not None
+    ):
         layout, rows, columns, w = deep
     parts = groups
     if groups > 1 and (w.shape[1] % g.block_out or (out[1] // groups) % g.block_out):
@@ -301,7 +305,7 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     return Kernel(node, made, {"x": (x, layout)}, stored, Layout(out), macs)
 
 
-def _deeper(
+def _space_to_depth(
     shape: tuple[int, ...], rows: Axis, columns: Axis, w: Array, g: Geometry
 ) -> tuple[Layout, Axis, Axis, Array] | None:
     """Space to depth: turn a strided convolution of few channels into an unstrided one of more."""
@@ -357,7 +361,7 @@ def _weight_bits(w: Array) -> int:
     return 4 if w.min(initial=0) >= -8 and w.max(initial=0) <= 7 else 8
 
 
-def _tapped(columns: Axis, w: Array, taps: int) -> tuple[Axis, Array]:
+def _pad_taps(columns: Axis, w: Array, taps: int) -> tuple[Axis, Array]:
     """Pad windows to a multiple of `taps` columns, with zero weights."""
     if taps == 1:
         return columns, w
@@ -470,7 +474,7 @@ def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
     values = _operands(node)
     parts = [Layout(_shape(value)) for value in values]
     if any(part.shape[axis] % size for part in parts[:-1]):
-        raise refused(f"sizes along axis {axis} are no multiples of {size}")
+        raise refused(f"sizes along axis {axis} are not multiples of {size}")
     order, axis_at = out.order[:4], out.order.index(axis)
     rows, *widths = (
         math.prod(part.packed_shape(g)[at] for at in some)

@@ -2,9 +2,9 @@
 
     memory = Memory(stream)
     memory.write("x", array)   # the host's copy
-    memory.flush("x")          # the device sees it
+    memory.flush("x")          # copy to the device
     ...
-    memory.invalidate("y")     # the host sees what the device wrote
+    memory.invalidate("y")     # copy to the host
     memory.read("y", "i8", shape)
 
 Uninitialized bytes are poison on the device.

@@ -65,8 +65,8 @@ DOTS: tuple[Dot, ...] = (
     Dot("neon_usdot", _I8MM, *_U8, 4, 4, _USDOT, chain_cycles=1, shares=1),
 )
 
-# Signed rows by unsigned sub-byte weights, for kernels of their own: other GEMMs are converted to
-# the signedness that AMX tiles also multiply.
+# Signed rows by unsigned sub-byte weights, for their own kernels: other GEMMs are converted to the
+# signedness that AMX tiles also multiply.
 CODE_DOTS: tuple[Dot, ...] = (
     Dot("vnni_i8_dot", ("avx512vnni",), *_SU, 16, 4, f"{_VNNI}.512", chain_cycles=5),
     Dot("vnni_i8_dot_256", ("avxvnni",), *_SU, 8, 4, f"{_VNNI}.256", chain_cycles=5),

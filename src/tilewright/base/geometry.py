@@ -47,7 +47,7 @@ class Geometry:
         if self.taps > ACC_BYTES:
             raise _refused(f"an accumulator does not hold {self.taps} bytes")
         if self.latency_cycles < 1:
-            raise _refused("the memory answers in the cycle it is asked")
+            raise _refused("the memory latency is 0 cycles")
         for name, depth in self.depths().items():
             size, entry = getattr(self, f"{name}_bytes"), self.entry_bytes()[name]
             if size % entry or depth < 16:

@@ -372,7 +372,9 @@ def geometry_of(target: str | Target) -> Geometry:
     """The array and memories of an accelerator target."""
     found = Target.parse(target)
     if found.geometry is None:
-        raise UserError("TW7022", f"target {found.text!r} is no accelerator", help="try vta-sim")
+        raise UserError(
+            "TW7022", f"target {found.text!r} is not an accelerator", help="try vta-sim"
+        )
     return found.geometry
 
 

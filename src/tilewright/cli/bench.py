@@ -122,7 +122,7 @@ def onnxruntime_run(path: str, feed: dict[str, Any], threads: int) -> Callable[[
         raise UserError(
             "TW6034",
             "onnxruntime is not installed",
-            help="pip install onnxruntime, or leave --peer",
+            help="pip install onnxruntime, or omit --peer",
         )
     if not path.endswith(".onnx"):
         raise UserError("TW6034", f"onnxruntime cannot run {path}", help="give the .onnx file")

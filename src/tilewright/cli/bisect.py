@@ -114,6 +114,6 @@ def _show(found: Any, written: Path | None) -> None:
     word = {"code": "code generation", "schedule": "a schedule"}.get(found.culprit, "")
     out.print(f"[red]the answer changes in {word or 'the pass ' + found.culprit}[/] {found.reason}")
     if found.triggers:
-        out.print(f"it is right without any of: {', '.join(found.triggers)}")
+        out.print(f"the answer is right without any of: {', '.join(found.triggers)}")
     if written is not None:
         out.print(f"{written} shows it with {len(found.reproducer.main.nodes)} nodes")

@@ -128,7 +128,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            "TW6012", f"cannot write {path}: {error.strerror}", help="name a folder that is there"
+            "TW6012", f"cannot write {path}: {error.strerror}", help="name an existing folder"
         ) from error
 
 

@@ -200,7 +200,7 @@ def _cache() -> Iterator[Finding]:
     if told.folder is None:
         yield Finding(
             "cache",
-            "switched off (TILEWRIGHT_CACHE_DIR is empty): every model is compiled anew",
+            "switched off (TILEWRIGHT_CACHE_DIR is empty): every model is compiled again",
             NOTE,
             "unset TILEWRIGHT_CACHE_DIR",
         )

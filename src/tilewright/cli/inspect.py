@@ -95,7 +95,7 @@ def _inside(module: Module) -> Any:
     inside = getattr(module, "inside", None)
     if inside is None:
         raise UserError(
-            "TW6033", "a saved library tells no programs", help="inspect the model it was made from"
+            "TW6033", "a saved library has no programs", help="inspect the model it was made from"
         )
     return inside
 

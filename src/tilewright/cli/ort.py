@@ -224,7 +224,7 @@ def _show(records: Sequence[SessionRecord], total: float) -> None:
         "ratio",
         "saved s",
         "fell back",
-        title="onnxruntime, answered by Tilewright",
+        title="onnxruntime programs on Tilewright",
         title_justify="left",
         caption=f"best ms, and onnxruntime's: the fastest of {_TIMED} more runs on the last feed",
         caption_justify="left",

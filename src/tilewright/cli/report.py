@@ -50,7 +50,7 @@ def report(
     def made(path: Path, precision: str, without: list[str] | None) -> Any:
         if path.suffix in common.LIBRARIES:
             raise UserError(
-                "TW6033", f"{path} holds native code alone", help="give the model it was made from"
+                "TW6033", f"{path} holds only native code", help="give the model it was made from"
             )
         source: Any = common.read_graph(path) if path.suffix == ".tw" else path
         with common.progress(f"reporting on {path.name}") as move:

@@ -48,7 +48,7 @@ def run(
     if interp or check:
         if model.suffix in common.LIBRARIES:
             raise UserError(
-                "TW6033", f"{model} holds native code alone", help="give the model it was made from"
+                "TW6033", f"{model} holds only native code", help="give the model it was made from"
             )
         graph = common.read_graph(model)
     if interp:

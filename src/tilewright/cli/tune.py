@@ -121,7 +121,7 @@ def tune(
 
     runs: dict[str, Outcome] = {}
     with (
-        saying_what_is_kept(database),
+        reporting_interrupts(database),
         opened_fleet(fleet, threads) as machines,
         _live(quiet=json) as show,
     ):
@@ -145,13 +145,13 @@ def tune(
 
 
 @contextmanager
-def saying_what_is_kept(database: Path | None) -> Iterator[None]:
+def reporting_interrupts(database: Path | None) -> Iterator[None]:
     """Handle Ctrl-C outside of the tuner: measurements are stored as they are made."""
     try:
         yield
     except KeyboardInterrupt:
-        where = database or "memory alone, and lost"
-        common.console.print(f"interrupted; what was recorded until then is in {where}")
+        where = database or "memory only, and lost"
+        common.console.print(f"interrupted; the records so far are in {where}")
         raise typer.Exit(130) from None
 
 
@@ -166,7 +166,9 @@ def opened_fleet(commands: list[str] | None, threads: int) -> Iterator[Fleet | N
 
     clusters = [each for each in commands if each.startswith(RAY)]
     if clusters and len(commands) > 1:
-        raise typer.BadParameter("a cluster stands alone", param_hint="--fleet")
+        raise typer.BadParameter(
+            "a cluster cannot be combined with other workers", param_hint="--fleet"
+        )
     if clusters:
         from tilewright.driver.tuning.model_worker import ModelActor
         from tilewright.runtime.pool import threads as default_threads
@@ -261,8 +263,8 @@ def _summary(outcome: Outcome, database: Path | None) -> None:
         sure = f"at least {outcome.least_gain:.2f}x with 95% confidence"
         out.print(f"the whole model runs {outcome.gain:.2f}x as fast ({sure})")
         if outcome.graph_gain > 1.0:
-            out.print(f"choices of the graph alone make it {outcome.graph_gain:.2f}x as fast")
-        out.print(f"{len(outcome.winners)} kernels are kept in {database or 'memory alone'}")
+            out.print(f"graph choices alone make it {outcome.graph_gain:.2f}x as fast")
+        out.print(f"{len(outcome.winners)} kernels are kept in {database or 'memory only'}")
     else:
         out.print("nothing faster than the default was found")
     for note in outcome.notes:

@@ -49,19 +49,19 @@ def collapse_rows(graph: Graph) -> Graph:
     if product is None or lead is None or not all(_keeps_rows(n, product) for n in graph.nodes):
         return graph
     a, b = product.inputs
-    before, last = _stack_axes(product), _row_axes(product)
+    before, last = _batch_axes(product), _row_axes(product)
     made = {
         value: value if value is b else _collapsed(value, lead, before, last if value is a else 1)
         for value in _values(graph)
     }
-    return _on(graph, made)
+    return _with_values(graph, made)
 
 
 def _values(graph: Graph) -> tuple[Value, ...]:
     return (*graph.params, *(out for node in graph.nodes for out in node.outputs))
 
 
-def _on(graph: Graph, made: Mapping[Value, Value | None], **attributes: Any) -> Graph:
+def _with_values(graph: Graph, made: Mapping[Value, Value | None], **attributes: Any) -> Graph:
     """The graph with other values, and other attributes of its main node; the same graph if a value
     has no merged form."""
     known = {old: new for old, new in made.items() if new is not None}
@@ -89,7 +89,7 @@ def _lead(product: Node) -> Shape | None:
     a, b = product.inputs[0], product.inputs[1]
     if a is None or b is None or a is b:
         return None
-    before = _stack_axes(product)
+    before = _batch_axes(product)
     if before < 0 or (before and product.op == "matmul"):
         return None
     lead = (a.tensor.shape or ())[before : -_row_axes(product)]
@@ -101,7 +101,7 @@ def _row_axes(product: Node) -> int:
     return 2 if product.op == "matmul_pieces" else 1
 
 
-def _stack_axes(product: Node) -> int:
+def _batch_axes(product: Node) -> int:
     """Number of batch axes of B."""
     b = product.inputs[1]
     return len(() if b is None else b.tensor.shape or ()) - _row_axes(product) - 1
@@ -149,8 +149,8 @@ def _collapse_transpose(graph: Graph) -> Graph:
     if len(groups) == len(shape):
         return graph
     in_order = sorted(groups)
-    before = _before(graph, x)
-    if not _keeps_sides(graph, node, before):
+    before = _ancestors(graph, x)
+    if not _is_separator(graph, node, before):
         return graph
     made = {
         value: _merged(value, shape, in_order)
@@ -158,7 +158,7 @@ def _collapse_transpose(graph: Graph) -> Graph:
         else _merged(value, node.output.tensor.shape or (), groups)
         for value in _values(graph)
     }
-    return _on(graph, made, perm=tuple(in_order.index(group) for group in groups))
+    return _with_values(graph, made, perm=tuple(in_order.index(group) for group in groups))
 
 
 def _neighbours(perm: Sequence[int], shape: Shape) -> list[tuple[int, ...]]:
@@ -174,7 +174,7 @@ def _neighbours(perm: Sequence[int], shape: Shape) -> list[tuple[int, ...]]:
     return [merged if axis == first else (axis,) for axis in perm if axis not in merged[1:]]
 
 
-def _before(graph: Graph, x: Value) -> set[Value]:
+def _ancestors(graph: Graph, x: Value) -> set[Value]:
     """A value and its transitive inputs."""
     found = {x}
     for each in reversed(graph.nodes):
@@ -183,7 +183,7 @@ def _before(graph: Graph, x: Value) -> set[Value]:
     return found
 
 
-def _keeps_sides(graph: Graph, node: Node, before: set[Value]) -> bool:
+def _is_separator(graph: Graph, node: Node, before: set[Value]) -> bool:
     """Whether every other node has its non-scalar values entirely before or entirely after
     `node`."""
     others = [each for each in graph.nodes if each is not node]
@@ -229,10 +229,10 @@ def _collapse_positions(graph: Graph) -> Graph:
         return graph
     given = {w: _with_shape(w, (*taps[:2], sym.ONE))} | {each: each for each in more}
     made = {
-        value: given[value] if value in given else _along_one(value, places)
+        value: given[value] if value in given else _flattened(value, places)
         for value in _values(graph)
     }
-    return _on(graph, made, strides=(1,), pads=(0, 0), dilations=(1,))
+    return _with_values(graph, made, strides=(1,), pads=(0, 0), dilations=(1,))
 
 
 def _is_pointwise(node: Node, taps: Shape) -> bool:
@@ -243,7 +243,7 @@ def _is_pointwise(node: Node, taps: Shape) -> bool:
     return all(dim is sym.ONE for dim in taps[2:]) and set(steps) == {1}
 
 
-def _along_one(value: Value, places: Shape) -> Value | None:
+def _flattened(value: Value, places: Shape) -> Value | None:
     """A value with its trailing axes merged, if they are the image's or all of extent 1; unchanged
     if scalar, None otherwise."""
     of = value.type

@@ -23,7 +23,7 @@ class Groups:
     def merge(self, a: int, b: int) -> bool:
         """Merge two groups into `a`; False if a third one is both after and before them."""
         first, last = (a, b) if self.position[a] < self.position[b] else (b, a)
-        between = self._before(last, first)
+        between = self._dependences_after(last, first)
         if between is None:
             return False
         # What the later group depends on moves before the earlier one; the rest, which may depend
@@ -45,7 +45,7 @@ class Groups:
         """The members of each group."""
         return [self.members[group] for group in self.order if group is not None]
 
-    def _before(self, group: int, first: int) -> set[int] | None:
+    def _dependences_after(self, group: int, first: int) -> set[int] | None:
         """The groups after `first` that a group depends on; None if one of them depends on
         `first`."""
         low = self.position[first]

@@ -153,7 +153,7 @@ def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bo
         return False
     if not all(isinstance(dim, Const) for dim in dims) or not _is_known(tuple(node["pads"])):
         return False
-    *_, height, width = _places(node)
+    *_, height, width = _output_positions(node)
     deep = ROW_BYTES // 2
     steps = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
     unfolded_steps = -(-prod(taps) * inner // deep)
@@ -185,7 +185,7 @@ def _extra_lines(node: Node) -> int | None:
 
     The cost of a tile multiplication is half fixed and half proportional to its rows of sixteen.
     """
-    height, width = _places(node)
+    height, width = _output_positions(node)
     best: tuple[float, int] | None = None
     for extra in range(height // 4 + 2):
         places = (height + extra) * width
@@ -210,7 +210,7 @@ def partial_im2col(
     A few extra lines are added, so that the rest of the last tile can be read.
     """
     columns, inner, *taps = weights.shape
-    (height, width), extra = _places(node), _extra_lines(node) or 0
+    (height, width), extra = _output_positions(node), _extra_lines(node) or 0
     top, left, bottom, right = (int(pad) for pad in node["pads"])
     padded = steps.add("pad", x, pads=(top, left, bottom + extra, right), axes=(1, 2))
     kernel, strides = (1, taps[1]), (1, node["strides"][1])
@@ -241,7 +241,7 @@ def partial_im2col(
     return steps.done()
 
 
-def _places(node: Node) -> tuple[int, ...]:
+def _output_positions(node: Node) -> tuple[int, ...]:
     """The spatial dimensions of a channels-last result, all static."""
     shape = shape_of(node.output) or ()
     return tuple(int(dim.value) for dim in shape[1:-1] if isinstance(dim, Const))
@@ -308,10 +308,10 @@ def im2col(
         matrix = np.pad(matrix, ((0, missing), (0, 0)))
     factor = steps.scope.new_constant(matrix, "w", node)
     steps.nodes.append(factor)
-    return _multiplied(steps, node, seen, factor.output, bias, product, **attributes)
+    return _gemm(steps, node, seen, factor.output, bias, product, **attributes)
 
 
-def _multiplied(
+def _gemm(
     steps: Steps,
     node: Node,
     rows: Value,
@@ -363,7 +363,7 @@ def im2col_by_inputs(steps: Steps, node: Node) -> list[Node] | None:
     seen = steps.add("reshape", turned, shape=(-1, long))
     flat = steps.add("reshape", weights, shape=(filters, long))
     matrix = steps.add("transpose", flat, perm=(1, 0))
-    return _multiplied(steps, node, seen, matrix, bias, "matmul")
+    return _gemm(steps, node, seen, matrix, bias, "matmul")
 
 
 def fits_banded_matrix(node: Node, weights: Array, pixel: int, multiple: int) -> bool:
@@ -376,7 +376,7 @@ def fits_banded_matrix(node: Node, weights: Array, pixel: int, multiple: int) ->
     if shape is None or not all(isinstance(dim, Const) for dim in shape[1:]) or not inner % pixel:
         return False
     apart, _ = node["strides"]
-    height, _ = _places(node)
+    height, _ = _output_positions(node)
     bands = height + -(-taps[0] // apart) - 1
     banded = bands * -(-apart * taps[1] * inner // pixel) * pixel
     window = -(-prod(taps) * inner // multiple) * multiple
@@ -399,7 +399,7 @@ def as_banded_matrix(
     Windows are extended to whole bands, with zero weights for the last lines.
     """
     columns, inner, *taps = weights.shape
-    (height, width), (apart, along) = _places(node), node["strides"]
+    (height, width), (apart, along) = _output_positions(node), node["strides"]
     *_, lines, _, _ = shape_of(x) or ()
     assert isinstance(lines, Const)
     top, left, _, right = (int(pad) for pad in node["pads"])
@@ -458,7 +458,7 @@ def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value
     # A window that covers the whole image is the image: a fully connected layer.
     places = (ONE,) if is_whole else shape[1 : 1 + len(taps)]
     long = prod(taps) * int(shape[-1].value) if isinstance(shape[-1], Const) else -1
-    rows = _counted(shape[0], _product(places))
+    rows = _row_counts(shape[0], _product(places))
     return steps.add("reshape", x, shape=(*items_of(rows), long))
 
 
@@ -467,7 +467,7 @@ def is_padded(pads: tuple[Attribute, ...]) -> bool:
     return any(not isinstance(pad, int) or pad != 0 for pad in pads)
 
 
-def _counted(images: Expr, places: Expr) -> tuple[Expr, Expr]:
+def _row_counts(images: Expr, places: Expr) -> tuple[Expr, Expr]:
     """The number of rows as (images, positions per image); as one image if static, so that tiles
     span images.
 
@@ -494,10 +494,10 @@ def flatten_rows(node: Node, scope: Scope) -> Replacement:
     op = OPS.get(node.op)
     if op is None or not op.is_map or op.foldable:
         return None
-    if len(node.outputs) != 1 or not node.inputs or not _is_by_places(node):
+    if len(node.outputs) != 1 or not node.inputs or not _is_positionwise(node):
         return None
     shape = shape_of(node.output) or ()
-    rows = next((r for v in node.inputs if (r := _source(v, shape, scope)) is not None), None)
+    rows = next((r for v in node.inputs if (r := _source_rows(v, shape, scope)) is not None), None)
     if rows is None or len(shape) < 4:
         return None
     steps = Steps(node, scope)
@@ -514,7 +514,7 @@ def flatten_rows(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
-def _is_by_places(node: Node) -> bool:
+def _is_positionwise(node: Node) -> bool:
     """Whether the operator is independent of position: channels, if an operand has its own, are
     last."""
     said = {attr.name: node.get(attr.name, attr.default) for attr in OPS[node.op].attributes}
@@ -524,7 +524,7 @@ def _is_by_places(node: Node) -> bool:
     return "axis" not in said or all(shape == () for shape in others)
 
 
-def _source(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value | None:
+def _source_rows(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value | None:
     """The rows [images, positions, channels] that a value was reshaped from, possibly through other
     shapes."""
     node = scope.producer(value, "reshape")
@@ -538,7 +538,7 @@ def _source(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value
 
 def _as_rows(steps: Steps, value: Value, rows: Value, shape: tuple[Expr, ...]) -> Value | None:
     """An operand in the form of rows: one per position, or broadcast."""
-    source = _source(value, shape, steps.scope)
+    source = _source_rows(value, shape, steps.scope)
     if source is not None and shape_of(source) == shape_of(rows):
         return source
     own = shape_of(value) or ()
@@ -562,7 +562,7 @@ def _widening(value: Value, scope: Scope) -> Node | None:
     if node is None or op is None or not op.is_map:
         return None
     first, *others = node.inputs
-    if first is None or not scope.is_used_once(value) or not _is_by_places(node):
+    if first is None or not scope.is_used_once(value) or not _is_positionwise(node):
         return None
     if shape_of(first) != shape_of(value) or any(each and shape_of(each) for each in others):
         return None

@@ -215,7 +215,7 @@ def rewrite_matches(module: Module, rules: Sequence[MatchRule]) -> Module:
 
     def make_rule(graph: Graph) -> Rule:
         scope = Scope(constants, *_uses(graph))
-        return lambda node: _offered(node, scope, rules)
+        return lambda node: _rewritten(node, scope, rules)
 
     changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
     return module if changed is module else replace(changed, constants=constants)
@@ -224,11 +224,11 @@ def rewrite_matches(module: Module, rules: Sequence[MatchRule]) -> Module:
 AGAIN = 8  # rounds of rewriting a replacement
 
 
-def _offered(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | None:
+def _rewritten(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | None:
     made: list[Node] = []
     current = node
     for _ in range(AGAIN):
-        found = _first(current, scope, rules)
+        found = _first_replacement(current, scope, rules)
         if found is None:
             break
         if isinstance(found, Value):
@@ -245,7 +245,7 @@ def _offered(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | 
     return None if current is node else Instead((*made, current), node.outputs)
 
 
-def _first(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Replacement:
+def _first_replacement(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Replacement:
     """The result of the first rule that applies."""
     for rule in rules:
         found = rule(node, scope)

@@ -214,7 +214,7 @@ def check_countable(of: Type, loc: Loc = UNKNOWN) -> None:
     if any(size >= 1 << 63 for size in known):
         raise UserError("TW1018", f"a dimension does not fit 64 bits: {max(known)}", loc)
     if prod(known) * of.dtype.size_bytes >= 1 << 63:
-        raise UserError("TW1018", f"{of} has more bytes than 64 bits count", loc)
+        raise UserError("TW1018", f"{of} has more bytes than fit 64 bits", loc)
 
 
 Item = int | float | Expr

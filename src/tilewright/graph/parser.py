@@ -183,7 +183,7 @@ class _Parser(ExprParser):
             types = types or [constant_type(self.constants[str(attributes["data"])])]
         elif infer:
             if word.text == "call":
-                tokens.fail("the types of what a call gives must be written", word)
+                tokens.fail("the result types of a call must be written", word)
             op, call = make_call(
                 word.text,
                 inputs,

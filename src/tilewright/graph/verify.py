@@ -84,7 +84,7 @@ class _Verifier:
     @cached_property
     def printer(self) -> Printer:
         """The model's text for error messages."""
-        printer = Printer(_Lenient(self.module.constants))
+        printer = Printer(_PartialConstants(self.module.constants))
         printer.module(self.module)
         return printer
 
@@ -219,11 +219,11 @@ class _Verifier:
             return
         params, results = module.main.params[-count:], module.main.results[-count:]
         if len(params) < count or len(results) < count:
-            self.fail("TW1409", f"@main has not the parameters and results of {count} states")
+            self.fail("TW1409", f"@main lacks the parameters and results of {count} states")
         for name, param, result in zip(module.states, params, results, strict=True):
             array = module.constants.get(name)
             if array is None:
-                self.fail("TW1409", f"what the state {name!r} begins with is not stored")
+                self.fail("TW1409", f"the initial value of the state {name!r} is not stored")
             of = constant_type(array)
             if of.dtype is STR:
                 self.fail("TW1409", f"the state {name!r} is text; states are numbers")
@@ -288,7 +288,7 @@ def _is_data(value: Any) -> bool:
     return value is None or isinstance(value, kinds)
 
 
-class _Lenient(dict[str, np.ndarray[Any, Any]]):
+class _PartialConstants(dict[str, np.ndarray[Any, Any]]):
     """Constants for printing, some of which may be missing."""
 
     def __init__(self, known: Any) -> None:

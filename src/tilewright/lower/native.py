@@ -1,6 +1,6 @@
 """Determines whether a node has native code, before lowering.
 
-    why_not_native(node)     "" if there is code; else what there is none for
+    why_not_native(node)     "" if there is native code; else the unsupported part
 
 It uses the tables of lowerings: operators (`LOWERINGS`), unsupported uses (`REFUSALS`),
 data-dependent sizes (`SIZE_RULES`). Control flow is native if the values that it stacks and scans

@@ -118,7 +118,7 @@ def _solved(use: Use, fresh: Sequence[Size], dims: Sequence[Dims]) -> list[Expr]
     missing = [size for size in fresh if size not in values]
     if missing:
         raise Unsupported(
-            "TW1503", f"nothing tells the size {missing[0]} of {use.call.op}", use.call.loc
+            "TW1503", f"the size {missing[0]} of {use.call.op} is undetermined", use.call.loc
         )
     fits = te.all(*doubts) if doubts else None
     return [values[size] if fits is None else te.select(fits, values[size], BAD) for size in fresh]

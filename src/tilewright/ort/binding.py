@@ -19,7 +19,7 @@ NDArray = np.ndarray[Any, Any]
 class Bound(Protocol):
     """The interface of a session that a binding uses."""
 
-    def _place(self, name: str) -> Any: ...
+    def _output_index(self, name: str) -> Any: ...
 
     def _run_into(self, inputs: Any, outputs: Any) -> Any: ...
 
@@ -64,7 +64,7 @@ class IOBinding:
         """Bind an output to new memory, or to memory at an address, which the caller keeps
         alive."""
         check_on_cpu(device_type)
-        self._session._place(name)
+        self._session._output_index(name)
         if buffer_ptr is None:
             self._outputs[name] = None
             return
@@ -73,7 +73,7 @@ class IOBinding:
         self._outputs[name] = _at_address(buffer_ptr, shape, element_type)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        self._session._place(name)
+        self._session._output_index(name)
         self._outputs[name] = ortvalue.numpy()
 
     def clear_binding_inputs(self) -> None:

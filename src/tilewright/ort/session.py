@@ -201,10 +201,10 @@ class InferenceSession:
         run_options: RunOptions | None = None,
     ) -> list[Any]:
         """Run the model; the named outputs, or all, as NumPy arrays."""
-        wanted = None if not output_names else [self._place(name) for name in output_names]
+        wanted = None if not output_names else [self._output_index(name) for name in output_names]
         made = self._call(input_feed, run_options)
         chosen = made if wanted is None else [made[at] for at in wanted]
-        return [_plain(value) for value in chosen]
+        return [_as_output(value) for value in chosen]
 
     def _call(
         self, feed: Mapping[str, Any], run_options: RunOptions | None = None, out: Any = None
@@ -322,7 +322,7 @@ class InferenceSession:
     ) -> OrtValue:
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type)
 
-    def _place(self, name: str) -> int:
+    def _output_index(self, name: str) -> int:
         if name not in self._places:
             raise InvalidArgument(
                 "TW6022",
@@ -433,17 +433,17 @@ def _in_order(
                     f"the model has no input {name}",
                     help=f"its inputs are {', '.join(spec.name for spec in inputs)}",
                 )
-    missing = [spec.name for spec in inputs if spec.name not in feed and not _may_lack(spec)]
+    missing = [spec.name for spec in inputs if spec.name not in feed and not _is_optional(spec)]
     if missing:
         raise UserError("TW6024", f"the feed lacks the inputs {', '.join(missing)}")
-    return [_fed(feed.get(spec.name), spec) for spec in inputs]
+    return [_as_input(feed.get(spec.name), spec) for spec in inputs]
 
 
-def _may_lack(spec: Spec) -> bool:
+def _is_optional(spec: Spec) -> bool:
     return spec.kind.startswith("opt<")
 
 
-def _fed(value: Any, spec: Spec) -> Any:
+def _as_input(value: Any, spec: Spec) -> Any:
     """Convert a value to a module's input: lists of numbers become arrays of the input's type."""
     if isinstance(value, OrtValue):
         return value.fed()
@@ -456,10 +456,10 @@ def _fed(value: Any, spec: Spec) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
+def _as_output(value: Any) -> Any:
     """Convert an output to ONNX Runtime's types: NumPy arrays, lists and dicts."""
     if isinstance(value, Array):
         return np.asarray(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_as_output(item) for item in value]
     return value

@@ -341,7 +341,7 @@ class OrtValue:
 
     def numpy(self) -> NDArray:
         if isinstance(self._value, SparseTensor):
-            raise InvalidArgument("TW6041", "a sparse tensor is no array: use as_sparse_tensor")
+            raise InvalidArgument("TW6041", "a sparse tensor is not an array: use as_sparse_tensor")
         return self._value  # type: ignore[no-any-return]  # lists of arrays too, as in ONNX Runtime
 
     def fed(self) -> Any:

@@ -43,7 +43,7 @@ def page(report: Report, against: Report | None = None) -> str:
         "PASSES": _passes(report),
         "COMPILE": _compile(report),
         "PROVENANCE": html_table(("", ""), ((k, escape(v)) for k, v in report.provenance.items())),
-        "AGAINST": "" if against is None else _against(report, against),
+        "AGAINST": "" if against is None else _comparison(report, against),
         "AGAINST_TAB": "" if against is None else _tab("against", "Compared"),
         "DATA": _data(report),
     }
@@ -238,7 +238,7 @@ def _memory(report: Report) -> str:
     most = max(alive.values())
     told = (
         f"{len(report.slots)} values share {_bytes(report.arena_bytes)}; "
-        f"at most {_bytes(most)} are alive at once."
+        f"at most {_bytes(most)} are live at once."
     )
     largest = sorted(report.slots, key=lambda slot: -slot.size_bytes)[:20]
     rows = [
@@ -269,7 +269,7 @@ def _compile(report: Report) -> str:
     return bars("compile times", names, values, "milliseconds", "compile")
 
 
-def _against(report: Report, other: Report) -> str:
+def _comparison(report: Report, other: Report) -> str:
     """Compare two modules."""
     rows: list[tuple[object, ...]] = []
     for label, a, b in _matched(report, other):

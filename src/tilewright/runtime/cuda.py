@@ -164,7 +164,7 @@ def start_driver() -> None:
         threading.Thread(target=is_available, name="tilewright-cuda").start()
 
 
-def _forked() -> None:
+def _mark_forked() -> None:
     """In a forked child the parent's driver does not work, and cannot be initialized again."""
     if _Driver._instance is not None:
         _Driver._instance._lost = "the process was forked after the driver had started"
@@ -175,7 +175,7 @@ def _forked() -> None:
 os.register_at_fork(
     before=_Driver._making.acquire,
     after_in_parent=_Driver._making.release,
-    after_in_child=_forked,
+    after_in_child=_mark_forked,
 )
 
 
@@ -315,7 +315,7 @@ def empty(shape: Sequence[int], dtype: str | DType = "f32", stream: int = 0) -> 
     return DeviceArray.of(Memory(math.prod(shape) * of.size_bytes, stream), shape, of, stream)
 
 
-class _Ordered:
+class _StreamOrdered:
     """An array of another library, imported in the order of a stream. A stream being captured does
     not wait: the graph runs when the caller says so."""
 
@@ -341,7 +341,7 @@ def from_dlpack(value: Any, stream: int = 0) -> Array:
         return _from_interface(value, stream)
     kind, _ = value.__dlpack_device__()
     on_gpu = kind == DEVICE.type_code
-    return borrow(_Ordered(value, stream) if on_gpu else value)
+    return borrow(_StreamOrdered(value, stream) if on_gpu else value)
 
 
 INTERFACE = "__cuda_array_interface__"  # of Numba and others older than DLPack

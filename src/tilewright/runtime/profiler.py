@@ -200,14 +200,16 @@ def profile(
             raw, record.lost = _native.profile_read(capacity, runtime)
             found = [Event(*fields) for fields in raw]
             record.events = tuple(event for event in found if event.kernel)
-            record.shares = _named([each for each in found if not each.kernel], record.events)
+            record.shares = _with_kernel_names(
+                [each for each in found if not each.kernel], record.events
+            )
     finally:
         if shares:
             _native.profile_shares(False)
         _running.release()
 
 
-def _named(shares: list[Event], events: tuple[Event, ...]) -> tuple[Event, ...]:
+def _with_kernel_names(shares: list[Event], events: tuple[Event, ...]) -> tuple[Event, ...]:
     """Name shares after their kernels: the last one that had begun."""
     kernels = sorted(events, key=lambda event: event.begin_ns)
     begins = [event.begin_ns for event in kernels]

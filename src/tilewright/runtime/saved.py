@@ -2,7 +2,7 @@
 
 from tilewright.runtime import load
 
-model = load("model.so")  # tells by the manifest what the file holds
+model = load("model.so")  # the manifest describes the contents
 outputs = model(x, y)
 """
 
@@ -58,27 +58,27 @@ class LoadedModule(Module):
         )
         self.library = library
         self.manifest = library.manifest
-        self._told: Mapping[str, Any] = told
+        self._description: Mapping[str, Any] = told
         if "accelerator" in told:  # the library itself runs these parts
             self.set_foreign(*_foreign(library.address(told["accelerator"])))
 
     def states(self) -> list[Array]:
         """The initial values of the last inputs, where these are states."""
-        places = self._told.get("states", [])
+        places = self._description.get("states", [])
         table = (ctypes.c_void_p * (max(places, default=0) + 1)).from_address(
-            self.library.address(self._told["constants"])
+            self.library.address(self._description["constants"])
         )
         kept = self.inputs[len(self.inputs) - len(places) :]
         return [_array(table[at], spec) for at, spec in zip(places, kept, strict=True)]
 
     @property
     def name(self) -> str:
-        return str(self._told["name"])
+        return str(self._description["name"])
 
     @property
     def foreign(self) -> Mapping[str, Any] | None:
         """The program of the parts that the interpreter must run, if any."""
-        found: Mapping[str, Any] | None = self._told.get("foreign")
+        found: Mapping[str, Any] | None = self._description.get("foreign")
         return found
 
     def save(self, path: str | Path, name: str = "") -> Path:

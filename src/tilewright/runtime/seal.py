@@ -55,7 +55,7 @@ def check_whole(path: Path) -> None:
                 return
         file.seek(0)
         if file.read(len(_ELF)) == _ELF and not _fits(file, size):
-            raise _damaged(path, f"it ends after {size} bytes, before all that it should hold")
+            raise _damaged(path, f"it is truncated after {size} bytes")
 
 
 def _damaged(path: Path, why: str) -> UserError:

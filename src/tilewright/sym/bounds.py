@@ -69,7 +69,7 @@ def _compute(monomial: Monomial, ctx: Context) -> Interval:
     if isinstance(monomial, tuple):
         return _product_bounds(monomial, ctx)
     rule = _BOUNDS.get(type(monomial))
-    found = rule(monomial, ctx) if rule is not None else _of_type(monomial)
+    found = rule(monomial, ctx) if rule is not None else _type_bounds(monomial)
     assumed = ctx.intervals.get(monomial)
     if assumed is not None:
         found = found.meet(assumed)
@@ -79,7 +79,7 @@ def _compute(monomial: Monomial, ctx: Context) -> Interval:
     return found
 
 
-def _of_type(expr: Expr) -> Interval:
+def _type_bounds(expr: Expr) -> Interval:
     of = expr.dtype
     if of.is_bool:
         return _BOOLEAN
@@ -88,9 +88,9 @@ def _of_type(expr: Expr) -> Interval:
     return Interval(int(of.min), int(of.max))
 
 
-def _fitting(found: Interval, expr: Expr) -> Interval:
+def _unless_wrapped(found: Interval, expr: Expr) -> Interval:
     """The interval if it fits the type of `expr`; otherwise that of the type, since it may wrap."""
-    limits = _of_type(expr)
+    limits = _type_bounds(expr)
     if limits is ANY:
         return found if expr.dtype is INDEX else ANY
     if found.lower is None or found.upper is None:
@@ -99,7 +99,7 @@ def _fitting(found: Interval, expr: Expr) -> Interval:
 
 
 def _var_bounds(expr: Var, ctx: Context) -> Interval:
-    found = NATURAL if isinstance(expr, Size) else _of_type(expr)
+    found = NATURAL if isinstance(expr, Size) else _type_bounds(expr)
     span = ctx.ranges.get(expr)
     if span is not None:
         stop = bounds(span[1], ctx).upper
@@ -117,7 +117,7 @@ def _const_bounds(expr: Const, ctx: Context) -> Interval:
 def _add_bounds(expr: e.Binary, ctx: Context) -> Interval:
     a, b = bounds(expr.a, ctx), bounds(expr.b, ctx)
     sign = -1 if isinstance(expr, e.Sub) else 1
-    return _fitting(_sum(a, b, sign), expr)
+    return _unless_wrapped(_sum(a, b, sign), expr)
 
 
 def _sum(a: Interval, b: Interval, sign: int) -> Interval:
@@ -128,7 +128,7 @@ def _sum(a: Interval, b: Interval, sign: int) -> Interval:
 
 
 def _mul_bounds(expr: e.Binary, ctx: Context) -> Interval:
-    return _fitting(product_interval(bounds(expr.a, ctx), bounds(expr.b, ctx)), expr)
+    return _unless_wrapped(product_interval(bounds(expr.a, ctx), bounds(expr.b, ctx)), expr)
 
 
 def _product_bounds(product: Product, ctx: Context) -> Interval:
@@ -207,12 +207,12 @@ def _floordiv(x: float | int, y: float | int) -> float | int:
 
 
 def _floordiv_bounds(expr: e.Binary, ctx: Context) -> Interval:
-    return _fitting(div_interval(bounds(expr.a, ctx), bounds(expr.b, ctx)), expr)
+    return _unless_wrapped(div_interval(bounds(expr.a, ctx), bounds(expr.b, ctx)), expr)
 
 
 def _floormod_bounds(expr: e.Binary, ctx: Context) -> Interval:
     x, y = bounds(expr.a, ctx), bounds(expr.b, ctx)
-    return _fitting(mod_interval(x, y), expr)
+    return _unless_wrapped(mod_interval(x, y), expr)
 
 
 def mod_interval(x: Interval, y: Interval) -> Interval:
@@ -269,13 +269,13 @@ def _select_bounds(expr: e.Select, ctx: Context) -> Interval:
 def _cast_bounds(expr: e.Cast, ctx: Context) -> Interval:
     source = expr.value.dtype
     if source.is_float or source.is_vector:
-        return _of_type(expr)
+        return _type_bounds(expr)
     if expr.dtype.is_bool:
         inner = bounds(expr.value, ctx)
         if 0 not in inner:
             return Interval(1, 1)
         return inner if inner.value == 0 else _BOOLEAN
-    return _fitting(bounds(expr.value, ctx), expr)
+    return _unless_wrapped(bounds(expr.value, ctx), expr)
 
 
 def _not_bounds(expr: e.Not, ctx: Context) -> Interval:
@@ -296,7 +296,7 @@ def _and_bounds(expr: e.Binary, ctx: Context) -> Interval:
 def _compare_bounds(expr: e.Compare, ctx: Context) -> Interval:
     of = expr.a.dtype
     if of.is_vector or not of.is_int:
-        return _of_type(expr)
+        return _type_bounds(expr)
     if of is INDEX:
         gap = poly_bounds(poly_of(expr.b).plus(poly_of(expr.a), -1), ctx)
     else:

@@ -72,7 +72,7 @@ def tightened(poly: Poly) -> Poly:
 _NONE: list[Poly] = []
 
 
-class _Way(NamedTuple):
+class _Cancellation(NamedTuple):
     """A fact that cancels a term: `part` of `target` occurs in it with coefficient `own`."""
 
     target: Monomial
@@ -159,24 +159,26 @@ class _Proof:
                 return True
         # Terms without a bound first, then those with the fewest cancelling facts.
         if open_terms:
-            ways = [self._ways(goal, monomial) for monomial in open_terms]
+            ways = [self._cancellations(goal, monomial) for monomial in open_terms]
             ways.sort(key=len)
             if not ways[0]:
                 return False  # no facts about that term
             most = max(1, len(open_terms))
-            if any(self._follows(goal, some, most, None) for some in ways):
+            if any(self._try_cancellations(goal, some, most, None) for some in ways):
                 return True
         least = None if open_terms else low
         for monomial in goal.terms:
             if self.effort <= 0:
                 break
-            if monomial not in open_terms and self._follows(
-                goal, self._ways(goal, monomial), len(open_terms), least
+            if monomial not in open_terms and self._try_cancellations(
+                goal, self._cancellations(goal, monomial), len(open_terms), least
             ):
                 return True
         return False
 
-    def _follows(self, goal: Poly, ways: list[_Way], most: int, least: int | None) -> bool:
+    def _try_cancellations(
+        self, goal: Poly, ways: list[_Cancellation], most: int, least: int | None
+    ) -> bool:
         """Try to prove the goal by one of the cancellations."""
         for way in ways:
             if self.effort <= 0:
@@ -203,34 +205,34 @@ class _Proof:
             return found or more or _NONE
         return found + more
 
-    def _ways(self, goal: Poly, monomial: Monomial) -> list[_Way]:
+    def _cancellations(self, goal: Poly, monomial: Monomial) -> list[_Cancellation]:
         """The facts that can cancel the term."""
-        found: list[_Way] = []
+        found: list[_Cancellation] = []
         coefficient = goal.terms[monomial]
         if type(monomial) is not tuple:
             for fact in self._facts(monomial):
                 own = fact.terms[monomial]
                 if (own > 0) == (coefficient > 0):
-                    found.append(_Way(monomial, coefficient, fact, own, None, 1))
+                    found.append(_Cancellation(monomial, coefficient, fact, own, None, 1))
         else:
             for fact in self._facts(monomial):
                 own = fact.terms[monomial]
                 if (own > 0) == (coefficient > 0):
-                    found.append(_Way(monomial, coefficient, fact, own, None, 1))
+                    found.append(_Cancellation(monomial, coefficient, fact, own, None, 1))
             for atom in dict.fromkeys(monomial):
-                self._product_ways(monomial, coefficient, atom, found)
+                self._product_cancellations(monomial, coefficient, atom, found)
         # -m with +n*m: bounds of n bound the pair, (n - 1) * m >= 0.
         for other, scale in goal.terms.items():
             if type(other) is tuple and other != monomial:
                 left = divide_monomial(other, monomial)
                 if left is not None and len(left) == 1:
-                    self._product_ways(other, scale, left[0], found)
+                    self._product_cancellations(other, scale, left[0], found)
         if len(found) > 1:  # those that introduce the fewest terms first
             found.sort(key=lambda way: sum(term not in goal.terms for term in way.fact.terms))
         return found
 
-    def _product_ways(
-        self, target: Monomial, coefficient: int, atom: Expr, found: list[_Way]
+    def _product_cancellations(
+        self, target: Monomial, coefficient: int, atom: Expr, found: list[_Cancellation]
     ) -> None:
         """Facts about one factor of a product, multiplied by the others, if their sign is known."""
         left = divide_monomial(target, atom)
@@ -249,9 +251,9 @@ class _Proof:
         for fact in self._facts(atom) + _constant_facts(atom, self.ctx):
             own = fact.terms[atom]
             if (own * sign > 0) == (coefficient > 0) and _degree(fact) <= room:
-                found.append(_Way(target, coefficient, fact, own, cofactor, sign))
+                found.append(_Cancellation(target, coefficient, fact, own, cofactor, sign))
 
-    def _rest(self, goal: Poly, way: _Way) -> Poly:
+    def _rest(self, goal: Poly, way: _Cancellation) -> Poly:
         used, scale = way.fact, abs(way.own)
         if way.cofactor is not None:
             used = used.multiplied_out(Poly({way.cofactor: way.sign}, 0))

@@ -64,11 +64,11 @@ def _digest(expr: Expr, below: tuple[str, ...]) -> str:
     if not children:
         return str(expr)
     names = zip(children, below, strict=True)
-    shallow = expr.with_children(tuple([_stand_in(child, name) for child, name in names]))
+    shallow = expr.with_children(tuple([_placeholder(child, name) for child, name in names]))
     return blake2b(str(shallow).encode(), digest_size=16).hexdigest()
 
 
-def _stand_in(child: Expr, name: str) -> Expr:
+def _placeholder(child: Expr, name: str) -> Expr:
     return child if isinstance(child, (Const, Var)) else Var(name, child.dtype, 0)
 
 

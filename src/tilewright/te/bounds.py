@@ -131,9 +131,9 @@ class EntryChecks:
             return
         if from_memory:
             _refuse_data(stage, load, axis)
-        if _is_never_met(guards, index, domain):
+        if _is_unsatisfiable(guards, index, domain):
             return
-        tightened = _tightened(domain, guards, self.ctx)
+        tightened = _narrowed(domain, guards, self.ctx)
         found = sym.symbolic_bounds(index, tightened, self.ctx)
         if found is None:
             raise value_error(
@@ -156,7 +156,7 @@ class EntryChecks:
                 exact = not guards and _is_affine(index, domain)
                 _refuse_read(stage, load, axis, found, exact)
         for cond in wanted:
-            if not self._holds_where_it_runs(cond, dim, domain):
+            if not self._holds_unless_empty(cond, dim, domain):
                 self.add(cond)
 
     def _factors(self, domain: Domain) -> list[Expr]:
@@ -169,12 +169,12 @@ class EntryChecks:
                 found += [sym.le(1, factor) for factor in factors if factor is not stop]
         return found
 
-    def _holds_where_it_runs(self, cond: Expr, dim: Expr, domain: Domain) -> bool:
+    def _holds_unless_empty(self, cond: Expr, dim: Expr, domain: Domain) -> bool:
         """Whether a condition can fail only where a size is zero and the loops are empty."""
         for size in sym.free_vars(dim):
             if not isinstance(size, Size):
                 continue
-            stops = [_without(size, stop) for _, stop in domain.values()]
+            stops = [_end_if_zero(size, stop) for _, stop in domain.values()]
             idle = any(isinstance(stop, Const) and stop.value <= 0 for stop in stops)
             if idle and sym.prove(cond, self.ctx.assume(sym.le(1, size))):
                 return True
@@ -215,7 +215,7 @@ def _factors_of(product: Expr) -> list[Expr]:
     return found
 
 
-def _without(size: Size, stop: Expr) -> Expr | None:
+def _end_if_zero(size: Size, stop: Expr) -> Expr | None:
     """The end of a loop if a size is zero; None if that is a divisor."""
     try:
         return sym.simplify(sym.substitute(stop, {size: ZERO}))
@@ -333,7 +333,7 @@ def _is_affine(index: Expr, domain: Domain) -> bool:
     return True
 
 
-def _is_never_met(guards: Guards, index: Expr, domain: Domain) -> bool:
+def _is_unsatisfiable(guards: Guards, index: Expr, domain: Domain) -> bool:
     """Whether conditions on an index are unsatisfiable, by enumerating a small domain.
 
     With large strides, windows at a small image's edges may contain only padding.
@@ -341,7 +341,7 @@ def _is_never_met(guards: Guards, index: Expr, domain: Domain) -> bool:
     ends = {var: domain[var][1] for var in sym.free_vars(index) if var in domain}
     sizes = [int(end.value) for end in ends.values() if isinstance(end, Const)]
     parts = [part for guard in guards for part in sym.conjuncts(guard)]
-    known = [part for part in parts if _is_about(part, ends)]
+    known = [part for part in parts if _depends_only_on(part, ends)]
     if not known or len(sizes) < len(ends) or math.prod(sizes) > TRIED_PLACES:
         return False
     places = dict(zip(ends, np.indices(sizes), strict=True))
@@ -349,12 +349,12 @@ def _is_never_met(guards: Guards, index: Expr, domain: Domain) -> bool:
     return not np.logical_and.reduce(np.broadcast_arrays(*met)).any()
 
 
-def _is_about(part: Expr, known: Collection[Var]) -> bool:
+def _depends_only_on(part: Expr, known: Collection[Var]) -> bool:
     """Whether a condition depends on these variables only."""
     return not is_data_dependent(part) and all(var in known for var in sym.free_vars(part))
 
 
-def _tightened(domain: Domain, guards: Guards, ctx: Context) -> Domain:
+def _narrowed(domain: Domain, guards: Guards, ctx: Context) -> Domain:
     """The domain, narrowed by conditions on single variables."""
     found = dict(domain)
     running = set(domain)

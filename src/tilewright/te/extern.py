@@ -186,7 +186,7 @@ def extern(
             raise type_error("TW2418", f"{name} has a behavior but names no symbol")
         body = fcompute([BufferView(b) for b in ins], [BufferView(b) for b in outs], *at)
     more = []
-    for extents, function in _following(then, name):
+    for extents, function in _checked_phases(then, name):
         each = [sym.var(f"vi{k}") for k in range(len(extents))]
         made = function([BufferView(b) for b in ins], [BufferView(b) for b in outs], *each)
         more.append((tuple(zip(each, extents, strict=True)), made))
@@ -230,7 +230,7 @@ def _dtypes(given: Any, inputs: tuple[Tensor, ...], count: int, name: str) -> li
     return [_dtype(one) for one in given]
 
 
-def _following(then: Any, name: str) -> list[tuple[Shape, Callable[..., Stmt]]]:
+def _checked_phases(then: Any, name: str) -> list[tuple[Shape, Callable[..., Stmt]]]:
     """Check the phases that follow."""
     found = []
     for one in then if isinstance(then, (tuple, list)) else (then,):

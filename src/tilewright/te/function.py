@@ -143,7 +143,7 @@ def _check_sizes(fn: Function) -> None:
         )
 
 
-class _Step:
+class _TimeLoop:
     """The time loop shared by the stages of a scan."""
 
     def __init__(self, name: str, scan: ScanOp) -> None:
@@ -199,9 +199,9 @@ class _Lowering:
         assert isinstance(op, ExternOp)
         return self._extern(op)
 
-    def _compute(self, op: ComputeOp, step: _Step | None) -> Stmt:
+    def _compute(self, op: ComputeOp, step: _TimeLoop | None) -> Stmt:
         targets = tuple([self._target(tensor) for tensor in op.outputs])
-        nest = _Nest(op.loc)
+        nest = _LoopNest(op.loc)
         for k, axis in enumerate(op.axis):
             if k == 0 and step is not None:
                 nest.add(axis, step.extent, step.start, SCAN, step.loop)
@@ -226,7 +226,7 @@ class _Lowering:
         body = Update(whole.reducer, targets, index, values, op.loc)
         return self._block(op, nest, body, init)
 
-    def _lower(self, value: Expr, nest: _Nest) -> Expr:
+    def _lower(self, value: Expr, nest: _LoopNest) -> Expr:
         """The expression in terms of block iterators and buffers."""
 
         def rule(expr: Expr) -> Expr:
@@ -239,7 +239,7 @@ class _Lowering:
 
         return sym.rewrite(value, rule, dict(nest.values))
 
-    def _block(self, op: Operation, nest: _Nest, body: Stmt, init: Stmt | None) -> Stmt:
+    def _block(self, op: Operation, nest: _LoopNest, body: Stmt, init: Stmt | None) -> Stmt:
         name = self._block_names(object(), op.name)
         iters = tuple(nest.iters)
         reads, writes = access_regions(body, init, iters)
@@ -265,7 +265,7 @@ class _Lowering:
             body = replace_buffers(stmt, mapping)
             if isinstance(body, ExternCall):
                 body = replace(body, loc=op.loc)
-            nest = _Nest(op.loc)
+            nest = _LoopNest(op.loc)
             for var, extent in over:
                 nest.add_plain(var, extent)
             blocks.append(self._block(op, nest, body, None))
@@ -287,7 +287,7 @@ class _Lowering:
             self.buffers[scan.state[k]] = self.buffers[scan.update[k]] = self.buffers[state]
         first = inner[-1]
         assert isinstance(first, ComputeOp)
-        step = _Step(first.axis[0].name, scan)
+        step = _TimeLoop(first.axis[0].name, scan)
         steps = []
         for op in inner:
             assert isinstance(op, ComputeOp)
@@ -295,7 +295,7 @@ class _Lowering:
         return seq(*before, For(step.loop, ZERO, step.extent, seq(*steps), loc=scan.loc))
 
     def _copied_init(self, scan: ScanOp, init: Tensor, state: Buffer) -> Stmt:
-        nest = _Nest(scan.loc)
+        nest = _LoopNest(scan.loc)
         for k, extent in enumerate(init.shape):
             nest.add_plain(sym.var(f"vi{k}"), extent)
         index = tuple([it.var for it in nest.iters])
@@ -304,7 +304,7 @@ class _Lowering:
         return self._block(named, nest, body, None)
 
 
-class _Nest:
+class _LoopNest:
     """A loop nest and the block iterators bound to it."""
 
     def __init__(self, loc: Loc) -> None:

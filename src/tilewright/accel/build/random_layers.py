@@ -2,7 +2,7 @@
 
     found = random_layers(seed=7)
     part = compile_part(found.graph, found.constants, target)
-    part.run(*found.inputs)          # what interpret(found.module, *found.inputs) gives
+    part.run(*found.inputs)          # equals interpret(found.module, *found.inputs)
 
 Odd sizes, strides, dilations, groups, one-sided pads, channels not divisible by blocks, any zero
 points and limits; convolutions, depthwise ones, GEMMs, max pools, sums, copies.

@@ -77,13 +77,13 @@ class Folder:
         self._fn: Function | None = None
 
     def add(self, fn: Function, addresses: Mapping[Buffer, Address]) -> None:
-        """Append the tasks of a function whose parameters lie at these addresses."""
+        """Append the tasks of a function whose parameters are at these addresses."""
         self._dram, self._fn = addresses, fn
         self._nests.clear()
         self._forms.clear()
         self._run(fn.body, {})
         if self._reset.any():
-            raise self._refused("what a reduction starts from is not followed by its first step")
+            raise self._refused("a reduction's start is not followed by its first step")
 
     # ----------------------------------------------------------------------- statements
 
@@ -132,7 +132,7 @@ class Folder:
         if name.startswith(("vta_load_", "vta_store_")):
             made = transfer(nest, env, box, forms, self._transfer_of(nest.call), self.geometry)
             if made is not None and made.format.has_neighbours and 1 not in forms[1].slopes:
-                raise self._refused("a row whose entries hold their neighbours is not loaded whole")
+                raise self._refused("a row of entries with neighbours is not loaded whole")
             if made is not None:
                 self.tasks.append(made)
             return made is not None
@@ -213,7 +213,7 @@ class Folder:
             for parameter in ("batch", "block_in", "block_out"):
                 fields.pop(parameter, None)
             return self._alu(fields, [bases[4], bases[0], bases[1]], _picked(dims, (4, 0, 1)))
-        raise self._refused(f"{name} is no instruction of the accelerator")
+        raise self._refused(f"{name} is not an instruction of the accelerator")
 
     def _gemm(self, bases: list[int], dims: list[_Dim]) -> bool:
         dims = _merged(dims)
@@ -252,7 +252,7 @@ class Folder:
             moved = [base + by for base, by in zip(bases, dims[at].steps, strict=True)]
             done = self._alu(step, moved, [*rest, *kept]) and done
         if not done:
-            raise self._refused("steps of a reduction are more than tasks can say")
+            raise self._refused("a reduction's steps do not fit the fields of tasks")
         return True
 
     def _fits(self, dims: list[_Dim]) -> bool:
@@ -261,7 +261,7 @@ class Folder:
 
     def _alu(self, fields: Fields, bases: list[int], dims: list[_Dim]) -> bool:
         if self._reset[_addresses(bases[1], [(dim.extent, dim.steps[1]) for dim in dims])].any():
-            raise self._refused("a sum is read before anything is added to it")
+            raise self._refused("a sum is read before its first addition")
         dims = _merged(dims)
         return self._task("alu", fields, bases, dims[:LOOPS], dims[LOOPS:])
 

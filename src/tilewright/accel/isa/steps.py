@@ -49,7 +49,7 @@ def check_extents(stream: Stream) -> None:
         if task["offset"] % width:
             raise ExecutionError(
                 "TW7014",
-                f"{number}: {task.op} begins at byte {task['offset']}, no multiple of {width}",
+                f"{number}: {task.op} begins at byte {task['offset']}, not a multiple of {width}",
                 help="align transfers to their entries, or to the bus where entries are wider",
             )
         room, entries = depth(task.format.memory, stream.geometry), count_entries(task)

@@ -124,5 +124,5 @@ def _parse_value(tokens: Tokens, field: Field, buffers: list[str]) -> int:
 def _parse_name(tokens: Tokens, names: tuple[str, ...]) -> int:
     token = tokens.expect_kind("name", "a name")
     if token.text not in names:
-        tokens.fail(f"{token.text!r} is none of: {', '.join(names) or 'no names'}", token)
+        tokens.fail(f"{token.text!r} is not one of: {', '.join(names) or 'no names'}", token)
     return names.index(token.text)

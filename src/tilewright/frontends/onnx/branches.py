@@ -83,7 +83,8 @@ def branches_apart(
         values.pop(output, None)
     captured = [value for value in values if not builder.can_restate(value)]
     tried = [
-        _tried(importer, proto, node.output, frames, needed, values, builder) for proto in protos
+        _try_branch(importer, proto, node.output, frames, needed, values, builder)
+        for proto in protos
     ]
     if all(isinstance(end, Graph) for end in tried):
         bodies = tuple(end for end in tried if isinstance(end, Graph))
@@ -125,7 +126,7 @@ def _branch(node: onnx.NodeProto, name: str) -> onnx.GraphProto:
     return graph
 
 
-def _tried(
+def _try_branch(
     importer: Translator,
     proto: onnx.GraphProto,
     outputs: Sequence[str],

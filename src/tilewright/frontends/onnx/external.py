@@ -31,7 +31,7 @@ class ExternalData:
         """Read the bytes of a tensor; `expected` is their number by its shape and element type."""
         name = entries.get("location", "")
         if name in self.files:
-            return self._at_hand(tensor, name, entries, expected)
+            return self._from_contents(tensor, name, entries, expected)
         if self.folder is None:
             raise UserError(
                 "TW1115",
@@ -65,7 +65,9 @@ class ExternalData:
             raise UserError("TW1116", f"{name!r} ended while tensor {tensor!r} was read")
         return data
 
-    def _at_hand(self, tensor: str, name: str, entries: Mapping[str, str], expected: int) -> bytes:
+    def _from_contents(
+        self, tensor: str, name: str, entries: Mapping[str, str], expected: int
+    ) -> bytes:
         """The bytes of a tensor in contents that the caller gave."""
         offset = _count(tensor, entries, "offset", 0)
         data = self.files[name][offset : offset + expected]
@@ -94,7 +96,7 @@ class ExternalData:
         for part in parts:
             at = at / part
             if at.is_symlink():
-                raise _refused(tensor, name, "it is reached through a link")
+                raise _refused(tensor, name, "it is reached through a symbolic link")
         if Path(os.path.realpath(path)) != path:
             raise _refused(tensor, name, "the name leads out of the model's folder")
         return path
@@ -116,8 +118,8 @@ def _open(path: Path, tensor: str, name: str) -> io.FileIO:
         return io.FileIO(descriptor, "rb")
     os.close(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        raise _refused(tensor, name, "it is not an ordinary file")
-    raise _refused(tensor, name, "it has other names (hard links)")
+        raise _refused(tensor, name, "it is not a regular file")
+    raise _refused(tensor, name, "it has several hard links")
 
 
 def _refused(tensor: str, name: str, why: str) -> UserError:

@@ -122,7 +122,7 @@ def _check(model: onnx.ModelProto, name: str) -> None:
     newest = onnx.defs.onnx_opset_version()
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions and any(node.domain in ("", "ai.onnx") for node in model.graph.node):
-        raise UserError("TW1113", f"{name} does not say which opset it uses")
+        raise UserError("TW1113", f"{name} does not declare its opset")
     for version in versions:
         if not OLDEST <= version <= newest:
             raise Unsupported(

@@ -37,7 +37,9 @@ def peeled(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[str]]:
     base = f"{node.output[0]}{_MARK}{node.name.count(_MARK)}"
     trip, cond, states = node.input[0], node.input[1], list(node.input[2:])
     head, runs = _condition(base, trip, cond)
-    then = helper.make_graph(_first(node, body, base, trip, cond, states), "then", [], [])
+    then = helper.make_graph(
+        _peeled_iteration(node, body, base, trip, cond, states), "then", [], []
+    )
     results = [f"{base}_result_{at}" for at in range(len(states))]
     then.output.extend(_untyped(f"{base}_then_{at}") for at in range(len(states)))
     nodes = [
@@ -63,7 +65,7 @@ def _condition(base: str, trip: str, cond: str) -> tuple[list[onnx.NodeProto], s
     return nodes, runs
 
 
-def _first(
+def _peeled_iteration(
     node: onnx.NodeProto,
     body: onnx.GraphProto,
     base: str,
@@ -90,11 +92,13 @@ def _first(
         nodes.append(helper.make_node("Identity", [info.name], [made[-1]]))
     outputs = [f"{base}_then_{at}" for at in range(len(states))]
     name = f"{node.name}{_MARK}"
-    loop = helper.make_node("Loop", [rest, *made], outputs, name=name, body=_later(body, base))
+    loop = helper.make_node(
+        "Loop", [rest, *made], outputs, name=name, body=_shifted_body(body, base)
+    )
     return [*nodes, loop]
 
 
-def _later(body: onnx.GraphProto, base: str) -> onnx.GraphProto:
+def _shifted_body(body: onnx.GraphProto, base: str) -> onnx.GraphProto:
     """The body with its iteration counter shifted by one."""
     later = onnx.GraphProto()
     later.CopyFrom(body)

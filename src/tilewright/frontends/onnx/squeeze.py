@@ -38,7 +38,7 @@ def squeeze_apart(
     if not unclear or len(unclear) > MAX_UNCLEAR:
         return None
     gone = [at for at, dim in enumerate(dims) if dim is ONE]
-    made = _Made(node, opset)
+    made = _Nodes(node, opset)
     nodes = made.branches(unclear, gone, made.name("result"))
     return [*made.head, *nodes], [made.name("result")]
 
@@ -54,7 +54,7 @@ def _may_be_one(dim: Expr) -> bool:
     return not sym.prove(sym.lt(1, dim), EMPTY)
 
 
-class _Made:
+class _Nodes:
     """The nodes under construction. Their names derive from the Squeeze's unique name."""
 
     def __init__(self, node: onnx.NodeProto, opset: int) -> None:

@@ -35,7 +35,7 @@ class _Field(NamedTuple):
     payload: Span  # its contents, for kind BYTES
 
 
-class _Odd(Exception):
+class _UnexpectedStructure(Exception):
     """The file has an unexpected structure."""
 
 
@@ -66,7 +66,7 @@ def strip(file: BufferedReader, size: int) -> tuple[bytes, Weights]:
     """The bytes of a model without large initializers, and these."""
     try:
         return _stripped(file, size)
-    except _Odd:
+    except _UnexpectedStructure:
         file.seek(0)
         return file.read(), Weights(file, {})
 
@@ -80,7 +80,7 @@ def _stripped(file: BufferedReader, size: int) -> tuple[bytes, Weights]:
             continue
         graphs += 1
         if graphs > 1:
-            raise _Odd
+            raise _UnexpectedStructure
         graph, spans = _stripped_graph(file, field.payload)
         out += _tag(GRAPH) + _varint_bytes(len(graph)) + graph
         file.seek(field.payload.start + field.payload.length)
@@ -136,17 +136,17 @@ def _fields(file: BufferedReader, start: int, end: int) -> Iterator[_Field]:
             length = _varint(file)
             payload = Span(file.tell(), length)
             if payload.start + length > end:
-                raise _Odd
+                raise _UnexpectedStructure
             file.seek(payload.start + length)
         else:
-            raise _Odd
+            raise _UnexpectedStructure
         following = file.tell()
         if following > end or number == 0:
-            raise _Odd
+            raise _UnexpectedStructure
         yield _Field(number, kind, at, payload)
         at = following
     if at != end:
-        raise _Odd
+        raise _UnexpectedStructure
 
 
 def _copy(file: BufferedReader, field: _Field, end: int) -> bytes:
@@ -157,7 +157,7 @@ def _read(file: BufferedReader, span: Span) -> bytes:
     file.seek(span.start)
     data = file.read(span.length)
     if len(data) != span.length:
-        raise _Odd
+        raise _UnexpectedStructure
     return data
 
 
@@ -166,11 +166,11 @@ def _varint(file: BufferedReader) -> int:
     for shift in range(0, 70, 7):
         byte = file.read(1)
         if not byte:
-            raise _Odd
+            raise _UnexpectedStructure
         value |= (byte[0] & 0x7F) << shift
         if byte[0] < 0x80:
             return value
-    raise _Odd
+    raise _UnexpectedStructure
 
 
 def _tag(number: int) -> bytes:

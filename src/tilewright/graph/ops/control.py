@@ -172,7 +172,7 @@ def _loop(
         carried = made[1 : 1 + len(carried)]
         rows.append(made[1 + len(carried) :])
         count += 1
-    sizes = _given_sizes(call, (trip, cond, *values))
+    sizes = _input_sizes(call, (trip, cond, *values))
     return (*carried, *_stack(rows, body.results[1 + len(carried) :], sizes))
 
 
@@ -180,7 +180,7 @@ def _static(param: Value) -> tuple[int, ...]:
     return param.tensor.static_shape or ()
 
 
-def _given_sizes(call: Call, values: Sequence[Any]) -> dict[Var, int]:
+def _input_sizes(call: Call, values: Sequence[Any]) -> dict[Var, int]:
     """The sizes in the inputs' types, from their values."""
     found: dict[Var, int] = {}
     for of, value in zip(call.types, values, strict=True):
@@ -246,7 +246,7 @@ def _scan(call: Call, run: Run, *values: Any) -> tuple[Any, ...]:
         made = run(body, (*carried, *(np.asarray(element) for element in elements), *fixed))
         carried = made[:states]
         rows.append(made[states:])
-    return (*carried, *_stack(rows, body.results[states:], _given_sizes(call, values)))
+    return (*carried, *_stack(rows, body.results[states:], _input_sizes(call, values)))
 
 
 # ------------------------------------------------------------------------------------ fused

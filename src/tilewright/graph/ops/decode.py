@@ -27,7 +27,7 @@ def has_decoder() -> bool:
 def _decoded_type(call: Call) -> tuple[Type, ...]:
     if not has_decoder():
         raise Unsupported(
-            "TW1317", "pictures need Pillow to be read", call.loc, help="pip install pillow"
+            "TW1317", "decoding images needs Pillow", call.loc, help="pip install pillow"
         )
     channels = CHANNELS.get(call["pixels"])
     if channels is None:
@@ -43,7 +43,7 @@ def _decoded(call: Call, x: Array) -> Array:
         picture = Image.open(io.BytesIO(x.astype(np.uint8).tobytes()))
         pixels = np.asarray(picture.convert("L" if gray else "RGB"), np.uint8)
     except Exception as error:  # formats raise different exceptions for invalid data
-        raise call.error("TW1318", f"decode_image cannot read the picture: {error}") from error
+        raise call.error("TW1318", f"decode_image cannot decode the image: {error}") from error
     if gray:
         return pixels[:, :, None]
     return pixels[:, :, ::-1] if call["pixels"] == "BGR" else pixels

@@ -82,7 +82,7 @@ def _index_depth(call: Call) -> int:
     indices = call.shape(1)
     depth = indices[-1] if indices else None
     if not isinstance(depth, Const):
-        raise call.error("TW1307", f"how many dimensions {call.op} addresses is not known")
+        raise call.error("TW1307", f"the number of dimensions that {call.op} addresses is unknown")
     return int(depth.value)
 
 

@@ -63,7 +63,7 @@ def _counts(call: Call, spatial: Sequence[int]) -> list[int]:
     return [int(count.value) for count in counts if isinstance(count, Const)]
 
 
-def _covered(call: Call, x: Array, fill: Any) -> tuple[Array, list[int]]:
+def _pad_to_windows(call: Call, x: Array, fill: Any) -> tuple[Array, list[int]]:
     """Pad x so that all windows are complete; returns the number of windows, too."""
     rank, counts = x.ndim - 2, _counts(call, x.shape[2:])
     ends = [
@@ -97,8 +97,8 @@ def _max_pool_type(call: Call) -> tuple[Type, ...]:
 def _max_pool(call: Call, x: Array) -> tuple[Array, ...]:
     """The maximum of each window; of equal ones the first."""
     least = call.tensor(0).dtype.min
-    padded, counts = _covered(call, x, least)
-    inside, _ = _covered(call, np.ones(x.shape, np.bool_), False)
+    padded, counts = _pad_to_windows(call, x, least)
+    inside, _ = _pad_to_windows(call, np.ones(x.shape, np.bool_), False)
     out = np.full((*x.shape[:2], *counts), least, x.dtype)
     chosen, begun = np.zeros(out.shape, np.int64), np.zeros(out.shape, np.bool_)
     if not out.size:
@@ -165,7 +165,7 @@ def _max_unpool(call: Call, x: Array, indices: Array, shape: Array | None = None
 
 
 def _avg_pool(call: Call, x: Array) -> Array:
-    padded, counts = _covered(call, wide(x), 0)
+    padded, counts = _pad_to_windows(call, wide(x), 0)
     rank = x.ndim - 2
     # Elements, and pads if requested; never the overhang of windows rounded up.
     ones = np.ones((1, 1, *x.shape[2:]), padded.dtype)
@@ -182,7 +182,7 @@ def _avg_pool(call: Call, x: Array) -> Array:
 
 def _lp_pool(call: Call, x: Array) -> Array:
     p = call["p"]
-    padded, counts = _covered(call, np.abs(wide(x)) ** p, 0)
+    padded, counts = _pad_to_windows(call, np.abs(wide(x)) ** p, 0)
     total = np.zeros((*x.shape[:2], *counts), padded.dtype)
     for _, where in _windows(call, counts):
         total += padded[where]

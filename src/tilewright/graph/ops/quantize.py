@@ -42,7 +42,7 @@ def _check_scale(call: Call) -> None:
             raise call.error("TW1206", f"a scale of rank {len(shape)} needs a block size")
 
 
-def _spread(array: Array, x: Array, axis: int, block: int) -> Array:
+def _broadcastable(array: Array, x: Array, axis: int, block: int) -> Array:
     """A scale or zero point in a shape that broadcasts with x."""
     if array.size == 1:
         return array.reshape(())
@@ -67,7 +67,7 @@ def _quantize(call: Call, x: Array, scale: Array | None = None, zero: Array | No
     axis, block, to = call["axis"], call["block_size"], call["to"]
     precision = call["precision"] or call.tensor(0 if scale is None else 1).dtype
     of = precision.numpy if precision.bits >= 16 else F32.numpy
-    steps = None if scale is None else _spread(scale, x, axis, block).astype(of)
+    steps = None if scale is None else _broadcastable(scale, x, axis, block).astype(of)
     divided = x.astype(of)
     if steps is not None:
         divided = divided * (of.type(1) / steps) if call["reciprocal"] else divided / steps
@@ -75,7 +75,7 @@ def _quantize(call: Call, x: Array, scale: Array | None = None, zero: Array | No
         divided = divided.astype(np.float32)
     moved = np.rint(divided) if to.is_int else divided
     if zero is not None:
-        moved = moved + _spread(zero, x, axis, block).astype(moved.dtype)
+        moved = moved + _broadcastable(zero, x, axis, block).astype(moved.dtype)
     return cast_array(moved, to, saturate=call["saturate"])
 
 
@@ -89,8 +89,8 @@ def _dequantize(call: Call, x: Array, scale: Array, zero: Array | None = None) -
     of = np.float64 if to is dtype("f64") else np.float32
     moved = x.astype(np.int32) if call.tensor(0).dtype.is_int else x.astype(of)
     if zero is not None:
-        moved = moved - _spread(zero, x, axis, block).astype(moved.dtype)
-    return cast_array(moved.astype(of) * _spread(scale, x, axis, block).astype(of), to)
+        moved = moved - _broadcastable(zero, x, axis, block).astype(moved.dtype)
+    return cast_array(moved.astype(of) * _broadcastable(scale, x, axis, block).astype(of), to)
 
 
 def _lookup_type(call: Call) -> tuple[Type, ...]:

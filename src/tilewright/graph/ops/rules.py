@@ -36,7 +36,9 @@ def contents_or_sizes(call: Call, at: int, name: str) -> tuple[Expr, ...]:
         return contents
     shape = call.tensor(at).static_shape
     if shape is None or len(shape) != 1:
-        raise call.error("TW1016", f"how many dimensions input {at} of {call.op} gives is unknown")
+        raise call.error(
+            "TW1016", f"the number of dimensions given by input {at} of {call.op} is unknown"
+        )
     return tuple(sym.size(f"{name}_{axis}") for axis in range(shape[0]))
 
 

@@ -133,7 +133,7 @@ def _element_type(call: Call) -> tuple[Type, ...]:
 
 def _element(call: Call, x: Any) -> Any:
     if x is None:
-        raise ValueError("the optional holds nothing")
+        raise ValueError("the optional has no value")
     return x
 
 

@@ -68,7 +68,7 @@ def _leaves(
         if value.dtype.kind == "f":
             hit = np.where(np.isnan(value), missing[node] | (mode == NEQ), hit)
         at[inner] = children[node, hit.astype(int)]
-    raise ValueError("a tree is not a tree: its nodes form a cycle")
+    raise ValueError("the nodes of a tree form a cycle")
 
 
 OPS = (

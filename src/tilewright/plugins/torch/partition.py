@@ -28,10 +28,10 @@ def is_random(node: fx.Node) -> bool:
     name = node.target._schema.name.removeprefix("aten::")
     if name in RANDOM:
         return True
-    return torch.Tag.nondeterministic_seeded in node.target.tags and _drops(node)
+    return torch.Tag.nondeterministic_seeded in node.target.tags and _may_drop(node)
 
 
-def _drops(node: fx.Node) -> bool:
+def _may_drop(node: fx.Node) -> bool:
     """Whether an operator with a dropout probability, such as attention, uses it."""
     assert isinstance(node.target, torch._ops.OpOverload)
     for at, argument in enumerate(node.target._schema.arguments):
@@ -41,7 +41,7 @@ def _drops(node: fx.Node) -> bool:
     return True
 
 
-class _Native(OperatorSupportBase):
+class _NativeSupport(OperatorSupportBase):
     """Nodes with native code."""
 
     def __init__(self, without: Mapping[fx.Node, str]) -> None:
@@ -54,7 +54,7 @@ class _Native(OperatorSupportBase):
 def split(module: fx.GraphModule, without: Mapping[fx.Node, str]) -> fx.GraphModule:
     """Move native subgraphs to submodules with names that begin with PREFIX."""
     partitioner = CapabilityBasedPartitioner(
-        module, _Native(without), allows_single_node_partition=True
+        module, _NativeSupport(without), allows_single_node_partition=True
     )
     made: fx.GraphModule = partitioner.partition_and_fuse(PREFIX)
     return made

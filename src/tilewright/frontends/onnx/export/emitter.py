@@ -196,7 +196,7 @@ class Emitter:
         if isinstance(expr, Var):
             home = self._home(expr)
             if home is None:
-                raise Unwritable(f"nothing tells the size {expr}")
+                raise Unwritable(f"the size {expr} is undetermined")
             axis = self.constant(np.array(home[1], np.int64))
             return str(self.emit("Gather", self.emit("Shape", home[0]), axis))
         if isinstance(expr, sym.Not):

@@ -1,16 +1,16 @@
 /* The driver of an accelerator: one interface for simulators, RTL and hardware.
  *
  *     tw_accel_open(words, count, NULL, &device);
- *     tw_accel_alloc(device, 4096, &x, &host);     memory that host and device have, apart
+ *     tw_accel_alloc(device, 4096, &x, &host);     a buffer with host and device copies
  *     memcpy(host, values, 4096);
- *     tw_accel_flush(device, x, 0, 4096);          the device sees what the host wrote
+ *     tw_accel_flush(device, x, 0, 4096);          copy to the device
  *     tw_accel_submit(device, stream, tasks, buffers, 4);
  *     tw_accel_wait(device, timeout_cycles);       TW_OK, or the code of a trap
- *     tw_accel_invalidate(device, y, 0, 4096);     the host sees what the device wrote
+ *     tw_accel_invalidate(device, y, 0, 4096);     copy to the host
  *
- * What is known of the machine, such as where the fields of an instruction lie, comes with `open`:
- * a description made from the instruction table. After a trap, `error` tells about it, and the next
- * submit finds a device that works.
+ * `open` takes a description of the machine, such as the layout of instruction fields, generated
+ * from the instruction table. After a trap, `error` describes it, and the device is usable again at
+ * the next submit.
  */
 #ifndef TILEWRIGHT_ACCEL_H
 #define TILEWRIGHT_ACCEL_H
