@@ -286,11 +286,7 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
         operator = Windows(images, blocks, rows, columns, "mac", zero, _limits(node))
         stored = {"w": _pack_depthwise(w, g), "q": q}
         return Kernel(node, operator, {"x": (x, layout)}, stored, Layout(out), macs)
-    if (
-        x in outside
-        and groups == 1
-        and (deep := _space_to_depth(shape, rows, columns, w, g)) is not None
-    ):
+    if x in outside and groups == 1 and (deep := _s2d(shape, rows, columns, w, g)) is not None:
         layout, rows, columns, w = deep
     parts = groups
     if groups > 1 and (w.shape[1] % g.block_out or (out[1] // groups) % g.block_out):
@@ -305,7 +301,7 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     return Kernel(node, made, {"x": (x, layout)}, stored, Layout(out), macs)
 
 
-def _space_to_depth(
+def _s2d(
     shape: tuple[int, ...], rows: Axis, columns: Axis, w: Array, g: Geometry
 ) -> tuple[Layout, Axis, Axis, Array] | None:
     """Space to depth: turn a strided convolution of few channels into an unstrided one of more."""

@@ -68,9 +68,7 @@ def limits_of(sch: Schedule, stage: str) -> dict[str, int]:
     while isinstance(clamped, sym.Cast):
         clamped = clamped.children()[0]
     if not isinstance(clamped, sym.Min) or not isinstance(clamped.a, sym.Max):
-        raise ScheduleError(
-            "TW7042", f"{value} is not a requantization", help="see accel/operators"
-        )
+        raise ScheduleError("TW7042", f"{value} is no requantization", help="see accel/operators")
     high, low, moved = clamped.b, clamped.a.b, clamped.a.a
     zero = moved.b if isinstance(moved, sym.Add) else sym.ZERO
     numbers = [int(one.value) for one in (zero, low, high) if isinstance(one, sym.Const)]
