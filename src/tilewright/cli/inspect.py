@@ -84,7 +84,7 @@ def _write_stage(model: Path, to: Path, stage: str, precision: str) -> None:
     from tilewright.driver.optimize import staged_graph
     from tilewright.frontends.onnx.export import write_onnx
 
-    source: Any = common.read_graph(model) if model.suffix == ".tw" else model
+    source = common.source_of(model)
     with common.progress(f"writing {to}"):
         write_onnx(staged_graph(source, stage, precision), to, model.stem)
     common.output().print(f"wrote {to}")
