@@ -35,7 +35,7 @@ Source = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, or a .tw gr
 Target = Annotated[str, typer.Option(help="What to compile for, as in `tilewright targets`.")]
 Threads = Annotated[int, typer.Option(min=0, help="Threads; 0 means all cores.")]
 Precision = Annotated[
-    str, typer.Option(help="Of f32 models: f32, bf16, int8; bf16x6 on CPUs; f16, tf32 on GPUs.")
+    str, typer.Option(help="Arithmetic: f32, bf16, int8; bf16x6 on CPUs; f16, tf32 on GPUs.")
 ]
 Without = Annotated[
     list[str] | None,
