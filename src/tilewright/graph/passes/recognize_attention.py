@@ -125,8 +125,8 @@ def regrouped_attention(node: Node, scope: Scope) -> Replacement:
     placed = [_placed(mask, level, apart) for level, mask in masks]
     if any(mask is None for mask in placed):
         return None
-    known = [mask for mask in placed if mask is not None]
-    return _Made(node, scope).regrouped(scores, v, apart, known) if _leave_keys(known) else None
+    told = [mask for mask in placed if mask is not None]
+    return _Made(node, scope).regrouped(scores, v, apart, told) if _leave_keys(told) else None
 
 
 def _known_mask(value: Value | None, scope: Scope) -> Array | None:
