@@ -219,10 +219,8 @@ ONLINE_SOFTMAX = te.comm_reducer(
     lambda *of: (te.const(-math.inf, F32), te.const(0, F32), te.const(0, F32)),
     name="online_softmax",
 )
-QUERIES = (
-    STREAMED_QUERIES,
-    2 * STREAMED_QUERIES,
-)  # that a rule takes together, as rules/gpu/attention_hopper.py does
+# That a rule takes together, as rules/gpu/attention_hopper.py does.
+QUERIES = (STREAMED_QUERIES, 2 * STREAMED_QUERIES)
 
 
 def _online(
