@@ -19,6 +19,7 @@ from math import prod
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dtype import F16
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Attribute, Module, Node, Value
@@ -36,7 +37,7 @@ from tilewright.graph.match import (
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Const, Expr
 
-HIDDEN_SCORE = -65504.0  # added to scores, it leaves nothing of them: the least number of f16
+HIDDEN_SCORE = F16.min_finite  # added to scores, it leaves nothing of them
 
 Shape = tuple[Expr, ...]
 
