@@ -119,17 +119,27 @@ class DType:
     def min(self) -> int | float:
         """The minimum: -inf for floats that have it."""
         if self.is_float:
-            return float("-inf") if self.has_inf else float(_finfo(self.numpy).min)
+            return float("-inf") if self.has_inf else self.min_finite
         return -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
     @property
     def max(self) -> int | float:
         """The maximum: inf for floats that have it."""
         if self.is_float:
-            return float("inf") if self.has_inf else float(_finfo(self.numpy).max)
+            return float("inf") if self.has_inf else self.max_finite
         if self.is_bool:
             return 1
         return (1 << (self.bits - (1 if self.kind == "int" else 0))) - 1
+
+    @property
+    def min_finite(self) -> float:
+        """The least finite value of a float type."""
+        return float(_finfo(self.numpy).min)
+
+    @property
+    def max_finite(self) -> float:
+        """The greatest finite value of a float type."""
+        return float(_finfo(self.numpy).max)
 
     def __str__(self) -> str:
         return self.name

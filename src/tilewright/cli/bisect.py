@@ -12,12 +12,12 @@ from rich.table import Table
 from tilewright.base.passes import pass_name
 from tilewright.base.target import Target as Machine
 from tilewright.cli import common
-from tilewright.cli.common import Dims, Inputs, Json, Model, Precision, Seed, Target, Threads
+from tilewright.cli.common import Dims, Inputs, Json, Precision, Seed, Source, Target, Threads
 
 
 @common.command
 def bisect(
-    model: Model,
+    model: Source,
     inputs: Inputs = None,
     dim: Dims = None,
     seed: Seed = 0,

@@ -31,11 +31,15 @@ Array = np.ndarray[Any, Any]
 LIBRARIES = (".so", ".dylib")
 
 Model = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, a .tw graph, or a saved .so.")]
+Source = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, or a .tw graph.")]
 Target = Annotated[str, typer.Option(help="The target to compile for; see `tilewright targets`.")]
 Threads = Annotated[int, typer.Option(min=0, help="Number of threads; 0: all cores.")]
-Precision = Annotated[str, typer.Option(help="Arithmetic precision of f32 models.")]
+Precision = Annotated[
+    str, typer.Option(help="Precision: f32, bf16, int8; bf16x6 on CPUs; f16, tf32 on GPUs.")
+]
 Without = Annotated[
-    list[str] | None, typer.Option("--without", metavar="PASS", help="Disable a pass.")
+    list[str] | None,
+    typer.Option("--without", metavar="PASS", help="Disable a pass; `inspect` lists them."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Inputs = Annotated[
@@ -105,6 +109,10 @@ def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 def read_graph(path: Path) -> GraphModule:
     """The graph of a model before any pass."""
+    if path.suffix in LIBRARIES:
+        raise UserError(
+            "TW6033", f"{path} holds native code alone", help="give the model it was made from"
+        )
     if path.suffix == ".tw":
         from tilewright.graph.parser import parse
 
@@ -112,6 +120,11 @@ def read_graph(path: Path) -> GraphModule:
     from tilewright.driver.optimize import load_graph
 
     return load_graph(path)
+
+
+def source_of(path: Path) -> GraphModule | Path:
+    """What `tilewright.compile` takes for a file that is no library."""
+    return read_graph(path) if path.suffix in (".tw", *LIBRARIES) else path
 
 
 def read_text(path: Path) -> str:
@@ -148,7 +161,7 @@ def read_module(
         return loaded
     from tilewright.driver.compile import compile
 
-    source: Any = read_graph(path) if path.suffix == ".tw" else path
+    source = source_of(path)
     with progress(f"compiling {path.name}") as move:
         return compile(
             source,

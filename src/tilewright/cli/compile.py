@@ -11,12 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from tilewright.cli import common
-from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
+from tilewright.cli.common import Json, Precision, Source, Target, Threads, Without
 
 
 @common.command
 def compile(
-    model: Model,
+    model: Source,
     out: Annotated[Path, typer.Option("-o", "--output", help="model.so, model.o or model.h")],
     target: Target = "cpu",
     threads: Threads = 0,

@@ -84,7 +84,7 @@ def _write_stage(model: Path, to: Path, stage: str, precision: str) -> None:
     from tilewright.driver.optimize import staged_graph
     from tilewright.frontends.onnx.export import write_onnx
 
-    source: Any = common.read_graph(model) if model.suffix == ".tw" else model
+    source = common.source_of(model)
     with common.progress(f"writing {to}"):
         write_onnx(staged_graph(source, stage, precision), to, model.stem)
     common.output().print(f"wrote {to}")
@@ -256,7 +256,7 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
     if "timings_s" in report:
         out.print(_timings(report["timings_s"]))
     out.print(_kernels(report["kernels"], nodes))
-    table = Table("memory", "bytes", title="memory plan", title_justify="left")
+    table = Table("memory", "bytes or number", title="memory plan", title_justify="left")
     for plan in report["memory"]:
         for key, value in plan.items():
             table.add_row(key.replace("_", " "), "at run time" if value is None else f"{value:,}")
@@ -270,7 +270,7 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
         out.print(f"{device}: {count} nodes")
     if any(report.get("products", {}).values()):
         told = ", ".join(f"{count} of {kind}" for kind, count in report["products"].items())
-        out.print(f"products: {told}")
+        out.print(f"GEMMs and convolutions: {told}")
     out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
 
 
@@ -303,7 +303,7 @@ def _kernels(calls: list[dict[str, Any]], nodes: bool) -> Table:
         return table
     counts = Counter(call["kernel"] for call in calls)
     first = {call["kernel"]: call for call in reversed(calls)}
-    table = Table("kernel", "calls", "code bytes", "first of the model's nodes")
+    table = Table("kernel", "calls", "code bytes", "nodes of the first call")
     for name, count in counts.items():
         size = first[name].get("code_bytes")
         shown = ", ".join(first[name]["nodes"][:3])

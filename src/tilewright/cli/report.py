@@ -7,15 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import (
     Dims,
     Inputs,
     Json,
-    Model,
     Precision,
     Seed,
+    Source,
     Target,
     Threads,
     Without,
@@ -24,7 +23,7 @@ from tilewright.cli.common import (
 
 @common.command
 def report(
-    model: Model,
+    model: Source,
     out: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
         "report.html"
     ),
@@ -48,11 +47,7 @@ def report(
     from tilewright.report import collect, write_page
 
     def made(path: Path, precision: str, without: list[str] | None) -> Any:
-        if path.suffix in common.LIBRARIES:
-            raise UserError(
-                "TW6033", f"{path} holds only native code", help="give the model it was made from"
-            )
-        source: Any = common.read_graph(path) if path.suffix == ".tw" else path
+        source = common.source_of(path)
         with common.progress(f"reporting on {path.name}") as move:
             return collect(
                 source,

@@ -9,7 +9,6 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import (
     Dims,
@@ -46,10 +45,6 @@ def run(
         _finish(*run_function(model, inputs, dim, seed, target, threads, interp, check), save, json)
         return
     if interp or check:
-        if model.suffix in common.LIBRARIES:
-            raise UserError(
-                "TW6033", f"{model} holds only native code", help="give the model it was made from"
-            )
         graph = common.read_graph(model)
     if interp:
         from tilewright.driver.build import spec_of

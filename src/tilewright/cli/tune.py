@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tilewright.base.errors import UserError
 from tilewright.cli import common
-from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
+from tilewright.cli.common import Json, Precision, Source, Target, Threads, Without
 
 if TYPE_CHECKING:  # imported lazily: loading the tuner would slow down every command
     from tilewright.tune.fleet import Fleet
@@ -26,7 +26,7 @@ RAY = "ray://"
 
 @common.command
 def tune(
-    model: Model,
+    model: Source,
     budget: Annotated[str, typer.Option(help="Time limit: 90s, 5m, 1h.")] = "5m",
     target: Target = "cpu",
     threads: Threads = 0,
@@ -209,7 +209,7 @@ def checked_source(model: Path) -> Any:
         raise UserError(
             "TW5012", f"{model} is compiled already", help="tune the model it was made from"
         )
-    return common.read_graph(model) if model.suffix == ".tw" else model
+    return common.source_of(model)
 
 
 def sizes_of(dims: list[str] | None) -> dict[str, list[int]]:

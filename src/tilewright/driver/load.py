@@ -33,8 +33,7 @@ def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
     loaded = saved.load(path, name)
     if not isinstance(loaded, saved.LoadedModule) or loaded.foreign is None:
         return loaded
-    # imports the interpreter, rarely needed
-    from tilewright.driver.saved_parts import hybrid_module
+    from tilewright.driver.saved_parts import hybrid_module  # the interpreter: rarely needed
 
     try:
         return hybrid_module(loaded, loaded.foreign)

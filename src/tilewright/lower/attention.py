@@ -108,22 +108,16 @@ def _filled(x: Tensor, at: tuple[Expr, ...]) -> Expr:
     return te.select(inside, x[at], te.const(0, x.dtype))
 
 
-def _attention(
-    use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
-) -> Tensor | tuple[Tensor, ...]:
-    if use["keys"]:
-        return _online(use, q, k, v, mask, lengths)
+def _raw_scores(
+    use: Use, grid: _Grid, q: Tensor, k: Tensor, shape: tuple[Expr, ...]
+) -> tuple[Tensor, Tensor]:
+    """Products of queries and keys, scaled; and the same capped, before any mask."""
     of, name = wide_type(q.dtype), use.name
-    batch, heads, rows, features = q.shape
-    columns = k.shape[2]
-    grid = _Grid(batch, heads, rows, in_tiles=use["rounded"])
-    shape = (*grid.lead, grid.whole(columns))
-    scale = _scale(use, features, of)
+    scale = _scale(use, q.shape[3], of)
     queries, keys = grid.queries(q, f"{name}_queries"), grid.filled(k, f"{name}_keys")
-    weighted = grid.filled(v, f"{name}_weighted")
 
     def product(*at: Expr) -> Expr:
-        key = _shared(at[1], heads, k.shape[1])
+        key = _shared(at[1], grid.heads, k.shape[1])
         return summed(
             keys.shape[3],
             lambda d: wide(queries[(*at[:-1], d)]) * wide(keys[at[0], key, at[-1], d]),
@@ -133,10 +127,24 @@ def _attention(
 
     products = te.compute(shape, product, name=f"{name}_products")
     raw = te.compute(shape, lambda *i: products[i] * scale, name=f"{name}_raw")
+    if not use["softcap"]:
+        return raw, raw
     cap = te.const(use["softcap"], of)
-    capped = raw
-    if use["softcap"]:
-        capped = te.compute(shape, lambda *i: te.tanh(raw[i] / cap) * cap, name=f"{name}_capped")
+    return raw, te.compute(shape, lambda *i: te.tanh(raw[i] / cap) * cap, name=f"{name}_capped")
+
+
+def _attention(
+    use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
+) -> Tensor | tuple[Tensor, ...]:
+    if use["keys"]:
+        return _online(use, q, k, v, mask, lengths)
+    of, name = wide_type(q.dtype), use.name
+    batch, heads, rows, _ = q.shape
+    columns = k.shape[2]
+    grid = _Grid(batch, heads, rows, in_tiles=use["rounded"])
+    shape = (*grid.lead, grid.whole(columns))
+    raw, capped = _raw_scores(use, grid, q, k, shape)
+    weighted = grid.filled(v, f"{name}_weighted")
 
     def is_near(*at: Expr) -> Expr:
         return sym.all_of(*_near(use, lengths, rows, grid.block(at), at[-1]))
@@ -219,10 +227,8 @@ ONLINE_SOFTMAX = te.comm_reducer(
     lambda *of: (te.const(-math.inf, F32), te.const(0, F32), te.const(0, F32)),
     name="online_softmax",
 )
-QUERIES = (
-    STREAMED_QUERIES,
-    2 * STREAMED_QUERIES,
-)  # a unit for rules such as rules/gpu/attention_hopper.py
+# Queries per block of a rule such as rules/gpu/attention_hopper.py.
+QUERIES = (STREAMED_QUERIES, 2 * STREAMED_QUERIES)
 
 
 def _online(

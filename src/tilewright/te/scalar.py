@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilewright import sym
@@ -78,7 +77,7 @@ def min_value(dtype: DTypeLike) -> Expr:
         -128
     """
     of = _dtype(dtype)
-    return sym.const(-_greatest(of) if of.is_float else of.min, of)
+    return sym.const(of.min_finite if of.is_float else of.min, of)
 
 
 def max_value(dtype: DTypeLike) -> Expr:
@@ -90,7 +89,7 @@ def max_value(dtype: DTypeLike) -> Expr:
         127
     """
     of = _dtype(dtype)
-    return sym.const(_greatest(of) if of.is_float else of.max, of)
+    return sym.const(of.max_finite if of.is_float else of.max, of)
 
 
 def infinity(dtype: DTypeLike) -> Expr:
@@ -105,10 +104,6 @@ def infinity(dtype: DTypeLike) -> Expr:
     if not of.is_float:
         raise type_error("TW2408", f"{of} has no infinity")
     return sym.const(float("inf"), of)
-
-
-def _greatest(of: DType) -> float:
-    return float(ml_dtypes.finfo(of.numpy).max)  # type: ignore[no-untyped-call]  # untyped library
 
 
 def _dtype(value: DTypeLike) -> DType:

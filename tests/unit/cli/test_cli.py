@@ -160,7 +160,7 @@ def test_inspect_shows_all_of_a_model(path):
     assert "kernel" in invoke("inspect", path, "--graph").stdout
     assert told["placement"] == {"cpu": len(told["kernels"])}
     assert told["products"] == {"integers": 0, "floats": 1}
-    assert "products: 0 of integers, 1 of floats" in text
+    assert "GEMMs and convolutions: 0 of integers, 1 of floats" in text
     assert "cpu: %relu = fused(matmul, relu)" in invoke("inspect", path, "--placement").stdout
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilewright.base.dtype import DType, from_numpy
@@ -54,14 +53,9 @@ def cast_array(array: Array, to: DType, *, saturate: bool = True, round_mode: st
     out = array.astype(to.numpy)
     if to.bits == 8 and saturate:
         lost = ~np.isfinite(out) & ~np.isnan(array)
-        most = np.copysign(largest(to), array).astype(to.numpy)
+        most = np.copysign(to.max_finite, array).astype(to.numpy)
         out = np.where(lost, most, out)
     return out
-
-
-def largest(of: DType) -> float:
-    """The largest finite number of a float type."""
-    return float(ml_dtypes.finfo(of.numpy).max)  # type: ignore[no-untyped-call]
 
 
 def _wrapped(array: Array, to: DType) -> Array:

@@ -261,11 +261,10 @@ MAX_TENSOR_BYTES = 1 << 47  # of any tensor: the address space of a process
 
 def _slice(node: Context) -> Value:
     if node.opset >= 10:
-        ends = _reachable(node)
-        if ends is None:
-            return node.emit("slice", node[0], *_of_one_length(node, node.inputs[1:]))
-        inputs = [node[0], node[1], node.constant(ends), *node.inputs[3:]]
-        return node.emit("slice", *inputs)
+        starts, given, *others = node.inputs[1:]
+        known = _reachable(node)
+        ends = given if known is None else node.constant(known)
+        return node.emit("slice", node[0], *_of_one_length(node, (starts, ends, *others)))
     starts, ends = node.attr("starts"), node.attr("ends")
     axes = node.attr("axes", tuple(range(len(starts))))
     return node.emit("slice", node[0], starts=starts, ends=ends, axes=axes)
