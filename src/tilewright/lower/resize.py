@@ -192,18 +192,29 @@ class Resize:
         return before is after and is_same and not self.use["crop"]
 
     def order(self) -> list[int]:
-        """Positions of the axes that change, those first that leave least to be done along others.
+        """Positions of the axes that change, in the order that reads least.
 
-        Of axes that grow alike, the last comes first: it is read by lanes, each from its own place.
+        Along the last axis, every lane reads from its own place; along others, whole vectors are
+        contiguous. So others come before it where they shrink, and after it where they grow.
         """
-
-        def growth(axis: int) -> float:
-            before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
-            return after / before if before and after else 1.0
-
-        axes = self.use["axes"]
+        axes, last = self.use["axes"], self.x.ndim - 1
         left = [at for at in range(len(axes)) if not self.is_kept(at)]
-        return sorted(left, key=lambda at: (growth(axes[at]), -axes[at]))
+        growth = {at: self._growth(at) for at in left}
+
+        def rank(at: int) -> tuple[int, float, int]:
+            is_last = axes[at] == last
+            return (0 if is_last else 1 if growth[at] >= 1.0 else -1, growth[at], -axes[at])
+
+        return sorted(left, key=rank)
+
+    def _growth(self, at: int) -> float:
+        """The new size of an axis over the old one; 1 where neither sizes nor scales are known."""
+        axis = self.use["axes"][at]
+        before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
+        if before and after:
+            return after / before
+        scale = self.factor(at) if self.use.call.has(2) else None
+        return float(scale.value) if isinstance(scale, Const) else 1.0
 
     def along(self, x: Tensor, at: int, places: Tensor, of: DType, *, is_last: bool) -> Tensor:
         """x resized along one axis: the weighted sum of the taps of each place.
