@@ -24,11 +24,11 @@ def compile(
     without: Without = None,
     json: Json = False,
 ) -> None:
-    """Compile a model and write it as a library, an object or a C header."""
+    """Compile a model to a shared library, an object file or a C header."""
     from tilewright.codegen.artifact import check_path
     from tilewright.driver.compiled import SUFFIXES
 
-    check_path(out, SUFFIXES)  # before all the work
+    check_path(out, SUFFIXES)  # before compiling
     begun = time.perf_counter()
     module = common.read_module(model, target, threads, precision, without)
     compiled = time.perf_counter()

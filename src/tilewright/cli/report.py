@@ -35,15 +35,15 @@ def report(
     precision: Precision = "f32",
     without: Without = None,
     against: Annotated[
-        Path | None, typer.Option(help="Another model, or this one, to compare with.")
+        Path | None, typer.Option(help="A model to compare with; may be the same one.")
     ] = None,
-    against_precision: Annotated[str, typer.Option(help="The other one's precision.")] = "",
+    against_precision: Annotated[str, typer.Option(help="Precision of --against.")] = "",
     against_without: Annotated[
-        list[str] | None, typer.Option(metavar="PASS", help="Passes off in the other one.")
+        list[str] | None, typer.Option(metavar="PASS", help="A pass to disable in --against.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a page about a model: graph by time, every kernel at every stage, roofline, memory."""
+    """Write an HTML page about a model: graph by time, kernels at every stage, roofline, memory."""
     from tilewright.report import collect, write_page
 
     def made(path: Path, precision: str, without: list[str] | None) -> Any:

@@ -15,7 +15,7 @@ from tilewright.runtime.module import Module
 
 
 def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
-    """The model in a library written by `save`, or its only function, or the one named.
+    """Load a library that `save` wrote: its model, or its only function unless `name` is given.
 
     Examples:
         >>> import tempfile
