@@ -35,7 +35,7 @@ Source = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, or a .tw gr
 Target = Annotated[str, typer.Option(help="The target to compile for; see `tilewright targets`.")]
 Threads = Annotated[int, typer.Option(min=0, help="Number of threads; 0: all cores.")]
 Precision = Annotated[
-    str, typer.Option(help="Arithmetic: f32, bf16, int8; bf16x6 on CPUs; f16, tf32 on GPUs.")
+    str, typer.Option(help="Precision: f32, bf16, int8; bf16x6 on CPUs; f16, tf32 on GPUs.")
 ]
 Without = Annotated[
     list[str] | None,

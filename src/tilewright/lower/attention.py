@@ -227,7 +227,7 @@ ONLINE_SOFTMAX = te.comm_reducer(
     lambda *of: (te.const(-math.inf, F32), te.const(0, F32), te.const(0, F32)),
     name="online_softmax",
 )
-# A unit for rules such as rules/gpu/attention_hopper.py.
+# Queries per block of a rule such as rules/gpu/attention_hopper.py.
 QUERIES = (STREAMED_QUERIES, 2 * STREAMED_QUERIES)
 
 
