@@ -50,6 +50,30 @@ def test_every_plan_keeps_the_answer(check_plans) -> None:
     )
 
 
+@pytest.mark.parametrize(("n", "k"), [(40, 24), (37, 24), (40, 19)], ids=["even", "odd n", "odd k"])
+def test_every_plan_of_a_b_along_k_keeps_the_answer(check_plans, n: int, k: int) -> None:
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((27, k), (n, k)))
+    outputs = [((27, n), np.float32)]
+    fn = product(27, n, k, along_k=True)
+    check_plans(fn, GEMM, "x86_64-linux-gnu -mcpu=haswell", [a, b], outputs, plans=12)
+
+
+def test_b_along_k_is_packed_by_squares_of_its_blocks_of_k() -> None:
+    given = "parallel=none m_chunks=1 pack_a=0 pack_b=panel"
+    rest = "nc_panels=1 pad_n=0 k_unroll=1 prefetch_b=0 prefetch_next_panel=0 prefetch_a=0"
+    for k, kc, is_square in (
+        (256, 0, True),
+        (250, 0, False),
+        (1000, 200, True),
+        (1000, 250, False),
+    ):
+        plan = f"mr=8 nr=2 {given} kc={kc} kc_outermost=0 {rest} alternate=0"
+        fn, target = product(64, 64, k, along_k=True), "x86_64-linux-gnu -mcpu=cascadelake"
+        made = schedule(fn, target, choices={"C": Choice("gemm", plan)})
+        assert ("alloc %B_local" in str(made.schedule.function)) == is_square
+
+
 def test_rows_of_a_tile_are_packed_where_their_stride_would_crowd_one_set() -> None:
     fn, target = product(64, 64, 1024), "x86_64-linux-gnu -mcpu=cascadelake"
     made = schedule(fn, target)
