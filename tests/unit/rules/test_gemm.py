@@ -135,7 +135,7 @@ def transposed(m: int, n: int, k: int) -> Function:
 
 def test_columns_of_a_are_packed_where_steps_of_k_are_many_lines() -> None:
     few = default_schedule(transposed(96, 64, 8), SERVER).function
-    many = default_schedule(transposed(96, 64, 2048), SERVER).function
+    many = default_schedule(transposed(384, 64, 2048), SERVER).function  # A exceeds half of L2
     assert "%A_global" not in str(few)
     assert "%A_global" in str(many)
 
@@ -157,8 +157,40 @@ def test_every_plan_of_a_transposed_operand_keeps_the_answer(check_plans) -> Non
     )
 
 
+def test_every_plan_of_a_batch_of_transposed_operands_keeps_the_answer(check_plans) -> None:
+    A, B = te.placeholder((3, 19, 27), name="A"), te.placeholder((3, 19, 40), name="B")
+    r = te.reduce_axis((0, 19), name="r")
+    C = te.compute((3, 27, 40), lambda b, i, j: te.sum(A[b, r, i] * B[b, r, j], axis=r), name="C")
+    random = np.random.default_rng(0)
+    a, b = (
+        random.standard_normal(shape).astype(np.float32) for shape in ((3, 19, 27), (3, 19, 40))
+    )
+    fn, outputs = te.function([A, B, C], name="batch"), [((3, 27, 40), np.float32)]
+    check_plans(fn, GEMM, "x86_64-linux-gnu -mcpu=haswell", [a, b], outputs, plans=12)
+
+
+def packing_a(mr: int, nr: int) -> Choice:
+    """A plan that packs columns of A."""
+    rest = "pack_b=none kc=0 kc_outermost=0 nc_panels=1 pad_n=0 k_unroll=1 prefetch_b=0"
+    return Choice(
+        "gemm",
+        f"mr={mr} nr={nr} parallel=none m_chunks=1 pack_a=1 {rest} prefetch_next_panel=0 "
+        "prefetch_a=0 alternate=0",
+    )
+
+
+def test_columns_of_a_batch_are_packed_one_matrix_at_a_time() -> None:
+    A, B = te.placeholder((8, 64, 64), name="A"), te.placeholder((8, 64, 64), name="B")
+    r = te.reduce_axis((0, 64), name="r")
+    C = te.compute((8, 64, 64), lambda b, i, j: te.sum(A[b, r, i] * B[b, r, j], axis=r), name="C")
+    made = schedule(te.function([A, B, C], name="batch"), SERVER, choices={"C": packing_a(8, 2)})
+    text = str(made.schedule.function)
+    assert "block @A_global" in text
+    assert sum(line.startswith("  for ") for line in text.splitlines()) == 1  # over the batch
+
+
 def test_columns_of_a_are_packed_beside_few_columns_of_b() -> None:
-    fn = default_schedule(transposed(8, 8, 577), SERVER).function
+    fn = schedule(transposed(8, 8, 577), SERVER, choices={"C": packing_a(4, 1)}).schedule.function
     assert "%A_global" in str(fn)
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((577, 8)).astype(np.float32) for _ in range(2))

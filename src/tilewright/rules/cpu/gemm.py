@@ -546,13 +546,15 @@ def _column_reads_a(
     found: Contraction, size: Sizes, c: Columns, machine: Machine, tiles: Column
 ) -> Column:
     """Cycles to read A in place where it is [k, m]: each step of k touches another line, which
-    stays in L1 only while all of them fit."""
+    stays in L1 only while all of them fit, and in L2 if all of A does."""
     line, l1d = machine.l1d.line_bytes, machine.l1d
     if not has_columns(found):
         return np.zeros(len(c["pack_a"]))
     apart = found.stride(found.a, found.k[-1])
     stride_bytes = int(apart.value) * size.item_bytes if isinstance(apart, Const) else line
-    late = tiles * size.k * line / machine.scattered_bytes_per_cycle
+    is_near = size.m * size.k * size.item_bytes <= machine.l2.kept_bytes
+    rate = machine.l2.bytes_per_cycle if is_near else machine.scattered_bytes_per_cycle
+    late = tiles * size.k * line / rate
     fit = min(l1d.kept_bytes // line, l1d.same_set_lines * l1d.sets_apart(stride_bytes))
     return np.where((c["pack_a"] == 1) | (size.k <= fit), 0, late)
 

@@ -123,7 +123,12 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         scheduled.append(panel)
     if rows is not None:
         if has_columns(found):
+            is_each = bool(loops.outer) and plan.parallel in (NONE, BATCH)
+            if is_each:  # the columns of one matrix stay in L2, those of a batch may not
+                sch.compute_at(rows, loops.outer[-1])
             _pack_columns(sch, rows, found, plan)
+            if plan.parallel != NONE and not is_each:
+                sch.parallel(sch.get_loops(rows)[0])
         else:
             sch.compute_at(rows, loops.rows[-1])
             _pack_rows(sch, rows, found, plan)
@@ -330,8 +335,6 @@ def _pack_columns(sch: Schedule, columns: BlockRef, found: Contraction, plan: Bl
     _, lane = sch.split(sch.get_loops(columns)[-1], [None, rows])
     if rows > 1:
         sch.vectorize(lane)
-    if plan.parallel != NONE:
-        sch.parallel(sch.get_loops(columns)[0])
 
 
 # --------------------------------------------------------------------------- loops
