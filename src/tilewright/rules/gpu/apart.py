@@ -29,9 +29,9 @@ LATER: RuleSet = ((GEMV,), (DEPTHWISE, REDUCTION), (ELEMENTWISE,))  # as in RULE
 
 @dataclass(frozen=True)
 class Found:
-    """The cycles of a kernel for each reduction, and of one for the result."""
+    """The cycles of the kernels for each reduction, and of one for the result."""
 
-    cycles: tuple[float, ...]
+    cycles: float
 
 
 def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | None:
@@ -44,10 +44,19 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Found | N
         is_last_axis(nest, stages, name) for name, nest in named_stages(stages)
     ):
         return None  # all multiprocessors have rows that they read from end to end
-    sums = [name for name, nest in stages.members.items() if nest.reduce]
-    cycles = [_cycles(sch, name, context) for name in (*sums, reference.name)]
-    known = [each for each in cycles if each is not None]
-    return Found(tuple(known)) if len(known) == len(cycles) else None
+    sm = multiprocessor_of(context.target)
+    found = []
+    for name, nest in named_stages(stages):
+        priced = _cycles(sch, name, context) if nest.reduce or nest is stages.root else 0.0
+        if priced is None:
+            return None
+        # Blocks share a sum in two kernels. Each waits for the one before, then for memory.
+        kernels = 2 if nest.reduce else 0
+        touched = {access.buffer: nest.touched(access.buffer) for access in nest.accesses}
+        moved = sum(count * buffer.dtype.size_bytes for buffer, count in touched.items())
+        least = kernels * sm.kernel_cycles + moved / sm.memory_bytes_per_cycle
+        found.append(max(priced, least) if priced else 0.0)
+    return Found(sum(found))
 
 
 def _cycles(sch: Schedule, name: str, context: RuleContext) -> float | None:
@@ -66,7 +75,7 @@ def plans(found: Found, context: RuleContext) -> Space[Closed]:
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
-    return Cost.of(kernels=np.full(len(c["form"]), sum(found.cycles)))
+    return Cost.of(kernels=np.full(len(c["form"]), found.cycles))
 
 
 APART = Rule("apart", Closed, match, plans, cost, None)

@@ -107,9 +107,8 @@ def parts_along(sch: Schedule, along: LoopRef) -> BlockRef:
 
 def spread_runs(sch: Schedule, store: BlockRef) -> None:
     """Distribute an epilogue's loops over the threads that hold the sums, with a contiguous run
-    each. A transposed result may have loops of one iteration between those of a tile."""
-    *outer, jj = sch.get_loops(store)
-    ii = next((loop for loop in reversed(outer) if not is_unit(sch, loop)), outer[-1])
+    each."""
+    ii, jj = sch.get_loops(store)[-2:]
     warp, half, row = sch.split(ii, hopper.ROW_DIGITS)
     lanes = _lanes(sch, store)
     run, part, some, lane = sch.split(jj, [None, hopper.QUAD, hopper.RUN // lanes, lanes])
