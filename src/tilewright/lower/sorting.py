@@ -156,38 +156,45 @@ class _Line:
         limit, rank = room["limit"], room["rank"]
         one, done, left = (*line, sym.const(0)), (*line, ZERO), (*line, ONE)
         of = limit.dtype
-        e = sym.var("e")
-        key = keys[(*line, e)]
 
-        def counted(is_in: Expr) -> Stmt:
-            add = store(rank, one, rank[one] + te.cast(is_in, I32))
-            return seq(store(rank, one, te.const(0, I32)), For(e, ZERO, self.length, add))
+        def count_keys(is_in: Callable[[Expr], Expr]) -> Stmt:
+            def add(e: Expr) -> Stmt:
+                return store(rank, one, rank[one] + te.cast(is_in(keys[(*line, e)]), I32))
+
+            return seq(store(rank, one, te.const(0, I32)), loops([self.length], add, "e"))
 
         def bit(level: Expr) -> Stmt:
             """Keys are signed: the highest bit of the least one is set."""
             place = te.const(of.bits - 1, of) - te.cast(level, of)
             raised = te.bitwise_xor(limit[one], te.shift_left(te.const(1, of), place))
             kept = seq(store(limit, one, raised), store(cursor, left, te.cast(rank[one], I64)))
-            tried = seq(counted(key >= raised), when([load(rank, *one) >= count], kept))
+            tried = seq(
+                count_keys(lambda key: key >= raised), when([load(rank, *one) >= count], kept)
+            )
             return when([load(cursor, *left) > count], tried)
 
         first = seq(
             store(limit, one, te.min_value(of)), store(cursor, left, te.cast(self.length, I64))
         )
         equals = store(cursor, left, te.cast(count - load(rank, *one), I64))
-        take = seq(
-            store(order, (*line, load(cursor, *done)), te.cast(e, I64)),
-            store(cursor, done, cursor[done] + te.const(1, I64)),
-        )
-        take_equal = seq(take, store(cursor, left, cursor[left] - te.const(1, I64)))
-        found = If(key > limit[one], take, when([cursor[left] > te.const(0, I64)], take_equal))
+
+        def take(e: Expr) -> Stmt:
+            key = keys[(*line, e)]
+            found = seq(
+                store(order, (*line, load(cursor, *done)), te.cast(e, I64)),
+                store(cursor, done, cursor[done] + te.const(1, I64)),
+            )
+            equal = seq(found, store(cursor, left, cursor[left] - te.const(1, I64)))
+            greater = If(key > limit[one], found, when([cursor[left] > te.const(0, I64)], equal))
+            return when([key >= limit[one]], greater)
+
         return seq(
             first,
             loops([sym.const(of.bits)], bit, "bit"),
-            counted(key > limit[one]),
+            count_keys(lambda key: key > limit[one]),
             equals,
             store(cursor, done, te.const(0, I64)),
-            For(e, ZERO, self.length, when([key >= limit[one]], found)),
+            loops([self.length], take, "e"),
         )
 
     def by_sorting(self) -> Stmt:
