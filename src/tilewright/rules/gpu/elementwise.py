@@ -8,6 +8,7 @@ from math import gcd, prod
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.errors import ScheduleError
 from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import Spatial, bind_flat, spatial_nest, units_first
@@ -106,8 +107,16 @@ def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tu
         sch.vectorize(lane)
         sch.unroll(part)
         return (found.reference, stored)
-    done = _fuse_epilogue(sch, found.reference, loops[-1], 1)
-    bind_flat(sch, loops, plan.threads, plan.vector)
+    point = sch.checkpoint()
+    try:
+        done = _fuse_epilogue(sch, found.reference, loops[-1])
+        bind_flat(sch, loops, plan.threads, plan.vector)
+    except ScheduleError:
+        sch.restore(point)
+        _, thread = bind_flat(sch, loops, plan.threads, plan.vector)
+        done = _fuse_epilogue(sch, found.reference, thread)
+        for reader in done if plan.vector > 1 else ():
+            sch.vectorize(sch.get_loops(reader)[-1])
     return (found.reference, *done)
 
 
@@ -128,10 +137,9 @@ def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -
     return thread
 
 
-def _fuse_epilogue(
-    sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int
-) -> tuple[BlockRef, ...]:
-    """Fuse elementwise consumers into the thread that computes their operand."""
+def _fuse_epilogue(sch: Schedule, reference: BlockRef, loop: LoopRef) -> tuple[BlockRef, ...]:
+    """Fuse elementwise consumers into the loop over single elements of their operand, or into its
+    thread. What a thread has need not be a box of the axes, which an element always is."""
     done: list[BlockRef] = []
     waiting = [reference]
     while waiting:
@@ -139,11 +147,9 @@ def _fuse_epilogue(
         for reader in epilogue_blocks(sch, last):
             if not _is_elementwise_of(sch, last, reader):
                 continue
-            if sch.attempt(sch.reverse_compute_at, reader, thread):
+            if sch.attempt(sch.reverse_compute_at, reader, loop):
                 waiting.append(reader)
                 done.append(reader)
-                if lanes > 1:
-                    sch.vectorize(sch.get_loops(reader)[-1])
     return tuple(done)
 
 
