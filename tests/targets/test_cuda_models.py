@@ -1100,7 +1100,7 @@ def test_launches_that_wait_for_memory_start_early():
     plain = {"without": ("choose_winograd",), "cache": False}  # one kernel computes
     computes = on_host(tw.compile(MODELS["conv_split"], target="cuda -arch=sm_90a", **plain))
     computes(*inputs_of(computes))
-    (recorded,) = computes._kept.values()
+    (recorded,) = computes._records.values()
     assert len(recorded.launches) > 1  # parts of the sum, and what adds them up
     assert [launch.starts_early for launch in recorded.launches if launch.flops] == [False]
     assert all(launch.starts_early for launch in recorded.launches if not launch.flops)
@@ -1110,7 +1110,7 @@ def test_both_products_of_attention_compute():
     """Whichever moves more: blocks of neither may lie where those before it left room."""
     plain = tw.compile(attention(96), target="cuda -arch=sm_90a", cache=False)
     on_host(plain)(*inputs_of(plain))
-    (recorded,) = plain._kept.values()
+    (recorded,) = plain._records.values()
     computing = [launch for launch in recorded.launches if launch.flops]
     assert len(computing) == 2 < len(recorded.launches)
     assert not any(launch.starts_early for launch in computing)

@@ -108,7 +108,7 @@ class Target:
         first = self.triple.split("-", 1)[0]
         return ARCHES.get(first, first)
 
-    @cached_property  # every kernel of a model is looked up by it
+    @cached_property  # part of every kernel's cache key
     def key(self) -> str:
         """Everything that code generated for this target may depend on."""
         switches = ",".join(sorted(self.features))
@@ -372,7 +372,9 @@ def geometry_of(target: str | Target) -> Geometry:
     """The array and memories of an accelerator target."""
     found = Target.parse(target)
     if found.geometry is None:
-        raise UserError("TW7022", f"target {found.text!r} is no accelerator", help="try vta-sim")
+        raise UserError(
+            "TW7022", f"target {found.text!r} is not an accelerator", help="try vta-sim"
+        )
     return found.geometry
 
 

@@ -1,9 +1,9 @@
-"""Recurrent layers stay one operator under torch.compile.
+"""Keep recurrent layers as single operators under torch.compile.
 
 Dynamo breaks a graph at them unless `torch._dynamo.config.allow_rnn` is set; then AOTAutograd would
-take them apart, step by step, for the length of the example. In inference they are replaced by
-operators of ours, of the same signature, which it leaves alone. Where the graph around them cannot
-be native, those run PyTorch's own.
+unroll them for the length of the example. In inference they are replaced by opaque custom operators
+with the same signature. Where the graph around them cannot be native, these call PyTorch's
+implementation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIBRARY: Any = torch.library.Library("tilewright", "DEF")  # type: ignore[no-unt
 
 
 def _declare(kind: str) -> Any:
-    """An operator like ATen's: (input, hx, params, ...) -> (output, *states)."""
+    """Define a custom operator like ATen's: (input, hx, params, ...) -> (output, *states)."""
     own = getattr(torch.ops.aten, kind).input
     schema = str(own._schema).removeprefix("aten::").replace(".input", "", 1)
     LIBRARY.define(schema)
@@ -49,11 +49,12 @@ def _shapes(kind: str) -> Callable[..., Any]:
 
 
 OPERATORS = {kind: _declare(kind) for kind in KINDS}
-_CALLS = {getattr(torch._VF, kind): kind for kind in KINDS}  # what Dynamo writes down
+_CALLS = {getattr(torch._VF, kind): kind for kind in KINDS}  # the functions that Dynamo traces
 
 
 def keep_whole(module: fx.GraphModule) -> None:
-    """Have the recurrent layers of a graph, but those of packed sequences, as operators of ours."""
+    """Replace the recurrent layers of a graph by custom operators, except those of packed
+    sequences."""
     found = [node for node in module.graph.nodes if node.target in _CALLS and not _is_packed(node)]
     for node in found:
         node.target = OPERATORS[_CALLS[node.target]]
@@ -62,5 +63,5 @@ def keep_whole(module: fx.GraphModule) -> None:
 
 
 def _is_packed(node: fx.Node) -> bool:
-    """Whether a call has the sizes of batches as its second argument."""
+    """Whether the second argument of a call is `batch_sizes`."""
     return len(node.args) > 3 and not isinstance(node.args[3], bool)

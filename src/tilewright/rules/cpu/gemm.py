@@ -58,7 +58,7 @@ from tilewright.rules.space import Column, Columns, Cost, Space, tile_sizes, uni
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MIN_PANELS_TO_PAD = 6  # with fewer panels, zeros in the last one waste too much
+MIN_PADDED_PANELS = 6  # with fewer panels, zeros in the last one waste too much
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     legal &= (c["kc_outermost"] == 0) | ((c["kc"] > 0) & ~is_m & (blocks % chunks == 0))
     if found.extent(found.n[-1]) is not None:
         may_pad = (c["pack_b"] != UNPACKED) & (
-            (size.n % nr == 0) | (size.n >= MIN_PANELS_TO_PAD * nr)
+            (size.n % nr == 0) | (size.n >= MIN_PADDED_PANELS * nr)
         )
         legal &= (c["pad_n"] == 0) | may_pad
     if found.unpacks_b:
