@@ -1,18 +1,21 @@
-"""Recurrent layers stay one operator under torch.compile.
+"""Recurrent layers stay one operator, of any length.
 
-Dynamo breaks a graph at them unless `torch._dynamo.config.allow_rnn` is set; then AOTAutograd would
-take them apart, step by step, for the length of the example. In inference they are replaced by
-operators of ours, of the same signature, which it leaves alone. Where the graph around them cannot
-be native, those run PyTorch's own.
+PyTorch traces them step by step, for the length of the example. In inference they are replaced by
+operators of ours, of the same signature, which it leaves alone: while torch.export traces a model,
+and in the graphs of Dynamo, which breaks them at recurrent layers unless
+`torch._dynamo.config.allow_rnn` is set. Where the graph around them cannot be native, those run
+PyTorch's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import fx
+from torch.overrides import TorchFunctionMode
 
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 LIBRARY: Any = torch.library.Library("tilewright", "DEF")  # type: ignore[no-untyped-call]
@@ -54,13 +57,33 @@ _CALLS = {getattr(torch._VF, kind): kind for kind in KINDS}  # what Dynamo write
 
 def keep_whole(module: fx.GraphModule) -> None:
     """Have the recurrent layers of a graph, but those of packed sequences, as operators of ours."""
-    found = [node for node in module.graph.nodes if node.target in _CALLS and not _is_packed(node)]
+    found = [
+        node for node in module.graph.nodes if node.target in _CALLS and not _is_packed(node.args)
+    ]
     for node in found:
         node.target = OPERATORS[_CALLS[node.target]]
     if found:
         module.recompile()
 
 
-def _is_packed(node: fx.Node) -> bool:
+def kept_whole(model: torch.nn.Module) -> AbstractContextManager[Any]:
+    """Within it, the recurrent layers of a model are operators of ours."""
+    has_any = any(isinstance(each, torch.nn.RNNBase) for each in model.modules())
+    return _Whole() if has_any else nullcontext()
+
+
+class _Whole(TorchFunctionMode):
+    """Calls of recurrent layers, but those of packed sequences."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kind = None if kwargs else _CALLS.get(func)
+        if kind is not None and not _is_packed(args):
+            return OPERATORS[kind](*args)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_packed(args: Sequence[Any]) -> bool:
     """Whether a call has the sizes of batches as its second argument."""
-    return len(node.args) > 3 and not isinstance(node.args[3], bool)
+    return len(args) > 3 and not isinstance(args[3], bool)
