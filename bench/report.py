@@ -168,12 +168,16 @@ def run(
 
     Ends the process with status 1 if a figure falls short of what is asked of it.
     """
+    recording = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    recording.add_argument("--record", action="store_true", help="put the figures in RESULTS.json")
+    recording.add_argument("--machine", help="its name there, where its processor does not tell")
     parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[recording],
+        allow_abbrev=False,
     )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--record", action="store_true", help="put the figures into RESULTS.json")
-    parser.add_argument("--machine", help="its name there, where its processor does not tell")
     if arguments is not None:
         arguments(parser)
     options = parser.parse_args()
@@ -185,8 +189,8 @@ def run(
     if options.record:
         script, *given = sys.argv
         where = options.machine or machine()
-        told = " ".join(word for word in given if word not in ("--record", "--machine", where))
-        command = f"python bench/{Path(script).name} {told}".rstrip()
+        told = recording.parse_known_args(given)[1]
+        command = " ".join([f"python bench/{Path(script).name}", *told])
         RESULTS.write_text(as_json(recorded(read_results(), command, where, figures)))
     if any(figure.ok is not None and not figure.ok for figure in figures):
         sys.exit(1)

@@ -346,6 +346,19 @@ def test_slice_whose_bounds_are_of_dynamic_length_but_whose_steps_are_not():
         module(ramp(4, 5), np.array([1, 0]), np.array([3, 2]))
 
 
+def test_slice_to_far_ends_whose_starts_are_of_dynamic_length():
+    text = """g (float[n, 40000] x, int64[a] starts) => (float[] y) {
+        ends = Constant <value = int64[1] {1000000000}> ()
+        y = Slice (x, starts, ends)
+    }"""
+    model = parsed(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    module = check(model, [ramp(3, 40000), np.array([1])])
+    assert not module.fallbacks
+    with pytest.raises(UserError, match="lists of different lengths"):
+        module(ramp(3, 40000), np.array([1, 0]))
+
+
 def test_a_concat_of_hundreds_of_columns():
     """As scikit-learn's polynomial features are exported; conditions are not nested as deep."""
     columns = "\n".join(

@@ -1,6 +1,6 @@
-"""What a task reads and writes, entry by entry: for the verifier, and for banks in the cycle model.
+"""The accesses of a task, entry by entry, for the verifier and for bank assignment.
 
-A read is one of what was there before the task; what a task reads after it wrote it is left out.
+Reads are of data from before the task; reads of entries that the task wrote itself are omitted.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ DRAM = "dram"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    memory: str  # of MEMORIES, or DRAM
-    entries: Indices  # of DRAM: first bytes
+    memory: str  # name in MEMORIES, or DRAM
+    entries: Indices  # DRAM: addresses of first bytes
     is_write: bool
-    base: int = -1  # of DRAM: the base register
-    width: int = 1  # of DRAM: bytes from each of `entries`
+    base: int = -1  # DRAM: base register
+    width: int = 1  # DRAM: bytes from each of `entries`
 
     def cells(self) -> Indices:
-        """Every entry or byte, once."""
+        """The distinct entries or bytes."""
         wide = self.entries[:, None] + np.arange(self.width, dtype=np.int64)
         return _distinct(wide.ravel())
 
 
 def _distinct(values: Indices) -> Indices:
-    """Each value once, in order: by a table where values are few and small, as entries are."""
+    """Sorted distinct values: by a table if they are few and small, as entries are."""
     if not len(values):
         return values
     least, most = int(values.min()), int(values.max())
@@ -53,19 +53,19 @@ def _distinct(values: Indices) -> Indices:
 
 
 def _first_uses(values: Indices) -> tuple[Indices, Indices]:
-    """Each value once, in order, and where it is met first."""
+    """Sorted distinct values, and the index of the first occurrence of each."""
     distinct = _distinct(values)
     if not len(distinct) or distinct[-1] - distinct[0] > 1 << 24:
         found, first = np.unique(values, return_index=True)
         return found, first
     places = np.empty(int(distinct[-1] - distinct[0]) + 1, np.int64)
     backwards = values[::-1] - distinct[0]
-    places[backwards] = np.arange(len(values) - 1, -1, -1)  # the last assignment stays
+    places[backwards] = np.arange(len(values) - 1, -1, -1)  # the last assignment wins
     return distinct, places[distinct - distinct[0]]
 
 
 def accesses(task: Instruction, stream: Stream, microcode: Indices) -> list[Access]:
-    """Of a task, `microcode` being what its `ubegin` to `uend` hold."""
+    """The accesses of a task; `microcode` is the content of `ubegin` to `uend`."""
     if task.op == "finish":
         return []
     if task.opcode.formats:
@@ -112,7 +112,7 @@ def _alu(task: Instruction, found: Steps) -> list[Access]:
             Access("acc", _distinct(np.concatenate(reads)), False),
             Access("out", written, True),
         ]
-    # Entries that a step writes before any other reads them hold nothing older.
+    # A read of an entry after a step of the task has written it is no read of older data.
     seen = np.concatenate(reads)
     when = np.tile(np.arange(len(found.dst), dtype=np.int64), len(reads))
     order = np.argsort(when, kind="stable")
@@ -124,7 +124,7 @@ def _alu(task: Instruction, found: Steps) -> list[Access]:
 
 
 def check_range(number: int, task: Instruction, stream: Stream, found: list[Access]) -> None:
-    """Refuse accesses outside of a memory or a buffer."""
+    """Reject accesses outside of a memory or a buffer."""
     for access in found:
         if not len(access.entries):
             continue
@@ -146,7 +146,7 @@ def check_range(number: int, task: Instruction, stream: Stream, found: list[Acce
 
 
 def check_late_reads(number: int, task: Instruction, microcode: Indices) -> None:
-    """Refuse a `rescale` that reads what an earlier step of it writes: it is not there yet."""
+    """Reject a `rescale` that reads results of its earlier steps, which are not visible yet."""
     if task.op != "alu" or ALU_FUNCTIONS[task["fn"]] != "rescale":
         return
     found = steps(task, microcode)

@@ -1,12 +1,12 @@
-"""What a design takes on a chip of Xilinx's 7 series, estimated: what yosys counts, without yosys.
+"""Estimate the area of a design on a Xilinx 7 series chip, without running yosys.
 
     estimate(Geometry())  # {'DSP48': 192, 'RAMB36': 126, 'LUT': 35678}
 
 Multipliers follow from the RTL: two products of the array share one, a lane of the ALU has four for
-its product of 32 bits, shared with `mac`. Memories follow from their shapes and from what a block
-memory can be. Look-up tables are a sum over lanes, products, bytes of the bus and memories that are
-too shallow for blocks, bits of instructions, and taps; the coefficients are fitted to what yosys
-counts of some designs, and hold for others (`bench/accel_area.py --synthesize --luts`).
+its 32-bit product, shared with `mac`. Memories follow from their shapes and the configurations of
+block memories. Look-up tables are a linear function of lanes, products, bus bytes, memories too
+shallow for block memory, instruction bits, and taps; the coefficients are fitted to yosys results
+of some designs, and validated on others (`bench/accel_area.py --synthesize --luts`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tilewright.base.geometry import ACC_BYTES, Geometry
 RESOURCES = ("DSP48", "RAMB36", "LUT")
 PRODUCTS_PER_DSP = 2
 DSPS_PER_LANE = 4
-# Bits of a word of half a block memory (RAMB18), by the most words that it has.
+# Word widths of half a block memory (RAMB18), by maximal depth.
 HALF_WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
-LEAST_DEPTH = 128  # of a block memory: what is shallower is made of look-up tables
-# Of 1, lanes, products, bytes of the bus, kilobits in look-up tables, bits of one instruction of
-# each kind, and taps of lanes behind their first.
+LEAST_DEPTH = 128  # of a block memory; shallower ones are made of look-up tables
+# For 1, lanes, products, bus bytes, kilobits in look-up tables, bits of one instruction of each
+# kind, and taps per lane after the first.
 LUT_COEFFICIENTS = (5141.36, 1375.07, 16.94, 51.77, 22.00, 3.03, 76.62)
 
 
 def estimate(geometry: Geometry) -> dict[str, int]:
-    """Amounts of every resource."""
+    """Estimated amounts of every resource."""
     g = geometry
     halves = sum(count * _halves(words, bits) for words, bits, count in _memories(g))
     return {
@@ -42,8 +42,7 @@ def estimate(geometry: Geometry) -> dict[str, int]:
 
 
 def fit_luts(designs: Sequence[Geometry], counted: Sequence[float]) -> list[float]:
-    """Coefficients with the least relative error on these designs; of several, those that let all
-    features share evenly."""
+    """Fit coefficients by least relative error; among several solutions, the most uniform one."""
     rows = np.array([_features(one) for one in designs]) / np.array(counted)[:, None]
     scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)
     ones = np.ones(len(designs))
@@ -52,7 +51,7 @@ def fit_luts(designs: Sequence[Geometry], counted: Sequence[float]) -> list[floa
 
 
 def _memories(g: Geometry) -> list[tuple[int, int, int]]:
-    """Words, bits of a word, and how many there are, of every memory of the RTL."""
+    """Depth, width in bits, and number of every memory of the RTL."""
     lanes, bus = g.batch * g.block_out, g.bus_bits
     inp, wgt = 8 * g.batch * g.block_in, 8 * g.block_out * g.block_in
     return [
@@ -60,12 +59,12 @@ def _memories(g: Geometry) -> list[tuple[int, int, int]]:
         (depth("wgt", g), min(wgt, bus), max(1, wgt // bus)),
         (depth("acc", g) // ACC_BANKS, 8 * ACC_BYTES * lanes, ACC_BANKS),
         (depth("out", g), 8 * lanes, 1),
-        (depth("uop", g), 64, 2),  # of GEMM and of the ALU
+        (depth("uop", g), 64, 2),  # of GEMM and ALU
     ]
 
 
 def _halves(words: int, bits: int) -> int:
-    """Half block memories of one memory."""
+    """Number of half block memories of a memory."""
     if words < LEAST_DEPTH:
         return 0
     most, width = next((one for one in HALF_WIDTHS if words <= one[0]), HALF_WIDTHS[-1])

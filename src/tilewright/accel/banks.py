@@ -1,7 +1,6 @@
-"""Which banks of `acc` every task touches: units own them while a task runs.
+"""Assign banks of `acc` to tasks: units own them while a task runs.
 
-The field `banks` says so before a task begins; without it a task owns all of them, and GEMM and ALU
-take turns.
+The field `banks` declares them; by default a task owns all of them, so that GEMM and ALU alternate.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from tilewright.base.errors import ExecutionError
 
 
 def assign_banks(stream: Stream) -> Stream:
-    """The same stream, each task naming the banks that it touches and no others.
+    """The same stream, with minimal `banks` in each task.
 
-    Microcode is followed in the order of the stream. A task that addresses what is not there keeps
-    all banks: simulators and verifier will report it.
+    Microcode is tracked in stream order. A task with invalid addresses keeps all banks: simulators
+    and verifier report it.
     """
     microcode = Microcode(stream)
     tasks = []

@@ -1,6 +1,6 @@
-"""What instructions do, in NumPy: the one definition that both simulators execute.
+"""Behaviour of instructions in NumPy, executed by both simulators.
 
-Scratchpads begin as poison: a read of an entry that nothing has written is an error.
+Scratchpads are initialized to poison: reading an entry that was not written is an error.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tilewright.base.errors import ExecutionError
 
 Array = np.ndarray[Any, Any]
 _SCRATCH = {"inp": np.int8, "wgt": np.int8, "acc": np.int32, "out": np.int8}
-_GEMM_CHUNK = 4096  # steps at a time: their weights are expanded
+_GEMM_CHUNK = 4096  # steps per batch: their weights are expanded
 
 
 class Machine:
-    """An accelerator in the middle of a stream."""
+    """The state of an accelerator during a stream."""
 
     def __init__(self, stream: Stream, memory: Memory) -> None:
         self.stream, self.memory = stream, memory
@@ -62,7 +62,7 @@ class Machine:
             _alu(self.scratch, task, steps(task, uops), self.stream.geometry.taps)
 
     def _check_poison(self, number: int, task: Instruction, found: list[Access]) -> None:
-        """Refuse reads of poison, and note what becomes written."""
+        """Reject reads of poison, and mark writes."""
         for access in found:
             at_dram = access.memory == DRAM
             flags = self.memory.written[access.base] if at_dram else self.written[access.memory]
@@ -99,7 +99,7 @@ class Machine:
         target[area.pads] = np.array(task["value"]).astype(target.dtype)
 
     def _with_neighbours(self, entries: Array, columns: int) -> Array:
-        """Entries of rows as bytes of one number: those before it, then itself."""
+        """Combine the bytes of preceding entries in a row with an entry's own to one number."""
         rows = entries.reshape(-1, max(1, columns), *entries.shape[1:]) & 255
         taps = self.stream.geometry.taps
         made = rows << 8 * (taps - 1)
@@ -116,7 +116,7 @@ class Machine:
 
 
 def _widen(raw: Array, element: str) -> Array:
-    """Entries as they lie in DRAM, as numbers."""
+    """Entries in DRAM format as numbers."""
     if element == "i32":
         return raw.view(np.int32)
     if element == "i4":
@@ -126,7 +126,7 @@ def _widen(raw: Array, element: str) -> Array:
 
 
 def _gemm(scratch: dict[str, Array], found: Steps) -> None:
-    """Of the steps on one accumulator, those from the last that overwrites are summed up."""
+    """Sum the steps of each accumulator, from its last overwriting step on."""
     acc, inp, wgt = scratch["acc"], scratch["inp"], scratch["wgt"]
     begin = np.full(len(acc), -1, np.int64)
     numbers = np.arange(len(found.dst), dtype=np.int64)
@@ -141,7 +141,7 @@ def _gemm(scratch: dict[str, Array], found: Steps) -> None:
 
 
 def _alu(scratch: dict[str, Array], task: Instruction, found: Steps, taps: int) -> None:
-    """Steps take effect one after the other; those that do not meet are done at once."""
+    """Steps take effect in sequence; independent ones are batched."""
     function = ALU_FUNCTIONS[task["fn"]]
     acc = scratch["acc"]
     if function in REQUANTIZING:
@@ -165,7 +165,7 @@ def _alu(scratch: dict[str, Array], task: Instruction, found: Steps, taps: int) 
 
 
 def _independent(task: Instruction, found: Steps) -> list[Indices]:
-    """Runs of steps such that none reads or writes what another of its run writes."""
+    """Batches of steps without dependences between them."""
     runs: list[Indices] = []
     begin = 0
     touched: set[int] = set()
@@ -185,8 +185,8 @@ def _independent(task: Instruction, found: Steps) -> list[Indices]:
 def _requantize(acc: Array, task: Instruction, found: Steps) -> Array:
     """clamp(round((sum + bias) * multiplier / 2**shift) + zero, low, high), half up.
 
-    The sum with its bias is taken modulo 2**32, the product with its rounding modulo 2**64, as
-    adders of these widths have it. Shifts use their low 6 bits.
+    The sum with its bias wraps in 32 bits, the product with its rounding in 64, as in hardware
+    adders of these widths. Shifts use their low 6 bits.
     """
     bias, multiplier, shift = (acc[found.aux + at].astype(np.int64) for at in range(3))
     total = (acc[found.src] + bias).astype(np.int32).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Transfers as requests on the bus: rows of entries, cut where bursts must end."""
+"""Split transfers into bus requests: rows of entries, cut at burst boundaries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tilewright.base.geometry import Geometry
 
 
 class Request(NamedTuple):
-    """One burst. `words` are what the scratchpad takes a cycle each: beats, or entries if several
-    share a beat. `pads` are padding entries that lie in front of the burst's first entry."""
+    """One burst. `words` are those that the scratchpad takes, one per cycle: beats, or entries if
+    several share a beat. `pads` are padding entries before the burst's first entry."""
 
     pads: int
-    address: int  # in the buffer, in bytes
+    address: int  # offset in the buffer, in bytes
     beats: int
     words: int
 
@@ -23,9 +23,8 @@ class Request(NamedTuple):
 def requests(task: Instruction, geometry: Geometry) -> Iterator[Request]:
     """The requests of a transfer, in order.
 
-    A row whose entries are neighbours is one run of bytes; otherwise every entry is one. Buffers
-    begin at a multiple of 4 KB. A burst ends where its greatest size divides the address, so that
-    none crosses 4 KB.
+    A row of adjacent entries is one run of bytes; otherwise every entry is a run. Buffers are
+    aligned to 4 KB. A burst ends at multiples of its maximal size, so that none crosses 4 KB.
     """
     width, bus = dram_bytes(task.format, geometry), geometry.bus_bytes
     x, y, z = task["x"], task["y"], task["z"]

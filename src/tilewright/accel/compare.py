@@ -1,8 +1,8 @@
-"""One machine, several models of it: where do they differ?
+"""Compare several models of one machine.
 
     differences(stream, inputs, ["cycle", str(simulator(geometry))], stalls=3)  # none
 
-`outcome` runs a stream whose words may be damaged: how it ends on one backend.
+`outcome` runs a stream with possibly damaged words, and returns how it ends on one backend.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 def random_inputs(stream: Stream, seed: int) -> dict[str, Array]:
-    """Bytes for every input of a stream."""
+    """Random bytes for every input of a stream."""
     random = np.random.default_rng(seed)
     return {
         one.name: random.integers(0, 256, one.size_bytes).astype(np.uint8)
@@ -39,8 +39,9 @@ def differences(
     stalls: int | None = None,
     timeout_cycles: int = TIMEOUT_CYCLES,
 ) -> list[str]:
-    """How backends differ from the first one: in memory, and those that know time in begin and end
-    of tasks and in counters. With `BACK_PRESSURE` in the stalls, RTL alone knows time."""
+    """Differences between backends and the first one: in memory, and, for those with timing, in
+    begin and end of tasks and in counters. With `BACK_PRESSURE` in the stalls, only RTL has
+    timing."""
     found = []
     is_held = stalls is not None and stalls >= BACK_PRESSURE
     first, *rest = (run_on(one, stream, inputs, stalls, timeout_cycles) for one in backends)
@@ -67,7 +68,7 @@ def differences(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An error's code, or outputs."""
+    """The code of an error, or the outputs."""
 
     error: str
     outputs: dict[str, bytes]
@@ -81,7 +82,8 @@ def outcome(
     timeout_cycles: int,
     stalls: int = NO_STALLS,
 ) -> Outcome:
-    """How a stream of these words ends; afterwards the device must run the undamaged stream."""
+    """The outcome of a stream with these words; afterwards the device must run the undamaged
+    stream."""
     device = open_device(stream.geometry, backend)
     device.reset(stalls)
     damaged = load(device, stream, inputs, words)
@@ -100,7 +102,7 @@ def outcome(
 
 
 def damage(words: bytes, stream: Stream, random: np.random.Generator) -> bytes:
-    """Words with a flipped bit, or cut off."""
+    """Words with a flipped bit, or truncated."""
     size = word_bytes(stream.geometry)
     if random.random() < 0.15:
         return words[: int(random.integers(1, len(words) // size)) * size]

@@ -1,26 +1,26 @@
-"""The cycle model: when every task begins and ends.
+"""Cycle-accurate model: begin and end of every task.
 
-    timing = cycles(stream)            # timing alone
-    timing = cycles(stream, inputs)    # and the outputs, by the same behaviour as the simulator
+    timing = cycles(stream)            # timing only
+    timing = cycles(stream, inputs)    # and outputs, as in the simulator
 
-The same machine as the RTL, to the cycle; docs/internals/accelerator-rtl.md has its pipelines. What
-it knows, all of it from the table and the geometry:
+The same machine as the RTL, to the cycle; docs/internals/accelerator-rtl.md describes its
+pipelines. The model, derived from the table and the geometry:
 
-- Fetch: instruction words come over the same bus, two bursts ahead, one task a cycle to its queue
-  while there is room.
-- Units begin their tasks in order, when the tokens are there. GEMM takes a step a cycle, ALU a
-  cycle for every operand of a step that lies in the same bank, both forward results, so that no
-  step waits for another of its unit. Requantization waits for new parameters.
+- Fetch: instruction words are read over the same bus, two bursts ahead, and dispatched at one task
+  per cycle while the queues have room.
+- Units begin their tasks in order, when the tokens are available. GEMM takes one cycle per step,
+  the ALU one per operand of a step in the same bank; both forward results, so that no step waits
+  for another of its unit. Requantization stalls for new parameters.
 - Banks: GEMM, ALU and store own the banks of `acc` that a task names until its results are visible;
-  a task waits while another unit owns one of them. An entry that `aux` writes stops the owner of
-  its bank for a cycle.
-- Memory: one request a cycle, fetch before aux before load, a number of them in flight per unit,
-  the first data after the latency, data in the order of requests; reads and writes have channels of
-  their own. Loads write their entries and padding in order, one word a cycle, and hold up the bus
-  while padding is due. A unit sends the requests of the next transfers meanwhile.
+  a task waits while another unit owns one of them. A write by `aux` stalls the owner of its bank
+  for a cycle.
+- Memory: one request per cycle, fetch before aux before load, with a limit in flight per unit;
+  the first data comes after the latency, in the order of requests; reads and writes have separate
+  channels. Loads write their entries and padding in order, one word per cycle, and block the bus
+  during padding. Meanwhile a unit sends the requests of its next transfers.
 
-`stalls` seeds random additional latency for every request. Written in Python to be read; the one in
-C agrees with it.
+`stalls` seeds random additional latency for every request. The model is written in Python for
+readability; an equivalent one is in C.
 """
 
 from __future__ import annotations
@@ -60,32 +60,32 @@ from tilewright.accel.simulate import prepare, results
 
 Array = np.ndarray[Any, Any]
 LOAD, AUX, GEMM, ALU, STORE = range(len(QUEUES))
-OWNERS = (GEMM, ALU, STORE)  # of banks of `acc`
-BY_PRIORITY = (AUX, LOAD)  # on the bus, behind fetch
+OWNERS = (GEMM, ALU, STORE)  # units that own banks of `acc`
+BY_PRIORITY = (AUX, LOAD)  # on the bus, after fetch
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Cycles of a stream: `begin` and `end` of every task, `total` until the host is told."""
+    """Cycles of a stream: `begin` and `end` of every task, `total` until the host is notified."""
 
     begin: tuple[int, ...]
     end: tuple[int, ...]
     total: int
     gemm_steps: int
-    read_beats: int  # cycles in which the bus brings data, instructions included
+    read_beats: int  # cycles with data on the bus, including instructions
     write_beats: int
     outputs: dict[str, Array] = field(default_factory=dict)
 
     @property
     def share_of_peak(self) -> float:
-        """Steps of GEMM by cycles."""
+        """Utilization: steps of GEMM per cycle."""
         return self.gemm_steps / self.total
 
 
 def cycles(
     stream: Stream, inputs: Mapping[str, Array] | None = None, stalls: int | None = None
 ) -> Timing:
-    """Time a stream; one that does not end is refused (TW7011)."""
+    """Time a stream; a deadlock is an error (TW7011)."""
     check_stream(stream)
     check_extents(stream)
     order(stream)
@@ -104,14 +104,14 @@ def cycles(
 
 
 class Delay:
-    """Cycles from a request to its first data, or from written data to the answer."""
+    """Cycles from a request to its first data, or from written data to the acknowledgement."""
 
     def __init__(self, latency_cycles: int, seed: int | None) -> None:
         self._latency = latency_cycles
         self._state = None if seed is None else (seed * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFFFFFF or 1
 
     def next(self) -> int:
-        """The latency, and with a seed up to as much again: by Marsaglia's xorshift."""
+        """The latency; with a seed, up to twice as much, by Marsaglia's xorshift."""
         if self._state is None:
             return self._latency
         x = self._state
@@ -124,7 +124,7 @@ class Delay:
 
 @dataclass(slots=True)
 class _Ending:
-    """A task between its begin and its end, and the banks that it owns."""
+    """A task between its begin and end, and the banks that it owns."""
 
     time: int
     number: int
@@ -134,16 +134,16 @@ class _Ending:
 @dataclass(slots=True)
 class _Unit:
     waiting: deque[int] = field(default_factory=deque)
-    free_at: int = 0  # when the next task may begin; meaningless while requests are left
+    free_at: int = 0  # when the next task may begin; invalid while requests are pending
     ends: deque[_Ending] = field(default_factory=deque)
-    # Of units that read DRAM:
-    running: int = -1  # the task whose requests these are
+    # For units that read DRAM:
+    running: int = -1  # the task of the current requests
     requests: deque[Request] = field(default_factory=deque)
-    flying: deque[int] = field(default_factory=deque)  # when requests are answered
-    setups: deque[int] = field(default_factory=deque)  # when the writer took up its tasks
+    flying: deque[int] = field(default_factory=deque)  # completion times of pending requests
+    setups: deque[int] = field(default_factory=deque)  # times when the writer began its tasks
     writer: int = 0  # when the writer can take the next word
-    entry: int = 0  # the entry that it writes
-    words: int = 0  # of that entry
+    entry: int = 0  # the entry being written
+    words: int = 0  # words written of that entry
 
 
 class _Model:
@@ -160,13 +160,13 @@ class _Model:
         self._answers: deque[int] = deque([-1] * IN_FLIGHT)  # when the last writes were answered
         self._units = [_Unit() for _ in QUEUES]
         self._tokens: Counter[tuple[int, int]] = Counter()
-        self._steals: list[tuple[int, int]] = []  # times and banks of entries that aux writes
+        self._steals: list[tuple[int, int]] = []  # times and banks of writes by aux
         self._wakes: list[int] = []
         self._now = 0
         size, bus = word_bytes(stream.geometry), stream.geometry.bus_bytes
         self._chunk = max(1, BURST_BEATS * bus // size)
         self._asked = self._sent = 0  # instructions
-        self._arrivals: deque[int] = deque()  # times of instructions that are not sent yet
+        self._arrivals: deque[int] = deque()  # arrival times of undispatched instructions
 
     # ----------------------------------------------------------------------- cycles
 
@@ -182,7 +182,7 @@ class _Model:
         heapq.heappush(self._wakes, time)
 
     def _cycle(self) -> None:
-        """What every register sees at the beginning of a cycle decides what happens in it."""
+        """Simulate one cycle, from the state of all registers at its beginning."""
         now, total = self._now, len(self.stream.instructions)
         for own, unit in enumerate(self._units):
             while unit.ends and unit.ends[0].time <= now:
@@ -201,14 +201,14 @@ class _Model:
         self._grant(wants)
 
     def _sends(self) -> _Unit | None:
-        """The unit that an instruction goes to in this cycle."""
+        """The unit that an instruction is dispatched to in this cycle."""
         if not self._arrivals or self._arrivals[0] > self._now:
             return None
         unit = self._units[self.stream.instructions[self._sent].queue]
         return unit if len(unit.waiting) < QUEUE_DEPTH else None
 
     def _grant(self, fetch_wants: bool) -> None:
-        """One request: of fetch, aux or load."""
+        """Arbitrate one request: of fetch, aux or load."""
         if fetch_wants:
             count = min(self._chunk, len(self.stream.instructions) - self._asked)
             size, bus = word_bytes(self.stream.geometry), self.stream.geometry.bus_bytes
@@ -278,7 +278,7 @@ class _Model:
         self._wake(unit.ends[-1].time)
 
     def _begin_transfer(self, number: int, task: Instruction, unit: _Unit) -> None:
-        """Requests go out from the next cycle on; the writer takes the task up when it can."""
+        """Requests begin in the next cycle; the writer begins the task when it is free."""
         unit.running, unit.free_at = number, self._now + 1
         unit.requests = deque(requests(task, self.stream.geometry))
         setup = max(self._now + 1, unit.writer)
@@ -292,7 +292,8 @@ class _Model:
             self._end_transfer(unit)
 
     def _request(self, unit: _Unit) -> None:
-        """The next request of a unit's transfer, and when its data come and are written."""
+        """Issue the next request of a unit's transfer; computes when its data arrive and are
+        written."""
         task = self.stream.instructions[unit.running]
         request = unit.requests.popleft()
         first = max(self._now + self._read_delay.next(), self._bus_free, unit.writer)
@@ -318,7 +319,7 @@ class _Model:
             unit.writer += 1
 
     def _write_entry(self, unit: _Unit, time: int) -> None:
-        """Note an entry that the writer completes; one of `acc` is written a cycle later."""
+        """Record an entry that the writer completes; in `acc` it is written a cycle later."""
         task = self.stream.instructions[unit.running]
         if task.format.memory == "acc":
             heapq.heappush(self._steals, (time + 1, bank_of(unit.entry, self.stream.geometry)))
@@ -331,7 +332,7 @@ class _Model:
         self._wake(unit.ends[-1].time)
 
     def _begin_store(self, number: int, task: Instruction, unit: _Unit, banks: int) -> None:
-        """An address, its words, the next address. Nothing else uses the channel of writes."""
+        """An address, its words, the next address. The write channel has no other users."""
         at = self._now + 1
         found = list(requests(task, self.stream.geometry)) if task.op == "store" else []
         for one in found:
@@ -340,7 +341,7 @@ class _Model:
             at += one.words + 1
             self.write_beats += one.beats
             self._answers.append(max(answer, self._answers[-1] + 1))
-        if not found:  # an answer that waits for nothing
+        if not found:  # an acknowledgement that is already due
             at = max(at, self._answers.popleft() + 1) + 1
             self._answers.append(max(at, self._answers[-1] + 1))
         unit.free_at = at
@@ -355,7 +356,7 @@ class _Model:
             self._tokens[own, other] += 1
 
     def _steal(self, bank: int) -> None:
-        """The owner of a bank stands still for this cycle."""
+        """Stall the owner of a bank for this cycle."""
         for own in (GEMM, ALU):
             unit = self._units[own]
             if any(ending.banks >> bank & 1 for ending in unit.ends):
@@ -371,7 +372,7 @@ def _bus(stream: Stream) -> int:
 
 
 def _gap_cycles(task: Instruction) -> int:
-    """From the last step until the next task of the unit may begin."""
+    """Cycles from the last step until the next task of the unit may begin."""
     if task.op == "gemm":
         return 0
     is_late = ALU_FUNCTIONS[task["fn"]] == "rescale"
@@ -386,7 +387,7 @@ def _owned_banks(task: Instruction) -> int:
 
 
 def _compute_cycles(task: Instruction, uops: Indices, stream: Stream) -> int:
-    """Cycles in which a task begins steps."""
+    """Cycles in which a task issues steps."""
     count = count_steps(task)
     if task.op == "gemm" or not count:
         return count

@@ -2,8 +2,8 @@
 
     print(step_function("gemm", geometry))
 
-The same arithmetic as `behaviour.py`, which runs many steps at once; a test holds them together.
-The simulators in C call what our code generator makes of these (`kernels.py`).
+The arithmetic is that of `behaviour.py`, which batches steps; a test compares them. The simulators
+in C call the code generated from these functions (`kernels.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _gemm(g: Geometry) -> Function:
 
 
 def accumulation(g: Geometry) -> Function:
-    """What the array does with products: a step that is the first one forgets what was there."""
+    """Accumulate products; a step marked as first overwrites."""
     shape = (g.batch, g.block_out)
     product, old = (te.placeholder(shape, "i32", name=name) for name in ("product", "old"))
     first = te.placeholder((1,), "i64", name="first")
@@ -70,7 +70,7 @@ def _alu(name: str, g: Geometry) -> Function:
             return te.min(x, y)
         if name == "shift":
             right = te.shift_right(x, te.min(te.max(y, 0), 31))
-            left = te.shift_left(x, -te.max(te.min(y, 0), -31))  # the least number has no opposite
+            left = te.shift_left(x, -te.max(te.min(y, 0), -31))  # the least number has no negation
             return te.if_then_else(y >= 0, right, left)
         made = _low_byte(x) * _low_byte(y)
         for at in range(8, 8 * g.taps, 8):

@@ -1,4 +1,4 @@
-"""Streams on a device of the driver: simulators in C, RTL, hardware.
+"""Run streams on a device of the driver: simulators in C, RTL, hardware.
 
 timing = run_on("functional", stream, {"x": x, "w": w})  # timing.outputs
 timing = time_on("timing", stream)
@@ -45,7 +45,7 @@ from tilewright.runtime.accel import NO_STALLS, TIMEOUT_CYCLES, Accelerator, Dev
 
 Array = np.ndarray[Any, Any]
 
-LIBRARY = "TILEWRIGHT_ACCELERATOR"  # names the library of target "vta"
+LIBRARY = "TILEWRIGHT_ACCELERATOR"  # path of the library of target "vta"
 SIMULATORS = {"vta-sim": "functional", "vta-cycle": "cycle"}
 VERSION = 3
 OPCODES_IN_C = 7
@@ -63,7 +63,7 @@ _ELEMENT_BITS = {"i4": 4, "i8": 8, "i32": 32, "u64": 64}
 
 
 def describe(geometry: Geometry) -> bytes:
-    """`tw_accel_config` of a geometry, from the instruction table."""
+    """The `tw_accel_config` of a geometry, from the instruction table."""
     g, bits = geometry, widths(geometry)
     numbers = [VERSION, g.batch, g.block_in, g.block_out, g.taps]
     numbers += [depth(m, g) for m in MEMORIES]
@@ -91,7 +91,7 @@ def describe(geometry: Geometry) -> bytes:
 def _bit_fields(
     fields: tuple[Field, ...], at: int, bits: dict[str, int]
 ) -> dict[str, tuple[int, int, int, int]]:
-    """Offset, width, sign and number of choices of every field."""
+    """Offset, width, signedness and number of choices of every field."""
     found = {}
     for field in fields:
         choices = len(field.names) if field.names and not field.is_set else 0
@@ -117,7 +117,7 @@ class Loaded:
         self.device.submit(self.words, count, self.buffers, writable)
 
     def write(self, inputs: Mapping[str, Array]) -> None:
-        """Let the device see other values of some buffers."""
+        """Copy new values of some buffers to the device."""
         for buffer, memory in zip(self.stream.buffers, self.buffers, strict=True):
             if buffer.name in inputs:
                 memory.host[:] = (
@@ -126,7 +126,7 @@ class Loaded:
                 memory.flush()
 
     def run(self, timeout_cycles: int = TIMEOUT_CYCLES) -> Timing:
-        """Outputs, and times as far as the backend knows them."""
+        """Outputs, and times as far as the backend has them."""
         self.start()
         self.device.wait(timeout_cycles)
         begin, end = self.device.times()
@@ -152,7 +152,7 @@ class Loaded:
 
 
 def backend_of(target: str) -> str:
-    """What runs a target's streams: a simulator in C, the RTL, or the library of a device."""
+    """The backend of a target: a simulator in C, the RTL, or a device's library."""
     name, geometry = target.split()[0], geometry_of(target)
     if name in SIMULATORS:
         return SIMULATORS[name]
@@ -169,10 +169,10 @@ def backend_of(target: str) -> str:
 
 
 def open_device(geometry: Geometry, backend: str) -> Accelerator:
-    """A device of the driver; simulators get the kernels that are compiled for them."""
+    """Open a device of the driver; simulators need the compiled kernels."""
     if backend not in SIMULATORS.values():
         return Accelerator(describe(geometry), backend, None)
-    # Whoever only verifies or describes needs no code generator.
+    # Imported here: verification alone needs no code generator.
     from tilewright.accel.kernels import load_kernels
 
     return Accelerator(describe(geometry), backend, load_kernels(geometry))
@@ -184,7 +184,7 @@ def load(
     inputs: Mapping[str, Array] | None = None,
     words: bytes | None = None,
 ) -> Loaded:
-    """Give a stream its buffers, filled and flushed; `words` may stand for its instructions."""
+    """Allocate, fill and flush a stream's buffers; `words` replace its instructions."""
     memory = Memory(stream)
     for name, values in (inputs or {}).items():
         memory.write(name, values)
@@ -216,8 +216,8 @@ def run_on(
 
 
 class Runner:
-    """Runs a stream again and again. Every thread that is at it has a device of its own, which
-    stays open, with its weights, until the runner is released."""
+    """Runs a stream repeatedly. Every calling thread has its own device, which stays open, with the
+    weights, until the runner is released."""
 
     def __init__(self, target: str, stream: Stream, weights: Mapping[str, Array]) -> None:
         self.target, self.stream, self.weights = target, stream, weights
@@ -230,13 +230,13 @@ class Runner:
             device = open_device(self.stream.geometry, backend_of(self.target))
             loaded = load(device, self.stream, self.weights)
         try:
-            loaded.device.reset()  # of a stream that a call left behind when it was interrupted
+            loaded.device.reset()  # cancels the stream of a call that was interrupted
             loaded.write(inputs)
             return loaded.run()
-        finally:  # a device works after a trap
+        finally:  # the device is usable after a trap
             self._idle.append(loaded)
 
 
 def time_on(backend: str, stream: Stream, stalls: int | None = None) -> Timing:
-    """Times alone."""
+    """Times without outputs."""
     return run_on(backend, stream, None, stalls)

@@ -1,13 +1,14 @@
-"""Searches designs of the accelerator: shapes, memories and buses that a chip has room for.
+"""Design space exploration of the accelerator: array shapes, memories and buses within a chip's
+resources.
 
     found = explore({"net": (graph, constants)}, Limits(dsp=220, bram=140))
     print(table(front(found)))
 
-Every layer of every model is planned anew for every design: cycles are those of the cheapest plan
-of each, by the rules' costs, which follow the cycle model within a few percent; layers themselves
-are made once for each array. Half of the designs are drawn at random, the others are neighbours of
-the best. `confirm` compiles a design's streams and times them. Area is estimated (`area.py`). The
-front holds what no other design beats in cycles, multipliers and block memories at once.
+Every layer is planned for every design: its cycles are those of its cheapest plan by the rules'
+costs, which are within a few percent of the cycle model; layers are built once per array. Half of
+the designs are random samples, the others neighbours of the best. `confirm` compiles streams of
+designs and times them. Area is estimated (`area.py`). The front is Pareto-optimal in cycles,
+multipliers and block memories.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ ROUNDS = 4  # of neighbours
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a chip has, or may be used of it; 0: any amount."""
+    """Available resources of a chip; 0: unlimited."""
 
     dsp: int = 0
     bram: int = 0
@@ -66,17 +67,17 @@ class Design:
     geometry: Geometry
     area: dict[str, int]
     cycles: dict[str, float]  # by model
-    is_confirmed: bool = False  # by the cycle model
+    is_confirmed: bool = False  # timed by the cycle model
 
     @property
     def mean(self) -> float:
-        """Cycles over all models, their geometric mean."""
+        """The geometric mean of cycles over all models."""
         return math.exp(sum(map(math.log, self.cycles.values())) / len(self.cycles))
 
 
 @cache
 def candidates(limits: Limits) -> tuple[Geometry, ...]:
-    """Designs that fit, and that have RTL: those that use most of the chip first."""
+    """Designs that fit and have RTL, largest first."""
     found = []
     for shape, taps, bus, sizes in product(SHAPES, TAPS, BUSES, product(*KILOBYTES.values())):
         try:
@@ -98,9 +99,9 @@ def explore(
     seed: int = 0,
     run: Callable[..., Iterable[list[Design]]] = map,
 ) -> Iterator[Design]:
-    """Designs that fit, as their cycles are known: the default, some at random, then neighbours.
+    """Evaluate designs: the default, random ones, then neighbours of the best.
 
-    `run` is a map, maybe one of many processes.
+    `run` is a map function, possibly over several processes.
     """
     every = candidates(limits)
     numbers = {one: astuple(one) for one in every}
@@ -109,7 +110,7 @@ def explore(
     left += [every[at] for at in random.permutation(len(every)) if every[at] != Geometry()]
     found: list[Design] = []
     for share in range(ROUNDS + 1):
-        if share:  # the nearer to the front, the earlier
+        if share:  # nearest to the front first
             best = [one.geometry for one in front(found)]
             left.sort(
                 key=lambda one: min(
@@ -117,7 +118,7 @@ def explore(
                 )
             )
         wanted = most * (ROUNDS + share) // (2 * ROUNDS)
-        while left and len(found) < wanted:  # not every design has room for all layers
+        while left and len(found) < wanted:  # some designs cannot run all layers
             some = left[: wanted - len(found)]
             left = left[len(some) :]
             arrays = list(dict.fromkeys(one.array for one in some))
@@ -128,16 +129,17 @@ def explore(
 
 
 def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How many numbers of two designs differ."""
+    """The number of parameters in which two designs differ."""
     return sum(map(ne, one, other))
 
 
 def evaluate(models: Models, designs: Sequence[Geometry]) -> list[Design]:
-    """Designs with one array by their layers' plans, without those that a layer does not fit."""
+    """Evaluate designs with one array by the plans of layers, without designs that a layer does not
+    fit."""
     try:
         kernels = {name: kernels_of(*one, designs[0].array) for name, one in models.items()}
     except TilewrightError:
-        return []  # a layer has no form on this array
+        return []  # a layer is not supported on this array
     found = []
     for geometry in designs:
         target = Target.parse(f"vta-sim {geometry.options}")
@@ -153,7 +155,7 @@ def evaluate(models: Models, designs: Sequence[Geometry]) -> list[Design]:
 
 
 def confirm(models: Models, design: Design) -> Design:
-    """The same by the cycle model, on compiled streams."""
+    """Evaluate designs by the cycle model on compiled streams."""
     target = Target.parse(f"vta-sim {design.geometry.options}")
     cycles = {
         name: float(compile_part(*one, target).timing().total) for name, one in models.items()
@@ -162,7 +164,7 @@ def confirm(models: Models, design: Design) -> Design:
 
 
 def front(designs: Iterable[Design]) -> list[Design]:
-    """What no other design beats, fastest first."""
+    """The Pareto-optimal designs, fastest first."""
     kept: list[Design] = []
     for one in sorted(designs, key=lambda d: (d.mean, d.area["DSP48"], d.area["RAMB36"])):
         if not any(
@@ -174,7 +176,7 @@ def front(designs: Iterable[Design]) -> list[Design]:
 
 
 def table(designs: Sequence[Design]) -> str:
-    """Designs as rows of text."""
+    """Format designs as rows of a table."""
     if not designs:
         return "no design fits\n"
     names = list(designs[0].cycles)
@@ -196,7 +198,7 @@ WIDE, TALL, EDGE = 640, 400, 56
 
 
 def plot(designs: Sequence[Design]) -> str:
-    """Multipliers against cycles as SVG: every design a dot, the front joined."""
+    """Plot multipliers against cycles as SVG, with the front connected."""
     most_dsp = max((one.area["DSP48"] for one in designs), default=0)
     most = max((one.mean for one in designs), default=0.0)
 

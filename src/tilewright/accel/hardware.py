@@ -1,4 +1,5 @@
-"""The accelerator in SystemVerilog: the modules in `rtl/`, and a package with what a geometry says.
+"""Generate the accelerator in SystemVerilog: the modules in `rtl/`, and a package with the
+geometry.
 
 write_rtl(geometry, Path("rtl"))
 """
@@ -34,12 +35,12 @@ TOP = "vta_top"
 
 
 def modules() -> tuple[Path, ...]:
-    """The files of the modules; `vta_pkg.sv` has to be read before them."""
+    """The files of the modules; `vta_pkg.sv` must come first."""
     return tuple(sorted(FOLDER.glob("*.sv")))
 
 
 def write_rtl(geometry: Geometry, folder: Path) -> list[Path]:
-    """Write package and modules into a folder; what was written, in the order to read it."""
+    """Write package and modules to a folder; returns the files in compilation order."""
     text = package(geometry)
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / PACKAGE]
@@ -56,7 +57,7 @@ def package(geometry: Geometry) -> str:
     check(geometry)
     lines = [
         f"// Made from the instruction table for {geometry.options}.",
-        "/* verilator lint_off UNUSEDPARAM */",  # a package has more than one design needs
+        "/* verilator lint_off UNUSEDPARAM */",  # some designs do not use all parameters
         "package vta_pkg;",
         *(f"  localparam int {name} = {value};" for name, value in _constants(geometry).items()),
         "endpackage",
@@ -66,13 +67,13 @@ def package(geometry: Geometry) -> str:
 
 
 def check(g: Geometry) -> None:
-    """Refuse (TW7034) what there is no RTL of.
+    """Reject (TW7034) geometries without RTL.
 
-    The modules want powers of two, and a word of the bus for each micro-operation.
+    The modules require powers of two, and a bus at least as wide as a micro-operation.
     """
     for memory in MEMORIES:
         if depth(memory, g) & (depth(memory, g) - 1):
-            raise _refused(f"{memory} has {depth(memory, g)} entries, no power of two")
+            raise _refused(f"{memory} has {depth(memory, g)} entries, not a power of two")
     if not 64 <= g.bus_bits <= 4 * word_bytes(g):
         raise _refused(f"a bus of {g.bus_bits} bits is not between 64 and {4 * word_bytes(g)}")
     if g.block_in < 4 or g.block_out < 4:
@@ -120,7 +121,7 @@ def _constants(g: Geometry) -> dict[str, int]:
         "WGT_LANES": max(1, wgt // bus),
         "WGT_LANE_BITS": 8 * min(wgt, bus),
         "ENTRY_WORD_BITS": max(1, _log(max(inp, wgt, ACC_BYTES * lanes) // bus)),
-        # words of a burst: beats, or entries, of which none has less than 4 bytes
+        # words of a burst: beats, or entries, each of at least 4 bytes
         "BURST_WORD_BITS": _log(bus * BURST_BEATS) - 2,
         "LOG_INP_BYTES": _log(inp),
         "LOG_WGT_BYTES": _log(wgt),

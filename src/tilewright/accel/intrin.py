@@ -1,10 +1,10 @@
-"""What schedules reach by `tensorize`: memories of the accelerator, and one step of every task.
+"""Tensor intrinsics of the accelerator: its memories, and one step of every task.
 
     sch.tensorize(loop, "vta_gemm")                       # acc += inp * transpose(wgt)
     sch.tensorize(loop, intrinsic("vta_requant", zero=-3, block_out=4))
 
-Intrinsics work on one entry of each memory; how many entries a task moves or computes is found out
-by folding the loops around (`compiler/fold.py`). A load whose tile is a select between memory and a
+Intrinsics operate on one entry of each memory; the number of entries of a task results from folding
+the enclosing loops (`compiler/fold.py`). A load whose tile is a select between memory and a
 constant becomes a load where the condition holds and a fill elsewhere: padding.
 """
 
@@ -25,9 +25,9 @@ from tilewright.tensor.parameters import Parameter
 from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 from tilewright.tensor.visit import replace_buffers
 
-# How many slots a buffer has that take turns, so that a unit fills one while another is read.
+# Number of rotating slots of a buffer, so that a unit fills one while another is read.
 SLOTS = Parameter("slots", 1, 8, default=1, is_layout=True)
-# The bank of `acc` that the first slot is in, counted from 1, the next one in the next bank.
+# The bank of `acc` of the first slot, counted from 1; following slots are in following banks.
 BANK = Parameter("bank", 0, ACC_BANKS, default=0, is_layout=True)
 SCOPES = {
     name: declare_scope(
@@ -44,13 +44,13 @@ _SHAPE = (
 )
 BYTE = (Parameter("zero", -128, 127, 0), Parameter("low", -128, 127, -128))
 LIMITS = (*BYTE, Parameter("high", -128, 127, 127))
-FACTOR_BITS = 7  # of a sum's factors that are multiplied in one pass; two passes take 14
+FACTOR_BITS = 7  # bits of factors per multiply-add pass; two passes take 14
 FACTOR_MAX = 127 * 128 + 63
 FACTORS = tuple(Parameter(name, -FACTOR_MAX, FACTOR_MAX) for name in ("a", "b"))
 
 
 def _placed(fn: Function, scopes: tuple[str, ...]) -> TensorIntrin:
-    """A behaviour whose parameters lie in these memories."""
+    """An intrinsic whose parameters are in these memories."""
     moved = {
         buffer: replace(buffer, scope=scope)
         for buffer, scope in zip(fn.buffers, scopes, strict=True)
@@ -60,7 +60,7 @@ def _placed(fn: Function, scopes: tuple[str, ...]) -> TensorIntrin:
 
 
 def _copy(name: str, shape: str, of: str, to: str, scopes: tuple[str, str], **size: int) -> Any:
-    """An entry from one memory to another."""
+    """Copy an entry between memories."""
     extents = _extents(shape, size)
     x = te.placeholder(extents, of, name="x")
     y = te.compute(extents, lambda *at: x[at] if of == to else te.cast(x[at], to), name="y")
@@ -97,7 +97,7 @@ def _mul(x: Any, y: Any) -> Any:
 
 
 REDUCERS: dict[str, Callable[..., Any]] = {"sum": te.sum, "max": te.max}
-# Steps that reduce: a unit of one reduce iterator, so that `reset` and `update` exist.
+# Reducing steps have one reduce iterator, so that `reset` and `update` exist.
 STEPS: dict[str, tuple[str, Callable[[Any, Any], Any], int]] = {
     "vta_add": ("sum", lambda x, y: x, 1),
     "vta_max": ("max", lambda x, y: x, 1),
@@ -119,8 +119,8 @@ def _step(name: str, batch: int, block_in: int, block_out: int) -> TensorIntrin:
 
 
 def _dot(taps: int, batch: int, block_in: int, block_out: int) -> TensorIntrin:
-    """acc += the products of neighbouring entries with the bytes of another: `mac` of a machine
-    with so many taps, whose entries of x hold their neighbours."""
+    """acc += products of neighbouring entries with the bytes of another: the `mac` of a geometry
+    with `taps` taps, where entries of x include their neighbours."""
     x = te.placeholder((taps, batch, block_out), "i32", name="x")
     y = te.placeholder((batch, block_out), "i32", name="y")
     t = te.reduce_axis((0, taps), name="t")
@@ -141,10 +141,10 @@ def _blend(a: int, b: int, batch: int, block_in: int, block_out: int) -> TensorI
 
 
 def blend_passes(a: int, b: int) -> list[tuple[str, int, int]]:
-    """x * a + y * b by 8-bit multiply-adds: of each pass the function, its operand, its number.
+    """x * a + y * b by 8-bit multiply-adds: for each pass the function, its operand and number.
 
-    Operands are x, y, and the sum itself. Factors of more than 7 bits are high * 128 + low: what
-    the high parts give is shifted before the low ones are added.
+    Operands are x, y, and the sum itself. Factors of more than 7 bits are high * 128 + low: the
+    high parts' sum is shifted before the low parts are added.
     """
     is_long = max(abs(a), abs(b)) >= 1 << FACTOR_BITS
     highs = [(by + 64) >> FACTOR_BITS if is_long else 0 for by in (a, b)]
@@ -181,14 +181,14 @@ declare_family("vta_dot", (Parameter("taps", 2, ACC_BYTES), *_SHAPE), _dot)
 declare_family("vta_blend", (*FACTORS, *_SHAPE), _blend)
 for _name in STEPS:
     declare_family(_name, _SHAPE, partial(_step, _name))
-# name, shape of the entry, types in DRAM and in the scratchpad, its memory
+# name: shape of the entry, types in DRAM and in the scratchpad, its memory
 LOADS = {
     "vta_load_inp": ("inp", "i8", "i8", INP),
     "vta_load_wgt": ("wgt", "i8", "i8", WGT),
     "vta_load_wgt4": ("wgt", "i4", "i8", WGT),
     "vta_load_acc": ("acc", "i32", "i32", ACC),
     "vta_load_acc8": ("acc", "i8", "i32", ACC),
-    "vta_load_row8": ("acc", "i8", "i32", ACC),  # what `vta_dot` reads, whole rows at a time
+    "vta_load_row8": ("acc", "i8", "i32", ACC),  # operands of `vta_dot`, whole rows at a time
 }
 STORES = {"vta_store_out": ("acc", "i8", OUT), "vta_store_acc": ("acc", "i32", ACC)}
 for _name, (_entry, _of, _to, _scope) in LOADS.items():
@@ -200,7 +200,7 @@ for _name, (_entry, _of, _scope) in STORES.items():
 
 
 def of_geometry(name: str, geometry: Geometry, **given: int) -> TensorIntrin:
-    """The member of a family for an accelerator."""
+    """The member of a family for a geometry."""
     g = geometry
     shape = {"batch": g.batch, "block_in": g.block_in, "block_out": g.block_out}
     return intrinsic(name, {**given, **shape}.items())

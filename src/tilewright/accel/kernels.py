@@ -1,12 +1,12 @@
-"""The simulators' kernels: steps as they are declared, over memories, compiled for a host.
+"""Simulator kernels, compiled for the host from the declared steps.
 
     print(kernel_function("mac", geometry))     # the steps of a task, one after the other
-    kernels = load_kernels(geometry)            # what C calls once it has decoded a task
+    kernels = load_kernels(geometry)            # called by the C simulators
 
-A declared step (`declared.py`) speaks of its operands; its kernel finds them in memories, by tables
-whose rows are the entries of dst, src and aux. GEMM sums over chains: steps into one entry of acc,
-whose operands lie at the same offsets from where each chain begins. Sizes of memories come with the
-call, so that kernels belong to the shape of the array and its taps alone.
+A declared step (`declared.py`) refers to its operands; its kernel locates them in memories, by
+tables with rows of dst, src and aux entries. GEMM is computed in chains: steps that accumulate in
+one entry of acc, with operands at common offsets from each chain's start. Memory sizes are
+arguments, so that kernels depend only on the array's shape and its taps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilewright.tensor.schedule.schedule import LoopRef
 from tilewright.tensor.visit import rewrite
 
 DST, SRC, AUX = range(3)  # columns of a table
-# Where a step finds its operands: the column, and entries from there.
+# For each operand of a step: the column, and an offset in entries.
 COLUMNS = {
     "src": (SRC, 0),
     "aux": (AUX, 0),
@@ -41,13 +41,13 @@ COLUMNS = {
     "shift": (AUX, 2),
     **dict.fromkeys(("old", "acc", "out"), (DST, 0)),
 }
-MAX_LANES = 16  # that a kernel computes at once
-Entry = tuple[Buffer, Expr]  # of a memory
+MAX_LANES = 16  # maximal vector length of a kernel
+Entry = tuple[Buffer, Expr]  # an entry of a memory
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A loop over the rows of a table, and the iterator of a block that follows it."""
+    """A loop over the rows of a table, and the corresponding block iterator."""
 
     table: Buffer
     kind: str
@@ -62,12 +62,12 @@ class Rows:
 
 
 def kernel_name(name: str, g: Geometry) -> str:
-    """Of a step's kernel, as a library has it."""
+    """The name of a step's kernel in a library."""
     return f"vta_{name}_{g.batch}x{g.block_in}x{g.block_out}_{g.taps}"
 
 
 def kernel_function(name: str, g: Geometry) -> Function:
-    """Steps of one kind as a tensor function; memories are among its parameters."""
+    """A tensor function that executes steps of one kind; memories are among its parameters."""
     step = step_function(name, g)
     made = _chains(step, accumulation(g)) if name == "gemm" else _in_turn(step)
     return replace(made, name=kernel_name(name, g))
@@ -78,7 +78,7 @@ def _memory(of: Buffer, name: str) -> Buffer:
 
 
 def _in_turn(step: Function) -> Function:
-    """Steps one after the other: each may read what those before it wrote."""
+    """Execute steps in sequence: each may depend on earlier ones."""
     rows = Rows(Buffer("steps", (size("n"), const(3)), I64), ir.SCAN)
     memories: dict[str, Buffer] = {}
     entries: dict[Buffer, Entry] = {}
@@ -94,7 +94,7 @@ def _in_turn(step: Function) -> Function:
 
 
 def _chains(step: Function, adds: Function) -> Function:
-    """Chains of steps: the products of each are summed up, then added to acc."""
+    """Execute chains of steps: the products of each are summed, then added to acc."""
     inp, wgt, product = step.buffers
     near, far, acc = (_memory(one, one.name) for one in step.buffers)
     count = size("n")
@@ -116,7 +116,7 @@ def _chains(step: Function, adds: Function) -> Function:
 
 
 def _over(body: Stmt, entries: Mapping[Buffer, Entry], *rows: Rows, name: str = "acc") -> Stmt:
-    """A step whose operands are entries of memories, in a block that follows tables."""
+    """A step with entries of memories as operands, in a block that follows tables."""
 
     def region(one: Region) -> Region:
         if one.buffer not in entries:
@@ -159,7 +159,7 @@ def _over(body: Stmt, entries: Mapping[Buffer, Entry], *rows: Rows, name: str = 
 
 
 def scheduled_kernel(name: str, g: Geometry, target: Target) -> Function:
-    """A kernel as it is compiled for a host."""
+    """Schedule a kernel for a host."""
     sch = Schedule(kernel_function(name, g))
     adds = sch.get_block("acc")
     if name == "gemm":
@@ -175,7 +175,7 @@ def _vectorize(sch: Schedule, loop: LoopRef, extent: int) -> None:
 
 
 def _schedule_sums(sch: Schedule, g: Geometry, target: Target) -> None:
-    """Sums of one vector of results at a time, in registers while a chain lasts."""
+    """Compute one vector of results at a time, in registers for the length of a chain."""
     total, at = sch.get_block("sum"), sch.get_loops(sch.get_block("acc"))[1]
     dot = row_dot_of(target, g.block_in)
     if dot is None:
@@ -205,12 +205,12 @@ def _schedule_sums(sch: Schedule, g: Geometry, target: Target) -> None:
 
 
 def kernel_objects(geometry: Geometry, target: Target) -> tuple[bytes, ...]:
-    """The object code of all kernels, for a host; `kernel_name` names what each holds."""
+    """Object code of all kernels for a host, by `kernel_name`."""
     return tuple([compile_object(scheduled_kernel(one, geometry, target), target) for one in STEPS])
 
 
 def load_kernels(geometry: Geometry) -> tuple[CompiledFunction, ...]:
-    """All kernels of a shape on this machine."""
+    """Kernels of a geometry on this machine."""
     g = geometry
     return _loaded(Geometry(g.batch, g.block_in, g.block_out, taps=g.taps))
 

@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Of dimensions in memory: of a matrix, blocks of columns come first."""
+        """In memory order: for a matrix, blocks of columns come first."""
         return (1, 0, 2, 3, 4, 5) if len(self.shape) == 2 else (0, 1, 2, 3, 4, 5)
 
 
@@ -154,7 +154,7 @@ class Products:
         return np.ascontiguousarray(whole[:, :rows, :columns])
 
 
-Source = Layout | Factor  # the layout of an operand in DRAM
+Source = Layout | Factor  # layout of an operand in DRAM
 Result = Layout | Products
 
 
@@ -191,7 +191,7 @@ class Kernel:
 
 
 class _Refused(Unsupported):
-    """Why a layer does not run on the accelerator."""
+    """A layer is not supported on the accelerator."""
 
 
 def refused(why: str) -> _Refused:
@@ -202,10 +202,11 @@ Constants = Mapping[Value, Array]
 
 
 def kernel_of(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    """A layer as an operator; refused (TW7044) if it is none. The host packs what is `outside`."""
+    """Convert a layer to an operator; rejected (TW7044) if unsupported. The host packs values in
+    `outside`."""
     make = LAYERS.get(node.op)
     if make is None:
-        raise refused(f"{node.op} is no layer of bytes")
+        raise refused(f"{node.op} is not an int8 layer")
     if g.block_out % g.block_in or (g.batch > 1 and ratio_of(g) > 1):
         raise refused("its geometry does not read what it has written")
     return make(node, constants, g, outside)
@@ -248,7 +249,7 @@ def _parameters(
 
 
 def _same_parameters(numbers: Iterable[int], blocks: int, g: Geometry) -> Array:
-    """Bias, multiplier and shift, the same for every channel of so many blocks."""
+    """The same bias, multiplier and shift for every channel of `blocks` blocks."""
     every = blocks * g.block_out
     return _parameters([np.full(every, number) for number in numbers], every, blocks, g)
 
@@ -281,11 +282,11 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     layout = Layout(shape)
     if groups == shape[1] == out[1] and groups > 1:
         images = layout.packed_shape(g)[0]
-        columns, w = _tapped(columns, w, g.taps)
+        columns, w = _pad_taps(columns, w, g.taps)
         operator = Windows(images, blocks, rows, columns, "mac", zero, _limits(node))
         stored = {"w": _pack_depthwise(w, g), "q": q}
         return Kernel(node, operator, {"x": (x, layout)}, stored, Layout(out), macs)
-    if x in outside and groups == 1 and (deep := _deeper(shape, rows, columns, w, g)) is not None:
+    if x in outside and groups == 1 and (deep := _s2d(shape, rows, columns, w, g)) is not None:
         layout, rows, columns, w = deep
     parts = groups
     if groups > 1 and (w.shape[1] % g.block_out or (out[1] // groups) % g.block_out):
@@ -300,7 +301,7 @@ def _conv(node: Node, constants: Constants, g: Geometry, outside: set[Value]) ->
     return Kernel(node, made, {"x": (x, layout)}, stored, Layout(out), macs)
 
 
-def _deeper(
+def _s2d(
     shape: tuple[int, ...], rows: Axis, columns: Axis, w: Array, g: Geometry
 ) -> tuple[Layout, Axis, Axis, Array] | None:
     """Space to depth: turn a strided convolution of few channels into an unstrided one of more."""
@@ -356,7 +357,7 @@ def _weight_bits(w: Array) -> int:
     return 4 if w.min(initial=0) >= -8 and w.max(initial=0) <= 7 else 8
 
 
-def _tapped(columns: Axis, w: Array, taps: int) -> tuple[Axis, Array]:
+def _pad_taps(columns: Axis, w: Array, taps: int) -> tuple[Axis, Array]:
     """Pad windows to a multiple of `taps` columns, with zero weights."""
     if taps == 1:
         return columns, w
@@ -459,7 +460,7 @@ def _max_pool(node: Node, constants: Constants, g: Geometry, outside: set[Value]
 
 
 def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) -> Kernel:
-    """A copy of every operand into its part of the result."""
+    """Copy every operand to its part of the result."""
     out = Layout(_shape(node.output))
     rank = len(out.shape)
     if rank not in (2, 4):
@@ -469,7 +470,7 @@ def _concat(node: Node, constants: Constants, g: Geometry, outside: set[Value]) 
     values = _operands(node)
     parts = [Layout(_shape(value)) for value in values]
     if any(part.shape[axis] % size for part in parts[:-1]):
-        raise refused(f"sizes along axis {axis} are no multiples of {size}")
+        raise refused(f"sizes along axis {axis} are not multiples of {size}")
     order, axis_at = out.order[:4], out.order.index(axis)
     rows, *widths = (
         math.prod(part.packed_shape(g)[at] for at in some)

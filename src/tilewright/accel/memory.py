@@ -1,13 +1,13 @@
-"""DRAM as host and device see it: two copies, apart until flushed or invalidated.
+"""DRAM with separate host and device copies, synchronized by flush and invalidate.
 
     memory = Memory(stream)
     memory.write("x", array)   # the host's copy
-    memory.flush("x")          # the device sees it
+    memory.flush("x")          # copy to the device
     ...
-    memory.invalidate("y")     # the host sees what the device wrote
+    memory.invalidate("y")     # copy to the host
     memory.read("y", "i8", shape)
 
-Bytes that nobody wrote are poison on the device.
+Uninitialized bytes are poison on the device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DTYPES = {"i8": np.int8, "i32": np.int32, "u8": np.uint8}
 
 
 class Memory:
-    """The buffers of a stream. Microcode is there from the beginning."""
+    """The buffers of a stream. Microcode is initialized."""
 
     def __init__(self, stream: Stream) -> None:
         self._numbers = {buffer.name: at for at, buffer in enumerate(stream.buffers)}
@@ -41,7 +41,7 @@ class Memory:
                 self.flush(buffer.name)
 
     def write(self, name: str, values: np.ndarray[Any, Any]) -> None:
-        """Fill the host's copy of a buffer."""
+        """Write the host's copy of a buffer."""
         at = self._number(name)
         data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
         if len(data) != len(self.host[at]):
@@ -53,7 +53,7 @@ class Memory:
         self.host[at][:] = data
 
     def read(self, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """The host's copy of a buffer."""
+        """Read the host's copy of a buffer."""
         data = self.host[self._number(name)]
         if dtype not in DTYPES:
             known = ", ".join(DTYPES)
@@ -68,13 +68,13 @@ class Memory:
         return data.view(kind).reshape(shape).copy()
 
     def flush(self, name: str) -> None:
-        """Make the host's copy visible to the device."""
+        """Copy host to device."""
         at = self._number(name)
         self.device[at][:] = self.host[at]
         self.written[at][:] = True
 
     def invalidate(self, name: str) -> None:
-        """Make the device's copy visible to the host."""
+        """Copy device to host."""
         at = self._number(name)
         self.host[at][:] = self.device[at]
 

@@ -1,4 +1,4 @@
-"""What the microcode memory holds while a stream runs: streams carry their own microcode."""
+"""Contents of the microcode memory during a stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.base.errors import ExecutionError
 
 
 class Microcode:
-    """The entries, and what tasks do to them."""
+    """The entries, updated by tasks."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -33,7 +33,7 @@ class Microcode:
         return self._entries[begin:end]
 
     def load(self, number: int, task: Instruction) -> None:
-        """Follow a load of microcode, already checked to be inside."""
+        """Execute a load of microcode, already checked to be in bounds."""
         if task.op != "aux" or task.format.name != "uop":
             return
         area = box(task)

@@ -1,15 +1,15 @@
 """Operators of the accelerator as tensor expressions, on packed tensors.
 
-An image (n, c, h, w) lies in DRAM as (n / batch, c / out, h, w, batch, out): entries of results,
-which are entries of operands where `block_in` equals `block_out`, and `ratio` of them side by side
-where it is less. Weights are packed for the array. What a unit copies, computes and stores is a
-stage of its own, named after its memory:
+An image (n, c, h, w) is stored in DRAM as (n / batch, c / out, h, w, batch, out): entries of
+results, which equal entries of operands if `block_in` equals `block_out`, and contain `ratio` of
+them if it is smaller. Weights are packed for the array. What a unit copies, computes and stores is
+a separate stage, named after its memory:
 
     inp, wgt   operands of GEMM      a, b   8-bit operands of the ALU, widened      par   parameters
     acc        sums                  out    requantized                             y     results
 
-A convolution may end in a residual sum: `a` is then its result in 8 bits, `b` the other operand,
-`sum` their sum, and `scale` has the parameters of the convolution itself.
+A convolution may end in a residual sum: then `a` is its result in 8 bits, `b` the other operand,
+`sum` their sum, and `scale` the parameters of the convolution itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.tensor import Function
 from tilewright.tensor.ir import Block, Region, Stmt, Store
 from tilewright.tensor.visit import rewrite
 
-Limits = tuple[int, int, int]  # zero point, least and greatest result of requantization
+Limits = tuple[int, int, int]  # zero point, minimum and maximum of requantization
 LIMITS: Limits = (0, -128, 127)
 
 
@@ -42,7 +42,7 @@ class Axis:
     front: int = 0
     behind: int = 0
     dilation: int = 1
-    skips: bool = False  # windows of one: bring in the positions alone that are used
+    skips: bool = False  # kernels of one position: load only the positions that are used
 
     @property
     def is_point(self) -> bool:
@@ -59,20 +59,20 @@ class Axis:
 
     @property
     def copied(self) -> int:
-        """Positions that are brought in."""
+        """Positions to load."""
         return self.out if self.is_point else (self.out - 1) * self.stride + self.reach
 
     def source(self, at: Any) -> Any:
-        """Where in the image a position comes from."""
+        """The position in the image of a loaded position."""
         return at * self.stride - self.front if self.is_point else at - self.front
 
     def tap(self, at: Any, k: Any) -> Any:
-        """The position that a window sees."""
+        """The loaded position of a window's kernel position."""
         return at if self.is_point else at * self.stride + k * self.dilation
 
     @property
     def is_padded(self) -> bool:
-        """Whether positions outside of the image are seen."""
+        """Whether windows extend outside of the image."""
         last = self.source(self.copied - 1)
         return self.front > 0 or last >= self.size
 
@@ -83,7 +83,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """What a convolution ends in: its result times a, plus another tensor times b."""
+    """A residual sum: the result times a, plus another tensor times b."""
 
     a: int
     b: int
@@ -100,14 +100,14 @@ class Conv:
     out_blocks: int
     rows: Axis
     columns: Axis
-    pad: int = 0  # value of padding: the zero point of the input
+    pad: int = 0  # padding value: the zero point of the input
     limits: Limits = LIMITS
     residual: Residual | None = None
-    weight_bits: int = 8  # or 4: half as much to load
+    weight_bits: int = 8  # or 4, which halves the loads
 
 
 def ratio_of(geometry: Geometry) -> int:
-    """Entries of `inp` in one of `out`."""
+    """Entries of `inp` per entry of `out`."""
     return geometry.block_out // geometry.block_in
 
 
@@ -121,7 +121,7 @@ def _windows(x: Any, rows: Axis, columns: Axis, at: Any, pad: int, to: str) -> A
 
 
 def _requantized(acc: Any, q: Any, limits: Limits, channel: Any, name: str) -> Any:
-    """An element in 8 bits; `channel(index)` is the block of channels whose parameters apply."""
+    """An element in 8 bits; `channel(index)` is the block of channels for its parameters."""
     par = te.compute(q.shape, lambda *at: q[at], name=name)
 
     def step(*at: Any) -> Any:
@@ -203,7 +203,7 @@ def _blended(a: Any, b: Any, of_a: int, of_b: int, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """A depthwise convolution, or a max pool: one block of channels at a time, by the ALU."""
+    """A depthwise convolution or max pool: one block of channels at a time, on the ALU."""
 
     images: int
     blocks: int
@@ -215,12 +215,12 @@ class Windows:
 
 
 def taps_of(shape: Windows, geometry: Geometry) -> int:
-    """Positions of a window that one step takes."""
+    """Kernel positions per step."""
     return geometry.taps if shape.kind == "mac" else 1
 
 
 def windows(shape: Windows, geometry: Geometry) -> Function:
-    """x, (w,) q -> y: windows of every channel, requantized; weights of a step are one number."""
+    """x, (w,) q -> y: windows of every channel, requantized; a step's weights are one number."""
     g, s, taps = geometry, shape, taps_of(shape, geometry)
     rows, columns = s.rows, s.columns
     entry = (g.batch, g.block_out)
@@ -262,7 +262,7 @@ def windows(shape: Windows, geometry: Geometry) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """x * a + z * b, entry by entry: residual sums."""
+    """x * a + z * b, element-wise: residual sums."""
 
     entries: int
     a: int
@@ -287,12 +287,12 @@ def blend(shape: Blend, geometry: Geometry) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Rows of so many entries into a tensor whose rows may be longer, in another scale."""
+    """Copy rows of entries into a tensor with possibly longer rows, at another scale."""
 
     rows: int
     entries: int
-    width: int  # of the rows that they become a part of
-    at: int = 0  # where in them they begin
+    width: int  # row length of the destination
+    at: int = 0  # offset in destination rows
     limits: Limits = LIMITS
 
 
@@ -307,7 +307,7 @@ def copy(shape: Copy, geometry: Geometry) -> Function:
 
 
 def _within(fn: Function, shape: Copy) -> Function:
-    """The same function, whose result is a part of every row."""
+    """The same function, with the result as a part of every row."""
     (old,) = (one for one in fn.buffers if one.name == "y")
     new = replace(old, shape=(*old.shape[:3], const(shape.width), *old.shape[4:]))
 

@@ -1,8 +1,8 @@
-"""What happens before what: queues run their tasks in order, tokens order tasks across queues.
+"""Happens-before order: queues run their tasks in order, tokens order tasks across queues.
 
-Which token a task takes does not depend on timing: the k-th pop from a queue meets its k-th push.
-So a stream has one happens-before relation, and one answer to whether it ends. `order` computes
-both with vector clocks: task `b` begins after task `a` has ended if and only if
+Which token a task takes does not depend on timing: the k-th pop from a queue matches its k-th push.
+So a stream has a unique happens-before relation, and either always or never deadlocks. `order`
+computes both with vector clocks: task `b` begins after task `a` has ended if and only if
 `clocks[b][queue of a] > position of a in its queue`.
 """
 
@@ -25,19 +25,19 @@ NUMBER_OF_QUEUES = len(QUEUES)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    sequence: tuple[int, ...]  # tasks in an order that queues and tokens allow
-    queues: Numbers  # of every task
-    positions: Numbers  # of every task in its queue
-    clocks: Numbers  # tasks of each queue that have ended when a task begins
-    left: dict[tuple[int, int], tuple[int, ...]]  # pushes that nobody takes, by (from, to)
+    sequence: tuple[int, ...]  # a topological order
+    queues: Numbers  # the queue of every task
+    positions: Numbers  # the position of every task in its queue
+    clocks: Numbers  # number of tasks of each queue that have ended when a task begins
+    left: dict[tuple[int, int], tuple[int, ...]]  # unmatched pushes, by (from, to)
 
     def before(self, first: int, second: int) -> bool:
-        """Whether one task has ended whenever the other begins."""
+        """Whether one task always ends before the other begins."""
         return bool(self.clocks[second, self.queues[first]] > self.positions[first])
 
 
 def order(stream: Stream, seed: int | None = None) -> Order:
-    """The order of a stream's tasks; with a seed, another sequence that is just as possible."""
+    """The order of a stream's tasks; with a seed, another topological order."""
     tasks = stream.instructions
     random = None if seed is None else np.random.default_rng(seed)
     queues = np.array([task.queue for task in tasks], np.int64)

@@ -38,7 +38,7 @@ from tilewright.tensor.ir import Function
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # of every tensor in memory
-INPUTS, OUTPUTS = "x", "y"  # buffers of all inputs, and of all outputs
+INPUTS, OUTPUTS = "x", "y"  # buffers of all inputs and all outputs
 ROLES = {"weights": "in", "temp": "temp", INPUTS: "in", OUTPUTS: "out"}  # of buffers, in order
 STORE, TEMP, GIVEN, RESULTS = range(len(ROLES))  # base registers
 KEPT_RUNNERS = 4  # cached, for a dynamic leading size
@@ -100,7 +100,7 @@ class Part:
     layers: list[Layer]
     shapes: list[tuple[int, ...]]  # of the graph's parameters
     round: int = 0  # images or rows per round, with a dynamic leading size; else 0
-    runners: dict[int, Runner] = field(default_factory=dict, repr=False)  # by rounds
+    runners: dict[int, Runner] = field(default_factory=dict, repr=False)  # by number of rounds
     last: tuple[int, Timing | None] = field(default=(1, None), repr=False)  # rounds, timing
 
     def run(self, *given: Array) -> list[Array]:
@@ -114,7 +114,7 @@ class Part:
         return [one[:count] for one in self.unpacked(ran.outputs, rounds)]
 
     def of_rounds(self, rounds: int) -> Runner:
-        """The runner of a stream of so many rounds, cached."""
+        """The runner of a stream of `rounds` rounds, cached."""
         found = self.runners.get(rounds)
         if found is None:
             if len(self.runners) >= KEPT_RUNNERS:
@@ -125,7 +125,7 @@ class Part:
 
     @property
     def per_round(self) -> frozenset[str]:
-        """Buffers that each round has its own part of."""
+        """Buffers with a separate part for each round."""
         return frozenset((INPUTS, OUTPUTS) if self.round else ())
 
     def packed(self, *given: Array, rounds: int = 1) -> dict[str, Array]:
@@ -216,7 +216,7 @@ def fuse_sums(graph: Graph, kernels: Mapping[Node, Kernel], target: Target) -> l
         for before in sorted(made, key=lambda one: -found[one].macs):
             operator = found[before].operator
             if not isinstance(operator, Conv) or operator.residual is not None:
-                continue  # it already ends in a sum
+                continue  # already ends in a sum
             joined = found[before].fuse_sum(kernel)
             apart = predicted(operator, target) + predicted(kernel.operator, target)
             if predicted(joined.operator, target) < apart:
@@ -235,11 +235,11 @@ class _Compiler:
         self.sizes = [0] * len(ROLES)
         self.addresses: dict[tuple[Value, Source | Result], Address] = {}
         self.inputs: list[tuple[int, Source, int, int]] = []
-        self.weights: list[tuple[int, Array]] = []  # and where each begins
+        self.weights: list[tuple[int, Array]] = []  # with offsets
         self.layers: list[Layer] = []
 
     def _room(self, base: int, size: int) -> Address:
-        """So many bytes behind a base register."""
+        """Reserve bytes behind a base register."""
         at = -(-self.sizes[base] // ALIGNMENT) * ALIGNMENT
         self.sizes[base] = at + size
         return Address(base, at)
@@ -251,7 +251,7 @@ class _Compiler:
             first = len(self.folder.tasks)
             made = self._kernel(kernel)
             counts.append((kernel, made, first, len(self.folder.tasks)))
-        for base in (GIVEN, RESULTS):  # the next round's begin aligned, too
+        for base in (GIVEN, RESULTS):  # keeps the next round's part aligned
             self._room(base, 0)
         buffers = [
             Buffer(name, role, max(1, size))
@@ -299,7 +299,7 @@ class _Compiler:
 
     def _input(self, kernel: Kernel, value: Value, layout: Source) -> Address:
         found = self.addresses.get((value, layout))
-        if found is None:  # a parameter of the graph, in this layout
+        if found is None:  # a parameter of the graph in this layout
             found = self._room(GIVEN, layout.size_bytes(self.geometry))
             fill = kernel.operator.pad if isinstance(kernel.operator, Conv) else 0
             at = self.graph.params.index(value)

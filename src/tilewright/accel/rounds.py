@@ -1,7 +1,8 @@
-"""Layers whose leading size only a call knows: images of a batch, rows of a matrix.
+"""Layers with a dynamic leading size: images of a batch, rows of a matrix.
 
-A part of such layers is compiled for one round of so many images or rows; a call makes the stream
-of as many rounds as it needs (`insert_tokens`). What fills up the last round is not read.
+A part of a model with such layers is compiled for one round of a fixed number of images or rows; a
+call generates the stream of the necessary number of rounds (`insert_tokens`). The padding of the
+last round is not read.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from tilewright.sym import Const, Expr, const
 
 
 def leading_size(value: Value) -> Expr | None:
-    """The size that a call tells; None where all sizes are known."""
+    """The dynamic size; None if all sizes are static."""
     shape = value.tensor.shape
     return None if not shape or isinstance(shape[0], Const) else shape[0]
 
 
 def round_size(rank: int, g: Geometry) -> int:
-    """Images, matrices or rows of a round: of rows twice as many as are multiplied while other
+    """Images, matrices or rows per round: twice as many rows as are multiplied while the next
     weights are loaded."""
     loading = -(-g.entry_bytes()["wgt"] // g.bus_bytes)
     return {4: g.batch, 2: 2 * loading * g.batch}.get(rank, 1)
 
 
 def round_shape(value: Value, g: Geometry) -> tuple[int, ...]:
-    """A tensor of one round; empty where more than its leading size is not known."""
+    """A tensor of one round; empty if other sizes are dynamic, too."""
     return settled(value, round_size(len(value.tensor.shape or ()), g)).tensor.static_shape or ()
 
 
 def settled(value: Value, size: int) -> Value:
-    """The same tensor of one round."""
+    """The type of one round."""
     of = value.tensor
     if leading_size(value) is None:
         return value
@@ -42,7 +43,7 @@ def settled(value: Value, size: int) -> Value:
 
 
 def round_of(graph: Graph, g: Geometry) -> tuple[Graph, int]:
-    """One round of a graph, and its size; the graph itself, and 0, where all sizes are known."""
+    """One round of a graph, and its size; the graph itself and 0 if all sizes are static."""
     values = [*graph.params, *(value for node in graph.nodes for value in node.outputs)]
     moving = {value: found for value in values if (found := leading_size(value)) is not None}
     if not moving:

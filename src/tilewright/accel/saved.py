@@ -1,7 +1,7 @@
-"""Parts of a model as data for a library: what runtime/native/accel/parts.c reads.
+"""Serialize parts of a model for a library, as read by runtime/native/accel/parts.c.
 
-`saved_arrays` are kept with the model's weights; `saved_numbers` tell about the parts, once it is
-known where the arrays begin there.
+`saved_arrays` are stored with the model's weights; `saved_numbers` describe the parts, once the
+arrays' offsets are known.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Array = np.ndarray[Any, Any]
 
 
 def saved_backend(target: Target) -> str:
-    """What runs the parts of a saved model; the library of hardware is named by the environment of
-    whoever calls it."""
+    """The backend for the parts of a saved model; a hardware library is named by the caller's
+    environment."""
     return f"${LIBRARY}" if target.text.split()[0] == "vta" else backend_of(target.text)
 
 
 def saved_kernels(parts: Sequence[Part], host: Target) -> dict[str, bytes]:
-    """What the simulator in a library calls: object code by its name. Other backends need none."""
+    """Object code of the simulator's kernels, by name. Other backends need none."""
     if not parts or saved_backend(parts[0].target) not in SIMULATORS.values():
         return {}
     g = parts[0].stream.geometry
@@ -40,7 +40,7 @@ def saved_kernels(parts: Sequence[Part], host: Target) -> dict[str, bytes]:
 
 
 def saved_arrays(parts: Sequence[Part]) -> list[Array]:
-    """Descriptions, streams, what buffers hold from the beginning, and layouts."""
+    """Descriptions, streams, initial contents of buffers, and layouts."""
     found: list[Array] = []
     for part in parts:
         stream, g = part.stream, part.stream.geometry
@@ -55,7 +55,7 @@ def saved_arrays(parts: Sequence[Part]) -> list[Array]:
 
 
 def saved_numbers(parts: Sequence[Part], arrays: Iterable[tuple[int, Array]]) -> tuple[int, ...]:
-    """Every part: its head, buffers, inputs and outputs; given the arrays and where they begin."""
+    """All parts: header, buffers, inputs and outputs, given the arrays and their offsets."""
     kept, numbers = iter(arrays), list[int]()
     for part in parts:
         stream = part.stream
@@ -76,7 +76,7 @@ def saved_numbers(parts: Sequence[Part], arrays: Iterable[tuple[int, Array]]) ->
 
 
 def _held(part: Part, buffer: Buffer) -> Array | None:
-    """What a buffer holds in every call."""
+    """The initial contents of a buffer for every call."""
     if buffer.role == "uop":
         code = encode_microcode(part.stream.microcode, part.stream.geometry)
         return np.frombuffer(code, np.uint8)
@@ -84,8 +84,8 @@ def _held(part: Part, buffer: Buffer) -> Array | None:
 
 
 def gather_indices(move: Callable[[Array], Array], shape: tuple[int, ...]) -> Array:
-    """What moves bytes about, as data: of every byte that it gives the place that it comes from, or
-    the complement of a number that it always is."""
+    """A data movement as an array: for each result byte its source position, or the complement of a
+    constant."""
     indices = np.arange(math.prod(shape), dtype=np.uint32)
     zeros, ones = (_moved(move, np.full(shape, value)) for value in (0, 255))
     found = np.zeros(len(zeros), np.int32)
@@ -95,5 +95,5 @@ def gather_indices(move: Callable[[Array], Array], shape: tuple[int, ...]) -> Ar
 
 
 def _moved(move: Callable[[Array], Array], given: Array) -> Array:
-    """Numbers of 8 bits where something moves such bytes."""
+    """Apply a movement of bytes to numbers of 8 bits."""
     return move(given.astype(np.uint8).view(np.int8)).reshape(-1).view(np.uint8).astype(np.int32)

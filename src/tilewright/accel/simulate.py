@@ -1,9 +1,9 @@
-"""The functional simulator: runs a stream, task by task, in an order that its tokens allow.
+"""Functional simulator: runs a stream task by task, in an order permitted by its tokens.
 
     outputs = simulate(stream, {"x": x, "w": w})
 
-This is the reference; it is NumPy, and made to be read. With `seed` another order is taken: a
-stream that the verifier accepts gives the same memory under all of them.
+This is the reference, in NumPy for readability. `seed` selects another order: a stream accepted by
+the verifier gives the same result for all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 def prepare(stream: Stream, inputs: Mapping[str, Array]) -> Memory:
-    """Memory with the inputs written and flushed."""
+    """A memory with the inputs written and flushed."""
     memory = Memory(stream)
     for name, values in inputs.items():
         memory.write(name, values)
@@ -53,7 +53,7 @@ def run(stream: Stream, memory: Memory, seed: int | None = None) -> None:
 def simulate(
     stream: Stream, inputs: Mapping[str, Array], seed: int | None = None
 ) -> dict[str, Array]:
-    """Outputs of a stream by name."""
+    """Run a stream and return its outputs by name."""
     memory = prepare(stream, inputs)
     run(stream, memory, seed)
     return results(stream, memory)

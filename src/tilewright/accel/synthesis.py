@@ -1,4 +1,4 @@
-"""What the RTL takes on a chip, by yosys: multipliers, block memories, look-up tables.
+"""Synthesize the RTL with yosys and count multipliers, block memories and look-up tables.
 
 synthesize(Geometry(), chip_of("xc7z020"))
 """
@@ -22,7 +22,7 @@ from tilewright.base.geometry import Geometry
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What yosys calls its family, and how much there is of each resource."""
+    """yosys's name of a chip's family, and the chip's resources."""
 
     family: str
     dsp48: int
@@ -51,14 +51,14 @@ def chip_of(name: str) -> Chip:
 
 
 def missing() -> str:
-    """Why there is no synthesis on this machine; empty if there is."""
+    """Why synthesis is not available; "" if it is."""
     return "" if importlib.util.find_spec("pyosys") else "pyosys is not installed"
 
 
 def synthesize(
     geometry: Geometry, chip: Chip, *, with_luts: bool = True
 ) -> dict[str, tuple[int, int]]:
-    """Used and available amounts of every resource; look-up tables take most of the time."""
+    """Used and available amounts of every resource; look-up tables take longest to compute."""
     run = "" if with_luts else " -run begin:map_ffram"
     cells = count_cells(geometry, f"synth_xilinx -family {chip.family} -top {TOP}{run}")
     found = resources(cells, chip)
@@ -66,7 +66,7 @@ def synthesize(
 
 
 def resources(cells: Counter[str], chip: Chip) -> dict[str, tuple[int, int]]:
-    """Cells of a netlist as resources: two half memories are a whole one, as fitters pair them."""
+    """Convert cells of a netlist to resources: two half memories are one, as fitters pair them."""
     luts = sum(count for name, count in cells.items() if name.startswith("LUT"))
     luts += sum(count * _LUTS_OF_RAM.get(name, 0) for name, count in cells.items())
     halves = sum(count for name, count in cells.items() if name.startswith("RAMB18"))
@@ -83,15 +83,15 @@ _LUTS_OF_RAM = {"RAM32M": 4, "RAM64M": 4, "RAM32X1D": 2, "RAM64X1D": 2, "RAM128X
 
 
 def count_cells(geometry: Geometry, command: str) -> Counter[str]:
-    """How many cells of each kind a synthesis command leaves, in all modules."""
+    """Number of cells of each kind after a synthesis command, in all modules."""
     with tempfile.TemporaryDirectory() as name:
-        # Cells of a chip are modules too, and counted in their own module alone: flatten.
+        # Cells are modules too, counted only in their own module: flatten.
         run_yosys(geometry, Path(name), command, "flatten", "tee -q -o cells.json stat -json")
         return _cells(json.loads((Path(name) / "cells.json").read_text()))
 
 
 def run_yosys(geometry: Geometry, folder: Path, *commands: str) -> None:
-    """Write the RTL into a folder, and run commands on it there."""
+    """Write the RTL to a folder, and run commands on it."""
     if missing():
         raise UserError(
             "TW7035", f"the RTL cannot be synthesized: {missing()}", help="pip install pyosys"

@@ -1,4 +1,4 @@
-"""A timing as a trace that browsers show: a row per unit, a cycle drawn as a microsecond."""
+"""Convert timings to browser traces: a row per unit, with a cycle shown as a microsecond."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.accel.isa.text import print_instruction
 
 
 def chrome_trace(stream: Stream, timing: Timing) -> dict[str, Any]:
-    """For chrome://tracing and Perfetto; written as JSON."""
+    """The trace for chrome://tracing and Perfetto, as JSON."""
     names = [buffer.name for buffer in stream.buffers]
     events: list[dict[str, Any]] = [
         {"name": "thread_name", "ph": "M", "pid": 0, "tid": at, "args": {"name": queue}}

@@ -1,15 +1,16 @@
-"""The verifier of streams: whatever it accepts has one result, under any timing.
+"""Stream verifier: an accepted stream has one result, independent of timing.
 
-Along one possible sequence it keeps, for every entry of every memory, the last task that wrote it
-and the last task of each queue that read it since. An access that does not happen after these is a
-race. That one sequence is enough: queues and tokens alone decide what happens before what. What
-compares all this is in C (runtime/native/accel/verify.c); what explains a fault is here.
+Along one topological order it records, for every entry of every memory, the last task that wrote it
+and the last task of each queue that read it since. An access that is not ordered after these by
+happens-before is a race. One order is sufficient, since happens-before is determined by queues and
+tokens alone. The fast check is in C (runtime/native/accel/verify.c); this module produces the
+explanations.
 
-Invariants, each with its error: fields fit, and a stream ends in one `finish` (TW7001, TW7004); no
-race (TW7010); it ends (TW7011); no counter overflows (TW7012); nothing unwritten is read (TW7013);
-addresses are inside (TW7014); no token is left over (TW7015); `finish` comes after all (TW7016);
-no task takes more steps than the watchdog lets pass (TW7017); no `rescale` reads its own results
-(TW7050).
+Invariants and their errors: fields are valid, and a stream ends in one `finish` (TW7001, TW7004);
+no race (TW7010); no deadlock (TW7011); no counter overflow (TW7012); no read of uninitialized
+memory (TW7013); addresses in bounds (TW7014); no token left over (TW7015); `finish` is ordered
+after everything (TW7016); no task exceeds the watchdog's steps (TW7017); no `rescale` reads its own
+results (TW7050).
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from tilewright.accel.order import Order, order
 from tilewright.base.errors import ExecutionError
 from tilewright.runtime.accel import Accelerator
 
-NO_TASK = -1  # wrote or read an entry
+NO_TASK = -1  # as writer or reader of an entry
 MICRO_OP_BYTES = MICRO_OP_BITS // 8
 
 
 @dataclass(slots=True)
 class _Memory:
-    """Who touched the entries of a memory last."""
+    """The last accesses to the entries of a memory."""
 
     writer: Indices
     readers: Indices  # by queue
@@ -51,12 +52,12 @@ class _Memory:
 
 
 def verify(stream: Stream) -> None:
-    """Refuse a stream whose result could depend on timing, or that has none."""
+    """Reject a stream whose result could depend on timing, or that has none."""
     check_stream(stream)
     check_extents(stream)
     refused = refusal(stream)
     if refused is not None:
-        explain(stream)  # says more
+        explain(stream)  # raises with an explanation
         raise refused
 
 
@@ -65,7 +66,7 @@ def is_accepted(stream: Stream) -> bool:
 
 
 def refusal(stream: Stream) -> ExecutionError | None:
-    """What the verifier in C says: the same as `explain`, in a hundredth of the time."""
+    """The verdict of the C verifier: equal to `explain`, a hundred times faster."""
     code = [t for t in stream.instructions if t.op == "aux" and t.format.name == "uop"]
     if any(stream.buffers[t["base"]].role != "uop" or t["offset"] % MICRO_OP_BYTES for t in code):
         return _error("TW7014", "microcode is loaded from where there is none", "see its buffer")
@@ -80,13 +81,13 @@ def refusal(stream: Stream) -> ExecutionError | None:
 
 
 def explain(stream: Stream) -> Order:
-    """The verifier, to be read: refuses a stream with the reason, or gives its order."""
+    """The readable verifier: rejects a stream with an explanation, or returns its order."""
     check_stream(stream)
     check_extents(stream)
     found = order(stream)
     _check_counters(stream, found)
     memories = {name: _Memory.of(depth(name, stream.geometry)) for name in MEMORIES}
-    buffers = {  # inputs, which no task writes, need no shadow
+    buffers = {  # inputs, which no task writes, need no shadow memory
         at: _Memory.of(buffer.size_bytes)
         for at, buffer in enumerate(stream.buffers)
         if buffer.role in ("out", "temp")
@@ -95,7 +96,7 @@ def explain(stream: Stream) -> Order:
     for number in found.sequence:
         task = stream.instructions[number]
         uops = microcode.of(number, task)
-        if len(uops):  # before what they say is believed
+        if len(uops):  # checked before they are used
             read = Access("uop", np.arange(task["ubegin"], task["uend"]), False)
             _check(stream, found, number, read, memories["uop"])
         touched = accesses(task, stream, uops)
@@ -111,7 +112,7 @@ def explain(stream: Stream) -> Order:
 
 
 def _check(stream: Stream, found: Order, number: int, access: Access, memory: _Memory) -> None:
-    """Compare one access with all that came before, and note it."""
+    """Check one access against all earlier ones, and record it."""
     cells, queue = access.cells(), int(found.queues[number])
     clock = found.clocks[number]
     writers = memory.writer[cells]
@@ -162,7 +163,7 @@ def _check_ordered(
 
 
 def _check_counters(stream: Stream, found: Order) -> None:
-    """No token left, no counter above its width whatever the timing, `finish` after everything."""
+    """No token is left, no counter can overflow in any timing, `finish` is after everything."""
     for (source, target), pushed in found.left.items():
         raise _error(
             "TW7015",

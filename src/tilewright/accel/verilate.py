@@ -1,10 +1,10 @@
-"""The RTL as a backend of the driver: Verilator makes C++ of it, a compiler a library.
+"""RTL simulation as a backend of the driver: Verilator generates C++, a compiler builds a library.
 
     timing = run_on(str(simulator(geometry)), stream, inputs)
 
-A library is made once for a geometry, and kept by what went into it: package, modules, harness, the
-version of Verilator and the compiler, which may make code of another machine (CXX="zig c++ -target
-x86_64-linux-gnu"). Wants `verilator` (the package or the program) and a C++ compiler.
+A library is built once per geometry, and cached by its inputs: package, modules, harness, the
+versions of Verilator and compiler, which may be a cross compiler (CXX="zig c++ -target
+x86_64-linux-gnu"). Needs `verilator` (the package or the program) and a C++ compiler.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.base.host import cache_root
 from tilewright.runtime.sources import FOLDER as RUNTIME
 
 HARNESS = FOLDER / "harness.cpp"
-# Registers and memories begin with random bits: what depends on them shows.
+# Registers and memories are initialized with random bits, to expose dependences on them.
 OPTIONS = (
     *("--cc", "-O3", "--assert", "--x-assign", "unique", "--x-initial", "unique"),
     *("--output-split", "20000"),
@@ -38,7 +38,7 @@ RUN_TIME = ("verilated.cpp", "verilated_threads.cpp")
 
 @dataclass(frozen=True, slots=True)
 class Verilator:
-    """The program, and the folder of its run-time sources, which a bare program has to be told."""
+    """The program, and the folder of its run-time sources."""
 
     command: str
     root: Path
@@ -58,7 +58,7 @@ class Verilator:
 
 @cache
 def try_verilator() -> Verilator | None:
-    """Verilator on the path, or the one of the Python package of that name."""
+    """Verilator on the path, or that of the Python package of this name."""
     command = shutil.which("verilator")
     is_bare = command is None
     if command is not None:
@@ -81,20 +81,20 @@ def try_verilator() -> Verilator | None:
 
 
 def try_compiler() -> str | None:
-    """A C++ compiler: $CXX, which may have options, or one on the path."""
+    """A C++ compiler: $CXX, possibly with options, or one on the path."""
     named = os.environ.get("CXX")
     return named or shutil.which("g++") or shutil.which("clang++")
 
 
 def missing() -> str:
-    """Why there is no simulation of the RTL on this machine; empty if there is."""
+    """Why RTL simulation is not available; "" if it is."""
     if try_verilator() is None:
         return "verilator is not installed"
     return "" if try_compiler() else "there is no C++ compiler"
 
 
 def lint(geometry: Geometry) -> str:
-    """What `verilator -Wall` has to say about the RTL: nothing."""
+    """The warnings of `verilator -Wall` about the RTL."""
     verilator = _needed()
     with tempfile.TemporaryDirectory() as folder:
         files = [one.name for one in write_rtl(geometry, Path(folder))]
@@ -105,7 +105,7 @@ def lint(geometry: Geometry) -> str:
 
 
 def simulator(geometry: Geometry) -> Path:
-    """The library of a geometry; made if there is none yet."""
+    """The library of a geometry, built if necessary."""
     verilator = _needed()
     library = _folder() / f"{_key(geometry, verilator)}.so"
     if not library.exists():
@@ -153,8 +153,8 @@ def _build(geometry: Geometry, verilator: Verilator, folder: Path) -> Path:
 
 
 def write_cpp(geometry: Geometry, folder: Path, verilator: Verilator | None = None) -> None:
-    """What Verilator makes of a geometry, with its run-time sources: a machine that has a compiler
-    alone makes a library of it, by `compile_cpp`."""
+    """Generate the C++ of a geometry, with its run-time sources, so that a machine with only a
+    compiler can build the library, by `compile_cpp`."""
     verilator = verilator or _needed()
     files = [one.name for one in write_rtl(geometry, folder)]
     done = verilator.run(*OPTIONS, "--top-module", TOP, "-Mdir", "cpp", *files, folder=folder)
@@ -169,7 +169,8 @@ def write_cpp(geometry: Geometry, folder: Path, verilator: Verilator | None = No
 
 
 def compile_cpp(folder: Path, library: Path) -> None:
-    """A library of the C++ in a folder, the harness and the driver's header of this package."""
+    """Build a library from the C++ in a folder, the harness and the driver's header in this
+    package."""
     include = folder / "include"
     sources = [*sorted((folder / "cpp").glob("*.cpp")), HARNESS]
     sources += [include / name for name in RUN_TIME if (include / name).exists()]

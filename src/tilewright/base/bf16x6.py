@@ -3,9 +3,9 @@
     x = x0 + x1 + x2        each term is the remainder of the ones before, rounded to bf16
     x * y = x0 y0 + x0 y1 + x0 y2 + x1 y0 + x1 y1 + x2 y0
 
-Three times eight bits of mantissa are the 24 of f32: the split is exact except for bf16 subnormals,
-which tensor cores flush to zero. The omitted products are below 2**-26 of the result. An infinity,
-and anything that rounds to one in bf16, leaves NaN in the following terms.
+Three times eight bits of significand are the 24 of f32: the split is exact except for bf16
+subnormals, which tensor cores flush to zero. The omitted products are below 2**-26 of the result.
+An infinity, and any value that rounds to one in bf16, leaves NaN in the following terms.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 from tilewright.base.dtype import BF16
 
-PIECES = 3  # of a number
-PRODUCTS = 6  # of pieces, for a product of numbers
+PIECES = 3  # bf16 terms of an f32 value
+PRODUCTS = 6  # bf16 products per f32 product
 
 
 def left_piece(product: Any) -> Any:
-    """Which piece of the left operand a product takes, as arithmetic on its position.
+    """The index of the left operand's piece in product number `product`, in integer arithmetic.
 
     Examples:
         >>> [(left_piece(at), right_piece(at)) for at in range(PRODUCTS)]
@@ -31,12 +31,12 @@ def left_piece(product: Any) -> Any:
 
 
 def right_piece(product: Any) -> Any:
-    """Which piece of the right operand it takes."""
+    """The index of the right operand's piece in product number `product`."""
     return product * -3 // 5 % PIECES
 
 
 def pieces_of(x: Any, axis: int) -> Any:
-    """Numbers of f32 in pieces, along a new axis.
+    """Split f32 values into pieces, along a new axis.
 
     Examples:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""A base class of context managers that close themselves."""
+"""A base class of context managers that call `close` on exit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Something to close, whatever becomes of the block that has it."""
+    """A resource that its `with` block closes, also on an exception."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what is held."""
+        """Release the resource."""
 
     def __enter__(self) -> Self:
         return self

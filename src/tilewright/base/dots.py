@@ -1,6 +1,6 @@
 """Dot-product instructions of processors, as data: operand types, shapes, required features.
 
-`intrin/dot.py` declares their behaviour; passes look up here what a target multiplies.
+`intrin/dot.py` declares their behaviour; passes look up here which types a target multiplies.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ DOTS: tuple[Dot, ...] = (
     Dot("neon_usdot", _I8MM, *_U8, 4, 4, _USDOT, chain_cycles=1, shares=1),
 )
 
-# Signed rows by unsigned sub-byte weights, for kernels of their own: other GEMMs are converted to
-# the signedness that AMX tiles also multiply.
+# Signed rows by unsigned sub-byte weights, for their own kernels: other GEMMs are converted to the
+# signedness that AMX tiles also multiply.
 CODE_DOTS: tuple[Dot, ...] = (
     Dot("vnni_i8_dot", ("avx512vnni",), *_SU, 16, 4, f"{_VNNI}.512", chain_cycles=5),
     Dot("vnni_i8_dot_256", ("avxvnni",), *_SU, 8, 4, f"{_VNNI}.256", chain_cycles=5),
@@ -99,7 +99,7 @@ def tap_dot_of(target: Target, a: str, b: str) -> Dot | None:
 
 
 def row_dot_of(target: Target, length: int) -> Dot | None:
-    """The target's instruction for dot products of two rows of so many signed bytes, if any."""
+    """The target's instruction for dot products of two rows of `length` signed bytes, if any."""
     found = (dot for dot in ROW_DOTS if all(map(target.has, dot.features)))
     return next((dot for dot in found if length % (dot.lanes * dot.group) == 0), None)
 
@@ -132,7 +132,7 @@ def multiplies(target: Target, a: str, b: str) -> bool:
 
 
 def multiplies_bytes(target: Target) -> bool:
-    """Whether a target has instructions for products of bytes, of any signedness: signs can be
-    converted and bytes widened, so any one serves all."""
+    """Whether a target multiplies bytes of any signedness: signs can be converted and bytes
+    widened, so any integer instruction suffices."""
     pairs = (("u8", "i8"), ("i8", "i8"), ("u8", "u8"), ("i16", "i16"))
     return any(multiplies(target, a, b) for a, b in pairs)

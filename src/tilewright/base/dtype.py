@@ -4,7 +4,7 @@
     dtype("f32x16")   a vector of sixteen f32
     dtype("float32"), dtype("bfloat16"), dtype("int8x4")   NumPy's names mean the same types
 
-`index` is the type of loop variables and sizes; it is a signed 64-bit integer in memory.
+`index` is the type of loop variables and sizes: a signed 64-bit integer in memory.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _SCALARS: dict[str, tuple[str, int, Any]] = {
     "u2": ("uint", 2, ml_dtypes.uint2),
     "bool": ("bool", 8, np.bool_),
     "index": ("int", 64, np.int64),
-    "str": ("str", 64, np.object_),  # text, in models alone; native code has none
+    "str": ("str", 64, np.object_),  # text; in graphs only, without native code
 }
-# NumPy's names, as TVM and ONNX write them too; programs are printed with the short ones.
+# Aliases: the names of NumPy, TVM and ONNX. Programs are printed with the short names.
 _ALIASES: dict[str, str] = {
     np.dtype(numpy_type).name: name
     for name, (_, _, numpy_type) in _SCALARS.items()
@@ -59,7 +59,7 @@ _known: dict[str, DType] = {}
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DType:
-    """A scalar or short-vector type, made by `dtype(name)`. One object each: compare with `is`."""
+    """A scalar or short-vector type, made by `dtype(name)` and unique: compare with `is`."""
 
     name: str
     scalar_name: str
@@ -74,7 +74,7 @@ class DType:
 
     @property
     def is_int(self) -> bool:
-        """Signed or unsigned integers, `index` among them; not `bool`."""
+        """Whether it is a signed or unsigned integer, including `index`; `bool` is not."""
         return self.kind in ("int", "uint")
 
     @property
@@ -91,7 +91,7 @@ class DType:
 
     @property
     def has_inf(self) -> bool:
-        """Whether a float type has infinities; most of those below 16 bits do not."""
+        """Whether a float type has infinities; most types below 16 bits have none."""
         return self.is_float and (self.bits >= 16 or self.scalar_name == "f8e5m2")
 
     @property
@@ -100,12 +100,12 @@ class DType:
 
     @property
     def significand_bits(self) -> int:
-        """Of a float's digits, with the one that is not stored."""
+        """The precision of a float type in bits, including the implicit leading bit."""
         return int(_finfo(self.numpy).nmant) + 1
 
     @property
     def size_bytes(self) -> int:
-        """Storage of one value. Types of less than a byte take a byte each in memory."""
+        """Bytes of one value in memory. Types of less than a byte take one byte each."""
         return self.lanes * max(1, self.bits // 8)
 
     @property
@@ -117,19 +117,29 @@ class DType:
 
     @property
     def min(self) -> int | float:
-        """The least value: -inf for floats that have it."""
+        """The minimum: -inf for floats that have it."""
         if self.is_float:
-            return float("-inf") if self.has_inf else float(_finfo(self.numpy).min)
+            return float("-inf") if self.has_inf else self.min_finite
         return -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
     @property
     def max(self) -> int | float:
-        """The greatest value: inf for floats that have it."""
+        """The maximum: inf for floats that have it."""
         if self.is_float:
-            return float("inf") if self.has_inf else float(_finfo(self.numpy).max)
+            return float("inf") if self.has_inf else self.max_finite
         if self.is_bool:
             return 1
         return (1 << (self.bits - (1 if self.kind == "int" else 0))) - 1
+
+    @property
+    def min_finite(self) -> float:
+        """The least finite value of a float type."""
+        return float(_finfo(self.numpy).min)
+
+    @property
+    def max_finite(self) -> float:
+        """The greatest finite value of a float type."""
+        return float(_finfo(self.numpy).max)
 
     def __str__(self) -> str:
         return self.name
@@ -142,7 +152,7 @@ class DType:
 
 
 def dtype(value: str | DType | np.dtype[Any] | type) -> DType:
-    """The data type a name, NumPy dtype or DType stands for."""
+    """Return the data type of a name, NumPy dtype, scalar class or DType."""
     if isinstance(value, DType):
         return value
     if not isinstance(value, str):
@@ -154,7 +164,7 @@ def dtype(value: str | DType | np.dtype[Any] | type) -> DType:
 
 
 def from_numpy(value: np.dtype[Any]) -> DType:
-    """The data type with this NumPy element type (never `index`)."""
+    """Return the data type with this NumPy element type (never `index`)."""
     for name, (_, _, numpy_type) in _SCALARS.items():
         if value == np.dtype(numpy_type):
             return dtype(name)
@@ -164,7 +174,7 @@ def from_numpy(value: np.dtype[Any]) -> DType:
 
 
 def is_dtype_name(text: str) -> bool:
-    """Whether `text` spells a data type."""
+    """Whether `text` is the name of a data type."""
     match = _VECTOR.fullmatch(text)
     return match is not None and match["scalar"] in _SCALARS
 

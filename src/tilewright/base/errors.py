@@ -1,4 +1,4 @@
-"""Errors: one clear, typed message with a code, a place, a caret and a way out.
+"""Errors: a typed message with a code, a location, a source excerpt and a suggestion.
 
     error[TW2104]: cannot split loop %j: factor 48 does not divide extent 100
       --> net.py:41
@@ -43,7 +43,7 @@ class Excerpt:
 
 
 class TilewrightError(Exception):
-    """Base of everything this package raises on purpose.
+    """The base class of all errors that Tilewright raises deliberately.
 
     Examples:
         >>> import tilewright as tw
@@ -65,7 +65,7 @@ class TilewrightError(Exception):
         excerpt: Excerpt | Callable[[], Excerpt | None] | None = None,
         help: str = "",
     ) -> None:
-        """Where refusals are tried out and caught, `excerpt` may be a function that makes it."""
+        """`excerpt` may be a function, called only when the excerpt is needed."""
         super().__init__(code, message)
         self.code = code
         self.message = message
@@ -93,7 +93,7 @@ class TilewrightError(Exception):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        _ = self.excerpt  # made while what it shows is at hand
+        _ = self.excerpt  # made now: a pickle cannot contain the function
         return (_rebuild, (type(self), self.__dict__))
 
 
@@ -105,7 +105,7 @@ def _rebuild(cls: type[TilewrightError], fields: dict[str, object]) -> Tilewrigh
 
 
 class UserError(TilewrightError, ValueError):
-    """The request cannot be met as stated: a bad value.
+    """The request is invalid: a bad value.
 
     Examples:
         >>> import tilewright as tw
@@ -119,11 +119,11 @@ class UserError(TilewrightError, ValueError):
 
 
 class UserTypeError(TilewrightError, TypeError):
-    """The request cannot be met as stated: a wrong kind of thing, a wrong dtype."""
+    """The request is invalid: a wrong kind of object or data type."""
 
 
 class ScheduleError(UserError):
-    """A schedule primitive refuses: applying it could change the answer or means nothing."""
+    """A schedule primitive is not applicable: it could change the result or is not defined here."""
 
 
 class ParseError(UserError):
@@ -131,11 +131,11 @@ class ParseError(UserError):
 
 
 class ExecutionError(UserError):
-    """The interpreter caught a program doing what native code must never do."""
+    """The interpreter detected an operation that is undefined in native code."""
 
 
 class Unsupported(TilewrightError, NotImplementedError):
-    """A feature that does not exist here, named so that the user can avoid it.
+    """A feature that is not supported, named so that the user can avoid it.
 
     Examples:
         >>> from tilewright import graph
@@ -150,7 +150,7 @@ class Unsupported(TilewrightError, NotImplementedError):
 
 
 class CompilerBug(TilewrightError, AssertionError):
-    """An invariant of ours is broken: never the user's fault.
+    """An internal invariant is violated: never the user's fault.
 
     Examples:
         >>> from tilewright.base.errors import CompilerBug

@@ -2,11 +2,10 @@
 
     vta-sim -geometry=1x16x16 -inp=32K -wgt=256K -acc=128K -uop=32K -bus=64 -latency=64
 
-Every cycle the array multiplies a `batch x block_in` vector of activations with a
-`block_out x block_in` tile of weights. One entry of a memory is what a cycle needs from it. With
-`-taps=4` a lane of the ALU multiplies four bytes a cycle and adds them up, for depthwise
-convolutions. Widths of instruction fields, depths of memories and cycles of transfers all follow
-from these numbers.
+Every cycle the array multiplies a `batch x block_in` vector of activations with a `block_out x
+block_in` tile of weights; an entry of a memory is what one cycle takes from it. With `-taps=4` a
+lane of the ALU accumulates four products of bytes per cycle, for depthwise convolutions. Widths of
+instruction fields, depths of memories and cycles of transfers all follow from these numbers.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from dataclasses import dataclass, fields
 from tilewright.base.errors import UserError
 
 ACC_BYTES = 4  # an accumulator is i32; operands and results are i8
-# What a small processor beside the accelerator multiplies in one of its cycles: a Cortex-A9 ran
+# Multiply-adds per cycle of a small host processor beside the accelerator: a Cortex-A9 ran
 # convolutions 40 times slower than 256 multipliers at 70% (OSDI'18, section 6.4).
 HOST_MACS_PER_CYCLE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Shape and sizes of one accelerator; refused (TW0307) if no hardware could have them."""
+    """Shape and memory sizes of an accelerator; rejected (TW0307) if not implementable."""
 
     batch: int = 1
     block_in: int = 16
@@ -34,7 +33,7 @@ class Geometry:
     uop_bytes: int = 32 << 10
     bus_bits: int = 64
     latency_cycles: int = 64  # from a read request to its first data
-    taps: int = 1  # products of bytes in a lane of the ALU
+    taps: int = 1  # products of bytes that a lane of the ALU adds per cycle
 
     def __post_init__(self) -> None:
         for name in ("batch", "block_in", "block_out", "bus_bits", "taps"):
@@ -48,7 +47,7 @@ class Geometry:
         if self.taps > ACC_BYTES:
             raise _refused(f"an accumulator does not hold {self.taps} bytes")
         if self.latency_cycles < 1:
-            raise _refused("the memory answers in the cycle it is asked")
+            raise _refused("the memory latency is 0 cycles")
         for name, depth in self.depths().items():
             size, entry = getattr(self, f"{name}_bytes"), self.entry_bytes()[name]
             if size % entry or depth < 16:
@@ -67,11 +66,11 @@ class Geometry:
 
     @property
     def array(self) -> Geometry:
-        """The same units with default memories and bus: what the form of operators depends on."""
+        """The same units with default memories and bus: what the set of operators depends on."""
         return Geometry(self.batch, self.block_in, self.block_out, taps=self.taps)
 
     def entry_bytes(self) -> dict[str, int]:
-        """Bytes of one entry of each memory whose size is given."""
+        """Bytes per entry of each memory whose size is given."""
         return {
             "inp": self.batch * self.block_in,
             "wgt": self.block_out * self.block_in,
@@ -80,13 +79,13 @@ class Geometry:
         }
 
     def depths(self) -> dict[str, int]:
-        """Entries of each memory whose size is given."""
+        """Number of entries of each memory whose size is given."""
         entry = self.entry_bytes()
         return {name: getattr(self, f"{name}_bytes") // entry[name] for name in entry}
 
     @property
     def options(self) -> str:
-        """As a target's text spells it out."""
+        """As options of a target's text."""
         shape = f"{self.batch}x{self.block_in}x{self.block_out}"
         sizes = (f"-{name}={_size(getattr(self, f'{name}_bytes'))}" for name in self.depths())
         return " ".join(
@@ -100,14 +99,14 @@ class Geometry:
         )
 
 
-# Options of a target's text, and the field that each sets; `-geometry` sets three.
+# Options of a target's text, by the field that each sets; `-geometry` sets three.
 SIZES = {f"-{name}": f"{name}_bytes" for name in ("inp", "wgt", "acc", "uop")}
 NUMBERS = {"-bus": "bus_bits", "-latency": "latency_cycles", "-taps": "taps"}
 OPTIONS = ("-geometry", *SIZES, *NUMBERS)
 
 
 def read_shape(value: str) -> dict[str, int] | None:
-    """`1x16x16` as batch, block_in and block_out; None if it is not of that form."""
+    """Parse `1x16x16` to batch, block_in and block_out; None if malformed."""
     parts = value.split("x")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return None

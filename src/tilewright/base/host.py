@@ -1,7 +1,8 @@
-"""This machine, as the system describes it: architecture, processor, features, caches, cores.
+"""Description of the host as the system reports it: architecture, processor, features, caches,
+cores.
 
-`TILEWRIGHT_HOST` has options that `cpu` then implies (`-mcpu=haswell`): code for another processor
-of this architecture that this one can run, so that tests can emulate missing features.
+`TILEWRIGHT_HOST` contains options that `cpu` then implies (`-mcpu=haswell`): code for another
+processor that this one can run, so that tests can emulate missing features.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ ARCHES = {
 
 
 def host_options() -> tuple[str, ...]:
-    """What `cpu` stands for besides this machine; nothing unless the environment says so."""
+    """The options that `cpu` implies, from the environment; empty by default."""
     return tuple(os.environ.get("TILEWRIGHT_HOST", "").split())
 
 
 def host_triple() -> str:
-    """LLVM's triple of this machine."""
+    """LLVM's triple of the host."""
     machine = platform.machine().lower()
     arch = ARCHES.get(machine, machine)
     system = platform.system()
@@ -54,7 +55,7 @@ def host_arch() -> str:
 
 
 def host_cores() -> int:
-    """The cores this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -62,7 +63,7 @@ def host_cores() -> int:
 
 # --------------------------------------------------------------------------- features
 
-# The kernel's names for features where they differ from LLVM's.
+# The kernel's names of features where they differ from LLVM's.
 _KERNEL_NAMES = {
     "pni": "sse3",
     "sse4_1": "sse4.1",
@@ -91,7 +92,7 @@ _KERNEL_NAMES = {
 
 @cache
 def host_features() -> frozenset[str]:
-    """This processor's features by LLVM's names; the baseline where the system does not tell."""
+    """The host's features by LLVM's names; the baseline where the system does not report them."""
     arch = host_arch()
     flags: set[str] = set()
     for line in _cpuinfo():
@@ -109,7 +110,7 @@ def host_features() -> frozenset[str]:
 
 @cache
 def _cpuinfo() -> tuple[str, ...]:
-    """The kernel's description of the first processor."""
+    """The kernel's description of the first processor, in lines."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -118,7 +119,7 @@ def _cpuinfo() -> tuple[str, ...]:
 
 
 def _described() -> dict[str, str]:
-    """The kernel's description, by key."""
+    """The kernel's description as a mapping."""
     pairs = (line.partition(":") for line in _cpuinfo())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
@@ -148,7 +149,7 @@ _INTEL_MODELS = {
     **dict.fromkeys((173, 174), "graniterapids"),
 }
 _AMD_FAMILIES = {23: ("znver1", "znver2"), 25: ("znver3", "znver4"), 26: ("znver5", "znver5")}
-# The oldest processor that has a feature, where the name tells nothing; the newest first.
+# The oldest processor with a feature, for unknown names; newest first.
 _BY_FEATURE = (
     ("amx-tile", "sapphirerapids"),
     ("avx512vbmi2", "icelake-server"),
@@ -161,7 +162,7 @@ _BY_FEATURE = (
 
 
 def host_processor() -> str:
-    """LLVM's name of this processor or of its nearest relative; "" for none."""
+    """LLVM's name of the host's processor or of its closest relative; "" if unknown."""
     described, arch = _described(), host_arch()
     if arch == "aarch64" and described.get("CPU part") in _ARM_PARTS:
         return _ARM_PARTS[described["CPU part"]]
@@ -180,7 +181,7 @@ def host_processor() -> str:
 
 
 def host_model() -> str:
-    """The processor's name as people know it."""
+    """The processor's marketing name."""
     described = _described()
     for key in ("model name", "CPU part", "uarch"):
         if key in described:
@@ -193,13 +194,13 @@ def host_model() -> str:
 
 @cache
 def host_machine() -> Machine:
-    """The machine model of the host: known by its name, told by the system, or measured."""
+    """The machine model of the host: known by its name, reported by the system, or measured."""
     found, measured = described_machine(), try_measured()
     return found if measured is None else replace(found.with_numbers(measured), source=MEASURED)
 
 
 def described_machine() -> Machine:
-    """The machine model of the host without what was measured."""
+    """The machine model of the host, without measurements."""
     found = machine_of(host_arch(), host_processor())
     caches: dict[str, Any] = {
         name: _as_described(getattr(found, name), level)
@@ -209,7 +210,7 @@ def described_machine() -> Machine:
 
 
 def _as_described(known: Cache, level: int) -> Cache:
-    """A cache with the size and ways that the system tells."""
+    """A cache with the size and associativity that the system reports."""
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if int((folder / "level").read_text()) != level:
@@ -231,9 +232,9 @@ def _size_bytes(text: str) -> int:
 
 
 def cache_root() -> Path | None:
-    """Where what is kept between runs lies; None when nothing is kept.
+    """The folder of persistent caches; None if caching is off.
 
-    `TILEWRIGHT_CACHE_DIR` names the folder; set it to nothing to keep nothing.
+    `TILEWRIGHT_CACHE_DIR` names the folder; an empty value turns caching off.
     """
     chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
     if chosen is not None:
@@ -243,14 +244,15 @@ def cache_root() -> Path | None:
 
 
 def measured_file() -> Path | None:
-    """The file with what was measured on this machine."""
+    """The file with measurements of this machine."""
     root = cache_root()
     name = "".join(char if char.isalnum() else "-" for char in host_model())
     return None if root is None else root / "machines" / f"{name}-{host_cores()}.json"
 
 
 def try_measured() -> dict[str, float] | None:
-    """What `tilewright targets --calibrate` measured here, by the names of `Machine.numbers`."""
+    """The results of `tilewright targets --calibrate` on this machine, by the names of
+    `Machine.numbers`."""
     path = measured_file()
     try:
         found = None if path is None else json.loads(path.read_text())

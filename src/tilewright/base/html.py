@@ -1,4 +1,4 @@
-"""HTML for notebooks: programs and tables, for `_repr_html_` of several classes."""
+"""HTML for notebooks: programs and tables, for the `_repr_html_` of several classes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _PRE = "max-height: 32em; overflow: auto; font-size: 85%; line-height: 1.4"
 
 
 def program(title: str, text: str) -> str:
-    """A program under a title, folded when it is long."""
+    """Format a program under a title, collapsed if long."""
     body = f'<pre style="{_PRE}">{escape(text)}</pre>'
     is_open = " open" if text.count("\n") <= 60 else ""
     return f"<details{is_open}><summary>{escape(title)}</summary>{body}</details>"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of plain cells."""
+    """Format a table of plain cells."""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
@@ -25,5 +25,5 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def bar(share: float) -> str:
-    """A bar by a share of one, in characters: a table's cell."""
+    """A table cell with a bar of characters for a fraction of one."""
     return "█" * round(20 * max(0.0, min(1.0, share)))

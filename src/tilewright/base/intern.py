@@ -1,14 +1,14 @@
 """The two kinds of IR node. The test suite sets `TILEWRIGHT_CHECKED=1`, which freezes both.
 
 `@interned` (with `metaclass=Interned`): equal fields give the same object, so equality is `is`,
-hashing is free and memo tables are exact. Built positionally. Expressions are interned.
+hashing is free and memo tables are exact. Constructed positionally. Expressions are interned.
 
     @interned
     class Add(Expr):
         a: Expr
         b: Expr
 
-`@node`: a value with an identity of its own. Statements, buffers and graph nodes are such.
+`@node`: a value with its own identity. Statements, buffers and graph nodes are such.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ CHECKED = os.environ.get("TILEWRIGHT_CHECKED", "0") == "1"
 
 
 class _Entry(weakref.ref[Any]):
-    """A node that is alive, under the key that it was made from."""
+    """A weak reference to a live node, with the key it was constructed from."""
 
     __slots__ = ("key",)
     key: tuple[Any, ...]
 
 
-# What a WeakValueDictionary does, without its calls: every expression is looked up here.
+# A WeakValueDictionary without its call overhead: every expression is looked up here.
 _live: dict[tuple[Any, ...], _Entry] = {}
 
 
 def _forget(entry: _Entry) -> None:
-    remove_dead(_live, entry.key)  # in one step: another thread may make the node again
+    remove_dead(_live, entry.key)  # atomic: another thread may construct the node again
 
 
 class Interned(type):
-    """Metaclass: a call with known arguments returns the live node built from them before."""
+    """Metaclass: a call with known arguments returns the live node constructed from them before."""
 
     if not TYPE_CHECKING:  # checkers see the dataclass __init__
 
@@ -52,7 +52,7 @@ class Interned(type):
                 node = super().__call__(*args)
                 entry = _Entry(node, _forget)
                 entry.key = key
-                # Another is of another thread, or of a node that died just now.
+                # The entry is another thread's, or of a node that has just died.
                 while (other := _live.setdefault(key, entry)) is not entry:
                     first = other()
                     if first is not None:
@@ -63,17 +63,17 @@ class Interned(type):
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(dataclasses.field,))
 def interned(cls: type[T]) -> type[T]:
-    """Frozen for the type checker; frozen at run time only in the test suite."""
+    """Make a class frozen for the type checker, and at run time in the test suite only."""
     return dataclasses.dataclass(eq=False, repr=False, slots=True, frozen=CHECKED)(cls)
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(dataclasses.field,))
 def node(cls: type[T]) -> type[T]:
-    """Compared by identity; frozen for the type checker, at run time only in the test suite."""
+    """Compare by identity; frozen for the type checker, and at run time in the test suite only."""
     made = dataclasses.dataclass(eq=False, repr=False, slots=True, frozen=CHECKED)
     return made(cls)
 
 
 def set_once(node: object, name: str, value: Any) -> None:
-    """Fill a derived field from `__post_init__`, which a frozen class would refuse."""
+    """Set a derived field in `__post_init__` of a frozen class."""
     object.__setattr__(node, name, value)

@@ -1,4 +1,4 @@
-"""Where a node came from. Locations travel with statements and graph nodes, never compare."""
+"""Source locations. They are carried by statements and graph nodes and ignored in comparisons."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 
 class Loc:
-    """Base of all locations; `str(loc)` is what an error shows after `-->`."""
+    """Base of all locations; `str(loc)` is what an error prints after `-->`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown(Loc):
-    """Nothing is known about the origin."""
+    """An unknown origin."""
 
     def __str__(self) -> str:
         return "unknown"
@@ -21,7 +21,7 @@ class Unknown(Loc):
 
 @dataclass(frozen=True, slots=True)
 class File(Loc):
-    """A place in a text: the user's Python file, or a program in our own syntax."""
+    """A position in a text: the user's Python file, or a program in Tilewright's syntax."""
 
     path: str
     line: int
@@ -44,7 +44,7 @@ class ModelNode(Loc):
 
 @dataclass(frozen=True, slots=True)
 class Fused(Loc):
-    """Several nodes became one."""
+    """The merger of several nodes."""
 
     parts: tuple[Loc, ...]
 
@@ -54,7 +54,7 @@ class Fused(Loc):
 
 @dataclass(frozen=True, slots=True)
 class Synthetic(Loc):
-    """Invented by a pass or primitive."""
+    """Created by a pass or primitive."""
 
     origin: str
 
@@ -66,7 +66,7 @@ UNKNOWN = Unknown()
 
 
 def fuse(*locs: Loc) -> Loc:
-    """The location of a node merged from others: duplicates and unknowns drop out."""
+    """The location of a node merged from others, without duplicates and unknown locations."""
     parts: dict[Loc, None] = {}
     for loc in locs:
         for part in loc.parts if isinstance(loc, Fused) else (loc,):

@@ -100,7 +100,7 @@ class Machine:
     address_registers: int = 14  # rows that can be traversed concurrently
     loop_body_instructions: int = 128  # largest loop body served from the decoded-op cache
     branch_miss_cycles: float = 20.0  # of a mispredicted branch, as at the end of a loop
-    gather_lane_cycles: float = 2.0  # per lane of a gather
+    gather_lane_cycles: float = 2.0  # per lane of a gather; of x86 with the slow gather mitigation
     int_multiply_add_instructions: float = 1.0  # for i32 vectors: multiplications may take two
     lines_ahead: int = 8  # prefetch distance from L2, in lines
     memory_lines_ahead: int = 32  # prefetch distance from beyond L2, in lines
@@ -195,10 +195,8 @@ FUNCTION_CYCLES: Mapping[str, float] = {
     "div": 12.0,
 }
 OTHER_FUNCTION_CYCLES, CONVERT_CYCLES, OPERATION_CYCLES = 2.0, 1.0, 0.5
-CONVERT_STORE_CYCLES, NARROW_CYCLES = (
-    4.0,
-    6.0,
-)  # per vector of sums: to convert and store it; to narrow it to bytes first
+# Per vector of sums: to convert and store it; to narrow it to bytes first.
+CONVERT_STORE_CYCLES, NARROW_CYCLES = 4.0, 6.0
 WIDENED_LANES = 16  # bytes that one instruction widens
 WIDEN_OPERATIONS = 8  # to dequantize a vector of weights: unpack, convert, scale, store
 LOOP_CYCLES = 2.0  # overhead per loop iteration: counter, addresses, branch

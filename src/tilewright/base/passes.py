@@ -3,9 +3,9 @@
     CPU = (lower_inits, expand_updates, lower_blocks, ...)
     flat = run_passes(fn, CPU, PassContext(options={"unroll_loops.limit": 64}))
 
-A pass is known by the name of its function. It returns the very object it was given when it has
-nothing to do. Its options are `pass.option` in the context; in text, `pass{option = value}`. Every
-pass has the option `enabled`, by which it is switched off.
+A pass is named by its function. It returns the same object if nothing changes. Its options are
+`pass.option` in the context; in text, `pass{option = value}`. Every pass has the option `enabled`,
+which turns it off.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ Option = int | float | str | bool
 
 @dataclass(eq=False)
 class PassContext:
-    """What a pass may know besides its program, and what a run leaves behind."""
+    """The inputs of a pass besides its program, and records of a run."""
 
     target: Any = None
-    costs: Any = None  # the table of costs that choices are priced by; None: there is none
+    costs: Any = None  # the cost table of choices, if there is one
     options: Mapping[str, Option] = field(default_factory=dict)
     # called after every pass with the pass's name, the program before and the program after
     observers: tuple[Callable[[str, Any, Any], None], ...] = ()
     # seconds per pass, summed over runs; in order of first run
     timings: dict[str, float] = field(default_factory=dict)
-    # what passes chose between, with prices
+    # alternatives that passes chose between, with costs
     choices: list[Any] = field(default_factory=list)
-    # why passes left nodes as they are, by where these come from
+    # why passes skipped nodes, by location
     reasons: dict[str, str] = field(default_factory=dict)
 
     def option(self, name: str, default: Any) -> Any:
-        """The value given for `pass.option`; it must be of the default's type."""
+        """The value given for `pass.option`, which must be of the default's type."""
         value = self.options.get(name, default)
         if type(value) is not type(default):
             raise UserError(
@@ -55,7 +55,7 @@ class PassContext:
 
 
 def run_passes(program: P, passes: Iterable[Pass[P]], ctx: PassContext | None = None) -> P:
-    """The program after each pass in turn. A crash becomes a `CompilerBug` with a reproducer."""
+    """Run passes in order. A crash becomes a `CompilerBug` with a reproducer."""
     ctx = PassContext() if ctx is None else ctx
     remaining = list(passes)
     while remaining:
@@ -87,7 +87,7 @@ def pass_name(step: Callable[..., Any]) -> str:
 def parse_passes(
     text: str, known: Mapping[str, Pass[P]]
 ) -> tuple[tuple[Pass[P], ...], dict[str, Option]]:
-    """Reads `a, b{k = 1}`: the passes, and their options by `pass.option`."""
+    """Parse `a, b{k = 1}` to the passes, and their options by `pass.option`."""
     tokens = Tokens(text, "<passes>")
     chosen: list[Pass[P]] = []
     options: dict[str, Option] = {}

@@ -1,10 +1,10 @@
-"""Processors and the features each has, by LLVM's names."""
+"""Processors and their features, by LLVM's names."""
 
 from __future__ import annotations
 
-GENERIC = "generic"  # LLVM's name for the oldest of any architecture
+GENERIC = "generic"  # LLVM's name of an architecture's baseline
 
-# name: (the one it extends, features it adds); LLVM's names throughout
+# name: (the processor it extends, added features); LLVM's names throughout
 _X86 = {
     "x86-64": ("", "cmov sse sse2"),
     "x86-64-v2": ("x86-64", "cx16 popcnt sse3 sse4.1 sse4.2 ssse3"),
@@ -83,7 +83,7 @@ BASELINE = {
     "wasm32": "generic",
 }
 
-# Features that another one implies; `-x` takes these away with x.
+# Implied features; `-x` also removes the features that imply x.
 _IMPLIES = {
     "avx512vnni": "avx512f",
     "avx512bf16": "avx512bw",
@@ -114,25 +114,24 @@ _IMPLIES = {
 
 
 def processors(arch: str) -> tuple[str, ...]:
-    """The processors of an architecture whose features are known here."""
+    """The known processors of an architecture."""
     return tuple(_PROCESSORS[arch])
 
 
 def architectures(processor: str) -> tuple[str, ...]:
-    """Those that have a processor of this name; none for one that only LLVM knows, or that it knows
-    of every architecture."""
+    """The architectures with a processor of this name; empty if unknown, or generic."""
     if processor == GENERIC:
         return ()
     return tuple(arch for arch, table in _PROCESSORS.items() if processor in table)
 
 
 def features_known(arch: str) -> frozenset[str]:
-    """Every feature that a processor of the architecture may have."""
+    """All features that a processor of the architecture may have."""
     return frozenset(name for _, added in _PROCESSORS[arch].values() for name in added.split())
 
 
 def processor_features(arch: str, name: str) -> frozenset[str]:
-    """The features of a processor; of the baseline for one that only LLVM knows."""
+    """The features of a processor; the baseline if it is unknown here."""
     table = _PROCESSORS[arch]
     if name not in table:
         name = BASELINE[arch]
@@ -144,7 +143,7 @@ def processor_features(arch: str, name: str) -> frozenset[str]:
 
 
 def switch(features: frozenset[str], attrs: tuple[str, ...]) -> frozenset[str]:
-    """The features after `+a` and `-b`, with what they imply."""
+    """Apply `+a` and `-b` to features, with their implications."""
     found = set(features)
     for attr in attrs:
         name = attr[1:]

@@ -1,4 +1,4 @@
-"""Targets: the machine a program is compiled for, written as an expert would guess.
+"""Targets: the machine a program is compiled for, and its text form.
 
     cpu                                  this machine
     cpu -mcpu=generic                    this architecture, another processor
@@ -11,10 +11,10 @@
     vta-rtl                              its RTL, simulated by Verilator
     vta                                  hardware, behind a library of the driver
 
-A target knows what schedules ask about: vector width and registers, features by LLVM's names, and
-the machine model (`base/machine.py`), each of whose numbers can be set: `cpu -l2=1M -cores=8`. One
-that names a processor never reads the host. `str(target)` parses back to it, and
-`target.key` spells everything out: it is what caches and databases are keyed by.
+A target has what schedules depend on: vector width and registers, features by LLVM's names, and the
+machine model (`base/machine.py`), whose numbers can be set: `cpu -l2=1M -cores=8`. A target that
+names a processor never reads the host. `str(target)` parses back to the target; `target.key` spells
+everything out and is the key of caches and databases.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Target:
     kind: str  # cpu, cuda, wasm, accel
     triple: str  # LLVM's
     mcpu: str = ""  # LLVM's processor name; "" means this machine's own, or the baseline
-    attrs: tuple[str, ...] = ()  # features asked for: "+v", "-avx512f"
+    attrs: tuple[str, ...] = ()  # -mattr: "+v", "-avx512f"
     is_host: bool = False  # this very machine
     features: frozenset[str] = frozenset()  # by LLVM's names
     vector_bits: int = 64  # of one register
@@ -82,11 +82,11 @@ class Target:
     machine: Machine = field(default_factory=lambda: machine_of("x86_64", ""))
     shared_bytes: int = 0  # cuda: shared memory of one block
     geometry: Geometry | None = None  # accel: the array and its memories
-    host_key: str = field(default="", repr=False)  # what tells this machine from others
+    host_key: str = field(default="", repr=False)  # identifies this machine
 
     @staticmethod
     def parse(text: str | Target) -> Target:
-        """The target a text stands for; a target stands for itself."""
+        """Parse the text form; a target is returned as it is."""
         if isinstance(text, Target):
             return text
         if not isinstance(text, str):
@@ -108,7 +108,7 @@ class Target:
         first = self.triple.split("-", 1)[0]
         return ARCHES.get(first, first)
 
-    @cached_property  # every kernel of a model is looked up by it
+    @cached_property  # part of every kernel's cache key
     def key(self) -> str:
         """Everything that code generated for this target may depend on."""
         switches = ",".join(sorted(self.features))
@@ -119,57 +119,59 @@ class Target:
         ).strip()
 
     def has(self, feature: str) -> bool:
-        """Whether a feature is there, by LLVM's name or by a common one (vnni, bf16, amx)."""
+        """Whether the target has a feature, by LLVM's name or a common one (vnni, bf16, amx)."""
         names = _ALIASES.get(feature, (feature,))
         return any(name in self.features for name in names)
 
     @property
-    def looks_up_bytes(self) -> bool:
-        """Whether instructions look vectors of bytes up in a table of 256."""
+    def has_byte_lookup(self) -> bool:
+        """Whether a byte shuffle can index tables of 256 bytes, a vector of indices at a time."""
         return self.kind == CPU and (self.arch == "aarch64" or self.has("avx2"))
 
     @property
-    def multiplies_from_memory(self) -> bool:
-        """Whether a multiply-add reads a number from memory for all lanes of a vector."""
+    def has_fma_broadcast(self) -> bool:
+        """Whether an FMA can take an operand from memory and broadcast it to all lanes."""
         return self.has("avx512f")
 
     @property
-    def overwrites_factors(self) -> bool:
-        """Whether a multiply-add may put its sum into the register of a factor that it used."""
+    def fma_overwrites_operand(self) -> bool:
+        """Whether an FMA can write its result over a factor, not only over the addend."""
         return self.arch == "x86_64"
 
     @property
-    def spreads_loads(self) -> bool:
-        """Whether a number from memory is in all lanes of a vector by its load alone."""
+    def has_broadcast_load(self) -> bool:
+        """Whether a load can broadcast a scalar; otherwise FMAs multiply by a lane of a vector."""
         return self.arch not in ("aarch64", "arm")
 
     @property
-    def gathers(self) -> bool:
-        """Whether an instruction loads lanes from anywhere, by a vector of their places."""
+    def has_gather(self) -> bool:
+        """Whether one instruction loads a vector from a vector of addresses at useful speed."""
         return self.has("avx512f") or (self.arch == "riscv64" and self.has("v"))
 
-    def masks_loads(self, bits: int) -> bool:
-        """Whether a vector is loaded without some lanes of so many bits as fast as with all."""
+    def has_masked_load(self, bits: int) -> bool:
+        """Whether a masked load of elements of `bits` bits is as fast as one of a whole vector."""
         return self.has("avx512f") or self.has("sve") or (self.has("avx2") and bits >= 32)
 
     @property
-    def numbers_ahead(self) -> int:
-        """Registers of numbers that are loaded before multiply-adds of a vector use them."""
+    def broadcasts_in_flight(self) -> int:
+        """Registers for broadcast scalars that are loaded before the FMAs that use them."""
         return 4 if self.arch in ("aarch64", "arm") else 1
 
     @property
     def spare_registers(self) -> int:
-        """Of vectors, that a tile leaves to what else its loop holds: with fewer, compilers were
-        seen to spill all sums around a branch."""
-        return 0 if self.numbers_ahead > 1 else self.vector_registers // 16
+        """Vector registers that a register tile leaves to the rest of its loop.
+
+        With fewer, LLVM was seen to spill all accumulators around a branch.
+        """
+        return 0 if self.broadcasts_in_flight > 1 else self.vector_registers // 16
 
     @property
     def vector_bytes(self) -> int:
-        """Of one register."""
+        """The size of a vector register."""
         return self.vector_bits // 8
 
     def lanes(self, bits: int) -> int:
-        """Elements of `bits` bits in one vector register; at least 1."""
+        """The number of elements of `bits` bits in a vector register; at least 1."""
         return max(1, self.vector_bits // bits)
 
     @property
@@ -182,7 +184,7 @@ class Target:
 
     @property
     def cores(self) -> int:
-        """Cores; of a GPU, streaming multiprocessors."""
+        """The number of cores; for a GPU, of streaming multiprocessors."""
         return self.machine.cores
 
     def __str__(self) -> str:
@@ -247,7 +249,7 @@ def _parse(text: str) -> Target:
 
 
 def _over_host(given: dict[str, str]) -> dict[str, str]:
-    """Options of `cpu` on top of those it stands for already; the last word on a feature counts."""
+    """The options of `cpu` added to those of TILEWRIGHT_HOST; of a feature, the last one wins."""
     pretended = _read_options("TILEWRIGHT_HOST", CPU, list(host_options()))
     attrs = [of["-mattr"] for of in (pretended, given) if "-mattr" in of]
     return pretended | given | ({"-mattr": ",".join(attrs)} if attrs else {})
@@ -258,7 +260,7 @@ def _unknown(message: str) -> UserError:
 
 
 def _normal_triple(name: str) -> str:
-    """LLVM's triple with its vendor: aarch64-linux-gnu means aarch64-unknown-linux-gnu."""
+    """LLVM's triple with the vendor: aarch64-linux-gnu is aarch64-unknown-linux-gnu."""
     parts = name.split("-")
     if len(parts) == 3 and parts[1] in ("linux", "none"):
         parts.insert(1, "unknown")
@@ -283,7 +285,7 @@ def _read_options(text: str, kind: str, options: list[str]) -> dict[str, str]:
 
 
 def _read_number(text: str, option: str, value: str, machine: Machine) -> float:
-    """A number of the machine model: sizes and counts are whole, rates need not be."""
+    """A number of the machine model; sizes and counts are integers, rates are not."""
     if isinstance(machine.numbers()[option[1:]], int):
         return _read_size(text, option, value)
     try:
@@ -324,7 +326,7 @@ def _read_attrs(text: str, value: str) -> tuple[str, ...]:
 
 
 def _check_processor(text: str, arch: str, mcpu: str) -> None:
-    """One of another architecture is refused here; a name that is not known, by LLVM."""
+    """Reject a processor of another architecture; LLVM rejects unknown names."""
     others = architectures(mcpu)
     if others and arch not in others:
         triple = others[0] if others[0] == "wasm32" else f"{others[0]}-linux-gnu"
@@ -367,15 +369,17 @@ def _machine(text: str, kind: str, triple: str, given: dict[str, str], *, is_hos
 
 
 def geometry_of(target: str | Target) -> Geometry:
-    """The array and the memories of a target that is an accelerator."""
+    """The array and memories of an accelerator target."""
     found = Target.parse(target)
     if found.geometry is None:
-        raise UserError("TW7022", f"target {found.text!r} is no accelerator", help="try vta-sim")
+        raise UserError(
+            "TW7022", f"target {found.text!r} is not an accelerator", help="try vta-sim"
+        )
     return found.geometry
 
 
 def _geometry(text: str, given: dict[str, str]) -> Geometry:
-    """The accelerator that a target's options describe."""
+    """The accelerator described by a target's options."""
     numbers = {
         field: _read_size(text, option, given[option])
         for option, field in (geometry.SIZES | geometry.NUMBERS).items()
@@ -394,7 +398,7 @@ def _geometry(text: str, given: dict[str, str]) -> Geometry:
 
 
 def _vectors(arch: str, features: frozenset[str]) -> tuple[int, int]:
-    """Bits of a vector register, and how many there are."""
+    """The width in bits and the number of vector registers."""
     if arch == "x86_64":
         if "avx512f" in features:
             return 512, 32
@@ -408,8 +412,7 @@ def _vectors(arch: str, features: frozenset[str]) -> tuple[int, int]:
     return (128, 16) if "simd128" in features else (64, 16)
 
 
-# What an architecture of NVIDIA adds to the ones before it: (from, features, shared memory, SMs,
-# GHz under load).
+# By compute capability: features added, shared memory, multiprocessors, GHz under load.
 _CUDA = {
     70: ("mma", 96 * KB, 80, 1.38),
     75: ("ldmatrix", 64 * KB, 40, 1.59),
@@ -456,7 +459,7 @@ def _cuda(text: str, triple: str, arch: str) -> Target:
 def _multiprocessors(
     arch: str, shared_bytes: int, l2_bytes: int, cores: int, ghz: float
 ) -> Machine:
-    """The machine model of a GPU, a multiprocessor taken for a core."""
+    """The machine model of a GPU; a core is a multiprocessor."""
     line = 128
     return replace(
         machine_of("x86_64", ""),

@@ -1,4 +1,4 @@
-"""Text that both IRs share: a lexer with positions, and a printer that indents.
+"""Lexer with positions and indenting printer, shared by both IRs.
 
 Tokens: names (`parallel`), local names (`%i`), global names (`@matmul`), numbers, strings and
 punctuation. A comment is `//` at the start of a line; elsewhere `//` is floor division. `%` glued
@@ -40,7 +40,7 @@ class Token:
 
 
 class Tokens:
-    """A cursor over the tokens of one text, raising errors that point at it."""
+    """A cursor over the tokens of a text, raising errors with positions."""
 
     def __init__(self, text: str, path: str = "<text>") -> None:
         self.text = text
@@ -128,7 +128,7 @@ class Tokens:
 
 
 class Writer:
-    """Collects indented lines and remembers where marked things were written."""
+    """Collects indented lines and records the positions of marked objects."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -136,7 +136,7 @@ class Writer:
         self._depth = 0
 
     def line(self, text: str, mark: object = None, at: int = 0, width: int = 0) -> None:
-        """Write one line; `mark` is remembered to span `width` characters from column `at`."""
+        """Write one line; `mark` is recorded to span `width` characters from column `at`."""
         pad = "  " * self._depth
         self.lines.append(pad + text)
         if mark is not None:
@@ -153,7 +153,7 @@ class Writer:
 
 
 class Names:
-    """Gives every object a name of its own, as close to its hint as possible."""
+    """Assign unique names to objects, as close to their hints as possible."""
 
     def __init__(self) -> None:
         self._of: dict[object, str] = {}

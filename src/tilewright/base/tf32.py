@@ -1,4 +1,5 @@
-"""tf32: what tensor cores multiply of f32, ten bits of mantissa, rounded half to even."""
+"""tf32: the operand format of tensor cores for f32, with ten bits of mantissa, rounded half to
+even."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ LOST_BITS = 13
 
 
 def round_tf32(x: Any) -> Any:
-    """Numbers of f32 as tensor cores see them.
+    """Round f32 values to tf32.
 
     Examples:
         >>> import numpy as np

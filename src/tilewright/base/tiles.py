@@ -1,7 +1,7 @@
 """Matrix tiles of processors (AMX), as data: sizes, operand types, required features.
 
-`intrin/amx.py` declares the instructions' behaviour; rules and graph passes look up here what a
-target multiplies, and which images whole tiles cover.
+`intrin/amx.py` declares the instructions' behaviour; rules and graph passes look up here which
+types a target multiplies, and which images whole tiles cover.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.base.target import Target
 
 ROWS, ROW_BYTES, REGISTERS = 16, 64, 8  # of a tile; tiles of a core
-COLUMNS = ROWS  # of a result: as many sums of 32 bits as a row has room for
+COLUMNS = ROWS  # of a result: 32-bit sums per row
 MIN_ROWS = 8  # least rows where there is a choice: loading B takes as long for fewer
 BLOCK_TILES = 2  # tiles of A per register block: neighbours along a row, or in two rows
 

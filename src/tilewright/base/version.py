@@ -1,5 +1,5 @@
-"""The version of the code, for what is kept between versions. `tilewright.__version__` is the
-same: packaging reads it there."""
+"""The code's version, part of persistent cache keys. `tilewright.__version__` repeats it for
+packaging."""
 
 from __future__ import annotations
 

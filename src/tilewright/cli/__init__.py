@@ -1,8 +1,8 @@
 """The command line: `tilewright compile | run | bench | inspect | bisect | targets | demo | opt |
 ort | accel`.
 
-Tables for people on the standard output, or with `--json` one JSON document; progress and errors on
-the standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
+Output is tables on standard output, or one JSON document with `--json`; progress and errors go to
+standard error. Exit codes: 0 success, 1 failure, 2 usage error.
 """
 
 from tilewright.cli.app import app, main

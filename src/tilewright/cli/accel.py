@@ -20,8 +20,8 @@ from tilewright.base.errors import UserError
 from tilewright.base.target import Target, geometry_of
 from tilewright.cli import common
 
-File = Annotated[Path, typer.Argument(help="A stream: assembly text, or what `asm` wrote.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to; else printed.")]
+File = Annotated[Path, typer.Argument(help="A stream: assembly, or output of `asm`.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Output file; default: print.")]
 
 app = typer.Typer(
     help="Streams of the accelerator: assemble, disassemble, verify, time.", no_args_is_help=True
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 
 def _read(path: Path) -> Stream:
-    """A stream as text or as bytes, whichever the file holds."""
+    """Read a stream from assembly text or instruction words."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -40,7 +40,7 @@ def _read(path: Path) -> Stream:
 
 
 def _verified(path: Path) -> Stream:
-    """A stream without faults; one of a whole model takes seconds."""
+    """Verify a stream; a whole model's takes seconds."""
     with common.progress(f"verifying {path.name}"):
         stream = _read(path)
         verify(stream)
@@ -61,7 +61,7 @@ def asm(
     file: File,
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
 ) -> None:
-    """Assemble text into instruction words."""
+    """Assemble text to instruction words."""
     words = to_bytes(_read(file))
     with common.writing(output):
         output.write_bytes(words)
@@ -70,14 +70,15 @@ def asm(
 @app.command()
 @common.command
 def dis(file: File, output: Output = None) -> None:
-    """Print instruction words as text."""
+    """Disassemble instruction words."""
     _write(print_stream(_read(file)), output)
 
 
 @app.command("verify")
 @common.command
 def verify_stream(file: File, json: common.Json = False) -> None:
-    """Check a stream for races, deadlocks, overflows, unwritten memory and bad addresses."""
+    """Check a stream for races, deadlocks, overflows, uninitialized memory and invalid
+    addresses."""
     stream = _verified(file)
     if json:
         common.print_json({"ok": True, "tasks": len(stream.instructions)})
@@ -88,7 +89,7 @@ def verify_stream(file: File, json: common.Json = False) -> None:
 @app.command()
 @common.command
 def trace(file: File, output: Output = None, json: common.Json = False) -> None:
-    """Time a stream cycle by cycle; -o writes a trace for chrome://tracing or Perfetto."""
+    """Simulate a stream cycle by cycle; -o writes a trace for chrome://tracing or Perfetto."""
     stream = _verified(file)
     with common.progress(f"timing {len(stream.instructions)} tasks"):
         timing = time_on("timing", stream)
@@ -111,7 +112,7 @@ def trace(file: File, output: Output = None, json: common.Json = False) -> None:
 @app.command()
 @common.command
 def header(target: common.Target = "vta-sim", output: Output = None) -> None:
-    """Print the encoding as a C header."""
+    """Print the instruction encoding as a C header."""
     _write(c_header(geometry_of(target)), output)
 
 
@@ -121,7 +122,7 @@ def rtl(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.")],
     target: common.Target = "vta-rtl",
 ) -> None:
-    """Write the accelerator in SystemVerilog: a package for the geometry, and the modules."""
+    """Generate the accelerator in SystemVerilog: a package with the geometry, and the modules."""
     geometry = geometry_of(target)
     with common.writing(output):
         written = write_rtl(geometry, output)
@@ -136,7 +137,7 @@ def report(
     chip: Annotated[str, typer.Option(help=f"One of: {', '.join(CHIPS)}.")] = "xc7z020",
     json: common.Json = False,
 ) -> None:
-    """Synthesize the RTL by yosys, and compare what it takes with what a chip has."""
+    """Synthesize the RTL with yosys, and compare its resources to those of a chip."""
     geometry, of = geometry_of(target), chip_of(chip)
     with common.progress("synthesizing by yosys"):
         found = synthesize(geometry, of)
@@ -151,16 +152,16 @@ def report(
 @common.command
 def explore(
     models: Annotated[list[Path], typer.Argument(help="Quantized models: .onnx or .tw files.")],
-    dsp: Annotated[int, typer.Option(min=0, help="DSP48 that there are; 0: any number.")] = 220,
-    bram: Annotated[int, typer.Option(min=0, help="RAMB36 that there are; 0: any number.")] = 140,
-    designs: Annotated[int, typer.Option(min=1, help="How many to look at.")] = 200,
-    confirm: Annotated[int, typer.Option(min=0, help="Of the front, timed cycle by cycle.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    plot: Annotated[Path | None, typer.Option(help="Where to draw the designs, as SVG.")] = None,
+    dsp: Annotated[int, typer.Option(min=0, help="Available DSP48; 0: unlimited.")] = 220,
+    bram: Annotated[int, typer.Option(min=0, help="Available RAMB36; 0: unlimited.")] = 140,
+    designs: Annotated[int, typer.Option(min=1, help="Designs to evaluate.")] = 200,
+    confirm: Annotated[int, typer.Option(min=0, help="Designs of the front to simulate.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="SVG file of the designs.")] = None,
     json: common.Json = False,
 ) -> None:
-    """Search designs that a chip has room for: the Pareto front of cycles and area."""
-    from tilewright.accel import explore as exploring  # the compiler takes its time to import
+    """Explore designs within a chip's resources: the Pareto front of cycles and area."""
+    from tilewright.accel import explore as exploring  # imported lazily: the compiler loads slowly
     from tilewright.driver.accelerate import layers_of
 
     target = Target.parse("vta-sim")

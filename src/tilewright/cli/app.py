@@ -1,4 +1,4 @@
-"""The commands in one list."""
+"""The list of commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMMANDS = (
     demo,
     opt,
 )
-# What follows PROGRAM is the program's own, whatever it looks like.
+# Arguments after PROGRAM are passed on unchanged.
 FORWARDING = {"allow_interspersed_args": False}
 
 app = typer.Typer(

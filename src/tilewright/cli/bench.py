@@ -41,13 +41,13 @@ def bench(
     threads: Threads = 0,
     precision: Precision = "f32",
     without: Without = None,
-    seconds: Annotated[float, typer.Option(min=0, help="How long to measure.")] = 2.0,
-    peer: Annotated[str, typer.Option(help="Measure in turns with: onnxruntime")] = "",
-    kernels: Annotated[int, typer.Option(min=0, help="How many kernels to list.")] = 12,
-    trace: Annotated[str, typer.Option(help="Write passes and one run for Perfetto.")] = "",
+    seconds: Annotated[float, typer.Option(min=0, help="Measuring time.")] = 2.0,
+    peer: Annotated[str, typer.Option(help="Also measure: onnxruntime")] = "",
+    kernels: Annotated[int, typer.Option(min=0, help="Number of kernels to list.")] = 12,
+    trace: Annotated[str, typer.Option(help="Write a trace of passes and a run.")] = "",
     json: Json = False,
 ) -> None:
-    """Measure a model: median, 90th percentile, time of each kernel."""
+    """Benchmark a model: median, 90th percentile, time of each kernel."""
     if peer and peer not in PEERS:
         raise typer.BadParameter(f"known: {', '.join(PEERS)}", param_hint="--peer")
     module = common.read_module(model, target, threads, precision, without)
@@ -84,14 +84,15 @@ def bench(
 
 
 def traced(module: Compiled, arrays: list[Any]) -> Record:
-    """A run with what each thread did of it; of a library, whose runtime does not tell, without."""
+    """Profile one run with the threads' shares of kernels; without them, for a loaded library."""
     with profile(shares=True) as record:
         module(*arrays)
     return record if record.events else module.profile(*arrays)
 
 
 def measure(runs: dict[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:
-    """Times of single calls in ms, in turns, so that noise hits all alike."""
+    """Times of single calls in ms, alternating between the candidates, so that noise affects
+    all."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
@@ -116,12 +117,12 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 def onnxruntime_run(path: str, feed: dict[str, Any], threads: int) -> Callable[[], Any]:
-    """A call of ONNX Runtime on the same model."""
+    """A function that runs the same model in ONNX Runtime."""
     if importlib.util.find_spec("onnxruntime") is None:
         raise UserError(
             "TW6034",
             "onnxruntime is not installed",
-            help="pip install onnxruntime, or leave --peer",
+            help="pip install onnxruntime, or omit --peer",
         )
     if not path.endswith(".onnx"):
         raise UserError("TW6034", f"onnxruntime cannot run {path}", help="give the .onnx file")

@@ -12,12 +12,12 @@ from rich.table import Table
 from tilewright.base.passes import pass_name
 from tilewright.base.target import Target as Machine
 from tilewright.cli import common
-from tilewright.cli.common import Dims, Inputs, Json, Model, Precision, Seed, Target, Threads
+from tilewright.cli.common import Dims, Inputs, Json, Precision, Seed, Source, Target, Threads
 
 
 @common.command
 def bisect(
-    model: Model,
+    model: Source,
     inputs: Inputs = None,
     dim: Dims = None,
     seed: Seed = 0,
@@ -25,14 +25,14 @@ def bisect(
     threads: Threads = 0,
     precision: Precision = "f32",
     out: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write the small model (.tw).")
+        Path | None, typer.Option("-o", "--output", help="File of the reduced model (.tw).")
     ] = None,
-    trials: Annotated[int, typer.Option(min=0, help="How many smaller models to try.")] = 300,
+    trials: Annotated[int, typer.Option(min=0, help="Number of reductions to try.")] = 300,
     json: Json = False,
 ) -> None:
-    """Find the first pass that changes a model's answer, and a small model that shows it.
+    """Find the first pass that changes a model's results, and reduce the model to a small example.
 
-    Exit code 1 if there is one.
+    Exit code 1 if a pass is found.
     """
     from tilewright.driver import bisect as driver
     from tilewright.driver.build import build_module, spec_of
@@ -78,7 +78,7 @@ def bisect(
 
 
 def _write(found: Any, path: Path, passes: list[str]) -> Path | None:
-    """The small model as text, its inputs beside it."""
+    """Write the reduced model as text, and its inputs."""
     if found.reproducer is None:
         return None
     if found.culprit in passes:
@@ -114,6 +114,6 @@ def _show(found: Any, written: Path | None) -> None:
     word = {"code": "code generation", "schedule": "a schedule"}.get(found.culprit, "")
     out.print(f"[red]the answer changes in {word or 'the pass ' + found.culprit}[/] {found.reason}")
     if found.triggers:
-        out.print(f"it is right without any of: {', '.join(found.triggers)}")
+        out.print(f"the answer is right without any of: {', '.join(found.triggers)}")
     if written is not None:
         out.print(f"{written} shows it with {len(found.reproducer.main.nodes)} nodes")

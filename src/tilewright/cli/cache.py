@@ -17,7 +17,7 @@ from tilewright.codegen.cache import allowed_bytes, cache_folder
 
 @dataclass(frozen=True)
 class Summary:
-    """What the cache of compiled kernels holds."""
+    """The contents of the cache of compiled kernels."""
 
     folder: Path | None
     entries: int
@@ -35,7 +35,7 @@ def _entries(folder: Path) -> list[tuple[Path, int]]:
     found = []
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            with contextlib.suppress(OSError):  # another process may remove it meanwhile
+            with contextlib.suppress(OSError):  # another process may remove it
                 found.append((path, path.stat().st_size))
     return found
 
@@ -45,7 +45,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove every entry.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the cache of compiled kernels, or clear it."""
+    """Show or clear the cache of compiled kernels."""
     told = summary()
     if clear:
         _clear(told.folder)
@@ -69,7 +69,7 @@ def cache(
 
 
 def _clear(folder: Path | None) -> None:
-    """Remove what can be removed; what stays is counted afterwards."""
+    """Remove the entries that can be removed; the rest is counted afterwards."""
     for path, _ in [] if folder is None else _entries(folder):
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)

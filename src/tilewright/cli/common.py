@@ -1,4 +1,4 @@
-"""What commands share: errors, progress, inputs, output for people and for machines."""
+"""Shared by the commands: options, errors, progress, inputs, output as tables or JSON."""
 
 from __future__ import annotations
 
@@ -31,27 +31,31 @@ Array = np.ndarray[Any, Any]
 LIBRARIES = (".so", ".dylib")
 
 Model = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, a .tw graph, or a saved .so.")]
-Target = Annotated[str, typer.Option(help="What to compile for, as in `tilewright targets`.")]
-Threads = Annotated[int, typer.Option(min=0, help="Threads; 0 means all cores.")]
-Precision = Annotated[str, typer.Option(help="The arithmetic of f32 models.")]
+Source = Annotated[Path, typer.Argument(help="An .onnx or .pt2 file, or a .tw graph.")]
+Target = Annotated[str, typer.Option(help="The target to compile for; see `tilewright targets`.")]
+Threads = Annotated[int, typer.Option(min=0, help="Number of threads; 0: all cores.")]
+Precision = Annotated[
+    str, typer.Option(help="Precision: f32, bf16, int8; bf16x6 on CPUs; f16, tf32 on GPUs.")
+]
 Without = Annotated[
-    list[str] | None, typer.Option("--without", metavar="PASS", help="Switch a pass off.")
+    list[str] | None,
+    typer.Option("--without", metavar="PASS", help="Disable a pass; `inspect` lists them."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Inputs = Annotated[
-    Path | None, typer.Option("--inputs", help="Arrays by input name, .npz; else random ones.")
+    Path | None, typer.Option("--inputs", help="An .npz of inputs by name; default: random.")
 ]
 Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=SIZE", help="A dynamic size of random inputs (else 1)."),
 ]
-Seed = Annotated[int, typer.Option(help="Of random inputs.")]
+Seed = Annotated[int, typer.Option(help="Seed of random inputs.")]
 
 console = Console(stderr=True)
 
 
 def output() -> Console:
-    """Where results go; tables are not cut off when they go to a file."""
+    """The console of results; tables are not truncated when redirected to a file."""
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
 
 
@@ -64,7 +68,7 @@ def print_json(data: Any) -> None:
 
 
 def command(function: F) -> F:
-    """A command whose errors are messages: exit code 1."""
+    """Make a command report errors as messages, with exit code 1."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +88,7 @@ def command(function: F) -> F:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on a terminal that `callback(stage, count, total)` moves."""
+    """A progress bar on a terminal, moved by `callback(stage, count, total)`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -105,6 +109,10 @@ def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 def read_graph(path: Path) -> GraphModule:
     """The graph of a model before any pass."""
+    if path.suffix in LIBRARIES:
+        raise UserError(
+            "TW6033", f"{path} holds native code alone", help="give the model it was made from"
+        )
     if path.suffix == ".tw":
         from tilewright.graph.parser import parse
 
@@ -112,6 +120,11 @@ def read_graph(path: Path) -> GraphModule:
     from tilewright.driver.optimize import load_graph
 
     return load_graph(path)
+
+
+def source_of(path: Path) -> GraphModule | Path:
+    """What `tilewright.compile` takes for a file that is no library."""
+    return read_graph(path) if path.suffix in (".tw", *LIBRARIES) else path
 
 
 def read_text(path: Path) -> str:
@@ -123,12 +136,12 @@ def read_text(path: Path) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What goes wrong while a file is written, as an error of the user's."""
+    """Convert OS errors of writing a file to a user error."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            "TW6012", f"cannot write {path}: {error.strerror}", help="name a folder that is there"
+            "TW6012", f"cannot write {path}: {error.strerror}", help="name an existing folder"
         ) from error
 
 
@@ -139,7 +152,7 @@ def read_module(
     precision: str = "f32",
     without: Sequence[str] | None = None,
 ) -> Module:
-    """A model compiled, or loaded if it was saved; it gives its outputs as a tuple."""
+    """Compile a model, or load it if it is a saved library; outputs are returned as a tuple."""
     if path.suffix in LIBRARIES:
         loaded = load(path)
         if not isinstance(loaded, Module):
@@ -148,7 +161,7 @@ def read_module(
         return loaded
     from tilewright.driver.compile import compile
 
-    source: Any = read_graph(path) if path.suffix == ".tw" else path
+    source = source_of(path)
     with progress(f"compiling {path.name}") as move:
         return compile(
             source,
@@ -166,7 +179,7 @@ def read_module(
 def make_inputs(
     specs: Sequence[Spec], file: Path | None, dims: Sequence[str] | None, seed: int
 ) -> list[Any]:
-    """Arrays for a model: from a file, or random."""
+    """Inputs of a model: from a file, or random."""
     if file is not None:
         return _from_file(specs, file)
     from tilewright.driver.sizes import check_size_names
@@ -177,7 +190,8 @@ def make_inputs(
 
 
 def random_inputs(specs: Sequence[Spec], sizes: Mapping[str, int], seed: int = 0) -> list[Array]:
-    """Normal numbers; small whole numbers, which are valid indices nearly everywhere."""
+    """Random input: normally distributed floats; small integers, which are valid indices in most
+    models."""
     random = np.random.default_rng(seed)
     made = []
     for spec in specs:
@@ -205,12 +219,12 @@ def _sizes(dims: Sequence[str] | None) -> dict[str, int]:
 
 
 def _names(dim: int | str) -> list[str]:
-    """The names that stand in a dimension: itself, or those of an expression."""
+    """The names in a dimension: itself, or those of an expression."""
     if isinstance(dim, int):
         return []
     try:
         found = [each.id for each in ast.walk(ast.parse(dim)) if isinstance(each, ast.Name)]
-    except SyntaxError:  # a name of any characters
+    except SyntaxError:  # an ONNX name, which may contain any characters
         found = []
     return found or [dim]
 
@@ -225,7 +239,7 @@ _OPERATIONS: dict[type, Callable[[int, int], int]] = {
 
 
 def _extent(dim: int | str, sizes: Mapping[str, int]) -> int:
-    """The size of a dimension; sizes that nobody gave are 1."""
+    """Evaluate a dimension; sizes that are not given are 1."""
     if isinstance(dim, int):
         return dim
     if dim in sizes:
@@ -244,7 +258,7 @@ def _extent(dim: int | str, sizes: Mapping[str, int]) -> int:
 
     try:
         return max(0, value(ast.parse(dim, mode="eval").body))
-    except SyntaxError:  # a name of any characters
+    except SyntaxError:  # an ONNX name, which may contain any characters
         return 1
 
 
@@ -265,7 +279,7 @@ def _from_file(specs: Sequence[Spec], file: Path) -> list[Any]:
 
 
 def describe(specs: Sequence[Spec]) -> list[dict[str, Any]]:
-    """Inputs or outputs for JSON."""
+    """Describe inputs or outputs for JSON."""
     return [
         {"name": spec.name, "type": spec.kind or str(spec.dtype), "shape": list(spec.shape)}
         for spec in specs

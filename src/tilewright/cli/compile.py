@@ -11,12 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from tilewright.cli import common
-from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
+from tilewright.cli.common import Json, Precision, Source, Target, Threads, Without
 
 
 @common.command
 def compile(
-    model: Model,
+    model: Source,
     out: Annotated[Path, typer.Option("-o", "--output", help="model.so, model.o or model.h")],
     target: Target = "cpu",
     threads: Threads = 0,
@@ -24,11 +24,11 @@ def compile(
     without: Without = None,
     json: Json = False,
 ) -> None:
-    """Compile a model and write it as a library, an object or a C header."""
+    """Compile a model to a shared library, an object file or a C header."""
     from tilewright.codegen.artifact import check_path
     from tilewright.driver.compiled import SUFFIXES
 
-    check_path(out, SUFFIXES)  # before all the work
+    check_path(out, SUFFIXES)  # before compiling
     begun = time.perf_counter()
     module = common.read_module(model, target, threads, precision, without)
     compiled = time.perf_counter()

@@ -15,18 +15,16 @@ TEXT = "Tilewright compiled this."
 
 @common.command
 def demo(
-    text: Annotated[str, typer.Option(help="What is drawn, and read again.")] = TEXT,
-    model: Annotated[
-        Path | None, typer.Option(help="Another model than the one fetched, on random inputs.")
-    ] = None,
+    text: Annotated[str, typer.Option(help="The text to draw and recognize.")] = TEXT,
+    model: Annotated[Path | None, typer.Option(help="Another model, run on random inputs.")] = None,
     threads: Threads = 0,
-    seconds: Annotated[float, typer.Option(min=0, help="How long to measure.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0, help="Measuring time.")] = 3.0,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write a page about the model here, too.")
+        Path | None, typer.Option("--report", help="Also write a report about the model.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Draw a line of text, and let a trained model that was just compiled read it."""
+    """Compile a trained text recognition model and run it on a drawn line of text."""
     from tilewright.cli.demo_model import run_demo
 
     if not run_demo(text, model, threads, seconds, report, json):

@@ -1,7 +1,7 @@
-"""A trained model that reads text, from inside a package: fetched, compiled, checked, timed.
+"""The demo's text recognition model: download, compile, check, benchmark.
 
-The package is downloaded by pip into the cache, never installed; the model is cut out of it and
-compared with a checksum. `--model` takes any other file instead.
+The package is downloaded by pip to the cache, not installed; the model is extracted and verified by
+its checksum. `--model` uses another file instead.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tilewright.cli.bench import measure, onnxruntime_run, summary
 from tilewright.cli.demo_text import as_blocks, as_input, drawn, read
 from tilewright.codegen.cache import cache_folder, write_atomically
 
-# The text recognizer of PP-OCRv4, trained by PaddlePaddle; it knows 6,623 characters.
+# The text recognizer of PP-OCRv4 by PaddlePaddle, with 6,623 characters.
 PACKAGE = "rapidocr-onnxruntime==1.4.4"
 MEMBER = "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
 SHA256 = "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b"
 NAME = "ppocr_v4_rec.onnx"
 SIZES = ("p2o_DynamicDimension_0", "x_2", "p2o_DynamicDimension_1")  # batch, height, width
-COLUMNS = 110  # of a terminal, that the picture fills
-KERNELS = 10  # that a report of the demo takes apart
+COLUMNS = 110  # width of the picture in the terminal
+KERNELS = 10  # costliest kernels in the demo's report
 
 
 def model_path() -> Path:
-    """The model, downloaded unless the cache has it."""
+    """The model, downloaded unless cached."""
     folder = cache_folder()
     path = (folder.parent if folder is not None else Path(tempfile.gettempdir())) / "models" / NAME
     if path.is_file() and _sum(path.read_bytes()) == SHA256:
@@ -77,7 +77,7 @@ def _download() -> bytes:
 def run_demo(
     text: str, model: Path | None, threads: int, seconds: float, report: Path | None, json: bool
 ) -> bool:
-    """Do it, and tell whether the answer is right."""
+    """Run the demo; returns whether the answer is right."""
     from tilewright.driver.compare import difference, is_close
     from tilewright.driver.compile import compile
     from tilewright.graph.interp import interpret
@@ -122,7 +122,7 @@ def run_demo(
 
 
 def _alphabet(path: Path) -> list[str]:
-    """The characters that a model tells apart: its file lists them, after the blank."""
+    """The model's character set, listed in its file after the blank."""
     from tilewright.frontends.onnx.metadata import read_interface
 
     listed = read_interface(path).fields["custom_metadata_map"]["character"]
@@ -130,7 +130,7 @@ def _alphabet(path: Path) -> list[str]:
 
 
 def _written(path: Path, inputs: list[Any], threads: int, out: Path) -> Path:
-    """A report on the model, its costliest kernels taken apart."""
+    """Write a report on the model, with its costliest kernels at every stage."""
     from tilewright.report import collect, write_page
 
     with common.progress("writing the report") as move:

@@ -1,4 +1,4 @@
-"""A line of text as a picture, as blocks in a terminal, and as a recognition model tells it."""
+"""Draw a line of text, show it in a terminal, and decode the output of a recognition model."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tilewright.base.errors import Unsupported
 
 Array = np.ndarray[Any, Any]
 
-HEIGHT = 48  # of a line, as the model was trained
+HEIGHT = 48  # of a line: the model's input height
 MARGIN = 12
 FONT_PIXELS = 34
-DARK = 0.33  # of the darkest block, to be shown
+DARK = 0.33  # of the darkest visible block
 BLOCKS = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
 
 
 def drawn(text: str) -> Array:
-    """The line as a picture, white 1 and black 0, 48 pixels high."""
+    """Draw the line, white 1 and black 0, 48 pixels high."""
     if importlib.util.find_spec("PIL") is None:
         raise Unsupported(
             "TW6038", "the demo draws with Pillow", help="pip install 'tilewright[demo]'"
@@ -35,7 +35,7 @@ def drawn(text: str) -> Array:
 
 
 def as_blocks(picture: Array, columns: int) -> str:
-    """The picture in characters, two pixels in each; what is wider than `columns` is cut off."""
+    """The picture in half-block characters, truncated to `columns`."""
     ink = 1 - picture
     ink = ink[:, np.flatnonzero(ink.any(0))[0] :] if ink.any() else ink
     step = max(1, min(-(-ink.shape[1] // columns), ink.shape[0] // 8))
@@ -57,13 +57,13 @@ def _without_empty(lines: Sequence[str]) -> Sequence[str]:
 
 
 def as_input(picture: Array) -> Array:
-    """What the model takes: three equal channels from -1 to 1."""
+    """The model's input: three equal channels in -1..1."""
     scaled = (picture - 0.5) / 0.5
     return np.ascontiguousarray(np.broadcast_to(scaled, (1, 3, *scaled.shape)), np.float32)
 
 
 def read(scores: Array, alphabet: Sequence[str]) -> str:
-    """The text of scores (steps, characters): repeats once, and nothing where the blank wins."""
+    """Greedy CTC decoding of scores (steps, characters): merge repeats, drop blanks."""
     best = scores.argmax(-1)
     kept = [at for step, at in enumerate(best) if at and (step == 0 or best[step - 1] != at)]
     return "".join(alphabet[at] for at in kept)

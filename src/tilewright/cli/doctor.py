@@ -31,7 +31,7 @@ MARKS = {FINE: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/
 LEAST_PYTHON = (3, 11)
 DRIVER = Path("/proc/driver/nvidia/version")
 
-# extra -> the package that shows whether it is there
+# extra: a package that it installs
 EXTRAS = {
     "torch": "torch",
     "tune": "xgboost",
@@ -46,7 +46,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: how it is, and what mends it."""
+    """The result of one check, and how to fix it."""
 
     name: str
     told: str
@@ -56,9 +56,9 @@ class Finding:
 
 @common.command
 def doctor(json: Json = False) -> None:
-    """Look at everything Tilewright needs, and say what mends each problem.
+    """Check the installation, and suggest fixes.
 
-    Exit code 1 if there is a problem. A note is something that is missing for some uses only.
+    Exit code 1 if there is a problem. A note concerns optional features only.
     """
     with common.progress("looking"):
         found = list(findings())
@@ -74,14 +74,14 @@ def doctor(json: Json = False) -> None:
 
 
 def findings() -> Iterator[Finding]:
-    """Everything looked at, in order."""
+    """All results, in order."""
     for look in (_python, _llvm, _processor, _machine, _threads, _compiler, _native, _gpu, _extras):
         yield from _guarded(look)
     yield from _guarded(_cache)
 
 
 def _guarded(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """What a look finds; one that fails is a finding itself."""
+    """Run one check; an exception in it is reported as a problem."""
     try:
         yield from look()
     except (TilewrightError, OSError, ImportError) as error:
@@ -155,7 +155,7 @@ def _compiler() -> Iterator[Finding]:
 
 
 def _native() -> Iterator[Finding]:
-    """A kernel, compiled and run."""
+    """Compile and run a kernel."""
     from tilewright import te
     from tilewright.codegen.build import build
 
@@ -200,7 +200,7 @@ def _cache() -> Iterator[Finding]:
     if told.folder is None:
         yield Finding(
             "cache",
-            "switched off (TILEWRIGHT_CACHE_DIR is empty): every model is compiled anew",
+            "switched off (TILEWRIGHT_CACHE_DIR is empty): every model is compiled again",
             NOTE,
             "unset TILEWRIGHT_CACHE_DIR",
         )

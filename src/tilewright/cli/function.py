@@ -27,7 +27,7 @@ def run_function(
     interp: bool,
     check: bool,
 ) -> Outcome:
-    """The names of a function's outputs, what it made, and what the interpreter makes, if asked."""
+    """Run a function; names of its outputs, their values, and the interpreter's if requested."""
     from tilewright.codegen.build import CompiledFunction, build
     from tilewright.tensor import interpret, parse
     from tilewright.tensor.visit import output_buffers
@@ -57,7 +57,7 @@ def run_function(
 
 
 def _specs(fn: Function) -> list[Spec]:
-    """Parameters as inputs; a number is an array of no dimensions."""
+    """Describe parameters as inputs; a scalar is an array of rank 0."""
     from tilewright.sym import Const
 
     made = []

@@ -33,21 +33,21 @@ def inspect(
     kernel: Annotated[str, typer.Option(help="Print the scheduled program of a kernel.")] = "",
     graph: Annotated[bool, typer.Option("--graph", help="Print the lowered model.")] = False,
     placement: Annotated[
-        bool, typer.Option("--placement", help="Print which device runs which node.")
+        bool, typer.Option("--placement", help="Print the device of each node.")
     ] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="List each kernel's nodes.")] = False,
     schedules: Annotated[
         bool,
-        typer.Option("--schedules", help="Each kernel's rules and plans, expected and real times."),
+        typer.Option("--schedules", help="Kernels' rules, plans, predicted and actual times."),
     ] = False,
     choices: Annotated[
-        bool, typer.Option("--choices", help="What graph passes chose between, with prices.")
+        bool, typer.Option("--choices", help="Alternatives of graph passes, with costs.")
     ] = False,
     dims: Dims = None,
     onnx: Annotated[
-        Path | None, typer.Option("--onnx", help="Write the model at a stage as ONNX, for Netron.")
+        Path | None, typer.Option("--onnx", help="Write a stage as ONNX, for Netron.")
     ] = None,
-    stage: Annotated[str, typer.Option(help=f"Of --onnx: {', '.join(STAGES)}.")] = "fused",
+    stage: Annotated[str, typer.Option(help=f"For --onnx: {', '.join(STAGES)}.")] = "fused",
     json: Json = False,
 ) -> None:
     """Show a model's inputs, outputs, passes, kernels, memory plan, placement and fallbacks."""
@@ -84,24 +84,24 @@ def _write_stage(model: Path, to: Path, stage: str, precision: str) -> None:
     from tilewright.driver.optimize import staged_graph
     from tilewright.frontends.onnx.export import write_onnx
 
-    source: Any = common.read_graph(model) if model.suffix == ".tw" else model
+    source = common.source_of(model)
     with common.progress(f"writing {to}"):
         write_onnx(staged_graph(source, stage, precision), to, model.stem)
     common.output().print(f"wrote {to}")
 
 
 def _inside(module: Module) -> Any:
-    """What a module was made of."""
+    """The compiler's data about a module."""
     inside = getattr(module, "inside", None)
     if inside is None:
         raise UserError(
-            "TW6033", "a saved library tells no programs", help="inspect the model it was made from"
+            "TW6033", "a saved library has no programs", help="inspect the model it was made from"
         )
     return inside
 
 
 def _graph_text(module: Module) -> str:
-    """The lowered model, and the parts that the interpreter runs."""
+    """The lowered graph, and the parts that the interpreter runs."""
     parts = getattr(module, "parts", None)
     return str(_inside(module).program.module) + ("" if parts is None else str(parts.module))
 
@@ -115,8 +115,8 @@ def _kernel_text(module: Module, name: str) -> str:
 
 
 def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
-    """Microseconds of each kernel's fastest run, on random inputs; none for another machine, or
-    where the model takes no inputs of such sizes."""
+    """The minimal time of each kernel in microseconds, on random inputs; empty for another machine,
+    or where random inputs cannot be made."""
     if not hasattr(module, "profile"):
         return {}
     inputs = common.make_inputs(module.inputs, None, dims, 0)
@@ -146,7 +146,7 @@ def measured_us(module: Module, dims: list[str] | None) -> dict[str, float]:
 
 
 def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The rules and plans of every kernel, the slowest kernels first."""
+    """The rules and plans of all kernels, slowest first."""
     sizes = variant_sizes(_inside(module).program)
     rows = [
         {
@@ -168,7 +168,7 @@ def describe_schedules(module: Module, measured: Mapping[str, float]) -> list[di
 
 
 def variant_sizes(program: Program) -> dict[str, str]:
-    """For which sizes kernels run that are variants of others; an earlier one goes before."""
+    """The sizes for which variants of kernels run; earlier ones take precedence."""
     from tilewright.graph.visit import walk
 
     found = {}
@@ -180,7 +180,7 @@ def variant_sizes(program: Program) -> dict[str, str]:
 
 
 def describe_choices(module: Module) -> list[dict[str, Any]]:
-    """What graph passes chose, equal choices once, and what every candidate takes."""
+    """The alternatives that graph passes chose between, without duplicates, with costs."""
     rows: dict[Any, dict[str, Any]] = {}
     for each in module.choices:
         row = {
@@ -197,7 +197,7 @@ def describe_choices(module: Module) -> list[dict[str, Any]]:
 
 
 def describe_module(module: Module) -> dict[str, Any]:
-    """All of it for JSON."""
+    """All data for JSON."""
     report: dict[str, Any] = {
         "inputs": common.describe(module.inputs),
         "outputs": common.describe(module.outputs),
@@ -234,7 +234,7 @@ def _memory(inside: Any) -> dict[str, Any]:
     plan = inside.plan
     return {
         "values": len(plan.slots),
-        "arena_bytes": plan.arena_bytes,  # None: computed at run time, from the sizes
+        "arena_bytes": plan.arena_bytes,  # None: dynamic
         "lower_bound_bytes": plan.floor_bytes(),
         "outputs_in_place": len(plan.outputs),
         "sized_at_run_time": len(plan.late),
@@ -256,7 +256,7 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
     if "timings_s" in report:
         out.print(_timings(report["timings_s"]))
     out.print(_kernels(report["kernels"], nodes))
-    table = Table("memory", "bytes", title="memory plan", title_justify="left")
+    table = Table("memory", "bytes or number", title="memory plan", title_justify="left")
     for plan in report["memory"]:
         for key, value in plan.items():
             table.add_row(key.replace("_", " "), "at run time" if value is None else f"{value:,}")
@@ -270,12 +270,12 @@ def _show(report: dict[str, Any], nodes: bool) -> None:
         out.print(f"{device}: {count} nodes")
     if any(report.get("products", {}).values()):
         told = ", ".join(f"{count} of {kind}" for kind, count in report["products"].items())
-        out.print(f"products: {told}")
+        out.print(f"GEMMs and convolutions: {told}")
     out.print(f"fallbacks: {', '.join(report['fallbacks']) or 'none'}")
 
 
 def _layers(told: dict[str, Any]) -> Table:
-    """What every layer takes on the accelerator."""
+    """Cycles of every layer on the accelerator."""
     table = Table("layer", "cycles", "bytes", "of peak", "plan")
     for row in told["layers"]:
         figures = (f"{row['cycles']:,}", f"{row['bytes']:,}", f"{row['share']:.1%}")
@@ -295,7 +295,7 @@ def _timings(timings: dict[str, dict[str, float]]) -> Table:
 
 
 def _kernels(calls: list[dict[str, Any]], nodes: bool) -> Table:
-    """One line per kernel, or per call with the nodes it computes."""
+    """A row per kernel, or per call with the model's nodes that it computes."""
     if nodes:
         table = Table("kernel", "label", "nodes of the model")
         for call in calls:
@@ -303,7 +303,7 @@ def _kernels(calls: list[dict[str, Any]], nodes: bool) -> Table:
         return table
     counts = Counter(call["kernel"] for call in calls)
     first = {call["kernel"]: call for call in reversed(calls)}
-    table = Table("kernel", "calls", "code bytes", "first of the model's nodes")
+    table = Table("kernel", "calls", "code bytes", "nodes of the first call")
     for name, count in counts.items():
         size = first[name].get("code_bytes")
         shown = ", ".join(first[name]["nodes"][:3])

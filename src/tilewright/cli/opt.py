@@ -19,12 +19,12 @@ MODEL = re.compile(r"(?m)^(graph|module)\b")
 
 @common.command
 def opt(
-    file: Annotated[Path, typer.Argument(help="A program as text: graphs or tensor functions.")],
-    passes: Annotated[str, typer.Option(help="Such as canonicalize,fuse{limit = 4}")] = "",
+    file: Annotated[Path, typer.Argument(help="A .tw program: graphs or tensor functions.")],
+    passes: Annotated[str, typer.Option(help="For example canonicalize,fuse{limit = 4}")] = "",
     target: common.Target = "cpu",
-    dump_after: Annotated[str, typer.Option(help="A pass, or `all`: print after it.")] = "",
-    time_passes: Annotated[bool, typer.Option("--time-passes", help="Print times.")] = False,
-    verify_each: Annotated[bool, typer.Option("--verify-each", help="Verify often.")] = False,
+    dump_after: Annotated[str, typer.Option(help="Print after this pass, or `all`.")] = "",
+    time_passes: Annotated[bool, typer.Option("--time-passes", help="Print pass times.")] = False,
+    verify_each: Annotated[bool, typer.Option("--verify-each", help="Verify each pass.")] = False,
     json: common.Json = False,
 ) -> None:
     """Run passes on a program and print it."""
@@ -66,7 +66,7 @@ def opt(
 
 
 def _language(text: str, path: str) -> tuple[list[Any], dict[str, Any], Any]:
-    """The programs of a text, the passes they take, and their verifier."""
+    """The programs in a text, the passes for their language, and its verifier."""
     if MODEL.search(text):
         from tilewright.graph import passes as graph_passes
         from tilewright.graph.parser import parse
@@ -74,7 +74,7 @@ def _language(text: str, path: str) -> tuple[list[Any], dict[str, Any], Any]:
 
         known = {name: step for name, step in vars(graph_passes).items() if callable(step)}
         return [parse(text, path=path)], known, verify
-    import tilewright.intrin  # noqa: F401  # declares the hardware that programs may name
+    import tilewright.intrin  # noqa: F401  # registers the hardware intrinsics
     from tilewright.tensor import parse_all
     from tilewright.tensor import verify as verify_function
     from tilewright.tensor.passes import PASSES

@@ -24,22 +24,22 @@ from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.ort.observe import observed
 
-PEER_SECONDS = 120.0  # for one session of theirs, loading included
-_TIMED = 5  # runs, the fastest of which counts
+PEER_SECONDS = 120.0  # limit of a session in ONNX Runtime, including loading
+_TIMED = 5  # runs, of which the minimum is used
 
 
 @dataclass
 class SessionRecord:
-    """One session of the program."""
+    """A session of the program."""
 
     model: str
     load_s: float = 0.0
     runs: int = 0
-    run_s: float = 0.0  # all runs together
+    run_s: float = 0.0  # sum over all runs
     fallbacks: tuple[str, ...] = ()
     error: str = ""
-    ours_s: float | None = None  # the fastest of a few runs on the last feed
-    theirs_s: float | None = None  # the same by ONNX Runtime
+    ours_s: float | None = None  # minimum time of a run on the last feed
+    theirs_s: float | None = None  # the same in ONNX Runtime
     source: Any = field(default=None, repr=False)
     feed: dict[str, Any] = field(default_factory=dict, repr=False)
     threads: int = 0
@@ -47,18 +47,18 @@ class SessionRecord:
 
     @property
     def saved_s(self) -> float | None:
-        """What the runs would have taken longer, judged by the last feed."""
+        """Estimated time saved in all runs, by the time of the last feed."""
         if self.ours_s is None or self.theirs_s is None:
             return None
         return self.runs * (self.theirs_s - self.ours_s)
 
 
 class Watch:
-    """Keeps account of sessions and runs."""
+    """Records sessions and runs."""
 
     def __init__(self) -> None:
         self.records: dict[int, SessionRecord] = {}
-        self._sessions: list[Any] = []  # kept, so that no two have one identity
+        self._sessions: list[Any] = []  # keeps them alive, so that ids are unique
         self._lock = Lock()
 
     def loaded(self, session: Any, seconds: float) -> None:
@@ -95,14 +95,14 @@ def _label(source: Any) -> str:
 @common.command
 def ort(
     program: Annotated[str, typer.Argument(help="A Python file, or -m and a module.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="For the program.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module.")] = False,
     compare: Annotated[
-        bool, typer.Option(help="Time the last feeds by ONNX Runtime too, if it is installed.")
+        bool, typer.Option(help="Also time the last feeds in ONNX Runtime, if installed.")
     ] = True,
-    report: Annotated[str, typer.Option(help="Write what ran to this file, as JSON.")] = "",
+    report: Annotated[str, typer.Option(help="Write a JSON report to this file.")] = "",
 ) -> None:
-    """Run a Python program with onnxruntime answered by Tilewright; say what that saved."""
+    """Run a Python program with Tilewright in place of onnxruntime, and report the time saved."""
     watch, begun = Watch(), time.perf_counter()
     code: Any = 0
     with observed(watch):
@@ -126,7 +126,7 @@ def ort(
 
 
 def _run(program: str, arguments: Sequence[str], module: bool) -> None:
-    """The program as if Python ran it, its `import onnxruntime` answered by us."""
+    """Execute the program as Python would, with `import onnxruntime` redirected."""
     saved = (sys.argv, list(sys.path), sys.modules.get("onnxruntime"))
     sys.modules["onnxruntime"] = onnxruntime
     sys.argv = [program, *arguments]
@@ -168,7 +168,7 @@ print(best)
 
 
 def _time(record: SessionRecord) -> None:
-    """Time one run on the last feed, ours here and theirs in a process of its own."""
+    """Time a run on the last feed: Tilewright here, ONNX Runtime in a subprocess."""
     if not record.runs or record.error or not _is_plain(record.feed):
         return
     record.theirs_s = _by_onnxruntime(record)
@@ -185,7 +185,7 @@ def _is_plain(feed: Mapping[str, Any]) -> bool:
 
 
 def _by_onnxruntime(record: SessionRecord) -> float | None:
-    """Seconds of one run by ONNX Runtime, or None where it is not installed or cannot."""
+    """Seconds of a run in ONNX Runtime; None if it is not installed or fails."""
     source = record.source if isinstance(record.source, bytes) else os.fspath(record.source)
     job = {"source": source, "feed": record.feed, "threads": record.threads, "timed": _TIMED}
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
@@ -224,7 +224,7 @@ def _show(records: Sequence[SessionRecord], total: float) -> None:
         "ratio",
         "saved s",
         "fell back",
-        title="onnxruntime, answered by Tilewright",
+        title="onnxruntime programs on Tilewright",
         title_justify="left",
         caption=f"best ms, and onnxruntime's: the fastest of {_TIMED} more runs on the last feed",
         caption_justify="left",
@@ -240,7 +240,7 @@ def _show(records: Sequence[SessionRecord], total: float) -> None:
 
 
 def _row(one: SessionRecord) -> tuple[str, ...]:
-    """A session in the table."""
+    """A row of the table for a session."""
     if one.error:
         return (one.model, "", "0", *[""] * 5, one.error.splitlines()[0])
     ratio = one.theirs_s / one.ours_s if one.theirs_s and one.ours_s else None

@@ -7,15 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import (
     Dims,
     Inputs,
     Json,
-    Model,
     Precision,
     Seed,
+    Source,
     Target,
     Threads,
     Without,
@@ -24,7 +23,7 @@ from tilewright.cli.common import (
 
 @common.command
 def report(
-    model: Model,
+    model: Source,
     out: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
         "report.html"
     ),
@@ -36,23 +35,19 @@ def report(
     precision: Precision = "f32",
     without: Without = None,
     against: Annotated[
-        Path | None, typer.Option(help="Another model, or this one, to compare with.")
+        Path | None, typer.Option(help="A model to compare with; may be the same one.")
     ] = None,
-    against_precision: Annotated[str, typer.Option(help="The other one's precision.")] = "",
+    against_precision: Annotated[str, typer.Option(help="Precision of --against.")] = "",
     against_without: Annotated[
-        list[str] | None, typer.Option(metavar="PASS", help="Passes off in the other one.")
+        list[str] | None, typer.Option(metavar="PASS", help="A pass to disable in --against.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a page about a model: graph by time, every kernel at every stage, roofline, memory."""
+    """Write an HTML page about a model: graph by time, kernels at every stage, roofline, memory."""
     from tilewright.report import collect, write_page
 
     def made(path: Path, precision: str, without: list[str] | None) -> Any:
-        if path.suffix in common.LIBRARIES:
-            raise UserError(
-                "TW6033", f"{path} holds native code alone", help="give the model it was made from"
-            )
-        source: Any = common.read_graph(path) if path.suffix == ".tw" else path
+        source = common.source_of(path)
         with common.progress(f"reporting on {path.name}") as move:
             return collect(
                 source,

@@ -9,7 +9,6 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from tilewright.base.errors import UserError
 from tilewright.cli import common
 from tilewright.cli.common import (
     Dims,
@@ -36,20 +35,16 @@ def run(
     threads: Threads = 0,
     precision: Precision = "f32",
     without: Without = None,
-    interp: Annotated[bool, typer.Option("--interp", help="Interpret, do not compile.")] = False,
+    interp: Annotated[bool, typer.Option("--interp", help="Interpret, don't compile.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare with the interpreter.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz.")] = None,
+    save: Annotated[Path | None, typer.Option(help="An .npz file for the outputs.")] = None,
     json: Json = False,
 ) -> None:
-    """Run a model on random inputs, or on those of a file; or a tensor function, from .tw text."""
+    """Run a model on random inputs or on those in a file; or a tensor function in .tw text."""
     if model.suffix == ".tw" and not MODEL.search(common.read_text(model)):
         _finish(*run_function(model, inputs, dim, seed, target, threads, interp, check), save, json)
         return
     if interp or check:
-        if model.suffix in common.LIBRARIES:
-            raise UserError(
-                "TW6033", f"{model} holds native code alone", help="give the model it was made from"
-            )
         graph = common.read_graph(model)
     if interp:
         from tilewright.driver.build import spec_of
@@ -69,7 +64,7 @@ def run(
 
 
 def _finish(names: list[str], made: list[Any], want: Any, save: Path | None, json: bool) -> None:
-    """Tell, save and judge what a run made."""
+    """Print, save and check the outputs."""
     report: dict[str, Any] = {
         "outputs": [_summary(*pair) for pair in zip(names, made, strict=True)]
     }
@@ -118,7 +113,7 @@ def _summary(name: str, value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An element type that JSON knows."""
+    """Convert an element to a JSON type."""
     return value.dtype if value.dtype.kind in "biuf" else np.float64
 
 

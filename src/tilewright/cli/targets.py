@@ -17,17 +17,17 @@ from tilewright.cli.common import Json
 def targets(
     target: Annotated[
         str,
-        typer.Argument(help="Show the model of this one: `x86_64-linux-gnu -mcpu=haswell`."),
+        typer.Argument(help="Show its machine model: `x86_64-linux-gnu -mcpu=haswell`."),
     ] = "",
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine; takes half a minute.")
+        bool, typer.Option("--calibrate", help="Measure this machine, in half a minute.")
     ] = False,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Remove what was measured on this machine.")
+        bool, typer.Option("--forget", help="Remove the measurements of this machine.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the targets that can be written, and what is known of each."""
+    """List the available targets and their properties."""
     if forget:
         _forget(json)
     elif calibrate:
@@ -61,7 +61,7 @@ def _list(found: list[dict[str, Any]], json: bool) -> None:
 
 
 def _model(one: dict[str, Any], json: bool) -> None:
-    """The machine model of one target."""
+    """Print the machine model of a target."""
     if json:
         common.print_json(one)
         return
@@ -75,7 +75,7 @@ def _model(one: dict[str, Any], json: bool) -> None:
 
 
 def _calibrate(json: bool) -> None:
-    from tilewright.driver import calibrate as measuring  # the compiler takes its time to import
+    from tilewright.driver import calibrate as measuring  # lazy: the compiler loads slowly
 
     with common.progress("measuring") as move:
         found = measuring.calibrate(progress=move)

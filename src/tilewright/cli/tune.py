@@ -14,20 +14,20 @@ from rich.table import Table
 
 from tilewright.base.errors import UserError
 from tilewright.cli import common
-from tilewright.cli.common import Json, Model, Precision, Target, Threads, Without
+from tilewright.cli.common import Json, Precision, Source, Target, Threads, Without
 
-if TYPE_CHECKING:  # loading the tuner would slow every command down
+if TYPE_CHECKING:  # imported lazily: loading the tuner would slow down every command
     from tilewright.tune.fleet import Fleet
     from tilewright.tune.outcome import Outcome, Snapshot
 
-SHOWN = 16  # kernels in the table while it goes on
+SHOWN = 16  # kernels in the table of progress
 RAY = "ray://"
 
 
 @common.command
 def tune(
-    model: Model,
-    budget: Annotated[str, typer.Option(help="How long it may take: 90s, 5m, 1h.")] = "5m",
+    model: Source,
+    budget: Annotated[str, typer.Option(help="Time limit: 90s, 5m, 1h.")] = "5m",
     target: Target = "cpu",
     threads: Threads = 0,
     precision: Precision = "f32",
@@ -35,15 +35,15 @@ def tune(
     dim: Annotated[
         list[str] | None,
         typer.Option(
-            "--dim", metavar="NAME=SIZE,...", help="Dynamic sizes to measure at, in turn (else 1)."
+            "--dim", metavar="NAME=SIZE,...", help="Dynamic sizes to measure at (default: 1)."
         ),
     ] = None,
     db: Annotated[
-        Path | None, typer.Option("--db", help="The file of records; the user's otherwise.")
+        Path | None, typer.Option("--db", help="The database file; default: the user's.")
     ] = None,
     allow_blas: Annotated[
         bool,
-        typer.Option("--allow-blas", help="Let BLAS compete; for modules compiled with it alone."),
+        typer.Option("--allow-blas", help="Include BLAS calls, for modules compiled with it."),
     ] = False,
     fleet: Annotated[
         list[str] | None,
@@ -52,7 +52,7 @@ def tune(
             metavar="COMMAND",
             help="Measure on other machines: a command that runs `tilewright worker` there "
             '("ssh host tilewright worker"), several times for several; or one cluster, '
-            "ray://HOST:PORT?workers=4&cores=2 (else as many workers as it has room for, with as "
+            "ray://HOST:PORT?workers=4&cores=2 (default: as many workers as fit, with as "
             "many cores as threads).",
         ),
     ] = None,
@@ -61,16 +61,16 @@ def tune(
         typer.Option(
             "--compare",
             metavar="SEARCH",
-            help="Tune with this search too, each from nothing and for as long, and print curves: "
-            "ranked, evolution, annealing, random, grid.",
+            help="Also tune with this search, from scratch and with the same budget, and print "
+            "curves: ranked, evolution, annealing, random, grid.",
         ),
     ] = None,
     cost_model: Annotated[
         str,
         typer.Option(
             "--cost-model",
-            help="What learns from measurements: trees, rank (trees by pairs), gaussian, treegru, "
-            "estimate (nothing); else the best that is installed.",
+            help="The cost model: trees, rank (pairwise ranking trees), gaussian, treegru, "
+            "estimate (analytical only); default: the best one installed.",
         ),
     ] = "",
     html: Annotated[
@@ -78,10 +78,10 @@ def tune(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Find faster schedules for a model's kernels, and keep them for every later compilation.
+    """Search for faster schedules of a model's kernels, and store them for later compilations.
 
-    Every candidate is checked and timed inside the whole model, in turns with the best so far.
-    Ctrl-C ends it and keeps what was found; the same command goes on from there.
+    Every candidate is checked, and timed inside of the whole model in alternation with the best so
+    far. Ctrl-C ends the search and keeps its results; the same command continues.
     """
     from tilewright.tune.budget import Budget
     from tilewright.tune.database import Database, default_path
@@ -92,11 +92,11 @@ def tune(
     from tilewright.driver.compile import compile
 
     for name in compare or ():
-        strategy(name)  # unknown ones are told before anything is tuned
+        strategy(name)  # reject unknown names before tuning
     if html is not None:
         from tilewright.report import check_charts
 
-        check_charts()  # and what is missing in the end
+        check_charts()  # and missing packages for charts
     source = checked_source(model)
     database = db if db is not None else default_path()
 
@@ -121,7 +121,7 @@ def tune(
 
     runs: dict[str, Outcome] = {}
     with (
-        saying_what_is_kept(database),
+        reporting_interrupts(database),
         opened_fleet(fleet, threads) as machines,
         _live(quiet=json) as show,
     ):
@@ -145,20 +145,20 @@ def tune(
 
 
 @contextmanager
-def saying_what_is_kept(database: Path | None) -> Iterator[None]:
-    """Ctrl-C where no tuner hears it: records were written as they came."""
+def reporting_interrupts(database: Path | None) -> Iterator[None]:
+    """Handle Ctrl-C outside of the tuner: measurements are stored as they are made."""
     try:
         yield
     except KeyboardInterrupt:
-        where = database or "memory alone, and lost"
-        common.console.print(f"interrupted; what was recorded until then is in {where}")
+        where = database or "memory only, and lost"
+        common.console.print(f"interrupted; the records so far are in {where}")
         raise typer.Exit(130) from None
 
 
 @contextmanager
 def opened_fleet(commands: list[str] | None, threads: int) -> Iterator[Fleet | None]:
-    """Workers behind commands, or on a cluster with cores for so many threads; none where none are
-    named."""
+    """Workers started by commands, or on a cluster with `threads` cores each; None if no fleet is
+    given."""
     if not commands:
         yield None
         return
@@ -166,7 +166,9 @@ def opened_fleet(commands: list[str] | None, threads: int) -> Iterator[Fleet | N
 
     clusters = [each for each in commands if each.startswith(RAY)]
     if clusters and len(commands) > 1:
-        raise typer.BadParameter("a cluster stands alone", param_hint="--fleet")
+        raise typer.BadParameter(
+            "a cluster cannot be combined with other workers", param_hint="--fleet"
+        )
     if clusters:
         from tilewright.driver.tuning.model_worker import ModelActor
         from tilewright.runtime.pool import threads as default_threads
@@ -189,7 +191,7 @@ def _write_page(path: Path, name: str, runs: dict[str, Outcome], target: str, th
 
 
 def curves_table(runs: dict[str, Outcome], budget_s: float) -> Table:
-    """The gain of every search after shares of the budget."""
+    """The speedup of every search at fractions of the budget."""
     shares = (0.1, 0.25, 0.5, 0.75, 1.0)
     table = Table("search", *(f"{share * budget_s:.0f} s" for share in shares), "trials")
     for name, outcome in runs.items():
@@ -202,16 +204,16 @@ def curves_table(runs: dict[str, Outcome], budget_s: float) -> Table:
 
 
 def checked_source(model: Path) -> Any:
-    """What is compiled: a model, and no library."""
+    """The model to tune, which must not be a compiled library."""
     if model.suffix in common.LIBRARIES:
         raise UserError(
             "TW5012", f"{model} is compiled already", help="tune the model it was made from"
         )
-    return common.read_graph(model) if model.suffix == ".tw" else model
+    return common.source_of(model)
 
 
 def sizes_of(dims: list[str] | None) -> dict[str, list[int]]:
-    """Sizes by name, from `--dim NAME=SIZE,SIZE`."""
+    """Parse sizes by name, from `--dim NAME=SIZE,SIZE`."""
     found: dict[str, list[int]] = {}
     for text in dims or ():
         name, _, sizes = text.partition("=")
@@ -223,7 +225,7 @@ def sizes_of(dims: list[str] | None) -> dict[str, list[int]]:
 
 @contextmanager
 def _live(quiet: bool) -> Iterator[Any]:
-    """A table on the terminal that follows what the tuner tells."""
+    """A live table of the tuner's progress."""
     if quiet:
         yield lambda snapshot: None
         return
@@ -261,8 +263,8 @@ def _summary(outcome: Outcome, database: Path | None) -> None:
         sure = f"at least {outcome.least_gain:.2f}x with 95% confidence"
         out.print(f"the whole model runs {outcome.gain:.2f}x as fast ({sure})")
         if outcome.graph_gain > 1.0:
-            out.print(f"choices of the graph alone make it {outcome.graph_gain:.2f}x as fast")
-        out.print(f"{len(outcome.winners)} kernels are kept in {database or 'memory alone'}")
+            out.print(f"graph choices alone make it {outcome.graph_gain:.2f}x as fast")
+        out.print(f"{len(outcome.winners)} kernels are kept in {database or 'memory only'}")
     else:
         out.print("nothing faster than the default was found")
     for note in outcome.notes:
@@ -270,7 +272,7 @@ def _summary(outcome: Outcome, database: Path | None) -> None:
 
 
 def describe(outcome: Outcome) -> dict[str, Any]:
-    """All of it for JSON."""
+    """The outcome for JSON."""
     return {
         "gain": outcome.gain,
         "least_gain": outcome.least_gain,

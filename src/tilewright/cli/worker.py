@@ -12,14 +12,16 @@ from tilewright.cli import common
 @common.command
 def worker(
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="What this machine is, for who asks for it.")
+        list[str] | None,
+        typer.Option("--tag", help="A tag of this machine, which tasks may require."),
     ] = None,
-    memory_gb: Annotated[float, typer.Option(help="Memory that it may take.")] = 64.0,
+    memory_gb: Annotated[float, typer.Option(help="Memory limit in GB.")] = 64.0,
 ) -> None:
-    """Measure for a tuner on another machine: tasks come in on the input, answers go out.
+    """Measure candidates for a tuner on another machine, by tasks on standard input and results on
+    standard output.
 
-    It listens on no port: `tilewright tune MODEL --fleet "ssh host tilewright worker"` starts it.
-    With TILEWRIGHT_FLEET_TOKEN in its environment it serves only who knows the token.
+    No port is opened: `tilewright tune MODEL --fleet "ssh host tilewright worker"` starts it. With
+    TILEWRIGHT_FLEET_TOKEN in its environment, clients must authenticate with the token.
     """
     from tilewright.driver.tuning.model_worker import HANDLERS
     from tilewright.tune.fleet.worker import serve_here

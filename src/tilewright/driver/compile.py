@@ -50,27 +50,27 @@ def compile(
     dynamic: Dynamic | bool | None = None,
     **options: Any,
 ) -> Module:
-    """A native module from a path, an ONNX model, a PyTorch model or a graph module.
+    """Compile a model: a path, an ONNX or PyTorch model, or a graph module.
 
-    `dynamic` tells ranges of the sizes that inputs leave open, or fixes them to a number. A
-    PyTorch model is traced with the examples `args` and `kwargs`; there `dynamic` also names the
-    axes that stay open, {"x": {0: "batch"}}, or says True for all. What comes of it takes and
-    gives tensors in the model's own structure.
+    `dynamic` gives ranges for dynamic dimensions by name, `{"batch": (1, 64)}`, or fixes them to a
+    number. A PyTorch model is traced with the example inputs `args` and `kwargs`; for it `dynamic`
+    also says which axes are dynamic, `{"x": {0: "batch"}}`, or `True` for all. The result takes and
+    returns tensors in the structure of the model's own inputs and outputs.
 
-    Kernels are compiled with what tuning found before (`database`); `tune=Budget(minutes=5)` tunes
-    them first.
+    Tuning records in the database are used if there are any; `tune=Budget(minutes=5)` makes them
+    first.
 
     Further options:
 
-    - `without`: names of passes that are switched off;
-    - `schedule=False`: plain loops, as operators define them;
-    - `packing=False`, `in_place=False`: weights as they come, no result in an operand's memory;
-    - `chains=True`: on a GPU, products of one row that follow each other are one kernel; by default
-      they are where `tune` finds it faster, or has before;
-    - `cache=False`: kernels are neither taken from disk nor kept there;
-    - `progress`: is called with a stage, how much of it is done, and of how much;
-    - `tune`, `database`, `sizes`, `search`, `cost_model`, `fleet`, `allow_blas`, `tuning`: of
-      tuning.
+    - `without`: names of passes to disable;
+    - `schedule=False`: unscheduled loop nests;
+    - `packing=False`, `in_place=False`: do not prepack weights, do not compute in place;
+    - `chains=True`: on a GPU, join consecutive GEMVs into one kernel; by default only where
+      tuning has measured it to be faster;
+    - `cache=False`: neither read nor write the kernel cache on disk;
+    - `progress`: a function called with a stage, the work done and the total work;
+    - `tune`, `database`, `sizes`, `search`, `cost_model`, `fleet`, `allow_blas`, `tuning`: options
+      of the tuner, see the tuning guide.
 
     Examples:
         >>> import numpy as np
@@ -104,7 +104,7 @@ def compile(
 
 
 def check_target(chosen: Target, precision: str) -> None:
-    """Check that models can be compiled for a target, with this precision."""
+    """Check that models can be compiled for a target with this precision."""
     if chosen.kind not in (CPU, CUDA, ACCEL):
         raise UserError(
             "TW6002", f"models compile for CPUs, CUDA and accelerators so far, not for {chosen}"
@@ -123,7 +123,7 @@ def check_target(chosen: Target, precision: str) -> None:
 
 
 def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list[float]) -> Module:
-    """A native module from an imported model; `laps` holds the time when import began."""
+    """Compile an imported model; `laps` holds the time when the import began."""
     graph = with_sizes(opened.graph, opened.dynamic)
     check_size_names(settings.sizes, size_names(opened.graph))
     settings = replace(

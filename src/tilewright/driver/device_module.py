@@ -49,10 +49,8 @@ from tilewright.tune.outcome import Outcome
 from tilewright.tune.stats import Paired
 
 MAX_RECORDED = 32  # recorded sets of sizes and addresses, least recently used ones dropped
-TIMING_PAIRS, LAUNCHES_PER_TIMING = (
-    15,
-    20,
-)  # comparing two modules: pairs of timings, and graph launches per timing
+# Comparing two modules: pairs of timings, and graph launches per timing.
+TIMING_PAIRS, LAUNCHES_PER_TIMING = 15, 20
 
 
 class DeviceModule(runtime.Module):

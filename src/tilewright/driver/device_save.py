@@ -205,9 +205,8 @@ def tables_of(
         return launched(gpu, ready, given, wanted, dict(sizes))
 
     variants = [_sized(graph, sizes) for sizes in sets]
-    counter_offsets = [
-        0
-    ]  # arrival counters are laid out first, set after set; prefix sums of their bytes
+    # Arrival counters are laid out first, set after set; prefix sums of their bytes.
+    counter_offsets = [0]
     for variant, sizes in zip(variants, sets, strict=True):
         walked(gpu := Places(Numbers(end)), variant, sizes)
         counter_offsets.append(counter_offsets[-1] + gpu.counted_bytes)

@@ -15,12 +15,25 @@ from tilewright.runtime.module import Module
 
 
 def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
-    """The model in a library written by `save`, or its only function, or the one named."""
+    """Load a library that `save` wrote: its model, or its only function unless `name` is given.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright import graph
+        >>> program = graph.parse("graph @main(%x: f32[4]) { %y = neg(%x) return %y }")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model = tw.load(tw.compile(program).save(Path(folder) / "model.so"))
+        ...     np.asarray(model(np.ones(4, np.float32))[0])
+        ...
+        array([-1., -1., -1., -1.], dtype=float32)
+    """
     loaded = saved.load(path, name)
     if not isinstance(loaded, saved.LoadedModule) or loaded.foreign is None:
         return loaded
-    # imports the interpreter, rarely needed
-    from tilewright.driver.saved_parts import hybrid_module
+    from tilewright.driver.saved_parts import hybrid_module  # the interpreter: rarely needed
 
     try:
         return hybrid_module(loaded, loaded.foreign)

@@ -1,1 +1,1 @@
-"""Importers: from a model in a file or a framework to a graph module."""
+"""Importers: models in files or frameworks to graph modules."""

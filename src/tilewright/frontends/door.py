@@ -1,4 +1,4 @@
-"""One door for models of every kind. What a model is, is told without importing a framework."""
+"""Common entry point of all importers; determines a model's kind without importing frameworks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tilewright.runtime.module import Module
 
 GRAPH, ONNX, TORCH = "graph", "onnx", "torch"
 _SUFFIXES = {".pt2": TORCH}
-_EXTRAS = {TORCH: ("PyTorch", "torch")}  # what a kind needs: its name, and our extra
+_EXTRAS = {TORCH: ("PyTorch", "torch")}  # framework's name, and the extra that installs it
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A model as a graph, what is known of its sizes, and what its results are handed out as."""
+    """An imported model: graph, known sizes, and the type of its results."""
 
     graph: ir.Module
     dynamic: Mapping[str, int | tuple[int, int]] | None = None
@@ -27,7 +27,7 @@ class Opened:
 
 
 def kind_of(model: Any) -> str:
-    """Which front end reads a model."""
+    """The importer of a model."""
     if isinstance(model, ir.Module):
         return GRAPH
     if isinstance(model, (str, PathLike)):
@@ -43,9 +43,9 @@ def open_model(
     dynamic: Any = None,
     again: Callable[..., Module] | None = None,
 ) -> Opened:
-    """The graph of a model in any form; `args` and `kwargs` are examples to trace it with.
+    """Import a model of any kind; `args` and `kwargs` are example inputs for tracing.
 
-    `again` compiles further graphs of the model, as this one will be.
+    `again` compiles further graphs of the model with the same options.
     """
     kind = kind_of(model)
     if kind == TORCH:
@@ -62,13 +62,13 @@ def open_model(
         )
     if kind == GRAPH:
         return Opened(model, dynamic)
-    from tilewright.frontends.onnx import import_model  # onnx takes its time to import
+    from tilewright.frontends.onnx import import_model  # onnx is slow to import
 
     return Opened(import_model(model), dynamic)
 
 
 def check_installed(kind: str, model: Any) -> None:
-    """The framework a kind needs is there."""
+    """Check that the framework of a kind is installed."""
     name, extra = _EXTRAS[kind]
     if find_spec(extra) is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Building graphs: nodes with inferred types, and what is known of contents.
+"""Graph builder: infers types, and tracks known contents.
 
 b = Builder()
 x = b.param("x", TensorType(F32, (n, 4)))
@@ -36,7 +36,7 @@ def operator(name: str, loc: Loc = UNKNOWN) -> Op:
 
 
 def is_numeric(node: Node) -> bool:
-    """Whether a node computes on numbers: no native code is for text and maps."""
+    """Whether a node is purely numeric: text and maps have no native code."""
     op = OPS.get(node.op)
     if op is not None and not op.native:
         return False
@@ -55,7 +55,7 @@ def make_call(
     loc: Loc = UNKNOWN,
     outputs: int = 1,
 ) -> tuple[Op, Call]:
-    """An operator with its call, checked against the declaration."""
+    """An operator and a call of it, checked against the declaration."""
     op = operator(name, loc)
     folded = {key: at for key, at in op.foldable.items() if key in attributes}
     _check_inputs(op, inputs, folded, loc)
@@ -108,7 +108,7 @@ def make_node(
     types: Sequence[Type] | None = None,
     bodies: tuple[Graph, ...] = (),
 ) -> Node:
-    """A node with outputs of the types given, or else inferred; `hints` name them."""
+    """Make a node with outputs of the given or inferred types; `hints` name them."""
     if types is None:
         contents = Contents() if contents is None else contents
         known = contents.of(inputs)
@@ -123,7 +123,7 @@ def constant_type(array: np.ndarray[Any, Any]) -> TensorType:
 
 
 def fresh_name(hint: str, taken: Container[str]) -> str:
-    """A name that is not taken: the hint, or the hint with a number."""
+    """A unique name: the hint, with a number if necessary."""
     name, count = hint, 0
     while name in taken:
         count += 1
@@ -134,7 +134,7 @@ def fresh_name(hint: str, taken: Container[str]) -> str:
 def store_constant(
     constants: dict[str, Array], array: Array, hint: str, loc: Loc = UNKNOWN
 ) -> Node:
-    """A node of a constant that is stored from now on."""
+    """Make a node of a new constant."""
     name = fresh_name(hint, constants)
     constants[name] = array
     value = Value(hint, constant_type(array))
@@ -142,7 +142,7 @@ def store_constant(
 
 
 class Builder:
-    """Collects nodes of one graph, inferring types and following integer contents.
+    """Collects the nodes of one graph, inferring types and tracking integer contents.
 
     Examples:
         >>> from tilewright import graph
@@ -163,11 +163,11 @@ class Builder:
     def __init__(
         self, constants: dict[str, Array] | None = None, outer: Builder | None = None
     ) -> None:
-        """A builder; with `outer`, of a body inside another graph."""
+        """With `outer`, the builder is for a body in that graph."""
         if outer is None:
             self.constants = {} if constants is None else constants
             self.contents = Contents()
-            self.stored: dict[Value, str] = {}  # which constant a value is
+            self.stored: dict[Value, str] = {}  # names of constants
         else:
             self.constants, self.contents = outer.constants, outer.contents
             self.stored = outer.stored
@@ -182,14 +182,14 @@ class Builder:
         return value
 
     def constant(self, array: Any, name: str = "c", loc: Loc = UNKNOWN) -> Value:
-        """A constant; equal names get a number."""
+        """Add a constant; equal names are made unique by a number."""
         array = np.asarray(array)
         key = fresh_name(name, self.constants)
         self.constants[key] = array
         return self.stored_constant(key, name, loc)
 
     def stored_constant(self, key: str, name: str = "c", loc: Loc = UNKNOWN) -> Value:
-        """A constant that is stored already."""
+        """Add a node of an existing constant."""
         array = self.constants[key]
         value = Value(name, constant_type(array))
         self.nodes.append(Node("constant", (), (value,), ir.attributes(data=key), (), loc))
@@ -198,13 +198,13 @@ class Builder:
         return value
 
     def can_restate(self, value: Value) -> bool:
-        """Whether `restate` can write a value anew."""
+        """Whether `restate` can recompute a value."""
         if value in self.stored:
             return True
         return value in self.known and value.tensor.rank in (0, 1)
 
     def restate(self, value: Value) -> Value:
-        """In a body, a value of an outer graph whose contents are known."""
+        """Recompute in a body a value of an outer graph whose contents are known."""
         if value in self.stored:
             return self.stored_constant(self.stored[value], value.name)
         items = tuple(int(x.value) if isinstance(x, Const) else x for x in self.known[value])
@@ -212,7 +212,7 @@ class Builder:
         return self.add("dims", values=values, to=value.tensor.dtype, name=value.name)
 
     def call(self, graph: str, inputs: Sequence[Value], types: Sequence[Type]) -> list[Value]:
-        """The results, of given types, of another graph of the module."""
+        """Call another graph of the module; its results, of the given types."""
         values = tuple(Value(graph, of) for of in types)
         self.nodes.append(Node("call", tuple(inputs), values, ir.attributes(graph=graph)))
         return list(values)
@@ -226,7 +226,7 @@ class Builder:
         loc: Loc = UNKNOWN,
         **attributes: Attribute,
     ) -> Value:
-        """A node with one output."""
+        """Add a node with one output."""
         (value,) = self.add_many(
             op, *inputs, outputs=1, name=name, bodies=bodies, loc=loc, **attributes
         )
@@ -242,7 +242,7 @@ class Builder:
         loc: Loc = UNKNOWN,
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
-        """A node with several outputs."""
+        """Add a node with several outputs."""
         inputs, given = fold_inputs(operator(op, loc), inputs, attributes, self.contents)
         known, data = self.contents.of(inputs)
         spec, call = make_call(op, inputs, given, known, data, bodies, loc, outputs)

@@ -1,9 +1,9 @@
-"""How a node does its work on images whose channels stand last.
+"""Convert nodes on images to channels-last layout.
 
     try_channels_last(node) -> ChannelsLast: its attributes then, which inputs and outputs move
 
-A node that can work either way follows its surroundings: the moved form of a tensor of three or
-more axes is [batch, *spatial, channels]. None means that a node needs the form it was written for.
+A node that supports both layouts follows its neighbours: the channels-last form of a tensor of rank
+>= 3 is [batch, *spatial, channels]. None means that a node requires its original layout.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tilewright.sym import ONE, Const, Expr, equal
 
 @dataclass(frozen=True)
 class ChannelsLast:
-    """A node on moved tensors."""
+    """A node in channels-last layout."""
 
     attributes: dict[str, Any]
-    inputs: tuple[bool, ...]  # which are taken in moved form
-    outputs: tuple[bool, ...]  # which are given in moved form
+    inputs: tuple[bool, ...]  # which are channels last
+    outputs: tuple[bool, ...]  # which are channels last
 
 
 def try_channels_last(node: Node) -> ChannelsLast | None:
-    """How a node works on moved tensors, if it can."""
+    """The channels-last form of a node, if there is one."""
     if node.bodies or any(not _is_ranked(v) for v in (*node.inputs, *node.outputs) if v):
         return None
     op = OPS.get(node.op)
@@ -51,7 +51,7 @@ def rank_of(value: Value) -> int:
 
 
 def moved_axis(axis: int, rank: int) -> int:
-    """Where an axis stands after the move."""
+    """The position of an axis in channels-last layout."""
     return channels_last(range(rank)).index(axis % rank)
 
 
@@ -70,7 +70,7 @@ def _image_operator(node: Node) -> ChannelsLast | None:
 
 
 def _elementwise(node: Node) -> ChannelsLast | None:
-    """Operands of fewer axes are given as many, by ones in front."""
+    """Operands of lower rank are extended by leading ones."""
     rank = rank_of(node.outputs[0])
     if rank < 3:
         return None
@@ -79,7 +79,7 @@ def _elementwise(node: Node) -> ChannelsLast | None:
 
 
 def _quantizing(node: Node) -> ChannelsLast | None:
-    """Scales and zero points are one number, or one per position along an axis."""
+    """Scales and zero points are scalars, or vectors along an axis."""
     x = node.inputs[0]
     if x is None or rank_of(x) < 3:
         return None
@@ -94,7 +94,7 @@ def _quantizing(node: Node) -> ChannelsLast | None:
 
 
 def _looking_up(node: Node) -> ChannelsLast | None:
-    """The table is for all."""
+    """The table is independent of position."""
     x = node.inputs[0]
     if x is None or rank_of(x) < 3:
         return None
@@ -102,7 +102,7 @@ def _looking_up(node: Node) -> ChannelsLast | None:
 
 
 def _along_axis(node: Node) -> ChannelsLast | None:
-    """An attribute `axis`, all inputs alike."""
+    """An attribute `axis`; all inputs are converted."""
     rank = rank_of(node.outputs[0])
     if rank < 3:
         return None
@@ -111,7 +111,7 @@ def _along_axis(node: Node) -> ChannelsLast | None:
 
 
 def _along_axes(node: Node) -> ChannelsLast | None:
-    """An attribute `axes` that says what the others speak of; only the first input moves."""
+    """An attribute `axes` that the other attributes refer to; only the first input is converted."""
     rank = rank_of(node.outputs[0])
     axes = node.get("axes")
     if rank < 3 or not _are_numbers(axes):
@@ -140,7 +140,7 @@ def _pad(node: Node) -> ChannelsLast | None:
 
 
 def _with_axes(node: Node, count: int) -> Node:
-    """The node with axes named: without a name they are the first ones."""
+    """The node with explicit axes; by default they are the first ones."""
     if node.get("axes") is not None:
         return node
     attributes = (*node.attributes, ("axes", tuple(range(count))))
@@ -167,7 +167,7 @@ def _reduction(node: Node) -> ChannelsLast | None:
 
 
 def _reshape(node: Node) -> ChannelsLast | None:
-    """Spatial axes merged or divided: batch and channels stay as they are."""
+    """Spatial axes are merged or split; batch and channels are unchanged."""
     x = node.inputs[0]
     if x is None or len(node.inputs) > 1:
         return None
@@ -200,7 +200,7 @@ def _same(a: Expr, b: Expr) -> bool:
 
 
 def is_free(shape: Sequence[Expr]) -> bool:
-    """Whether moving the channels last leaves every element where it is in memory."""
+    """Whether the conversion leaves the order of elements in memory unchanged."""
     return shape[1] is ONE or all(dim is ONE for dim in shape[2:])
 
 

@@ -1,4 +1,4 @@
-"""Several axes of a kernel as one, where all that it touches agrees.
+"""Merge adjacent axes of a kernel, where all its operands allow it.
 
     matmul(x: [steps, batch, k], w: [k, n]) + b: [n]      is computed as
     matmul(x: [steps * batch, k], w: [k, n]) + b: [n]
@@ -9,9 +9,8 @@
     conv(x: [n, c, h, w], w: [m, c, 1, 1])                is computed as
     conv(x: [n, c, h * w], w: [m, c, 1])
 
-Nothing moves: row-major tensors are the same in memory. A tile takes elements of the innermost
-axis; where that is dynamic there may be few of them, one of a batch say, however many there are of
-the others.
+No data moves: row-major tensors are identical in memory. Tiling is along the innermost axis; a
+dynamic one may be short, such as the batch, even if the merged axis is long.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from tilewright.graph.visit import attribute_sizes
 from tilewright.sym import Const, Expr
 
 Shape = tuple[Expr, ...]
-AXES = ("axis", "axes")  # attributes that count axes
+AXES = ("axis", "axes")  # attributes that refer to axes
 PRODUCTS = ("matmul", "matmul_pieces")
 
 
 def collapse_axes(graph: Graph) -> Graph:
-    """The body of a kernel on collapsed axes; the same graph where that is not possible."""
+    """The body of a kernel with merged axes; the same graph if not possible."""
     for step in (collapse_rows, _collapse_transpose, _collapse_positions):
         made = step(graph)
         if made is not graph:
@@ -44,27 +43,27 @@ def collapse_axes(graph: Graph) -> Graph:
 
 
 def collapse_rows(graph: Graph) -> Graph:
-    """Rows of a matmul along several axes as rows along one."""
+    """Merge the axes of a matmul's rows."""
     product = next((node for node in graph.nodes if node.op in PRODUCTS), None)
     lead = None if product is None else _lead(product)
     if product is None or lead is None or not all(_keeps_rows(n, product) for n in graph.nodes):
         return graph
     a, b = product.inputs
-    before, last = _stack_axes(product), _row_axes(product)
+    before, last = _batch_axes(product), _row_axes(product)
     made = {
         value: value if value is b else _collapsed(value, lead, before, last if value is a else 1)
         for value in _values(graph)
     }
-    return _on(graph, made)
+    return _with_values(graph, made)
 
 
 def _values(graph: Graph) -> tuple[Value, ...]:
     return (*graph.params, *(out for node in graph.nodes for out in node.outputs))
 
 
-def _on(graph: Graph, made: Mapping[Value, Value | None], **attributes: Any) -> Graph:
-    """A graph on other values, and its main node with other attributes; the same graph where a
-    value has no other form."""
+def _with_values(graph: Graph, made: Mapping[Value, Value | None], **attributes: Any) -> Graph:
+    """The graph with other values, and other attributes of its main node; the same graph if a value
+    has no merged form."""
     known = {old: new for old, new in made.items() if new is not None}
     if len(known) < len(made):
         return graph
@@ -90,7 +89,7 @@ def _lead(product: Node) -> Shape | None:
     a, b = product.inputs[0], product.inputs[1]
     if a is None or b is None or a is b:
         return None
-    before = _stack_axes(product)
+    before = _batch_axes(product)
     if before < 0 or (before and product.op == "matmul"):
         return None
     lead = (a.tensor.shape or ())[before : -_row_axes(product)]
@@ -98,12 +97,12 @@ def _lead(product: Node) -> Shape | None:
 
 
 def _row_axes(product: Node) -> int:
-    """Axes of one row of A: that of k, and of its pieces."""
+    """Trailing axes of a row of A: k, and pieces."""
     return 2 if product.op == "matmul_pieces" else 1
 
 
-def _stack_axes(product: Node) -> int:
-    """Axes of B in front of those of a matrix."""
+def _batch_axes(product: Node) -> int:
+    """Number of batch axes of B."""
     b = product.inputs[1]
     return len(() if b is None else b.tensor.shape or ()) - _row_axes(product) - 1
 
@@ -118,8 +117,8 @@ def _keeps_rows(node: Node, product: Node) -> bool:
 
 
 def _collapsed(value: Value, lead: Shape, before: int, last: int) -> Value | None:
-    """A value with its rows, of so many axes each and in front of them, along one; itself if it has
-    none, None if it has others."""
+    """A value with its row axes `lead` merged, after `before` batch axes and followed by `last`
+    axes; unchanged for vectors and scalars, None if its shape differs."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None
@@ -137,7 +136,7 @@ def _collapsed(value: Value, lead: Shape, before: int, last: int) -> Value | Non
 
 
 def _collapse_transpose(graph: Graph) -> Graph:
-    """Axes that a transpose leaves side by side as one, where one of them is dynamic."""
+    """Merge axes that stay adjacent in a transpose, if one of them is dynamic."""
     found = [node for node in graph.nodes if node.op == "transpose"]
     if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
         return graph
@@ -150,8 +149,8 @@ def _collapse_transpose(graph: Graph) -> Graph:
     if len(groups) == len(shape):
         return graph
     in_order = sorted(groups)
-    before = _before(graph, x)
-    if not _keeps_sides(graph, node, before):
+    before = _ancestors(graph, x)
+    if not _is_separator(graph, node, before):
         return graph
     made = {
         value: _merged(value, shape, in_order)
@@ -159,13 +158,13 @@ def _collapse_transpose(graph: Graph) -> Graph:
         else _merged(value, node.output.tensor.shape or (), groups)
         for value in _values(graph)
     }
-    return _on(graph, made, perm=tuple(in_order.index(group) for group in groups))
+    return _with_values(graph, made, perm=tuple(in_order.index(group) for group in groups))
 
 
 def _neighbours(perm: Sequence[int], shape: Shape) -> list[tuple[int, ...]]:
-    """Groups of axes, in the order of the result: the last ones of the source, which rows of tiles
-    lie along, are one where they stay side by side. Axes of known sizes are left as they are, since
-    tiles divide them."""
+    """Groups of axes, in the order of the result: the trailing axes of the source, along which
+    tiles' rows are, are merged as far as they stay adjacent. Axes of static sizes are not merged,
+    since tiles divide them."""
     first = last = len(shape) - 1
     while first and perm.index(first - 1) + 1 == perm.index(first):
         first -= 1
@@ -175,8 +174,8 @@ def _neighbours(perm: Sequence[int], shape: Shape) -> list[tuple[int, ...]]:
     return [merged if axis == first else (axis,) for axis in perm if axis not in merged[1:]]
 
 
-def _before(graph: Graph, x: Value) -> set[Value]:
-    """A value, and all that it is made from."""
+def _ancestors(graph: Graph, x: Value) -> set[Value]:
+    """A value and its transitive inputs."""
     found = {x}
     for each in reversed(graph.nodes):
         if any(value in found for value in each.outputs):
@@ -184,8 +183,9 @@ def _before(graph: Graph, x: Value) -> set[Value]:
     return found
 
 
-def _keeps_sides(graph: Graph, node: Node, before: set[Value]) -> bool:
-    """Whether all that other nodes read and make is before a node, or none of it; but numbers."""
+def _is_separator(graph: Graph, node: Node, before: set[Value]) -> bool:
+    """Whether every other node has its non-scalar values entirely before or entirely after
+    `node`."""
     others = [each for each in graph.nodes if each is not node]
     sides = [
         {value in before for value in (*each.inputs, *each.outputs) if value and value.tensor.shape}
@@ -195,7 +195,7 @@ def _keeps_sides(graph: Graph, node: Node, before: set[Value]) -> bool:
 
 
 def _merged(value: Value, shape: Shape, groups: Sequence[tuple[int, ...]]) -> Value | None:
-    """A value of a shape with groups of its axes as one each; itself if it is a number."""
+    """A value with groups of axes merged; unchanged if scalar."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None
@@ -215,7 +215,7 @@ def _merged(value: Value, shape: Shape, groups: Sequence[tuple[int, ...]]) -> Va
 
 
 def _collapse_positions(graph: Graph) -> Graph:
-    """Spatial axes of an image, channels first, whose pixels a convolution takes one by one."""
+    """Merge the spatial axes of a channels-first image in a pointwise convolution."""
     found = [node for node in graph.nodes if node.op == "conv"]
     if len(found) != 1 or not all(_keeps_rows(node, found[0]) for node in graph.nodes):
         return graph
@@ -229,23 +229,23 @@ def _collapse_positions(graph: Graph) -> Graph:
         return graph
     given = {w: _with_shape(w, (*taps[:2], sym.ONE))} | {each: each for each in more}
     made = {
-        value: given[value] if value in given else _along_one(value, places)
+        value: given[value] if value in given else _flattened(value, places)
         for value in _values(graph)
     }
-    return _on(graph, made, strides=(1,), pads=(0, 0), dilations=(1,))
+    return _with_values(graph, made, strides=(1,), pads=(0, 0), dilations=(1,))
 
 
 def _is_pointwise(node: Node, taps: Shape) -> bool:
-    """Whether a convolution channels first has windows of one pixel, at every pixel."""
+    """Whether a channels-first convolution is 1x1 with stride 1 and no padding."""
     if node.get("layout") == CHANNELS_LAST or node.get("winograd"):
         return False
     steps = (*node["strides"], *(1 + each for each in node["pads"]))
     return all(dim is sym.ONE for dim in taps[2:]) and set(steps) == {1}
 
 
-def _along_one(value: Value, places: Shape) -> Value | None:
-    """A value with its last axes as one: an image's, or of one element each; itself if it is a
-    number, None if it has others."""
+def _flattened(value: Value, places: Shape) -> Value | None:
+    """A value with its trailing axes merged, if they are the image's or all of extent 1; unchanged
+    if scalar, None otherwise."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return None

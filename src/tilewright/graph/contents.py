@@ -1,8 +1,8 @@
-"""What is known, at compile time, of the contents of small tensors.
+"""Compile-time contents of small tensors.
 
-Shapes are computed by models themselves: `Shape`, `Gather`, `Concat`, then `Reshape`. Following
-such contents through the operators' `evaluate` (integers, as expressions of sizes) and `reference`
-(numbers of any type) tells the shapes they compute.
+Models compute shapes: `Shape`, `Gather`, `Concat`, then `Reshape`. Propagating contents through the
+operators' `evaluate` (integers, as expressions of sizes) and `reference` (numbers of any type)
+yields the shapes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tilewright.graph.op import FLOAT, Call, Item, Known, Op, as_arrays
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import ZERO, Const, const
 
-KNOWN_ELEMENTS = 1024  # contents are followed for tensors of at most this size
+KNOWN_ELEMENTS = 1024  # size limit of tracked tensors
 
 Array = np.ndarray[Any, Any]
 
 
 class Contents:
-    """Known contents of the values of one graph."""
+    """Known contents of the values of a graph."""
 
     def __init__(self) -> None:
         self.known: dict[Value, Known] = {}  # integers, as expressions of sizes
-        self.data: dict[Value, Array] = {}  # numbers of any type: constants, what follows from them
+        self.data: dict[Value, Array] = {}  # numbers of any type, derived from constants
 
     def learn(self, value: Value, array: Array) -> None:
-        """Remember the contents of a small tensor."""
+        """Record the contents of a small tensor."""
         if array.size > KNOWN_ELEMENTS or array.dtype == object:
             return
         self.data[value] = array
@@ -42,7 +42,7 @@ class Contents:
     def of(
         self, inputs: Sequence[Value | None]
     ) -> tuple[tuple[Known | None, ...], tuple[Array | None, ...]]:
-        """What is known of a node's inputs: as expressions, and in numbers."""
+        """The known contents of a node's inputs, as expressions and as numbers."""
         known = tuple(None if v is None else self._known(v) for v in inputs)
         data = tuple(None if v is None else self.data.get(v) for v in inputs)
         return known, data
@@ -50,11 +50,11 @@ class Contents:
     def _known(self, value: Value) -> Known | None:
         of = value.type
         if isinstance(of, TensorType) and of.dtype.is_int and of.shape and ZERO in of.shape:
-            return ()  # nothing is in it
+            return ()  # empty
         return self.known.get(value)
 
     def follow(self, op: Op, call: Call, outputs: Sequence[Value]) -> None:
-        """Learn the contents of a node's outputs, where its inputs' contents tell them."""
+        """Compute the contents of a node's outputs from those of its inputs, if known."""
         if not all(_is_small(value.type) for value in outputs):
             return
         contents = None if op.evaluate is None else op.evaluate(call)
@@ -75,20 +75,20 @@ class Contents:
             with np.errstate(all="ignore"):
                 made = as_arrays(op.reference(call, *call.data))
         except (ArithmeticError, LookupError, ValueError):
-            return  # a fault in the data is found when the model runs
+            return  # invalid data is reported at run time
         for value, array in zip(outputs, made, strict=True):
             if isinstance(array, np.ndarray):
                 self.learn(value, array)
 
 
 def numbers_of(contents: Known) -> list[int] | None:
-    """Known contents as numbers, if all are."""
+    """Known contents as numbers, if all are constant."""
     numbers = [int(x.value) for x in contents if isinstance(x, Const)]
     return numbers if len(numbers) == len(contents) else None
 
 
 def array_of(numbers: Sequence[int], of: DType) -> Array:
-    """Numbers in a type; those beyond 64 bits wrap, as they would when the model runs."""
+    """Numbers as an array; values beyond 64 bits wrap, as at run time."""
     half = 1 << 63
     wrapped = [(number + half) % (2 * half) - half for number in numbers]
     return np.array(wrapped, np.int64).astype(of.numpy)
@@ -105,7 +105,7 @@ def fold_inputs(
     attributes: Mapping[str, Attribute],
     contents: Contents,
 ) -> tuple[tuple[Value | None, ...], dict[str, Attribute]]:
-    """Inputs whose contents are known, moved into the attributes of their names."""
+    """Move inputs with known contents to attributes of the same names."""
     left, given = list(inputs), dict(attributes)
     for name, at in op.foldable.items():
         value = left[at] if at < len(left) else None

@@ -1,13 +1,13 @@
-"""The one table that passes ask what a choice would cost, before there are kernels.
+"""The cost table that passes query for alternatives, before kernels exist.
 
     direct = Candidate("direct", alone(node), weights)
     prices = costs.prices((direct, replace(direct, "winograd 4", ...)))
 
-A candidate is a kernel: a graph of a node or a few. The table gives the time that was measured of
-such a kernel on the target where tuning knows it, else what schedule rules expect of it. Prices
-that are compared are of one kind: all measured, or all estimated. Who compiles a model hands the
-table to its passes (`PassContext.costs`); without one they leave out what needs it. What was
-chosen, and what all candidates cost, is noted (`PassContext.choices`).
+A candidate is a kernel: a graph of one or a few nodes. The table returns its measured time on the
+target where tuning has it, else the estimate of schedule rules. Prices that are compared are of the
+same source: all measured, or all estimated. The driver gives passes the table
+(`PassContext.costs`); without it, passes that depend on costs do nothing. Choices are recorded with
+the prices of all candidates (`PassContext.choices`).
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from tilewright.graph.ir import Graph, Module, Node, Value
 from tilewright.sym import ZERO, Expr, Var
 
 MEASURED, ESTIMATED = "measured", "estimated"
-AT_LEAST = "at least"  # nobody had to know more
-COMPOSED = ("attention",)  # operators whose own rule takes all of it, or several a part each
-LEAST_SPEEDUP = 1.1  # how many times faster another form must be, since estimates are not exact
+AT_LEAST = "at least"  # a lower bound sufficed for the comparison
+COMPOSED = ("attention",)  # operators with a rule for the whole, or with several kernels
+LEAST_SPEEDUP = 1.1  # least predicted speedup to choose another form, since estimates are inexact
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way to compute something, as a kernel."""
+    """One implementation of a computation, as a kernel."""
 
     name: str
     kernel: Graph
-    weights: frozenset[int] = frozenset()  # parameters that are known before any call
-    in_cache: bool = True  # weights are still in L2 from the call before
-    is_fused: bool = False  # one kernel, whatever fusion would make of its nodes
-    spatial: frozenset[Var] = frozenset()  # sizes that are extents of images
-    extents: frozenset[Expr] = frozenset()  # what layers of the model make of those sizes
+    weights: frozenset[int] = frozenset()  # parameters known at compile time
+    in_cache: bool = True  # weights stay in L2 between calls
+    is_fused: bool = False  # one kernel, regardless of fusion
+    spatial: frozenset[Var] = frozenset()  # sizes of images' spatial axes
+    extents: frozenset[Expr] = frozenset()  # sizes of layers derived from those
 
     @property
     def has_stages(self) -> bool:
-        """Whether it may be more than one nest of loops with what goes before and after it."""
+        """Whether it may be several loop nests with its prologue and epilogue."""
         return len(self.kernel.nodes) > 1 or self.kernel.nodes[0].op in COMPOSED
 
     @property
     def is_empty(self) -> bool:
-        """Whether a tensor of it has no elements: then there is no size to plan with."""
+        """Whether one of its tensors is empty: then there is no size to plan with."""
         values = [*self.kernel.params, *(v for node in self.kernel.nodes for v in node.outputs)]
         return any(dim is ZERO for value in values for dim in value.tensor.shape or ())
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a candidate takes."""
+    """The time of a candidate."""
 
     name: str
     ns: float
@@ -63,39 +63,39 @@ class Price:
 
 @dataclass(frozen=True)
 class GraphChoice:
-    """What a pass chose, and what it chose from."""
+    """A choice of a pass, with all alternatives."""
 
-    step: str  # the pass
-    node: str  # where in the user's model
+    step: str  # name of the pass
+    node: str  # location in the user's model
     what: str
     chosen: str
     prices: tuple[Price, ...] = field(default=())
 
 
 class Costs(Protocol):
-    """What a pass may ask. Every candidate that was asked about can be measured by a tuner."""
+    """The interface for passes. A tuner can measure every candidate that was queried."""
 
     @property
     def threads(self) -> int:
-        """That kernels are shared out to."""
+        """Number of threads of kernels."""
 
     @property
     def is_lowered(self) -> bool:
-        """Whether products of f32 are to be those of fewer bits."""
+        """Whether f32 GEMMs may be computed at lower precision."""
 
     @property
     def has_times(self) -> bool:
-        """Whether anything was measured, or is going to be: else there is no need to ask."""
+        """Whether there are measurements, or will be: otherwise queries are unnecessary."""
 
     def measured(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
-        """Times of candidates; None where not all of them are known."""
+        """Measured times of candidates; None unless all are known."""
 
     def prices(self, candidates: Sequence[Candidate]) -> tuple[Price, ...] | None:
-        """Times that were measured, or else estimates; None where there are neither of some."""
+        """Measured times, or else estimates; None unless all are available."""
 
 
 def costs_of(ctx: PassContext) -> Costs | None:
-    """The table that a pass was given."""
+    """The table in a pass's context."""
     found: Costs | None = ctx.costs
     return found
 
@@ -103,19 +103,19 @@ def costs_of(ctx: PassContext) -> Costs | None:
 def note_choice(
     ctx: PassContext, step: str, node: Node, what: str, chosen: str, prices: Sequence[Price]
 ) -> None:
-    """Remember a choice, for people to look at."""
+    """Record a choice, for inspection."""
     ctx.choices.append(GraphChoice(step, place_of(node.loc), what, chosen, tuple(prices)))
 
 
 def place_of(loc: Loc) -> str:
-    """Where in the user's model a node comes from."""
+    """The name of a node's origin in the user's model."""
     if isinstance(loc, Fused):
         return next((name for name in map(place_of, loc.parts) if name), "")
     return loc.node if isinstance(loc, ModelNode) else ""
 
 
 def weights_stay(module: Module, target: Any) -> bool:
-    """Whether the weights of a model wait in L2 from one call to the next: only all of them do."""
+    """Whether the weights of the whole model fit in L2, so that they stay there between calls."""
     total = sum(array.nbytes for array in module.constants.values())
     return isinstance(target, Target) and total <= target.l2_bytes
 
@@ -126,9 +126,9 @@ def candidate_of(
     in_cache: bool = True,
     outputs: tuple[Value, ...] = (),
 ) -> Candidate:
-    """Some nodes that follow each other as a candidate; without `outputs` the last one gives them.
+    """Make a candidate of consecutive nodes; `outputs` are by default those of the last.
 
-    What they take from outside are parameters, and so are constants: weights.
+    Values from outside become parameters, including constants: weights.
     """
     inside = [node for node in nodes if node.op != "constant"]
     fixed = {node.output for node in nodes if node.op == "constant"}
@@ -141,7 +141,7 @@ def candidate_of(
 
 
 def alone(node: Node) -> Graph:
-    """A node as a graph of its own."""
+    """A graph of a single node."""
     params: dict[Value, Value] = {}
     for value in node.inputs:
         if value is not None:

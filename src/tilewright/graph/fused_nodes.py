@@ -1,8 +1,8 @@
-"""Nodes as one kernel: a `fused` node whose body computes what others use of them.
+"""Combine nodes to one kernel: a `fused` node whose body computes the values used outside.
 
-Values are defined once in a module, so a body has values of its own; the `fused` node defines those
-that the nodes defined. Constants of one element go into the body, unless they are too many. A
-reshape at either end only names the same memory otherwise: it stays outside, where it is free.
+Values are defined once in a module, so a body has its own values; the `fused` node defines those
+that the nodes defined. Single-element constants are moved into the body, unless there are too many
+variants. Reshapes at either end are views: they stay outside, where they cost nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tilewright.graph.views import ALIAS
 from tilewright.sym import Size, Var
 
 FUSED = "fused"
-MAX_SCALAR_VARIANTS = 8  # numbers in one place of an operator: more are parameters
+MAX_SCALAR_VARIANTS = 8  # distinct values per operand; beyond that they are parameters
 Array = np.ndarray[Any, Any]
 
 
 def kernels(graph: Graph) -> list[bool]:
     """For each node whether it can be part of a kernel.
 
-    It computes tensors of shapes known before it runs by an operator that is not opaque.
+    It computes tensors of shapes that do not depend on data, by an operator that is not opaque.
     """
     sizes: set[Var] = set()
     for param in graph.params:
@@ -54,17 +54,17 @@ def _is_kernel(node: Node) -> bool:
 
 
 def _defines(value: Value, sizes: set[Var]) -> bool:
-    """Whether a value brings sizes that were not there before."""
+    """Whether a value's type introduces new sizes."""
     return any(isinstance(size, Size) and size not in sizes for size in sizes_of(value.type))
 
 
 def small_constants(
     nodes: Sequence[Node], data: Mapping[str, Array], limit: int = MAX_SCALAR_VARIANTS
 ) -> dict[Value, Node]:
-    """The constants of one element, which bodies hold themselves.
+    """The single-element constants that are moved into bodies.
 
-    Numbers that differ from node to node, such as the scales of a quantized model, stay outside:
-    with them inside, no two kernels would be the same. `limit` is how many may be in one place.
+    Numbers that differ between nodes, such as the scales of a quantized model, stay outside:
+    otherwise no two kernels would be equal. `limit` is the number of variants per operand position.
     """
     found: dict[Value, Node] = {}
     for node in nodes:
@@ -93,13 +93,13 @@ def make_fused_node(
     private: Container[Node] = (),
     separate: Container[Node] = (),
 ) -> list[Node]:
-    """The nodes that stand for a group: a `fused` node, and reshapes before and behind it.
+    """The nodes that replace a group: a `fused` node, and reshapes before and after it.
 
-    `is_used` tells whether something outside uses a value. What `private` nodes define is not for
-    outside: others have copies of them. `separate` nodes have parameters of their own for what they
-    read: operands of a product are told apart by them, though they be parts of one tensor.
+    `is_used` tells whether a value is used outside. Outputs of `private` nodes are not visible
+    outside, where copies of them are used. `separate` nodes get their own parameters for what they
+    read: a GEMM's operands must be distinct parameters, even if they are parts of one tensor.
     """
-    before, inner, after = _peeled(list(nodes), is_used, private)
+    before, inner, after = _split_reshapes(list(nodes), is_used, private)
     if not inner:
         return [*before, *after]
     behind = {value for node in after for value in node.inputs}
@@ -110,15 +110,15 @@ def make_fused_node(
         for value in node.outputs
         if value in behind or is_used(value)
     )
-    if not outputs:  # nothing is used: dead code, to be removed by others
+    if not outputs:  # dead code, removed elsewhere
         return list(nodes)
     return [*before, _fused(inner, outputs, constants, separate), *after]
 
 
-def _peeled(
+def _split_reshapes(
     nodes: list[Node], is_used: Callable[[Value], bool], private: Container[Node]
 ) -> tuple[list[Node], list[Node], list[Node]]:
-    """Reshapes of what comes from outside, the rest, reshapes of what is for outside alone."""
+    """Reshapes of outside values, the rest, and reshapes used outside only."""
     before: list[Node] = []
     after: list[Node] = []
     made = {value for node in nodes for value in node.outputs}
@@ -152,11 +152,11 @@ def _fused(
 
 
 class _Body:
-    """A body that grows node by node, with values of its own."""
+    """A body under construction, with its own values."""
 
     def __init__(self, made: set[Value], constants: Mapping[Value, Node]) -> None:
         self.made, self.small = made, constants
-        self.names: dict[Value, Value] = {}  # of values outside by those inside
+        self.names: dict[Value, Value] = {}  # inside by outside
         self.inputs: list[Value] = []
         self.params: list[Value] = []
         self.constants: list[Node] = []

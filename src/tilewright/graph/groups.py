@@ -1,7 +1,7 @@
-"""Groups of nodes that grow by merging and never wait for each other in a circle.
+"""Partition of a graph into groups of nodes, merged without creating dependence cycles.
 
-Each node starts as a group of its own. All groups stand in an order in which each comes after
-those it depends on; `merge` keeps such an order, or refuses. Nodes are known by their numbers.
+Each node starts as its own group. Groups are kept in topological order; `merge` maintains it, or
+fails. Nodes are numbered.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Sequence
 
 
 class Groups:
-    """A partition of the nodes 0..n-1 of a graph, in an order that respects dependences."""
+    """A partition of the nodes 0..n-1 of a graph, in topological order."""
 
     def __init__(self, depends: Sequence[Sequence[int]]) -> None:
-        """`depends[n]` are the nodes that node n waits for, all of lower number."""
+        """`depends[n]` are the nodes that node n depends on, all of lower number."""
         self.depends = depends
         self.group_of = list(range(len(depends)))
         self.members: dict[int, list[int]] = {at: [at] for at in range(len(depends))}
-        self.order: list[int | None] = [*range(len(depends))]  # of groups; None: merged away
-        self.position = list(range(len(depends)))  # of each group in the order
+        self.order: list[int | None] = [*range(len(depends))]  # groups; None: merged into another
+        self.position = list(range(len(depends)))  # index of each group in the order
 
     def merge(self, a: int, b: int) -> bool:
-        """Make one group of two, `a` the one that stays; False if a third stood between them."""
+        """Merge two groups into `a`; False if a third one is both after and before them."""
         first, last = (a, b) if self.position[a] < self.position[b] else (b, a)
-        between = self._before(last, first)
+        between = self._dependences_after(last, first)
         if between is None:
             return False
-        # What the last waits for goes before the first; the rest, which may wait for the first,
-        # stays behind it.
+        # What the later group depends on moves before the earlier one; the rest, which may depend
+        # on the earlier one, stays after it.
         low, high = self.position[first], self.position[last]
         region = [group for group in self.order[low + 1 : high] if group is not None]
         front = [group for group in region if group in between]
@@ -45,8 +45,9 @@ class Groups:
         """The members of each group."""
         return [self.members[group] for group in self.order if group is not None]
 
-    def _before(self, group: int, first: int) -> set[int] | None:
-        """The groups behind `first` that a group waits for; None if one of them waits for it."""
+    def _dependences_after(self, group: int, first: int) -> set[int] | None:
+        """The groups after `first` that a group depends on; None if one of them depends on
+        `first`."""
         low = self.position[first]
         found: set[int] = set()
         stack = [group]

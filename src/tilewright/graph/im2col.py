@@ -1,17 +1,17 @@
-"""Convolutions in a form that matrix tiles and dot products can multiply.
+"""Convert convolutions to forms for matrix tiles and dot products.
 
     conv(x, w)  =  matmul(rows of patches(x), matrix of w)                        unfolded
     conv(x, w)  =  conv(x as lines of one channel, w as lines, filled up)         in lines
     conv(x, w)  =  conv(rows of patches along lines, w of one axis)               in rows
     conv(x, w)  =  matmul(rows of patches(bands of x), matrix of w)               in bands
 
-A row of patches is what one window sees; with one tap it is there already. Element-wise work behind
-a product can be done on its rows too, so that it stays with the product. Of few channels, what a
-window sees of a line is contiguous anyway, and as good as one pixel of many channels. Of lines too
-short for tiles, windows are unfolded along the line alone: what follows each other then is rows of
-the same tap, from one line to the next, and less is copied than by unfolding all. A band is what
-windows see of as many lines as they are apart, as one pixel of many channels: windows are a few
-bands, one below the other, and bands overlap along lines alone.
+A row of patches is one window; 1x1 convolutions need no copy. Element-wise operators after a GEMM
+are moved to its rows too, so that they fuse as its epilogue. With few channels, the part of a
+window in one image line is contiguous, and equivalent to one pixel of many channels. If lines are
+too short for tiles, windows are unfolded along the line only: rows of the same kernel position then
+continue from one line to the next, and less is copied than by full im2col. A band combines as many
+lines as the vertical stride to one line of pixels with more channels: a window is a few bands below
+each other, and bands overlap along lines only.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from tilewright.graph.ops.layout import CHANNELS_LAST
 from tilewright.graph.types import item_of, items_of
 from tilewright.sym import ONE, ZERO, Const, Expr
 
-MAX_PADDED_RATIO = 1.25  # times what tiles of sixteen rows, all of use, would take
-MIN_IM2COL_RATIO = 1.5  # times as many elements must all windows have
+MAX_PADDED_RATIO = 1.25  # limit of padding rows to tiles, relative to the time of full 16-row tiles
+MIN_IM2COL_RATIO = 1.5  # size of all windows relative to the image, at least
 
 
 def constant_weights(node: Node, scope: Scope) -> Array | None:
-    """The weights of a convolution that can be a product: constant, channels last, one group."""
+    """Constant weights of a channels-last convolution with one group; None otherwise."""
     is_product = node.get("layout") == CHANNELS_LAST and node.get("groups", 1) == 1
     return scope.constant(node.inputs[1]) if is_product else None
 
 
 def foldable_weights(node: Node, scope: Scope) -> Array | None:
-    """The same, if it is a product that fills tiles."""
+    """The same, if the GEMM fills tiles."""
     weights = constant_weights(node, scope)
     return weights if weights is not None and fills_tiles(weights) else None
 
 
 def fills_tiles(weights: Array) -> bool:
-    """Whether filters are as many, and see as much, as a tile has columns."""
+    """Whether the numbers of filters and of inputs per filter reach the columns of a tile."""
     columns, *inner = weights.shape
     return bool(min(columns, prod(inner)) >= COLUMNS)
 
 
 def fits_tiles(node: Node, weights: Array) -> bool:
-    """Whether pairs of tiles can be loaded straight from the image, windows and all.
+    """Whether pairs of tiles can be loaded directly from the image, without im2col.
 
-    A tile is some pixels beside each other, a whole number of them in a row; two tiles lie in one
-    row or in two. With one tap there is nothing to unfold.
+    A tile is a number of adjacent pixels that divides an image row; two tiles are in one row or in
+    two. 1x1 convolutions need no unfolding.
     """
     _, inner, *taps = weights.shape
     shape = shape_of(node.output) or ()
     if all(tap == 1 for tap in taps) or not all(isinstance(dim, Const) for dim in shape[1:]):
-        return False  # of images there may be any number
+        return False  # the batch may be dynamic
     sizes = [int(dim.value) for dim in shape if isinstance(dim, Const)]
     row_bytes = inner * weights.dtype.itemsize if weights.dtype.itemsize == 1 else inner * 2
     if row_bytes % ROW_BYTES:
@@ -75,7 +75,7 @@ def fits_tiles(node: Node, weights: Array) -> bool:
 
 
 def fits_dots(node: Node, weights: Array, target: Any) -> bool:
-    """Whether dot products read groups of channels straight from the image, windows and all."""
+    """Whether dot products read groups of channels directly from the image, without im2col."""
     x = node.inputs[0]
     if not isinstance(target, Target) or x is None or node.inputs[1] is None:
         return False
@@ -86,8 +86,8 @@ def fits_dots(node: Node, weights: Array, target: Any) -> bool:
 
 
 def fits_padded_tiles(node: Node, weights: Array, depth: int, machine: Machine) -> bool:
-    """Whether tiles can be loaded straight from an image with channels of zeros up to a whole
-    number of tiles, and that takes less than unfolding."""
+    """Whether tiles can be loaded directly from an image with channels zero-padded to whole tiles,
+    at lower cost than im2col."""
     columns, inner, *taps = weights.shape
     missing = -inner % depth
     filled = np.broadcast_to(weights[:, :1], (columns, inner + missing, *taps))
@@ -98,10 +98,10 @@ def fits_padded_tiles(node: Node, weights: Array, depth: int, machine: Machine) 
 
 
 def prefers_dots(node: Node, weights: Array, target: Target) -> bool:
-    """Whether dot products of few channels, filled up to a group, take less than lines of windows
-    take to be copied, each by itself, and tiles to be multiplied.
+    """Whether dot products with few channels, zero-padded to a group, cost less than im2col by
+    lines followed by tile multiplications.
 
-    Cycles of one output position; sums go to memory either way.
+    In cycles per output position; sums are stored either way.
     """
     x, w = node.inputs[:2]
     assert x is not None
@@ -122,10 +122,11 @@ def prefers_dots(node: Node, weights: Array, target: Target) -> bool:
 def with_channels(
     steps: Steps, node: Node, x: Value, weights: Array, missing: int
 ) -> tuple[Value, Array, dict[str, Attribute]]:
-    """An image and weights with so many more channels of zeros, and attributes of the convolution.
+    """Zero-pad the channels of an image and weights; returns them with the convolution's
+    attributes.
 
-    Edges are padded in the same copy, unless windows skip pixels: rules copy those once more, to
-    keep them apart.
+    Edges are padded in the same copy, unless the stride exceeds one: rules then copy the image
+    again to separate the phases.
     """
     attributes, pads, taps = dict(node.attributes), tuple(node["pads"]), weights.ndim - 2
     before, after = pads[:taps], pads[taps:]
@@ -139,9 +140,9 @@ def with_channels(
 
 
 def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bool:
-    """Whether tiles can be loaded from lines of few channels, and that takes less than unfolding.
+    """Whether tiles can be loaded from lines with few channels, at lower cost than im2col.
 
-    A tap of a line is then all that windows see of it, filled up with zeros to whole tiles.
+    A kernel position is then a whole line of the window, zero-padded to whole tiles.
     """
     columns, inner, *taps = weights.shape
     x, shape = node.inputs[0], shape_of(node.output) or ()
@@ -152,7 +153,7 @@ def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bo
         return False
     if not all(isinstance(dim, Const) for dim in dims) or not _is_known(tuple(node["pads"])):
         return False
-    *_, height, width = _places(node)
+    *_, height, width = _output_positions(node)
     deep = ROW_BYTES // 2
     steps = prod(taps[:-1]) * -(-taps[-1] * inner // deep)
     unfolded_steps = -(-prod(taps) * inner // deep)
@@ -161,13 +162,13 @@ def fits_single_channel_rows(node: Node, weights: Array, machine: Machine) -> bo
 
 
 def _unfolding_columns(machine: Machine) -> float:
-    """Columns that tiles multiply while a row of theirs is unfolded, written and read again."""
+    """GEMM columns that take as long in tiles as unfolding a row: writing and reading it."""
     moved_cycles = 2 * ROW_BYTES / machine.l2.bytes_per_cycle
     return moved_cycles * ROWS * COLUMNS / machine.tile_cycles
 
 
 def fits_partial_im2col(node: Node, weights: Array) -> bool:
-    """Whether windows can be unfolded along lines alone, and tiles go on from line to line."""
+    """Whether windows can be unfolded along lines only, with tiles that continue across lines."""
     columns, inner, *taps = weights.shape
     shape = shape_of(node.output) or ()
     row_bytes = inner * taps[-1] * (1 if weights.dtype.itemsize == 1 else 2)
@@ -179,11 +180,12 @@ def fits_partial_im2col(node: Node, weights: Array) -> bool:
 
 
 def _extra_lines(node: Node) -> int | None:
-    """Lines to compute in vain, so that all places are pairs of tiles; None if they cost too much.
+    """Padding lines that make the output positions a multiple of pairs of tiles; None if too
+    costly.
 
-    A product of tiles takes as long as multiplying half of sixteen rows, whatever rows it has.
+    The cost of a tile multiplication is half fixed and half proportional to its rows of sixteen.
     """
-    height, width = _places(node)
+    height, width = _output_positions(node)
     best: tuple[float, int] | None = None
     for extra in range(height // 4 + 2):
         places = (height + extra) * width
@@ -203,12 +205,12 @@ def partial_im2col(
     op: str,
     **attributes: Attribute,
 ) -> list[Node] | None:
-    """A convolution as one along a single axis, of windows unfolded along the other.
+    """Convert a convolution to one along a single axis, of windows unfolded along the other.
 
-    There are a few lines more than it needs, so that what is left of the last tile can be read.
+    A few extra lines are added, so that the rest of the last tile can be read.
     """
     columns, inner, *taps = weights.shape
-    (height, width), extra = _places(node), _extra_lines(node) or 0
+    (height, width), extra = _output_positions(node), _extra_lines(node) or 0
     top, left, bottom, right = (int(pad) for pad in node["pads"])
     padded = steps.add("pad", x, pads=(top, left, bottom + extra, right), axes=(1, 2))
     kernel, strides = (1, taps[1]), (1, node["strides"][1])
@@ -239,8 +241,8 @@ def partial_im2col(
     return steps.done()
 
 
-def _places(node: Node) -> tuple[int, ...]:
-    """The spatial dimensions of a result, channels last, all known."""
+def _output_positions(node: Node) -> tuple[int, ...]:
+    """The spatial dimensions of a channels-last result, all static."""
     shape = shape_of(node.output) or ()
     return tuple(int(dim.value) for dim in shape[1:-1] if isinstance(dim, Const))
 
@@ -252,9 +254,9 @@ def _is_known(pads: tuple[Attribute, ...]) -> bool:
 def as_single_channel_rows(
     steps: Steps, node: Node, x: Value, weights: Array, bias: Value | None, **attributes: Attribute
 ) -> list[Node] | None:
-    """A convolution of few channels as one of a single channel, over lines of all of them.
+    """Convert a convolution with few channels to one with a single channel, over whole lines.
 
-    Windows see a little more than they should, times zero: lines are padded for the last.
+    Windows extend over additional elements with zero weights: lines are padded for the last.
     """
     columns, inner, *taps = weights.shape
     rank, shape = len(taps), shape_of(x) or ()
@@ -297,8 +299,8 @@ def im2col(
     multiple: int = 1,
     **attributes: Attribute,
 ) -> list[Node] | None:
-    """A convolution as a product of the windows of an image with its weights, rows and matrix
-    filled up to a multiple of so many."""
+    """Convert a convolution to a GEMM of im2col rows and a weight matrix, with k padded to a
+    multiple."""
     seen, matrix = _rows_of(steps, node, x, weights.shape[2:]), _matrix_of(weights)
     missing = -matrix.shape[0] % multiple
     if missing:
@@ -306,10 +308,10 @@ def im2col(
         matrix = np.pad(matrix, ((0, missing), (0, 0)))
     factor = steps.scope.new_constant(matrix, "w", node)
     steps.nodes.append(factor)
-    return _multiplied(steps, node, seen, factor.output, bias, product, **attributes)
+    return _gemm(steps, node, seen, factor.output, bias, product, **attributes)
 
 
-def _multiplied(
+def _gemm(
     steps: Steps,
     node: Node,
     rows: Value,
@@ -326,10 +328,10 @@ def _multiplied(
 
 
 def has_fewer_windows(node: Node, scope: Scope) -> bool:
-    """Whether a convolution by weights that a run computes sees fewer windows than it has filters.
+    """Whether a convolution with dynamic weights has fewer windows than filters.
 
-    Its windows as rows take less memory than its weights then, and a GEMM reads the weights once;
-    the convolution as it is reads them for every line of the image.
+    Its im2col rows then take less memory than its weights, which a GEMM reads only once; direct
+    convolution reads them for every line of the image.
     """
     x, weights, *_ = node.inputs
     if node.get("layout") != CHANNELS_LAST or node.get("groups", 1) != 1 or not x or not weights:
@@ -347,13 +349,13 @@ def has_fewer_windows(node: Node, scope: Scope) -> bool:
 
 
 def im2col_by_inputs(steps: Steps, node: Node) -> list[Node] | None:
-    """A convolution as a product of the windows of an image with weights that a run computes."""
+    """Convert a convolution with dynamic weights to a GEMM of im2col rows."""
     x, weights, bias = (*node.inputs, None)[:3]
     assert x is not None
     assert weights is not None
     dims = [int(dim.value) for dim in shape_of(weights) or () if isinstance(dim, Const)]
     filters, inner, *taps = dims
-    # The channels of a window go before its taps, as in the weights: those are more to move.
+    # Order rows by channels, then kernel positions, as in the weights, which would be more to move.
     count, long = len(taps), inner * prod(taps)
     rows = _rows_of(steps, node, x, tuple(taps))
     parts = steps.add("reshape", rows, shape=(-1, *taps, inner))
@@ -361,12 +363,12 @@ def im2col_by_inputs(steps: Steps, node: Node) -> list[Node] | None:
     seen = steps.add("reshape", turned, shape=(-1, long))
     flat = steps.add("reshape", weights, shape=(filters, long))
     matrix = steps.add("transpose", flat, perm=(1, 0))
-    return _multiplied(steps, node, seen, matrix, bias, "matmul")
+    return _gemm(steps, node, seen, matrix, bias, "matmul")
 
 
 def fits_banded_matrix(node: Node, weights: Array, pixel: int, multiple: int) -> bool:
-    """Whether bands of whole pixels of so many channels are much less than all windows, whose rows
-    are a multiple long; pixels that are whole already are copied as they are."""
+    """Whether bands with whole pixels are much smaller than all windows, with rows padded to a
+    multiple; pixels that need no padding are copied directly."""
     _, inner, *taps = weights.shape
     shape = shape_of(node.inputs[0]) if node.inputs[0] is not None else None
     if len(taps) != 2 or node["dilations"] != (1, 1) or not _is_known(tuple(node["pads"])):
@@ -374,7 +376,7 @@ def fits_banded_matrix(node: Node, weights: Array, pixel: int, multiple: int) ->
     if shape is None or not all(isinstance(dim, Const) for dim in shape[1:]) or not inner % pixel:
         return False
     apart, _ = node["strides"]
-    height, _ = _places(node)
+    height, _ = _output_positions(node)
     bands = height + -(-taps[0] // apart) - 1
     banded = bands * -(-apart * taps[1] * inner // pixel) * pixel
     window = -(-prod(taps) * inner // multiple) * multiple
@@ -392,12 +394,12 @@ def as_banded_matrix(
     pixel: int,
     **attributes: Attribute,
 ) -> list[Node] | None:
-    """A convolution of few channels as a product of windows of bands, pixels of so many channels.
+    """Convert a convolution with few channels to a GEMM of windows over bands.
 
-    Windows reach over a whole number of bands, the last lines times zero.
+    Windows are extended to whole bands, with zero weights for the last lines.
     """
     columns, inner, *taps = weights.shape
-    (height, width), (apart, along) = _places(node), node["strides"]
+    (height, width), (apart, along) = _output_positions(node), node["strides"]
     *_, lines, _, _ = shape_of(x) or ()
     assert isinstance(lines, Const)
     top, left, _, right = (int(pad) for pad in node["pads"])
@@ -431,13 +433,13 @@ def as_banded_matrix(
 
 
 def _matrix_of(weights: Array) -> Array:
-    """Weights [out, in, *taps] as a matrix [taps * in, out]."""
+    """Weights [out, in, *kernel] as a matrix [kernel * in, out]."""
     moved = np.moveaxis(weights, (0, 1), (-1, -2))
     return np.ascontiguousarray(moved.reshape(-1, weights.shape[0]))
 
 
 def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value:
-    """Rows of what a convolution reads, [images, places, taps * channels]."""
+    """The im2col rows of a convolution's input, [images, positions, kernel * channels]."""
     pads = tuple(node.get("pads", ()))
     if is_padded(pads):
         axes = tuple(range(1, 1 + len(taps)))
@@ -453,23 +455,24 @@ def _rows_of(steps: Steps, node: Node, x: Value, taps: tuple[int, ...]) -> Value
             "patches", x, kernel=taps, strides=node["strides"], dilations=node["dilations"]
         )
         shape = shape_of(x) or ()
-    # A window that sees the whole image is the image: a fully connected layer, say.
+    # A window that covers the whole image is the image: a fully connected layer.
     places = (ONE,) if is_whole else shape[1 : 1 + len(taps)]
     long = prod(taps) * int(shape[-1].value) if isinstance(shape[-1], Const) else -1
-    rows = _counted(shape[0], _product(places))
+    rows = _row_counts(shape[0], _product(places))
     return steps.add("reshape", x, shape=(*items_of(rows), long))
 
 
 def is_padded(pads: tuple[Attribute, ...]) -> bool:
-    """Whether any pad may be other than 0; those of an open size are expressions."""
+    """Whether any pad may be nonzero; dynamic ones are expressions."""
     return any(not isinstance(pad, int) or pad != 0 for pad in pads)
 
 
-def _counted(images: Expr, places: Expr) -> tuple[Expr, Expr]:
-    """The number of rows as images and places of each; as one image, all rows fill tiles at once.
+def _row_counts(images: Expr, places: Expr) -> tuple[Expr, Expr]:
+    """The number of rows as (images, positions per image); as one image if static, so that tiles
+    span images.
 
-    Where it is not known how many images there are, places of each are better kept apart: of all
-    together nobody knows whether they fill tiles.
+    For a dynamic batch the positions of an image are kept apart: whether the total fills tiles is
+    unknown.
     """
     if isinstance(images, Const) and isinstance(places, Const):
         return ONE, _product((images, places))
@@ -487,14 +490,14 @@ def _product(dims: tuple[Expr, ...]) -> Expr:
 
 
 def flatten_rows(node: Node, scope: Scope) -> Replacement:
-    """Element-wise work on the places of an image, done on rows if an operand is rows."""
+    """Move an element-wise operator on an image to im2col rows, if an operand is rows."""
     op = OPS.get(node.op)
     if op is None or not op.is_map or op.foldable:
         return None
-    if len(node.outputs) != 1 or not node.inputs or not _is_by_places(node):
+    if len(node.outputs) != 1 or not node.inputs or not _is_positionwise(node):
         return None
     shape = shape_of(node.output) or ()
-    rows = next((r for v in node.inputs if (r := _source(v, shape, scope)) is not None), None)
+    rows = next((r for v in node.inputs if (r := _source_rows(v, shape, scope)) is not None), None)
     if rows is None or len(shape) < 4:
         return None
     steps = Steps(node, scope)
@@ -511,8 +514,9 @@ def flatten_rows(node: Node, scope: Scope) -> Replacement:
     return steps.done()
 
 
-def _is_by_places(node: Node) -> bool:
-    """Whether places may be put in a row: channels, if an operand has some of its own, are last."""
+def _is_positionwise(node: Node) -> bool:
+    """Whether the operator is independent of position: channels, if an operand has its own, are
+    last."""
     said = {attr.name: node.get(attr.name, attr.default) for attr in OPS[node.op].attributes}
     if said.get("layout", CHANNELS_LAST) != CHANNELS_LAST:
         return False
@@ -520,9 +524,9 @@ def _is_by_places(node: Node) -> bool:
     return "axis" not in said or all(shape == () for shape in others)
 
 
-def _source(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value | None:
-    """The rows [images, places, channels] that a value of this shape is made of, in one way or
-    another: all that counts is that a row is a place."""
+def _source_rows(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value | None:
+    """The rows [images, positions, channels] that a value was reshaped from, possibly through other
+    shapes."""
     node = scope.producer(value, "reshape")
     source = None if node is None else node.inputs[0]
     if value is None or source is None or len(shape_of(source) or ()) != 3:
@@ -533,8 +537,8 @@ def _source(value: Value | None, shape: tuple[Expr, ...], scope: Scope) -> Value
 
 
 def _as_rows(steps: Steps, value: Value, rows: Value, shape: tuple[Expr, ...]) -> Value | None:
-    """An operand as rows: of all places, or the same for all."""
-    source = _source(value, shape, steps.scope)
+    """An operand in the form of rows: one per position, or broadcast."""
+    source = _source_rows(value, shape, steps.scope)
     if source is not None and shape_of(source) == shape_of(rows):
         return source
     own = shape_of(value) or ()
@@ -552,13 +556,13 @@ def _as_rows(steps: Steps, value: Value, rows: Value, shape: tuple[Expr, ...]) -
 
 
 def _widening(value: Value, scope: Scope) -> Node | None:
-    """What makes a value, for one user, of the same in fewer bytes: these are what to keep."""
+    """The node that widens a narrower value, if this is its only use: the narrow one is kept."""
     node = scope.producer(value)
     op = None if node is None else OPS.get(node.op)
     if node is None or op is None or not op.is_map:
         return None
     first, *others = node.inputs
-    if first is None or not scope.is_used_once(value) or not _is_by_places(node):
+    if first is None or not scope.is_used_once(value) or not _is_positionwise(node):
         return None
     if shape_of(first) != shape_of(value) or any(each and shape_of(each) for each in others):
         return None

@@ -1,7 +1,7 @@
-"""The meaning of a model: every operator by its NumPy reference, node by node.
+"""Reference interpreter of models: every operator by its NumPy reference, node by node.
 
-Sizes get their values from the arguments and from what operators produce, so that attributes may
-be expressions of sizes. With `check`, every result is held against its inferred type.
+Sizes are bound from the arguments and from operators' outputs, so that attributes may be
+expressions of sizes. With `check`, every result is compared with its inferred type.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.graph.types import TensorType, Type, is_tensor
 from tilewright.graph.visit import attribute_sizes
 from tilewright.sym import Expr, Size, Var, evaluate, free_vars
 
-Progress = Callable[[str, int, int], None]  # the operator, how many are done, of how many
+Progress = Callable[[str, int, int], None]  # operator, number done, total
 
 
 def interpret(
@@ -35,7 +35,7 @@ def interpret(
 ) -> tuple[Any, ...]:
     """Run a graph of the module on arrays (or lists for sequences, None for absent optionals).
 
-    States that are left out are what they begin with; what replaces them is among the results.
+    States that are not given have their initial values; the results include the new states.
 
     Examples:
         >>> import numpy as np
@@ -49,14 +49,14 @@ def interpret(
     return Interpreter(module, check=check, progress=progress).run(module.graphs[graph], args)
 
 
-Calls = dict[Node, tuple[Op, Call]]  # of nodes whose attributes are the same in every run
+Calls = dict[Node, tuple[Op, Call]]  # of nodes with constant attributes
 
 
 class Interpreter:
-    """Runs graphs; control-flow operators call back into `run` for their bodies.
+    """Runs graphs; control-flow operators call `run` for their bodies.
 
-    `calls` keeps what nodes mean from run to run; with it, arguments that native code can hold are
-    trusted.
+    `calls` caches nodes' calls between runs; with it, arguments representable in native code are
+    not checked.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Interpreter:
                 "TW1010", f"@{graph.name} takes {len(graph.params)} arguments, got {len(args)}"
             )
         outer, self.sizes = self.sizes, dict(self.sizes)
-        progress, self.progress = self.progress, None  # bodies are a part of their node
+        progress, self.progress = self.progress, None  # bodies count as part of their node
         try:
             self.take(graph, args)
             values: dict[Value, Any] = dict(zip(graph.params, args, strict=True))
@@ -102,7 +102,7 @@ class Interpreter:
             self.sizes, self.progress = outer, progress
 
     def take(self, graph: Graph, args: Sequence[Any]) -> None:
-        """Sizes that arguments tell; those that do not fit are refused, if they are not trusted."""
+        """Bind sizes from arguments; mismatches are rejected, unless arguments are trusted."""
         for param, arg in zip(graph.params, args, strict=True):
             self._bind(param.type, arg)
             is_trusted = self.calls is not None and is_tensor(param.type)
@@ -114,7 +114,7 @@ class Interpreter:
     def _node(self, node: Node, inputs: list[Any]) -> tuple[Any, ...]:
         if node.op == "constant":
             return (self.module.constants[node["data"]],)
-        if node.op == "sizes":  # in parts of a lowered model: what main knows
+        if node.op == "sizes":  # in lowered graphs: sizes that the main graph knows
             self.learn(node["sizes"], *inputs)
             return ()
         if node.op == "call":
@@ -135,7 +135,7 @@ class Interpreter:
             raise ExecutionError("TW1017", f"{node.op}: {error}", node.loc) from error
 
     def call_of(self, node: Node) -> tuple[Op, Call]:
-        """What a node means with the sizes at hand."""
+        """The operator and call of a node with the current sizes."""
         found = None if self.calls is None else self.calls.get(node)
         if found is not None:
             return found
@@ -154,7 +154,7 @@ class Interpreter:
         return made
 
     def _number(self, value: Any) -> Any:
-        """An attribute with expressions of sizes replaced by their values."""
+        """Replace expressions of sizes in an attribute by their values."""
         if isinstance(value, Expr):
             return evaluate(value, self.sizes)
         if not isinstance(value, tuple):
@@ -163,7 +163,7 @@ class Interpreter:
         return value if all(map(is_, items, value)) else items
 
     def learn(self, sizes: Sequence[Var], told: Any) -> None:
-        """Sizes take the values told; those that arguments tell must agree."""
+        """Bind sizes; those determined by arguments must agree."""
         for size, value in zip(sizes, told.tolist(), strict=True):
             if self.sizes.setdefault(size, value) != value:
                 raise UserError(
@@ -172,7 +172,7 @@ class Interpreter:
                 )
 
     def _bind(self, of: Type, array: Any) -> None:
-        """Sizes that appear bare in a type take their values from the array."""
+        """Bind the sizes that are dimensions on their own in a type to those of the array."""
         if isinstance(of, TensorType) and of.shape is not None and array is not None:
             for dim, extent in zip(of.shape, np.shape(array), strict=False):
                 if isinstance(dim, Size):
@@ -196,12 +196,12 @@ Straight = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 def straight_line(module: Module, graph: Graph) -> Straight | None:
-    """What a graph computes as calls one after the other; None if its own values tell sizes that
-    any of them asks for.
+    """Compile a graph to a sequence of reference calls; None if a node needs sizes that the graph
+    itself computes.
 
-    Nothing is looked up while it runs with sizes as the last time, and arguments that native code
-    can hold are trusted: it is for small graphs that run often, where the interpreter's own work is
-    most of the time.
+    For small graphs that run often, where the interpreter's overhead dominates: nothing is looked
+    up while sizes are as in the last call, and arguments representable in native code are not
+    checked.
     """
     known: set[Var] = set()
     for param in graph.params:
@@ -224,10 +224,10 @@ _AS_IT_IS = contextlib.nullcontext()
 
 @dataclass(frozen=True)
 class _Steps:
-    """What a straight line does where sizes are as `key` says."""
+    """The calls of a straight-line graph for the sizes in `key`."""
 
     key: Any
-    fixed: list[Any]  # of all values: those that are the same in every run
+    fixed: list[Any]  # all values, filled in where constant
     calls: list[tuple[Node, Callable[..., Any], Call, list[int], int]]
 
 
@@ -242,7 +242,7 @@ class _StraightLine:
         self.told = [graph.params.index(value) for value in told if value is not None]
         self.places = {param: at for at, param in enumerate(graph.params)}
         made = [value for node in graph.nodes if node.op != "constant" for value in node.outputs]
-        self.computes = any(is_tensor(value.type) for value in made)  # numbers, that may overflow
+        self.computes = any(is_tensor(value.type) for value in made)  # numeric, may overflow
         self.last = None if self.asks else self._steps((), None)
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -267,7 +267,7 @@ class _StraightLine:
         return tuple([values[self.places[result]] for result in self.graph.results])
 
     def _key(self, args: Sequence[Any]) -> Any:
-        """All that sizes follow from, and what arguments are checked for."""
+        """Everything that sizes depend on and arguments are checked for."""
         shapes = [
             (type(arg), getattr(arg, "shape", None), getattr(arg, "dtype", None)) for arg in args
         ]

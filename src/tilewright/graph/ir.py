@@ -1,14 +1,13 @@
 """The model IR: functional, typed, in single-assignment form.
 
 A graph computes results from parameters by nodes in order. A node applies an operator, declared
-once in `ops/`, to values; attributes are data. Control flow is a node with bodies: graphs of their
-own that receive everything they use as parameters, so a body can be read, run and moved alone.
-A module holds graphs that may call each other, the tensor functions a half-lowered model calls,
-and the constants (weights), so that a model at any point is one printable program. A model may have
-states: its last parameters, which its last results replace, so that a run finds what the run
-before it left.
+once in `ops/`, to values; attributes are data. Control flow is a node with bodies: graphs that
+receive everything they use as parameters, so that a body can be read, run and moved by itself. A
+module contains graphs that may call each other, the tensor functions called by a half-lowered
+model, and the constants (weights), so that a model at any point is one printable program. A model
+may have states: its last parameters, which its last results replace for the next run.
 
-Values, nodes and graphs carry identity; nothing is edited in place.
+Values, nodes and graphs have identity; nothing is modified in place.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from tilewright.tensor.ir import Function
 IMPORTED, CANONICAL, FUSED, LOWERED = "imported", "canonical", "fused", "lowered"
 STAGES = (IMPORTED, CANONICAL, FUSED, LOWERED)
 
-# Attributes hold data only; a tuple may nest.
+# Attributes contain data only; tuples may be nested.
 Attribute = int | float | str | bool | DType | Expr | Type | tuple["Attribute", ...] | None
 Attributes = tuple[tuple[str, Attribute], ...]  # sorted by name
 
 
 @node
 class Value:
-    """What a node or a parameter defines. Known by identity; the name is a hint.
+    """The definition of a node or a parameter. Identified by identity; the name is a hint.
 
     Examples:
         >>> from tilewright import graph
@@ -52,7 +51,7 @@ class Value:
 
     @property
     def tensor(self) -> TensorType:
-        """The type, where only a tensor makes sense."""
+        """The type, for values that must be tensors."""
         assert isinstance(self.type, TensorType), self.type
         return self.type
 
@@ -80,14 +79,14 @@ class Node:
     loc: Loc = UNKNOWN
 
     def __getitem__(self, name: str) -> Any:
-        """The attribute `name`."""
+        """The value of the attribute `name`."""
         for key, value in self.attributes:
             if key == name:
                 return value
         raise KeyError(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The attribute `name`, or a default."""
+        """The value of the attribute `name`, or a default."""
         for key, value in self.attributes:
             if key == name:
                 return value
@@ -120,7 +119,7 @@ class Graph:
 
 @node
 class Module:
-    """A whole model. `graphs["main"]` is the entry; constants are shared, never copied.
+    """A whole model. `graphs["main"]` is the entry; constants are shared, not copied.
 
     Examples:
         >>> from tilewright import graph
@@ -133,9 +132,9 @@ class Module:
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     functions: Mapping[str, Function] = field(default_factory=dict)
     stage: str = IMPORTED
-    outputs: tuple[str, ...] = ()  # what users call the results of main, if they have names
-    # Constants that states begin with. The last parameters of main are its states, in this order,
-    # and its last results what a run leaves in their places.
+    outputs: tuple[str, ...] = ()  # users' names of the results of main, if any
+    # Constants with the initial states. The last parameters of main are its states, in this order,
+    # and its last results their new values.
     states: tuple[str, ...] = ()
 
     @property
@@ -144,25 +143,25 @@ class Module:
 
     @property
     def given(self) -> tuple[Value, ...]:
-        """The parameters of main that callers give: all but states."""
+        """The parameters of main that callers pass: all except states."""
         return self.main.params[: len(self.main.params) - len(self.states)]
 
     @property
     def made(self) -> tuple[Value, ...]:
-        """The results of main that callers get: all but what replaces states."""
+        """The results of main that callers get: all except new states."""
         return self.main.results[: len(self.main.results) - len(self.states)]
 
     @property
     def result_names(self) -> tuple[str, ...]:
-        """What the results of main are called; those without a name of the users' by their own."""
+        """The names of the results of main: the users', else those of the values."""
         rest = self.main.results[len(self.outputs) :]
         return (*self.outputs, *(value.name for value in rest))
 
     def _repr_html_(self) -> str:
-        """The model as text, in notebooks."""
+        """The model as text, for notebooks."""
         return program(f"module, stage {self.stage}", str(self))
 
 
 def attributes(**values: Attribute) -> Attributes:
-    """Attributes in canonical order."""
+    """Attributes in canonical form."""
     return tuple(sorted(values.items()))

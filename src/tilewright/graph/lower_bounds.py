@@ -1,4 +1,4 @@
-"""What the elements of a tensor are at least, as far as the operators that made them tell."""
+"""Lower bounds of the elements of tensors, from the operators that define them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KEPT = ("reshape", "transpose", "slice", "max_pool", "reduce_max")
 
 
 def lower_bound(value: Value | None, known: Definitions) -> float | None:
-    """A number that no element is below; None where nothing tells. NaN is not below anything."""
+    """A lower bound of all elements except NaN; None if unknown."""
     bounds: list[float] = []
     while (node := known.producer(value)) is not None:
         if node.op in NOT_NEGATIVE:

@@ -1,15 +1,15 @@
-"""Patterns: small trees of operators that rewrites look for, as data.
+"""Patterns: trees of operators that rewrites match, as data.
 
     SIGMOID = Apply("div", Number(1.0), Apply("add", Apply("exp", Apply("neg", X)), Number(1.0)))
     found = scope.match(SIGMOID, value)        # {"x": <Value>} or None
 
-A pattern is matched against the nodes that lead to a value. `Any` binds a value by its name, the
-same wherever the name recurs; `Number` binds what all elements of a constant are, or asks for it;
-`Apply` asks for an operator, its operands in either order where order does not matter; `Either`
-takes the first alternative that fits.
+A pattern is matched against the definition of a value. `Any` binds a value to a name, the same
+value wherever the name recurs; `Number` binds the value of a uniform constant, or requires it;
+`Apply` requires an operator, with operands in either order if commutative; `Either` takes the first
+alternative that matches.
 
-`rewrite_matches` offers every node to rules, which see what leads to it (`Scope`) and give nodes in
-its place, the last of which defines its outputs and is offered again.
+`rewrite_matches` offers every node to rules, which see its definitions (`Scope`) and return
+replacement nodes, the last of which defines the node's outputs and is offered again.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from tilewright.graph.visit import Instead, Rule, map_graphs, rewrite_by
 
 @dataclass(frozen=True)
 class Any:
-    """Any value, known by a name."""
+    """Any value, bound to a name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Number:
-    """A constant whose elements are all one number: this one, or any, known by a name."""
+    """A uniform constant: of a given number, or of any, bound to a name."""
 
     what: float | str
 
 
 @dataclass(frozen=True)
 class Apply:
-    """An operator applied to what patterns describe; its node is known by `name`, if given."""
+    """An operator applied to operands that match patterns; the node is bound to `name`, if
+    given."""
 
     op: str
     operands: tuple[Pattern, ...]
@@ -58,7 +59,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Either:
-    """What the first of several patterns that fits describes."""
+    """The first of several patterns that matches."""
 
     patterns: tuple[Pattern, ...]
 
@@ -67,19 +68,19 @@ class Either:
 
 
 Pattern = Any | Number | Apply | Either
-Found = dict[str, Anything]  # values, numbers and nodes by name; "" lists the nodes inside
+Found = dict[str, Anything]  # values, numbers and nodes by name; "": the matched inner nodes
 
 
 @dataclass
 class Scope(Definitions):
-    """What a rule sees besides its node: what leads to it, who uses it, constants old and new."""
+    """What a rule can query: definitions, uses, old and new constants."""
 
     constants: dict[str, Array]
     uses: Mapping[Value, int]
-    users: Mapping[Value, list[Node]]  # the nodes of which a value is an operand
+    users: Mapping[Value, list[Node]]  # nodes with the value as an operand
 
     def is_used_once(self, value: Value) -> bool:
-        """Whether one operand, and no result, is this value."""
+        """Whether a value is used as one operand, and is no result."""
         return self.uses.get(value, 0) == 1
 
     def is_used_by(self, value: Value, *ops: str) -> bool:
@@ -89,11 +90,11 @@ class Scope(Definitions):
     # ------------------------------------------------------------ matching
 
     def match(self, pattern: Pattern, value: Value | None) -> Found | None:
-        """What the names of a pattern stand for, if it describes how a value comes about."""
+        """Match a pattern against the definition of a value; the bindings, or None."""
         return self._match(pattern, value, {"": ()})
 
     def match_node(self, pattern: Apply, node: Node) -> Found | None:
-        """`match` for the node at hand, which nothing defines yet."""
+        """Match a pattern against a node under rewriting, which is not defined in the scope yet."""
         if node.op != pattern.op:
             return None
         return self._match_operands(pattern, node, {"": ()})
@@ -142,7 +143,7 @@ class Scope(Definitions):
         return None
 
     def is_private(self, found: Found, root: Node) -> bool:
-        """Whether nothing outside of what was matched uses what is inside."""
+        """Whether inner matched nodes have no uses outside of the match."""
         inside = {id(node): node for node in (root, *found[""])}
         count: dict[Value, int] = {}
         for node in inside.values():
@@ -156,41 +157,41 @@ class Scope(Definitions):
             for value in node.outputs
         )
 
-    # ------------------------------------------------------------ making
+    # ------------------------------------------------------------ construction
 
     def new_constant(self, array: Array, hint: str, like: Node) -> Node:
-        """A node of a constant that is stored from now on."""
+        """Make a node of a new constant."""
         return store_constant(self.constants, array, hint, like.loc)
 
     def new(
         self, op: str, *inputs: Value | None, like: Node, hint: str = "", **attributes: Attribute
     ) -> Node:
-        """A node, its types inferred, where the node `like` is."""
+        """Make a node with inferred types, at the location of `like`."""
         return make_node(op, inputs, attributes, like.loc, hints=(hint or op,))
 
 
 @dataclass
 class Steps:
-    """Nodes that are made one after the other to stand in the place of one."""
+    """Builds a sequence of nodes to replace one."""
 
     like: Node
     scope: Scope
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, op: str, *inputs: Value | None, **attributes: Attribute) -> Value:
-        """The value of one more node."""
+        """Add a node and return its output."""
         made = make_node(op, inputs, attributes, self.like.loc)
         self.nodes.append(made)
         return made.output
 
     def constant(self, array: Anything, of: TensorType, hint: str = "c") -> Value:
-        """A constant, of the element type of another tensor."""
+        """Add a constant with the element type of another tensor."""
         stored = np.asarray(array).astype(of.dtype.numpy)
         self.nodes.append(self.scope.new_constant(stored, hint, self.like))
         return self.nodes[-1].output
 
     def done(self) -> list[Node] | None:
-        """The nodes, the last of which defines the output; None if it is of another type."""
+        """The nodes, the last of which defines the original output; None if its type differs."""
         last = self.nodes[-1]
         if last.output.type != self.like.output.type:
             return None
@@ -198,36 +199,36 @@ class Steps:
 
 
 def remade(node: Node, op: str, *inputs: Value | None, **attributes: Attribute) -> Node:
-    """Another node that defines the same outputs."""
+    """Make another node that defines the same outputs."""
     return replace(node, op=op, inputs=inputs, attributes=ir.attributes(**attributes))
 
 
-# Nodes in the place of one, the last of which defines its outputs, a value for its only output, or
-# nodes and a value for each output, which are not offered again.
+# Replacements of a node: nodes, the last of which defines its outputs, or a value for its only
+# output; or nodes and a value for each output, which are not offered again.
 Replacement = Sequence[Node] | Value | Instead | None
 MatchRule = Callable[[Node, Scope], Replacement]
 
 
 def rewrite_matches(module: Module, rules: Sequence[MatchRule]) -> Module:
-    """The module with every node offered to the rules, of which the first that applies counts."""
+    """Offer every node of a module to rules; the first one that applies is used."""
     constants = dict(module.constants)
 
     def make_rule(graph: Graph) -> Rule:
         scope = Scope(constants, *_uses(graph))
-        return lambda node: _offered(node, scope, rules)
+        return lambda node: _rewritten(node, scope, rules)
 
     changed = map_graphs(module, lambda graph: rewrite_by(graph, make_rule))
     return module if changed is module else replace(changed, constants=constants)
 
 
-AGAIN = 8  # how often what stands in the place of a node is offered to the rules
+AGAIN = 8  # rounds of rewriting a replacement
 
 
-def _offered(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | None:
+def _rewritten(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | None:
     made: list[Node] = []
     current = node
     for _ in range(AGAIN):
-        found = _first(current, scope, rules)
+        found = _first_replacement(current, scope, rules)
         if found is None:
             break
         if isinstance(found, Value):
@@ -244,8 +245,8 @@ def _offered(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Instead | 
     return None if current is node else Instead((*made, current), node.outputs)
 
 
-def _first(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Replacement:
-    """What the first rule that applies gives."""
+def _first_replacement(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Replacement:
+    """The result of the first rule that applies."""
     for rule in rules:
         found = rule(node, scope)
         if found is not None:
@@ -254,7 +255,7 @@ def _first(node: Node, scope: Scope, rules: Sequence[MatchRule]) -> Replacement:
 
 
 def _uses(graph: Graph) -> tuple[dict[Value, int], dict[Value, list[Node]]]:
-    """How many operands and results each value is, and of which nodes."""
+    """The number of uses of each value as operand and result, and the nodes that use it."""
     users: dict[Value, list[Node]] = {}
     for node in graph.nodes:
         for value in node.inputs:
@@ -267,5 +268,5 @@ def _uses(graph: Graph) -> tuple[dict[Value, int], dict[Value, list[Node]]]:
 
 
 def shape_of(value: Value) -> tuple[Anything, ...] | None:
-    """The dimensions of a tensor, if their number is known."""
+    """The dimensions of a tensor, if its rank is known."""
     return value.type.shape if isinstance(value.type, TensorType) else None

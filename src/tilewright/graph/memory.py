@@ -1,15 +1,15 @@
-"""Where the values of a lowered model lie: in the arena, with the caller, with another value.
+"""Memory planning of a lowered model: values in the arena, in caller's memory, or aliases.
 
     plan = plan_memory(module.main)
 
-A value lives from the step that computes it to the last that reads it; values whose lives do not
-meet may share bytes. Sizes that the inputs tell give a place in the arena, known now if they are
-numbers, else computed at the start of a call by the same rule; memory for sizes that only the run
-reveals is `late`: it is asked for when they are known. Results are computed where the caller wants
-them. A reshape is its input, seen otherwise, and what a body is given it reads in place. A kernel
-that reads each element just before it writes it may take the memory of an operand it is the last to
-read. What replaces a state is computed in the state's own memory where nothing reads it any more,
-else copied there in the end.
+The lifetime of a value is from the step that computes it to its last use; values with disjoint
+lifetimes may share memory. If sizes follow from the inputs, the offset in the arena is static for
+numbers, else computed by the same algorithm at the start of a call; memory for data-dependent sizes
+is `late`: allocated when they are known. Results are computed in the caller's memory. A reshape
+aliases its input, and bodies read captured values in place. A kernel that reads each element just
+before writing it may reuse the memory of an operand that it is the last to read. A new state is
+computed in the state's memory if nothing reads the old one afterwards, else copied there at the
+end.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tilewright.graph.visit import first_capture, walk
 from tilewright.runtime import _native
 from tilewright.sym import Const, Expr, Size, Var, free_vars
 
-ALIGN = 64  # bytes: a vector of any target, and a line of a cache, begin at such addresses
-VIEWS = {"reshape": 0, "require": 1}  # operators whose output is an input's memory: which
+ALIGN = 64  # bytes: alignment of vectors on all targets, and a cache line
+VIEWS = {"reshape": 0, "require": 1}  # operators whose output aliases this input
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value's bytes in the arena, from step `first` to step `last`."""
+    """A value's bytes in the arena, live from step `first` to step `last`."""
 
     value: Value
     size_bytes: Expr
@@ -40,15 +40,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where values lie. Every value is a root or an alias of one."""
+    """The memory of values. Every value is a root or an alias of one."""
 
     slots: tuple[Slot, ...]
-    offsets: tuple[int, ...] | None  # in the arena; None where sizes are known only at run time
+    offsets: tuple[int, ...] | None  # in the arena; None if dynamic
     arena_bytes: int | None
-    roots: Mapping[Value, Value]  # values that are others, seen in another shape
-    outputs: Mapping[Value, int]  # values computed in the memory of a result, or state: which
-    late: frozenset[Value]  # values of sizes that only the run reveals
-    last_use: Mapping[Value, Node]  # of a late root: the node of its graph that reads it last
+    roots: Mapping[Value, Value]  # of aliases
+    outputs: Mapping[Value, int]  # index of the result or state whose memory a value uses
+    late: frozenset[Value]  # values of data-dependent size
+    last_use: Mapping[Value, Node]  # of a late root: the last node of its graph that reads it
 
     def root(self, value: Value) -> Value:
         while value in self.roots:
@@ -56,7 +56,7 @@ class MemoryPlan:
         return value
 
     def floor_bytes(self) -> int | None:
-        """The most that is alive at once: no plan needs less. None where sizes are not numbers."""
+        """The maximum of live bytes, a lower bound of every plan. None for dynamic sizes."""
         sizes = [(slot, _number(slot.size_bytes)) for slot in self.slots]
         if any(size is None for _, size in sizes):
             return None
@@ -79,7 +79,7 @@ def size_bytes(of: TensorType) -> Expr:
 
 
 def given_sizes(graph: Graph) -> dict[Var, None]:
-    """The sizes that the parameters tell: dimensions on their own."""
+    """The sizes determined by the parameters: dimensions on their own."""
     return {
         dim: None
         for param in graph.params
@@ -90,7 +90,7 @@ def given_sizes(graph: Graph) -> dict[Var, None]:
 
 
 def plan_memory(graph: Graph, *, in_place: bool = True, states: int = 0) -> MemoryPlan:
-    """The plan for a model's main graph, lowered; its last `states` results replace parameters."""
+    """Plan a lowered model's main graph; its last `states` results replace parameters."""
     return _Planner(graph, in_place, states).plan()
 
 
@@ -107,7 +107,7 @@ class _Planner:
         self.roots: dict[Value, Value] = {}
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
-        self.foreign: set[Value] = set(graph.params)  # not ours to place
+        self.foreign: set[Value] = set(graph.params)  # in other memory
         self.last_node: dict[Value, Node] = {}
         self.step = 0
 
@@ -121,7 +121,7 @@ class _Planner:
                 continue
             of = value.tensor
             if of.shape is None:
-                continue  # a result that branches give to the caller
+                continue  # a result that branches write to the caller's memory
             if any(size not in self.given for size in free_vars(*(of.shape or ()))):
                 late.append(value)
                 continue
@@ -139,7 +139,7 @@ class _Planner:
             {value: self.last_node[value] for value in late if value in self.last_node},
         )
 
-    # ------------------------------------------------------------------ lives
+    # ------------------------------------------------------------------ lifetimes
 
     def _root(self, value: Value) -> Value:
         while value in self.roots:
@@ -184,20 +184,20 @@ class _Planner:
             self.last_node.pop(self._root(result), None)
 
     def _bind(self, node: Node, body: Graph) -> None:
-        """Captures are what was given; carried values and elements have memory of their own."""
+        """Captured values alias those given; carried values and elements have their own memory."""
         start = first_capture(node)
         own = body.params[: len(body.params) - (len(node.inputs) - start)]
         captured = body.params[len(own) :]
         for param, value in zip(captured, node.inputs[start:], strict=True):
             assert value is not None
             self.roots[param] = value
-        for value in own:  # the host keeps these where it likes: slots, rows of inputs
+        for value in own:  # placed by the host: slots, rows of inputs
             self.foreign.add(value)
 
     # ------------------------------------------------------------------ in place
 
     def _shared(self, slots: list[Slot]) -> list[Slot]:
-        """A result takes the memory of an operand that is read for the last time, where it may."""
+        """Let results share the memory of an operand at its last use, where permitted."""
         found = {slot.value: slot for slot in slots}
         for node in walk(self.graph):
             for at, to in node.get("in_place", ()):
@@ -218,7 +218,7 @@ class _Planner:
     # ------------------------------------------------------------------ results
 
     def _outputs(self) -> dict[Value, int]:
-        """Results that can be computed in place: ours, and of a shape known in time."""
+        """Results to compute in the caller's memory: defined here, and of a shape known before."""
         found: dict[Value, int] = {}
         makers = {value: node for node in self.graph.nodes for value in node.outputs}
         for index, result in enumerate(self.graph.results):
@@ -233,7 +233,7 @@ class _Planner:
         return found
 
     def _ends(self, state: Value, maker: Node, made: Value) -> bool:
-        """Whether nothing reads a state once its memory is written to."""
+        """Whether nothing reads a state after its memory is overwritten."""
         last, begin = self.last.get(state, 0), self.first[made]
         if last < begin:
             return True
@@ -247,7 +247,7 @@ class _Planner:
 
 
 def view_source(node: Node) -> Value | None:
-    """What a node only sees in another shape, or lets pass."""
+    """The input that a node's output aliases."""
     return node.inputs[VIEWS[node.op]] if node.op in VIEWS else None
 
 
@@ -267,7 +267,7 @@ def _static_offsets(slots: list[Slot]) -> tuple[tuple[int, ...] | None, int | No
 
 
 def spans(slots: list[Slot] | tuple[Slot, ...]) -> Iterator[int]:
-    """First and last steps, in pairs."""
+    """First and last steps, as pairs."""
     for slot in slots:
         yield slot.first
         yield slot.last

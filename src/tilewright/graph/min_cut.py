@@ -1,4 +1,4 @@
-"""The cheapest way to divide a network in two: minimum cuts by maximum flow (Dinic).
+"""Minimum cuts of a network by maximum flow (Dinic's algorithm).
 
 network = Network()
 a, b = network.node(), network.node()
@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import deque
 
 INFINITE = float("inf")
-_LEAST = 1e-9  # what is left of a capacity after rounding counts as nothing
+_LEAST = 1e-9  # residual capacities below this are rounding errors
 
 
 class Network:
-    """Nodes are numbers; an edge goes both ways, with a capacity each."""
+    """Nodes are numbered; an edge has a capacity in each direction."""
 
     def __init__(self) -> None:
-        self._edges: list[list[int]] = []  # of each node: positions in the lists below
+        self._edges: list[list[int]] = []  # of each node: indices in the lists below
         self._to: list[int] = []
         self._room: list[float] = []
 
@@ -27,7 +27,8 @@ class Network:
         return len(self._edges) - 1
 
     def edge(self, a: int, b: int, capacity: float, back: float = 0.0) -> None:
-        """`capacity` is what it costs to have a on the first side and b on the second."""
+        """`capacity` is the cost of a on the source's side with b on the sink's, `back` the
+        reverse."""
         if a == b or (capacity <= 0 and back <= 0):
             return
         for start, end, room in ((a, b, capacity), (b, a, back)):
@@ -36,7 +37,7 @@ class Network:
             self._room.append(room)
 
     def cut(self, source: int, sink: int) -> set[int]:
-        """The nodes on the source's side of a cheapest cut; the capacities are used up."""
+        """The nodes on the source's side of a minimum cut; consumes the capacities."""
         while True:
             levels = self._levels(source)
             if levels[sink] < 0:
@@ -46,7 +47,7 @@ class Network:
                 pass
 
     def _levels(self, source: int) -> list[int]:
-        """How far each node is from the source; -1 where no capacity is left on the way."""
+        """Breadth-first distances from the source; -1 where no residual capacity leads."""
         levels = [-1] * len(self._edges)
         levels[source] = 0
         queue = deque([source])
@@ -59,7 +60,7 @@ class Network:
         return levels
 
     def _push(self, source: int, sink: int, levels: list[int], nexts: list[int]) -> bool:
-        """One more path of flow from level to level; whether there was any."""
+        """Find an augmenting path along increasing levels; returns whether there was one."""
         path: list[int] = []
         node = source
         while node != sink:
@@ -69,7 +70,7 @@ class Network:
                 if self._room[at] > _LEAST and levels[self._to[at]] == levels[node] + 1:
                     break
                 nexts[node] += 1
-            else:  # a dead end: back one step, and on to the next edge there
+            else:  # a dead end: backtrack and try the next edge
                 if not path:
                     return False
                 node = self._to[path.pop() ^ 1]

@@ -1,18 +1,18 @@
-"""How an operator is declared: once, and everything else reads the declaration.
+"""Declarations of operators, the single source of all their properties.
 
     RELU = Op(
         "relu", "max(x, 0).", inputs=(Input("x", NUMBER),), infer=same_type,
         reference=lambda call, x: np.maximum(x, 0), pattern=ELEMENTWISE,
     )
 
-`infer` gives the output types; `reference` is the meaning, on NumPy arrays. Both get a `Call`:
-the attributes (defaults filled in), the input types, and, where they are known at compile time,
-the contents of small integer inputs as expressions, for operators such as reshape whose output
-shape depends on a value. One file per family in `ops/`, one table of all in `ops/__init__.py`.
+`infer` returns the output types; `reference` is the semantics, on NumPy arrays. Both get a `Call`:
+the attributes (with defaults), the input types, and, where known at compile time, the contents of
+small integer inputs as expressions, for operators such as reshape whose output shape depends on a
+value. There is one file per family in `ops/`, and one table of all in `ops/__init__.py`.
 
-An input that `folds` is a scalar or list which usually is known at compile time, such as the axes
-of a reduction. Where it is, a node has an attribute of its name in its place, whose items are
-numbers or, of integers, expressions of sizes; rules and references see an input either way.
+An input that `folds` is a scalar or list that is usually known at compile time, such as the axes of
+a reduction. Then the node has an attribute of the same name instead, whose items are numbers or,
+for integers, expressions of sizes; rules and references see an input either way.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tilewright.graph.ir import Attribute, Graph
 from tilewright.graph.types import TensorType, Type
 from tilewright.sym import Const, Expr, as_expr, const
 
-# How an operator touches its elements; fusion and lowering read this.
+# Access patterns of operators, for fusion and lowering.
 ELEMENTWISE = "elementwise"  # out[i] from in[i]
 BROADCAST = "broadcast"  # out[i] from in[some of i]
 INJECTIVE = "injective"  # out[i] from in[f(i)]: transpose, slice, concat, gather
 REDUCTION = "reduction"  # out[i] from in[i, *]
-COMPLEX = "complex"  # matmul, conv: elementwise work can be fused behind it
-OPAQUE = "opaque"  # nothing fuses: sort, control flow, sequences
+COMPLEX = "complex"  # matmul, conv: element-wise epilogues can be fused
+OPAQUE = "opaque"  # never fused: sort, control flow, sequences
 
-AXES = ("axis", "axes", "layout")  # attributes that tell axes apart
+AXES = ("axis", "axes", "layout")  # attributes that refer to axes
 
-MAX_RANK = 64  # of tensors, as of NumPy's arrays
+MAX_RANK = 64  # of tensors, as in NumPy
 
 FLOAT, INTEGER, NUMBER, BOOLEAN, ANY = "float", "integer", "number", "boolean", "any"
 
@@ -53,7 +53,7 @@ class Input:
     """A parameter of an operator."""
 
     name: str
-    kind: str = ANY  # which dtypes: FLOAT, INTEGER, NUMBER, BOOLEAN, ANY
+    kind: str = ANY  # permitted dtypes: FLOAT, INTEGER, NUMBER, BOOLEAN, ANY
     optional: bool = False
     variadic: bool = False  # the last input may repeat
     folds: bool = False  # known contents become the attribute of this name
@@ -71,7 +71,7 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of an operator, as its rules see it."""
+    """One use of an operator, the argument of its functions."""
 
     op: str
     types: tuple[Type | None, ...]
@@ -79,7 +79,7 @@ class Call:
     known: tuple[Known | None, ...] = ()  # contents of inputs, where known
     bodies: tuple[Graph, ...] = ()
     loc: Loc = UNKNOWN
-    outputs: int = 1  # how many outputs the user asked for
+    outputs: int = 1  # number of outputs requested
     data: tuple[np.ndarray[Any, Any] | None, ...] = ()  # contents in numbers, where known
 
     def __getitem__(self, name: str) -> Any:
@@ -114,7 +114,7 @@ class Call:
         return self.data[at] if at < len(self.data) else None
 
     def ints(self, at: int) -> tuple[int, ...] | None:
-        """The elements of input `at` as numbers, if all are."""
+        """The elements of input `at` as numbers, if all are constant."""
         value = self.value(at)
         if value is None or not all(isinstance(x, Const) for x in value):
             return None
@@ -139,10 +139,10 @@ class Op:
     reference: Reference
     pattern: str = OPAQUE
     attributes: tuple[Attr, ...] = ()
-    # The contents of an integer output from known contents of inputs: shape arithmetic.
+    # The contents of an integer output from those of inputs: shape arithmetic.
     evaluate: Callable[[Call], Known | None] | None = None
-    native: bool = True  # False: strings, sequences of strings: runs as a fallback
-    pure: bool = True  # False: not to be run at compile time, though all inputs are known
+    native: bool = True  # False: on strings or sequences of strings, run as a fallback
+    pure: bool = True  # False: not constant-folded, even if all inputs are known
     aliases: tuple[str, ...] = field(default=())
 
     @property
@@ -151,22 +151,22 @@ class Op:
 
     @property
     def is_map(self) -> bool:
-        """Whether each element is made of those at its place, of operands that are broadcast."""
+        """Whether each element depends only on those at its position in the (broadcast)
+        operands."""
         return self.pattern in (ELEMENTWISE, BROADCAST)
 
     @property
     def names_axes(self) -> bool:
-        """Whether an attribute says along which axis elements are treated alike: not the same work
-        in another shape."""
+        """Whether an attribute selects axes, so that the computation depends on them."""
         return any(attr.name in AXES for attr in self.attributes)
 
     @property
     def foldable(self) -> dict[str, int]:
-        """Where the inputs are that may be attributes."""
+        """Positions of the inputs that may be attributes."""
         return {spec.name: at for at, spec in enumerate(self.inputs) if spec.folds}
 
     def gives(self, call: Call) -> list[Type]:
-        """The types of the outputs: tensors such as arrays can be, and machines can count."""
+        """The output types, checked for rank and countable sizes."""
         types = list(self.infer(call))
         for of in types:
             shape = (of.shape or ()) if isinstance(of, TensorType) else ()
@@ -178,7 +178,7 @@ class Op:
         return types
 
     def fill(self, given: Mapping[str, Attribute], loc: Loc = UNKNOWN) -> dict[str, Any]:
-        """The attributes with defaults filled in; unknown or missing ones are errors."""
+        """The attributes with defaults; unknown or missing ones are errors."""
         known = {attr.name: attr for attr in self.attributes}
         for name in given:
             if name not in known:
@@ -207,14 +207,14 @@ class Op:
 
 
 def check_countable(of: Type, loc: Loc = UNKNOWN) -> None:
-    """Refuse a tensor whose sizes, as far as they are known, no 64-bit number counts."""
+    """Reject a tensor whose known sizes exceed a 64-bit count."""
     if not isinstance(of, TensorType):
         return
     known = [int(dim.value) for dim in of.shape or () if isinstance(dim, Const)]
     if any(size >= 1 << 63 for size in known):
         raise UserError("TW1018", f"a dimension does not fit 64 bits: {max(known)}", loc)
     if prod(known) * of.dtype.size_bytes >= 1 << 63:
-        raise UserError("TW1018", f"{of} has more bytes than 64 bits count", loc)
+        raise UserError("TW1018", f"{of} has more bytes than fit 64 bits", loc)
 
 
 Item = int | float | Expr
@@ -222,7 +222,7 @@ Items = Item | tuple[Item, ...]  # a folded input, as an attribute
 
 
 def unfold(items: Items) -> tuple[TensorType, Known | None, np.ndarray[Any, Any] | None]:
-    """What an attribute in place of an input stands for: its type, contents, and numbers."""
+    """The type, contents and numbers represented by an attribute in place of an input."""
     several = items if isinstance(items, tuple) else (items,)
     shape = (const(len(several)),) if isinstance(items, tuple) else ()
     if any(isinstance(x, float) for x in several):

@@ -1,18 +1,18 @@
-"""Products of rows by weights of few bits as sums of integers, where the target adds such of bytes.
+"""Compute GEMMs with sub-byte weights in integers, where the target has byte dot products.
 
     matmul_packed(dequantize(%q, %s), %b, %scale)  ->  matmul_packed(%q, %b', %scale, a_scale = %s)
 
-The scales of quantized rows are those of the weights' groups, or one for each row, which may have a
-zero point too: (q - z) * w = q * w - z * w, and what z meets is the sum of a column of weights.
-Bytes of weights get the sign that the target multiplies i8 by.
+The scales of quantized rows are per group of weights, or per row with an optional zero point: (q -
+z) * w = q * w - z * w, where z is multiplied by the column sums of the weights. Bytes of weights
+get the signedness that the target multiplies with i8.
 
     matmul_packed(%a, %b, %scale)  ->  sum over d of matmul_packed(%digit[d], %b', %scale, 256**d s)
 
-A row of f32 is four rows of bytes, the digits of its numbers to base 256 in units of s, a power of
-two, 2**29 of which are no more than the greatest number of a group: beside it times the weights,
-closer than sums of f32 round, and exact for all numbers but those 2**6 times smaller. Rows with an
-infinity give NaN. Adding four products of bytes takes fewer instructions than making a float of a
-weight, and multiplying it.
+A row of f32 becomes four rows of bytes: base-256 digits of its values in units of s, a power of two
+such that 2**29 s is at most the largest magnitude in a group. Relative to that magnitude times the
+weights, the error is below the rounding of f32 sums, and the representation is exact except for
+values smaller by 2**6. Rows with an infinity give NaN. Four byte dot products take fewer
+instructions than converting a weight to float and multiplying.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tilewright.sym import ONE, Const, Expr
 
 Array = np.ndarray[Any, Any]
 
-SIGN = 1 << (I8.bits - 1)  # by which i8 and u8 of the same bits differ, or not at all
-DIGITS = I32.size_bytes  # of a number, in bytes
-EXPONENT = int(np.float32(np.inf).view(np.int32))  # of the bits of f32
-UNITS = 2.0 ** (I32.bits - 3)  # of the power of two in a group's greatest number: with a sign
-LEAST_UNIT = float(np.finfo(np.float32).smallest_normal)  # whose reciprocal is a number too
-WHOLE_TERMS = (1 << I32.bits - 1) // (2 * SIGN**2)  # whose sum, of bytes' products, is i32
-EXACT_TERMS = (1 << F32.significand_bits) // SIGN**2  # whose sum, of bytes' products, is f32
+SIGN = 1 << (I8.bits - 1)  # difference between i8 and u8 values of the same bits, if any
+DIGITS = I32.size_bytes  # bytes per value
+EXPONENT = int(np.float32(np.inf).view(np.int32))  # exponent bits of an f32
+UNITS = 2.0 ** (I32.bits - 3)  # units per power of two of a group's maximum, with a sign bit
+LEAST_UNIT = float(np.finfo(np.float32).smallest_normal)  # its reciprocal is finite
+WHOLE_TERMS = (1 << I32.bits - 1) // (2 * SIGN**2)  # products of bytes whose sum fits in i32
+EXACT_TERMS = (1 << F32.significand_bits) // SIGN**2  # products of bytes whose sum is exact in f32
 
 
 def integer_rows(node: Node, scope: Scope, *, target: Target | None) -> Replacement:
@@ -110,15 +110,15 @@ def digit_rows(node: Node, scope: Scope, *, target: Target | None) -> Replacemen
 
 
 def _has_few_rows(rows: tuple[Expr, ...]) -> bool:
-    """Whether rows are so few, or may be, that each multiplies a weight in less than the time that
-    making floats of it, once for all, takes."""
+    """Whether there are, or may be, so few rows that multiplying each costs less than converting
+    the weights to float once."""
     flat = _product(rows)
     return not isinstance(flat, Const) or flat.value <= WIDEN_OPERATIONS
 
 
 def _digits(steps: Steps, units: Value, unit: Value) -> tuple[Value, Value]:
-    """The digits of whole numbers to base 256, the lowest first, and what each counts. With half of
-    the base added to all digits but the highest, bytes are those of the sum."""
+    """The base-256 digits of integers, the lowest first, and their scales. Adding half the base to
+    all digits except the highest makes the bytes signed."""
     of, halves = units.tensor, sum(SIGN << 8 * at for at in range(DIGITS - 1))
     middle = steps.constant(halves, of)
     bits = steps.add("bit_xor", steps.add("add", units, middle), middle)
@@ -132,7 +132,7 @@ def _digits(steps: Steps, units: Value, unit: Value) -> tuple[Value, Value]:
 
 @dataclass(frozen=True)
 class Weights:
-    """Constant weights of few bits, as an instruction takes them."""
+    """Constant sub-byte weights in an instruction's format."""
 
     packed: Array
     scale: Array
@@ -151,20 +151,20 @@ class Weights:
         return int(self.packed.shape[1]) * self.per_byte
 
     def columns(self) -> Array:
-        """What each column adds up to."""
+        """The column sums."""
         numbers = unpacked(
             self.packed, self.scale, self.offset, per_byte=self.per_byte, zero=self.zero
         )
         return np.asarray(numbers.sum(axis=0, dtype=np.float64))
 
     def in_groups_of(self, most: int) -> Weights | None:
-        """The same in parts of groups that are no longer than that; None where they have none."""
+        """The same with groups split to at most this length; None if not divisible."""
         parts = next((n for n in range(1, self.size + 1) if self._has_parts(n, most)), None)
         if parts is None or parts == 1:
             return None if parts is None else self
         _, length, n = self.packed.shape
         apart = self.packed.reshape(-1, 1, length, n)
-        if self.per_byte > 1:  # halves of a group become halves of its parts
+        if self.per_byte > 1:  # the low and high halves of a group become those of its parts
             codes = packed_codes(self.packed, self.per_byte)
             codes = codes.reshape(self.groups * parts, self.per_byte, -1, n).astype(np.uint8)
             is_signed = self.packed.dtype == np.int8
@@ -185,7 +185,7 @@ class Weights:
 
 
 def _weights_of(node: Node, scope: Scope, target: Target) -> Weights | None:
-    """The weights of a product, if they are constants that the target multiplies rows of i8 by."""
+    """The weights of a GEMM, if constant and multiplied with rows of i8 by the target."""
     arrays = [None if value is None else scope.constant(value) for value in node.inputs[1:]]
     if len(arrays) < 2 or arrays[0] is None or arrays[1] is None:
         return None
@@ -202,7 +202,7 @@ def _weights_of(node: Node, scope: Scope, target: Target) -> Weights | None:
 
 
 def _multiplied(steps: Steps, a: Value, a_scale: Value, weights: Weights) -> Value:
-    """The product of rows of i8, columns filled up to whole vectors meanwhile."""
+    """The GEMM with rows of i8, with columns padded to whole vectors."""
     n, lanes = weights.packed.shape[-1], weights.dot.lanes
     arrays = {"packed": weights.packed, "scale": weights.scale, "offset": weights.offset}
     inputs = [
@@ -229,7 +229,7 @@ def _filled(array: Array, lanes: int) -> tuple[Array, TensorType]:
 
 
 def _row_scales(steps: Steps, made: Node, weights: Weights) -> Value | None:
-    """A scale for every group of a row; None where scales are others'."""
+    """A scale for every group of a row; None for other scales."""
     shape = made.output.tensor.shape
     assert shape is not None
     is_last = made.get("axis", 1) % len(shape) == len(shape) - 1
@@ -240,7 +240,7 @@ def _row_scales(steps: Steps, made: Node, weights: Weights) -> Value | None:
 
 
 def _by_row(steps: Steps, made: Node, at: int) -> Value | None:
-    """The scale or zero point of each row, [..., 1]; None where a row has several."""
+    """The scale or zero point of each row, [..., 1]; None if a row has several."""
     value, shape = made.inputs[at], made.output.tensor.shape
     of = None if value is None else shape_of(value)
     if shape is None or of is None:
@@ -258,8 +258,8 @@ def _by_row(steps: Steps, made: Node, at: int) -> Value | None:
 
 
 def _with_sign(weights: Weights, of: DType) -> Weights:
-    """Bytes of weights as another type. Four bits with a sign count sixteen times; of an offset and
-    a zero point, one is left."""
+    """Weights as bytes of another signedness. Signed 4-bit values are scaled by sixteen; an offset
+    and a zero point are combined."""
     packed, scale, zero = weights.packed, weights.scale, weights.zero
     if packed.dtype != of.numpy:
         is_byte = weights.per_byte == 1

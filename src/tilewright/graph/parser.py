@@ -1,6 +1,7 @@
-"""Reads the text of a model back: `parse(str(module)) == module` (big constants given aside).
+"""Parse the text of a model: `parse(str(module)) == module` (large constants are passed
+separately).
 
-Types of results may be left out; they are then inferred from the operator's declaration.
+Result types may be omitted; they are then inferred from the operator's declaration.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Constants = Mapping[str, np.ndarray[Any, Any]]
 
 
 def parse(text: str, constants: Constants | None = None, path: str = "<text>") -> Module:
-    """The module written in `text`; a bare `graph @name` stands for a module with that graph.
+    """Parse a module; a bare `graph @name` is a module with that graph.
 
     Examples:
         >>> from tilewright import graph
@@ -39,7 +40,7 @@ def parse(text: str, constants: Constants | None = None, path: str = "<text>") -
 
 
 class _Sizes(dict[str, Size]):
-    """Sizes come into being where a type first mentions them."""
+    """Sizes, created where a type first mentions them."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -182,7 +183,7 @@ class _Parser(ExprParser):
             types = types or [constant_type(self.constants[str(attributes["data"])])]
         elif infer:
             if word.text == "call":
-                tokens.fail("the types of what a call gives must be written", word)
+                tokens.fail("the result types of a call must be written", word)
             op, call = make_call(
                 word.text,
                 inputs,

@@ -1,8 +1,8 @@
-r"""Regular expressions as RE2 reads them, whose syntax ONNX has, on Python's.
+r"""Translate RE2 regular expressions, which ONNX uses, to Python's `re`.
 
-Classes such as `\w` hold characters of ASCII alone, `[[:alpha:]]` is one, and `$` is the end of a
-text, not what stands before its last line break. The longest of several matches at a place counts,
-as ONNX Runtime's tokens have it.
+Differences: classes such as `\w` are ASCII only, `[[:alpha:]]` is a class, and `$` is the end of
+the text, not before its last newline. The longest of several matches at a position is used, as in
+ONNX Runtime's tokenizer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ASCII = {"w": "0-9A-Za-z_", "d": "0-9", "s": r"\t\n\f\r\x20"}
-_OTHERS = {  # all that these are not
+_OTHERS = {  # the complements of these
     "W": r"\x00-/:-@\[-\^`{-\U0010ffff",
     "D": r"\x00-/:-\U0010ffff",
     "S": r"\x00-\x08\x0b\x0e-\x1f!-\U0010ffff",
@@ -37,24 +37,25 @@ _NAMED = {
     "xdigit": "0-9A-Fa-f",
 }
 _NAME = re.compile(r"\[:(\^?\w*):\]")
-_FLAGS = re.compile(r"(?:\(\?[a-z]+\))?")  # of the whole
-_LINES = re.compile(r"\(\?[a-z]*m")  # `$` is the end of a line
+_FLAGS = re.compile(r"(?:\(\?[a-z]+\))?")  # of the whole pattern
+_LINES = re.compile(r"\(\?[a-z]*m")  # `$` also matches at line ends
 _CHOICES = re.compile(r"\\.|\||(?<!\()\?")
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern, and with one more character behind it, if its first match may not be longest."""
+    """A pattern, and a variant with one more character after it, if the first match may not be the
+    longest."""
 
     alone: re.Pattern[str]
     followed: re.Pattern[str] | None
 
     def is_whole(self, text: str) -> bool:
-        """Whether it matches all of a text."""
+        """Whether it matches the whole text."""
         return self.alone.fullmatch(text) is not None
 
     def search(self, text: str, start: int) -> tuple[int, int] | None:
-        """Where the first match from a place on begins and ends, the longest there."""
+        """Start and end of the first match from a position on, the longest at its start."""
         match = self.alone.search(text, start)
         if match is None:
             return None
@@ -63,12 +64,12 @@ class Pattern:
             return begin, end
         if self.alone.fullmatch(text, begin):
             return begin, len(text)
-        # With the character behind it in sight, which may be no boundary of words.
+        # With the next character visible, which may not be a word boundary.
         ends = range(len(text) - 1, end, -1)
         return begin, next((e for e in ends if self.followed.fullmatch(text, begin, e + 1)), end)
 
     def matches(self, text: str) -> Iterator[str]:
-        """All of a text, one behind the other."""
+        """All consecutive matches in a text."""
         start = 0
         while start <= len(text) and (found := self.search(text, start)):
             begin, end = found
@@ -77,7 +78,7 @@ class Pattern:
 
 
 def compiled(pattern: str) -> Pattern:
-    r"""What matches as RE2's pattern does; `re.error` if there is nothing.
+    r"""Compile an RE2 pattern; `re.error` if it is invalid.
 
     Examples:
         >>> list(compiled(r"[[:alpha:]]+\d|\d+").matches("ab12 é3 c"))
@@ -92,8 +93,8 @@ def compiled(pattern: str) -> Pattern:
 
 
 def _translated(pattern: str, has_lines: bool) -> str:
-    """The pattern as Python reads it."""
-    made, at, opened = [], 0, -1  # where the class around begins
+    """The pattern in Python's syntax."""
+    made, at, opened = [], 0, -1  # start of the enclosing class
     while at < len(pattern):
         text, is_inside = pattern[at], opened >= 0
         if text == "\\":

@@ -1,4 +1,4 @@
-"""Models as text; `parser.py` reads it back. Grammar: `docs/internals/graph.md`.
+"""Print models as text, parsed by `parser.py`. Grammar: `docs/internals/graph.md`.
 
     graph @main(%x: f32[n, 4]) -> (f32[n, 4]) {
       %w: f32[4] = constant {data = f32[4](1.0, 2.0, 3.0, 4.0)}
@@ -6,8 +6,8 @@
       return %y
     }
 
-Constants of up to 32 elements are written out; larger ones appear by name, as `@name`. Names of
-values are hints: what the grammar does not take in a name is written as `_`.
+Constants of up to 32 elements are printed in full; larger ones by name, as `@name`. Names of values
+are hints: characters that the grammar does not allow are replaced by `_`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tilewright.sym import Expr, free_vars
 from tilewright.sym.text import ExprPrinter
 from tilewright.tensor.printer import Printer as TensorPrinter
 
-INLINE_ELEMENTS = 32  # of a constant that is printed where it stands
+INLINE_ELEMENTS = 32  # of constants printed in full
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Printer:
-    """Writes a module; `canonical` numbers all names, for structural comparison."""
+    """Prints a module; `canonical` numbers all names, for structural comparison."""
 
     def __init__(self, constants: Any, *, canonical: bool = False) -> None:
         self.out = Writer()
@@ -132,7 +132,7 @@ class Printer:
 
 
 def word(hint: str) -> str:
-    """A hint as the grammar takes a name."""
+    """A hint as a valid name."""
     if _NAME.fullmatch(hint):
         return hint
     made = re.sub(r"\W", "_", hint, flags=re.ASCII)
@@ -140,13 +140,13 @@ def word(hint: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Text in quotes, on one line."""
+    """A quoted string on one line."""
     made = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + made.replace("\n", "\\n").replace("\r", "\\r") + '"'
 
 
 def unquoted(text: str) -> str:
-    """What `quoted` wrote."""
+    """The inverse of `quoted`."""
     plain = {"n": "\n", "r": "\r"}
     return re.sub(r"\\(.)", lambda found: plain.get(found[1], found[1]), text[1:-1])
 
@@ -165,7 +165,7 @@ def _item(item: Any) -> str:
 
 
 def format_module(module: Module) -> str:
-    """The text of a module, which parses back to it.
+    """Print a module; the text parses to an equal one.
 
     Examples:
         >>> from tilewright import graph
@@ -182,7 +182,7 @@ def format_module(module: Module) -> str:
 
 
 def canonical_text(module: Module) -> str:
-    """A text equal for exactly the modules of equal structure."""
+    """A text that is equal iff modules are structurally equal."""
     return Printer(module.constants, canonical=True).module(module)
 
 

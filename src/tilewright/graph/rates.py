@@ -1,10 +1,10 @@
-"""What nodes cost, roughly: bytes moved, operations done. Fusion and rewrites weigh with it.
+"""Rough cost model of nodes, from bytes moved and operations done, for fusion and rewrites.
 
     rates = rates_of(target)
     rates.byte_ns * size_bytes(value) + rates.launch_ns
 
-Times are those of the target's machine model, of values that come from memory. Sizes that only the
-run tells count as `NOMINAL`. Whole kernels are priced by `graph/costs.py`.
+Times are by the target's machine model, for values read from memory. Dynamic sizes are taken as
+`NOMINAL`. Whole kernels are priced by `graph/costs.py`.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from tilewright.graph.ops import OPS
 from tilewright.graph.types import TensorType
 from tilewright.sym import Const, Expr, evaluate, free_vars
 
-NOMINAL = 128  # a size that is not known
+NOMINAL = 128  # assumed for dynamic sizes
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What bytes, operations and kernels take, in nanoseconds."""
+    """Costs of bytes, operations and kernels, in nanoseconds."""
 
     byte_ns: float  # moved to memory or from it
     operation_ns: float  # of arithmetic, one lane of a vector
-    shared_byte_ns: float  # read or written where other cores see it: the least that any byte takes
-    launch_ns: float  # one more kernel: its call, its threads meeting at the end
-    kept_bytes: int = 512 * KB  # of a value that stays in a core's cache beside what else is used
-    line_bytes: int = 64  # that caches hold and cores share
+    shared_byte_ns: float  # per byte shared between cores: the minimum for any byte
+    launch_ns: float  # per kernel: the call, and joining the threads
+    kept_bytes: int = 512 * KB  # of a value that stays in a core's cache besides other data
+    line_bytes: int = 64  # cache line, the unit of sharing between cores
 
 
-# Where the processor is not known, or is no CPU: a byte is the unit.
+# For an unknown processor, or none: a byte is the unit.
 NOMINAL_RATES = Rates(byte_ns=1.0, operation_ns=0.25, shared_byte_ns=1.0, launch_ns=4096.0)
 
 
 def rates_of(target: Any) -> Rates:
-    """The rates of a target; nominal ones without any."""
+    """The rates of a target; nominal ones without a target."""
     if not isinstance(target, Target) or target.kind not in (CPU, WASM):
         return NOMINAL_RATES
     machine, memory = target.machine, target.machine.memory_bytes_per_cycle
@@ -57,7 +57,7 @@ def rates_of(target: Any) -> Rates:
     )
 
 
-# Operations per element, where it is not one: of functions, as many as their cycles have room for.
+# Operations per element, if not one: for functions, in proportion to their cycles.
 _FUNCTIONS = {name: round(cycles / OPERATION_CYCLES) for name, cycles in FUNCTION_CYCLES.items()}
 OPERATIONS: dict[str, int] = {
     **_FUNCTIONS,
@@ -69,14 +69,14 @@ OPERATIONS: dict[str, int] = {
 
 
 def extent(dim: Expr) -> int:
-    """A dimension, as far as is known."""
+    """A dimension's value, or NOMINAL."""
     if isinstance(dim, Const):
         return int(dim.value)
     return max(0, int(evaluate(dim, dict.fromkeys(free_vars(dim), NOMINAL))))
 
 
 def elements(value: Value) -> int:
-    """How many elements a tensor has."""
+    """The number of elements of a tensor."""
     of = value.type
     if not isinstance(of, TensorType) or of.shape is None:
         return NOMINAL
@@ -84,13 +84,13 @@ def elements(value: Value) -> int:
 
 
 def size_bytes(value: Value) -> int:
-    """The memory of a tensor."""
+    """The bytes of a tensor."""
     of = value.type
     return elements(value) * (of.dtype.size_bytes if isinstance(of, TensorType) else 8)
 
 
 def operations_per_element(node: Node) -> int:
-    """Arithmetic for one element of the output of an element-wise or injective node."""
+    """Arithmetic per output element of an element-wise or injective node."""
     return OPERATIONS.get(node.op, 1)
 
 
@@ -112,7 +112,7 @@ def _given(values: Sequence[Value | None]) -> list[Value]:
 
 
 def _reduced(node: Node) -> int:
-    """How many products are summed up for one element of a product of tensors."""
+    """The length of the reduction of a GEMM-like operator."""
     first, second = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     if first is None or second is None or not first.tensor.shape:
         return 1
@@ -125,8 +125,8 @@ def _reduced(node: Node) -> int:
 
 
 def has_few_rows(a: Value | None, rates: Rates, size_bytes: int) -> bool:
-    """Whether a product's rows are so few that converting B, of elements of so many bytes, for each
-    of them takes no longer than reading it as f32."""
+    """Whether there are so few rows that converting B from its element size for each of them takes
+    no longer than reading it as f32."""
     shape = a.tensor.shape if a is not None and isinstance(a.type, TensorType) else None
     if shape is None or not all(isinstance(dim, Const) for dim in shape[:-1]):
         return False

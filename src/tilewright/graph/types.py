@@ -2,11 +2,11 @@
 
 f32[batch, 3, 224, 224]    dimensions are integer expressions over sizes
 i64[]                      a scalar
-f32[*]                     a tensor whose rank is not known
+f32[*]                     a tensor of dynamic rank
 seq<f32[n]>   opt<i64[]>   a sequence, an optional
 map<str, f32>              a map from keys to numbers
 
-A size that only the elements of a sequence mention may differ from element to element.
+A size that occurs only in a sequence's element type may differ between elements.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tilewright.sym import Const, Expr, Var, free_vars, size
 
 
 def item_of(dim: Expr | int) -> int | Expr:
-    """A dimension as an item of an attribute: a number where it is one."""
+    """A dimension as an attribute item: a number if constant."""
     return int(dim.value) if isinstance(dim, Const) else dim
 
 
 def items_of(dims: Iterable[Expr | int]) -> tuple[int | Expr, ...]:
-    """Dimensions as the items of an attribute."""
+    """Dimensions as attribute items."""
     return tuple(item_of(dim) for dim in dims)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A tensor. `shape` is None where even the rank is unknown.
+    """A tensor. `shape` is None for a dynamic rank.
 
     Examples:
         >>> from tilewright import graph
@@ -48,7 +48,7 @@ class TensorType:
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The dimensions as numbers, if all are known."""
+        """The dimensions as numbers, if all are constant."""
         if self.shape is None or not all(isinstance(dim, Const) for dim in self.shape):
             return None
         return tuple(int(dim.value) for dim in self.shape if isinstance(dim, Const))
@@ -114,25 +114,25 @@ Type = TensorType | SequenceType | OptionalType | MapType
 
 
 def sizes_of(of: Type) -> dict[Var, None]:
-    """The sizes a type mentions, in order."""
+    """The sizes in a type, in order."""
     inner = tensor_of(of)
     return free_vars(*inner.shape) if inner is not None and inner.shape else {}
 
 
 def tensor_of(of: Type) -> TensorType | None:
-    """The type of the tensors inside; a map has none."""
+    """The tensor type inside; None for a map."""
     while isinstance(of, (SequenceType, OptionalType)):
         of = of.element
     return of if isinstance(of, TensorType) else None
 
 
 def is_tensor(of: Type) -> bool:
-    """Whether values of a type are numbers in memory of a known number of dimensions."""
+    """Whether values of a type are numeric tensors of known rank."""
     return isinstance(of, TensorType) and of.shape is not None and not of.dtype.is_str
 
 
 def map_dims(of: Type, change: Callable[[Expr], Expr]) -> Type:
-    """A type with every dimension changed; the same object if none is."""
+    """Map all dimensions of a type; the same object if unchanged."""
     if isinstance(of, (SequenceType, OptionalType)):
         element = map_dims(of.element, change)
         return of if element is of.element else type(of)(element)
@@ -147,9 +147,9 @@ def map_dims(of: Type, change: Callable[[Expr], Expr]) -> Type:
 
 
 def renewed(of: Type, keep: Container[Var] = (), name: str = "d") -> Type:
-    """A type with dimensions that mention other sizes than those of `keep` replaced by new ones.
+    """Replace the dimensions of a type that contain sizes not in those of `keep` by new sizes.
 
-    That is what a type says once the sizes are out of sight: outside of a body, or of a sequence.
+    That is the type outside of the scope of the sizes: of a body, or of a sequence.
     """
 
     def change(dim: Expr) -> Expr:
@@ -160,7 +160,7 @@ def renewed(of: Type, keep: Container[Var] = (), name: str = "d") -> Type:
 
 
 def join(a: Type, b: Type) -> Type | None:
-    """A type that covers both; dimensions that differ become new sizes. None if there is none."""
+    """The join of two types; dimensions that differ become new sizes. None if there is none."""
     if isinstance(a, OptionalType) or isinstance(b, OptionalType):
         inner = join(
             a.element if isinstance(a, OptionalType) else a,

@@ -1,22 +1,22 @@
 """The verifier: `verify(module)` raises when a model breaks an invariant.
 
- 1. A module is of a known stage; its graphs are known by their names.               TW1401
+ 1. A module is of a known stage; its graphs have the names they are listed by.      TW1401
  2. A value is defined once, as a parameter or an output, in one graph.              TW1402
- 3. A value is used after its definition, in the graph that defines it: bodies get all they use
-    as parameters.                                                                   TW1403
- 4. An operator is declared; its node has the inputs, bodies and outputs it asks for. TW1404
- 5. Attributes are declared, of their kind, in order of their names, and data.       TW1405
- 6. Types of outputs agree with what the operator's type rule infers from the inputs and what is
-    known of their contents.                                                         TW1406
- 7. A body takes what its node gives: types of parameters cover those of the inputs. TW1407
- 8. A call names a graph of the module, and agrees with its parameters and results.  TW1408
- 9. A constant is stored in the module, with the type that its node gives it. So is what each state
-    begins with; the parameter and the result that are a state have that type too.   TW1409
+ 3. A value is used after its definition, in the graph that defines it: bodies capture values by
+    parameters.                                                                      TW1403
+ 4. An operator is declared; its node has the declared inputs, bodies and outputs.   TW1404
+ 5. Attributes are declared, of the declared kind, sorted by name, and data.         TW1405
+ 6. Types of outputs agree with those that the operator's type rule infers from the inputs and
+    their known contents.                                                            TW1406
+ 7. Types of a body's parameters cover those of the node's inputs.                   TW1407
+ 8. A call names a graph of the module, and matches its parameters and results.      TW1408
+ 9. A constant is stored in the module, with the type of its node. So is the initial value of each
+    state; the parameter and the result of a state have that type too.               TW1409
 10. A size is a dimension on its own of an earlier value (or of this one) before an expression
-    mentions it; bodies see the sizes around them.                                   TW1410
+    uses it; the sizes of enclosing graphs are in scope in bodies.                   TW1410
 
-Types agree if no dimension contradicts: numbers are equal, and expressions of the sizes that the
-parameters bring provably so. A size that a node defines may stand for anything.
+Types agree if no dimension contradicts: numbers are equal, and expressions of the parameters' sizes
+are provably equal. A size defined by a node may have any value.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from tilewright.graph.types import (
 from tilewright.graph.visit import SCALAR_BODIES, first_capture
 from tilewright.sym import Const, Expr, Size, Var, free_vars
 
-# How many bodies an operator has, None: one or more; others have none.
+# Number of bodies of an operator, None: one or more; other operators have none.
 BODIES = {"if": 2, "switch": None, "loop": 1, "scan": 1, "fused": 1}
 BODIES |= dict.fromkeys(SCALAR_BODIES, 1)
 
 
 class VerifyError(CompilerBug):
-    """A model breaks an invariant."""
+    """A model violates an invariant."""
 
 
 def verify(module: Module) -> None:
-    """Check every invariant."""
+    """Check all invariants."""
     _Verifier(module).run()
 
 
@@ -83,8 +83,8 @@ class _Verifier:
 
     @cached_property
     def printer(self) -> Printer:
-        """The model as an error shows it."""
-        printer = Printer(_Lenient(self.module.constants))
+        """The model's text for error messages."""
+        printer = Printer(_PartialConstants(self.module.constants))
         printer.module(self.module)
         return printer
 
@@ -100,7 +100,7 @@ class _Verifier:
         self.check_states()
 
     def check_graph(self, graph: Graph, outer: dict[Var, None]) -> None:
-        """A graph inside of which the sizes of `outer` are in sight."""
+        """Verify a graph in the scope of the sizes of `outer`."""
         scope: set[Value] = set()
         given = dict(outer)
         for param in graph.params:
@@ -193,7 +193,7 @@ class _Verifier:
         contents.follow(op, call, node.outputs)
 
     def check_body_params(self, node: Node, given: dict[Var, None]) -> None:
-        """What every iteration gets unchanged, and what an if gets at all."""
+        """Check parameters for loop-invariant inputs, or for all inputs of an if."""
         if not node.bodies:
             return
         values = node.inputs[first_capture(node) :]
@@ -219,11 +219,11 @@ class _Verifier:
             return
         params, results = module.main.params[-count:], module.main.results[-count:]
         if len(params) < count or len(results) < count:
-            self.fail("TW1409", f"@main has not the parameters and results of {count} states")
+            self.fail("TW1409", f"@main lacks the parameters and results of {count} states")
         for name, param, result in zip(module.states, params, results, strict=True):
             array = module.constants.get(name)
             if array is None:
-                self.fail("TW1409", f"what the state {name!r} begins with is not stored")
+                self.fail("TW1409", f"the initial value of the state {name!r} is not stored")
             of = constant_type(array)
             if of.dtype is STR:
                 self.fail("TW1409", f"the state {name!r} is text; states are numbers")
@@ -244,7 +244,7 @@ class _Verifier:
 
 
 def agree(a: Type, b: Type, given: dict[Var, None]) -> bool:
-    """Whether two types do not contradict each other; `given` sizes have values of their own."""
+    """Whether two types are compatible; sizes in `given` have distinct values."""
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         if a.dtype is not b.dtype:
             return False
@@ -288,7 +288,7 @@ def _is_data(value: Any) -> bool:
     return value is None or isinstance(value, kinds)
 
 
-class _Lenient(dict[str, np.ndarray[Any, Any]]):
+class _PartialConstants(dict[str, np.ndarray[Any, Any]]):
     """Constants for printing, some of which may be missing."""
 
     def __init__(self, known: Any) -> None:

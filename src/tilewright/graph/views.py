@@ -1,7 +1,6 @@
-"""Views: nodes that only say where the elements of another tensor stand.
+"""Views: nodes that only reindex another tensor.
 
-A product (matmul, attention) may read a view in place: each element is found at an affine index of
-what is in memory.
+A GEMM-like operator (matmul, attention) may read a view in place, at an affine index in memory.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from tilewright.sym import ONE, Const, Expr
 Shape = tuple[Expr, ...]
 
 WINDOW_TYPES = ("bf16", "f16", "f32", "i8", "u8")
-ALIAS = "reshape"  # the operator that changes nothing in memory
+ALIAS = "reshape"  # the operator that leaves memory unchanged
 
 
 def is_view(node: Node) -> bool:
-    """Whether each element is found at an affine index of the first input."""
+    """Whether each element is at an affine index of the first input."""
     if node.op in ("transpose", "expand"):
         return True
     if node.op == "slice":
@@ -35,18 +34,18 @@ def is_view(node: Node) -> bool:
 
 
 def sliced_axes(node: Node) -> tuple[int, ...]:
-    """The axes of a slice whose bounds are numbers: without a name they are the first ones."""
+    """The axes of a slice with constant bounds; by default the first ones."""
     axes = node.get("axes")
     return tuple(range(len(node["starts"])) if axes is None else axes)
 
 
 def has_window_copies(target: Target | None) -> bool:
-    """Whether the target copies windows of an image into tiles as they are read."""
+    """Whether the target copies windows of an image to tiles while reading."""
     return target is not None and target.has("wgmma")
 
 
 def can_copy_windows(node: Node) -> bool:
-    """Whether a node lays out windows whose pixels are whole rows of a tile of tensor cores."""
+    """Whether a node is im2col with pixels that are whole rows of tensor core tiles."""
     x = node.inputs[0] if node.op == "patches" else None
     shape = () if x is None else x.tensor.static_shape or ()
     if x is None or len(shape) != 4 or x.tensor.dtype.name not in WINDOW_TYPES:
@@ -55,7 +54,7 @@ def can_copy_windows(node: Node) -> bool:
 
 
 def pads_windows(node: Node) -> bool:
-    """Whether a node puts zeros around images, channels last."""
+    """Whether a node zero-pads channels-last images."""
     known = all(isinstance(pad, int) and pad >= 0 for pad in node["pads"])
     zeros = len(node.inputs) < 2 or node.inputs[1] is None
     around = tuple(node.get("axes") or ()) == (1, 2) and node.get("mode", "constant") == "constant"
@@ -63,7 +62,7 @@ def pads_windows(node: Node) -> bool:
 
 
 def reads_views(node: Node) -> bool:
-    """Whether a node is a product that reads each operand by rows, not by windows."""
+    """Whether a node is a GEMM-like operator that reads operands by rows, not by windows."""
     op = OPS.get(node.op)
     if op is None or op.pattern != COMPLEX:
         return False
@@ -73,8 +72,8 @@ def reads_views(node: Node) -> bool:
 def scatters_rows(view: Node, product: Node) -> bool:
     """Whether rows of a matmul would be read along several axes, the innermost of them dynamic.
 
-    A register tile takes rows of one axis, and of that one there may be few: one of a batch, say.
-    Rows that are in order are one axis, however many they were.
+    A register tile takes rows along one axis, which may be short if dynamic, such as the batch.
+    Contiguous rows form one axis.
     """
     if view.op != "transpose" or product.op != "matmul" or product.inputs[0] is not view.output:
         return False
@@ -87,7 +86,7 @@ def scatters_rows(view: Node, product: Node) -> bool:
 
 
 def splits(before: Shape, after: Shape) -> bool:
-    """Whether a reshape only splits axes: each axis becomes a run of axes, in order."""
+    """Whether a reshape only splits axes, in order."""
     rest = list(after)
     for dim in before:
         product: Expr = ONE

@@ -1,4 +1,4 @@
-"""Traversal of graphs. Nothing else recurses by hand.
+"""Traversal of graphs, without recursion elsewhere.
 
 walk(graph)              every node, bodies after the node that holds them
 users(graph)             which nodes use a value
@@ -25,9 +25,9 @@ from tilewright.sym import Expr, Size, Var, free_vars
 
 @dataclass(frozen=True)
 class Instead:
-    """What stands in the place of a node: nodes, the values of its outputs, and what sizes are.
+    """The replacement of a node: nodes, values for its outputs, and substitutions of sizes.
 
-    `sizes` replaces sizes that the node defined, in all that follows.
+    `sizes` replaces sizes that the node defined, in all later nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -35,16 +35,16 @@ class Instead:
     sizes: Mapping[Var, Expr] = field(default_factory=dict)
 
 
-# Given a node whose inputs, attributes and bodies are up to date: what stands in its place, or None
+# Given a node whose inputs, attributes and bodies are already rewritten: its replacement, or None
 # to keep it.
 Rule = Callable[[Node], Instead | None]
 
-# Operators whose body is a function of numbers, part of their kernel: nothing rewrites it.
+# Operators whose body is a scalar function, part of their kernel, and never rewritten.
 SCALAR_BODIES = ("sort", "reduce_window", "scatter_slices")
 
 
 def walk(graph: Graph) -> Iterator[Node]:
-    """Every node of the graph and of the bodies inside it, in order."""
+    """Iterate over all nodes of the graph and its bodies, in order."""
     stack: list[Node | Graph] = [graph]
     while stack:
         item = stack.pop()
@@ -56,7 +56,7 @@ def walk(graph: Graph) -> Iterator[Node]:
 
 
 def users(graph: Graph) -> dict[Value, list[Node]]:
-    """The nodes of this graph (not of bodies) that use each value, in order."""
+    """The nodes of this graph (without bodies) that use each value, in order."""
     found: dict[Value, list[Node]] = {}
     for node in graph.nodes:
         for value in dict.fromkeys(v for v in node.inputs if v is not None):
@@ -70,7 +70,7 @@ def producers(graph: Graph) -> dict[Value, Node]:
 
 
 def attribute_sizes(node: Node) -> dict[Var, None]:
-    """The sizes that a node's attributes mention."""
+    """The sizes in a node's attributes."""
     found: dict[Var, None] = {}
     stack: list[Attribute] = [value for _, value in node.attributes]
     while stack:
@@ -88,7 +88,7 @@ def attribute_sizes(node: Node) -> dict[Var, None]:
 
 
 class Edit:
-    """Values and sizes that others replace."""
+    """Substitutions of values and sizes."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Edit:
         return sym.simplify(sym.substitute(expr, self.sizes))
 
     def attribute(self, value: Attribute) -> Attribute:
-        """An attribute with sizes replaced; the same object if none is."""
+        """Substitute sizes in an attribute; the same object if unchanged."""
         if isinstance(value, tuple):
             items = tuple([self.attribute(item) for item in value])
             return value if all(a is b for a, b in zip(items, value, strict=True)) else items
@@ -127,7 +127,7 @@ class Edit:
         return value
 
     def renew(self, value: Value) -> Value:
-        """The definition of a value with sizes replaced."""
+        """A value's definition with sizes substituted."""
         of = map_dims(value.type, self.expr) if self.sizes else value.type
         if of is value.type:
             return value
@@ -135,7 +135,7 @@ class Edit:
         return made
 
     def node(self, node: Node) -> Node:
-        """A node with inputs, attributes, types and bodies up to date."""
+        """A node with substituted inputs, attributes, types and bodies."""
         inputs = tuple([None if v is None else self.value(v) for v in node.inputs])
         if any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
             node = replace(node, inputs=inputs)
@@ -151,7 +151,7 @@ class Edit:
         return _with_bodies(node, bodies)
 
     def body(self, graph: Graph) -> Graph:
-        """A body with sizes (and values of its own) replaced."""
+        """A body with sizes (and its own values) substituted."""
         inner = Edit(self.values, self.sizes)
         params = tuple([inner.renew(param) for param in graph.params])
         nodes = tuple([inner.node(node) for node in graph.nodes])
@@ -165,7 +165,7 @@ class Edit:
 
 
 def first_capture(node: Node) -> int:
-    """Where the inputs start that a node with bodies hands to them as they are."""
+    """The first input that a node with bodies passes to them."""
     if node.op in SCALAR_BODIES:
         return len(node.inputs)
     if node.op == "fused":
@@ -183,7 +183,8 @@ def _with_bodies(node: Node, bodies: tuple[Graph, ...]) -> Node:
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:
-    """Offer every node, in order and with inputs renewed, to `rule`. Bodies are rewritten first."""
+    """Offer every node to `rule`, in order and with substituted inputs. Bodies are rewritten
+    first."""
     return rewrite_by(graph, lambda _: rule)
 
 
@@ -192,7 +193,7 @@ def rewrite_by(
     make_rule: Callable[[Graph], Rule],
     prepare: Callable[[Node], Node] = lambda node: node,
 ) -> Graph:
-    """`rewrite` with a rule made anew for each graph, for rules that remember.
+    """`rewrite` with a new rule for each graph, for rules with state.
 
     `prepare` may change the bodies of a node before they are rewritten.
     """
@@ -225,12 +226,12 @@ def rewrite_by(
 
 
 def rewrite_module(module: Module, rule: Rule) -> Module:
-    """`rewrite` on every graph of the module."""
+    """Apply `rewrite` to every graph of the module."""
     return map_graphs(module, lambda graph: rewrite(graph, rule))
 
 
 def map_graphs(module: Module, change: Callable[[Graph], Graph]) -> Module:
-    """The module with every graph changed; the same object if none is."""
+    """Map all graphs of a module; the same object if unchanged."""
     graphs = {name: change(graph) for name, graph in module.graphs.items()}
     if all(graphs[name] is graph for name, graph in module.graphs.items()):
         return module
@@ -238,7 +239,7 @@ def map_graphs(module: Module, change: Callable[[Graph], Graph]) -> Module:
 
 
 def map_bodies(module: Module, change: Callable[[Graph], Graph]) -> Module:
-    """`map_graphs` that changes bodies of control flow too, before the graph around them."""
+    """`map_graphs` that also maps bodies of control flow, before the enclosing graph."""
 
     def changed(graph: Graph) -> Graph:
         nodes = tuple([inner(node) if node.bodies else node for node in graph.nodes])
@@ -254,7 +255,7 @@ def map_bodies(module: Module, change: Callable[[Graph], Graph]) -> Module:
 
 
 def same_sizes(old: Node, new: tuple[Value, ...]) -> dict[Var, Expr] | None:
-    """What the sizes of a node's outputs are if other values stand for them; None if unclear."""
+    """The substitution of a node's output sizes if its outputs are replaced; None if ambiguous."""
     found: dict[Var, Expr] = {}
     for a, b in zip(old.outputs, new, strict=True):
         of, to = a.type, b.type

@@ -1,5 +1,5 @@
-"""Winograd's method: its stages, as lowering marks their blocks and the schedule finds them, and
-what it takes to be exact for integers."""
+"""Winograd convolution: names of its stages, by which schedule rules find the blocks, and exactness
+conditions for integers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.base.dtype import I8, I32, U8, DType
 
-ROLE = "winograd"  # the annotation, with one of these values
+ROLE = "winograd"  # annotation key; values below
 PADDED = "padded"
 HALF = "half"
 IMAGE = "image"
@@ -19,7 +19,7 @@ RESULT = "result"
 
 @dataclass(frozen=True)
 class Form:
-    """Tiles of so many results along an axis, for windows of so many positions."""
+    """Tiles of `tile` results along an axis, for kernels of `window` positions."""
 
     tile: int
     window: int
@@ -35,14 +35,14 @@ FORMS = (Form(4, 3), Form(2, 3), Form(2, 2))
 
 @dataclass(frozen=True)
 class Integers:
-    """Convolutions of bytes that are exact in tiles of so many results along an axis."""
+    """int8 convolutions that are exact with tiles of this size."""
 
     tile: int
-    scale: int  # of the sums, over the results
-    window: int  # kernel positions
+    scale: int  # scaling of the sums
+    window: int  # kernel size
 
     def serves(self, x: DType, w: DType, tile: int, channels: int | None) -> bool:
-        """Whether sums over so many channels, scaled, stay in i32."""
+        """Whether scaled sums over `channels` channels fit in i32."""
         if tile != self.tile or channels is None or x not in (I8, U8) or w not in (I8, U8):
             return False
         term = self.scale * self.window * _largest(x) * _largest(w)

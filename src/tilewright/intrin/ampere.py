@@ -24,8 +24,8 @@ from tilewright.tensor.intrin import TensorIntrin, declare_family, intrinsic
 from tilewright.tensor.ir import Buffer, Call, Stmt
 from tilewright.tensor.parameters import Parameter
 
-COLUMNS = Parameter("n", 16, 256, multiple=16)  # one ldmatrix brings 16
-RUNS = (1, 2, 4)  # words that one thread copies at a time
+COLUMNS = Parameter("n", 16, 256, multiple=16)  # one ldmatrix loads 16
+RUNS = (1, 2, 4)  # words per copy of a thread
 
 
 def copy_of(dtype: str, rows: int) -> TensorIntrin:
@@ -33,12 +33,12 @@ def copy_of(dtype: str, rows: int) -> TensorIntrin:
 
 
 def run_of(dtype: str, n: int) -> TensorIntrin:
-    """The copy of some neighbours by one thread, wherever they are to lie."""
+    """The copy of adjacent elements by one thread, to any memory."""
     return intrinsic(f"cp_async_{dtype}x{n}")
 
 
 def dot_of(dtype: str, n: int, *, along_n: bool = False) -> TensorIntrin:
-    """The product whose right operand has neighbours along k, or along n."""
+    """The GEMM whose right operand is contiguous along k, or along n."""
     return intrinsic(f"mma_kn_{dtype}" if along_n else f"mma_{dtype}", n=n)
 
 

@@ -53,7 +53,7 @@ def _copy(name: str, of: str, rows: int, columns: int, source: str, target: str)
 
 
 def _grouped(name: str, of: str, depth: int, group: int) -> str:
-    """The behaviour of a copy into a tile whose rows hold `group` steps of k side by side."""
+    """The behaviour of a copy to a tile whose rows contain `group` steps of k interleaved."""
     shape, at = f"{depth // group}, 16, {group}", f"%v0 // {group}, %v1, %v0 % {group}"
     return _behavior(name, of, shape, depth, 16, at, "global", SCOPE)
 
@@ -75,12 +75,12 @@ def _behavior(
 
 
 def scope_of(rows: int) -> str:
-    """The memory of tiles of so many rows."""
+    """The scope of tiles with `rows` rows."""
     return TILE.member(rows=rows).reference
 
 
 def _dot(name: str, a: str, b: str, c: str, group: int, rows: int) -> str:
-    """The behaviour of a product of tiles, `group` elements of B side by side."""
+    """The behaviour of a tile multiplication, with `group` elements of B interleaved."""
     depth, short = ROW_BYTES if group == 4 else ROW_BYTES // 2, scope_of(rows)
     return f"""
     func @{name}(%A: {a}[{rows}, {depth}] in {short}, %B: {b}[16, 16, {group}] in {SCOPE},
@@ -117,7 +117,7 @@ def _load_rows(of: str, rows: int) -> TensorIntrin:
 
 
 def _load_windows(of: str, stride: int, rows: int) -> TensorIntrin:
-    """Rows that begin `stride` elements from each other in one line of memory."""
+    """Rows that start `stride` elements apart in one line of memory."""
     depth = ROW_BYTES // 2 if of == "bf16" else ROW_BYTES
     long = (rows - 1) * stride + depth
     behavior = f"""
@@ -149,12 +149,12 @@ def _store_rows(of: str, rows: int) -> TensorIntrin:
     return member(_copy(f"amx_store_{of}", of, rows, 16, scope_of(rows), "global"), compute=_store)
 
 
-# The elements of a window's start from that of the one before: 9 digits, so that offsets fit.
+# Element stride of windows: 9 digits, so that offsets fit.
 STRIDE = Parameter("stride", 1, 999_999_999)
 
 PRODUCTS = (("bf16", "bf16", "f32", 2), ("u8", "i8", "i32", 4), ("i8", "i8", "i32", 4))
 
-for _a, _b, _c, _group in PRODUCTS:  # the types of A, B and C, elements of B side by side
+for _a, _b, _c, _group in PRODUCTS:  # types of A, B and C, interleaved elements of B
     declare_family(f"amx_{_a}_dot", (TALL,), partial(_product, _a, _b, _c, _group))
     declare_family(f"amx_load_{_a}_rows", (TALL,), partial(_load_rows, _a))
     declare_family(f"amx_load_{_a}_windows", (STRIDE, TALL), partial(_load_windows, _a))

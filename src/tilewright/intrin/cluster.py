@@ -26,7 +26,7 @@ CLUSTER = declare_scope(
     MemoryScope("shared.cluster", Owner.CLUSTER, is_addressable=False, alignment_bytes=128)
 )
 CLUSTER_SCOPE = CLUSTER.reference
-MAX_BLOCKS = 8  # of a cluster, on every GPU that has them
+MAX_BLOCKS = 8  # blocks per cluster, portable to all GPUs with clusters
 PARTS = Parameter("parts", 2, MAX_BLOCKS)
 SUMS = ("f32", "i32")
 SUM_BYTES = 4

@@ -1,8 +1,8 @@
-"""Declaring an intrinsic from the text of its behaviour.
+"""Declare intrinsics from the text of their behaviour.
 
     declare("func @copy4(%X: f32[4], %Y: f32[4]) stage scheduled { ... }", compute=lower)
 
-where `lower(X, Y)` gives the statement that carries the instruction out. A family of them:
+where `lower(X, Y)` returns the statement that implements it. A family:
 
     def _copy(n: int) -> TensorIntrin:
         return member(f"func @copy(%X: f32[{n}], %Y: f32[{n}]) ...", compute=lower)
@@ -22,7 +22,7 @@ from tilewright.tensor.intrin import TensorIntrin
 from tilewright.tensor.ir import Address, Buffer, Call, Eval, Stmt
 from tilewright.tensor.parser import parse
 
-Lower = Callable[..., Stmt]  # from the behaviour's buffers, in order
+Lower = Callable[..., Stmt]  # of the behaviour's buffers, in order
 
 
 def declare(
@@ -32,7 +32,7 @@ def declare(
     reset: Lower | None = None,
     update: Lower | None = None,
 ) -> TensorIntrin:
-    """Declare what `behavior` computes, carried out by one statement per phase."""
+    """Declare an intrinsic with the given behaviour, implemented by one statement per phase."""
     return intrin.declare(member(behavior, compute=compute, reset=reset, update=update))
 
 
@@ -43,7 +43,7 @@ def member(
     reset: Lower | None = None,
     update: Lower | None = None,
 ) -> TensorIntrin:
-    """The same of one member of a family, which `declare_family` has made known."""
+    """The same for a member of a family, which `declare_family` registers."""
     fn = parse(behavior)
     compute_stmt, reset_stmt, update_stmt = [
         None if lower is None else lower(*fn.buffers) for lower in (compute, reset, update)
@@ -58,15 +58,15 @@ def address(buffer: Buffer, *index: int) -> Expr:
 
 
 def stride(buffer: Buffer, axis: int = 0) -> Expr:
-    """The distance in memory, in elements, between neighbours along an axis of the tile."""
+    """The stride in elements along an axis of the tile."""
     return Call("stride", (address(buffer), sym.const(axis)), INDEX)
 
 
 def stride_bytes(buffer: Buffer, axis: int = 0) -> Expr:
-    """The same distance in bytes."""
+    """The stride in bytes."""
     return stride(buffer, axis) * buffer.dtype.size_bytes
 
 
 def instruction(name: str, *args: Expr) -> Stmt:
-    """A call for its effect: of an LLVM intrinsic, or of an instruction of ours."""
+    """A call for its side effect: of an LLVM intrinsic, or of an internal instruction."""
     return Eval(Call(name, args, BOOL))

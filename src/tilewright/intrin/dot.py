@@ -52,12 +52,12 @@ def _behavior(dot: Dot) -> str:
 
 
 def reinterpret(value: Expr, to: DType) -> Expr:
-    """The same bits as another type of the same size."""
+    """Bitcast to another type of the same size."""
     return Call("reinterpret", (value,), to)
 
 
 def _vector(buffer: Buffer, lanes: int, *leading: Expr) -> Expr:
-    """`lanes` elements from the first one on, or from the first one of a row."""
+    """`lanes` elements from the first one on, or from the first of a row."""
     before = leading or (ZERO,) * (buffer.rank - 1)
     return Load(buffer, (*before, Ramp(ZERO, ONE, lanes)))
 
@@ -68,7 +68,7 @@ def _declared(dot: Dot) -> TensorIntrin:
     a_type, b_type = dtype(dot.a).with_lanes(size), dtype(dot.b).with_lanes(size)
 
     def shared(A: Buffer) -> list[Expr]:
-        """Each group of A in every lane."""
+        """Broadcast a group of A to every lane."""
         if dot.groups == 1:
             found = [reinterpret(_vector(A, dot.group), group_type)]
         else:
@@ -86,8 +86,8 @@ def _declared(dot: Dot) -> TensorIntrin:
         total = _vector(C, lanes)
         for at, left in enumerate(shared(A)):
             pair = (left, own(B, at))
-            # Where either may come first, an element of a register is second; otherwise it is
-            # bytes without a sign that come first.
+            # Where the order is free, the by-element operand comes second; otherwise unsigned bytes
+            # come first.
             if dot.a == dot.b or dot.b == "u8":
                 pair = pair[::-1]
             if dot.adds:

@@ -11,19 +11,19 @@
     wgmma_round_bf16(n=256)    Y[64, 256] = C[64, 256], rounded
     wgmma_rows(n=256)          Y[64, 256] = C[64, 256], in registers by runs of a row
 
-Rows of a tile are 128 bytes. In memory of scope `shared.b128` the 16-byte piece p of row r lies at
-p xor (r % 8), so that neither the copy nor the product meets a bank twice. Only instructions that
-know it touch that memory: programs see a plain tile, and no load or store reaches it.
+Rows of a tile are 128 bytes. In memory of scope `shared.b128` the 16-byte piece p of row r is
+stored at p xor (r % 8), so that copies and GEMMs have no bank conflicts. Only instructions aware of
+the swizzle access that memory: programs see a plain tile, without loads or stores.
 
-Sums that an epilogue works on are exchanged between threads first: in memory `wgmma.rows` each
-thread of a warpgroup holds runs of eight neighbours. `HELD` says in whose registers an element is;
-loops bound to threads in that order load and store it like any memory.
+Accumulators for epilogues are exchanged between threads first: in memory `wgmma.rows` each thread
+of a warpgroup holds runs of eight adjacent elements. `HELD` maps an element to the thread and
+register that hold it; loops bound to threads in that order load and store it like memory.
 
     wgmma_attend_bf16(keys=128, features=64)      a step of attention over 128 keys
 
-takes scores in registers and values in a tile. Its three results are the greatest score of a row,
-the sum of powers of scores below it, and values weighted by those: a reduction whose steps combine
-as `online_softmax` says. Powers are rounded to the type of the values.
+takes scores in registers and values in a tile. Its three results are the maximum score of each row,
+the sum of exponentials of scores relative to it, and the values weighted by those: a reduction
+whose steps are combined by `online_softmax`. Exponentials are rounded to the type of the values.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from tilewright.tensor.ir import Buffer, Call, Stmt
 from tilewright.tensor.parameters import Parameter
 from tilewright.tensor.scopes import MemoryScope, Owner, declare_scope
 
-# A swizzle repeats after eight rows of 128 bytes.
+# The swizzle has a period of eight rows of 128 bytes.
 TILE = declare_scope(
     MemoryScope("shared.b128", Owner.BLOCK, is_addressable=False, alignment_bytes=1024)
 )
 WIDE = declare_scope(
     MemoryScope("wgmma.rows", Owner.UNIT, is_addressable=False, alignment_bytes=16)
 )
-# One number for each row of a tile, held by the four threads that share the row.
+# A number per row of a tile, held by all four threads that share the row.
 ROW = declare_scope(MemoryScope("wgmma.row", Owner.UNIT, is_addressable=False, alignment_bytes=16))
-# The left operand of a product, packed in pairs of a row.
+# The left operand of a GEMM, packed in pairs along a row.
 LEFT = declare_scope(
     MemoryScope("wgmma.left", Owner.UNIT, is_addressable=False, alignment_bytes=16)
 )
@@ -60,32 +60,32 @@ WIDE_SCOPE, ROW_SCOPE = WIDE.reference, ROW.reference
 ROW_BYTES = 128
 M = 64  # rows of a warpgroup's tile
 THREADS = 128  # of a warpgroup
-RUN = 8  # neighbours in a row that a thread holds in `wgmma.rows`
+RUN = 8  # adjacent elements of a row per thread in `wgmma.rows`
 QUAD = 4  # threads that share a row
-PAIR = 2  # neighbours in a row that a thread holds in `wgmma.sum`
-ROW_DIGITS = (4, 2, 8)  # of a row's number: warp, first or second of a thread's, thread of eight
-BESIDE_BYTES = 4096  # of shared memory beside tiles, at most: barriers, alignment
+PAIR = 2  # adjacent elements of a row per thread in `wgmma.sum`
+ROW_DIGITS = (4, 2, 8)  # of a row index: warp, which of a thread's two rows, one of eight threads
+BESIDE_BYTES = 4096  # maximum of shared memory besides tiles: barriers, alignment
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Numbers that the matrix units multiply, by their type in memory."""
+    """An operand type of the tensor cores, by its type in memory."""
 
     name: str
     bytes: int
-    depth: int  # of one instruction
+    depth: int  # k of one instruction
     assembler: str
-    # A may have neighbours along m, B along n; sums are rounded to it, attention has it.
+    # Supports A along m and B along n, results rounded to it, and attention.
     is_half: bool = False
     sums: str = "f32"
 
     @property
     def columns(self) -> int:
-        """Of a tile's row."""
+        """Elements per row of a tile."""
         return ROW_BYTES // self.bytes
 
     def read(self, element: str) -> str:
-        """An element as products take it."""
+        """Convert an element as GEMM operands are."""
         return f"round_tf32({element})" if self.name == "tf32" else f"{self.sums}({element})"
 
 
@@ -101,9 +101,9 @@ HALVES = tuple(name for name, operand in OPERANDS.items() if operand.is_half)
 BOXES = Parameter("n", 64, 256, multiple=64)
 KEYS = Parameter("keys", 16, 256, multiple=16)
 FEATURES = Parameter("features", 64, 256, multiple=64)
-WHOLE = Parameter("n", 32, 256, multiple=32)  # runs of every thread; integers have few others
+WHOLE = Parameter("n", 32, 256, multiple=32)  # runs of every thread; integers have few other sizes
 ROWS, N = Parameter("rows", 8, 256, multiple=8), Parameter("n", 8, 256, multiple=8)
-EVICT_FIRST = Parameter("evict_first", 0, 1, default=0)  # whether what was copied leaves L2 first
+EVICT_FIRST = Parameter("evict_first", 0, 1, default=0)  # whether the data is evicted from L2 first
 
 
 def load_of(dtype: str, rows: int, *, evict_first: bool = False) -> TensorIntrin:
@@ -111,12 +111,13 @@ def load_of(dtype: str, rows: int, *, evict_first: bool = False) -> TensorIntrin
 
 
 def multicast_of(dtype: str, rows: int, *, evict_first: bool = False) -> TensorIntrin:
-    """The copy of a tile that all blocks of a cluster have alike: each brings a part for all."""
+    """The multicast copy of a tile common to all blocks of a cluster: each copies a part for
+    all."""
     return intrinsic(f"tma_multicast_{dtype}", rows=rows, evict_first=int(evict_first))
 
 
 def dot_of(dtype: str, n: int, *, along_n: bool = False, along_m: bool = False) -> TensorIntrin:
-    """The product whose right operand has neighbours along k, or along n, its left one along k, or
+    """The GEMM whose right operand is contiguous along k, or along n, and its left one along k, or
     along m."""
     return intrinsic(_dot_name(dtype, along_n=along_n, along_m=along_m), n=n)
 
@@ -143,22 +144,22 @@ def attend_of(dtype: str, keys: int, features: int) -> TensorIntrin:
 
 
 def attend_registers(keys: Any, features: int) -> Any:
-    """That a thread needs for a step of attention: scores, powers in pairs, sums, and as many as
-    the assembler takes for addresses and greatest scores; with fewer it serializes products."""
+    """Registers per thread for a step of attention: scores, exponentials in pairs, sums, and those
+    that the assembler uses for addresses and maxima; with fewer it serializes the instructions."""
     return (keys + keys // PAIR + features) * M // THREADS + 32
 
 
 @dataclass(frozen=True)
 class Held:
-    """Where the elements of a 64 x n tile are: thread 32 w + 4 r + q of a warpgroup holds rows
-    16 w + 8 h + r."""
+    """The distribution of a 64 x n tile: thread 32 w + 4 r + q of a warpgroup holds rows 16 w + 8 h
+    + r."""
 
-    columns: int  # neighbours that one thread holds
-    halves_first: bool  # whether all of one row come before those of the other
-    shares_rows: bool = False  # the four threads of a row hold the same
+    columns: int  # adjacent elements per thread
+    halves_first: bool  # whether all elements of one row precede those of the other
+    shares_rows: bool = False  # the four threads of a row have copies
 
     def is_own(self, thread: Expr, row: Expr, column: Expr, ctx: sym.Context) -> bool:
-        """Whether a thread holds an element: warp, thread of eight and of four are compared."""
+        """Whether a thread holds an element: compares warp, thread of eight and thread of four."""
         pairs = [
             (sym.floordiv(row, 16), sym.floordiv(thread, 32)),
             (sym.floormod(row, 8), sym.floormod(sym.floordiv(thread, QUAD), 8)),
@@ -169,7 +170,7 @@ class Held:
         return all(sym.prove(sym.eq(held, own), ctx) for held, own in pairs)
 
     def register(self, row: Expr, column: Expr, n: int) -> Expr:
-        """Which of the thread's registers it is in."""
+        """The index of the thread's register."""
         half = sym.floordiv(sym.floormod(row, 16), 8)
         if self.shares_rows:
             return half
@@ -214,7 +215,7 @@ def _dot(dtype: str, n: int, *, along_n: bool = False, along_m: bool = False) ->
     left, row = (f"[{k}, {M}]", "%A[%vk, %vi]") if along_m else (f"[{M}, {k}]", "%A[%vi, %vk]")
     shape, value = f"[{n}, {k}]", "%B[%vj, %vk]"
     zero = "0.0" if operand.sums == "f32" else "0"
-    if along_n and n > k:  # boxes of columns, one behind the other
+    if along_n and n > k:  # boxes of columns, one after the other
         shape, value = f"[{n // k}, {k}, {k}]", f"%B[%vj // {k}, %vk, %vj % {k}]"
     elif along_n:
         shape, value = f"[{k}, {n}]", "%B[%vk, %vj]"
@@ -280,7 +281,7 @@ def _rows(sums: str, n: int) -> TensorIntrin:
 
 
 def copied_sums(name: str, sums: str, n: int, scope: str) -> str:
-    """The meaning of an instruction that copies the sums of a tile to another memory."""
+    """The behaviour of copying a tile's accumulators to another memory."""
     return f"""
         func @{name}(%X: {sums}[{M}, {n}] in {SUM_SCOPE},
                      %Y: {sums}[{M}, {n}] in {scope}) stage scheduled {{
@@ -317,7 +318,7 @@ def _attend(dtype: str, keys: int, features: int) -> TensorIntrin:
         return instruction("wgmma.forget", *(address(each) for each in (M, L, O)), sizes[1])
 
     out, shape, value = "[%vi, %vf]", f"[{keys}, {columns}]", "%V[%vj, %vf]"
-    if features > columns:  # boxes of columns, one behind the other
+    if features > columns:  # boxes of columns, one after the other
         shape = f"[{features // columns}, {keys}, {columns}]"
         value = f"%V[%vf // {columns}, %vj, %vf % {columns}]"
     return member(

@@ -3,8 +3,8 @@
     C[j] += sum over k of A[k, j] * B[k // group, j, k % group]       rows of A, vertically adjacent
 
 An instruction takes a lane's group from adjacent bytes, which come from different rows: they are
-interleaved in registers, once for all windows that contain them. A partial group is padded with
-zeros, so that its weights may be anything. Families, of so many rows and vectors of lanes:
+interleaved in registers, once for all windows that contain them. A partial group is zero-padded, so
+that its weights are irrelevant. Families, by numbers of rows and of vectors of lanes:
 
     vnni_u8_taps, vnni_u8_taps_256     AVX-512 VNNI and AVX-VNNI: u8 x i8, groups of 4
     madd_u8_taps, madd_u8_taps_256     AVX-512 and AVX2: groups of 2, widened to i16
@@ -28,25 +28,25 @@ from tilewright.tensor.parameters import Parameter
 
 ROWS = Parameter("rows", 2)
 VECTORS = Parameter("vectors", 1)
-ZIPPED_BYTES = 16  # of a vector whose bytes two instructions interleave with another's
+ZIPPED_BYTES = 16  # bytes per vector that two instructions interleave with another
 
 
 def spare_places(dot: Dot, rows: int) -> int:
-    """Places of the first group that no row fills."""
+    """Missing rows in the first group."""
     return -rows % dot.group
 
 
 def is_zipped(dot: Dot) -> bool:
-    """Whether rows are interleaved; wider vectors do so in each part of their own, and are shifted
-    and put together as words instead."""
+    """Whether rows are interleaved; wider vectors interleave within 128-bit lanes only, so they
+    shift and combine words instead."""
     return dot.lanes * I32.size_bytes == ZIPPED_BYTES and not dot.takes
 
 
 def column_instructions(dot: Dot, rows: int, vectors: Any) -> Any:
-    """What puts a column together, loads aside; numbers or columns of them.
+    """Instructions to build a column, without loads; of numbers or columns.
 
-    Interleaving makes pairs of bytes, then pairs of those. Words take a conversion and a shift per
-    row, and a union with those before.
+    Interleaving makes pairs of bytes, then pairs of pairs. Words take a conversion and a shift per
+    row, and an OR with the previous ones.
     """
     groups = -(-rows // dot.group)
     if is_zipped(dot):
@@ -88,17 +88,17 @@ def _member(dot: Dot, rows: int, vectors: int) -> TensorIntrin:
     a_type, taken = dtype(dot.a), dtype(dot.takes or dot.a).with_lanes(size)
 
     def row(A: Buffer, place: int, at: int, count: int) -> Expr:
-        """A row of so many lanes; zeros for a place that has none."""
+        """A row of `lanes` elements; zeros for a missing row."""
         if place < spare:
             return Broadcast(sym.const(0, a_type), count)
         return Load(A, (sym.const(place - spare), _lanes(at, count)))
 
     def zipped(A: Buffer, group: int) -> list[Expr]:
-        """The bytes of each lane side by side, of all vectors at a time."""
+        """Interleave the bytes of each lane, for all vectors."""
         first, second, third, fourth = (
             _filled(row(A, group * dot.group + place, 0, width)) for place in range(dot.group)
         )
-        words = I16.with_lanes(ZIPPED_BYTES)  # what LLVM takes for two steps, not for a table
+        words = I16.with_lanes(ZIPPED_BYTES)  # compiled to two steps instead of a table lookup
         halves = [_interleaved(*two) for two in ((first, second), (third, fourth))]
         whole = _interleaved(*[reinterpret(half, words) for half in halves])
         whole = reinterpret(whole, a_type.with_lanes(dot.group * ZIPPED_BYTES))
@@ -106,7 +106,7 @@ def _member(dot: Dot, rows: int, vectors: int) -> TensorIntrin:
         return [Call(name, (whole, sym.const(size * at)), taken) for at in range(vectors)]
 
     def words(A: Buffer, group: int) -> list[Expr]:
-        """Each lane a word of 32 bits that holds its group."""
+        """A 32-bit word per lane with its group."""
         found: list[Expr] = []
         for vector in range(vectors):
             word: Expr | None = None
@@ -148,7 +148,7 @@ def _added(dot: Dot, total: Expr, pair: tuple[Expr, Expr]) -> Expr:
 
 
 def _filled(row: Expr) -> Expr:
-    """A row in a whole vector, the rest of which nobody looks at."""
+    """A row zero-padded to a whole vector."""
     if row.dtype.lanes == ZIPPED_BYTES:
         return row
     to = row.dtype.with_lanes(ZIPPED_BYTES)

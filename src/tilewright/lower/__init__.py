@@ -57,13 +57,13 @@ FAMILIES = (
 LOWERINGS: dict[str, Lowering] = {
     name: lowering for family in FAMILIES for name, lowering in family.LOWERINGS.items()
 }
-# Operators whose lowering does not take every use.
+# Operators whose lowering does not support all uses.
 REFUSALS: dict[str, Refusal] = {
     **conv.REFUSALS,
     **elementwise.REFUSALS,
     **quantize.REFUSALS,
 }
-# Operators that are not defined for some sizes, of which a call is refused.
+# Conditions on sizes without which an operator is undefined, checked in calls.
 REQUIREMENTS: dict[str, Requirement] = {
     **indexing.REQUIREMENTS,
     **resize.REQUIREMENTS,

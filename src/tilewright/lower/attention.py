@@ -1,7 +1,7 @@
-"""Attention as stages: scores, softmax along the keys, weighted values.
+"""Attention in stages: scores, softmax along the keys, weighted values.
 
-Or, where keys are taken some at a time, as one reduction along the keys of three values: the
-greatest score, the sum of powers below it, values weighted by those.
+Or, with `keys` at a time (streaming softmax), as one reduction along the keys of three values: the
+maximum score, the sum of exponentials relative to it, and the values weighted by those.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.te import Tensor
 
 
 def _scale(use: Use, features: Expr, of: DType) -> Expr:
-    """The scale of the scores: given, or the inverse root of the number of features."""
+    """The scale of the scores: given, or 1 / sqrt(features)."""
     if use["scale"] is not None:
         return te.const(use["scale"], of)
     size = static(features)
@@ -32,7 +32,7 @@ def _scale(use: Use, features: Expr, of: DType) -> Expr:
 
 
 def _shared(head: Expr, heads: Expr, shared: Expr) -> Expr:
-    """The key head that a query head looks at."""
+    """The key head of a query head."""
     if heads is shared or sym.equal(heads, shared):
         return head
     return sym.floordiv(head, sym.simplify(sym.floordiv(heads, shared)))
@@ -40,9 +40,9 @@ def _shared(head: Expr, heads: Expr, shared: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where the scores of a query stand: in a row, or in a row of a tile of QUERY_BLOCK queries.
+    """Layout of the scores: in rows, or in tiles of QUERY_BLOCK queries.
 
-    Tiles are whole: rows, keys and features that fill them up count for nothing.
+    Tiles are whole: padding rows, keys and features are ignored.
     """
 
     batch: Expr
@@ -52,7 +52,7 @@ class _Grid:
 
     @property
     def lead(self) -> tuple[Expr, ...]:
-        """The shape of a number per query."""
+        """The shape of a tensor with one number per query."""
         if not self.in_tiles:
             return (self.batch, self.heads, self.rows)
         return (
@@ -63,21 +63,21 @@ class _Grid:
         )
 
     def query(self, at: Sequence[Expr]) -> Expr:
-        """Which query an index into such numbers speaks of."""
+        """The query of an index into such a tensor."""
         return sym.add(sym.mul(at[2], QUERY_BLOCK), at[3]) if self.in_tiles else at[2]
 
     def block(self, at: Sequence[Expr]) -> Expr:
-        """Which block of QUERY_BLOCK queries it is one of."""
+        """The block of QUERY_BLOCK queries that contains the query."""
         return at[2] if self.in_tiles else sym.floordiv(at[2], QUERY_BLOCK)
 
     def place(self, b: Expr, h: Expr, i: Expr) -> tuple[Expr, ...]:
-        """The index of the number of a query."""
+        """The index of a query in such a tensor."""
         if not self.in_tiles:
             return (b, h, i)
         return (b, h, sym.floordiv(i, QUERY_BLOCK), sym.floormod(i, QUERY_BLOCK))
 
     def whole(self, size: Expr) -> Expr:
-        """A number of keys or features, filled up."""
+        """A number of keys or features, padded to whole tiles."""
         return (
             sym.simplify(sym.mul(sym.ceildiv(size, QUERY_BLOCK), QUERY_BLOCK))
             if self.in_tiles
@@ -95,7 +95,7 @@ class _Grid:
         )
 
     def filled(self, x: Tensor, name: str) -> Tensor:
-        """Keys or values with rows and features of zeros."""
+        """Keys or values, zero-padded in rows and features."""
         if not self.in_tiles:
             return x
         shape = (*x.shape[:2], self.whole(x.shape[2]), self.whole(x.shape[3]))
@@ -103,27 +103,21 @@ class _Grid:
 
 
 def _filled(x: Tensor, at: tuple[Expr, ...]) -> Expr:
-    """An element of [batch, heads, rows, features]; zero behind the last row or feature."""
+    """An element of [batch, heads, rows, features]; zero beyond the last row or feature."""
     inside = sym.all_of(sym.lt(at[2], x.shape[2]), sym.lt(at[3], x.shape[3]))
     return te.select(inside, x[at], te.const(0, x.dtype))
 
 
-def _attention(
-    use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
-) -> Tensor | tuple[Tensor, ...]:
-    if use["keys"]:
-        return _online(use, q, k, v, mask, lengths)
+def _raw_scores(
+    use: Use, grid: _Grid, q: Tensor, k: Tensor, shape: tuple[Expr, ...]
+) -> tuple[Tensor, Tensor]:
+    """Products of queries and keys, scaled; and the same capped, before any mask."""
     of, name = wide_type(q.dtype), use.name
-    batch, heads, rows, features = q.shape
-    columns = k.shape[2]
-    grid = _Grid(batch, heads, rows, in_tiles=use["rounded"])
-    shape = (*grid.lead, grid.whole(columns))
-    scale = _scale(use, features, of)
+    scale = _scale(use, q.shape[3], of)
     queries, keys = grid.queries(q, f"{name}_queries"), grid.filled(k, f"{name}_keys")
-    weighted = grid.filled(v, f"{name}_weighted")
 
     def product(*at: Expr) -> Expr:
-        key = _shared(at[1], heads, k.shape[1])
+        key = _shared(at[1], grid.heads, k.shape[1])
         return summed(
             keys.shape[3],
             lambda d: wide(queries[(*at[:-1], d)]) * wide(keys[at[0], key, at[-1], d]),
@@ -133,10 +127,24 @@ def _attention(
 
     products = te.compute(shape, product, name=f"{name}_products")
     raw = te.compute(shape, lambda *i: products[i] * scale, name=f"{name}_raw")
+    if not use["softcap"]:
+        return raw, raw
     cap = te.const(use["softcap"], of)
-    capped = raw
-    if use["softcap"]:
-        capped = te.compute(shape, lambda *i: te.tanh(raw[i] / cap) * cap, name=f"{name}_capped")
+    return raw, te.compute(shape, lambda *i: te.tanh(raw[i] / cap) * cap, name=f"{name}_capped")
+
+
+def _attention(
+    use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
+) -> Tensor | tuple[Tensor, ...]:
+    if use["keys"]:
+        return _online(use, q, k, v, mask, lengths)
+    of, name = wide_type(q.dtype), use.name
+    batch, heads, rows, _ = q.shape
+    columns = k.shape[2]
+    grid = _Grid(batch, heads, rows, in_tiles=use["rounded"])
+    shape = (*grid.lead, grid.whole(columns))
+    raw, capped = _raw_scores(use, grid, q, k, shape)
+    weighted = grid.filled(v, f"{name}_weighted")
 
     def is_near(*at: Expr) -> Expr:
         return sym.all_of(*_near(use, lengths, rows, grid.block(at), at[-1]))
@@ -170,7 +178,7 @@ def _attention(
     powers = te.compute(shape, power, name=f"{name}_exp")
     total = reduced(powers, last, te.sum, keep=False, name=f"{name}_sum", where=is_near)
 
-    share = te.compute(  # nothing to attend to gives zeros
+    share = te.compute(  # a fully masked row gives zeros
         total.shape,
         lambda *i: te.select(
             te.eq(total[i], te.const(0, of)), total[i], te.const(1, of) / total[i]
@@ -184,7 +192,7 @@ def _attention(
             shape[-1],
             lambda j: wide(powers[(*at[:-1], j)]) * wide(weighted[at[0], key, j, at[-1]]),
             te.const(0, of),
-            # Tiles are multiplied whole: there, what is not near has a weight of zero.
+            # Tiles are multiplied whole: masked keys have a weight of zero there.
             where=lambda j: TRUE if grid.in_tiles else is_near(*at[:-1], j),
         )
 
@@ -207,7 +215,7 @@ def _attention(
 
 
 def _combined(x: Sequence[Expr], y: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Two parts of a row, each with its greatest score, over the greatest of both."""
+    """Combine two parts of a row, rescaling each to the common maximum."""
     top = te.max(x[0], y[0])
     never, zero = te.const(-math.inf, F32), te.const(0, F32)
     fade = [te.select(te.eq(part[0], never), zero, te.exp(part[0] - top)) for part in (x, y)]
@@ -219,16 +227,14 @@ ONLINE_SOFTMAX = te.comm_reducer(
     lambda *of: (te.const(-math.inf, F32), te.const(0, F32), te.const(0, F32)),
     name="online_softmax",
 )
-QUERIES = (
-    STREAMED_QUERIES,
-    2 * STREAMED_QUERIES,
-)  # that a rule takes together, as rules/gpu/attention_hopper.py does
+# Queries per block of a rule such as rules/gpu/attention_hopper.py.
+QUERIES = (STREAMED_QUERIES, 2 * STREAMED_QUERIES)
 
 
 def _online(
     use: Use, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lengths: Tensor | None
 ) -> Tensor:
-    """Numbers of queries, keys and features are rounded up: what fills up counts for nothing."""
+    """Numbers of queries, keys and features are rounded up: padding is ignored."""
     name = use.name
     batch, heads, rows, features = q.shape
     most = max(static(x.shape[3]) or 0 for x in (q, v))
@@ -290,8 +296,8 @@ def _online(
 
 
 def _key_parts(columns: Expr, keys: int) -> int:
-    """Parts that steps over keys are a multiple of, so that blocks may share them. Steps that this
-    adds are masked, and left out; of a known number they are few."""
+    """A divisor of the number of steps over keys, so that blocks may share them. Additional steps
+    are masked and skipped; for a static number of keys there are few."""
     size = static(columns)
     if size is None:
         return KEY_PARTS
@@ -300,8 +306,8 @@ def _key_parts(columns: Expr, keys: int) -> int:
 
 
 def _stage(x: Tensor, rows: Expr, features: Expr, name: str) -> Tensor:
-    """Queries, keys or values with rows and features of zeros, apart from what made them: a rule
-    decides."""
+    """Queries, keys or values, zero-padded in rows and features, as a separate stage that a rule
+    places."""
     shape = (*x.shape[:2], rows, features)
     filled = [at for at in (2, 3) if not sym.equal(shape[at], x.shape[at])]
     if not filled:
@@ -314,14 +320,13 @@ def _stage(x: Tensor, rows: Expr, features: Expr, name: str) -> Tensor:
     return te.compute(shape, element, name=name, tag=STAGE)
 
 
-STAGE = "attention_stage"  # marks blocks that a rule places
+STAGE = "attention_stage"  # attribute of blocks that a rule places
 
 
 def _near(use: Use, lengths: Tensor | None, rows: Expr, block: Expr, key: Expr) -> list[Expr]:
-    """What holds of all keys that any query of a block may see.
+    """Necessary conditions for a key to be visible to any query of a block.
 
-    Others count for nothing, whatever they are: a schedule that takes blocks, or parts of them, at
-    a time need not look at them.
+    Other keys have no influence: schedules that process blocks or parts of them may skip these.
     """
     left, right = use["window"]
     count = static(rows)
@@ -340,7 +345,7 @@ def _near(use: Use, lengths: Tensor | None, rows: Expr, block: Expr, key: Expr) 
 def _allowed(
     use: Use, lengths: Tensor | None, rows: Expr, b: Expr, i: Expr, key: Expr
 ) -> list[Expr]:
-    """When query i may see a key: causal, within a window, not behind the end."""
+    """Conditions for query i to see a key: causal, within the window and the length."""
     tests: list[Expr] = []
     offset = sym.as_expr(use["past"])
     if lengths is not None:

@@ -1,4 +1,4 @@
-"""Axes, and bounds along them, that may be known only at run time."""
+"""Axes, and bounds along them, that may be dynamic."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def items(use: Use, at: int, tensor: Tensor | None) -> list[Expr]:
     """The elements of a list of known length: numbers, or read from memory."""
     shape = use.call.shape(at)
     count = static(shape[0]) if shape else 1
-    assert count is not None, use.call  # lower/native.py keeps such lists away
+    assert count is not None, use.call  # lists of dynamic length are rejected by lower/native.py
     return [item(use, at, tensor, place) for place in range(count)]
 
 
 def axes_of(use: Use, at: int, tensor: Tensor | None, count: int, rank: int) -> list[Expr]:
-    """The axes that input `at` names, counted from the front; absent, the first `count`."""
+    """The axes given by input `at`, normalized; by default the first `count`."""
     if not use.call.has(at):
         return [sym.const(axis) for axis in range(count)]
     found: list[Expr] = []
@@ -34,7 +34,7 @@ def axes_of(use: Use, at: int, tensor: Tensor | None, count: int, rank: int) -> 
 
 
 def at_axis(named: Sequence[Expr], values: Sequence[Expr], axis: int, other: Expr) -> Expr:
-    """What is given for an axis, in a list that goes with the axes named."""
+    """The element for an axis in a list parallel to the axes."""
     out = other
     for name, value in zip(named, values, strict=True):
         if isinstance(name, Const):
@@ -45,17 +45,17 @@ def at_axis(named: Sequence[Expr], values: Sequence[Expr], axis: int, other: Exp
 
 
 def may_be(named: Sequence[Expr], axis: int) -> bool:
-    """Whether an axis is, or may turn out to be, one of those named."""
+    """Whether an axis is, or may turn out to be, one of the given ones."""
     return any(not isinstance(name, Const) or name.value == axis for name in named)
 
 
 def is_named(named: Sequence[Expr], axis: int) -> Expr:
-    """Whether an axis is one of those named."""
+    """Whether an axis is one of the given ones."""
     return te.any(*(te.eq(name, axis) for name in named)) if named else te.const(False, "bool")
 
 
 def nth_left(gone: Sequence[Expr], values: Sequence[Expr], place: int, other: Expr) -> Expr:
-    """The value of axis number `place` among those that are not gone."""
+    """The value of axis number `place` among the remaining ones."""
     out, before = other, sym.as_expr(0)
     for test, value in zip(gone, values, strict=True):
         here = te.all(te.logical_not(test), te.eq(before, place))
@@ -65,14 +65,14 @@ def nth_left(gone: Sequence[Expr], values: Sequence[Expr], place: int, other: Ex
 
 
 def first_of(start: Expr, step: Expr, dim: Expr) -> Expr:
-    """The first position that a slice takes: counted from the end where negative, clamped."""
+    """The start of a slice: negative bounds count from the end, clamped."""
     high = te.select(step > 0, dim, dim - 1)
     front = te.select(start < 0, start + dim, start)
     return sym.minimum(sym.maximum(front, 0), high)
 
 
 def last_of(end: Expr, step: Expr, dim: Expr) -> Expr:
-    """The position before which a slice ends; -1 is before the first."""
+    """The exclusive end of a slice; -1 is before the first."""
     low = te.select(step > 0, ZERO, sym.const(-1))
     high = te.select(step > 0, dim, dim - 1)
     front = te.select(end < 0, end + dim, end)
@@ -80,7 +80,7 @@ def last_of(end: Expr, step: Expr, dim: Expr) -> Expr:
 
 
 def slice_count(start: Expr, end: Expr, step: Expr, dim: Expr) -> Expr:
-    """How many positions a slice takes; -1 for a step of 0."""
+    """The length of a slice; -1 for a step of 0."""
     if start is ZERO and end is dim and step is ONE:
         return dim
     stride = sym.maximum(sym.minimum(step, FAR), ZERO - FAR)

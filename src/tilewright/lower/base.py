@@ -1,4 +1,4 @@
-"""What a lowering sees of a node, and the pieces that many lowerings share."""
+"""The interface of lowerings to a node, and functions that many lowerings share."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tilewright.graph.types import TensorType
 from tilewright.sym import ONE, ZERO, Const, Expr
 from tilewright.te import Tensor
 
-ScalarBody = Callable[..., tuple[Expr, ...]]  # what a body gives, of expressions
+ScalarBody = Callable[..., tuple[Expr, ...]]  # maps expressions to the body's results
 
 
 @dataclass(frozen=True)
 class Use:
-    """One use of an operator: its call as the type rules saw it, and what it must produce."""
+    """One use of an operator: its call as in type rules, and its outputs."""
 
     call: Call
     outputs: tuple[TensorType, ...]
-    name: str  # a hint for the tensors made
-    bodies: tuple[ScalarBody, ...] = ()  # of operators that have functions of numbers
+    name: str  # a name hint for tensors
+    bodies: tuple[ScalarBody, ...] = ()  # of operators with scalar functions
 
     def __getitem__(self, attribute: str) -> Any:
         return self.call[attribute]
@@ -46,7 +46,7 @@ class Use:
 
 
 def use_of(node: Node) -> Use:
-    """What a lowering sees of a node on tensors."""
+    """Describe a use of an operator on tensors."""
     _, call = make_call(
         node.op,
         node.inputs,
@@ -58,11 +58,11 @@ def use_of(node: Node) -> Use:
     return Use(call, tuple(value.tensor for value in node.outputs), node.outputs[0].name)
 
 
-# The tensors of a node's outputs from those of its inputs (None: absent).
+# Maps a node's input tensors (None: absent) to its output tensors.
 Lowering = Callable[..., Tensor | tuple[Tensor, ...]]
-# What in a use of an operator has no native code ("to f8e8m0"); "" where all has.
+# Describes the part of a use without native code ("to f8e8m0"); "" if there is none.
 Refusal = Callable[[Use], str]
-# Conditions on sizes without which a use of an operator has no result.
+# Conditions on sizes without which a use of an operator is undefined.
 Requirement = Callable[[Use], Sequence[Expr]]
 
 
@@ -74,7 +74,8 @@ def shape_of(of: TensorType) -> tuple[Expr, ...]:
 def broadcast_index(
     operand: Sequence[Expr], shape: Sequence[Expr], index: Sequence[Expr]
 ) -> tuple[Expr, ...]:
-    """Where NumPy's broadcasting reads an operand for the output element at `index`."""
+    """The index of an operand's element for the output element at `index`, by NumPy's
+    broadcasting."""
     lead = len(shape) - len(operand)
     found: list[Expr] = []
     for dim, full, at in zip(operand, shape[lead:], index[lead:], strict=True):
@@ -93,7 +94,7 @@ def read_broadcast(operand: Tensor, shape: Sequence[Expr], index: Sequence[Expr]
 
 
 def elementwise(use: Use, fn: Callable[..., Any], *operands: Tensor | None) -> Tensor:
-    """fn over the elements of broadcast operands; absent ones are passed as None."""
+    """Apply fn to the elements of broadcast operands; absent ones are passed as None."""
 
     def element(*index: Expr) -> Expr:
         values = [
@@ -106,7 +107,7 @@ def elementwise(use: Use, fn: Callable[..., Any], *operands: Tensor | None) -> T
 
 
 def static(dim: Expr) -> int | None:
-    """A dimension as a number, if it is one."""
+    """A dimension as a number, if constant."""
     return int(dim.value) if isinstance(dim, Const) else None
 
 
@@ -114,27 +115,27 @@ def static(dim: Expr) -> int | None:
 
 
 def wide_type(of: DType) -> DType:
-    """What values of a type compute in: floats below 32 bits in f32."""
+    """The type of computation: low-precision floats compute in f32."""
     return F32 if of.is_float and of.bits < 32 else of
 
 
 def wide(value: Expr) -> Expr:
-    """A value in the type it computes in."""
+    """Convert a value to its type of computation."""
     return te.cast(value, wide_type(value.dtype))
 
 
 def number(value: Expr | int | float, of: DType) -> Expr:
-    """A number, or an expression of sizes, as a value of a type."""
+    """A number, or an expression of sizes, converted to a type."""
     return te.cast(value, of) if isinstance(value, Expr) else te.const(value, of)
 
 
-STORED = {"stage": "stored"}  # of a tensor that rules must not compute again wherever it is read
+STORED = {"stage": "stored"}  # attribute of a tensor that rules must not inline into its readers
 
 # ------------------------------------------------------------------------------------ indices
 
 
 def front_axis(axis: int, rank: int) -> int:
-    """An axis counted from the front."""
+    """Normalize a negative axis."""
     return axis + rank if axis < 0 else axis
 
 
@@ -147,7 +148,7 @@ def product(dims: Sequence[Expr]) -> Expr:
 
 
 def flat_index(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
-    """Where an element stands in row-major order."""
+    """The row-major position of an element."""
     out: Expr = ZERO
     for at, dim in zip(index, shape, strict=True):
         out = sym.add(sym.mul(out, dim), at)
@@ -155,9 +156,9 @@ def flat_index(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
 
 
 def split_index(flat: Expr, shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The index of the element that stands at `flat` in row-major order."""
+    """The index of the element at row-major position `flat`."""
     if any(dim == ZERO for dim in shape):
-        return (ZERO,) * len(shape)  # there is none, and nothing is divided by zero
+        return (ZERO,) * len(shape)  # no elements; avoids division by zero
     found: list[Expr] = []
     below: Expr = ONE
     for axis in reversed(range(len(shape))):
@@ -168,7 +169,7 @@ def split_index(flat: Expr, shape: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def group_of(channel: Expr, channels: Expr, groups: int) -> Expr:
-    """The group of a channel, of which there are `channels` in all."""
+    """The group of a channel, out of `channels` in total."""
     if groups == 1 or static(channels) == 0:
         return ZERO
     return sym.floordiv(channel, sym.simplify(sym.floordiv(channels, groups)))
@@ -180,19 +181,19 @@ def placed(index: Sequence[Expr], axis: int, at: Expr) -> tuple[Expr, ...]:
 
 
 def counted(index: Expr, dim: Expr, *, from_end: bool = True) -> Expr:
-    """An index from memory, counted from the front where negative, kept inside the dimension."""
+    """Normalize an index from memory and clamp it to the dimension."""
     index = te.cast(index, INDEX)
     front = te.select(index < 0, index + dim, index) if from_end else index
     return sym.maximum(sym.minimum(front, sym.sub(dim, 1)), 0)
 
 
 def read_at(tensor: Tensor, index: Sequence[Expr], *from_memory: int) -> Expr:
-    """An element at positions that come from memory along some axes; 0 of an empty tensor."""
+    """An element at clamped positions from memory along some axes; 0 for an empty tensor."""
     return unless_empty(tensor, from_memory, tensor[tuple(index)])
 
 
 def unless_empty(tensor: Tensor, axes: Sequence[int], value: Expr) -> Expr:
-    """What is computed from elements along axes of which there may be none; 0 then."""
+    """A value computed from elements along possibly empty axes; 0 if empty."""
     doubtful = [tensor.shape[axis] for axis in axes]
     tests = [sym.lt(0, dim) for dim in doubtful if static(dim) is None]
     if any(static(dim) == 0 for dim in doubtful):
@@ -201,13 +202,13 @@ def unless_empty(tensor: Tensor, axes: Sequence[int], value: Expr) -> Expr:
 
 
 def unless_none(count: Expr, dim: Expr) -> list[Expr]:
-    """The condition that a dimension has elements where `count` of them are read."""
+    """The condition that a dimension is not empty, if `count` elements are read."""
     nothing = sym.eq(count, 0)
     return [sym.simplify(sym.any_of(sym.le(1, dim), nothing))]
 
 
 def item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr:
-    """An element of an integer scalar or list: known, or read from memory."""
+    """An element of an integer scalar or list: constant, or read from memory."""
     known = use.call.value(at)
     if known is not None:
         return known[position]
@@ -216,7 +217,7 @@ def item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr:
 
 
 def real_item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr | float:
-    """An element of a list of reals: known, or read from memory."""
+    """An element of a list of floats: constant, or read from memory."""
     known = use.call.array(at)
     if known is not None:
         return float(known[position])
@@ -225,5 +226,5 @@ def real_item(use: Use, at: int, tensor: Tensor | None, position: int) -> Expr |
 
 
 def copied(tensor: Tensor, name: str) -> Tensor:
-    """The same elements in memory of their own."""
+    """A copy."""
     return te.compute(tensor.shape, lambda *index: tensor[index], name=name)

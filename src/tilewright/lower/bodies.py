@@ -1,4 +1,4 @@
-"""Operators with a body of numbers, as loops and stores around it."""
+"""Lower operators with a scalar body to loops and stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.tensor.ir import Let, Stmt
 
 
 def _sort(use: Use, *values: Tensor) -> tuple[Tensor, ...]:
-    """The places of each line are sorted; its elements follow."""
+    """The positions of each line are sorted; then its elements are gathered."""
     (before,), count = use.bodies, len(values)
     shape = values[0].shape
     axis = front_axis(use["axis"], len(shape))
@@ -28,7 +28,8 @@ def _sort(use: Use, *values: Tensor) -> tuple[Tensor, ...]:
                 return (*index[:axis], position, *index[axis:])
 
             def compare(a: Expr, b: Expr) -> Stmt:
-                """Only whether the second comes before the first matters."""
+                """The order only needs the test whether the second element comes before the
+                first."""
                 pairs = [source[at(place)] for source in ins for place in (b, a)]
                 (later,) = before(*pairs)
                 return store(verdict, (ZERO,), te.cast(later, I64))
@@ -87,7 +88,7 @@ def _reduce_window(use: Use, *given: Tensor) -> tuple[Tensor, ...]:
 
 
 def _together(outs: list[BufferView], index: tuple[Expr, ...], values: tuple[Expr, ...]) -> Stmt:
-    """Stores of values, all of which are computed before."""
+    """Stores of values, all of which are computed before the first store."""
     names = [sym.var(f"joined{at}", value.dtype) for at, value in enumerate(values)]
     pairs = zip(outs, names, strict=True)
     stmt = seq(*(store(out, index, name) for out, name in pairs))

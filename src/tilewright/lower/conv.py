@@ -1,7 +1,8 @@
-"""Convolutions: sums of products over windows, pads read as zeros.
+"""Convolutions: sums of products over windows, with zero padding.
 
-A transposed convolution gathers: output o takes the taps k with o + pad = i * stride + k * dilation
-for a whole i, one in every `stride` of them, so that nothing is multiplied by inserted zeros.
+A transposed convolution gathers: output o takes the kernel positions k with o + pad = i * stride +
+k * dilation for an integer i, one in every `stride` of them, so that there are no multiplications
+by inserted zeros.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tilewright.te import Tensor
 
 
 def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """Padding is a stage of its own, for the schedule to place."""
+    """Padding is a separate stage, placed by the schedule."""
     if use["winograd"] and can_winograd(use, x, w):
         return lower_winograd(use, x, w, bias)
     window = Window(use, image(use, x), w.shape[2:]).padded(te.const(0, x.dtype))
@@ -40,7 +41,7 @@ def _conv(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _with_bias(use: Use, sums: Callable[..., Expr], bias: Tensor | None) -> Tensor:
-    """Sums, plus a bias per channel, rounded once."""
+    """Sums plus a bias per channel, rounded once."""
 
     def element(n: Expr, m: Expr, *places: Expr) -> Expr:
         total = sums(n, m, *places)
@@ -60,7 +61,7 @@ def _conv_integer(
     w_zero: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """Pads count as zero points: what they hold less the zero point is zero."""
+    """Padding is the zero point, so that its contribution is zero."""
     if use["winograd"] and x_zero is None and w_zero is None and can_winograd(use, x, w):
         return lower_winograd(use, x, w, bias)
     window = Window(use, image(use, x), w.shape[2:])
@@ -86,7 +87,7 @@ def _conv_integer(
 
 
 def _patches(use: Use, x: Tensor) -> Tensor:
-    """Each window's elements; where windows start does not depend on padding."""
+    """The elements of each window; window origins do not depend on padding."""
     rank, strides, dilations = x.ndim - 2, use["strides"], use["dilations"]
 
     def element(n: Expr, *rest: Expr) -> Expr:
@@ -132,10 +133,11 @@ def _conv_transpose(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tens
 
 
 def _phase(o: Expr, stride: int, dilation: int) -> tuple[int, Expr, list[Expr]]:
-    """The taps k with o - k * dilation a multiple of the stride: every `step`th from `first` on.
+    """The kernel positions k with o - k * dilation a multiple of the stride: every `step`th from
+    `first` on.
 
-    With g = gcd(stride, dilation) there are some only where g divides o; then
-    k = o / g * (dilation / g)^-1 modulo stride / g.
+    With g = gcd(stride, dilation) there are some only if g divides o; then k = o / g * (dilation /
+    g)^-1 modulo stride / g.
     """
     common = math.gcd(stride, dilation)
     step = stride // common
@@ -146,7 +148,7 @@ def _phase(o: Expr, stride: int, dilation: int) -> tuple[int, Expr, list[Expr]]:
 
 
 def _col2im(use: Use, x: Tensor, image: Tensor | None, block: Tensor | None) -> Tensor:
-    """Every element sums up the columns' elements that were cut from its place."""
+    """Every element sums the elements of columns that cover it."""
     kernel, size = items(use, 2, block), use.shape[2:]
     strides, dilations = use["strides"], use["dilations"]
     rank, of = len(kernel), wide(x[ZERO, ZERO, ZERO]).dtype
@@ -162,7 +164,7 @@ def _col2im(use: Use, x: Tensor, image: Tensor | None, block: Tensor | None) -> 
         if is_known:
             axes = [te.reduce_axis((0, k), name=f"r{at}") for at, k in enumerate(kernel)]
             taps: list[Expr] = list(axes)
-        else:  # a run of taps, taken apart by the block's sides
+        else:  # a flat range of kernel positions
             axes = [te.reduce_axis((0, each), name="r")]
             taps = list(split_index(axes[0], [sym.maximum(k, 1) for k in kernel]))
         channel: Expr = m

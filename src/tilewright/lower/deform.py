@@ -1,4 +1,4 @@
-"""Deformable convolution: what each tap sees is sampled first, then summed up as in any other."""
+"""Deformable convolution: sample the kernel positions first, then sum as in other convolutions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _deform_conv(
 
 
 def _sampled(use: Use, x: Tensor, w: Tensor, offset: Tensor, mask: Tensor | None) -> Tensor:
-    """[batch, channel, *tap, *place]: x where the offsets say, between elements."""
+    """[batch, channel, *kernel, *position]: x sampled at the offsets."""
     rank, kernel, counts = x.ndim - 2, w.shape[2:], use.shape[2:]
     of, size = wide_type(x.dtype), product(kernel)
     share = sym.simplify(sym.floordiv(x.shape[1], use["offset_groups"]))
@@ -61,7 +61,7 @@ def _sampled(use: Use, x: Tensor, w: Tensor, offset: Tensor, mask: Tensor | None
 
 
 def _between(x: Tensor, lead: Sequence[Expr], at: Sequence[Expr]) -> Expr:
-    """The value between the elements around a place; outside are zeros."""
+    """Linear interpolation at a position; zero outside of the image."""
     of = at[0].dtype
     total: Expr = te.const(0, of)
     if any(static(dim) == 0 for dim in x.shape[2:]):

@@ -1,4 +1,4 @@
-"""Determinants, by elimination with the greatest pivot of each column."""
+"""Determinants, by Gaussian elimination with partial pivoting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that work element by element."""
+"""Element-wise operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tilewright.te import Tensor
 
 
 def _of(fn: Callable[..., Any]) -> Lowering:
-    """A lowering that applies `fn` to elements; small floats compute in f32 and round once."""
+    """A lowering that applies `fn` to elements; low-precision floats compute in f32 and round
+    once."""
 
     def rule(use: Use, *operands: Tensor | None) -> Tensor:
         def wide(*values: Expr | None) -> Any:
@@ -65,9 +66,9 @@ def _fmod(a: Expr, b: Expr) -> Expr:
 
 
 def _pow(a: Expr, b: Expr) -> Expr:
-    """Integers by repeated squaring over the lowest six bits of the exponent.
+    """Integer powers by repeated squaring over the lowest six bits of the exponent.
 
-    A larger exponent overflows for every base but 0, 1 and -1, of which the lowest bit says all.
+    Larger exponents overflow for all bases except 0, 1 and -1, for which the lowest bit suffices.
     """
     if a.dtype.is_float:
         return te.pow(a, b)
@@ -86,7 +87,7 @@ def _pow(a: Expr, b: Expr) -> Expr:
 
 
 def _cast(use: Use, x: Tensor) -> Tensor:
-    """The eight-bit floats saturate if asked to; all else is what conversion does."""
+    """The 8-bit floats saturate if requested; other types convert as `Cast` does."""
     to = use.dtype
 
     def element(value: Expr) -> Expr:
@@ -102,7 +103,8 @@ def _cast(use: Use, x: Tensor) -> Tensor:
 
 
 def _power_of_two(x: Expr, *, saturate: bool, mode: str) -> Expr:
-    """A power of two that f8e8m0 has, or NaN: the exponent, rounded up, down or to the nearest."""
+    """Convert to a power of two of f8e8m0, or NaN: the exponent is rounded up, down or to
+    nearest."""
 
     def number(n: int) -> Expr:
         return te.const(n, I64)
@@ -122,7 +124,7 @@ def _power_of_two(x: Expr, *, saturate: bool, mode: str) -> Expr:
 
 
 def _shift(left: bool) -> Callable[[Expr, Expr], Expr]:
-    """A count below zero or past the width shifts every bit out."""
+    """A negative count, or one beyond the width, shifts out all bits."""
 
     def rule(a: Expr, b: Expr) -> Expr:
         bits = a.dtype.bits

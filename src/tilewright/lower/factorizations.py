@@ -1,7 +1,7 @@
-"""Factors of matrices: loops over columns, in f64, rounded once.
+"""Matrix factorizations: loops over columns, in f64, rounded once.
 
-What a procedure needs beside its results (copies to work in, a cell for running sums) are further
-outputs of it that nobody reads. `docs/internals/operators.md` names the algorithms.
+Temporaries (working copies, cells for sums) are additional outputs without readers.
+`docs/internals/operators.md` names the algorithms.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _add(cell: BufferView, value: Expr) -> Stmt:
 def _made(
     use: Use, inputs: list[Tensor], body: Body, work: list[tuple[Shape, DType]]
 ) -> tuple[Tensor, ...]:
-    """The outputs of a use, computed in f64 (integers as they are), with memory to work in."""
+    """The outputs of a use, computed in f64 (integers unchanged), with working memory."""
     types = [F64 if of.dtype.is_float else of.dtype for of in use.outputs]
     shapes = [shape_of(of) for of in use.outputs]
     rooms = [*shapes, *(shape for shape, _ in work)]
@@ -66,7 +66,7 @@ def _copied(source: BufferView, to: BufferView, stack: Shape, dims: Shape) -> St
 
 
 def _cholesky(use: Use, x: Tensor) -> tuple[Tensor, ...]:
-    """Column after column: what the columns before leave, by the root of its first."""
+    """By columns: subtract the previous columns' contribution, divide by the root of the pivot."""
     n = x.shape[-1]
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
@@ -106,7 +106,7 @@ def _cholesky(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _lu(use: Use, x: Tensor) -> tuple[Tensor, ...]:
-    """Elimination with the greatest pivot of each column."""
+    """Gaussian elimination with partial pivoting."""
     m, n = x.shape[-2:]
     steps = shape_of(use.outputs[1])[-1]
 
@@ -157,7 +157,7 @@ def _lu(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _row_order(use: Use, pivots: Tensor, rows: Tensor | None) -> Tensor:
-    """The numbers of all rows, exchanged step after step."""
+    """The row indices after exchanging rows step by step."""
     m, steps = use.shape[-1], pivots.shape[-1]
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
@@ -186,7 +186,7 @@ def _row_order(use: Use, pivots: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def _solve(use: Use, a: Tensor, b: Tensor) -> Tensor:
-    """Substitution, row after row; from the last one up where the upper triangle is read."""
+    """Substitution by rows; from the last one up for an upper triangle."""
     n, columns = b.shape[-2:]
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
@@ -224,7 +224,7 @@ def _solve(use: Use, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _householder(use: Use, x: Tensor) -> tuple[Tensor, ...]:
-    """Reflections that leave nothing below the diagonal, column after column."""
+    """Householder reflections that eliminate the elements below the diagonal, by columns."""
     m, n = x.shape[-2:]
     steps = shape_of(use.outputs[1])[-1]
 
@@ -281,7 +281,7 @@ def _householder(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _product(use: Use, x: Tensor, tau: Tensor) -> Tensor:
-    """The identity, with one reflection after the other applied, the last one first."""
+    """Apply the reflections to the identity, the last one first."""
     m, n = x.shape[-2:]
     count = tau.shape[-1]
 
@@ -329,7 +329,7 @@ def _product(use: Use, x: Tensor, tau: Tensor) -> Tensor:
 
 
 def _pairs(n: Expr, rotate: Callable[[Expr, Expr], Stmt]) -> Stmt:
-    """Sweeps over all pairs of columns."""
+    """Jacobi sweeps over all pairs of columns."""
 
     def column(p: Expr) -> Stmt:
         return _each(p + 1, n, lambda q: rotate(p, q), "q")
@@ -338,7 +338,8 @@ def _pairs(n: Expr, rotate: Callable[[Expr, Expr], Stmt]) -> Stmt:
 
 
 def _angle(room: BufferView, on: Expr, off: Expr, other: Expr) -> Stmt:
-    """room[0], room[1]: the cosine and sine that take `off` between `on` and `other` away."""
+    """room[0], room[1]: cosine and sine of the rotation that eliminates `off` between `on` and
+    `other`."""
     ratio = (other - on) / (_number(2) * off)
     tangent = te.copysign(_number(1), ratio) / (te.abs(ratio) + te.sqrt(ratio * ratio + _number(1)))
     cosine = _number(1) / te.sqrt(room[sym.const(1)] * room[sym.const(1)] + _number(1))
@@ -350,7 +351,7 @@ def _angle(room: BufferView, on: Expr, off: Expr, other: Expr) -> Stmt:
 
 
 def _turn(room: BufferView, one: tuple[BufferView, Shape], two: tuple[BufferView, Shape]) -> Stmt:
-    """Two elements, rotated."""
+    """Rotate two elements."""
     (a, at), (b, bt) = one, two
     cosine, sine = room[ZERO], room[ONE]
     return seq(
@@ -363,7 +364,7 @@ def _turn(room: BufferView, one: tuple[BufferView, Shape], two: tuple[BufferView
 def _order(
     stack: Shape, n: Expr, key: BufferView, exchange: Callable[[Expr, Expr], Stmt], *, down: bool
 ) -> Stmt:
-    """Columns in the order of their keys, by exchanging neighbours."""
+    """Sort columns by their keys, exchanging neighbours."""
 
     def inner(at: Expr) -> Stmt:
         a, b = key[(*stack, at)], key[(*stack, at + 1)]
@@ -382,7 +383,8 @@ def _swap(room: BufferView, view: BufferView, one: Shape, two: Shape) -> Stmt:
 def _signed(
     room: BufferView, stack: Shape, n: Expr, of: BufferView, *columns: tuple[BufferView, Expr]
 ) -> Stmt:
-    """Columns turned so that the first of the greatest elements of those of `of` is positive."""
+    """Negate columns so that the first element of largest magnitude in those of `of` is
+    positive."""
     best = sym.const(2)
 
     def column(j: Expr) -> Stmt:
@@ -404,7 +406,7 @@ def _signed(
 
 
 def _eigh(use: Use, x: Tensor) -> tuple[Tensor, ...]:
-    """Jacobi: rotations of pairs of rows and columns until what is off the diagonal is gone."""
+    """Jacobi: rotate pairs of rows and columns until the off-diagonal elements vanish."""
     n = x.shape[-1]
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
@@ -460,7 +462,7 @@ def _eigh(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _svd(use: Use, x: Tensor) -> tuple[Tensor, ...]:
-    """One-sided Jacobi: columns are rotated in pairs until all are orthogonal to each other."""
+    """One-sided Jacobi: rotate pairs of columns until all are orthogonal."""
     m, n = x.shape[-2:]
     three, four, five = (sym.const(at) for at in (3, 4, 5))
 

@@ -1,10 +1,9 @@
-"""A graph whose every node has a lowering, as one tensor function.
+"""Lower a graph to one tensor function.
 
     lower_graph(graph, "k0", module.constants) -> func @k0(inputs..., outputs..., sizes...)
 
-The graph is the body of a `fused` node. Constants in it have one element and become numbers. Sizes
-that types and attributes mention are passed as scalars: kernels of a model are called by the model
-itself, which knows them.
+The graph is the body of a `fused` node. Its constants have one element and become numbers. Sizes in
+types and attributes are passed as scalars: kernels are called by the model, which knows them.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ def lower_graph(
 ) -> Function:
     """The tensor function that computes a graph's results from its parameters.
 
-    Sizes that are `fixed` are passed like others, and not looked at."""
+    `fixed` sizes are parameters like others, but unused."""
     sizes = sizes_of(graph)
     if fixed:
         graph = Edit(sizes=fixed).body(graph)
     tensors: dict[Value, Tensor] = {}
     params: list[Tensor | Var] = []
-    names = Names()  # rules know weights by name
+    names = Names()  # rules identify weights by name
     for value in graph.params:
         of = value.tensor
         tensors[value] = te.placeholder(shape_of(of), of.dtype, name=names(value, value.name))
@@ -67,14 +66,14 @@ def lower_graph(
     results: list[Tensor] = []
     for value in graph.results:
         tensor = tensors[value]
-        if tensor in params or tensor in results:  # a result needs memory of its own
+        if tensor in params or tensor in results:  # a result needs its own memory
             tensor = copied(tensor, value.name)
         results.append(tensor)
     return te.function([*params, *results, *sizes], name=name, requires=requires)
 
 
 def _number(node: Node, array: Array) -> Tensor:
-    """A constant of one element, which is part of the code."""
+    """A constant of one element, as a literal."""
     assert array.size == 1, "larger constants are parameters"
     of = node.output.tensor
     value = te.const(array.item(), of.dtype)
@@ -100,7 +99,7 @@ def lower_node(
 
 
 def _of_numbers(body: Graph, constants: Mapping[str, Array], *values: Expr) -> tuple[Expr, ...]:
-    """What a body of element-wise operators on scalars gives, as expressions of what it takes."""
+    """Apply a body of element-wise operators on scalars to expressions."""
     tensors: dict[Value, Tensor] = {}
     known: dict[Expr, Expr] = {}
     for param, value in zip(body.params, values, strict=True):
@@ -121,7 +120,7 @@ def _of_numbers(body: Graph, constants: Mapping[str, Array], *values: Expr) -> t
 
 
 def sizes_of(graph: Graph) -> list[Size]:
-    """The sizes that types and attributes in the graph mention, in order."""
+    """The sizes in types and attributes of the graph, in order."""
     values = [*graph.params, *(value for node in graph.nodes for value in node.outputs)]
     found: dict[Var, None] = {}
     for value in values:

@@ -1,4 +1,4 @@
-"""Images in either layout: lowerings speak of [batch, channel, *spatial], memory may differ."""
+"""Layout-independent access to images: lowerings index [batch, channel, *spatial]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.tensor.ir import Value
 
 
 class Image:
-    """A tensor of images, indexed [batch, channel, *spatial] whatever its layout."""
+    """An image tensor indexed [batch, channel, *spatial] in any layout."""
 
     def __init__(self, tensor: Tensor, *, last: bool) -> None:
         self.tensor, self.last = tensor, last
@@ -59,7 +59,7 @@ def compute_image(
     name: str = "",
     attrs: Mapping[str, Value] | None = None,
 ) -> Any:
-    """A tensor from element(n, channel, *spatial); `shape` is in that order."""
+    """Make a tensor from element(n, channel, *spatial); `shape` is in that order."""
     dims = tuple(shape) if shape is not None else image_shape(use)
     if not is_last(use):
         return te.compute(dims, element, name=name or use.name, attrs=attrs)

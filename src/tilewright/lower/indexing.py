@@ -1,4 +1,4 @@
-"""Elements picked and placed by index. Indices from memory are kept inside the tensor."""
+"""Gather and scatter. Indices from memory are clamped to the tensor."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _gather_nd(use: Use, x: Tensor, indices: Tensor) -> Tensor:
 
 
 def _combined(reduction: str, old: Expr, new: Expr) -> Expr:
-    """What an update makes of the element in its place."""
+    """Combine an update with the old element."""
     if old.dtype.is_bool:
         return {"add": te.any, "max": te.any, "mul": te.all, "min": te.all}[reduction](old, new)
     return {
@@ -89,7 +89,7 @@ def _scatter(
     place: Callable[[te.BufferView, tuple[Expr, ...]], Sequence[Expr]],
     from_memory: Sequence[int],
 ) -> Tensor:
-    """x, then updates one after another, each at its place."""
+    """Copy x, then apply updates sequentially."""
     plain = use["reduction"] == "none"
     of = x.dtype if plain else wide_type(x.dtype)
     doubtful = [sym.lt(0, x.shape[axis]) for axis in from_memory if static(x.shape[axis]) is None]
@@ -120,19 +120,19 @@ def _combining(use: Use) -> Callable[[Expr, Expr], Expr] | None:
 
 @dataclass(frozen=True)
 class _Owned:
-    """Which updates belong to a result, by its first few indices: `key` of them."""
+    """The correspondence of updates and results, by the first `key` indices of a result."""
 
     key: int
-    among: tuple[Expr, ...]  # extents of the updates that may be its own
+    among: tuple[Expr, ...]  # extents of the candidate updates
     is_own: Callable[[Sequence[Expr], Sequence[Expr]], Expr]  # of the indices, and of an update's
-    element: Callable[[Sequence[Expr], Sequence[Expr]], tuple[Expr, ...]]  # of the updates
-    places: Tensor | None = None  # of updates that are whole rows
+    element: Callable[[Sequence[Expr], Sequence[Expr]], tuple[Expr, ...]]  # in the updates
+    places: Tensor | None = None  # positions of updates that are whole rows
 
 
 def _places(
     shape: Sequence[Expr], dims: Sequence[Expr], place: Callable[..., Expr], name: str
 ) -> Tensor:
-    """Where updates go, stored as numbers: each is compared with many results."""
+    """Destinations of updates, stored as numbers: each is compared with many results."""
     count = static(product(dims))
     of = I32 if count is not None and count < 1 << (I32.bits - 1) else I64
     return te.compute(shape, lambda *at: te.cast(place(*at), of), name=name, attrs=STORED)
@@ -142,7 +142,7 @@ _REDUCE = {"add": te.sum, "mul": te.prod, "max": te.max, "min": te.min}
 
 
 def _by_results(use: Use, x: Tensor, updates: Tensor, owned: _Owned) -> Tensor:
-    """Every result with what its own updates make of it."""
+    """Combine every result with its own updates."""
     reduction = use["reduction"]
     if reduction != "none" and owned.places is None:
         return _of_updates(use, x, updates, owned)
@@ -173,13 +173,14 @@ def _axes(owned: _Owned) -> list[te.IterVar]:
 
 
 def _nothing(reduction: str, of: DType) -> Expr:
-    """What changes no result; to add 0.0 would make 0.0 of -0.0."""
+    """The identity of a reduction; -0.0 for sums, since adding 0.0 would change -0.0."""
     is_sum = reduction == "add" and of.is_float
     return te.const(-0.0 if is_sum else neutral(reduction, of), of)
 
 
 def _row_totals(use: Use, updates: Tensor, owned: _Owned) -> Tensor:
-    """For each row of updates, all that go where it goes as one: they are fewer than results."""
+    """For each row of updates, combine all updates with the same destination: there are fewer rows
+    than results."""
     axes, places, reduction = _axes(owned), owned.places, use["reduction"]
     assert places is not None
     of, none = wide_type(updates.dtype), _nothing(reduction, wide_type(updates.dtype))
@@ -194,7 +195,7 @@ def _row_totals(use: Use, updates: Tensor, owned: _Owned) -> Tensor:
 
 
 def _of_updates(use: Use, x: Tensor, updates: Tensor, owned: _Owned) -> Tensor:
-    """Every result goes through all updates that may be its own."""
+    """Every result searches all candidate updates."""
     of, axes, reduction = wide_type(x.dtype), _axes(owned), use["reduction"]
 
     def joined(*at: Expr) -> Expr:
@@ -299,13 +300,13 @@ def _scatter_nd(use: Use, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor
 
 
 def _segment_reduce(use: Use, x: Tensor, segments: Tensor, count: Tensor | None) -> Tensor:
-    """A row for each segment that starts neutral, then rows of x one after another."""
+    """A row per segment, initialized to the identity, then rows of x are combined sequentially."""
     of, reduction, rows = wide_type(x.dtype), use["reduction"], use.shape[0]
     start = te.const(neutral(reduction, x.dtype), of)
     if use["runs"]:
 
         def segment_of(_: Sequence[Expr], row: Expr) -> Expr:
-            """Those of no segment come behind the last one."""
+            """Rows without a segment are sorted last."""
             found = te.cast(segments[(row,)], INDEX)
             return te.select(te.all(sym.le(0, found), sym.lt(found, rows)), found, rows)
 
@@ -337,7 +338,7 @@ def _segment_reduce(use: Use, x: Tensor, segments: Tensor, count: Tensor | None)
 
 
 def _has_indexed(use: Use) -> list[Expr]:
-    """Indices, 0 and -1 too, are of no element of an axis that has none."""
+    """Indices into an empty axis are invalid, including 0 and -1."""
     x, indices = use.call.shape(0), use.call.shape(1)
     count = product(indices)
     if use.call.op in ("gather_nd", "scatter_nd"):

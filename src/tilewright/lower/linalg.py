@@ -1,4 +1,4 @@
-"""Products of matrices, sums of products."""
+"""GEMM and contractions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def summed(
     name: str = "k",
     where: Callable[[Expr], Expr] = lambda k: TRUE,
 ) -> Expr:
-    """The sum of body(k) for k along a dimension; of none, zero."""
+    """The sum of body(k) over a dimension; zero if empty."""
     if static(dim) == 0:
         return zero
     k = te.reduce_axis((0, dim), name=name)
@@ -31,7 +31,7 @@ def summed(
 def _product(
     use: Use, a: Tensor, b: Tensor, term: Callable[[Sequence[Expr], Sequence[Expr]], Expr]
 ) -> Tensor:
-    """Sums of term(index into a, index into b), as NumPy's matmul has it."""
+    """Sums of term(index into a, index into b), with the shapes of NumPy's matmul."""
     lead = len(use.shape) - (a.ndim > 1) - (b.ndim > 1)
     stack = use.shape[:lead]
 
@@ -124,7 +124,7 @@ def _matmul_packed(
 
 
 class _Packed:
-    """Weights of few bits: [groups, bytes, n], one or two of them a byte."""
+    """Sub-byte weights: [groups, bytes, n], one or two per byte."""
 
     def __init__(self, use: Use, b: Tensor):
         self.use, self.b, self.per_byte = use, b, use["per_byte"]
@@ -132,7 +132,7 @@ class _Packed:
         self.size = sym.mul(self.length, self.per_byte)  # of a group
 
     def code(self, g: Expr, half: Expr, r: Expr, j: Expr) -> Expr:
-        """A weight as it is stored."""
+        """A weight as stored."""
         byte, of = self.b[g, r, j], self.b.dtype
         if self.per_byte == 1:
             return byte
@@ -143,15 +143,15 @@ class _Packed:
         return te.bitwise_and(down, te.const(NIBBLE - 1, of))
 
     def number(self, g: Expr, half: Expr, r: Expr, j: Expr) -> Expr:
-        """The same in f32."""
+        """A weight in f32."""
         return te.cast(wide(self.code(g, half, r, j)), F32)
 
     def step(self, g: Expr, half: Expr, r: Expr) -> Expr:
-        """Which of a row's numbers meets a weight."""
+        """The k index of a weight."""
         return g * self.size + half * self.length + r
 
     def axes(self) -> tuple[Expr, Expr]:
-        """The sum over a group."""
+        """Sum over a group."""
         return (
             te.reduce_axis((0, self.per_byte), name="half"),
             te.reduce_axis((0, self.length), name="r"),
@@ -159,7 +159,7 @@ class _Packed:
 
 
 def _float_sums(packed: _Packed, a: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
-    """Sums over groups of what is stored, scaled afterwards."""
+    """Sum stored values over groups, then scale."""
     use, rows = packed.use, a.shape[:-1]
     half, r = packed.axes()
     sums = te.compute(
@@ -187,7 +187,7 @@ def _float_sums(packed: _Packed, a: Tensor, scale: Tensor, offset: Tensor | None
 
 
 def _group_totals(packed: _Packed, a: Tensor, of: DType) -> Tensor:
-    """What a row's numbers of each group add up to."""
+    """Sums of a row's values per group."""
     k = te.reduce_axis((0, packed.size), name="k")
     return te.compute(
         (*a.shape[:-1], packed.groups),
@@ -199,7 +199,7 @@ def _group_totals(packed: _Packed, a: Tensor, of: DType) -> Tensor:
 def _integer_sums(
     packed: _Packed, a: Tensor, a_scale: Tensor, scale: Tensor, offset: Tensor | None
 ) -> Tensor:
-    """Sums over groups of integers, scaled afterwards."""
+    """Integer sums over groups, then scaled."""
     use, rows = packed.use, a.shape[:-1]
     codes = (
         te.compute(
@@ -238,7 +238,7 @@ def _integer_sums(
 
 
 def less_zero(value: Expr, zero: Expr | None) -> Expr:
-    """An eight-bit integer less its zero point, in i32."""
+    """An 8-bit integer less its zero point, in i32."""
     out = te.cast(value, I32)
     return out if zero is None else out - te.cast(zero, I32)
 

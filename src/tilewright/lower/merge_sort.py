@@ -1,4 +1,4 @@
-"""A stable sort as loops and stores: merging runs of 1, 2, 4, ... elements."""
+"""Stable bottom-up merge sort as loops and stores."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import BufferView
 from tilewright.tensor.ir import For, If, Stmt
 
-# Stores below 0, 0 or above 0 for the order of the elements of two numbers.
+# Stores a negative, zero or positive verdict on the elements at two positions.
 Compare = Callable[[Expr, Expr], Stmt]
 
-ROUNDS = 40  # runs of up to 2**40 elements
+ROUNDS = 40  # supports 2**40 elements
 
 
 def load(view: BufferView, *index: Expr) -> Expr:
-    """An integer from memory, as an index."""
+    """An integer from memory as an index."""
     return te.cast(view[index], INDEX)
 
 
 def binary_search(bits: int, further: Callable[[Expr], Stmt]) -> Stmt:
-    """further(step), with steps from the greatest power of two below 2**bits down to 1."""
+    """Run further(step) for steps from the largest power of two below 2**bits down to 1."""
     most = te.const((1 << bits) >> 1, I64)
 
     def one(level: Expr) -> Stmt:
@@ -42,13 +42,13 @@ def merge_sort(
     line: Sequence[Expr] = (),
     fill: Stmt | None = None,
 ) -> Stmt:
-    """order: the numbers below `count`, sorted; equal ones stay in order.
+    """Sort the numbers below `count` to `order`, stably.
 
-    `fill` stores other numbers, `count` of them, into `order`.
+    `fill` stores the initial numbers, `count` of them, to `order`.
 
-    `spare` has room for as many; `cursor` for two: how far the merge is in each of two runs.
-    `compare` leaves its answer in the first element of `verdict`. Of memory that many lines have,
-    this one's is taken.
+    `spare` has room for as many; `cursor` for two: the positions of the merge in both runs.
+    `compare` stores its verdict in the first element of `verdict`. In memory shared by many lines,
+    `at` selects this line's.
     """
 
     def merge(start: Expr, width: Expr) -> Stmt:
@@ -61,7 +61,7 @@ def merge_sort(
             step = store(cursor, (*line, sym.const(side)), te.cast(at + 1, I64))
             return seq(store(spare, (*line, k), order[(*line, at)]), step)
 
-        # Both runs have elements left: the right one only if it is strictly less.
+        # If both runs have elements left, take from the right one only if it is strictly less.
         both = seq(
             compare(load(order, *line, left), load(order, *line, right)),
             If(verdict[(*line, ZERO)] > te.const(0, I64), take(1, right), take(0, left)),

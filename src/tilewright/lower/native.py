@@ -1,10 +1,10 @@
-"""Whether a node has native code: the one answer, asked before anything is lowered.
+"""Determines whether a node has native code, before lowering.
 
-    why_not_native(node)     "" if there is code; else what there is none for
+    why_not_native(node)     "" if there is native code; else the unsupported part
 
-It reads the tables of the lowerings: operators (`LOWERINGS`), uses that a lowering does not take
-(`REFUSALS`), data-dependent sizes (`SIZE_RULES`). Control flow is native if the values
-that it stacks and scans are tensors; what is in its bodies is asked for on its own.
+It uses the tables of lowerings: operators (`LOWERINGS`), unsupported uses (`REFUSALS`),
+data-dependent sizes (`SIZE_RULES`). Control flow is native if the values that it stacks and scans
+are tensors; the nodes in its bodies are checked separately.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTROL = (*BRANCHES, "loop", "scan")
 
 
 def why_not_native(node: Node, given: Container[Value] = ()) -> str:
-    """What of a node has no native code; "" if all of it has, apart from nodes in control flow.
+    """The part of a node without native code; "" if there is none, apart from nodes in bodies.
 
     `given`: results of branches that go to the caller, of any rank.
     """
@@ -45,13 +45,13 @@ def why_not_native(node: Node, given: Container[Value] = ()) -> str:
 
 
 def refusal_of(use: Use) -> str:
-    """What of a use the operator's lowering does not take; "" if it takes it."""
+    """The part of a use that the lowering does not support; "" if there is none."""
     refuses = REFUSALS.get(use.call.op)
     return "" if refuses is None else refuses(use)
 
 
 def _of_control(node: Node, given: Container[Value]) -> str:
-    """Bodies may carry anything as it is; conditions, and rows stacked or read, are tensors."""
+    """Carried values may be of any type; conditions, and stacked or scanned values, are tensors."""
     for value in _tensors_of_control(node):
         if value is not None and not is_tensor(value.type):
             return f"%{value.name} is {value.type}"
@@ -64,7 +64,7 @@ def _of_control(node: Node, given: Container[Value]) -> str:
 
 
 def _tensors_of_control(node: Node) -> Iterator[Value | None]:
-    """Conditions, counts, and what is taken apart into rows or put together from them."""
+    """Conditions, counts, and scanned or stacked values."""
     body = node.bodies[0]
     if node.op in BRANCHES:
         yield node.inputs[0]
@@ -80,7 +80,7 @@ def _tensors_of_control(node: Node) -> Iterator[Value | None]:
 
 
 def _pairs_of_control(node: Node) -> Iterator[tuple[Value | None, Value]]:
-    """Values outside with those that they are, or become, in a body."""
+    """Outer values with the corresponding values in a body."""
     start = first_capture(node)
     for body in node.bodies:
         captures = node.inputs[start:]
@@ -88,7 +88,7 @@ def _pairs_of_control(node: Node) -> Iterator[tuple[Value | None, Value]]:
         if node.op in BRANCHES:
             yield from zip(node.outputs, body.results, strict=True)
             continue
-        first = 2 if node.op == "loop" else 0  # of the values carried, among inputs and parameters
+        first = 2 if node.op == "loop" else 0  # first carried value among inputs and parameters
         count = start - first if node.op == "loop" else int(node["states"])
         params = body.params[first : first + count]
         results = body.results[first // 2 : first // 2 + count]
@@ -117,7 +117,7 @@ def _of_operator(node: Node) -> str:
 
 
 def _of_scalars(body: Graph) -> str:
-    """A body that is part of a kernel: element-wise work, one expression each."""
+    """A body that is part of a kernel: element-wise, one expression per result."""
     for node in body.nodes:
         if node.op != "constant" and not OPS[node.op].is_map:
             return f"{node.op} in a body of numbers"

@@ -1,6 +1,6 @@
-"""Softmax and normalization: stages of reductions and elementwise work.
+"""Softmax and normalization: stages of reductions and element-wise operations.
 
-Statistics are kept in f32 (f64 for f64) between stages; results round once.
+Statistics are f32 (f64 for f64) between stages; results are rounded once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _axes(use: Use, x: Tensor) -> list[int]:
 
 
 def _along(index: Sequence[Expr], axes: Sequence[int]) -> tuple[Expr, ...]:
-    """An index into what is left of a tensor after a reduction that keeps its axes."""
+    """The index into a reduction with kept axes."""
     return tuple(ZERO if axis in axes else at for axis, at in enumerate(index))
 
 
 def _powers(use: Use, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """The greatest elements, exp(x - them), and their sums, along axes."""
+    """The maximum, exp(x - maximum), and their sums, along axes."""
     name = use.name
     top = reduced(x, axes, te.max, keep=True, name=f"{name}_max")
     powers = te.compute(
@@ -50,7 +50,7 @@ def _powers(use: Use, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor, Tenso
 def _softmax(use: Use, x: Tensor) -> Tensor:
     axes = _axes(use, x)
     _, powers, total = _powers(use, x, axes)
-    # One division per sum; products round once more, by half a unit in the last place.
+    # One division per sum; multiplying by the inverse adds a rounding error of half a ULP.
     inverse = te.compute(
         total.shape, lambda *i: te.const(1, total.dtype) / total[i], name=f"{use.name}_inverse"
     )
@@ -118,7 +118,7 @@ def _spread(x: Tensor, axes: list[int], name: str) -> Tensor:
 
 
 def _inverse(use: Use, spread: Tensor, name: str) -> Tensor:
-    """One over the root of each spread: elements are multiplied, which is cheaper than division."""
+    """The inverse root of each variance: multiplication is cheaper than division."""
     epsilon = te.const(use["epsilon"], spread.dtype)
     return te.compute(
         spread.shape, lambda *i: te.rsqrt(spread[i] + epsilon), name=f"{name}_inverse"
@@ -166,13 +166,13 @@ def _rms_norm(use: Use, x: Tensor, scale: Tensor) -> Tensor:
 
 
 def _group_norm(use: Use, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """Over groups of channels: x is seen as [batch, group, channel within, *spatial]."""
+    """Over groups of channels: x is viewed as [batch, group, channel in group, *spatial]."""
     groups = sym.as_expr(use["groups"])
     seen = image(use, x)
     size = sym.simplify(sym.floordiv(seen.shape[1], groups))
     name, last = use.name, is_last(use)
     spatial = list(seen.shape[2:])
-    # Channels last: [batch, *spatial, group, channel within].
+    # Channels last: [batch, *spatial, group, channel in group].
     shape = [x.shape[0], *spatial, groups, size] if last else [x.shape[0], groups, size, *spatial]
     group_axis = len(shape) - 2 if last else 1
     axes = [axis for axis in range(1, len(shape)) if axis != group_axis]
@@ -188,7 +188,7 @@ def _group_norm(use: Use, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     inverse = _inverse(use, spread, name)
 
     def element(n: Expr, c: Expr, *i: Expr) -> Expr:
-        # Of a single group nothing is divided.
+        # A single group needs no division.
         alone = groups is ONE
         group = ZERO if alone else sym.floordiv(c, size)
         within = c if alone else sym.floormod(c, size)
@@ -222,7 +222,7 @@ def _batch_norm(
 
 
 def _only(scale: Tensor, at: Expr) -> Expr:
-    """Of a tensor of one axis all elements are of one channel, unless there are more."""
+    """The index of a channel's scale: 0 if there is only one channel."""
     return ZERO if static(scale.shape[0]) == 1 else at
 
 
@@ -248,7 +248,7 @@ def _lrn(use: Use, x: Tensor) -> Tensor:
 
 
 def _power(base: Expr, exponent: float) -> Expr:
-    """A power; those that models have are products of roots."""
+    """A power; common exponents are computed by roots."""
     if exponent == 1:
         return base
     root = te.sqrt(base)

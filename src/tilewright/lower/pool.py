@@ -1,4 +1,4 @@
-"""Pooling: one value for each window."""
+"""Pooling over windows."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _max_pool(use: Use, x: Tensor) -> Tensor | tuple[Tensor, ...]:
 
 
 def _greatest_at(use: Use, window: Window, made: Tensor) -> Tensor:
-    """Where the greatest lie in the whole tensor: the first tap that has what was found, then its
-    place; the first of its image for a window that sees padding alone. Unlike a running pair of tap
-    and value this compares by lanes."""
+    """Positions of the maxima in the whole tensor: the first kernel position with the maximum,
+    converted to an index; the first of its image for a window of padding only. Unlike a running
+    pair of index and value this is vectorized."""
     none = te.const(I32.max, I32)
     found = image(use, made)
 
@@ -116,7 +116,7 @@ def _lp_pool(use: Use, x: Tensor) -> Tensor:
 
 
 def _max_unpool(use: Use, x: Tensor, indices: Tensor, shape: Tensor | None) -> Tensor:
-    """Indices count within the shape that pooling made x from; a larger one adds zeros behind."""
+    """Indices refer to the shape that was pooled to x; a larger shape is zero-padded."""
     natural = list(x.shape[:2])
     rank = x.ndim - 2
     for axis in range(rank):

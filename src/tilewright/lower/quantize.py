@@ -1,4 +1,4 @@
-"""Between real numbers and few bits."""
+"""Quantization and dequantization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.te import Tensor
 
 
 def _spread(use: Use, tensor: Tensor, x: Tensor, index: tuple[Expr, ...]) -> Expr:
-    """The scale or zero point for an element of x: one for all, per position, or per block."""
+    """The scale or zero point of an element of x: per tensor, per position, or per block."""
     if all(static(dim) == 1 for dim in tensor.shape):
         return tensor[(ZERO,) * tensor.ndim]
     axis, block = front_axis(use["axis"], x.ndim), use["block_size"]
@@ -23,7 +23,7 @@ def _spread(use: Use, tensor: Tensor, x: Tensor, index: tuple[Expr, ...]) -> Exp
 def _quantize(
     use: Use, x: Tensor, scale: Tensor | None = None, zero: Tensor | None = None
 ) -> Tensor:
-    """The division is done, and rounded, in the precision asked for."""
+    """The division is computed and rounded in the requested precision."""
     precision = use["precision"] or (x if scale is None else scale).dtype
     of = precision if precision.bits >= 16 else F32
     through = F64 if of is F64 else F32
@@ -33,7 +33,7 @@ def _quantize(
     def divided(value: Expr, by: Expr) -> Expr:
         if use["reciprocal"]:
             return value * (te.const(1, through) / by)
-        if to.is_int and to.bits == I8.bits and of is F32 and is_one:  # a byte saturates
+        if to.is_int and to.bits == I8.bits and of is F32 and is_one:  # saturates to a byte
             return (te.ranged_div if use["ranged"] else te.saturating_div)(value, by)
         return value / by
 
@@ -78,7 +78,7 @@ def _lookup(use: Use, x: Tensor, table: Tensor) -> Tensor:
 def requantized(
     src: Expr, bias: Expr, multiplier: Expr, shift: Expr, limits: tuple[int, int, int]
 ) -> Expr:
-    """The one meaning of requantization, of one sum: zero point, least and greatest result."""
+    """Requantize one sum with a zero point, minimum and maximum; the only definition."""
     zero, low, high = limits
     total = te.cast(src + bias, I64) * te.cast(multiplier, I64)
     by = te.cast(te.bitwise_and(shift, 63), I64)

@@ -1,4 +1,4 @@
-"""Random numbers: Philox2x32-10 on the element's index and the seed."""
+"""Random numbers: Philox2x32-10 of the element's index and the seed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tilewright.sym import Expr
 from tilewright.te import Tensor
 
 Function = Callable[[Expr], Expr]
-Products = Callable[[Expr, Expr, int, Expr], Expr]  # of a step's state with a unit of a gate
+Products = Callable[[Expr, Expr, int, Expr], Expr]  # GEMM of a step's state with a unit of a gate
 
 
 def _activation(name: str, alpha: float, beta: float, of: DType) -> Function:
@@ -37,7 +37,7 @@ def _activation(name: str, alpha: float, beta: float, of: DType) -> Function:
 
 
 class Layer:
-    """What the layers share: the time axis, the states, and which sequences still run."""
+    """Shared by the layers: the time axis, states, and masks of ended sequences."""
 
     def __init__(self, use: Use, gates: Tensor, r: Tensor, lengths: Tensor | None) -> None:
         self.use, self.gates, self.r, self.lengths = use, gates, r, lengths
@@ -46,7 +46,7 @@ class Layer:
         self.times = sym.simplify(sym.add(self.length, 1))
 
     def function(self, at: int, *, gate: bool = True) -> Function:
-        """Activation `at`; the input of a gate is clipped if the layer clips."""
+        """Activation number `at`; the input of a gate is clipped if the layer has `clip`."""
         name, alpha, beta = self.use["activations"][at]
         fn, clip = _activation(name, alpha, beta, self.of), self.use["clip"]
         if clip is None or not gate:
@@ -55,7 +55,7 @@ class Layer:
         return lambda x: fn(te.min(te.max(x, low), high))
 
     def state(self, name: str, given: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A state, and what it starts from."""
+        """A state and its initial value."""
         rest, label = (self.batch, self.hidden), f"{self.use.name}_{name}"
         start = te.compute(
             (1, *rest),
@@ -67,14 +67,14 @@ class Layer:
         return te.placeholder((self.times, *rest), self.of, name=label), start
 
     def stage(self, name: str, body: Callable[[Expr, Expr, Expr], Any]) -> Any:
-        """A stage of every step, [time, batch, hidden]; several at once from several values."""
+        """A stage per step, [time, batch, hidden]; several for several values."""
         shape = (self.times, self.batch, self.hidden)
         return te.compute(shape, body, name=f"{self.use.name}_{name}")
 
     def sums(
         self, name: str, read: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0
     ) -> Tensor:
-        """Products of a state with the weights of some gates, [time, batch, gate, hidden]."""
+        """GEMM of a state with the weights of some gates, [time, batch, gate, hidden]."""
         return te.compute(
             (self.times, self.batch, sym.const(gates), self.hidden),
             lambda t, b, g, j: self.product(
@@ -84,7 +84,7 @@ class Layer:
         )
 
     def place(self, t: Expr) -> Expr:
-        """The element of the sequence that step t takes."""
+        """The sequence element of step t."""
         return sym.sub(self.length, t) if self.use["reverse"] else sym.sub(t, 1)
 
     def x(self, t: Expr, b: Expr, gate: int, j: Expr) -> Expr:
@@ -100,13 +100,14 @@ class Layer:
         return summed(self.hidden, lambda k: read(k) * te.cast(self.r[row, k], of), te.const(0, of))
 
     def running(self, place: Expr, b: Expr, new: Expr, old: Expr) -> Expr:
-        """The new value while the sequence has not ended."""
+        """The new value while the sequence has not ended, else the old one."""
         if self.lengths is None:
             return new
         return te.select(place < te.cast(self.lengths[b], INDEX), new, old)
 
     def finish(self, *states: Tensor) -> tuple[Tensor, ...]:
-        """All steps of the first state, zeros behind a sequence's end; the last of each state."""
+        """All steps of the first state, zeros after a sequence's end; the final values of all
+        states."""
         use, hidden = self.use, states[0]
 
         def element(t: Expr, b: Expr, j: Expr) -> Expr:
@@ -241,12 +242,12 @@ def _quantized_lstm(
 
 
 def _state_range(layer: Layer, h: Tensor) -> tuple[Tensor, Tensor]:
-    """What a step of quantized states is worth, and where their zero is, at every step."""
+    """Scale and zero point of the quantized state at every step."""
     use, of = layer.use, layer.of
     steps, offset = te.const(STATE_STEPS, of), te.const(state_offset(use["states"]), of)
 
     def bound(name: str, combine: te.Reduction) -> Tensor:
-        """The least or greatest state; one that is zero is added to them."""
+        """The minimum or maximum state, including zero."""
 
         def element(t: Expr, _: Expr) -> Expr:
             b = te.reduce_axis((0, layer.batch), name="b")

@@ -1,4 +1,4 @@
-"""Reductions and running sums along axes."""
+"""Reductions and cumulative operators along axes."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def reduced(
     of: Callable[..., Any] = wide,
     where: Callable[..., Expr] | None = None,
 ) -> Tensor:
-    """of(x[...]) combined along axes, in the type that makes; an empty axis gives the identity.
+    """Reduce of(x[...]) along axes, in its type; an empty axis gives the identity.
 
-    With `where`, only the elements at indices of which it holds.
+    With `where`, only over elements at indices that satisfy it.
     """
     rest = [axis for axis in range(x.ndim) if axis not in axes]
     shape = [ONE if axis in axes else x.shape[axis] for axis in range(x.ndim)]
@@ -95,7 +95,7 @@ def _rounded(use: Use, x: Tensor) -> Tensor:
 
 
 def _mean(use: Use, x: Tensor, axes: Tensor | None) -> Tensor:
-    """Of integers, the quotient truncates; their sums are of 64 bits."""
+    """For integers, the quotient truncates; sums are 64 bits."""
     of = wide_type(x.dtype) if x.dtype.is_float else I64
 
     def through(value: Expr) -> Expr:
@@ -121,7 +121,8 @@ def _mean(use: Use, x: Tensor, axes: Tensor | None) -> Tensor:
 
 
 def best(*, greatest: bool, last: bool) -> te.Reduction:
-    """(position, value): the greatest or least value, NaN above all; of equals first or last."""
+    """(position, value) reduction: maximum or minimum, NaN above all; of equal ones the first or
+    last."""
 
     def combine(a: Any, b: Any) -> tuple[Expr, Expr]:
         (i, x), (j, y) = a, b
@@ -162,26 +163,26 @@ def _arg(*, greatest: bool) -> Lowering:
 
 
 Prefix = Callable[..., Expr]  # of a position along the axis, and an index of the others
-INDEX_LIMIT = I32.max  # elements of a line that only the run counts, at most
+INDEX_LIMIT = I32.max  # limit of a dynamic line length
 
 
 @dataclass(frozen=True)
 class Running:
-    """What runs along an axis: sums, or products."""
+    """Parameters of a cumulative operator: sum or product."""
 
     combine: Callable[[Expr, Expr], Expr]
     start: int
     of: DType
     rest: tuple[Expr, ...]  # the other dimensions
-    piece: int  # elements that are taken one after the other; 0: all
+    piece: int  # elements per sequential piece; 0: all
 
     def prefixes(
         self, element: Prefix, length: Expr, name: str, reach: int = 1
     ) -> tuple[Prefix, Prefix]:
-        """What the elements before each position come to, without and with its own. `reach` is how
-        many elements of a line each of these stands for."""
+        """Exclusive and inclusive prefix results. `reach` is the number of elements represented by
+        each."""
         count = static(length)
-        if count is None and reach > INDEX_LIMIT:  # there is one
+        if count is None and reach > INDEX_LIMIT:  # a single one
             return lambda *_: te.const(self.start, self.of), element
         if not self.piece or (count is not None and count <= self.piece):
             sums = self._scan(element, length, self.rest, name)
@@ -217,7 +218,7 @@ class Running:
         return prefix(0), prefix(1)
 
     def _scan(self, element: Prefix, length: Expr, rest: tuple[Expr, ...], name: str) -> Tensor:
-        """Its step t holds what the first t elements come to."""
+        """A scan whose step t is the result of the first t elements."""
         steps = sym.simplify(sym.add(length, 1))
         state = te.placeholder((steps, *rest), self.of, name=f"{name}_state")
 
@@ -232,7 +233,7 @@ class Running:
 
 
 def _running(combine: Callable[[Expr, Expr], Expr], start: int) -> Lowering:
-    """A scan along the axis; or of its pieces, and of what those come to."""
+    """A scan along the axis; or of pieces, and of their totals."""
 
     def rule(use: Use, x: Tensor, axis: Tensor | None) -> Tensor:
         known = use.call.ints(1)

@@ -1,6 +1,6 @@
-"""Reductions and running sums along dynamic axes: loops and stores.
+"""Reductions and cumulative operators along dynamic axes: loops and stores.
 
-Every element of x goes to the place that is left of its index once the reduced axes are gone.
+Every element of x is added to the element at its index without the reduced axes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def reduced_at_run_time(
     combine: te.Reduction,
     of: Callable[[Expr], Expr],
 ) -> Tensor:
-    """of(x[...]) combined along the axes that a tensor holds."""
+    """Reduce of(x[...]) along the axes in a tensor."""
     count = len(items(use, 1, axes))
     to = of(x[(ZERO,) * x.ndim]).dtype
     identity = combine.reducer(to).identity[0]
@@ -42,7 +42,7 @@ def reduced_at_run_time(
                 place = [te.select(test, ZERO, at) for test, at in pairs]
             else:
                 place = [nth_left(gone, index, at, ZERO) for at in range(len(use.shape))]
-            # Axes that do not fit the output's shape must not lead outside of it.
+            # Axes that contradict the output's shape must not cause writes outside of it.
             pairs = zip(place, use.shape, strict=True)
             inside = tuple(sym.maximum(sym.minimum(at, sym.sub(dim, 1)), 0) for at, dim in pairs)
             return store(out, inside, combine(out[inside], of(source[index])))
@@ -56,14 +56,14 @@ def reduced_at_run_time(
 
 
 def _gone(use: Use, listed: BufferView, count: int, rank: int) -> list[Expr]:
-    """Of each axis, whether it is reduced."""
+    """For each axis, whether it is reduced."""
     found = [te.cast(listed[(at,) if listed.ndim else ()], INDEX) for at in range(count)]
     named = [te.select(axis < 0, axis + rank, axis) for axis in found]
     return [is_named(named, axis) for axis in range(rank)]
 
 
 def count_at_run_time(use: Use, x: Tensor, axes: Tensor) -> Expr:
-    """How many elements are combined into one."""
+    """The number of elements per result."""
     named = axes_of(use, 1, axes, 0, x.ndim)
     dims = [te.select(is_named(named, axis), dim, ONE) for axis, dim in enumerate(x.shape)]
     return product(dims)
@@ -72,7 +72,7 @@ def count_at_run_time(use: Use, x: Tensor, axes: Tensor) -> Expr:
 def running_at_run_time(
     use: Use, x: Tensor, axis: Tensor, combine: Combine, start: int, of: DType
 ) -> Tensor:
-    """Elements in order: each from the one before it along the axis."""
+    """Elements in order: each from the previous one along the axis."""
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
         (source, listed), (out,) = ins, outs

@@ -1,7 +1,7 @@
-"""Images read between their pixels.
+"""Image resampling.
 
-Places and weights are computed once per axis, in f64, as small tensors of their own; an image is
-then resized axis by axis, each a sum of products with few weights.
+Positions and weights are computed once per axis, in f64, as small tensors; an image is then resized
+axis by axis, each by a weighted sum of few elements.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilewright.sym import Const, Expr
 from tilewright.te import Tensor
 from tilewright.tensor.interp.values import evaluate
 
-MAX_SHORT = 1 << 30  # of sizes whose positions, and those a few beyond, are 32 bits
+MAX_SHORT = 1 << 30  # of sizes for which positions, plus a few elements, fit in 32 bits
 
 
 def _real(value: Expr | float) -> Expr:
@@ -43,7 +43,7 @@ def _real(value: Expr | float) -> Expr:
 
 
 def _inside(at: Expr, size: Expr) -> Expr:
-    """A position kept inside a dimension."""
+    """Clamp a position to a dimension."""
     if at.dtype is I32:
         last = te.cast(sym.sub(size, 1), I32)
         return te.cast(te.max(te.min(at, last), te.const(0, I32)), INDEX)
@@ -51,7 +51,7 @@ def _inside(at: Expr, size: Expr) -> Expr:
 
 
 def _position_type(size: Expr) -> DType:
-    """Of positions along a dimension in memory: short ones, of which a vector holds more."""
+    """The type of positions in memory: 32 bits if possible, for more lanes per vector."""
     known = static(size)
     return I32 if known is not None and known <= MAX_SHORT else INDEX
 
@@ -60,7 +60,7 @@ def _position_type(size: Expr) -> DType:
 
 
 class Resize:
-    """One use of resize: along each of its axes, the places on the old axis."""
+    """One use of resize: input positions along each axis."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Resize:
         self.use, self.x, self.roi, self.scales, self.sizes = use, x, roi, scales, sizes
 
     def factor(self, at: int) -> Expr:
-        """The scale along the axis that is named at position `at`."""
+        """The scale of the axis number `at` in the list of axes."""
         use, axes = self.use, self.use["axes"]
         if use.call.has(2):
             return _real(real_item(use, 2, self.scales, at))
@@ -91,13 +91,13 @@ class Resize:
         return out
 
     def places(self, at: int) -> Tensor:
-        """For each element of the new axis, its place on the old one."""
+        """The input position of each output element along an axis."""
         axis = self.use["axes"][at]
         name = f"{self.use.name}_places{axis}"
         return te.compute((self.use.shape[axis],), partial(self.place, at), name=name)
 
     def place(self, at: int, i: Expr) -> Expr:
-        """The place of one element."""
+        """The input position of one element."""
         axis = self.use["axes"][at]
         before, after = self.x.shape[axis], self.use.shape[axis]
         scale = self.factor(at)
@@ -108,7 +108,7 @@ class Resize:
         return te.select(same, _real(i), place)
 
     def nearest(self, at: int, places: Tensor) -> Callable[[Expr], Expr]:
-        """Where the elements of an axis come from, each as it is."""
+        """The source of each element along an axis, without interpolation."""
         axis = self.use["axes"][at]
         size, after = self.x.shape[axis], self.use.shape[axis]
         times = self._repeats(at)
@@ -125,15 +125,15 @@ class Resize:
         return lambda i: _inside(sources[i], size)
 
     def _repeats(self, at: int) -> int:
-        """How often every element of an axis is repeated, where it is known to be; else 0."""
+        """The number of repetitions of every element along an axis, if constant; else 0."""
         axis = self.use["axes"][at]
         before, after = self.x.shape[axis], self.use.shape[axis]
         size, count = static(before), static(after)
         if size and count and count % size == 0:
             times = count // size
         else:
-            # Halves, quarters ... are exact, so places move by 1 after so many elements, and what
-            # is nearest to them by 2 after twice as many: those tell of all.
+            # Halves, quarters ... are exact, so positions are periodic: this period and that of the
+            # nearest elements, twice as long, represent all.
             scale = self.factor(at)
             if not isinstance(scale, Const) or scale.value < 1.0 or scale.value % 1.0:
                 return 0
@@ -147,7 +147,7 @@ class Resize:
             return 0
         each = np.arange(count)
         found = _NEAREST[self.use["nearest"]](np, evaluate(place, {i: each}), 0.5)
-        # What lies outside of an axis of dynamic size is not outside of its first elements.
+        # For a dynamic size, the first elements say nothing about clamping at the end.
         found = np.clip(found, 0, size - 1) if static(before) else found
         return times if np.all(found == each // times) else 0
 
@@ -175,14 +175,14 @@ class Resize:
         return te.select(several, spread, (start + length / _real(2.0)) * last)
 
     def _crop(self, at: int) -> tuple[Expr, Expr]:
-        """Where the region starts along an axis, and how long it is, as parts of the axis."""
+        """Start and length of the region along an axis, relative to the axis."""
         if self.roi is None:
             return _real(0.0), _real(1.0)
         start = _real(self.roi[at])
         return start, _real(self.roi[len(self.use["axes"]) + at]) - start
 
     def is_kept(self, at: int) -> bool:
-        """Whether an axis is known to stay as it is."""
+        """Whether an axis is known to be unchanged."""
         axis = self.use["axes"][at]
         before, after = (sym.simplify(of[axis]) for of in (self.x.shape, self.use.shape))
         if self.use.call.has(2):
@@ -192,9 +192,9 @@ class Resize:
         return before is after and is_same and not self.use["crop"]
 
     def order(self) -> list[int]:
-        """Positions of the axes that change, those first that leave least to be done along others.
+        """The resized axes, in the order that minimizes the work along later ones.
 
-        Of axes that grow alike, the last comes first: it is read by lanes, each from its own place.
+        With equal scales, the last axis comes first: it is gathered by lanes.
         """
 
         def growth(axis: int) -> float:
@@ -206,10 +206,10 @@ class Resize:
         return sorted(left, key=lambda at: (growth(axes[at]), -axes[at]))
 
     def along(self, x: Tensor, at: int, places: Tensor, of: DType, *, is_last: bool) -> Tensor:
-        """x resized along one axis: the weighted sum of the taps of each place.
+        """Resize along one axis: the weighted sum of each position's taps.
 
-        Weights and sources of all places stand side by side: a vector of places reads a vector.
-        Taps that are known by number are written out: the last axis joins what follows it.
+        Weights and sources of all positions are contiguous: a vector of positions reads a vector. A
+        constant number of taps is unrolled: the last axis fuses with its consumers.
         """
         use = self.use
         axis = use["axes"][at]
@@ -270,17 +270,18 @@ class Resize:
             first, *others = [tap(index, sym.const(k)) for k in range(known)]
             return unless_empty(x, (axis,), sum(others, first))
 
-        attrs = None if is_last else STORED  # which elements the next axis reads again
+        attrs = None if is_last else STORED  # elements that the next axis reads several times
         return te.compute(placed(x.shape, axis, after), element, name=name, attrs=attrs)
 
 
 def _near(low: Expr, size: Expr, taps: Expr) -> Expr:
-    """A position no farther outside than taps reach: all beyond are the same element."""
+    """Clamp a position to the taps' reach: elements beyond are equal."""
     return sym.maximum(sym.minimum(low, sym.add(size, taps)), sym.mul(sym.add(taps, 1), -1))
 
 
 def _weight(mode: str, distance: Expr, a: float) -> Expr:
-    """How much an element counts that is so far from the place; `a` is of Keys' cubic kernel."""
+    """The weight of an element at a distance from the position; `a` is the parameter of Keys' cubic
+    kernel."""
     x, one, zero = te.abs(distance), _real(1.0), _real(0.0)
     if mode == "linear":
         return te.max(one - x, zero)
@@ -291,7 +292,7 @@ def _weight(mode: str, distance: Expr, a: float) -> Expr:
 
 _ARITHMETIC = (sym.Const, sym.Cast, sym.Add, sym.Sub, sym.Mul, sym.Div)
 
-_NEAREST: Mapping[str, Callable[[Any, Any, Any], Any]] = {  # by te or np, of a place and 1/2
+_NEAREST: Mapping[str, Callable[[Any, Any, Any], Any]] = {  # in te or np, of a position and 1/2
     "round_prefer_floor": lambda by, x, half: by.ceil(x - half),
     "round_prefer_ceil": lambda by, x, half: by.floor(x + half),
     "floor": lambda by, x, half: by.floor(x),
@@ -334,7 +335,7 @@ def _resize(
 
 
 def _grid_sample(use: Use, x: Tensor, grid: Tensor) -> Tensor:
-    """Places and weights are the same for all channels: they are computed before."""
+    """Positions and weights are equal for all channels: they are a separate stage."""
     rank = x.ndim - 2
     of = wide_type(x.dtype) if x.dtype.is_float else F64
 
@@ -374,7 +375,7 @@ def _grid_sample(use: Use, x: Tensor, grid: Tensor) -> Tensor:
 
 
 def _sample_taps(use: Use, at: Expr, size: Expr) -> list[tuple[Expr, Expr]]:
-    """The elements along an axis that a place is read from, each with its weight."""
+    """The taps of a position along an axis, with weights."""
     if use["mode"] == "nearest":
         found = [(te.round(at), _real(1.0))]
     else:
@@ -385,7 +386,7 @@ def _sample_taps(use: Use, at: Expr, size: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _outside(use: Use, spot: Expr, weight: Expr, size: Expr) -> tuple[Expr, Expr]:
-    """What an element outside the image is taken to be."""
+    """Map taps outside of the image according to the padding mode."""
     if use["padding"] == "zeros":
         inside = te.all(spot >= _real(0.0), spot < _real(size))
         weight = te.select(inside, weight, _real(0.0))
@@ -395,7 +396,7 @@ def _outside(use: Use, spot: Expr, weight: Expr, size: Expr) -> tuple[Expr, Expr
 
 
 def _reflected(spot: Expr, size: Expr, *, align_corners: bool) -> Expr:
-    """Places outside mirrored at the borders, as often as it takes."""
+    """Reflect positions outside at the borders, repeatedly if necessary."""
     low = _real(0.0 if align_corners else -0.5)
     span = _real(size) - (_real(1.0) if align_corners else _real(0.0))
     turn = span * _real(2.0)
@@ -419,7 +420,7 @@ def _affine_grid(use: Use, theta: Tensor, size: Tensor | None) -> Tensor:
     def element(n: Expr, *index: Expr) -> Expr:
         row = index[-1]
         total = _real(0.0)
-        for column in range(rank):  # the innermost axis first
+        for column in range(rank):  # innermost axis first
             axis = rank - 1 - column
             total = total + line(axis, index[axis]) * _real(theta[n, row, sym.const(column)])
         return te.cast(total + _real(theta[n, row, sym.const(rank)]), use.dtype)
@@ -428,7 +429,7 @@ def _affine_grid(use: Use, theta: Tensor, size: Tensor | None) -> Tensor:
 
 
 def _resizes_something(use: Use) -> list[Expr]:
-    """Nothing is between the elements of an axis that has none; scales leave it as it is."""
+    """An empty axis cannot be resized, except by scales that keep it empty."""
     if not use.call.has(3):
         return []
     before, after = use.call.shape(0), use.shape

@@ -1,4 +1,4 @@
-"""Regions of images pooled to one size: how many pixels a bin covers only the data tells."""
+"""Pooling of image regions, with bins of data-dependent size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _real(value: Expr | float) -> Expr:
 
 
 def _whole(value: Expr) -> Expr:
-    """A rounded number as an index; what is far outside stays outside."""
+    """A rounded number as an index; far outside positions stay outside."""
     far = te.const(FAR, value.dtype)
     return te.cast(te.max(te.min(value, far), te.const(0, value.dtype) - far), INDEX)
 
@@ -35,7 +35,7 @@ def _kept(index: Expr, size: Expr) -> Expr:
 
 
 class _Span:
-    """A region along one axis: where its samples lie."""
+    """A region along one axis, with its sample positions."""
 
     def __init__(self, use: Use, low: Expr, high: Expr, bins: int) -> None:
         shift = 0.5 if use["half_pixel"] else 0.0
@@ -49,13 +49,13 @@ class _Span:
         self.each = sym.const(ratio) if ratio > 0 else sym.maximum(_whole(te.ceil(self.step)), 0)
 
     def place(self, bin: Expr, sample: Expr) -> Expr:
-        """Where a sample of a bin lies: samples are evenly spaced."""
+        """The position of a sample of a bin: samples are evenly spaced."""
         inside = (_real(sample) + _real(0.5)) / _real(sym.maximum(self.each, 1))
         return self.start + self.step * (_real(bin) + inside)
 
 
 def _neighbours(place: Expr, size: Expr) -> list[tuple[Expr, Expr]]:
-    """The two elements around a place, each with its weight; far outside none has any."""
+    """The two elements around a position with their weights; zero far outside."""
     near = te.all(place >= _real(-1.0), place <= _real(size))
     inside = te.min(te.max(place, _real(0.0)), _real(size) - _real(1.0))
     low = te.floor(inside)
@@ -66,11 +66,11 @@ def _neighbours(place: Expr, size: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _roi_align(use: Use, x: Tensor, rois: Tensor, images: Tensor) -> Tensor:
-    """The greatest is of the weighted corners, as ONNX has it.
+    """ONNX takes the maximum over the weighted corners.
 
-    Positions and weights of a sample are the same for all channels. Channels last, a piece of work
-    is a bin with all of its channels, the innermost loop, of which LLVM makes vectors; channels
-    first it is one element, as suits many threads.
+    Positions and weights of a sample are equal for all channels. With channels last, a work item is
+    a bin with all channels, the innermost loop, which LLVM vectorizes; with channels first it is
+    one element, for many threads.
     """
     of, largest = wide_type(x.dtype), use["mode"] == "max"
     rows, columns = use["size"]
@@ -132,7 +132,7 @@ def _roi_align(use: Use, x: Tensor, rois: Tensor, images: Tensor) -> Tensor:
 
 
 def _bin(use: Use, low: Expr, high: Expr, at: Expr, bins: int, limit: Expr) -> tuple[Expr, Expr]:
-    """The pixels that a bin covers along an axis: from, and without, to."""
+    """The range of pixels in a bin along an axis, end exclusive."""
     scale, half = te.const(use["scale"], F32), te.const(0.5, F32)
     start, last = (_whole(te.floor(te.cast(edge, F32) * scale + half)) for edge in (low, high))
     step = _real(sym.maximum(last - start + 1, 1)) / _real(float(bins))

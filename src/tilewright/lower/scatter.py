@@ -1,6 +1,6 @@
-"""Scattered updates side by side: in the order of their places, so that each place has one writer.
+"""Parallel scatter: updates are sorted by destination, so that each has a single writer.
 
-Of one place they stay as they come: sums are the same in every run, and as one after another.
+Updates of one destination keep their order: sums are deterministic, and as in sequential execution.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Combine = Callable[[Expr, Expr], Expr]
 
 @dataclass(frozen=True)
 class Lines:
-    """Updates in lines, each with a place among the results of its line."""
+    """Updates in lines, each with a destination in its line of results."""
 
     dims: tuple[Expr, ...]
-    many: Expr  # updates of each line
-    results: Expr  # places, and one more for updates that go nowhere
-    place: Callable[[Sequence[Expr], Expr], Expr]  # of a line's update
-    inner: tuple[Expr, ...]  # of what has one place
+    many: Expr  # updates per line
+    results: Expr  # destinations, plus one for updates that are dropped
+    place: Callable[[Sequence[Expr], Expr], Expr]  # the destination of a line's update
+    inner: tuple[Expr, ...]  # extents of the elements per destination
     result: Callable[[Sequence[Expr], Expr, Sequence[Expr]], tuple[Expr, ...]]
     update: Callable[[Sequence[Expr], Expr, Sequence[Expr]], tuple[Expr, ...]]  # by its number
 
@@ -40,8 +40,8 @@ class Lines:
 
 
 def by_order(use: Use, x: Tensor, updates: Tensor, lines: Lines, combine: Combine | None) -> Tensor:
-    """x with all updates: the last of each place, or those of a place joined. The first of those
-    that have a place takes it, and changes what is there."""
+    """x with all updates: the last one of each destination, or all combined. The first update of
+    each destination does the work."""
     key_type, of = lines.places_type, x.dtype if combine is None else wide_type(x.dtype)
 
     def key_of(*at: Expr) -> Expr:
@@ -60,7 +60,7 @@ def by_order(use: Use, x: Tensor, updates: Tensor, lines: Lines, combine: Combin
         key, stop = ordered.key(*line, first, views=views), (*at, ZERO)
 
         def further(step: Expr) -> Stmt:
-            """As far as places are the same."""
+            """Loop while destinations are equal."""
             there = load(state, *stop) + step
             same = te.eq(ordered.key(*line, there - 1, views=views), key)
             taken = store(state, stop, state[stop] + te.cast(step, I64))
@@ -81,7 +81,7 @@ def by_order(use: Use, x: Tensor, updates: Tensor, lines: Lines, combine: Combin
             joined = seq(begun, For(rank, first, end, step))
         before = ordered.key(*line, sym.maximum(first - 1, 0), views=views)
         after = ordered.key(*line, sym.minimum(first + 1, lines.many - 1), views=views)
-        # Few places have several updates, whose end must be looked for.
+        # Few destinations have several updates, whose end must be searched.
         is_several = [first + 1 < lines.many, te.eq(after, key)]
         taken = seq(
             store(state, stop, te.cast(first + 1, I64)),
@@ -100,5 +100,5 @@ def by_order(use: Use, x: Tensor, updates: Tensor, lines: Lines, combine: Combin
 
 
 def _below(index: Expr, dim: Expr) -> Expr:
-    """An index from memory, inside a dimension."""
+    """Clamp an index from memory to a dimension."""
     return sym.maximum(sym.minimum(index, sym.sub(dim, 1)), 0)

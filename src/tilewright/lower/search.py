@@ -1,7 +1,7 @@
-"""Search: which elements are not zero, which are distinct, where values belong in sorted rows.
+"""Search operators: nonzero elements, distinct elements, positions in sorted rows.
 
-How many there are only the data tells: the sizes of the outputs are given, and `count_nonzero` and
-`count_unique` compute them beforehand.
+Output sizes are data-dependent: they are given, having been computed by `count_nonzero` and
+`count_unique`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ZERO, _ONE, _NONE = te.const(0, I64), te.const(1, I64), te.const(-1, I64)
 
 
 def inside(index: Expr, size: Expr) -> Expr:
-    """An index from memory, inside a dimension."""
+    """Clamp an index from memory to a dimension."""
     return sym.maximum(sym.minimum(te.cast(index, INDEX), sym.sub(size, 1)), 0)
 
 
@@ -46,7 +46,7 @@ def _is_set(value: Expr) -> Expr:
 
 
 def count_nonzero(x: Tensor, name: str) -> Expr:
-    """How many elements are not zero."""
+    """The number of nonzero elements."""
 
     def element() -> Expr:
         axes = [te.reduce_axis((0, dim), name=f"k{at}") for at, dim in enumerate(x.shape)]
@@ -57,14 +57,14 @@ def count_nonzero(x: Tensor, name: str) -> Expr:
 
 
 def _counts(flag: Callable[[Expr], Expr], length: Expr, piece: int, name: str) -> Tensor:
-    """How many flags are set up to each position and at it."""
+    """The number of set flags up to and including each position."""
     running = Running(lambda a, b: a + b, 0, I64, (), piece)
     _, up_to = running.prefixes(lambda t: te.cast(flag(t), I64), length, name)
     return te.compute((length,), lambda i: up_to(i), name=f"{name}_counts", attrs=STORED)
 
 
 def positions(counts: Tensor, shape: Sequence[Expr], name: str) -> Tensor:
-    """Where the flags are set, one after another; behind all of them the number of positions."""
+    """The positions of set flags, in order, followed by the number of positions."""
     length = counts.shape[0]
     known = static(length)
     bits = I32.bits if known is None else known.bit_length()
@@ -128,7 +128,7 @@ def _nonzero(use: Use, x: Tensor) -> Tensor:
 
 
 class _Slices:
-    """The elements of x, or its slices along an axis, as things to compare."""
+    """The elements of x, or its slices along an axis, as items to compare."""
 
     def __init__(self, x: Tensor, axis: int | None) -> None:
         self.x, self.axis = x, None if axis is None else front_axis(axis, x.ndim)
@@ -139,17 +139,18 @@ class _Slices:
             self.count = x.shape[self.axis]
 
     def at(self, which: Expr, rest: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where an element of the slice `which` stands in x."""
+        """The index in x of an element of the slice `which`."""
         if self.axis is None:
             return split_index(which, self.x.shape)
         return (*rest[: self.axis], which, *rest[self.axis :])
 
     def placed(self, which: Expr, rest: Sequence[Expr]) -> tuple[Expr, ...]:
-        """And in the result."""
+        """The index in the result."""
         return (which,) if self.axis is None else self.at(which, rest)
 
     def compare(self, source: BufferView, verdict: BufferView) -> Compare:
-        """Stores -1, 0 or 1: slices in lexicographic order; NaN is the greatest, and one value."""
+        """Store -1, 0 or 1: lexicographic comparison of slices; NaN is the greatest, and equal to
+        itself."""
 
         def run(a: Expr, b: Expr) -> Stmt:
             def element(*rest: Expr) -> Stmt:
@@ -172,7 +173,7 @@ def _below(a: Expr, b: Expr) -> Expr:
 
 
 def _groups(use: Use, x: Tensor, slices: _Slices) -> tuple[Tensor, Tensor]:
-    """Of each slice, how many distinct ones are below it; and how many there are in all."""
+    """For each slice, the number of distinct lesser ones; and the total number of distinct ones."""
     count = slices.count
 
     def body(ins: list[BufferView], outs: list[BufferView]) -> Stmt:
@@ -201,14 +202,14 @@ def _groups(use: Use, x: Tensor, slices: _Slices) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Sorted:
-    """Elements in order, and how many are distinct up to each."""
+    """Sorted elements, and the number of distinct ones up to each."""
 
     ordered: Ordered
     counts: Tensor
 
 
 def _sorted(use: Use, x: Tensor) -> _Sorted:
-    """All elements side by side."""
+    """All elements, in parallel."""
     total = product(x.shape)
 
     def key_of(at: Expr) -> Expr:
@@ -232,7 +233,7 @@ def _unique_side_by_side(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
     def element(place: Expr) -> Expr:
         index = split_index(inside(place, total), x.shape)
-        if x.ndim > 1:  # of dynamic sizes nobody sees that these are inside
+        if x.ndim > 1:  # for dynamic sizes, bounds cannot be proved
             index = tuple([inside(at, dim) for at, dim in zip(index, x.shape, strict=True)])
         return read_at(x, index, *range(x.ndim))
 
@@ -254,7 +255,7 @@ def _unique_side_by_side(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
         firsts = te.compute((found,), first_of, name=f"{name}_first")
     else:
-        # In the order of first occurrence: an element is one if it is where its group begins.
+        # By first occurrence: an element counts if it begins its group.
         begins = te.compute((found,), first_of, name=f"{name}_begins", attrs=STORED)
 
         def begin_of(place: Expr) -> Expr:
@@ -283,7 +284,7 @@ def _unique_side_by_side(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def count_unique(use: Use, x: Tensor) -> Expr:
-    """How many elements, or slices along the axis, are distinct."""
+    """The number of distinct elements, or slices along the axis."""
     if use["runs"]:
         counts = _sorted(use, x).counts
         most = read_at(counts, (sym.maximum(counts.shape[0] - 1, 0),), 0)
@@ -293,7 +294,7 @@ def count_unique(use: Use, x: Tensor) -> Expr:
 
 
 def _unique(use: Use, x: Tensor) -> tuple[Tensor, ...]:
-    """In the order of first occurrence, groups are labelled as they turn up."""
+    """By first occurrence, groups are numbered as they are encountered."""
     if use["runs"]:
         return _unique_side_by_side(use, x)
     slices = _Slices(x, use["axis"])
@@ -343,7 +344,7 @@ def _unique(use: Use, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _lookup(use: Use, x: Tensor, keys: Tensor, values: Tensor, default: Tensor) -> Tensor:
-    """Of equal keys the last counts."""
+    """The last of equal keys counts."""
     count = keys.shape[0]
     other = default[(0,) * default.ndim]
     if static(count) == 0:
@@ -370,11 +371,11 @@ def _lookup(use: Use, x: Tensor, keys: Tensor, values: Tensor, default: Tensor) 
 
 
 def _search_sorted(use: Use, rows: Tensor, values: Tensor) -> Tensor:
-    """Places between which a value belongs, halved until one is left."""
+    """Binary search for the position of each value."""
     length = rows.shape[-1]
     known = static(length)
     halvings = sym.const(I64.bits if known is None else known.bit_length())
-    low, high = sym.const(0), sym.const(1)  # what the state holds
+    low, high = sym.const(0), sym.const(1)  # the components of the state
 
     def body(ins: list[BufferView], outs: list[BufferView], *index: Expr) -> Stmt:
         (sorted_, given), (out, state) = ins, outs

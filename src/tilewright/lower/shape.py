@@ -1,4 +1,4 @@
-"""Tensors in another shape, order or extent: every element is read where it came from."""
+"""Shape operators and data movement: every element is read from its source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.te import Tensor
 
 
 def _move(use: Use, x: Tensor, place: Callable[..., Sequence[Expr]]) -> Tensor:
-    """A tensor of the elements of x at the places of each index."""
+    """A tensor with the elements of x at mapped indices."""
     return te.compute(use.shape, lambda *index: x[tuple(place(*index))], name=use.name)
 
 
@@ -46,7 +46,7 @@ def _dims(use: Use, values: Tensor | None = None) -> Tensor:
 
 
 def _listed(use: Use, items: Sequence[Expr]) -> Tensor:
-    """A short list of expressions of sizes, as a tensor."""
+    """A short list of expressions of sizes as a tensor."""
 
     def element(*index: Expr) -> Expr:
         value: Expr = number(items[-1], use.dtype) if items else te.const(0, use.dtype)
@@ -71,7 +71,7 @@ def _reshape(use: Use, x: Tensor, shape: Tensor | None = None) -> Tensor:
             found += split_index(flat, [x.shape[axis] for axis in before])
         if shape is None:
             return found
-        # A shape from memory holds as many elements: its size was checked, not proved.
+        # A shape from memory has as many elements: that was checked, not proved.
         pairs = zip(found, x.shape, strict=True)
         return [sym.maximum(sym.minimum(at, sym.sub(dim, 1)), 0) for at, dim in pairs]
 
@@ -85,7 +85,7 @@ def _reshape(use: Use, x: Tensor, shape: Tensor | None = None) -> Tensor:
 def reshape_groups(
     before: Sequence[Expr], after: Sequence[Expr]
 ) -> list[tuple[list[int], list[int]]]:
-    """Runs of axes that hold the same number of elements on both sides, as short as can be."""
+    """The shortest groups of axes that have equal numbers of elements on both sides."""
     groups: list[tuple[list[int], list[int]]] = []
     left, right = 0, 0
     while left < len(before) or right < len(after):
@@ -96,7 +96,8 @@ def reshape_groups(
 
 
 def _shortest(before: Sequence[Expr], after: Sequence[Expr]) -> tuple[int, int]:
-    """How many axes on each side hold equally many elements; all, if nothing less is certain."""
+    """The numbers of axes on both sides with provably equally many elements; all axes, if
+    unknown."""
     if before and before[0] is ONE:
         return 1, 0
     if after and after[0] is ONE:
@@ -143,7 +144,7 @@ def _concat(use: Use, *parts: Tensor) -> Tensor:
         at = index[axis]
 
         def among(first: int, end: int) -> Expr:
-            """The element, of one of those parts: nested as deep as their number has bits."""
+            """The element of one of these parts, selected by binary search."""
             if end - first == 1:
                 return kept[first][placed(index, axis, sym.sub(at, starts[first]))]
             middle = (first + end) // 2
@@ -172,7 +173,7 @@ def _interleave(use: Use, *parts: Tensor) -> Tensor:
 
 
 def _in_turn(turn: Expr, reads: Sequence[Expr]) -> Expr:
-    """The read whose number `turn` is."""
+    """Select the read number `turn`."""
     out = reads[-1]
     for at, read in reversed(list(enumerate(reads[:-1]))):
         out = te.if_then_else(te.eq(turn, at), read, out)
@@ -208,7 +209,7 @@ def _slice(
 
 
 def _sliced(x: Tensor, axis: int, at: Expr, start: Expr, step: Expr) -> Expr:
-    """A position in x; the output's extent keeps it inside, except that of unknown numbers."""
+    """A position in x; in bounds by the output's extent, unless bounds are dynamic."""
     dim = x.shape[axis]
     forward = isinstance(step, Const) and step.value > 0
     if isinstance(start, Const) and forward and start.value == 0:
@@ -253,7 +254,7 @@ def _pad(
             return x[tuple([places[a](at) if a in places else at for a, at in enumerate(index)])]
 
         return _framed(use, x, before, repeated)
-    # Places that depend on memory are computed once per axis.
+    # Data-dependent positions are computed once per axis.
     tables = {
         axis: te.compute(
             (use.shape[axis],),
@@ -275,7 +276,7 @@ def _pad(
 def _framed(
     use: Use, x: Tensor, before: dict[int, Expr], outside: Callable[[Sequence[Expr]], Expr]
 ) -> Tensor:
-    """x and what is `outside` of it, told apart, so that x is copied as it lies."""
+    """x surrounded by `outside`, as separate cases, so that x is copied contiguously."""
 
     def element(*index: Expr) -> Expr:
         inside, tests = list(index), []
@@ -290,9 +291,9 @@ def _framed(
 
 
 def _repeated(mode: str, dim: Expr, before: Expr, after: Expr) -> Callable[[Expr], Expr]:
-    """Where along an axis elements come from that repeat those inside.
+    """The source along an axis of elements that repeat those inside.
 
-    Where elements are removed, the rest is what is reflected or repeated.
+    Where elements are removed, the remaining ones are reflected or repeated.
     """
     low = sym.simplify(sym.maximum(sym.sub(0, before), 0))
     high = sym.simplify(sym.add(dim, sym.minimum(after, 0)))
@@ -307,7 +308,7 @@ def _repeated(mode: str, dim: Expr, before: Expr, after: Expr) -> Callable[[Expr
 
 
 def _outside(mode: str, at: Expr, size: Expr) -> Expr:
-    """Which element stands for one at a place that may be outside 0..size."""
+    """The position of the element that replaces one at a position possibly outside of 0..size."""
     if mode == "edge":
         return sym.maximum(sym.minimum(at, sym.sub(size, 1)), 0)
     if mode == "wrap":

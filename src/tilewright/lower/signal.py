@@ -1,4 +1,4 @@
-"""Fourier transforms as sums of products with one table of roots of unity."""
+"""Fourier transforms as sums of products with a table of roots of unity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.te import Tensor
 
 
 def _roots(length: Expr, of: DType, name: str, period: Expr | None = None) -> tuple[Tensor, Tensor]:
-    """cos and sin of 2 pi m / period, for m below the length, which is the period too."""
+    """cos and sin of 2 pi m / period, for m below the length, which is the default period."""
     turn = length if period is None else period
 
     def angle(m: Expr) -> Expr:
@@ -55,7 +55,7 @@ def _dft(use: Use, x: Tensor, length: Tensor | None, axis: Tensor | None) -> Ten
         real = part(index, t, 0)
         imaginary = part(index, t, 1) if is_complex else te.const(0, of)
         upper = real * c + imaginary * s  # of (real + i imaginary) (c - i s)
-        if back:  # the other half of the spectrum is the mirror image of this one
+        if back:  # the other half of the spectrum is the conjugate mirror image
             once = te.any(te.eq(t, 0), te.eq(t * 2, count))
             value = te.select(once, upper, upper * te.const(2, of))
         else:
@@ -69,7 +69,7 @@ def _dft(use: Use, x: Tensor, length: Tensor | None, axis: Tensor | None) -> Ten
 
 
 def _dft_at_run_time(use: Use, x: Tensor, length: Tensor | None, axis: Tensor | None) -> Tensor:
-    """Along a dynamic axis, or of a dynamic length: sums as long as any may be."""
+    """Along a dynamic axis, or of dynamic length: sums up to the maximal length."""
     (named,) = axes_of(use, 2, axis, 1, x.ndim)
     axes = [at for at in range(x.ndim - 1) if may_be([named], at)]
     of, inverse, onesided = wide_type(x.dtype), use["inverse"], use["onesided"]
@@ -122,7 +122,7 @@ def _dft_at_run_time(use: Use, x: Tensor, length: Tensor | None, axis: Tensor | 
 
 
 def _along(named: Expr, values: Sequence[Expr], axes: Sequence[int]) -> Expr:
-    """The value of the axis that is named."""
+    """The value for the selected axis."""
     out = values[axes[-1]]
     for at in axes[:-1]:
         out = te.select(te.eq(named, at), values[at], out)
@@ -136,7 +136,7 @@ def _stft(
     stride, given = item(use, 1, step, 0), use.call.value(3)
     count = window.shape[0] if window is not None else given[0] if given else x.shape[1]
     is_known = window is not None or given is not None or not use.call.has(3)
-    if not is_known:  # the longest that gives as many bins
+    if not is_known:  # the maximal length with this number of bins
         count = use.shape[2]
         if use["onesided"]:
             count = sym.simplify(sym.maximum(sym.sub(sym.mul(use.shape[2], 2), 1), 1))
@@ -182,7 +182,7 @@ def _mel_weights(
     low: Tensor,
     high: Tensor,
 ) -> Tensor:
-    """Triangles, evenly spaced on the mel scale, over the bins of a spectrum."""
+    """Triangular filters, evenly spaced on the mel scale, over the bins of a spectrum."""
     count, size = use.shape[1], item(use, 1, length, 0)
 
     def real(value: Tensor | Expr | float) -> Expr:

@@ -1,12 +1,12 @@
-"""Data-dependent sizes: small functions that compute them beforehand.
+"""Data-dependent sizes, computed by separate small functions.
 
     %y: i64[2, k] = nonzero(%x)          lower_sizes -> func @sizes(%x, %out: i64[1]) : k
 
-A node's outputs may have dimensions that depend on what its inputs hold: sizes of the node's own,
+A node's outputs may have data-dependent dimensions: sizes that the node defines,
 `fresh_sizes(node)`. `lower_sizes(node)` computes them from the inputs; the operator's lowering then
-fills outputs whose sizes are known. A rule gives the dimensions of the outputs, as the operator's
-type rule does for known contents. Data that no shape fits, a reshape to another number of elements
-say, gives -1 for every size.
+fills outputs of known sizes. A rule returns the dimensions of the outputs, as the operator's type
+rule does for known contents. Invalid data, such as a reshape to another number of elements, gives
+-1 for every size.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from tilewright.sym import ONE, ZERO, Const, Expr, Size, Var, free_vars
 from tilewright.te import Tensor
 from tilewright.tensor.ir import Function
 
-BAD = sym.const(-1)  # no size: the data fits no shape
+BAD = sym.const(-1)  # invalid data
 MOST = float(1 << 40)
 
 Dims = Sequence[Expr]
-# The dimensions of a node's outputs, from its inputs (None: absent).
+# Maps a node's inputs (None: absent) to the dimensions of its outputs.
 Rule = Callable[..., Sequence[Dims]]
 
 
 def fresh_sizes(node: Node, known: Container[Var] = ()) -> tuple[Size, ...]:
-    """The sizes that a node defines, in the order its outputs' types mention them.
+    """The sizes that a node defines, in the order of its outputs' types.
 
-    `known` are sizes that have a value though no input mentions them.
+    `known` sizes have a value though they are in no input's type.
     """
     seen: dict[Var, None] = {}
     for value in node.inputs:
@@ -71,7 +71,7 @@ def _mentioned(attribute: Attribute) -> dict[Var, None]:
 def lower_sizes(node: Node, name: str = "sizes") -> Function | None:
     """func @name(inputs..., out: i64[k], sizes of the inputs...), for the k sizes of the node.
 
-    Inputs are those that are given, in order. None where a node has no sizes of its own.
+    Inputs are those present, in order. None if a node defines no sizes.
     """
     fresh = fresh_sizes(node)
     if not fresh:
@@ -94,7 +94,7 @@ def lower_sizes(node: Node, name: str = "sizes") -> Function | None:
 
 
 def _scalars(node: Node, fresh: Sequence[Size]) -> list[Size]:
-    """The sizes around a node, in the order of its inputs', attributes' and outputs' mention."""
+    """The outer sizes of a node, in order of its inputs', attributes' and outputs' types."""
     found: dict[Var, None] = {}
     for value in node.inputs:
         if value is not None:
@@ -105,7 +105,7 @@ def _scalars(node: Node, fresh: Sequence[Size]) -> list[Size]:
 
 
 def _solved(use: Use, fresh: Sequence[Size], dims: Sequence[Dims]) -> list[Expr]:
-    """The values of the sizes; -1 where a dimension that is told otherwise differs."""
+    """The values of the sizes; -1 if dimensions are inconsistent."""
     values: dict[Var, Expr] = {}
     doubts: list[Expr] = []
     for of, found in zip(use.outputs, dims, strict=True):
@@ -118,7 +118,7 @@ def _solved(use: Use, fresh: Sequence[Size], dims: Sequence[Dims]) -> list[Expr]
     missing = [size for size in fresh if size not in values]
     if missing:
         raise Unsupported(
-            "TW1503", f"nothing tells the size {missing[0]} of {use.call.op}", use.call.loc
+            "TW1503", f"the size {missing[0]} of {use.call.op} is undetermined", use.call.loc
         )
     fits = te.all(*doubts) if doubts else None
     return [values[size] if fits is None else te.select(fits, values[size], BAD) for size in fresh]
@@ -135,7 +135,7 @@ def _chosen(values: Sequence[Expr], at: Expr) -> Expr:
 
 
 def _checked(named: Sequence[Expr], rank: int, dims: Dims) -> list[Dims]:
-    """Dimensions, if axes from memory are axes."""
+    """The dimensions, if axes from memory are valid."""
     tests = [
         test for axis in named if not isinstance(axis, Const) for test in (axis >= 0, axis < rank)
     ]
@@ -152,7 +152,7 @@ def _as_shape(use: Use, at: int, tensor: Tensor | None) -> list[Dims]:
 
 
 def _reshape(use: Use, x: Tensor, shape: Tensor | None) -> list[Dims]:
-    """-1 stands for what remains; the number of elements must stay."""
+    """-1 is inferred; the number of elements must not change."""
     wanted = items(use, 1, shape)
     total = product(x.shape)
     rest: Expr = ONE
@@ -304,7 +304,7 @@ def _resize(
     scales: Tensor | None,
     sizes: Tensor | None,
 ) -> list[Dims]:
-    """As the reference: products with scales in f32, ratios of sizes in f64."""
+    """As in the reference: sizes times scales in f32, ratios of sizes in f64."""
     dims = list(x.shape)
     axes = use["axes"]
     if use.call.has(2):

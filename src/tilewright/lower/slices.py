@@ -1,4 +1,4 @@
-"""Slices at places that a tensor tells."""
+"""Slices with starts given by a tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _gather_slices(use: Use, x: Tensor, starts: Tensor) -> Tensor:
             at[axis] = sym.maximum(sym.minimum(start, last), 0)
         for axis, offset in zip(kept, index[lead:], strict=True):
             place = sym.add(at[axis], offset)
-            is_known = isinstance(x.shape[axis], Const)  # else that slices fit is not shown
+            is_known = isinstance(x.shape[axis], Const)  # otherwise bounds cannot be proved
             at[axis] = place if is_known else sym.minimum(place, sym.sub(x.shape[axis], 1))
         return read_at(x, at, *axes)
 

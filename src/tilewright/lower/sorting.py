@@ -1,10 +1,10 @@
-"""Selection: the best k elements of each line.
+"""Selection (top-k) and sorting along lines.
 
-On CPUs lines are independent pieces of work. Keys, integers in the order of the elements, are made
-first. Few are found by insertion: most elements are no better than the last of those that are
-kept, which is seen of many at once. Many are selected, then sorted; a dynamic k chooses at run
-time. Where threads are many, ranks are counted instead (`pieces`): how many elements come before
-each one; or runs of elements are merged, all at once (`runs`).
+On CPUs lines are independent work items. First, keys are computed: integers in the order of the
+elements. Few elements are found by insertion: most are no better than the worst of the best so far,
+which is tested for many at once. Many are selected, then sorted; a dynamic k chooses at run time.
+With many threads, ranks are counted instead (`pieces`): the number of elements before each one; or
+runs of elements are merged in parallel (`runs`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tilewright.sym import ONE, ZERO, Expr
 from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import UNROLL, For, If, Stmt
 
-FEW = 256  # that insertion finds sooner than sorting does, whatever the length of lines
-PIECE = 32  # elements that are looked at together: some vectors
-SEARCHES = 16  # of a thread side by side, each with some registers (Multiprocessor.searches)
-LAST = te.const(0xFFFFFFFF, I64)  # of the places that a key has bits for
-Place = Callable[[Sequence[Expr], Expr], Expr]  # of a candidate in its line
+FEW = 256  # up to this k, insertion is faster than sorting, for any line length
+PIECE = 32  # elements tested together: a few vectors
+SEARCHES = 16  # interleaved searches per thread, each in a few registers (Multiprocessor.searches)
+LAST = te.const(0xFFFFFFFF, I64)  # the last position that fits in a key's spare bits
+Place = Callable[[Sequence[Expr], Expr], Expr]  # the position of a candidate in its line
 
 
 def _top_k(use: Use, x: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
@@ -47,7 +47,7 @@ def _top_k(use: Use, x: Tensor, k: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def _by_lines(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
-    """Each line by itself: keys of its elements first, then the best by insertion or sorting."""
+    """Each line separately: compute keys, then find the best by insertion or sorting."""
     length, count = x.shape[axis], use.shape[axis]
     lines = tuple(dim for at, dim in enumerate(x.shape) if at != axis)
     known = static(count)
@@ -88,7 +88,7 @@ def _by_lines(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line whose best are asked for: how many of how many, its memory by name, their places."""
+    """Selection of the best elements of a line, with named memory for work and results."""
 
     count: Expr
     length: Expr
@@ -98,14 +98,14 @@ class _Line:
     at: Callable[[Expr], tuple[Expr, ...]]
 
     def by_insertion(self) -> Stmt:
-        """The best so far are kept in order, the first of equals before the others; an element that
-        is no better than the last of them costs one comparison."""
+        """The best so far are kept in order, stably; an element that is not better than the worst
+        of them costs one comparison."""
         count, length, line, places, at = self.count, self.length, self.line, self.places, self.at
         room = self.room
         keys, best, rank = room["keys"], room["best"], (*line, sym.const(0))
 
         def insert(e: Expr, kept: Expr) -> Stmt:
-            """Among the first `kept`: behind as many as are no worse."""
+            """The insertion point among the first `kept`: after those that are no worse."""
             new, here, q = keys[(*line, e)], load(room["rank"], *rank), sym.var("q")
 
             def passed(j: Expr) -> Stmt:
@@ -132,7 +132,7 @@ class _Line:
             return when([is_better(keys[(*line, e)])], insert(e, count - 1))
 
         def piece(number: Expr) -> Stmt:
-            """Most have no element to keep, which their greatest tells."""
+            """Most pieces have no candidate, as their maximum shows."""
             start = count + number * PIECE
             end = sym.minimum(start + PIECE, length)
             found, top, e = room["top"], (*line, sym.const(0)), sym.var("e")
@@ -149,54 +149,62 @@ class _Line:
         return when([sym.lt(0, count)], seq(first, pieces))
 
     def select(self) -> Stmt:
-        """order: the places of the best, ascending. The key of the last of them, the greatest that
-        at least `count` keys reach, is found bit by bit, by a vectorized count of all keys each."""
+        """Store the positions of the best in `order`, ascending. The key of the last of them, the
+        greatest that at least `count` keys reach, is found bit by bit, by a vectorized count of all
+        keys each."""
         line, room, count = self.line, self.room, self.count
         keys, order, cursor = room["keys"], room["order"], room["cursor"]
         limit, rank = room["limit"], room["rank"]
         one, done, left = (*line, sym.const(0)), (*line, ZERO), (*line, ONE)
         of = limit.dtype
-        e = sym.var("e")
-        key = keys[(*line, e)]
 
-        def counted(is_in: Expr) -> Stmt:
-            add = store(rank, one, rank[one] + te.cast(is_in, I32))
-            return seq(store(rank, one, te.const(0, I32)), For(e, ZERO, self.length, add))
+        def count_keys(is_in: Callable[[Expr], Expr]) -> Stmt:
+            def add(e: Expr) -> Stmt:
+                return store(rank, one, rank[one] + te.cast(is_in(keys[(*line, e)]), I32))
+
+            return seq(store(rank, one, te.const(0, I32)), loops([self.length], add, "e"))
 
         def bit(level: Expr) -> Stmt:
             """Keys are signed: the highest bit of the least one is set."""
             place = te.const(of.bits - 1, of) - te.cast(level, of)
             raised = te.bitwise_xor(limit[one], te.shift_left(te.const(1, of), place))
             kept = seq(store(limit, one, raised), store(cursor, left, te.cast(rank[one], I64)))
-            tried = seq(counted(key >= raised), when([load(rank, *one) >= count], kept))
+            tried = seq(
+                count_keys(lambda key: key >= raised), when([load(rank, *one) >= count], kept)
+            )
             return when([load(cursor, *left) > count], tried)
 
         first = seq(
             store(limit, one, te.min_value(of)), store(cursor, left, te.cast(self.length, I64))
         )
         equals = store(cursor, left, te.cast(count - load(rank, *one), I64))
-        take = seq(
-            store(order, (*line, load(cursor, *done)), te.cast(e, I64)),
-            store(cursor, done, cursor[done] + te.const(1, I64)),
-        )
-        take_equal = seq(take, store(cursor, left, cursor[left] - te.const(1, I64)))
-        found = If(key > limit[one], take, when([cursor[left] > te.const(0, I64)], take_equal))
+
+        def take(e: Expr) -> Stmt:
+            key = keys[(*line, e)]
+            found = seq(
+                store(order, (*line, load(cursor, *done)), te.cast(e, I64)),
+                store(cursor, done, cursor[done] + te.const(1, I64)),
+            )
+            equal = seq(found, store(cursor, left, cursor[left] - te.const(1, I64)))
+            greater = If(key > limit[one], found, when([cursor[left] > te.const(0, I64)], equal))
+            return when([key >= limit[one]], greater)
+
         return seq(
             first,
             loops([sym.const(of.bits)], bit, "bit"),
-            counted(key > limit[one]),
+            count_keys(lambda key: key > limit[one]),
             equals,
             store(cursor, done, te.const(0, I64)),
-            For(e, ZERO, self.length, when([key >= limit[one]], found)),
+            loops([self.length], take, "e"),
         )
 
     def by_sorting(self) -> Stmt:
-        """The best in order, of all or of those that were selected."""
+        """Sort the best, out of all elements or of those selected."""
         line, room = self.line, self.room
         keys, order, verdict = room["keys"], room["order"], room["verdict"]
 
         def compare(a: Expr, b: Expr) -> Stmt:
-            """Only whether the second comes strictly before the first matters."""
+            """The order only needs the test whether the second comes strictly before the first."""
             later = te.cast(keys[(*line, b)] > keys[(*line, a)], I64)
             return store(verdict, (*line, sym.const(0)), later)
 
@@ -211,9 +219,9 @@ class _Line:
 
 
 def _by_counting(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
-    """Some pieces of a line hold its best: those whose own best are. So the best of pieces are
-    found, of pieces of those, and so on; then, from the few of the last ones back, the best among
-    the elements of the pieces that were chosen. Elements behind an end come after all others."""
+    """A line's best are in the pieces with the best maxima. So the best pieces are found, among the
+    best pieces of pieces, and so on; then, back from the smallest level, the best elements of the
+    selected pieces. Padding elements come after all others."""
     length, count = x.shape[axis], use.shape[axis]
     lines = [dim for at, dim in enumerate(x.shape) if at != axis]
 
@@ -255,7 +263,7 @@ def _by_counting(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
 
 
 def _key(use: Use, value: Expr) -> Expr:
-    """An integer for each element, greater for better ones and equal for equals."""
+    """An integer key for each element: greater for better ones, equal for equal ones."""
     key = sort_key(value)
     return key if use["largest"] else te.bitwise_not(key)
 
@@ -266,7 +274,7 @@ def sort_key(value: Expr) -> Expr:
     if x.dtype.is_float:
         of = I32 if x.dtype.bits == I32.bits else I64
         bits, sign = te.bits_of(x), te.const(of.bits - 1, of)
-        # Those of numbers below zero run the other way; both zeros are one number.
+        # Those of negative numbers are in reverse order; both zeros are equal.
         low = te.bitwise_and(te.shift_right(bits, sign), te.max_value(of))
         key = te.select(te.eq(x, te.const(0, x.dtype)), te.const(0, of), te.bitwise_xor(bits, low))
         key = te.select(te.isnan(x), te.max_value(of), key)
@@ -280,13 +288,13 @@ def sort_key(value: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class _Level:
-    """Keys in every line: of all elements, or of the best of pieces."""
+    """Keys of every line: of all elements, or of the best of pieces."""
 
     extent: Expr
     at: Callable[[Sequence[Expr], Expr], Expr]
 
     def key(self, line: Sequence[Expr], place: Expr) -> Expr:
-        """The least there is behind the end."""
+        """The least key for padding."""
         found = self.at(line, place)
         return te.if_then_else(place < self.extent, found, te.min_value(found.dtype))
 
@@ -309,8 +317,8 @@ class _Level:
 def _best(
     level: _Level, lines: Sequence[Expr], many: Expr, kept: Expr, place: Place, name: str
 ) -> Tensor:
-    """Where the best `kept` of `many` candidates lie, whose places are told, in every line. Of
-    equals the first comes first; a key and a place are one number where that has the bits."""
+    """The positions of the best `kept` of `many` candidates in every line, stably. Key and position
+    are combined to one number if they fit."""
     i, j = (te.reduce_axis((0, many), name=n) for n in "ij")
 
     def place_of(*at: Expr) -> Expr:
@@ -355,7 +363,7 @@ def _best(
 
 
 def _by_merging(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
-    """All in order, then the first of them."""
+    """Sort everything, then take the first."""
     length = x.shape[axis]
     lines = [dim for at, dim in enumerate(x.shape) if at != axis]
 
@@ -378,13 +386,13 @@ def _by_merging(use: Use, x: Tensor, axis: int) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class Ordered:
-    """Elements of lines in order: tensors of keys, and of places that keys have no bits for. In a
-    statement they are `views` of them."""
+    """Sorted elements of lines: tensors of keys, and of positions that do not fit in keys. In a
+    statement they are `views`."""
 
     tensors: tuple[Tensor, ...]
 
     def place(self, *at: Expr, views: Sequence[BufferView] = ()) -> Expr:
-        """Where the element of a line and a rank lies."""
+        """The index of the element of a line with a rank."""
         found = self._read(at, views)
         return found[1] if found[1:] else LAST - te.bitwise_and(found[0], LAST)
 
@@ -407,9 +415,9 @@ def in_order(
     runs: Sequence[int],
     name: str,
 ) -> Ordered:
-    """The elements of every line, those of greater keys first, of equals the first. Each counts how
-    many of its run come before it; then runs are merged, so many at a time as `runs` tells: each
-    looks for its place in the others. A key and a place are one number where that has the bits."""
+    """Sort every line in descending order, stably. Each element counts its predecessors in its run;
+    then runs are merged, in the numbers given by `runs`: each element searches for its position in
+    the other runs. Key and position are combined to one number if they fit."""
     shape = (*lines, length)
     packed = key_of(*[sym.const(0)] * len(shape)).dtype is not I64
 
@@ -426,7 +434,7 @@ def in_order(
         made = _merged(lines, length, made, width, ways, f"{name}_merged{number}")
         width *= ways
         stages.append((width, made))
-    if static(length) is None:  # where one run is left already, nothing more is merged
+    if static(length) is None:  # if a single run remains, nothing more is merged
         parts = zip(*[tensors for _, tensors in stages], strict=True)
         made = [_first_whole(shape, stages, list(each), name) for each in parts]
     return Ordered(tuple(made))
@@ -435,7 +443,7 @@ def in_order(
 def _first_whole(
     shape: Sequence[Expr], stages: Sequence[tuple[int, list[Tensor]]], of: list[Tensor], name: str
 ) -> Tensor:
-    """Lines of the first stage that has them in one run."""
+    """Lines of the first stage with a single run."""
 
     def element(*at: Expr) -> Expr:
         found = of[-1][at]
@@ -449,11 +457,11 @@ def _first_whole(
 def _merged(
     lines: Sequence[Expr], length: Expr, given: list[Tensor], width: int, ways: int, name: str
 ) -> list[Tensor]:
-    """Runs of `width` sorted elements, `ways` of them as one: each element goes behind those before
-    it, of its own run and of the others. It is looked for in several runs side by side, so that
-    their loads are under way together."""
+    """Merge `ways` sorted runs of `width` elements: the position of each element is the number of
+    its predecessors in its own run and the others. Several runs are searched in an interleaved way,
+    to overlap the latency of loads."""
     shape = (*lines, length)
-    # Groups of runs hold its own, too; where all are one group, that is left out.
+    # Groups of runs include an element's own; if all runs are one group, it is skipped.
     is_one_group = ways <= SEARCHES or ways % SEARCHES > 0
     abreast = ways - 1 if is_one_group else SEARCHES
     bits, known = (width - 1).bit_length(), static(length)
@@ -465,7 +473,7 @@ def _merged(
         line, i = at[:-1], at[-1]
         first = i - sym.floormod(i, width * ways)
         own = sym.floordiv(i - first, width)
-        place = (*at, sym.const(abreast))  # in the state, behind how many of each run come before
+        place = (*at, sym.const(abreast))  # in the state, after the counts of predecessors per run
 
         def is_before(other: Expr) -> Expr:
             theirs, mine = ins[0][(*line, other)], ins[0][at]
@@ -475,13 +483,13 @@ def _merged(
             return te.any(theirs > mine, te.all(te.eq(theirs, mine), earlier))
 
         def group(number: Expr) -> Stmt:
-            """How many elements of some runs come before."""
+            """The number of predecessors in some runs."""
 
             def each(change: Callable[[Expr], Stmt]) -> Stmt:
                 return loops([sym.const(abreast)], change, "r", UNROLL)
 
             def further(step: Expr) -> Stmt:
-                """By so many, if all of them come before."""
+                """Advance by a step, if all these elements come before."""
 
                 def taken(at_run: Expr) -> Stmt:
                     run = number * abreast + at_run
@@ -492,7 +500,7 @@ def _merged(
                     last = there if is_whole else te.min(there, te.cast(length, of))
                     before = te.cast(is_before(te.cast(last, INDEX) - 1), of)
                     if not is_whole:
-                        # Steps of half, a quarter ... and one more never leave a run of 2**bits.
+                        # Steps of half, a quarter ... and one more stay in a run of 2**bits.
                         end = length if width == 1 << bits else sym.minimum(start + width, length)
                         before = te.bitwise_and(before, te.cast(there <= te.cast(end, of), of))
                     return store(state, found, state[found] + before * te.cast(step, of))
@@ -525,7 +533,7 @@ def _merged(
 
 
 def _if_longer(extent: Expr, length: Expr, width: int) -> Expr:
-    """An extent, where lines are longer than a run; else 0."""
+    """An extent if lines are longer than a run; else 0."""
     return sym.minimum(extent, sym.mul(sym.maximum(length - width, 0), I32.max))
 
 
@@ -533,7 +541,7 @@ def _if_longer(extent: Expr, length: Expr, width: int) -> Expr:
 
 
 def _cumulative(*, greatest: bool) -> Lowering:
-    """The best of each line so far and its place; a later one that is as good replaces it."""
+    """The running best of each line and its position; a later equal one replaces it."""
 
     def rule(use: Use, x: Tensor) -> tuple[Tensor, ...]:
         axis = front_axis(use["axis"], x.ndim)

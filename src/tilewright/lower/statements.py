@@ -1,4 +1,4 @@
-"""Operators that write where their data says: loops and stores, in place of a tensor expression."""
+"""Operators with data-dependent writes: loops and stores instead of tensor expressions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def procedure(
     over: Sequence[Expr] = (),
     then: Sequence[tuple[Sequence[Expr], Body]] = (),
 ) -> tuple[Tensor, ...]:
-    """Tensors that a statement, made from views of inputs and outputs, fills in order; or, with
-    extents `over`, one statement for each index, in any order; `then` what follows them."""
+    """Tensors that a statement, built from views of inputs and outputs, writes sequentially; or,
+    with extents `over`, one statement for each index, in any order; `then` follows."""
     dims, types = [tuple(s) for s in shapes], list(dtypes)
     more = [(tuple(extents), follows) for extents, follows in then]
     given = list(inputs)
@@ -33,7 +33,7 @@ def procedure(
 def loops(
     dims: Sequence[Expr], body: Callable[..., Stmt], name: str = "i", kind: str = SERIAL
 ) -> Stmt:
-    """body(positions) for all positions of some dimensions, in order."""
+    """Run body(positions) for all positions of some dimensions, in order."""
     variables: list[Var] = [sym.var(f"{name}{at}") for at in range(len(dims))]
     stmt = body(*variables)
     for variable, dim in reversed(list(zip(variables, dims, strict=True))):
@@ -46,7 +46,7 @@ def store(view: BufferView, index: Sequence[Expr], value: Expr) -> Stmt:
 
 
 def when(tests: Sequence[Expr], then: Stmt) -> Stmt:
-    """A statement under conditions, if there are any."""
+    """A statement under conditions, if any."""
     return If(sym.all_of(*tests), then) if tests else then
 
 

@@ -1,9 +1,9 @@
-"""Boxes by score, without those that overlap a better one of their class.
+"""Non-maximum suppression.
 
-Classes are independent pieces of work. On CPUs a class makes a heap of the boxes whose score
-passes, which mostly are few, and takes the best until enough stay; where threads are many, all
-boxes of all classes are sorted side by side first (`runs`). A box stays if none that stays overlaps
-it much. Corners of those are kept beside each other, so that a box is compared with many at once.
+Classes are independent work items. On CPUs a class makes a heap of the boxes above the score
+threshold, usually few, and extracts the best until enough are kept; with many threads, all boxes of
+all classes are sorted in parallel first (`runs`). A box is kept if no kept one overlaps it too
+much. Corners of kept boxes are stored contiguously, so that a box is compared with many at once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tilewright.tensor.ir import For, If, Let, Stmt
 
 _ZERO, _ONE = te.const(0, I64), te.const(1, I64)
 _SHOWN, _HIDDEN = te.const(0, I32), te.const(1, I32)
-INDEX_BITS = 40  # of the number of boxes
+INDEX_BITS = 40  # of box indices
 _AXES = 2  # of a box: corners are two low coordinates, then two high ones
 
 
 def _corners(box: Sequence[Expr], *, center: bool) -> list[Expr]:
-    """The low and the high corner of a box."""
+    """The low and high corners of a box."""
     pairs = list(zip(box[:_AXES], box[_AXES:], strict=True))
     if center:
         half = te.const(2, box[0].dtype)
@@ -56,13 +56,13 @@ def _area(corners: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True)
 class _Class:
-    """One class of one image: its index, and views of what it reads and fills."""
+    """One class of one image: its index, and views of inputs and outputs."""
 
     use: Use
     line: tuple[Expr, ...]
     boxes: BufferView
     scores: BufferView
-    scalars: tuple[Expr | None, ...]  # how many stay at most, how much they overlap, least score
+    scalars: tuple[Expr | None, ...]  # maximal number, overlap threshold, score threshold
     kept: BufferView
     counts: BufferView
     corners: BufferView
@@ -72,12 +72,12 @@ class _Class:
         return wide(self.scores[(*self.line, box)])
 
     def passes(self, score: Expr) -> list[Expr]:
-        """Whether a score is high enough, where there is a least one."""
+        """Whether a score is above the threshold, if any."""
         least = self.scalars[2]
         return [] if least is None else [score > te.cast(wide(least), score.dtype)]
 
     def select(self, candidates: Expr, visit: Callable[[Expr], Stmt]) -> Stmt:
-        """Candidates by rank, until enough stay."""
+        """Process candidates by rank, until enough are kept."""
         line, limit, capacity = self.line, self.scalars[0], self.kept.shape[-1]
         assert limit is not None
         clear = loops([capacity], lambda k: store(self.kept, (*line, k), _ZERO), "k")
@@ -93,7 +93,7 @@ class _Class:
         return seq(clear, store(self.counts, line, _ZERO), pieces)
 
     def meet(self, box: Expr) -> Stmt:
-        """A box against all that stay so far."""
+        """Compare a box with all kept ones."""
         line, hidden = self.line, (*self.line, ZERO)
         parts = [wide(self.boxes[line[0], box, sym.const(part)]) for part in range(2 * _AXES)]
         own = [sym.var(f"corner{at}", parts[0].dtype) for at in range(2 * _AXES)]
@@ -127,7 +127,7 @@ class _Class:
 
 
 def _suppress_boxes(use: Use, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-    if inputs[2] is None:  # without a limit none is asked for
+    if inputs[2] is None:  # without a limit, nothing is kept
         shapes = [(use.name, use.shape), (f"{use.name}_counts", use.shape[:-1])]
         return tuple(te.compute(of, lambda *at: _ZERO, name=name) for name, of in shapes)
     given = [at for at, tensor in enumerate(inputs) if tensor is not None]
@@ -191,7 +191,7 @@ def _suppress_boxes(use: Use, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         def visit(rank: Expr) -> Stmt:
             return seq(heap.take(best), one.meet(load(best, *line, ZERO)))
 
-        candidates = sym.var("candidates")  # as many as there are before one is taken
+        candidates = sym.var("candidates")  # the number of remaining candidates
         selected = Let(candidates, load(heap.left, *heap.first), one.select(candidates, visit))
         return seq(heap.clear(), loops([count], add, "e"), heap.order(), selected)
 
@@ -200,14 +200,14 @@ def _suppress_boxes(use: Use, *inputs: Tensor | None) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class _Heap:
-    """Boxes of a class, each before the two at twice its place; of equal keys the first."""
+    """A binary max-heap of a class's boxes; of equal keys the first comes first."""
 
     line: tuple[Expr, ...]
     keys: BufferView
     box: BufferView
-    place: BufferView  # of the box that is moved towards the leaves
-    left: BufferView  # how many are in the heap
-    levels: BufferView  # of the tree at first
+    place: BufferView  # the position of the box being sifted down
+    left: BufferView  # the size of the heap
+    levels: BufferView  # the initial depth of the tree
 
     @property
     def first(self) -> tuple[Expr, ...]:
@@ -217,7 +217,7 @@ class _Heap:
         return store(self.left, self.first, _ZERO)
 
     def add(self, key: Expr, box: Expr) -> Stmt:
-        """One more, in no order yet."""
+        """Append a box, unordered."""
         end = (*self.line, load(self.left, *self.first))
         return seq(
             store(self.keys, end, key),
@@ -226,7 +226,7 @@ class _Heap:
         )
 
     def order(self) -> Stmt:
-        """All in their places, from the last that has others below it."""
+        """Heapify, from the last inner node."""
         many = load(self.left, *self.first)
 
         def level(at: Expr) -> Stmt:
@@ -242,7 +242,7 @@ class _Heap:
         )
 
     def take(self, into: BufferView) -> Stmt:
-        """The best goes, the last comes into its place."""
+        """Remove the maximum and move the last box into its place."""
         last = (*self.line, load(self.left, *self.first))
         return seq(
             store(into, self.first, self.box[self.first]),
@@ -253,7 +253,7 @@ class _Heap:
         )
 
     def sift_down(self, place: Expr) -> Stmt:
-        """A box moves down as long as one below it comes first."""
+        """Sift a box down while a child comes before it."""
         many = load(self.left, *self.first)
         parent = load(self.place, *self.first)
         child = sym.var("child")
@@ -290,7 +290,7 @@ class _Heap:
 
 
 def count_boxes(counts: Tensor, name: str) -> Expr:
-    """How many boxes all classes have."""
+    """The number of boxes of all classes."""
     axes = [te.reduce_axis((0, dim), name=f"c{at}") for at, dim in enumerate(counts.shape)]
     total = te.compute((), lambda: te.sum(counts[tuple(axes)], axis=axes), name=f"{name}_count")
     return te.cast(total[()], INDEX)
@@ -318,7 +318,7 @@ def _list_boxes(use: Use, kept: Tensor, counts: Tensor) -> Tensor:
 
 
 def _all_rows(use: Use, kept: Tensor, counts: Tensor) -> Tensor:
-    """Every row looks for its class: in front of it are all boxes of the classes before."""
+    """Every row finds its class by searching the prefix sums of the classes' counts."""
     lines = counts.shape
     flat = product(lines)
     j = te.reduce_axis((0, flat), name="j")

@@ -1,4 +1,4 @@
-"""Decision trees: every row walks down every tree."""
+"""Decision trees: every row traverses every tree."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tilewright.sym import Const, Expr
 from tilewright.te import BufferView, Tensor
 from tilewright.tensor.ir import Stmt
 
-GROUP = 16  # walks side by side, as each waits for what it loads; of many rows, down one tree
-STEPS = 4  # of all walks of a group, at most, before looking whether any goes on
+GROUP = 16  # interleaved traversals, to overlap the latency of loads; with many rows, of one tree
+STEPS = 4  # steps of all traversals of a group between checks whether any continues
 
 
 def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
-    """The output holds the node a row has come to; a group walks on while one of it does."""
+    """The output holds the current node of a row; a group continues while any row does."""
     nodes, features = columns[0].shape[0], x.shape[1]
     depth = nodes if use["depth"] is None else sym.const(use["depth"])
     rounds = sym.ceildiv(depth, STEPS)
@@ -35,19 +35,19 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
         count: Expr,
         place: Callable[[Expr], tuple[Expr, Expr]],
     ) -> Stmt:
-        """So many walks side by side, each of a row and a tree."""
+        """`count` interleaved traversals, each of a row and a tree."""
         values, feature, splits, modes, children, missing, roots = ins
         (out,) = outs
 
         def step(row: Expr, tree: Expr) -> Stmt:
             here = out[row, tree]
-            first = te.cast(te.select(here >= zero, here, zero), INDEX)  # a leaf stays what it is
+            first = te.cast(te.select(here >= zero, here, zero), INDEX)  # at a leaf, stay there
             node = first if is_forest else _kept(here, nodes)
             value = values[row, _kept(feature[node], features)]
             hit = _hit(use["modes"], te.cast(modes[node], I64), value, splits[node])
             if use["is_missing"] and value.dtype.is_float:
                 hit = te.any(hit, te.all(te.isnan(value), missing[node]))
-            child = te.cast(children[node, te.cast(hit, INDEX)], I64)  # no branch to be predicted
+            child = te.cast(children[node, te.cast(hit, INDEX)], I64)  # avoids a branch
             return store(out, (row, tree), te.select(here >= zero, child, here))
 
         def each(made: Callable[[Expr, Expr], Stmt]) -> Stmt:
@@ -85,14 +85,14 @@ def _tree_leaves(use: Use, x: Tensor, *columns: Tensor) -> Tensor:
 
 
 def _hit(which: tuple[int, ...], mode: Expr, value: Expr, split: Expr) -> Expr:
-    """Whether a row goes on as a node says of rows that pass its test."""
+    """Whether a row passes a node's test."""
     tests = {
         LEQ: value <= split,
         LT: value < split,
         GTE: value >= split,
         GT: value > split,
         EQ: te.eq(value, split),
-        NEQ: te.ne(value, split),  # of NaN too
+        NEQ: te.ne(value, split),  # also for NaN
     }
     hit = tests[which[0]] if which else te.const(False, "bool")
     for each in which[1:]:

@@ -1,4 +1,4 @@
-"""Windows that slide over spatial axes: where they look, and what of it is inside."""
+"""Sliding windows over spatial axes: element positions and bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.sym import ZERO, Expr
 
 
 class Window:
-    """The windows of one operator over the spatial axes of x."""
+    """The windows of an operator over the spatial axes of x."""
 
     def __init__(self, use: Use, x: Image, kernel: Sequence[Expr | int]) -> None:
         self.use, self.x, self.rank = use, x, x.ndim - 2
@@ -21,12 +21,12 @@ class Window:
         self.strides, self.dilations = use["strides"], use["dilations"]
         self.begins = [sym.as_expr(pad) for pad in use["pads"][: self.rank]]
         self.ends = [sym.as_expr(pad) for pad in use["pads"][self.rank :]]
-        # A last window that only rounding up admits may run past the end.
+        # With rounding up, the last window may extend past the end.
         self.rounded_up = bool(use.call.attributes.get("ceil_mode", False))
         self.overhang = bool(use.call.attributes.get("overhang", False))
 
     def is_padded(self, axis: int) -> bool:
-        """Whether a window may see anything outside the image along an axis."""
+        """Whether windows may extend outside of the image along an axis."""
         begin, end = static(self.begins[axis]), static(self.ends[axis])
         if begin is None or end is None or begin > 0 or end > 0 or self.rounded_up:
             return True
@@ -35,7 +35,7 @@ class Window:
         return self.overhang and not sym.prove(sym.le(reach, room))
 
     def place(self, axis: int, window: Expr, tap: Expr) -> Expr:
-        """Where a window has a tap along an axis."""
+        """The position of a window's kernel position along an axis."""
         moved = sym.add(sym.mul(window, self.strides[axis]), sym.mul(tap, self.dilations[axis]))
         return moved if self.begins[axis] is ZERO else sym.sub(moved, self.begins[axis])
 
@@ -47,8 +47,8 @@ class Window:
         outside: Expr,
         seen: Callable[[Expr], Expr] = lambda value: value,
     ) -> Expr:
-        """The element a window sees at a tap, or what is `seen` of it; `outside` where that is not
-        in the image."""
+        """The element of a window at a kernel position, mapped by `seen`; `outside` if it is not in
+        the image."""
         places = [self.place(axis, windows[axis], taps[axis]) for axis in range(self.rank)]
         value = seen(self.x[(*lead, *places)])
         tests = []
@@ -58,7 +58,7 @@ class Window:
         return te.if_then_else(te.all(*tests), value, outside) if tests else value
 
     def padded(self, outside: Expr) -> Window:
-        """The same windows over a padded copy, which a schedule may make piece by piece."""
+        """The same windows over a padded copy, a stage that a schedule may compute in pieces."""
         if not any(self.is_padded(axis) for axis in range(self.rank)):
             return self
         x, begins, use = self.x, self.begins, self.use
@@ -85,13 +85,14 @@ class Window:
         return [te.reduce_axis((0, size), name=f"r{at}") for at, size in enumerate(self.kernel)]
 
     def combined(self, body: Callable[..., Any], combine: te.Reduction) -> Expr:
-        """body(taps) over the whole kernel."""
+        """body(taps), reduced over the kernel."""
         taps = self.taps()
         value: Expr = combine(body(*taps), axis=taps)
         return value
 
     def is_whole(self, windows: Sequence[Expr]) -> Expr:
-        """Whether all taps of a window are inside: lowering splits loops by conditions like it."""
+        """Whether all kernel positions of a window are in the image: loops are partitioned by such
+        conditions."""
         tests: list[Expr] = []
         for axis in range(self.rank):
             if self.is_padded(axis):
@@ -101,9 +102,9 @@ class Window:
         return te.all(*tests) if tests else sym.TRUE
 
     def count(self, axis: int, window: Expr, *, with_pads: bool) -> Expr:
-        """How many taps of a window lie inside, or inside with the pads, along an axis.
+        """The number of kernel positions in the image, or in the padded image, along an axis.
 
-        Taps are `dilation` apart: those below a limit number ceil((limit - first) / dilation).
+        Positions are `dilation` apart: ceil((limit - first) / dilation) are below a limit.
         """
         if not self.is_padded(axis):
             return self.kernel[axis]

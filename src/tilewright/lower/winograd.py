@@ -1,25 +1,25 @@
-"""Convolution of small square windows with fewer multiplications (Winograd's minimal filtering).
+"""Winograd convolution: small square kernels with fewer multiplications.
 
-m x m results at once, from a = m + r - 1 inputs along each axis for windows of r, as a stack of
-a x a products:
+m x m results are computed at once, from a = m + r - 1 inputs along each axis for kernels of size r,
+as a batch of a x a GEMMs:
 
     V[i, j, tile, c] = B^T d B      tiles of the image, overlapping by r - 1
     U[i, j, c, o]    = G g G^T      weights, transformed before the first call
     M[i, j, tile, o] = sum over c of V * U      c of the group of o
     Y                = A^T M A      tiles of the result
 
-B follows from a alone: of the points 0, 1 (a = 3), 0, 1, -1 (a = 4) and 0, p, -p, q, -q (a = 6),
-where G has a window's polynomial, and infinity. One axis at a time. Stages are annotated `winograd`
-with their roles, which the schedule goes by. The work that is counted is that of the sums of
-products these stages stand for.
+B follows from a alone: from the interpolation points 0, 1 (a = 3), 0, 1, -1 (a = 4) and 0, p, -p,
+q, -q (a = 6), at which G evaluates a kernel's polynomial, and infinity. Axes are transformed one at
+a time. Stages are annotated `winograd` with their roles, which the schedule uses. The counted work
+is that of the direct convolution.
 
-A result is the sum over products i of A[k, i] M[i], each of which is off in proportion to its own
-size, |B[i]| |G[i]|: rounding grows by the root of the sum over i of (A[k, i] |B[i]| |G[i]|)^2 / 3
-along an axis. Of points with few digits, so that no factor is rounded, p and q have the least
-growth of the result that is off most: 2.7, where 1 and 2 have 5.6.
+A result is the sum over products i of A[k, i] M[i], each with an error proportional to its
+magnitude, |B[i]| |G[i]|: the error grows by the root of the sum over i of (A[k, i] |B[i]| |G[i]|)^2
+/ 3 along an axis. Among points with few digits, so that no factor is rounded, p and q minimize the
+largest growth: 2.7, while 1 and 2 have 5.6.
 
-Of bytes, with m = 2 and r = 3, all is exact: 2 G has no fractions, V and U are i16, and sums of
-their products, in i32, are four times the result.
+For bytes, with m = 2 and r = 3, everything is exact: 2 G has no fractions, V and U are i16, and
+sums of their products, in i32, are four times the result.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tilewright.te import Tensor
 from tilewright.tensor.flops import STANDS_FOR
 
 Transform = Callable[[Sequence[Expr]], list[Expr]]
-P, Q = 11 / 16, 3 / 2  # points of tiles of six inputs
+P, Q = 11 / 16, 3 / 2  # interpolation points for tiles of six inputs
 
 
 def _times(value: Expr, factor: float) -> Expr:
@@ -64,7 +64,7 @@ def _image4(d: Sequence[Expr]) -> list[Expr]:
 
 
 def _image6(d: Sequence[Expr]) -> list[Expr]:
-    """Pairs share their halves, so that each is computed once."""
+    """Pairs share subexpressions, which are computed once."""
     a, b = d[4] - _times(d[2], Q**2), _times(d[3] - _times(d[1], Q**2), P)
     e, f = d[4] - _times(d[2], P**2), _times(d[3] - _times(d[1], P**2), Q)
     first, last = (
@@ -123,16 +123,16 @@ TRANSFORMS: dict[Form, tuple[Transform, Transform, Transform]] = {
     Form(4, 3): (_image6, _weights6, _result6),
 }
 OF_INTEGERS = (_image4, _doubled_weights4, _result4)
-DOUBLINGS = 2  # of the weights of integers: along each axis
+DOUBLINGS = 2  # of integer weights: along each axis
 
 
 def _role(name: str, work: int = 0) -> dict[str, str | int]:
-    """What a stage is in the method, and the operations it is counted with."""
+    """The role of a stage, and the operations attributed to it."""
     return {ROLE: name, STANDS_FOR: work}
 
 
 def _pick(at: Expr, values: Sequence[Expr]) -> Expr:
-    """The value at a position; a schedule that unrolls knows which."""
+    """Select the value at a position; constant in unrolled schedules."""
     found = values[-1]
     for position in reversed(range(len(values) - 1)):
         found = te.select(te.eq(at, position), values[position], found)
@@ -140,7 +140,7 @@ def _pick(at: Expr, values: Sequence[Expr]) -> Expr:
 
 
 def can_winograd(use: Use, x: Tensor, w: Tensor) -> bool:
-    """Whether the method serves: square windows at every place, in f32 or of bytes."""
+    """Whether the method applies: square kernels with stride 1, in f32 or bytes."""
     plain = use["strides"] == (1, 1) and use["dilations"] == (1, 1)
     plain &= use["groups"] == 1 or is_last(use)
     windows = {static(dim) for dim in w.shape[2:]}
@@ -153,7 +153,7 @@ def can_winograd(use: Use, x: Tensor, w: Tensor) -> bool:
 
 
 def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution of square windows at every place, in tiles of m x m."""
+    """Convolution of square kernels with stride 1, in tiles of m x m."""
     m: int = use["winograd"]
     window = static(w.shape[-1]) or 0
     n, o, height, width = image_shape(use)
@@ -202,21 +202,21 @@ def lower_winograd(use: Use, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
             total = te.shift_right(total, te.const(DOUBLINGS, I32))
         return total if bias is None else total + bias[o]
 
-    # Kernels of their own are counted as what they do: those that compute must not start early.
+    # Separate kernels are attributed their actual work: compute-bound ones must not start early.
     stands_for = 2 * window**2 * (static(inner) or 0) if grid.last else 0
     made: Tensor = compute_image(use, element, attrs=_role(RESULT, stands_for))
     return made
 
 
-MAX_FILLED = 32  # tiles that a matrix has a multiple of
+MAX_FILLED = 32  # limit of the multiple of tiles per matrix
 Element = Callable[..., Expr]
 Place = tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """Tiles of images, and tensors of them: with channels last, or with channels before tiles,
-    which are then one index, so that products are plain matrices."""
+    """Tiles of images, and tensors of them: channels last, or channels before a flat tile index, so
+    that GEMMs are on plain matrices."""
 
     n: Expr
     tall: Expr
@@ -226,7 +226,7 @@ class _Grid:
     def tiles(
         self, role: str, sides: tuple[int, int], channels: Expr, element: Element, name: str
     ) -> Element:
-        """Of each tile a matrix: element(n, ty, tx, i, j, channel)."""
+        """A matrix per tile: element(n, ty, tx, i, j, channel)."""
         if self.last:
             shape = (self.n, self.tall, self.wide, *sides, channels)
             made = te.compute(shape, element, name=name, attrs=_role(role))
@@ -240,7 +240,7 @@ class _Grid:
         return lambda n, ty, tx, i, j, c: first[n, c, ty, tx, i, j]
 
     def stack(self, role: str, a: int, channels: Expr, element: Element, name: str) -> Element:
-        """For each position in a tile a matrix: element(i, j, place of the tile, channel)."""
+        """A matrix per position in a tile: element(i, j, tile index, channel)."""
         if self.last:
             made = te.compute(
                 (a, a, self.n, self.tall, self.wide, channels),
@@ -263,8 +263,8 @@ class _Grid:
 
     @property
     def _stored(self) -> Expr:
-        """Tiles of a matrix, so many that blocks of them leave nothing over: the last ones are that
-        of the image's end again."""
+        """The number of tiles of a matrix, rounded up to whole blocks: the extra ones repeat the
+        image's last."""
         known = static(self._count)
         if known is None:
             return self._count
@@ -272,14 +272,14 @@ class _Grid:
         return sym.const(-(-known // side) * side)
 
     def place_of(self, n: Expr, ty: Expr, tx: Expr) -> Place:
-        """Where a tile is in a stack."""
+        """The flat index of a tile."""
         if self.last:
             return n, ty, tx
         row = sym.add(sym.mul(n, self.tall), ty)
         return (sym.simplify(sym.add(sym.mul(row, self.wide), tx)),)
 
     def tile_at(self, place: Place) -> Place:
-        """The image, row and column of a tile of a stack."""
+        """The image, row and column of a flat tile index."""
         if self.last:
             return place
         there = sym.minimum(place[0], sym.sub(self._count, 1))
@@ -288,7 +288,7 @@ class _Grid:
 
 
 def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Image:
-    """The image with zeros around it, as large as whole tiles need."""
+    """The zero-padded image, as large as whole tiles need."""
     seen, begins = image(use, x), use["pads"][:2]
 
     def element(n: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
@@ -308,7 +308,7 @@ def _padded(use: Use, x: Tensor, dims: Sequence[Expr]) -> Image:
 def _transformed(
     w: Tensor, transform: Transform, a: int, name: str, dtypes: tuple[DType, DType]
 ) -> Tensor:
-    """Weights in another type until the end: in f64 they are rounded once."""
+    """Weights converted at the end: in f64 they are rounded once."""
     within, to = dtypes
     o, inner = w.shape[:2]
     window = range(static(w.shape[-1]) or 0)

@@ -1,11 +1,12 @@
-"""ONNX Runtime's place: its module, name for name, on Tilewright.
+"""A drop-in replacement of the module `onnxruntime`, on Tilewright.
 
     import tilewright.ort as onnxruntime                      # in a program of your own
     sys.modules["onnxruntime"] = tilewright.ort               # for programs of others
     tilewright ort PROGRAM ARGS                               # the same from a shell
 
-What has a meaning here works; what steers ONNX Runtime's inner workings is accepted and its
-docstring says so; what cannot be had raises `NotImplemented` with its name (TW6040).
+Options that apply here are implemented; those that tune ONNX Runtime's internals are accepted and
+documented as having no effect; features that are missing raise `NotImplemented` with their name
+(TW6040).
 """
 
 import contextlib

@@ -17,15 +17,15 @@ NDArray = np.ndarray[Any, Any]
 
 
 class Bound(Protocol):
-    """What a binding asks of its session."""
+    """The interface of a session that a binding uses."""
 
-    def _place(self, name: str) -> Any: ...
+    def _output_index(self, name: str) -> Any: ...
 
     def _run_into(self, inputs: Any, outputs: Any) -> Any: ...
 
 
 class IOBinding:
-    """Inputs and outputs bound by name; outputs bound to an array are computed into it."""
+    """Bindings of inputs and outputs by name; results are computed into bound arrays."""
 
     def __init__(self, session: Bound) -> None:
         self._session = session
@@ -45,7 +45,7 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Memory at an address, which the caller keeps alive."""
+        """Bind memory at an address, which the caller keeps alive."""
         check_on_cpu(device_type)
         self._inputs[name] = _at_address(buffer_ptr, shape, element_type)
 
@@ -61,9 +61,10 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """An output in new memory, or in memory at an address, which the caller keeps alive."""
+        """Bind an output to new memory, or to memory at an address, which the caller keeps
+        alive."""
         check_on_cpu(device_type)
-        self._session._place(name)
+        self._session._output_index(name)
         if buffer_ptr is None:
             self._outputs[name] = None
             return
@@ -72,7 +73,7 @@ class IOBinding:
         self._outputs[name] = _at_address(buffer_ptr, shape, element_type)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        self._session._place(name)
+        self._session._output_index(name)
         self._outputs[name] = ortvalue.numpy()
 
     def clear_binding_inputs(self) -> None:
@@ -82,10 +83,10 @@ class IOBinding:
         self._outputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Inputs are always there."""
+        """Accepted without effect: the CPU is synchronous."""
 
     def synchronize_outputs(self) -> None:
-        """Outputs are always there."""
+        """Accepted without effect: the CPU is synchronous."""
 
     def _run(self) -> None:
         self._results = self._session._run_into(self._inputs, self._outputs)
@@ -101,7 +102,7 @@ class IOBinding:
 
 
 class SessionIOBinding(IOBinding):
-    """The binding that ONNX Runtime's C++ side has: the same."""
+    """The binding class of ONNX Runtime's C++ side: the same."""
 
 
 def _at_address(address: int, shape: Sequence[int], element_type: Any) -> NDArray:

@@ -1,6 +1,6 @@
-"""Devices and memory as ONNX Runtime describes them. Here everything is in the memory of the CPU.
+"""ONNX Runtime's descriptions of devices and memory. All values are in CPU memory.
 
-Descriptions of other devices can be made and read; to place a value there raises.
+Descriptions of other devices can be constructed and read; placing a value there raises.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VENDORS = {
 
 @dataclass(frozen=True)
 class CDevice:
-    """The device that ONNX Runtime's C++ side knows: numbers only."""
+    """The device class of ONNX Runtime's C++ binding: numbers only."""
 
     type: int = 0
     memory: int = 0
@@ -94,7 +94,7 @@ class CDevice:
 
 
 class OrtDevice:
-    """Where a value lies."""
+    """The location of a value."""
 
     def __init__(self, c_ort_device: CDevice) -> None:
         self._ort_device = c_ort_device
@@ -128,7 +128,7 @@ class OrtDevice:
 
 
 def check_on_cpu(device_type: str) -> None:
-    """Values lie in the memory of the CPU, whatever its number."""
+    """Reject locations other than CPU memory; the device index is ignored."""
     if device_type.lower() not in ("cpu", "cuda_pinned"):
         raise absent(f"memory on the device {device_type}", "sessions run on the CPU: use cpu")
 
@@ -168,12 +168,12 @@ class OrtMemoryInfo:
 
 
 def cpu_memory() -> OrtMemoryInfo:
-    """The memory of all that sessions take and give."""
+    """The memory of all inputs and outputs of sessions."""
     return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType.DEFAULT)
 
 
 class OrtArenaCfg:
-    """How an arena would grow. Accepted: a session's memory is planned when it is compiled."""
+    """Arena configuration. Accepted without effect: memory is planned at compile time."""
 
     KEYS: ClassVar = (
         "max_mem",
@@ -214,7 +214,7 @@ class OrtHardwareDevice:
 
 
 class OrtSyncStream:
-    """An order of work on a device. The CPU has none to wait for."""
+    """A queue of work on a device. The CPU's is synchronous."""
 
     def get_handle(self) -> int:
         return 0
@@ -222,7 +222,7 @@ class OrtSyncStream:
 
 @dataclass(frozen=True)
 class OrtEpDevice:
-    """An execution provider on a processor: ours, on this one."""
+    """An execution provider on a device: Tilewright on this processor."""
 
     ep_name: str = CPU
     ep_vendor: str = "Tilewright"
@@ -239,7 +239,7 @@ class OrtEpDevice:
 
 @dataclass(frozen=True)
 class OrtEpAssignedNode:
-    """A node of the model that a provider runs."""
+    """A node of the model, assigned to a provider."""
 
     name: str
     domain: str
@@ -248,7 +248,7 @@ class OrtEpAssignedNode:
 
 @dataclass(frozen=True)
 class OrtEpAssignedSubgraph:
-    """The nodes that a provider runs together."""
+    """The nodes assigned to a provider as a unit."""
 
     ep_name: str
     nodes: tuple[OrtEpAssignedNode, ...]
@@ -258,14 +258,14 @@ class OrtEpAssignedSubgraph:
 
 
 class OrtEpContextData:
-    """What other providers store beside a compiled model. Ours stores nothing."""
+    """Data that providers store outside of the compiled model: not supported, none is needed."""
 
     def __init__(self) -> None:
         raise absent("OrtEpContextData", "a compiled model is one file: ModelCompiler writes it")
 
 
 class OrtEpContextDataBuffer:
-    """What other providers store beside a compiled model. Ours stores nothing."""
+    """Data that providers store outside of the compiled model: not supported, none is needed."""
 
     def __init__(self) -> None:
         raise absent("OrtEpContextDataBuffer", "a compiled model is one file")
@@ -273,7 +273,7 @@ class OrtEpContextDataBuffer:
 
 @dataclass(frozen=True)
 class OrtExternalInitializerInfo:
-    """Where a weight lies in a file."""
+    """The location of a weight in a file."""
 
     filepath: str
     file_offset: int

@@ -1,4 +1,4 @@
-"""ONNX Runtime's enumerations, with its numbers."""
+"""ONNX Runtime's enumerations, with the same numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class GraphOptimizationLevel(IntEnum):
-    """Accepted: a model is always optimized, and no optimization changes what it computes.
+    """Accepted without effect: models are always optimized, without changing results.
 
     Examples:
         >>> import tilewright as ort
@@ -22,7 +22,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Accepted: kernels run in turn, each on all threads.
+    """Accepted without effect: kernels run in sequence, each on all threads.
 
     Examples:
         >>> import tilewright as ort
@@ -35,7 +35,7 @@ class ExecutionMode(IntEnum):
 
 
 class ExecutionOrder(IntEnum):
-    """Accepted: the order of nodes is fixed when the model is compiled."""
+    """Accepted without effect: the order of nodes is fixed at compile time."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -49,7 +49,7 @@ class OrtAllocatorType(IntEnum):
 
 
 class ArenaExtendStrategy(IntEnum):
-    kNextPowerOfTwo = 0  # noqa: N815  (their name)
+    kNextPowerOfTwo = 0  # noqa: N815  (ONNX Runtime's name)
     kSameAsRequested = 1  # noqa: N815
 
 
@@ -83,7 +83,7 @@ class OrtDeviceVendorId(IntEnum):
 
 
 class OrtExecutionProviderDevicePolicy(IntEnum):
-    """Accepted: sessions run on the CPU."""
+    """Accepted without effect: sessions run on the CPU."""
 
     DEFAULT = 0
     PREFER_CPU = 1

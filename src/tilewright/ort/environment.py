@@ -1,4 +1,4 @@
-"""What ONNX Runtime keeps for a whole process: providers, threads, logging, versions."""
+"""Process-wide settings of ONNX Runtime: providers, threads, logging, versions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tilewright.ort.devices import CPU, OrtArenaCfg, OrtEpDevice, OrtHardwareDev
 from tilewright.ort.errors import absent
 from tilewright.runtime.pool import checked_threads
 
-INTERFACE = "1.31.1"  # the version of ONNX Runtime whose interface this is
+INTERFACE = "1.31.1"  # the implemented version of ONNX Runtime's interface
 
-_threads = {"intra": 0}  # of sessions that share a pool
+_threads = {"intra": 0}  # of sessions with a shared pool
 
 
 def get_available_providers() -> list[str]:
-    """What sessions can run on.
+    """List the execution providers.
 
     Examples:
         >>> import tilewright as ort
@@ -30,7 +30,7 @@ def get_all_providers() -> list[str]:
 
 
 def get_device() -> str:
-    """Where sessions run: `CPU`.
+    """Return the kind of device that sessions run on: `CPU`.
 
     Examples:
         >>> import tilewright as ort
@@ -57,14 +57,14 @@ def get_hardware_devices() -> list[OrtHardwareDevice]:
 
 
 def has_collective_ops() -> bool:
-    """Models do not span machines."""
+    """Always false: models are not distributed over machines."""
     return False
 
 
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
 ) -> None:
-    """The threads of sessions whose options say `use_per_session_threads = False`."""
+    """Set the number of threads of sessions with `use_per_session_threads = False`."""
     _threads["intra"] = checked_threads(intra_op_num_threads)
 
 
@@ -73,27 +73,27 @@ def global_threads() -> int:
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Accepted: sessions write no log. What is wrong is raised, what is odd is a warning."""
+    """Accepted without effect: sessions write no log; problems are errors or warnings."""
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Accepted, as the severity is."""
+    """Accepted without effect, like the severity."""
 
 
 def set_seed(seed: int) -> None:
-    """Accepted: a model's random operators draw from the seeds in the model."""
+    """Accepted without effect: random operators use the seeds in the model."""
 
 
 def enable_telemetry_events() -> None:
-    """Accepted: nothing is ever sent anywhere."""
+    """Accepted without effect: there is no telemetry."""
 
 
 def disable_telemetry_events() -> None:
-    """Accepted: nothing is ever sent anywhere."""
+    """Accepted without effect: there is no telemetry."""
 
 
 def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg) -> None:
-    """Accepted: the memory of a session is planned when it is compiled."""
+    """Accepted without effect: memory is planned at compile time."""
 
 
 def create_and_register_allocator_v2(
@@ -102,7 +102,7 @@ def create_and_register_allocator_v2(
     options: Mapping[str, str],
     arena_cfg: OrtArenaCfg,
 ) -> None:
-    """Accepted: the memory of a session is planned when it is compiled."""
+    """Accepted without effect: memory is planned at compile time."""
 
 
 def register_execution_provider_library(registration_name: str, library_path: str) -> None:
@@ -120,15 +120,15 @@ def unregister_execution_provider_library(registration_name: str) -> None:
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: Any = None
 ) -> None:
-    """Accepted: no library of CUDA's is needed."""
+    """Accepted without effect: CUDA libraries are not needed."""
 
 
 def print_debug_info() -> None:
-    """Print what this is."""
+    """Print version information."""
     print(get_build_info())
     print(f"providers: {', '.join(get_available_providers())}")
 
 
 def get_model_compatibility_for_ep_devices(devices: Sequence[OrtEpDevice], info: str) -> int:
-    """A compiled model fits, or does not load."""
+    """Always 0: compatibility is checked when a model is loaded."""
     return 0

@@ -1,4 +1,4 @@
-"""ONNX Runtime's exceptions by their names. Each is one of ours too: code, message, help."""
+"""ONNX Runtime's exceptions. Each is also a `TilewrightError` with a code, message and help."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tilewright.base.errors import CompilerBug, TilewrightError, Unsupported, Us
 
 
 class Fail(TilewrightError, RuntimeError):
-    """A failure with no better name."""
+    """Any other failure."""
 
 
 class InvalidArgument(UserError):
-    """An input, a name or an option is not what the model takes."""
+    """An invalid input, name or option."""
 
 
 class NoSuchFile(UserError, FileNotFoundError):
-    """There is no such model file."""
+    """The model file does not exist."""
 
 
 class NoModel(UserError):
-    """What was given holds no model."""
+    """The source contains no model."""
 
 
 class EngineError(TilewrightError, RuntimeError):
@@ -30,11 +30,11 @@ class EngineError(TilewrightError, RuntimeError):
 
 
 class RuntimeException(TilewrightError, RuntimeError):
-    """A run went wrong, or something asked for was never set."""
+    """A run failed, or a requested value was never set."""
 
 
 class InvalidProtobuf(UserError):
-    """The file is not an ONNX model, or it is damaged."""
+    """The file is not an ONNX model, or is damaged."""
 
 
 class ModelLoaded(TilewrightError, RuntimeError):
@@ -42,19 +42,19 @@ class ModelLoaded(TilewrightError, RuntimeError):
 
 
 class NotImplemented(Unsupported):
-    """What does not exist here, by its name."""
+    """A feature that is not supported, with its name."""
 
 
 class AbsentModule(NotImplemented, ImportError):
-    """A module that does not exist here: programs that can do without one go on."""
+    """A module that does not exist here; an `ImportError`, so that optional imports work."""
 
 
 class AbsentMember(NotImplemented, AttributeError):
-    """A member that does not exist here: `hasattr` says so."""
+    """A member that does not exist here; an `AttributeError`, so that `hasattr` works."""
 
 
 class InvalidGraph(UserError):
-    """The model breaks the rules of ONNX."""
+    """The model is invalid ONNX."""
 
 
 class EPFail(TilewrightError, RuntimeError):
@@ -62,7 +62,7 @@ class EPFail(TilewrightError, RuntimeError):
 
 
 class ModelLoadCanceled(TilewrightError, RuntimeError):
-    """Loading was called off before it began."""
+    """Loading was cancelled before it began."""
 
 
 class ModelRequiresCompilation(TilewrightError, RuntimeError):
@@ -70,7 +70,7 @@ class ModelRequiresCompilation(TilewrightError, RuntimeError):
 
 
 class NotFound(UserError, LookupError):
-    """There is nothing by that name."""
+    """No item has this name."""
 
 
 class DeviceReset(TilewrightError, RuntimeError):
@@ -98,7 +98,7 @@ UNREADABLE, DAMAGED = "TW1111", ("TW1105", "TW1112")  # codes of the importer
 
 
 def as_loading(error: TilewrightError) -> TilewrightError:
-    """What ONNX Runtime would raise where a model cannot be loaded."""
+    """Convert an error of loading a model to the class that ONNX Runtime would raise."""
     if isinstance(error, (CompilerBug, *NAMES)):
         return error
     if error.code in DAMAGED:
@@ -111,7 +111,7 @@ def as_loading(error: TilewrightError) -> TilewrightError:
 
 
 def as_running(error: TilewrightError) -> TilewrightError:
-    """What ONNX Runtime would raise where a run fails."""
+    """Convert an error of a run to the class that ONNX Runtime would raise."""
     if isinstance(error, (CompilerBug, *NAMES)):
         return error
     return _again(InvalidArgument, error)
@@ -123,7 +123,7 @@ def _again(kind: type[TilewrightError], error: TilewrightError) -> TilewrightErr
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Errors inside are those of loading a model."""
+    """Convert errors in the block to those of loading a model."""
     try:
         yield
     except TilewrightError as error:
@@ -133,12 +133,12 @@ def loading() -> Iterator[None]:
 def absent(
     name: str, help: str = "", kind: type[NotImplemented] = NotImplemented
 ) -> NotImplemented:
-    """The error for a part of ONNX Runtime that does not exist here."""
+    """The error for a missing part of ONNX Runtime."""
     return kind("TW6040", f"{name} does not exist in tilewright.ort", help=help)
 
 
 class Absent:
-    """A name that can be imported; whatever is done with it raises the error."""
+    """A placeholder for a missing name: it can be imported, and any use raises the error."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -147,6 +147,6 @@ class Absent:
         raise absent(self.__name__)
 
     def __getattr__(self, member: str) -> NoReturn:
-        if member.startswith("__"):  # what Python itself looks for
+        if member.startswith("__"):  # looked up by Python itself
             raise AttributeError(member)
         raise absent(f"{self.__name__}.{member}", kind=AbsentMember)

@@ -1,8 +1,8 @@
-"""The parts of ONNX Runtime that are Python, or data: those of an installed one, on our sessions.
+"""Submodules of an installed ONNX Runtime that are Python or data, used with Tilewright's sessions.
 
-`onnxruntime.quantization` and its like are not written again: each is a module here that the
-installed module of that name takes the place of. What they import of `onnxruntime` is ours where
-that name is, as it is under `tilewright ort`.
+`onnxruntime.quantization` and others are not reimplemented: each is a module here that the
+installed module of the same name replaces. Their imports of `onnxruntime` get Tilewright where it
+has that name, as under `tilewright ort`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilewright.ort.errors import AbsentModule, absent
 
 
 def hand_over(name: str) -> None:
-    """Put the installed module in the place of ours, which is being imported."""
+    """Replace a module that is being imported by the installed one."""
     last = name.rpartition(".")[2]
     found = _find(last, name)
     if found is None or found.loader is None:
@@ -27,7 +27,7 @@ def hand_over(name: str) -> None:
 
 
 def _find(last: str, name: str) -> ModuleSpec | None:
-    # Not by `find_spec` of importlib.util, which answers what `sys.modules` has: us.
+    # Not `importlib.util.find_spec`, which would find this module in `sys.modules`.
     package = PathFinder.find_spec("onnxruntime")
     folders = None if package is None else package.submodule_search_locations
     found = None if folders is None else PathFinder.find_spec(last, folders)

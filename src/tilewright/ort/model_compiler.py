@@ -1,4 +1,4 @@
-"""ONNX Runtime's ahead-of-time compiler: the model as a library that sessions load at once."""
+"""ONNX Runtime's ahead-of-time compiler: compile a model to a library that sessions load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tilewright.ort.session import LIBRARIES, InferenceSession
 
 
 class ModelCompiler:
-    """Compiles a model once. What it writes holds code and weights, whatever its file is called."""
+    """Compiles a model once. The result contains code and weights, whatever the file's
+    extension."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class ModelCompiler:
         write_function(self.compile_to_bytes())
 
     def set_ep_context_data_write_func(self, write_func: Callable[..., Any]) -> None:
-        """Accepted: nothing is written beside the compiled model."""
+        """Accepted without effect: no other files are written."""
 
     def clear_ep_context_data_write_func(self) -> None:
-        """Accepted, see above."""
+        """Accepted without effect, as above."""

@@ -1,4 +1,4 @@
-"""Who wants to know of sessions and of their runs: `tilewright ort`, for its report."""
+"""Observers of sessions and their runs, for the report of `tilewright ort`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Protocol
 
 
 class Observer(Protocol):
-    """Told of every session of the process, from whichever thread."""
+    """Receives the events of all sessions of the process, from any thread."""
 
     def loaded(self, session: Any, seconds: float) -> None:
-        """A session is ready."""
+        """A session was created."""
 
     def refused(self, source: Any, error: Exception) -> None:
-        """A session could not be made."""
+        """Creating a session failed."""
 
     def ran(self, session: Any, feed: Mapping[str, Any], seconds: float) -> None:
-        """A run has ended well."""
+        """A run succeeded."""
 
 
 observers: list[Observer] = []
@@ -25,7 +25,7 @@ observers: list[Observer] = []
 
 @contextmanager
 def observed(observer: Observer) -> Iterator[None]:
-    """Tell an observer of what happens inside."""
+    """Register an observer for the block."""
     observers.append(observer)
     try:
         yield

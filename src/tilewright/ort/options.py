@@ -1,8 +1,8 @@
-"""Options of sessions and of runs, as ONNX Runtime names them.
+"""Session and run options of ONNX Runtime.
 
-What steers something here does so: threads, sizes, initializers, profiling, the optimized model's
-file. What steers ONNX Runtime's inner workings is accepted and means nothing. What cannot be had
-raises by its name.
+Options that apply here are implemented: threads, sizes, initializers, profiling, the optimized
+model's file. Those that tune ONNX Runtime's internals are accepted without effect. Missing features
+raise with their name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NDArray = np.ndarray[Any, Any]
 
 @dataclass
 class SessionOptions:
-    """How a session runs. `intra_op_num_threads` is the number of threads; 0 means all cores.
+    """Options of a session. `intra_op_num_threads` is the number of threads; 0 means all cores.
 
     Examples:
         >>> import tilewright as ort
@@ -71,19 +71,19 @@ class SessionOptions:
         return self._entries[key]
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
-        """Compile for one size of a named dimension."""
+        """Compile for a fixed size of a named dimension."""
         self._sizes[name] = int(value)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
-        """Compile for one size of the dimensions that the model denotes so."""
+        """Compile for a fixed size of all dimensions with this denotation."""
         self._denoted[denotation] = int(value)
 
     def add_initializer(self, name: str, value: OrtValue) -> None:
-        """Use other contents for an initializer of the model."""
+        """Replace the value of an initializer."""
         self._initializers[name] = np.asarray(value)
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
-        """Use these contents for initializers of the model."""
+        """Replace the values of initializers."""
         if len(names) != len(values):
             raise InvalidArgument("TW6041", f"{len(names)} names for {len(values)} initializers")
         for name, value in zip(names, values, strict=True):
@@ -92,12 +92,12 @@ class SessionOptions:
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
     ) -> None:
-        """Use these contents for files that the model's external data names."""
+        """Supply the contents of files that the model's external data names."""
         for name, buffer, length in zip(names, buffers, lengths, strict=True):
             self._files[name] = bytes(memoryview(buffer).cast("B")[:length])
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
-        """Note a provider; a session says if there is none of that name."""
+        """Add a provider; sessions warn if it does not exist."""
         self._providers.append(name)
 
     def add_provider_for_devices(
@@ -109,13 +109,13 @@ class SessionOptions:
         return bool(self._providers)
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Accepted: there is one provider to select."""
+        """Accepted without effect: there is only one provider."""
 
     def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any]) -> None:
-        """Accepted: there is one provider to select."""
+        """Accepted without effect: there is only one provider."""
 
     def set_load_cancellation_flag(self, cancel: bool) -> None:
-        """Call off sessions that are made with these options."""
+        """Cancel loading of sessions with these options."""
         self._cancelled = bool(cancel)
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
@@ -125,21 +125,21 @@ class SessionOptions:
         )
 
     def set_ep_context_data_read_func(self, read: Callable[..., Any]) -> None:
-        """Accepted: a compiled model is one file, so nothing is read beside it."""
+        """Accepted without effect: a compiled model is one file."""
 
     def clear_ep_context_data_read_func(self) -> None:
-        """Accepted, see above."""
+        """Accepted without effect, as above."""
 
 
 class LoraAdapter:
-    """Weights that ONNX Runtime adds to a model's at run time."""
+    """A LoRA adapter: not supported."""
 
-    def Load(self, file_path: str | os.PathLike[str]) -> None:  # noqa: N802  (their name)
+    def Load(self, file_path: str | os.PathLike[str]) -> None:  # noqa: N802  (ONNX Runtime's name)
         raise absent("LoraAdapter.Load", "merge the adapter into the model, or feed its weights")
 
 
 class AdapterFormat:
-    """Weights for an adapter file, in memory. The files cannot be read or written."""
+    """LoRA weights in memory; adapter files are not supported."""
 
     def __init__(self, adapter: Any = None) -> None:
         self._parameters: dict[str, OrtValue] = {}
@@ -177,7 +177,7 @@ class AdapterFormat:
 
 @dataclass
 class RunOptions:
-    """How a run goes. `terminate` refuses it; the rest is accepted.
+    """Options of a run. `terminate` makes it fail; the others are accepted without effect.
 
     Examples:
         >>> import tilewright as ort
@@ -207,7 +207,7 @@ class RunOptions:
 def check_providers(
     providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None, stacklevel: int = 3
 ) -> None:
-    """Say where a session will not run on what it was told to, and on the CPU instead."""
+    """Warn if a session falls back to the CPU from requested providers."""
     names = [one if isinstance(one, str) else one[0] for one in providers or ()]
     unknown = [name for name in names if name != CPU]
     if unknown and CPU not in names:

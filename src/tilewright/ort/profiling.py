@@ -1,4 +1,4 @@
-"""The file that a profiled session writes: events as ONNX Runtime's own tools read them."""
+"""The profile that a session writes: events in the format of ONNX Runtime's tools."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from tilewright.ort.devices import CPU
 from tilewright.runtime.profiler import profile
 
-_turn = Lock()  # there is one profiler per process
+_turn = Lock()  # the process has a single profiler
 
 
 class SessionProfile:
-    """The runs of a session, kernel by kernel."""
+    """Kernel events of a session's runs."""
 
     def __init__(self, prefix: str, runtime: int = 0) -> None:
         self.start_ns = time.monotonic_ns()
@@ -30,7 +30,7 @@ class SessionProfile:
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """Record what runs inside as one run of the model."""
+        """Record the block as one run of the model."""
         with _turn:
             begun = time.monotonic_ns()
             with profile(runtime=self._runtime) as record:
@@ -62,6 +62,6 @@ class SessionProfile:
         )
 
     def write(self) -> str:
-        """Write the file; its name."""
+        """Write the file and return its name."""
         self.path.write_text(json.dumps(self._events, indent=0), encoding="utf-8")
         return str(self.path)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's sessions: a model that is compiled when the session is made.
+"""ONNX Runtime's sessions: a model compiled when the session is created.
 
 session = InferenceSession("model.onnx")
 outputs = session.run(None, {"x": x})  # a list of NumPy arrays
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from tilewright.frontends.onnx.metadata import Interface
 
 LIBRARIES = (".so", ".dylib")
-_LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # what libraries begin with
+_LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # of shared libraries
 _ORT_MAGIC = b"ORTM"  # at byte 4 of ONNX Runtime's own format
 
 
 class InferenceSession:
-    """A model, compiled when the session is made.
+    """A model, compiled when the session is created.
 
     Examples:
         >>> import numpy as np
@@ -83,7 +83,8 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A path to an .onnx file or to a library that `save` wrote, or the bytes of either."""
+        """`path_or_bytes` is the path of an .onnx file or of a library that `save` wrote, or the
+        contents of either."""
         if not isinstance(path_or_bytes, (str, os.PathLike, bytes)):
             kind = type(path_or_bytes).__name__
             raise UserTypeError("TW6042", f"a session is made of a path or bytes, not of {kind}")
@@ -117,7 +118,7 @@ class InferenceSession:
         if library is not None:
             self.module: Module = library
         else:
-            # The compiler takes its time to load, and a saved library does not need it.
+            # Imported here: a saved library runs without the compiler, which takes long to load.
             from tilewright.frontends.onnx.metadata import read_interface
 
             self._interface = read_interface(self._source)
@@ -125,7 +126,7 @@ class InferenceSession:
             self._write_optimized()
 
     def _library(self) -> Module | None:
-        """The model of a saved library, if the session is made from one."""
+        """Load the model if it is a saved library; None otherwise."""
         source = self._source
         if isinstance(source, bytes):
             _check_format(source[:8])
@@ -152,7 +153,7 @@ class InferenceSession:
         return loaded
 
     def _compiled(self, fed: frozenset[str]) -> Module:
-        """The model as code; the initializers named are inputs too."""
+        """Compile the model; the named initializers become inputs."""
         from tilewright.driver.compile import compile
         from tilewright.frontends.onnx import Given, import_model
 
@@ -162,7 +163,7 @@ class InferenceSession:
         return compile(graph, threads=self._threads(), dynamic=self._sizes(graph))
 
     def _sizes(self, graph: Any) -> dict[str, int]:
-        """The sizes of dimensions that the options fix, as the graph names them."""
+        """Sizes of symbolic dimensions that the options fix, by their names in the graph."""
         from tilewright.driver.sizes import size_names
         from tilewright.frontends.onnx.importer import size_name
 
@@ -199,16 +200,16 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
-        """The outputs named, or all, as NumPy arrays."""
-        wanted = None if not output_names else [self._place(name) for name in output_names]
+        """Run the model; the named outputs, or all, as NumPy arrays."""
+        wanted = None if not output_names else [self._output_index(name) for name in output_names]
         made = self._call(input_feed, run_options)
         chosen = made if wanted is None else [made[at] for at in wanted]
-        return [_plain(value) for value in chosen]
+        return [_as_output(value) for value in chosen]
 
     def _call(
         self, feed: Mapping[str, Any], run_options: RunOptions | None = None, out: Any = None
     ) -> Any:
-        """All outputs, as the module makes them."""
+        """All outputs, as the module returns them."""
         if run_options is not None and run_options.terminate:
             raise Fail("TW6043", "the run was called off by its options")
         module = self._module_for(feed)
@@ -224,7 +225,7 @@ class InferenceSession:
         return made
 
     def _module_for(self, feed: Mapping[str, Any]) -> Module:
-        """The module; another where a feed replaces initializers, compiled when first fed."""
+        """The module; a second one if a feed overrides initializers, compiled on first use."""
         overridable = () if self._interface is None else self._interface.overridable
         fed = frozenset(name for name in overridable if name in feed)
         if not fed:
@@ -237,7 +238,7 @@ class InferenceSession:
     def _run_into(
         self, feed: Mapping[str, Any], outputs: Mapping[str, np.ndarray[Any, Any] | None]
     ) -> list[Any]:
-        """The outputs bound; those with memory of the caller's are computed there."""
+        """The bound outputs; those bound to the caller's memory are computed there."""
         names = list(outputs) or [spec.name for spec in self.module.outputs]
         whole = {name: array for name, array in outputs.items() if array is not None}
         if len(whole) == len(self.module.outputs) and all(
@@ -268,7 +269,7 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Run on a thread of its own; `callback(results, user_data, error)` is called there."""
+        """Run on another thread, which then calls `callback(results, user_data, error)`."""
 
         def work() -> None:
             try:
@@ -298,7 +299,7 @@ class InferenceSession:
         fetches: OrtValueVector,
         fetch_devices: Sequence[Any],
     ) -> None:
-        """Run on values in a row; the results are put behind `fetches`."""
+        """Run on a list of values; results are appended to `fetches`."""
         feed = dict(zip(feed_names, feeds, strict=True))
         fetches.extend(self.run_with_ort_values(fetch_names, feed, run_options))
 
@@ -308,7 +309,7 @@ class InferenceSession:
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Run on what was bound; results are read from the binding."""
+        """Run with bound inputs and outputs; results are in the binding."""
         iobinding._run()
 
     def create_ortvalue_from_shape_and_type(
@@ -321,7 +322,7 @@ class InferenceSession:
     ) -> OrtValue:
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type)
 
-    def _place(self, name: str) -> int:
+    def _output_index(self, name: str) -> int:
         if name not in self._places:
             raise InvalidArgument(
                 "TW6022",
@@ -339,7 +340,7 @@ class InferenceSession:
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Initializers that a feed may replace: the first such feed compiles the model again."""
+        """Initializers that a feed may override; the first such feed compiles the model again."""
         names = () if self._interface is None else self._interface.overridable
         if not names:
             return []
@@ -347,7 +348,7 @@ class InferenceSession:
         return [node_arg(spec) for spec in specs if spec.name in names]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model's file tells about itself."""
+        """The metadata in the model's file."""
         if self._interface is None:
             return ModelMetadata(graph_name=self.module.name)
         return ModelMetadata(**self._interface.fields)
@@ -362,7 +363,7 @@ class InferenceSession:
         return {CPU: {}}
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Every node of the model, on the one provider there is."""
+        """All nodes of the model, assigned to the only provider."""
         nodes = () if self._interface is None else self._interface.nodes
         return [OrtEpAssignedSubgraph(CPU, tuple(OrtEpAssignedNode(*node) for node in nodes))]
 
@@ -381,23 +382,23 @@ class InferenceSession:
         check_providers(providers)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Accepted: the provider has no options that change between runs."""
+        """Accepted without effect: the provider has no options that change between runs."""
 
     def disable_fallback(self) -> None:
-        """There is one provider: nothing falls back to it."""
+        """Accepted without effect: there is only one provider."""
 
     def enable_fallback(self) -> None:
-        """There is one provider: nothing falls back to it."""
+        """Accepted without effect: there is only one provider."""
 
     def get_tuning_results(self) -> list[Any]:
-        """Nothing is tuned while a session runs."""
+        """Always empty: nothing is tuned at run time."""
         return []
 
     def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
-        """Accepted: nothing is tuned while a session runs."""
+        """Accepted without effect: nothing is tuned at run time."""
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Accepted: on the CPU no graph is captured."""
+        """Accepted without effect: the CPU captures no graphs."""
 
     # ------------------------------------------------------------------ profiling
 
@@ -407,7 +408,7 @@ class InferenceSession:
         return SessionProfile(self._options.profile_file_prefix, self.module._runtime)
 
     def end_profiling(self) -> str:
-        """Write what was recorded; the name of the file, or nothing if profiling was off."""
+        """Write the profile and return the file's name; "" if profiling was off."""
         profile, self._profile = self._profile, None
         return "" if profile is None else profile.write()
 
@@ -432,18 +433,18 @@ def _in_order(
                     f"the model has no input {name}",
                     help=f"its inputs are {', '.join(spec.name for spec in inputs)}",
                 )
-    missing = [spec.name for spec in inputs if spec.name not in feed and not _may_lack(spec)]
+    missing = [spec.name for spec in inputs if spec.name not in feed and not _is_optional(spec)]
     if missing:
         raise UserError("TW6024", f"the feed lacks the inputs {', '.join(missing)}")
-    return [_fed(feed.get(spec.name), spec) for spec in inputs]
+    return [_as_input(feed.get(spec.name), spec) for spec in inputs]
 
 
-def _may_lack(spec: Spec) -> bool:
+def _is_optional(spec: Spec) -> bool:
     return spec.kind.startswith("opt<")
 
 
-def _fed(value: Any, spec: Spec) -> Any:
-    """A value as modules take it: lists of numbers become arrays of the input's type."""
+def _as_input(value: Any, spec: Spec) -> Any:
+    """Convert a value to a module's input: lists of numbers become arrays of the input's type."""
     if isinstance(value, OrtValue):
         return value.fed()
     if isinstance(value, SparseTensor):
@@ -455,10 +456,10 @@ def _fed(value: Any, spec: Spec) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """An output as ONNX Runtime gives it: NumPy arrays, lists and dicts."""
+def _as_output(value: Any) -> Any:
+    """Convert an output to ONNX Runtime's types: NumPy arrays, lists and dicts."""
     if isinstance(value, Array):
         return np.asarray(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_as_output(item) for item in value]
     return value

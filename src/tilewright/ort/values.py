@@ -1,6 +1,6 @@
-"""Values as ONNX Runtime hands them about: tensors, sequences, sparse tensors, descriptions.
+"""ONNX Runtime's value types: tensors, sequences, sparse tensors, descriptions.
 
-An `OrtValue` is a NumPy array by another name: it shares the array's memory.
+An `OrtValue` wraps a NumPy array and shares its memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.runtime.module import Spec
 
 NDArray = np.ndarray[Any, Any]
 
-# ONNX's numbers of element types, and ONNX Runtime's names of them, by ours.
+# ONNX's numbers and ONNX Runtime's names of element types, by Tilewright's names.
 CODES = {
     "f32": 1,
     "u8": 2,
@@ -80,7 +80,7 @@ def tensor_name(element: str) -> str:
 
 
 def kind_name(kind: str) -> str:
-    """ONNX Runtime's name of a type that is no tensor."""
+    """ONNX Runtime's name of a non-tensor type."""
     outer = _KIND.fullmatch(kind)
     if outer is not None:
         word = {"seq": "seq", "opt": "optional"}[outer["outer"]]
@@ -92,12 +92,12 @@ def kind_name(kind: str) -> str:
 
 
 def element_of(array: NDArray) -> str:
-    """Our name of an array's element type."""
+    """Tilewright's name of an array's element type."""
     return "str" if array.dtype.kind in "OUS" else str(from_numpy(array.dtype))
 
 
 def numpy_type(element_type: Any) -> np.dtype[Any]:
-    """The NumPy type that a caller names: a type of NumPy's, or ONNX's number."""
+    """The NumPy type for a NumPy type or an ONNX type number."""
     if not isinstance(element_type, (int, np.integer)):
         named: np.dtype[Any] = np.dtype(element_type)
         return named
@@ -116,7 +116,7 @@ def numpy_type(element_type: Any) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output: its name, its shape of numbers and names, its type as a word."""
+    """Description of an input or output: name, shape of numbers and names, type."""
 
     name: str
     shape: list[int | str | None]
@@ -127,7 +127,7 @@ class NodeArg:
 
 
 def node_arg(spec: Spec, declared: Sequence[int | str | None] | None = None) -> NodeArg:
-    """An input or output as a file declares it; what a file leaves open we may know."""
+    """Describe an input or output as declared in the file, with known sizes where it has none."""
     known = list(spec.shape)
     kind = kind_name(spec.kind) if spec.kind else tensor_name(str(spec.dtype))
     if declared is None:
@@ -141,7 +141,7 @@ def node_arg(spec: Spec, declared: Sequence[int | str | None] | None = None) -> 
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What the model's file tells about itself."""
+    """The metadata in the model's file."""
 
     producer_name: str = ""
     graph_name: str = ""
@@ -157,7 +157,7 @@ class ModelMetadata:
 
 @dataclass(frozen=True)
 class SparseCooView:
-    """The places of the values: one number each, or one per dimension."""
+    """Indices of the values: flat, or one per dimension."""
 
     _indices: NDArray
 
@@ -167,7 +167,7 @@ class SparseCooView:
 
 @dataclass(frozen=True)
 class SparseCsrView:
-    """The columns of the values, and where each row begins."""
+    """Column indices of the values, and the start of each row."""
 
     _inner: NDArray
     _outer: NDArray
@@ -180,7 +180,7 @@ class SparseCsrView:
 
 
 class SparseTensor:
-    """A tensor of few values. A session takes it written out."""
+    """A sparse tensor. Sessions convert it to a dense one."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class SparseTensor:
         return "cpu"
 
     def dense(self) -> NDArray:
-        """The tensor written out."""
+        """The dense tensor."""
         out = np.zeros(tuple(self._shape), self._values.dtype)
         if isinstance(self._view, SparseCsrView):
             counts = np.diff(self._view.outer())
@@ -279,7 +279,7 @@ class SparseTensor:
 
 
 class OrtValue:
-    """A NumPy array, a list of them, or a sparse tensor, by another name.
+    """Wraps a NumPy array, a list of arrays, or a sparse tensor.
 
     Examples:
         >>> import numpy as np
@@ -303,7 +303,7 @@ class OrtValue:
     def ortvalue_from_numpy_with_onnx_type(
         cls, data: NDArray, /, onnx_element_type: int
     ) -> OrtValue:
-        """The bits of an array as elements of a type that NumPy lacks."""
+        """Reinterpret an array's bits as elements of a type that NumPy lacks."""
         to = numpy_type(onnx_element_type)
         if to.itemsize != data.dtype.itemsize:
             raise InvalidArgument(
@@ -321,7 +321,7 @@ class OrtValue:
         vendor_id: int = -1,
         memory_info: OrtMemoryInfo | None = None,
     ) -> OrtValue:
-        """New memory whose elements are not set."""
+        """Allocate an uninitialized value."""
         check_on_cpu(device_type)
         return cls(np.empty(tuple(shape), numpy_type(element_type)))
 
@@ -331,7 +331,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """The memory of another library's array, without a copy."""
+        """Import another library's array without a copy."""
         return cls(Array._borrow(data).numpy())
 
     def as_sparse_tensor(self) -> SparseTensor:
@@ -341,11 +341,11 @@ class OrtValue:
 
     def numpy(self) -> NDArray:
         if isinstance(self._value, SparseTensor):
-            raise InvalidArgument("TW6041", "a sparse tensor is no array: use as_sparse_tensor")
-        return self._value  # type: ignore[no-any-return]  # lists of arrays too, as theirs
+            raise InvalidArgument("TW6041", "a sparse tensor is not an array: use as_sparse_tensor")
+        return self._value  # type: ignore[no-any-return]  # lists of arrays too, as in ONNX Runtime
 
     def fed(self) -> Any:
-        """The value as a model takes it."""
+        """The value as a model's input."""
         return self._value.dense() if isinstance(self._value, SparseTensor) else self._value
 
     def shape(self) -> list[int]:
@@ -390,7 +390,7 @@ class OrtValue:
         return isinstance(self._value, list)
 
     def update_inplace(self, data: Any) -> None:
-        """Write other elements into the same memory."""
+        """Overwrite the elements in place."""
         source = data.numpy() if isinstance(data, OrtValue) else np.asarray(data)
         mine = self.numpy()
         if source.shape != mine.shape or source.dtype != mine.dtype:
@@ -415,10 +415,10 @@ class OrtValue:
 
 
 class OrtValueVector(list[OrtValue]):
-    """Values in a row."""
+    """A list of values."""
 
     def push_back(self, value: Any, is_bool_tensor: bool | None = None) -> None:
-        """A value, or a DLPack capsule; which of its bytes are truth values nobody can see."""
+        """Append a value or a DLPack capsule; DLPack does not distinguish booleans from bytes."""
         if isinstance(value, OrtValue):
             self.append(value)
             return
@@ -432,10 +432,10 @@ class OrtValueVector(list[OrtValue]):
             self.push_back(tensor)
 
     def reserve(self, count: int) -> None:
-        """Lists grow on their own."""
+        """Accepted without effect."""
 
     def shrink_to_fit(self) -> None:
-        """Lists grow on their own."""
+        """Accepted without effect."""
 
     def dlpack_at(self, at: int) -> Any:
         return self[at].__dlpack__()
@@ -454,6 +454,6 @@ class OrtValueVector(list[OrtValue]):
 def copy_tensors(
     src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: OrtSyncStream | None = None
 ) -> None:
-    """Write the elements of values into the memory of others."""
+    """Copy values into the memory of others."""
     for source, target in zip(src, dst, strict=True):
         target.update_inplace(source)

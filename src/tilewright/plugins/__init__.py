@@ -1,1 +1,1 @@
-"""Tilewright inside of other frameworks: what they call, and what calls the driver for them."""
+"""Plugins for other frameworks, which call the driver on their behalf."""

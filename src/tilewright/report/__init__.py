@@ -1,9 +1,10 @@
-"""A model as one page: its graph coloured by time, every kernel at every stage, roofline, memory.
+"""Report on a model as an HTML page: graph coloured by time, kernels at every stage, roofline,
+memory.
 
 report = collect("model.onnx", target="cpu", threads=2)
 write_page(report, "report.html")
 
-The page is one file that asks for nothing else. Needs the extra `report`.
+The page is self-contained. Needs the extra `report`.
 """
 
 from tilewright.report.charts import check_charts

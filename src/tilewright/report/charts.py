@@ -10,12 +10,12 @@ from typing import Any
 from tilewright.base.errors import Unsupported
 from tilewright.report.collect import Box, Report
 
-INK = "#010203"  # becomes the colour of the text around
+INK = "#010203"  # replaced by the colour of the surrounding text
 COLOURS = ("#5c6bc0", "#26a69a", "#ef6c00", "#ab47bc", "#8d6e63", "#29b6f6", "#9ccc65", "#ec407a")
 
 
 def check_charts() -> None:
-    """The package that draws is installed: who is going to need it much later may ask first."""
+    """Check that matplotlib is installed, for callers that need it much later."""
     _pyplot()
 
 
@@ -37,7 +37,7 @@ def _pyplot() -> Any:
 
 
 def _finished(pyplot: Any, figure: Any, title: str, mark: str) -> str:
-    """A figure as SVG within a page: the page's colours, names of its own, no size of its own."""
+    """A figure as inline SVG, with the page's colours, unique ids and a flexible size."""
     made = io.StringIO()
     figure.tight_layout()
     figure.savefig(made, format="svg", transparent=True, metadata={"Date": None})
@@ -52,11 +52,11 @@ def _finished(pyplot: Any, figure: Any, title: str, mark: str) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
 
 
-POINTS = 500  # of the longest kernels: more would only cover each other
+POINTS = 500  # limit, of the longest kernels: more would overlap
 
 
 def roofline(report: Report) -> str:
-    """Kernels by their arithmetic per byte and their speed; nothing can be above the roof."""
+    """Roofline plot of kernels: arithmetic intensity and throughput."""
     pyplot = _pyplot()
     shown = [(at, box) for at, box in enumerate(report.boxes) if _has_point(box)]
     shown = sorted(shown, key=lambda each: -each[1].nanoseconds)[:POINTS]
@@ -86,7 +86,7 @@ def roofline(report: Report) -> str:
 def moved_roofline(
     points: Sequence[tuple[float, float, float]], peak_gflops: float, peak_gbytes: float
 ) -> str:
-    """Kernels by their arithmetic per byte, and their speed before and after."""
+    """Roofline plot of kernels before and after tuning."""
     pyplot = _pyplot()
     if not points:
         return ""
@@ -110,7 +110,7 @@ def moved_roofline(
 
 
 def curves(lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Gain over seconds, one line each; nothing where nothing was measured in time."""
+    """Gain over time, a line per search; empty without measurements."""
     pyplot = _pyplot()
     if not any(lines.values()):
         return ""
@@ -131,7 +131,7 @@ def _has_point(box: Box) -> bool:
 
 
 def arena(report: Report) -> str:
-    """Bytes of the arena over the steps of the model."""
+    """Live bytes of the arena over the steps of the model."""
     pyplot = _pyplot()
     if not report.slots:
         return ""
@@ -152,7 +152,7 @@ def arena(report: Report) -> str:
 
 
 def bars(title: str, names: Sequence[str], values: Sequence[float], unit: str, mark: str) -> str:
-    """Horizontal bars, the first on top."""
+    """Horizontal bars, from top to bottom."""
     pyplot = _pyplot()
     if not names:
         return ""

@@ -1,4 +1,4 @@
-"""The data of a report: the model compiled, run, profiled and inspected."""
+"""Collect a report's data: the model compiled, run, profiled and inspected."""
 
 from __future__ import annotations
 
@@ -42,43 +42,43 @@ SECONDS = 2.0
 
 @dataclass(frozen=True)
 class PassChange:
-    """What one pass did."""
+    """The effect of one pass."""
 
     name: str
     seconds: float
     nodes_before: int
     nodes_after: int
-    more: Mapping[str, int]  # operators that there are more of, fewer of
+    more: Mapping[str, int]  # change in the number of each operator
     fewer: Mapping[str, int]
     changed: bool
 
 
 @dataclass(frozen=True)
 class Box:
-    """A node of the fused graph: what is drawn, and what a click shows."""
+    """A node of the fused graph, with details that clicks show."""
 
     label: str
     kind: str  # kernel, view, control, fallback, input, output
     kernels: tuple[str, ...]  # by name
-    nodes: tuple[str, ...]  # of the user's model
+    nodes: tuple[str, ...]  # in the user's model
     ops: tuple[str, ...]
     outputs: tuple[str, ...]  # types
-    nanoseconds: float  # of one run: the least of several
+    nanoseconds: float  # minimum over runs
     flops: float
     size_bytes: float
 
 
 @dataclass(frozen=True)
 class Report:
-    """One model, compiled and measured."""
+    """A model, compiled and measured."""
 
     provenance: Mapping[str, str]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     fallbacks: tuple[str, ...]
-    run_ns: tuple[float, ...]  # whole calls
+    run_ns: tuple[float, ...]  # of whole calls
     boxes: tuple[Box, ...]
-    edges: tuple[tuple[int, int, str], ...]  # from box, to box, type
+    edges: tuple[tuple[int, int, str], ...]  # source box, destination box, type
     stages: Mapping[str, Stages] = field(repr=False)  # by kernel
     passes: tuple[PassChange, ...] = ()
     compile_s: Mapping[str, float] = field(default_factory=dict)
@@ -100,9 +100,9 @@ def collect(
     kernels: int | None = None,
     progress: Progress = lambda stage, count, total: None,
 ) -> Report:
-    """Compile a model, run it on what `inputs` makes for it, and take it apart.
+    """Compile a model, run it on the result of `inputs`, and collect its data.
 
-    `kernels` says how many to show at every stage, the costliest first; all by default.
+    `kernels` is the number of kernels to show at every stage, costliest first; all by default.
     """
     machine = Target.parse(target)
     options = Options(threads=threads, precision=precision, without=tuple(without))
@@ -159,13 +159,13 @@ def collect(
 
 
 def peak_gflops(target: Target, threads: int) -> float:
-    """Of f32 arithmetic, by the machine model."""
+    """Peak f32 arithmetic, by the machine model."""
     machine = target.machine
     return 2 * machine.fma_per_cycle * target.lanes(32) * machine.frequency_ghz * threads
 
 
 def peak_gbytes(target: Target, threads: int) -> float:
-    """From memory, by the machine model."""
+    """Memory bandwidth, by the machine model."""
     return target.machine.memory_bytes_per_cycle * target.machine.frequency_ghz * threads
 
 
@@ -206,7 +206,7 @@ def _change(name: str, before: Module, after: Module, seconds: float) -> PassCha
 
 
 def _ops(module: Module) -> Counter[str]:
-    """The operators of the main graph and of what it contains, constants aside."""
+    """Count the operators of the main graph and its subgraphs, without constants."""
     found: Counter[str] = Counter()
     stack = [module.main]
     while stack:
@@ -224,7 +224,7 @@ def _ops(module: Module) -> Counter[str]:
 def _measured(
     module: Compiled, arrays: Sequence[Any], progress: Progress
 ) -> tuple[list[tuple[Event, ...]], list[float]]:
-    """The events of several runs, and the times of as many whole calls without the profiler."""
+    """Events of several runs, and times of as many whole calls without the profiler."""
     module(*arrays)
     runs: list[tuple[Event, ...]] = []
     whole: list[float] = []
@@ -245,8 +245,8 @@ def _by_call(
 ) -> dict[int, tuple[float, float, float]]:
     """Time, operations and bytes of each planned call: the k-th of a label is its k-th event.
 
-    In loops and branches a call may run any number of times: then all of a label's time is shared
-    by the calls that bear it.
+    In loops and branches the number of events differs: then the label's total is divided among its
+    calls.
     """
     found: dict[int, tuple[float, float, float]] = {}
     places: dict[str, list[int]] = {}

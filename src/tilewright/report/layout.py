@@ -1,6 +1,6 @@
-"""Layout of the graph's boxes: layers from top to bottom, few crossings.
+"""Layered layout of the graph's boxes, from top to bottom with few crossings.
 
-The layers and their order come from the package `fast-sugiyama`; here boxes are only spaced so that
+Layers and their order are computed by the package `fast-sugiyama`; here boxes are spaced so that
 they do not overlap.
 """
 
@@ -14,12 +14,12 @@ from tilewright.base.errors import Unsupported
 
 WIDTH, HEIGHT = 200.0, 44.0  # of a box
 GAP_X, GAP_Y = 28.0, 46.0
-SPACING = 10  # between neighbours, in the units of the layout
+SPACING = 10  # between neighbours, in units of the layout
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The centre of each box, and the size of all."""
+    """The centre of each box, and the total size."""
 
     places: tuple[tuple[float, float], ...]
     width: float
@@ -27,7 +27,7 @@ class Layout:
 
 
 def layered(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
-    """A place for each of `count` boxes."""
+    """Compute positions for `count` boxes."""
     unique = [pair for pair in dict.fromkeys(edges) if pair[0] != pair[1]]
     found: dict[int, tuple[float, float]] = {}
     right = 0.0
@@ -37,7 +37,7 @@ def layered(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
         left = min(x for x, _ in spread.values())
         found |= {at: (x - left + right, y) for at, (x, y) in spread.items()}
         right = max(x for x, _ in found.values()) + WIDTH + GAP_X
-    for at in range(count):  # boxes that nothing leads to or from
+    for at in range(count):  # boxes without edges
         if at not in found:
             found[at] = (right, 0.0)
             right += WIDTH + GAP_X
@@ -50,7 +50,7 @@ def layered(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
 
 
 def _components(edges: Sequence[tuple[int, int]]) -> Iterable[Iterable[tuple[Any, Any]]]:
-    """For each connected part: its vertices and where they lie."""
+    """The vertices and positions of each connected component."""
     if not edges:
         return ()
     try:
@@ -65,7 +65,7 @@ def _components(edges: Sequence[tuple[int, int]]) -> Iterable[Iterable[tuple[Any
 
 
 def _spread(places: dict[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
-    """The same order from left to right and top to bottom, at distances that suit our boxes."""
+    """Keep the order from left to right and top to bottom, with distances that fit the boxes."""
     levels = sorted({y for _, y in places.values()}, reverse=_is_upside_down(places))
     row = {y: at for at, y in enumerate(levels)}
     scale = (WIDTH + GAP_X) / SPACING
@@ -73,6 +73,6 @@ def _spread(places: dict[int, tuple[float, float]]) -> dict[int, tuple[float, fl
 
 
 def _is_upside_down(places: dict[int, tuple[float, float]]) -> bool:
-    """Boxes are numbered in order of computation: the first belongs on top."""
+    """Boxes are numbered in execution order: the first belongs on top."""
     ordered = sorted(places)
     return places[ordered[0]][1] > places[ordered[-1]][1]

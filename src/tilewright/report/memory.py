@@ -1,4 +1,4 @@
-"""The arena over time: which value occupies which bytes, from which step to which."""
+"""Arena occupation over time: the bytes and the lifetime of each value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Slot:
 def slots_of(
     plan: MemoryPlan, module: Module, arrays: Sequence[Any]
 ) -> tuple[tuple[Slot, ...], int]:
-    """The slots for a call with these arrays: sizes that are not numbers come from their shapes."""
+    """The slots for a call with these arrays, whose shapes determine dynamic sizes."""
     sizes = _sizes(module, arrays)
     numbers = [_number(slot.size_bytes, sizes) for slot in plan.slots]
     if any(number is None for number in numbers):
@@ -39,7 +39,7 @@ def slots_of(
         offsets, total = plan.offsets, plan.arena_bytes or 0
     else:
         offsets, total = _native.plan_arena(known, tuple(spans(list(plan.slots))))
-    begin = min((slot.first for slot in plan.slots), default=0)  # constants come before
+    begin = min((slot.first for slot in plan.slots), default=0)  # constants precede
     found = [
         Slot(slot.value.name, offset, size, slot.first - begin, slot.last - begin)
         for slot, offset, size in zip(plan.slots, offsets, known, strict=True)

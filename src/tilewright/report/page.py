@@ -15,14 +15,14 @@ from tilewright.report.charts import arena, bars, roofline
 from tilewright.report.collect import Box, Report
 from tilewright.report.layout import HEIGHT, WIDTH, layered
 
-LONGEST_TEXT = 400_000  # characters of one stage of one kernel
+LONGEST_TEXT = 400_000  # characters of one stage of one kernel, at most
 LABEL = 26  # characters that fit into a box
-LISTED = 1000  # rows of the list at most
-LABELLED = 500  # boxes at most that have their text from the start: text takes browsers longest
+LISTED = 1000  # rows of the list, at most
+LABELLED = 500  # more boxes get their text lazily: text is the slowest to render
 
 
 def write_page(report: Report, path: str | Path, against: Report | None = None) -> Path:
-    """Write the page of a report, beside another one's figures if there is one."""
+    """Write a report's page, with another report's figures for comparison if given."""
     path = Path(path)
     write_atomically(path, page(report, against).encode())
     return path
@@ -43,7 +43,7 @@ def page(report: Report, against: Report | None = None) -> str:
         "PASSES": _passes(report),
         "COMPILE": _compile(report),
         "PROVENANCE": html_table(("", ""), ((k, escape(v)) for k, v in report.provenance.items())),
-        "AGAINST": "" if against is None else _against(report, against),
+        "AGAINST": "" if against is None else _comparison(report, against),
         "AGAINST_TAB": "" if against is None else _tab("against", "Compared"),
         "DATA": _data(report),
     }
@@ -61,7 +61,7 @@ def _tab(name: str, title: str) -> str:
 
 
 def _data(report: Report) -> str:
-    """What clicks show, compressed: text of kernels is long and repeats itself."""
+    """Data shown on clicks, compressed: texts of kernels are long and repetitive."""
     shown = {
         "boxes": [
             {
@@ -120,13 +120,13 @@ def _head(report: Report) -> str:
 
 
 def colour(share: float) -> str:
-    """From pale to red by a kernel's share of the time; text on it stays readable."""
+    """A colour from pale to red by a kernel's share of the time; text on it stays readable."""
     heat = min(1.0, share / 0.12) ** 0.6
     return f"hsl({48 - 38 * heat:.0f} {30 + 60 * heat:.0f}% {93 - 28 * heat:.0f}%)"
 
 
 def graph_svg(report: Report) -> str:
-    """The graph: a box per kernel, a line per value."""
+    """The graph as SVG: a box per kernel, a line per value."""
     layout = layered(len(report.boxes), ((a, b) for a, b, _ in report.edges))
     total = sum(box.nanoseconds for box in report.boxes) or 1.0
     is_large = len(report.boxes) > LABELLED
@@ -151,7 +151,8 @@ def graph_svg(report: Report) -> str:
 
 
 def _box_svg(at: int, box: Box, place: tuple[float, float], share: float, is_bare: bool) -> str:
-    """A box; the page's script writes into bare ones what `aria-label` says, once they are seen."""
+    """A box; the page's script adds the text of `aria-label` to bare ones when they become
+    visible."""
     x, y = place[0] - WIDTH / 2, place[1] - HEIGHT / 2
     label = box.label if len(box.label) <= LABEL else box.label[: LABEL - 1] + "…"
     time = f"{_time(box.nanoseconds)}, {share:.1%}" if box.nanoseconds else box.kind
@@ -174,14 +175,14 @@ def _box_svg(at: int, box: Box, place: tuple[float, float], share: float, is_bar
 
 
 def _time(nanoseconds: float) -> str:
-    """A time in the unit that suits it."""
+    """Format a time with a suitable unit."""
     if nanoseconds >= 1e6:
         return f"{nanoseconds / 1e6:.2f} ms"
     return f"{nanoseconds / 1e3:.1f} µs" if nanoseconds >= 100 else f"{nanoseconds:.0f} ns"
 
 
 def _bytes(count: float) -> str:
-    """A size with three digits: 6.02 MB, 768 B."""
+    """Format a size with three digits: 6.02 MB, 768 B."""
     for unit, name in ((1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{count / unit:.3g} {name}"
@@ -189,7 +190,7 @@ def _bytes(count: float) -> str:
 
 
 def _kernels(report: Report) -> str:
-    """The boxes that take time, the costliest first: the graph as a list."""
+    """The list of boxes in decreasing order of time."""
     total = sum(box.nanoseconds for box in report.boxes) or 1.0
     order = sorted(
         (at for at, box in enumerate(report.boxes) if box.nanoseconds),
@@ -237,7 +238,7 @@ def _memory(report: Report) -> str:
     most = max(alive.values())
     told = (
         f"{len(report.slots)} values share {_bytes(report.arena_bytes)}; "
-        f"at most {_bytes(most)} are alive at once."
+        f"at most {_bytes(most)} are live at once."
     )
     largest = sorted(report.slots, key=lambda slot: -slot.size_bytes)[:20]
     rows = [
@@ -268,8 +269,8 @@ def _compile(report: Report) -> str:
     return bars("compile times", names, values, "milliseconds", "compile")
 
 
-def _against(report: Report, other: Report) -> str:
-    """Two modules side by side."""
+def _comparison(report: Report, other: Report) -> str:
+    """Compare two modules."""
     rows: list[tuple[object, ...]] = []
     for label, a, b in _matched(report, other):
         ratio = f"{b / a:.2f}" if a and b else "only here" if a else "only there"
@@ -290,9 +291,9 @@ def _against(report: Report, other: Report) -> str:
 
 
 def _matched(report: Report, other: Report) -> list[tuple[str, float, float]]:
-    """Kernels that compute the same nodes of the model, with the nanoseconds of both modules.
+    """Match kernels of two modules that compute the same nodes, with the nanoseconds of both.
 
-    Where one module computes by several kernels what the other does by one, they are one row.
+    Several kernels of one module that correspond to one kernel of the other share a row.
     """
     sides = [[box for box in each.boxes if box.nanoseconds] for each in (report, other)]
     leader: dict[str, str] = {}
@@ -320,12 +321,12 @@ def _matched(report: Report, other: Report) -> list[tuple[str, float, float]]:
 
 
 def _names(box: Box) -> tuple[str, ...]:
-    """What a box has in common with others: nodes of the model, or how it looks."""
+    """A box's identity between modules: nodes of the model, or else its label."""
     return box.nodes or (" ".join((box.label, *box.outputs)),)
 
 
 def _titles(*reports: Report) -> list[str]:
-    """Names of modules that tell them apart: of the same model, by what was asked of it."""
+    """Distinct titles of modules: the model's name, or else the options."""
     names = [each.provenance["model"] for each in reports]
     if len(set(names)) == len(names):
         return names
@@ -342,7 +343,7 @@ def _microseconds(nanoseconds: float) -> str:
 def html_table(
     heads: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[int] = ()
 ) -> str:
-    """A table; cells are HTML already."""
+    """A table of HTML cells."""
     kind = ["number" if at in numbers else "" for at in range(len(heads))]
     head = "".join(f'<th class="{k}">{h}</th>' for h, k in zip(heads, kind, strict=True))
     body = "".join(

@@ -1,7 +1,7 @@
-"""Compilation and a run as one trace, in the Trace Event format that Perfetto opens.
+"""Export compilation and a run as one trace, in the Trace Event format of Perfetto.
 
-Stages and passes of the compiler are one process of the trace; the run is another, with kernels on
-the calling thread, and each worker's share of them on its own.
+Stages and passes of the compiler are one process of the trace, the run another: kernels on the
+calling thread, and each worker's share on its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COMPILING, RUNNING = 1, 2
 
 
 def trace_of(record: Record, timings: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """The trace of a compilation and of one run; both begin at zero."""
+    """The trace of a compilation and a run, each starting at time zero."""
     events = [_named("process_name", COMPILING, 0, "compile"), *_compiled(timings)]
     events.append(_named("process_name", RUNNING, 0, "run"))
     begun = min((event.begin_ns for event in record.events), default=0)
@@ -47,7 +47,7 @@ def trace_of(record: Record, timings: Mapping[str, Mapping[str, float]]) -> dict
 
 
 def _compiled(timings: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Stages one after the other, and below them the passes, in order of first run."""
+    """Stages in sequence, and their passes below, in order of first run."""
     events: list[dict[str, Any]] = []
     if not timings:
         return events
@@ -81,5 +81,5 @@ def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def write_trace(path: str | Path, record: Record, timings: Mapping[str, Any]) -> None:
-    """Write the trace of a run and of the compilation before it."""
+    """Write the trace of a compilation and a run."""
     Path(path).write_text(json.dumps(trace_of(record, timings)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A tuning run as one self-contained HTML file: curves, choices, rooflines."""
+"""Report on a tuning run as a self-contained HTML file: curves, choices, rooflines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ what finds its operands in a cache.</p>
 def write_tuning_page(
     path: str | Path, name: str, runs: Mapping[str, Outcome], target: Target, threads: int
 ) -> Path:
-    """Write the page of a tuning; `runs` are by search, the one that was kept first."""
+    """Write the page of a tuning; `runs` are by search, with the one that was kept first."""
     path = Path(path)
     write_atomically(path, tuning_page(name, runs, target, threads).encode())
     return path

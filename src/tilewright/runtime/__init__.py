@@ -1,9 +1,9 @@
-"""What a compiled model needs at run time: arrays, devices, signatures, threads, the profiler.
+"""The run-time library of compiled models: arrays, devices, signatures, threads, the profiler.
 
 `native/` is the C runtime, which compiled code calls; `_native` is its Python binding.
 """
 
-from tilewright.runtime import errors as errors  # gives the C runtime its exceptions
+from tilewright.runtime import errors as errors  # registers the exceptions of the C runtime
 from tilewright.runtime.array import Array as Array
 from tilewright.runtime.array import empty as empty
 from tilewright.runtime.array import from_dlpack as from_dlpack

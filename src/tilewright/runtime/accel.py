@@ -1,4 +1,4 @@
-"""Accelerators behind one driver: simulators, RTL and hardware.
+"""One driver interface to accelerators: simulators, RTL and hardware.
 
     device = Accelerator(description, "functional", kernels)
     x = device.allocate(4096)
@@ -8,8 +8,8 @@
     device.wait()
     y.invalidate()
 
-Host and device have memories of their own: nothing crosses without `flush` and `invalidate`. Traps
-and time-outs are typed errors; the next submit finds a device that works.
+Host and device have separate memories: transfers are explicit, by `flush` and `invalidate`. Traps
+and time-outs raise typed errors; the device is usable again at the next submit.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import numpy as np
 
 from tilewright.runtime import _native
 
-TIMEOUT_CYCLES = 1 << 24  # without any event: what takes longer is taken for a fault
+TIMEOUT_CYCLES = 1 << 24  # cycles without an event after which the device is considered hung
 NO_STALLS = -1
-# Flags of what seeds stalls, which RTL alone heeds.
-BACK_PRESSURE = 1 << 32  # `ready` and `valid` come at random, too
-BUS_ERROR = 1 << 33  # memory answers SLVERR to the request whose number the seed is
+# Flags of stall seeds, for RTL simulation only.
+BACK_PRESSURE = 1 << 32  # also randomize `ready` and `valid`
+BUS_ERROR = 1 << 33  # memory answers SLVERR to the request numbered by the seed
 
 
 class Counters(NamedTuple):
-    """What a stream took, as far as a backend counts it."""
+    """Counters of a stream's execution, as far as the backend has them."""
 
     cycles: int
     gemm_steps: int
@@ -40,15 +40,15 @@ class Counters(NamedTuple):
     tasks: int
 
 
-Region = tuple[int, bool, bool, bytes | None]  # bytes, is writable, is per round, microcode in it
+Region = tuple[int, bool, bool, bytes | None]  # bytes, writable, one per round, initial contents
 
 
 def make_stream(
     description: bytes, words: bytes, tasks: int, rounds: int, regions: Sequence[Region]
 ) -> bytes:
-    """So many rounds of the tasks of a stream, ordered by tokens: its words.
+    """The instruction words of `rounds` repetitions of a stream's tasks, synchronized by tokens.
 
-    A region per buffer: each round has those bytes of one that is per round.
+    There is one region per buffer; a region per round has that size in each round.
     """
     return _native.accel_make(description, words, tasks, rounds, tuple(regions))
 
@@ -61,16 +61,16 @@ class Kernel(Protocol):
 
 
 class Accelerator:
-    """A device. `backend`: functional, cycle, timing, or the path of a library that is one.
+    """A device. `backend` is functional, cycle, timing, or the path of a backend library.
 
-    Simulators that compute are given kernels, in the order of `tw_accel_kernels`.
+    Simulators that compute data need the kernels, in the order of `tw_accel_kernels`.
     """
 
     def __init__(
         self, description: bytes, backend: str, kernels: Sequence[Kernel] | None = None
     ) -> None:
         self._device = _native.accel_open(description, backend)
-        self._kernels = kernels  # as long as their addresses are known there
+        self._kernels = kernels  # the device keeps their addresses
         if kernels is not None:
             _native.accel_use(self._device, tuple(one.address for one in kernels))
 
@@ -82,19 +82,21 @@ class Accelerator:
     def submit(
         self, words: bytes, tasks: int, buffers: Sequence[DeviceBuffer], writable: int
     ) -> None:
-        """Hand over a stream; buffer `k` is behind base register `k`, bit `k` lets it write."""
+        """Start a stream. Base register `k` addresses buffer `k`, which is writable if bit `k` is
+        set."""
         numbers = tuple(one.number for one in buffers)
         _native.accel_submit(self._device, words, tasks, numbers, writable)
 
     def wait(self, timeout_cycles: int = TIMEOUT_CYCLES) -> None:
-        """Until the stream has ended; traps and time-outs are raised."""
+        """Wait for the stream to end; traps and time-outs are raised."""
         _native.accel_wait(self._device, timeout_cycles)
 
     def counters(self) -> Counters:
         return Counters(*_native.accel_counters(self._device))
 
     def times(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Begin and end of every task of the last stream; -1 where the backend does not know."""
+        """First and last cycle of every task of the last stream; -1 where the backend has no
+        count."""
         return _native.accel_times(self._device)
 
     def error(self) -> tuple[int, int, str]:
@@ -102,14 +104,14 @@ class Accelerator:
         return _native.accel_error(self._device)
 
     def reset(self, stalls: int = NO_STALLS) -> None:
-        """Forget a stream that waits. `stalls` seeds random memory latency in simulators, and has
-        their faults: -2 - k for memory that is silent behind the k-th request, flags above."""
+        """Cancel a pending stream. `stalls` seeds random memory latency in simulators, or injects
+        faults: -2 - k makes memory stop responding after request k; see also the flags above."""
         _native.accel_reset(self._device, stalls)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceBuffer:
-    """Memory of both sides: `host` is the host's."""
+    """Memory shared with the device; `host` is the host's copy."""
 
     device: Accelerator
     number: int
@@ -117,11 +119,11 @@ class DeviceBuffer:
     host: np.ndarray[Any, np.dtype[np.uint8]]
 
     def flush(self) -> None:
-        """Let the device see the host's bytes."""
+        """Copy the host's data to the device."""
         _native.accel_sync(self.device._device, self.number, True, 0, self.size_bytes)
 
     def invalidate(self) -> None:
-        """Let the host see the device's bytes."""
+        """Copy the device's data to the host."""
         _native.accel_sync(self.device._device, self.number, False, 0, self.size_bytes)
 
     def free(self) -> None:

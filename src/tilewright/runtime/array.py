@@ -5,8 +5,8 @@
     np.asarray(a)                  # the same memory, no copy
     torch.from_dlpack(a)           # the same memory, no copy
 
-An array owns its memory or keeps alive whoever does. It computes nothing: it is what goes into and
-comes out of compiled functions.
+An array owns its memory, or holds a reference to the owner. It has no arithmetic: it is the type of
+arguments and results of compiled functions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Array(_native.Tensor):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -65,12 +65,13 @@ class Array(_native.Tensor):
         return self.size * self.dtype.size_bytes
 
     def numpy(self) -> NDArray[Any]:
-        """The same memory as a NumPy array."""
+        """View the memory as a NumPy array."""
         if self.dtype.is_vector:
             raise BufferError(f"numpy has no element type for {self.dtype}")
         if self.dtype.numpy.isbuiltin == 1:
             return np.asarray(memoryview(self))
-        # The buffer protocol does not know ml_dtypes' types: lend the bits, then name them.
+        # The buffer protocol lacks the types of ml_dtypes: export integers of the same width and
+        # view them.
         _, bits, lanes = self._dtype_code
         raw = _native.Tensor._from_address(
             self.address,
@@ -88,7 +89,7 @@ class Array(_native.Tensor):
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> NDArray[Any]:
-        """NumPy asks here when the buffer protocol does not know the data type."""
+        """Called by NumPy for data types that the buffer protocol lacks."""
         same = self.numpy()
         if dtype is None or dtype == same.dtype:
             return same.copy() if copy else same
@@ -107,20 +108,20 @@ class Array(_native.Tensor):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule of this memory; see the Python array API standard."""
+        """Return a DLPack capsule of this memory; see the Python array API standard."""
         if dl_device is not None and tuple(dl_device) != self._device_code:
             raise BufferError(f"the array is on {self.device}; copy it to the other device first")
         source = self.copy() if copy else self
         return source._export(max_version is not None and max_version[0] >= 1)
 
     def copy(self) -> Array:
-        """A contiguous copy in new, aligned memory."""
+        """Return a contiguous copy in new, aligned memory."""
         made = empty(self.shape, self.dtype, self.device)
         made.numpy()[...] = self.numpy()
         return made
 
     def item(self) -> Any:
-        """The value of an array with one element, as a Python scalar."""
+        """Return the value of an array with one element as a Python scalar."""
         return self.numpy().item()
 
     def __len__(self) -> int:
@@ -142,7 +143,7 @@ class Array(_native.Tensor):
 def empty(
     shape: int | tuple[int, ...], dtype: str | DType = "f32", device: str | Device = "cpu"
 ) -> Array:
-    """A new array whose elements are not set.
+    """Allocate an uninitialized array.
 
     Examples:
         >>> import tilewright as tw
@@ -157,10 +158,11 @@ def empty(
 def array(
     value: Any, dtype: str | DType | np.dtype[Any] | None = None, *, copy: bool | None = None
 ) -> Array:
-    """`value` as an array: NumPy arrays, anything with `__dlpack__` or a buffer, numbers, lists.
+    """Convert a NumPy array, an object with `__dlpack__` or a buffer, a number or a list to an
+    array.
 
-    Memory is shared where it can be. `copy=True` asks for new memory, `copy=False` refuses to make
-    any.
+    Memory is shared where possible. `copy=True` always copies; `copy=False` raises instead of
+    copying.
 
     Examples:
         >>> import tilewright as tw
@@ -183,7 +185,7 @@ def array(
 
 
 def from_dlpack(value: Any) -> Array:
-    """The memory of another library's array, without a copy.
+    """Import another library's array without a copy.
 
     Examples:
         >>> import numpy as np
@@ -196,6 +198,7 @@ def from_dlpack(value: Any) -> Array:
 
 
 def _try_borrow(value: Any) -> Array | None:
-    """Bytes are text more often than numbers; a bytearray is memory."""
+    """Borrow memory without a copy; None for other values, and for bytes, which are usually
+    text."""
     is_memory = isinstance(value, np.ndarray | bytearray | memoryview)
     return Array._borrow(value) if is_memory or hasattr(value, "__dlpack__") else None

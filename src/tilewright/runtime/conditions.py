@@ -1,7 +1,7 @@
 """Conditional nodes of CUDA graphs: bodies that a preceding kernel enables or repeats.
 
-Both functions add to a stream capture. `decide` queues the kernel that sets the nodes' handles;
-bodies are captured from a stream of their own.
+Both functions add to a stream capture. `decide` enqueues the kernel that sets the nodes' handles;
+bodies are captured on separate streams.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from tilewright.runtime.cuda import Stream, _Driver
 
-LEAST_DRIVER = 12040  # CUDA 12.4: nodes of both kinds
+LEAST_DRIVER = 12040  # CUDA 12.4 introduced both kinds of nodes
 Record = Callable[[int], None]
 
 
 def are_available() -> bool:
-    """Whether the driver has conditional nodes."""
+    """Whether the driver supports conditional nodes."""
     (version,) = _Driver.get().call("cuDriverGetVersion")
     return bool(version >= LEAST_DRIVER)
 
@@ -24,7 +24,7 @@ def are_available() -> bool:
 def add_choice(
     stream: int, bodies: Sequence[Record], decide: Callable[[int, Sequence[int]], None]
 ) -> None:
-    """Bodies of which those run whose handles are set."""
+    """Add bodies that each run if their handle is set."""
     handles = [_handle(stream) for _ in bodies]
     decide(stream, [int(handle) for handle in handles])
     kind = _Driver.get().api.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
@@ -37,7 +37,7 @@ def add_loop(
     body: Callable[[int, int], None],
     decide: Callable[[int, Sequence[int]], None],
 ) -> None:
-    """A body that runs as long as its handle is set, which it is given too."""
+    """Add a body that runs while its handle is set; `body` is given the handle."""
     handle = _handle(stream)
     decide(stream, [int(handle)])
     kind = _Driver.get().api.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
@@ -46,39 +46,42 @@ def add_loop(
 
 def _handle(stream: int) -> Any:
     driver = _Driver.get()
-    graph, _, _ = _recorded(stream)
-    # Its value is that of the last run where nothing is said: deciding kernels set it in each.
+    graph, _, _ = _capture_info(stream)
+    # Without a default the value persists between runs: deciding kernels always set it.
     (handle,) = driver.call("cuGraphConditionalHandleCreate", graph, driver.context, 0, 0)
     return handle
 
 
-def _recorded(stream: int) -> tuple[Any, Any, Any]:
-    """The graph that a stream records into, what comes last in it, and how what follows waits."""
-    _, _, graph, last, edges, _ = _Driver.get().call(_newest("cuStreamGetCaptureInfo", 3), stream)
+def _capture_info(stream: int) -> tuple[Any, Any, Any]:
+    """The graph being captured, the stream's last nodes, and the function that updates
+    dependences."""
+    _, _, graph, last, edges, _ = _Driver.get().call(
+        _versioned("cuStreamGetCaptureInfo", 3), stream
+    )
     return graph, last, edges
 
 
-def _newest(name: str, version: int) -> str:
-    """A function with the edges of graphs: bindings before CUDA 13 have it under a number."""
+def _versioned(name: str, version: int) -> str:
+    """A driver function with edge data: bindings before CUDA 13 have it with a version suffix."""
     numbered = f"{name}_v{version}"
     return numbered if hasattr(_Driver.get().api, numbered) else name
 
 
 def _add(stream: int, handle: Any, kind: Any, body: Record) -> None:
-    """A node with a body, behind what the stream has recorded."""
+    """Add a node with a body after what the stream has captured."""
     driver = _Driver.get()
     api = driver.api
-    graph, last, edges = _recorded(stream)
+    graph, last, edges = _capture_info(stream)
     params = api.CUgraphNodeParams()
     params.type = api.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
     params.conditional.handle = handle
     params.conditional.type = kind
     params.conditional.size = 1
     params.conditional.ctx = driver.context
-    add = _newest("cuGraphAddNode", 2)
+    add = _versioned("cuGraphAddNode", 2)
     (node,) = driver.call(add, graph, last, edges, len(last), params)
     replace = api.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
-    update = _newest("cuStreamUpdateCaptureDependencies", 2)
+    update = _versioned("cuStreamUpdateCaptureDependencies", 2)
     driver.call(update, stream, [node], None, 1, replace)
     (inside,) = params.conditional.phGraph_out
     own = Stream()

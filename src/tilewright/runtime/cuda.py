@@ -34,7 +34,7 @@ DEVICE = Device("cuda")  # the first GPU, whose context is used
 
 
 class CudaError(TilewrightError, RuntimeError):
-    """The driver refused a call."""
+    """A call of the driver failed."""
 
 
 LOST = (
@@ -50,7 +50,7 @@ LOST = (
     "CUDA_ERROR_NVLINK_UNCORRECTABLE",
     "CUDA_ERROR_ASSERT",
     "CUDA_ERROR_CONTEXT_IS_DESTROYED",
-)  # after these every call in the process fails
+)  # sticky errors: every later call in the process fails
 LEAST_DRIVER, LEAST_COMPUTE = 12000, (8, 0)  # CUDA 12.0, sm_80
 
 
@@ -119,7 +119,7 @@ class _Driver:
         return cls._instance
 
     def call(self, name: str, *args: Any) -> tuple[Any, ...]:
-        """A driver call by name; its results without the error code."""
+        """Call a driver function by name; its results without the error code."""
         if self._lost:
             raise CudaError(
                 "TW4023",
@@ -149,7 +149,7 @@ def _version(number: int) -> str:
 
 
 def is_available() -> bool:
-    """Whether a GPU can be used here."""
+    """Whether a GPU is available."""
     try:
         _Driver.get()
     except TilewrightError:
@@ -164,7 +164,7 @@ def start_driver() -> None:
         threading.Thread(target=is_available, name="tilewright-cuda").start()
 
 
-def _forked() -> None:
+def _mark_forked() -> None:
     """In a forked child the parent's driver does not work, and cannot be initialized again."""
     if _Driver._instance is not None:
         _Driver._instance._lost = "the process was forked after the driver had started"
@@ -175,7 +175,7 @@ def _forked() -> None:
 os.register_at_fork(
     before=_Driver._making.acquire,
     after_in_parent=_Driver._making.release,
-    after_in_child=_forked,
+    after_in_child=_mark_forked,
 )
 
 
@@ -261,7 +261,7 @@ class DeviceArray(Array):
 
     @classmethod
     def of(cls, memory: Any, shape: Sequence[int], dtype: DType, stream: int) -> DeviceArray:
-        """Memory as an array."""
+        """View memory as an array."""
         device = (DEVICE.type_code, DEVICE.index)
         made = cls._from_address(
             memory.address, tuple(shape), None, *code_of(dtype), device, False, memory
@@ -315,7 +315,7 @@ def empty(shape: Sequence[int], dtype: str | DType = "f32", stream: int = 0) -> 
     return DeviceArray.of(Memory(math.prod(shape) * of.size_bytes, stream), shape, of, stream)
 
 
-class _Ordered:
+class _StreamOrdered:
     """An array of another library, imported in the order of a stream. A stream being captured does
     not wait: the graph runs when the caller says so."""
 
@@ -341,7 +341,7 @@ def from_dlpack(value: Any, stream: int = 0) -> Array:
         return _from_interface(value, stream)
     kind, _ = value.__dlpack_device__()
     on_gpu = kind == DEVICE.type_code
-    return borrow(_Ordered(value, stream) if on_gpu else value)
+    return borrow(_StreamOrdered(value, stream) if on_gpu else value)
 
 
 INTERFACE = "__cuda_array_interface__"  # of Numba and others older than DLPack

@@ -1,4 +1,4 @@
-"""Devices: where memory lies.
+"""Devices: where memory is located.
 
 Device("cpu"), Device("cuda", 1), device("cuda:1")
 """
@@ -29,7 +29,7 @@ _NAMES = {number: name for name, number in _TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of a kind."""
+    """A device of a kind, by index."""
 
     kind: str
     index: int = 0
@@ -44,7 +44,7 @@ class Device:
 
     @property
     def type_code(self) -> int:
-        """DLPack's number for this kind."""
+        """DLPack's number of this kind."""
         return _TYPES[self.kind]
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ CPU = Device("cpu")
 
 
 def device(text: str | Device) -> Device:
-    """The device a name stands for: `cpu`, `cuda`, `cuda:1`."""
+    """Parse a device name: `cpu`, `cuda`, `cuda:1`."""
     if isinstance(text, Device):
         return text
     kind, _, index = text.partition(":")

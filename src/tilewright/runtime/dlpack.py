@@ -1,6 +1,6 @@
-"""How DLPack numbers data types and devices.
+"""DLPack's numbers of data types and devices.
 
-Four-bit integers take a byte each here, as everywhere in Tilewright; DLPack 1.1 calls that padded.
+Four-bit integers take a byte each; DLPack 1.1 calls that padded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CODES: dict[str, tuple[int, int]] = {
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 
-# NumPy learns these from ml_dtypes.
+# NumPy has these from ml_dtypes.
 _LEARNED = ("f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f4e2m1")
 for _name in ("bf16", *_LEARNED, "i4", "u4", "i2", "u2"):
     _native.register_dtype(dtype(_name).numpy, *_CODES[_name])
@@ -50,7 +50,7 @@ def code_of(value: DType) -> tuple[int, int, int]:
 
 
 def dtype_of(code: int, bits: int, lanes: int) -> DType:
-    """The data type that DLPack's numbers stand for."""
+    """The data type with these DLPack numbers."""
     name = _NAMES.get((code, bits))
     if name is None:
         raise UserTypeError(

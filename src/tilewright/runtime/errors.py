@@ -1,7 +1,7 @@
-"""From the C runtime's error codes to typed Python errors.
+"""Map the C runtime's error codes to typed Python errors.
 
 The codes are those of `enum tw_code` in native/tilewright.h; messages come from C, which knows the
-function and the argument. Here each code gets its number, its class and a way out.
+function and the argument. Each code has an error number, an exception class and a suggestion here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class OutOfMemory(TilewrightError, MemoryError):
 
 
 class ForeignPartError(TilewrightError, RuntimeError):
-    """A part without native code did not run."""
+    """A callback for code outside the native library failed."""
 
 
 class GpuError(TilewrightError, RuntimeError):
-    """The GPU's driver refused."""
+    """The GPU driver reported an error."""
 
 
 _KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
@@ -59,7 +59,7 @@ _KINDS: dict[int, tuple[str, type[TilewrightError], str]] = {
     16: ("TW4021", GpuError, ""),
     17: ("TW4023", GpuError, "start a new process; a kernel or the hardware failed"),
 }
-_CHECK = 12  # what a code of a kernel's own counts as
+_CHECK = 12  # the class of kernels' own error codes
 
 
 def error_of(code: int, message: str) -> TilewrightError:

@@ -1,8 +1,8 @@
-"""Compiled functions and models from a shared library on disk, without the compiler.
+"""Load compiled functions and models from a shared library, without the compiler.
 
-A library that Tilewright wrote carries a manifest: a string constant in JSON that tells the
-functions and their signatures, or the model. It also carries a runtime of its own, so that C
-programs can use it; errors and the number of threads are therefore asked of the library itself.
+A library written by Tilewright contains a manifest: a string constant in JSON with the signatures
+of its functions, or the description of its model. It also contains its own copy of the C runtime,
+so that C programs can use it; errors and the number of threads are therefore those of the library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = 1
 
 
 def to_manifest(signatures: tuple[Signature, ...], target: str) -> str:
-    """The manifest of a library with these functions."""
+    """Write the manifest of a library with these functions."""
     functions = [
         {
             "name": signature.name,
@@ -46,7 +46,7 @@ def to_manifest(signatures: tuple[Signature, ...], target: str) -> str:
 
 
 def read_manifest(text: str) -> dict[str, Any]:
-    """A manifest of the version that we know."""
+    """Read a manifest, and check its version."""
     data: dict[str, Any] = json.loads(text)
     if data["version"] != VERSION:
         raise UserError("TW4031", f"the manifest has version {data['version']}, not {VERSION}")
@@ -54,7 +54,7 @@ def read_manifest(text: str) -> dict[str, Any]:
 
 
 def from_manifest(text: str) -> tuple[Signature, ...]:
-    """The signatures that a manifest tells."""
+    """The signatures in a manifest."""
     return tuple(
         Signature(
             function["name"],
@@ -73,14 +73,14 @@ def from_manifest(text: str) -> tuple[Signature, ...]:
     )
 
 
-# By path: the files opened there by this process, as (device, inode).
+# The files opened by this process for each path, as (device, inode).
 _opened: dict[Path, list[tuple[int, int]]] = {}
 _opening = threading.Lock()
 
 
 def _open(path: Path) -> ctypes.CDLL:
-    """Open a library. `dlopen` takes a path that it knows for the file it had there before, though
-    another has been saved since: each file of a path is opened by a spelling of its own."""
+    """Open a library. `dlopen` identifies a library by its path, even after the file was replaced:
+    each new file at a path is opened by a different spelling of it."""
     status = path.stat()
     file = status.st_dev, status.st_ino
     with _opening:
@@ -92,7 +92,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 class LoadedFunction:
-    """A function of a loaded library: call it with arrays, outputs among them."""
+    """A function of a loaded library; call it with arrays, including outputs."""
 
     def __init__(self, library: Library, signature: Signature) -> None:
         self.library = library
@@ -108,7 +108,7 @@ class LoadedFunction:
         try:
             self._native(*args)
         except TilewrightError:
-            self.signature.check(*args)  # raises again if an argument is at fault
+            self.signature.check(*args)  # raises the error again if an argument caused it
             message = handle.tw_last_error().decode(errors="replace")
             raise error_of(handle.tw_last_code(), message) from None
         finally:
@@ -117,7 +117,7 @@ class LoadedFunction:
 
 
 class Library:
-    """A loaded shared library; its functions by name."""
+    """A loaded shared library, with its functions by name."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -142,7 +142,7 @@ class Library:
         }
 
     def address(self, name: str) -> int:
-        """Where a function or constant lies in memory."""
+        """The address of a function or constant."""
         return ctypes.addressof(ctypes.c_char.in_dll(self.handle, name))
 
     def __getitem__(self, name: str) -> LoadedFunction:
@@ -153,5 +153,5 @@ class Library:
 
 
 def load_library(path: str | Path) -> Library:
-    """Load a shared library that Tilewright wrote."""
+    """Load a shared library written by Tilewright."""
     return Library(path)

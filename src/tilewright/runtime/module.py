@@ -1,4 +1,4 @@
-"""A compiled model: call it with its inputs.
+"""Compiled models, called with their inputs.
 
 outputs = module(x, y)              arrays in the order of module.inputs
 outputs = module(tokens=x, mask=y)  or by name
@@ -33,7 +33,7 @@ class Spec:
     name: str
     dtype: DType | None
     shape: tuple[int | str, ...]
-    kind: str = ""  # of what is no tensor, or one whose rank calls tell: its whole type
+    kind: str = ""  # the whole type of a non-tensor, or of a tensor of dynamic rank
 
     def __str__(self) -> str:
         if self.kind:
@@ -42,7 +42,7 @@ class Spec:
 
 
 class Module:
-    """A model as native code.
+    """A model compiled to native code.
 
     Examples:
         >>> import numpy as np
@@ -58,10 +58,10 @@ class Module:
         (2, 4)
     """
 
-    fallbacks: tuple[str, ...] = ()  # operators that do not run as native code
-    timings: Mapping[str, Mapping[str, float]] = {}  # seconds of compiling: stages, passes
-    choices: Sequence[Any] = ()  # what graph passes chose between, with prices
-    manifest: Mapping[str, Any] | None = None  # what its file tells, if it comes from one
+    fallbacks: tuple[str, ...] = ()  # operators without native code
+    timings: Mapping[str, Mapping[str, float]] = {}  # compile time in seconds: stage, pass
+    choices: Sequence[Any] = ()  # alternatives that graph passes chose between, with costs
+    manifest: Mapping[str, Any] | None = None  # of the file that it was loaded from
     _runtime: int = 0
 
     def __init__(
@@ -75,9 +75,10 @@ class Module:
         threads: int = 0,
         runtime: int = 0,
     ) -> None:
-        """Code at an address, with the table of its weights; `owner` keeps both in memory.
+        """Wrap code at an address and its table of weights; `owner` keeps both in memory.
 
-        `runtime` is the address of the runtime that the code is linked with, if it is not ours.
+        `runtime` is the address of the C runtime that the code is linked with, if not this
+        process's.
         """
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -96,8 +97,8 @@ class Module:
 
     @property
     def flat(self) -> Module:
-        """The module that takes `inputs` and gives a tuple of `outputs`, for whoever knows no more
-        of a model than those: itself, unless it is called in the structure of another library."""
+        """The module that takes `inputs` and returns a tuple of `outputs`: itself, unless it is
+        called with nested structures of another library."""
         return self
 
     def __call__(
@@ -107,13 +108,13 @@ class Module:
         out: Sequence[Any] | None = None,
         **named: Any,
     ) -> tuple[Array, ...]:
-        """The outputs; with `out`, computed into arrays of the caller's."""
+        """Run the model; with `out`, results are written to the caller's arrays."""
         if named:
             args = self._in_order(args, named)
         inputs = tuple([lendable(value) for value in args])
         count = checked_threads(threads) if threads else self.threads
         if self._runtime and not count:
-            count = default_threads()  # the library knows nothing of our setting
+            count = default_threads()  # the library does not know this process's setting
         if out is not None:
             self._native.call_into(inputs, tuple(out), count)
             return tuple(out)
@@ -122,8 +123,8 @@ class Module:
     def call_exchanged(
         self, exchange: _native.Exchange, inputs: Sequence[object], threads: int = 0
     ) -> tuple[Any, ...] | None:
-        """The outputs as tensors of the library whose exchange it is; so may the inputs be. None
-        where the model is more than one native function."""
+        """Run the model with results as tensors of the library that owns `exchange`; inputs may be
+        such tensors. None if the model is more than one native function."""
         return None
 
     def _in_order(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -146,23 +147,23 @@ class Module:
         return tuple(values)
 
     def set_foreign(self, run: int, fetch: int, context: int = 0) -> None:
-        """Register who runs the parts without native code: addresses of callbacks, see
-        tw_foreign in native/tilewright.h. They must outlive the module."""
+        """Register callbacks for the parts without native code: addresses as in tw_foreign of
+        native/tilewright.h. They must outlive the module."""
         self._native.set_foreign(run, fetch, context)
 
     @property
     def arena_bytes(self) -> int:
-        """The memory that calls keep for the next: none before the first."""
+        """The arena that calls reuse; none before the first call."""
         return self._native.arena_bytes
 
     def profile(self, *args: Any, **named: Any) -> Record:
-        """Run once and tell how long each kernel took."""
+        """Run once and return the time of each kernel."""
         with profile(runtime=self._runtime) as record:
             self(*args, **named)
         return record
 
     def save(self, path: str | Path, name: str = "") -> Path:
-        """Write the model as a file of the kind that the suffix names: .so, .o or .h"""
+        """Write the model to a file of the kind given by the suffix: .so, .o or .h"""
         raise UserError(
             "TW4043",
             f"cannot write {Path(path).name}: this model comes from a file",
@@ -170,7 +171,7 @@ class Module:
         )
 
     def _repr_html_(self) -> str:
-        """Inputs and outputs, in notebooks."""
+        """Inputs and outputs, for notebooks."""
         ports = [("input", spec) for spec in self.inputs]
         ports += [("output", spec) for spec in self.outputs]
         rows = [
@@ -188,7 +189,7 @@ class Module:
 
 
 def _with_outputs(signature: Signature, outputs: Sequence[Spec]) -> Signature:
-    """What a call with outputs of the caller's keeps to; open sizes are checked as they come."""
+    """The signature of a call with the caller's outputs; dynamic sizes are checked at run time."""
     params = [
         Param(
             spec.name,
@@ -204,7 +205,7 @@ def _with_outputs(signature: Signature, outputs: Sequence[Spec]) -> Signature:
 
 
 def lendable(value: Any) -> Any:
-    """An input as the runtime takes it: contiguous, and an array."""
+    """Convert an input to what the runtime takes: a contiguous array."""
     if isinstance(value, np.ndarray):
         if value.flags.c_contiguous and value.dtype.isnative:
             return value

@@ -1,4 +1,4 @@
-"""How many threads compiled code uses when a call does not say."""
+"""The default number of threads of compiled code."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from tilewright.runtime import _native
 
 
 def threads() -> int:
-    """The default number of threads: as set, else `TILEWRIGHT_NUM_THREADS`, else the cores."""
+    """The default number of threads: as set, else `TILEWRIGHT_NUM_THREADS`, else the number of
+    cores."""
     return _native.threads()
 
 
 def set_threads(count: int) -> None:
-    """Set the default number of threads of this process; 0 restores the machine's.
+    """Set the default number of threads of this process; 0 restores the initial default.
 
     Examples:
         >>> import tilewright as tw
@@ -25,7 +26,7 @@ def set_threads(count: int) -> None:
 
 
 def checked_threads(count: object) -> int:
-    """A number of threads as callers give it, or the error that it is none."""
+    """Check a number of threads and convert it to an int."""
     try:
         number = operator.index(count)  # type: ignore[arg-type]
     except TypeError:

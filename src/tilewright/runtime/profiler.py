@@ -1,11 +1,12 @@
-"""The profiler: how long each kernel ran, and what it did.
+"""Profiler: time, operations and memory traffic of each kernel's runs.
 
     with profile() as record:
         model(x)
     print(record)
     record.write_trace("trace.json")    # for Perfetto or chrome://tracing
 
-Compiled code reports every kernel's run to a ring in the C runtime. Off, a report costs one load.
+Compiled code appends every kernel's run to a ring buffer in the C runtime. Disabled, that costs one
+load per kernel.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tilewright.base.html import bar, table
 from tilewright.runtime import _native
 
 CAPACITY = 1 << 16
-TERA = 1000.0  # billions
+TERA = 1000.0  # giga-units per tera-unit
 _running = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One run of one kernel."""
+    """One run of a kernel."""
 
     kernel: str
     begin_ns: int
@@ -45,7 +46,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class KernelTotals:
-    """All runs of one kernel."""
+    """Totals over all runs of a kernel."""
 
     kernel: str
     calls: int
@@ -57,25 +58,25 @@ class KernelTotals:
 
     @property
     def gflops(self) -> float:
-        """Billions of operations per second."""
+        """Throughput in billions of operations per second."""
         return self.flops / self.total_ns if self.total_ns else 0.0
 
     @property
     def gbytes(self) -> float:
-        """Billions of bytes per second."""
+        """Bandwidth in billions of bytes per second."""
         return self.size_bytes / self.total_ns if self.total_ns else 0.0
 
 
 @dataclass(slots=True)
 class Record:
-    """What ran while profiling. Empty until the `with` block ends."""
+    """The events of a profile; empty until the `with` block ends."""
 
     events: tuple[Event, ...] = ()
-    shares: tuple[Event, ...] = ()  # of kernels, that workers took: within the events, not beside
-    lost: int = field(default=0)  # events that the ring had no room for
+    shares: tuple[Event, ...] = ()  # worker threads' shares of the events, not in addition to them
+    lost: int = field(default=0)  # events dropped because the ring was full
 
     def kernels(self) -> tuple[KernelTotals, ...]:
-        """Totals per kernel, the costliest first."""
+        """Totals per kernel, in order of decreasing time."""
         runs: dict[str, list[Event]] = {}
         for event in self.events:
             runs.setdefault(event.kernel, []).append(event)
@@ -105,7 +106,7 @@ class Record:
         Path(path).write_text(json.dumps(self.trace()), encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        """The table of kernels, in notebooks."""
+        """The table of kernels, for notebooks."""
         whole = sum(event.duration_ns for event in self.events) or 1
         found = self.kernels()
         rate = _Rate.of(found)
@@ -145,7 +146,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """What rates are shown in: a GPU's kernels in trillions."""
+    """The unit of rates: a GPU's kernels are shown in trillions."""
 
     flops: str
     bytes: str
@@ -163,10 +164,11 @@ class _Rate:
 def profile(
     capacity: int = CAPACITY, *, shares: bool = False, runtime: int = 0
 ) -> Iterator[Record]:
-    """Record the kernels that run inside the block, on every thread; the newest `capacity` ones.
+    """Record the kernels that run in the block, on all threads; at most the newest `capacity`
+    events.
 
-    With `shares` also what each worker thread did of them, which takes room as events do. A library
-    has a runtime of its own, which tells no shares: `runtime` is its address.
+    With `shares`, record also each worker thread's share of a kernel, as further events. A loaded
+    library has its own C runtime, which records no shares: `runtime` is its address.
 
     Examples:
         >>> import numpy as np
@@ -198,15 +200,17 @@ def profile(
             raw, record.lost = _native.profile_read(capacity, runtime)
             found = [Event(*fields) for fields in raw]
             record.events = tuple(event for event in found if event.kernel)
-            record.shares = _named([each for each in found if not each.kernel], record.events)
+            record.shares = _with_kernel_names(
+                [each for each in found if not each.kernel], record.events
+            )
     finally:
         if shares:
             _native.profile_shares(False)
         _running.release()
 
 
-def _named(shares: list[Event], events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """Shares under the names of the kernels that they are of: those that began last before."""
+def _with_kernel_names(shares: list[Event], events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Name shares after their kernels: the last one that had begun."""
     kernels = sorted(events, key=lambda event: event.begin_ns)
     begins = [event.begin_ns for event in kernels]
     places = [bisect_right(begins, share.begin_ns) - 1 for share in shares]

@@ -1,8 +1,8 @@
-"""Saved models and functions, loaded without the compiler.
+"""Load saved models and functions without the compiler.
 
 from tilewright.runtime import load
 
-model = load("model.so")  # tells by the manifest what the file holds
+model = load("model.so")  # the manifest describes the contents
 outputs = model(x, y)
 """
 
@@ -31,13 +31,13 @@ from tilewright.runtime.stateful import StatefulModule
 
 Array = np.ndarray[Any, Any]
 
-# The library's own runtime, and the version that we can use, as in native/tilewright.h.
+# Symbols of the library's own runtime and its supported version, as in native/tilewright.h.
 RUNTIME = "tw_this_runtime"
 RUNTIME_VERSION = 3
 
 
 class LoadedModule(Module):
-    """A model from a library; its weights are mapped from the file."""
+    """A model from a library; weights are mapped from the file."""
 
     def __init__(self, library: Library) -> None:
         told = library.manifest["model"]
@@ -58,27 +58,27 @@ class LoadedModule(Module):
         )
         self.library = library
         self.manifest = library.manifest
-        self._told: Mapping[str, Any] = told
-        if "accelerator" in told:  # the library runs these parts itself
+        self._description: Mapping[str, Any] = told
+        if "accelerator" in told:  # the library itself runs these parts
             self.set_foreign(*_foreign(library.address(told["accelerator"])))
 
     def states(self) -> list[Array]:
-        """What the last inputs, where they are states, begin with."""
-        places = self._told.get("states", [])
+        """The initial values of the last inputs, where these are states."""
+        places = self._description.get("states", [])
         table = (ctypes.c_void_p * (max(places, default=0) + 1)).from_address(
-            self.library.address(self._told["constants"])
+            self.library.address(self._description["constants"])
         )
         kept = self.inputs[len(self.inputs) - len(places) :]
         return [_array(table[at], spec) for at, spec in zip(places, kept, strict=True)]
 
     @property
     def name(self) -> str:
-        return str(self._told["name"])
+        return str(self._description["name"])
 
     @property
     def foreign(self) -> Mapping[str, Any] | None:
-        """What the interpreter must run of the model, if anything."""
-        found: Mapping[str, Any] | None = self._told.get("foreign")
+        """The program of the parts that the interpreter must run, if any."""
+        found: Mapping[str, Any] | None = self._description.get("foreign")
         return found
 
     def save(self, path: str | Path, name: str = "") -> Path:
@@ -93,7 +93,8 @@ class LoadedModule(Module):
 
 
 def _check_machine(path: Path, features: Sequence[str]) -> None:
-    """Code for another processor would end the process at its first instruction."""
+    """Reject code for another processor, which would end the process with an illegal
+    instruction."""
     missing = sorted(set(features) - Target.host().features)
     if missing:
         shown = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
@@ -116,7 +117,7 @@ def _check_runtime(library: Library) -> None:
 
 
 def _foreign(address: int) -> tuple[int, int, int]:
-    """Callbacks and context of a tw_foreign."""
+    """The callbacks and the context in a tw_foreign."""
     run, fetch, context = (ctypes.c_void_p * 3).from_address(address)
     return run or 0, fetch or 0, context or 0
 
@@ -130,7 +131,7 @@ def _param(told: Mapping[str, Any]) -> Param:
 
 
 def _array(address: int | None, spec: Spec) -> Array:
-    """A constant of a library."""
+    """A constant of a library as an array."""
     assert spec.dtype is not None
     shape = tuple(extent for extent in spec.shape if isinstance(extent, int))
     size = math.prod(shape) * spec.dtype.size_bytes
@@ -139,7 +140,7 @@ def _array(address: int | None, spec: Spec) -> Array:
 
 
 def load(path: str | Path, name: str = "") -> LoadedFunction | Module:
-    """What a library that `save` wrote holds: its model, or its only function unless named."""
+    """Load a library that `save` wrote: its model, or its only function unless named."""
     library = load_library(path)
     if not name and library.manifest.get("model") is not None:
         try:

@@ -1,11 +1,11 @@
-"""Integrity of a library's file: loading a damaged one would crash the process.
+"""Integrity check of library files: loading a damaged one would crash the process.
 
-A sealed file ends with a record of its length and a checksum of all but the weights, which may be
-large and are read lazily:
+A sealed file ends with a record of its length and of a checksum of everything except the weights,
+which may be large and are read lazily:
 
     [file ... weights ...][magic][weights' start, end][length of all before][sha256]
 
-Files without the record (a linker's, or after `strip`) are only checked against the lengths in
+Files without the record (from a linker, or after `strip`) are only checked against the lengths in
 their headers.
 """
 
@@ -23,7 +23,7 @@ _MAGIC = b"TILEWRIGHT SEAL1"
 _RECORD = struct.Struct("<16sQQQ32s")
 _CHUNK = 1 << 20
 
-# 64-bit ELF, little endian: the file's header, a segment's, a section's.
+# 64-bit little-endian ELF: file header, program header, section header.
 _ELF = b"\x7fELF\x02\x01"
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -32,7 +32,7 @@ _NOBITS = 8
 
 
 def seal(path: Path) -> None:
-    """Append the record to a file that was just written."""
+    """Append the record to a file that has just been written."""
     with path.open("r+b") as file:
         length = file.seek(0, 2)
         start, end = _weights(file, length)
@@ -42,7 +42,7 @@ def seal(path: Path) -> None:
 
 
 def check_whole(path: Path) -> None:
-    """Raise the error of a file that is cut off or changed."""
+    """Raise an error if a file is truncated or modified."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         if size >= _RECORD.size:
@@ -55,7 +55,7 @@ def check_whole(path: Path) -> None:
                 return
         file.seek(0)
         if file.read(len(_ELF)) == _ELF and not _fits(file, size):
-            raise _damaged(path, f"it ends after {size} bytes, before all that it should hold")
+            raise _damaged(path, f"it is truncated after {size} bytes")
 
 
 def _damaged(path: Path, why: str) -> UserError:
@@ -63,7 +63,7 @@ def _damaged(path: Path, why: str) -> UserError:
 
 
 def _digest(file: BinaryIO, length: int, start: int, end: int) -> bytes:
-    """A checksum of the file without the bytes from start to end."""
+    """The checksum of the file without the bytes from start to end."""
     found = hashlib.sha256(struct.pack("<QQQ", start, end, length))
     for begin, stop in ((0, start), (end, length)):
         file.seek(begin)
@@ -77,7 +77,7 @@ def _digest(file: BinaryIO, length: int, start: int, end: int) -> bytes:
 
 
 def _sections(file: BinaryIO) -> tuple[list[tuple[int, ...]], int]:
-    """The headers of an ELF file's sections, and which one holds their names."""
+    """The headers of an ELF file's sections, and the index of the section with their names."""
     file.seek(0)
     header = _HEADER.unpack(file.read(_HEADER.size))
     place, size, count, names = header[5], header[10], header[11], header[12]
@@ -86,7 +86,7 @@ def _sections(file: BinaryIO) -> tuple[list[tuple[int, ...]], int]:
 
 
 def _weights(file: BinaryIO, length: int) -> tuple[int, int]:
-    """Where the weights lie; nowhere in files of other kinds."""
+    """The range of the weights in the file; empty in other formats."""
     file.seek(0)
     if file.read(len(_ELF)) != _ELF or length < _HEADER.size:
         return length, length
@@ -100,7 +100,7 @@ def _weights(file: BinaryIO, length: int) -> tuple[int, int]:
 
 
 def _fits(file: BinaryIO, size: int) -> bool:
-    """Whether all segments and sections lie inside the file."""
+    """Whether all segments and sections are inside the file."""
     try:
         file.seek(0)
         header = _HEADER.unpack(file.read(_HEADER.size))

@@ -1,4 +1,4 @@
-"""Signatures: what a compiled function expects of its arguments.
+"""Signatures: the types and shapes of a compiled function's arguments.
 
     Signature("matmul", (
         Param("A", F32, ("n", "k")),
@@ -6,9 +6,9 @@
         Param("C", F32, ("n", 64), writable=True),
     ))
 
-An extent is a number, a symbol's name or None for anything. A symbol takes its value from the first
-dimension that mentions it; every other one must agree. The same description is checked by the C
-runtime before native code runs, whoever the caller is.
+An extent is a number, a symbol's name, or None for any. A symbol takes its value from the first
+dimension that mentions it; every other one must agree. The C runtime checks the signature before
+native code runs, for all callers.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ WRITABLE, STRIDED, ALIAS, ANY_RANK = 1, 2, 4, 8
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """What is expected of one argument."""
+    """Type and shape of one argument."""
 
     name: str
     dtype: DType
     shape: tuple[int | str | None, ...]
     writable: bool = False  # an output
-    is_state: bool = False  # a writable one that is read, too
-    strided: bool = False  # any strides will do; otherwise contiguous
+    is_state: bool = False  # a writable parameter that is also read
+    strided: bool = False  # any strides are accepted; otherwise contiguous
     may_alias: bool = False  # an output that may share memory with other arguments
-    any_rank: bool = False  # an output whose rank is known only when it is computed
-    align: int = 0  # bytes; 0 is the natural alignment of an element
-    device: Device | None = CPU  # None: the host or a GPU of CUDA
+    any_rank: bool = False  # an output of dynamic rank
+    align: int = 0  # in bytes; 0 is the natural alignment of an element
+    device: Device | None = CPU  # None: the host or a CUDA device
 
     @property
     def device_code(self) -> int:
-        """DLPack's number for the kind of device; 0 for None."""
+        """DLPack's number of the kind of device; 0 for None."""
         return 0 if self.device is None else self.device.type_code
 
     @property
@@ -62,12 +62,12 @@ class Signature:
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        """The symbols, in the order of their first mention."""
+        """The symbols, in order of first mention."""
         extents = (extent for param in self.params for extent in param.shape)
         return tuple(dict.fromkeys(extent for extent in extents if isinstance(extent, str)))
 
     def extents(self, param: Param) -> tuple[int, ...]:
-        """The shape as the C runtime spells it: symbol k is -2 - k, anything is -1."""
+        """The shape in the C runtime's encoding: symbol k is -2 - k, any is -1."""
         return tuple(self._encode(extent) for extent in param.shape)
 
     def _encode(self, extent: int | str | None) -> int:
@@ -81,7 +81,7 @@ class Signature:
 
     @cached_property
     def native(self) -> _native.Signature:
-        """The signature in the form that calls use."""
+        """Encode the signature for calls."""
         raw = tuple(
             (
                 param.name,
@@ -96,11 +96,12 @@ class Signature:
         return _native.Signature(self.name, raw, self.symbols)
 
     def check(self, *arrays: object) -> dict[str, int]:
-        """Check arguments as a call would, and return the symbols' values."""
+        """Check arguments as a call would; returns the symbols' values."""
         return dict(zip(self.symbols, _native.check(self.native, arrays), strict=True))
 
     def bind(self, address: int, owner: object) -> _native.Function:
-        """The function at an address as a callable. It keeps `owner`, the code's memory, alive."""
+        """Make a callable of the function at an address. It keeps `owner`, the code's memory,
+        alive."""
         return _native.Function(address, self.native, owner)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Where the C runtime's sources lie: exported models are linked with them."""
+"""Paths of the C runtime's sources, for linking exported models."""
 
 from __future__ import annotations
 

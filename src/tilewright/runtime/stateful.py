@@ -1,4 +1,4 @@
-"""A stateful compiled model: its states are kept between calls and updated in place.
+"""A stateful compiled model, whose states are kept between calls and updated in place.
 
     model = compile(program)             whose last parameters are states
     model(x)                             reads and updates them
@@ -6,8 +6,8 @@
     model.reset()                        restore the initial states
     other = model.fork()                 the same code and weights, states of its own
 
-Calls of one module are serialized, whatever threads they come from. A call that fails may leave its
-states partly updated: reset them, or write to them.
+Calls of one module are serialized across threads. A call that fails may leave its states partly
+updated: reset or overwrite them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class StatefulModule(Module):
     def __init__(
         self, inner: Module, begins: Sequence[State], kept: Sequence[Spec], outputs: int
     ) -> None:
-        """`begins` and `kept` are of the last inputs of `inner`. What it gives beyond `outputs`
-        replaces the states, where it does not write to them itself."""
+        """`begins` (initial values) and `kept` describe the last inputs of `inner`. Its outputs
+        beyond `outputs` replace states that it does not update in place."""
         self.inner, self.begins, self.kept = inner, tuple(begins), tuple(kept)
         self.inputs = inner.inputs[: len(inner.inputs) - len(self.kept)]
         self.outputs = inner.outputs[:outputs]
@@ -68,13 +68,13 @@ class StatefulModule(Module):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all calls."""
+        """Restore the initial states."""
         with self._lock:
             for state, begin in zip(self.states.values(), self.begins, strict=True):
                 state[...] = begin
 
     def fork(self) -> Self:
-        """The same model with states of its own, which begin as these are."""
+        """Another instance of the model, with a copy of the current states."""
         made = type(self)(self.inner, self.begins, self.kept, len(self.outputs))
         with self._lock:
             for name, state in self.states.items():
@@ -84,7 +84,7 @@ class StatefulModule(Module):
     def __call__(
         self, *args: Any, threads: int = 0, out: Sequence[Any] | None = None, **named: Any
     ) -> Any:
-        """The outputs; the states become what the model makes of them."""
+        """Run the model and update its states."""
         given = self._in_order(args, named) if named else args
         return self.call_on(tuple(self.states.values()), given, threads, out)
 
@@ -95,7 +95,7 @@ class StatefulModule(Module):
         threads: int = 0,
         out: Sequence[Any] | None = None,
     ) -> tuple[Any, ...]:
-        """A call on states that are the caller's: writable arrays, contiguous."""
+        """Run with the caller's states: writable, contiguous arrays."""
         with self._lock:
             if out is not None and len(self.inner.outputs) == len(self.outputs):
                 return tuple(self.inner(*given, *states, threads=threads, out=out))
@@ -111,12 +111,12 @@ class StatefulModule(Module):
 
     @property
     def inside(self) -> Any:
-        """What the module was made of, where it was compiled here."""
+        """What the module was made from, where it was compiled in this process."""
         return self.inner.inside  # type: ignore[attr-defined]
 
     @property
     def tuning(self) -> Any:
-        """What tuning came to, if it was asked for."""
+        """The outcome of tuning, if the model was tuned."""
         return self.inner.tuning  # type: ignore[attr-defined]
 
     @property
@@ -128,7 +128,7 @@ class StatefulModule(Module):
         return self.inner.arena_bytes
 
     def save(self, path: str | Path, name: str = "") -> Path:
-        """Write the model; whoever loads it has states that begin as they did at first."""
+        """Save the model; a loaded copy starts from the initial states."""
         if len(self.inner.outputs) != len(self.outputs):
             raise UserError(
                 "TW4055",

@@ -1,4 +1,4 @@
-"""Scalar expressions and what can be proved about the integer ones."""
+"""Scalar expressions, and proofs about integer ones."""
 
 from tilewright.sym import extend as _extend  # installs Context.bind and assume
 from tilewright.sym.affine import is_bijective, linear, split_terms

@@ -21,9 +21,10 @@ from tilewright.sym.visit import free_vars, uses_var
 
 
 def linear(expr: Expr, variables: Iterable[Var]) -> tuple[dict[Var, Expr], Expr] | None:
-    """Coefficients c and a rest r, free of the variables: expr == sum of c[v] * v + r.
+    """Decompose an affine expression: coefficients c and a remainder r, free of the variables, with
+    expr == sum of c[v] * v + r.
 
-    None where a variable occurs in any other way. Variables that do not occur are left out.
+    None if a variable occurs non-linearly. Variables that do not occur are omitted.
     """
     wanted = dict.fromkeys(variables)
     inside = {v for v in free_vars(expr) if v in wanted}
@@ -55,8 +56,8 @@ def linear(expr: Expr, variables: Iterable[Var]) -> tuple[dict[Var, Expr], Expr]
 
 
 def split_terms(expr: Expr, inner: set[Var] | Mapping[Var, object]) -> tuple[Expr, Expr] | None:
-    """(outer, inner) with expr == outer + inner: the inner part over `inner` and sizes alone, the
-    outer part free of `inner`. None where a term mixes inner with other variables."""
+    """(outer, inner) with expr == outer + inner: `inner` contains only the variables `inner` and
+    sizes, `outer` none of them. None if a term mixes inner with other variables."""
     poly = poly_of(expr)
     if any(
         type(atom) in (e.Add, e.Sub) and uses_var(atom, inner)
@@ -81,7 +82,7 @@ def is_bijective(
     exprs: Sequence[Expr], extents: Mapping[Var, Expr | int], ctx: Context = EMPTY
 ) -> bool:
     """Whether the tuple of indices visits every point of some box exactly once while each variable
-    runs over 0..extent. True only when certain."""
+    ranges over 0..extent. Conservative: False if unknown."""
     inner = ctx.bind_all({v: (0, as_expr(extent)) for v, extent in extents.items()})
     sizes = {v: poly_of(simplify(as_expr(extent), ctx)) for v, extent in extents.items()}
     cover = _Cover(sizes, ctx)
@@ -98,10 +99,10 @@ class _Digit(NamedTuple):
 
 
 class _Cover:
-    """Collects the digits that indices are made of, then checks that nothing is left or doubled.
+    """Collects the digits of the indices, then checks that they cover their sources exactly once.
 
-    A source of digits is a variable, or a mixed-radix sum that counts like one: the fused
-    io * 8 + ii may be taken apart again as (io * 8 + ii) // m and (io * 8 + ii) % m.
+    The source of a digit is a variable, or a mixed-radix sum equivalent to one: a fused io * 8 + ii
+    may be split again into (io * 8 + ii) // m and (io * 8 + ii) % m.
     """
 
     def __init__(self, sizes: dict[Var, Poly], ctx: Context) -> None:
@@ -117,14 +118,14 @@ class _Cover:
         return poly_of(simplify(a.times(b).expr(), self.ctx))
 
     def extent(self, index: Poly) -> Poly | None:
-        """How many values a mixed-radix number takes, its digits taken note of; None if it is not
-        one: the terms must be digit * scale with scale_0 = 1, scale_(k+1) = scale_k * extent_k."""
+        """Record the digits of a mixed-radix number and return its extent; None if it is not one:
+        the terms must be digit * scale with scale_0 = 1, scale_(k+1) = scale_k * extent_k."""
         terms: list[tuple[Poly, Poly]] = []
         for monomial, coefficient in index.expanded().terms.items():
             parts = factors(monomial)
             moving = [atom for atom in parts if uses_var(atom, self.variables)]
             if not moving:
-                continue  # an offset moves the box
+                continue  # an offset translates the box
             others = tuple(atom for atom in parts if atom is not moving[0])
             extent = self.take(moving[0]) if len(moving) == 1 else None
             if extent is None:
@@ -132,7 +133,7 @@ class _Cover:
             terms.append((term(others, coefficient), extent))
         total = UNIT
         while terms:
-            # A negative scale counts downwards: the same values, the box moved.
+            # A negative scale reverses the range: the same values, with the box translated.
             place = next(
                 (
                     k
@@ -147,7 +148,7 @@ class _Cover:
         return total
 
     def take(self, atom: Expr) -> Poly | None:
-        """Note which digit of which source an atom is; its extent."""
+        """Record an atom as a digit of its source; returns its extent."""
         source = atom
         low = UNIT
         extent: Poly | None = None
@@ -164,26 +165,26 @@ class _Cover:
             if isinstance(source, Var) or source is atom:
                 return None
             if not self.counts_from_zero(poly_of(source)):
-                return None  # digits of what starts elsewhere do not fill a box
+                return None  # digits of a source with an offset do not fill a box
             whole = self.extent(poly_of(source))
             if whole is None:
                 return None
             self.sizes[source] = whole
             self.digits[source] = []
-        if extent is None:  # the topmost digit: what is left of the source
+        if extent is None:  # the most significant digit: the rest of the source
             extent = poly_of(simplify(e.FloorDiv(whole.expr(), low.expr()), self.ctx))
         self.digits[source].append(_Digit(low, extent))
         return extent
 
     def counts_from_zero(self, source: Poly) -> bool:
-        """Whether a sum has no offset, and no term that counts downwards."""
+        """Whether a sum has no offset and no negative terms."""
         return source.const == 0 and all(
             coefficient > 0 and any(uses_var(atom, self.variables) for atom in factors(monomial))
             for monomial, coefficient in source.expanded().terms.items()
         )
 
     def is_complete(self) -> bool:
-        """Whether the digits of every source multiply up to its size, each used once."""
+        """Whether the digits of every source are used once and multiply up to its extent."""
         for source, digits in self.digits.items():
             reached, left = UNIT, list(digits)
             while left:

@@ -2,8 +2,8 @@
 
     bounds(i * 8 + ii, EMPTY.bind(i, 0, 4).bind(ii, 0, 8))      Interval(0, 31)
 
-Sums are taken term by term over the polynomial, so `x - x` is 0. Integers that are not of type
-`index` wrap; their interval is that of the type unless the arithmetic provably stays inside.
+Sums are bounded term by term over the polynomial, so `x - x` is 0. Integers that are not of type
+`index` wrap; their interval is that of the type unless the arithmetic provably does not overflow.
 Booleans count as 0 and 1.
 """
 
@@ -44,7 +44,7 @@ def poly_bounds(poly: Poly, ctx: Context) -> Interval:
 
 
 def lower_bound(poly: Poly, ctx: Context) -> int | None:
-    """The lower half of `poly_bounds`, which is what proofs ask for most."""
+    """The lower bound of `poly_bounds`, which proofs use most."""
     lower = poly.const
     for monomial, coefficient in poly.terms.items():
         inner = monomial_bounds(monomial, ctx)
@@ -56,10 +56,10 @@ def lower_bound(poly: Poly, ctx: Context) -> int | None:
 
 
 def monomial_bounds(monomial: Monomial, ctx: Context) -> Interval:
-    """Bounds of an atom or of a product of atoms."""
+    """Bounds of an atom or a product of atoms."""
     found = ctx._bounded.get(monomial)
     if found is None:
-        # A range that refers to itself through others must end somewhere: here, unbounded.
+        # Break recursion of a range that refers to itself through others: unbounded.
         ctx._bounded[monomial] = ANY
         found = ctx._bounded[monomial] = _compute(monomial, ctx)
     return found
@@ -69,7 +69,7 @@ def _compute(monomial: Monomial, ctx: Context) -> Interval:
     if isinstance(monomial, tuple):
         return _product_bounds(monomial, ctx)
     rule = _BOUNDS.get(type(monomial))
-    found = rule(monomial, ctx) if rule is not None else _of_type(monomial)
+    found = rule(monomial, ctx) if rule is not None else _type_bounds(monomial)
     assumed = ctx.intervals.get(monomial)
     if assumed is not None:
         found = found.meet(assumed)
@@ -79,7 +79,7 @@ def _compute(monomial: Monomial, ctx: Context) -> Interval:
     return found
 
 
-def _of_type(expr: Expr) -> Interval:
+def _type_bounds(expr: Expr) -> Interval:
     of = expr.dtype
     if of.is_bool:
         return _BOOLEAN
@@ -88,9 +88,9 @@ def _of_type(expr: Expr) -> Interval:
     return Interval(int(of.min), int(of.max))
 
 
-def _fitting(found: Interval, expr: Expr) -> Interval:
-    """The interval if the type of `expr` holds all of it; otherwise it may wrap."""
-    limits = _of_type(expr)
+def _unless_wrapped(found: Interval, expr: Expr) -> Interval:
+    """The interval if it fits the type of `expr`; otherwise that of the type, since it may wrap."""
+    limits = _type_bounds(expr)
     if limits is ANY:
         return found if expr.dtype is INDEX else ANY
     if found.lower is None or found.upper is None:
@@ -99,7 +99,7 @@ def _fitting(found: Interval, expr: Expr) -> Interval:
 
 
 def _var_bounds(expr: Var, ctx: Context) -> Interval:
-    found = NATURAL if isinstance(expr, Size) else _of_type(expr)
+    found = NATURAL if isinstance(expr, Size) else _type_bounds(expr)
     span = ctx.ranges.get(expr)
     if span is not None:
         stop = bounds(span[1], ctx).upper
@@ -117,7 +117,7 @@ def _const_bounds(expr: Const, ctx: Context) -> Interval:
 def _add_bounds(expr: e.Binary, ctx: Context) -> Interval:
     a, b = bounds(expr.a, ctx), bounds(expr.b, ctx)
     sign = -1 if isinstance(expr, e.Sub) else 1
-    return _fitting(_sum(a, b, sign), expr)
+    return _unless_wrapped(_sum(a, b, sign), expr)
 
 
 def _sum(a: Interval, b: Interval, sign: int) -> Interval:
@@ -128,7 +128,7 @@ def _sum(a: Interval, b: Interval, sign: int) -> Interval:
 
 
 def _mul_bounds(expr: e.Binary, ctx: Context) -> Interval:
-    return _fitting(product_interval(bounds(expr.a, ctx), bounds(expr.b, ctx)), expr)
+    return _unless_wrapped(product_interval(bounds(expr.a, ctx), bounds(expr.b, ctx)), expr)
 
 
 def _product_bounds(product: Product, ctx: Context) -> Interval:
@@ -137,7 +137,7 @@ def _product_bounds(product: Product, ctx: Context) -> Interval:
     while left:
         factor = left.pop()
         inner = bounds(factor, ctx)
-        if factor in left:  # a square is not negative
+        if factor in left:  # squares are nonnegative
             left.remove(factor)
             inner = _square(inner)
         found = product_interval(found, inner)
@@ -152,7 +152,7 @@ def _square(of: Interval) -> Interval:
 
 
 def product_interval(a: Interval, b: Interval) -> Interval:
-    """All products of a member of `a` with a member of `b`."""
+    """The interval of products of members of `a` and `b`."""
     if a.value == 0 or b.value == 0:
         return Interval(0, 0)
     if None not in (a.lower, a.upper, b.lower, b.upper):
@@ -176,13 +176,13 @@ def _ends(of: Interval) -> tuple[float | int, float | int]:
 
 
 def _times(x: float | int, y: float | int) -> float | int:
-    return 0 if x == 0 or y == 0 else x * y  # 0 * infinity is 0: the end is never reached
+    return 0 if x == 0 or y == 0 else x * y  # 0 * infinity is 0: infinite ends are never attained
 
 
 def div_interval(a: Interval, b: Interval) -> Interval:
-    """All x // y with x in `a` and y in `b`, y not 0."""
+    """The interval of x // y with x in `a` and y in `b`, y not 0."""
     found: Interval | None = None
-    # Divisors of one sign at a time: there the quotient is monotone in both operands.
+    # Divisors of one sign at a time: the quotient is monotone in both operands.
     positive = b.meet(Interval(1, None))
     negative = b.meet(Interval(None, -1))
     for part in (positive, negative):
@@ -201,22 +201,23 @@ def div_interval(a: Interval, b: Interval) -> Interval:
 def _floordiv(x: float | int, y: float | int) -> float | int:
     if abs(x) == _INFINITY:
         return x if y > 0 else -x
-    if abs(y) == _INFINITY:  # a fraction just above or below zero
+    if abs(y) == _INFINITY:  # the quotient is just above or below zero
         return 0 if x == 0 or (x > 0) == (y > 0) else -1
     return x // y
 
 
 def _floordiv_bounds(expr: e.Binary, ctx: Context) -> Interval:
-    return _fitting(div_interval(bounds(expr.a, ctx), bounds(expr.b, ctx)), expr)
+    return _unless_wrapped(div_interval(bounds(expr.a, ctx), bounds(expr.b, ctx)), expr)
 
 
 def _floormod_bounds(expr: e.Binary, ctx: Context) -> Interval:
     x, y = bounds(expr.a, ctx), bounds(expr.b, ctx)
-    return _fitting(mod_interval(x, y), expr)
+    return _unless_wrapped(mod_interval(x, y), expr)
 
 
 def mod_interval(x: Interval, y: Interval) -> Interval:
-    """All a % b with a in `x` and b in `y`, b not 0: b's sign, and nearer to zero than b."""
+    """The interval of a % b with a in `x` and b in `y`, b not 0: of b's sign and smaller
+    magnitude."""
     divisor = y.value
     if divisor == 0:
         return ANY
@@ -224,7 +225,7 @@ def mod_interval(x: Interval, y: Interval) -> Interval:
     last = None if divisor is None or x.upper is None else divmod(x.upper, divisor)
     if first is not None and last is not None and first[0] == last[0]:  # within one period
         return Interval(min(first[1], last[1]), max(first[1], last[1]))
-    # The divisor is not zero, so a bound of zero is one step off.
+    # The divisor is nonzero, so a bound of zero becomes one.
     lower = 0 if y.lower is not None and y.lower >= 0 else None
     if lower is None and y.lower is not None:
         lower = y.lower + 1
@@ -268,13 +269,13 @@ def _select_bounds(expr: e.Select, ctx: Context) -> Interval:
 def _cast_bounds(expr: e.Cast, ctx: Context) -> Interval:
     source = expr.value.dtype
     if source.is_float or source.is_vector:
-        return _of_type(expr)
+        return _type_bounds(expr)
     if expr.dtype.is_bool:
         inner = bounds(expr.value, ctx)
         if 0 not in inner:
             return Interval(1, 1)
         return inner if inner.value == 0 else _BOOLEAN
-    return _fitting(bounds(expr.value, ctx), expr)
+    return _unless_wrapped(bounds(expr.value, ctx), expr)
 
 
 def _not_bounds(expr: e.Not, ctx: Context) -> Interval:
@@ -295,7 +296,7 @@ def _and_bounds(expr: e.Binary, ctx: Context) -> Interval:
 def _compare_bounds(expr: e.Compare, ctx: Context) -> Interval:
     of = expr.a.dtype
     if of.is_vector or not of.is_int:
-        return _of_type(expr)
+        return _type_bounds(expr)
     if of is INDEX:
         gap = poly_bounds(poly_of(expr.b).plus(poly_of(expr.a), -1), ctx)
     else:
@@ -343,7 +344,7 @@ _BOUNDS: dict[type[Expr], Callable[[Any, Context], Interval]] = {
 def _sum_or_poly(
     expr: e.Binary, ctx: Context, plain: Callable[[e.Binary, Context], Interval]
 ) -> Interval:
-    """Sums of indices stand as factors of products; other integers are taken as written."""
+    """Sums of indices are factors of products; other integers are not expanded."""
     if expr.dtype is INDEX:
         return poly_bounds(poly_of(expr), ctx)
     return plain(expr, ctx)

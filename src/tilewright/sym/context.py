@@ -1,13 +1,13 @@
-"""What is known about variables: ranges, equalities, divisibility, inequalities.
+"""Facts about variables: ranges, equalities, divisibility, inequalities.
 
     ctx = Context().bind(i, 0, n).assume(n % 8 == 0)     # spelt eq(n % 8, 0)
 
-A context is immutable; extending one gives another that shares what it can. Equal extensions of
-one context are one object while it is in use, so that memo tables (each context has its own) keep
-serving the same program. `extend.py` installs `bind`, `bind_all` and `assume`.
+A context is immutable; extending one gives another that shares data with it. Equal extensions of
+one context are the same object while it is alive, so that memo tables (each context has its own)
+are reused within a program. `extend.py` installs `bind`, `bind_all` and `assume`.
 
-Integer facts hold for the unbounded integers of type `index`. Where a divisor is zero an
-expression has no value, and nothing is claimed about it.
+Integer facts hold for the unbounded integers of type `index`. An expression with a zero divisor has
+no value, and nothing is claimed about it.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class Interval:
         )
 
     def meet(self, other: Interval) -> Interval:
-        """What lies in both."""
+        """The intersection."""
         lowers = [end for end in (self.lower, other.lower) if end is not None]
         uppers = [end for end in (self.upper, other.upper) if end is not None]
         return Interval(max(lowers, default=None), min(uppers, default=None))
 
     def join(self, other: Interval) -> Interval:
-        """The least interval that holds both."""
+        """The convex hull of the union."""
         lower = None if self.lower is None or other.lower is None else min(self.lower, other.lower)
         upper = None if self.upper is None or other.upper is None else max(self.upper, other.upper)
         return Interval(lower, upper)
 
     @property
     def value(self) -> int | None:
-        """The only integer inside, if there is just one."""
+        """The only member, if there is just one."""
         return self.lower if self.lower == self.upper else None
 
 
@@ -57,14 +57,14 @@ NATURAL = Interval(0, None)
 
 
 class FactTable(NamedTuple):
-    """Facts by the terms that occur in them, and the atoms whose axioms are among them."""
+    """Facts indexed by the terms that occur in them, and the atoms whose axioms are included."""
 
     by_term: Mapping[Monomial, list[Poly]]
     opened: set[Expr]
 
 
 class Context:
-    """Ranges of variables and assumed facts. Build with `bind`, `bind_all` and `assume`."""
+    """Ranges of variables and assumed facts; built with `bind`, `bind_all` and `assume`."""
 
     __slots__ = (
         "__weakref__",
@@ -91,17 +91,17 @@ class Context:
 
     # start <= var < stop, both simplified
     ranges: dict[Var, tuple[Expr, Expr]]
-    # atom -> what it equals: variables with a known value, conditions known to hold or not
+    # atom -> its value: variables with a known value, conditions known to be true or false
     values: Mapping[Expr, Expr]
-    # constant bounds of atoms that were assumed
+    # assumed constant bounds of atoms
     intervals: Mapping[Expr, Interval]
     # atom -> (modulus, residue): atom % modulus == residue
     residues: Mapping[Expr, tuple[int, int]]
-    # polynomials known to be >= 0, besides the ranges
+    # polynomials known to be >= 0, in addition to the ranges
     facts: tuple[Poly, ...]
 
     def __new__(cls) -> Context:
-        """The context that knows nothing: always the same, so that its memo tables serve all."""
+        """The empty context; always the same object, so that its memo tables are shared."""
         return EMPTY
 
     @classmethod
@@ -115,22 +115,22 @@ class Context:
         return ctx
 
     def _extended(self) -> Context:
-        """A context that knows the same, with memo tables of its own."""
+        """A copy with the same facts and its own memo tables."""
         child = Context._fresh()
-        child._parent = self  # kept alive, so that it finds its children again
+        child._parent = self  # kept alive, so that its cache of children is found again
         child.ranges, child.values, child.intervals = self.ranges, self.values, self.intervals
         child.residues, child.facts = self.residues, self.facts
         return child
 
     def _child(self, key: tuple[object, ...]) -> Context | None:
-        """The context that this one was extended to by the same facts before."""
+        """The existing extension of this context by the same facts."""
         return None if self._children is None else self._children.get(key)
 
     def _adopt(self, key: tuple[object, ...], child: Context) -> Context:
         if self._children is None:
             self._children = WeakValueDictionary()
         self._children[key] = child
-        _recent.append(child)  # keeps the tables of the contexts used last alive
+        _recent.append(child)  # keeps the tables of recently used contexts alive
         return child
 
     def __repr__(self) -> str:
@@ -140,16 +140,16 @@ class Context:
         parts += [f"0 <= {fact.expr()}" for fact in self.facts]
         return f"<Context {', '.join(parts)}>"
 
-    if TYPE_CHECKING:  # installed by extend.py, which needs the simplifier
+    if TYPE_CHECKING:  # installed by extend.py, which depends on the simplifier
 
         def bind(self, var: Var, start: Expr | int, stop: Expr | int) -> Context:
-            """Also start <= var < stop. The latest range of a variable counts."""
+            """Add start <= var < stop, replacing an earlier range of the variable."""
 
         def bind_all(self, ranges: Mapping[Var, tuple[Expr | int, Expr | int]]) -> Context:
             """Bind several variables, in order."""
 
         def assume(self, cond: Expr) -> Context:
-            """Also the boolean `cond`; conjunctions are split into their facts."""
+            """Assume the boolean `cond`; conjunctions are split."""
 
 
 _recent: deque[Context] = deque(maxlen=256)

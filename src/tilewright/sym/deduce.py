@@ -1,4 +1,4 @@
-"""Proofs that a polynomial is never negative: the engine under `simplify` and `prove`.
+"""Proofs that a polynomial is nonnegative, used by `simplify` and `prove`.
 
 Facts are polynomials f >= 0: ranges of variables, assumptions, and the axioms of atoms, such as
 d * (x // d) <= x <= d * (x // d) + d - 1 for d > 0. To show p >= 0, pick a term that has no
@@ -6,9 +6,9 @@ constant lower bound and cancel it with a fact that bounds it:
 
     b * p + b - 1 == a * c * f + rest,   a, b > 0,   c >= 0,   f >= 0,   rest >= 0   gives   p >= 0
 
-(a Fourier-Motzkin step; `c` is a product of non-negative factors: i * m <= (n - 1) * m; an integer
-p with b * p > -b is not negative). Then go on with the rest, until constant bounds settle it or the
-effort is spent.
+(a Fourier-Motzkin step; `c` is a product of nonnegative factors: i * m <= (n - 1) * m; an integer p
+with b * p > -b is nonnegative). This is repeated with the rest, until constant bounds prove it or
+the effort is exhausted.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tilewright.sym.poly import (
     poly_of,
 )
 
-_DEGREE, _TERMS = 3, 12  # no proof is looked for among larger goals
-QUICK, THOROUGH = 24, 80  # goals looked at: inside a simplification, and when asked for a proof
+_DEGREE, _TERMS = 3, 12  # limits of goals for which a proof is attempted
+QUICK, THOROUGH = 24, 80  # goals examined: in simplification, and for an explicit proof
 
 
 def nonnegative(poly: Poly, ctx: Context, effort: int = QUICK) -> bool:
-    """Whether the polynomial is certainly >= 0."""
+    """Whether the polynomial is provably >= 0."""
     low = lower_bound(poly, ctx)
     if low is not None and low >= 0:
         return True
@@ -51,7 +51,7 @@ def nonnegative(poly: Poly, ctx: Context, effort: int = QUICK) -> bool:
 
 
 def _can_reason(poly: Poly, ctx: Context) -> bool:
-    """Whether anything but constant bounds is known about the terms."""
+    """Whether any facts besides constant bounds are known about the terms."""
     indexed = ctx._indexed
     if indexed is None:
         indexed = ctx._indexed = _index(ctx)
@@ -62,7 +62,7 @@ def _can_reason(poly: Poly, ctx: Context) -> bool:
 
 
 def tightened(poly: Poly) -> Poly:
-    """g*q + k >= 0 just when q + k // g >= 0, in integers."""
+    """Divide by the gcd of the coefficients: g*q + k >= 0 iff q + k // g >= 0, in integers."""
     divisor = reduce(gcd, poly.terms.values(), 0)
     if divisor <= 1:
         return poly
@@ -72,8 +72,8 @@ def tightened(poly: Poly) -> Poly:
 _NONE: list[Poly] = []
 
 
-class _Way(NamedTuple):
-    """A fact that cancels a term: `part` of `target` is in it with coefficient `own`."""
+class _Cancellation(NamedTuple):
+    """A fact that cancels a term: `part` of `target` occurs in it with coefficient `own`."""
 
     target: Monomial
     coefficient: int
@@ -84,7 +84,7 @@ class _Way(NamedTuple):
 
 
 class _Proof:
-    """One attempt with its remaining effort and the goals already seen."""
+    """One proof attempt, with its remaining effort and the goals already tried."""
 
     __slots__ = ("axioms", "ctx", "effort", "opened", "seen")
 
@@ -92,7 +92,7 @@ class _Proof:
         self.ctx = ctx
         self.effort = effort
         self.seen: dict[frozenset[tuple[Monomial, int]], int] = {}
-        # Axioms of a quotient say that its divisor is not 0: they hold where it is evaluated,
+        # Axioms of a quotient imply that its divisor is not 0: they hold where it is evaluated,
         # hence for this goal, and are not facts of the context.
         self.axioms: dict[Monomial, list[Poly]] = {}
         self.opened: set[Expr] = set()
@@ -101,8 +101,8 @@ class _Proof:
                 self.axioms.setdefault(monomial, []).append(fact)
 
     def attempt(self, goal: Poly, most: int = 99, least: int | None = None) -> bool:
-        """Whether goal >= 0. Gives up where a step made it worse: with more than `most` terms that
-        have no bound, or a constant bound below `least`."""
+        """Try to prove goal >= 0. A step is rejected if the goal gets harder: more than `most`
+        terms without a bound, or a constant bound below `least`."""
         if self.effort <= 0:
             return False
         self.effort -= 1
@@ -137,7 +137,7 @@ class _Proof:
         key = frozenset(goal.terms.items())
         tried = self.seen.get(key)
         if tried is not None and goal.const <= tried:
-            return False  # no easier than what failed before
+            return False  # not easier than an earlier failure
         self.seen[key] = goal.const
         cases = _cases(goal)
         if cases is not None:
@@ -149,7 +149,7 @@ class _Proof:
         return self._cancel(goal, open_terms, low)
 
     def _cancel(self, goal: Poly, open_terms: list[Monomial], low: int) -> bool:
-        """Whether the goal follows from a fact and a goal with a term less."""
+        """Try to prove the goal from a fact and a goal with one term less."""
         for monomial in goal.terms:
             for atom in factors(monomial):
                 if type(atom) in _AXIOMS and atom not in self.opened:
@@ -157,30 +157,32 @@ class _Proof:
         for rest in _without_quotients(goal, self.ctx):
             if self.attempt(rest):
                 return True
-        # Terms without a bound first, those with the fewest ways to cancel them before others.
+        # Terms without a bound first, then those with the fewest cancelling facts.
         if open_terms:
-            ways = [self._ways(goal, monomial) for monomial in open_terms]
+            ways = [self._cancellations(goal, monomial) for monomial in open_terms]
             ways.sort(key=len)
             if not ways[0]:
-                return False  # nothing is known about that term
+                return False  # no facts about that term
             most = max(1, len(open_terms))
-            if any(self._follows(goal, some, most, None) for some in ways):
+            if any(self._try_cancellations(goal, some, most, None) for some in ways):
                 return True
         least = None if open_terms else low
         for monomial in goal.terms:
             if self.effort <= 0:
                 break
-            if monomial not in open_terms and self._follows(
-                goal, self._ways(goal, monomial), len(open_terms), least
+            if monomial not in open_terms and self._try_cancellations(
+                goal, self._cancellations(goal, monomial), len(open_terms), least
             ):
                 return True
         return False
 
-    def _follows(self, goal: Poly, ways: list[_Way], most: int, least: int | None) -> bool:
-        """Whether the goal follows by one of the ways."""
+    def _try_cancellations(
+        self, goal: Poly, ways: list[_Cancellation], most: int, least: int | None
+    ) -> bool:
+        """Try to prove the goal by one of the cancellations."""
         for way in ways:
             if self.effort <= 0:
-                return False  # before the rest is worked out
+                return False  # before computing the rest
             if self.attempt(self._rest(goal, way), most, least):
                 return True
         return False
@@ -203,36 +205,36 @@ class _Proof:
             return found or more or _NONE
         return found + more
 
-    def _ways(self, goal: Poly, monomial: Monomial) -> list[_Way]:
+    def _cancellations(self, goal: Poly, monomial: Monomial) -> list[_Cancellation]:
         """The facts that can cancel the term."""
-        found: list[_Way] = []
+        found: list[_Cancellation] = []
         coefficient = goal.terms[monomial]
         if type(monomial) is not tuple:
             for fact in self._facts(monomial):
                 own = fact.terms[monomial]
                 if (own > 0) == (coefficient > 0):
-                    found.append(_Way(monomial, coefficient, fact, own, None, 1))
+                    found.append(_Cancellation(monomial, coefficient, fact, own, None, 1))
         else:
             for fact in self._facts(monomial):
                 own = fact.terms[monomial]
                 if (own > 0) == (coefficient > 0):
-                    found.append(_Way(monomial, coefficient, fact, own, None, 1))
+                    found.append(_Cancellation(monomial, coefficient, fact, own, None, 1))
             for atom in dict.fromkeys(monomial):
-                self._product_ways(monomial, coefficient, atom, found)
-        # -m against +n*m: what bounds n bounds the pair, (n - 1) * m >= 0.
+                self._product_cancellations(monomial, coefficient, atom, found)
+        # -m with +n*m: bounds of n bound the pair, (n - 1) * m >= 0.
         for other, scale in goal.terms.items():
             if type(other) is tuple and other != monomial:
                 left = divide_monomial(other, monomial)
                 if left is not None and len(left) == 1:
-                    self._product_ways(other, scale, left[0], found)
-        if len(found) > 1:  # those that bring the fewest terms first
+                    self._product_cancellations(other, scale, left[0], found)
+        if len(found) > 1:  # those that introduce the fewest terms first
             found.sort(key=lambda way: sum(term not in goal.terms for term in way.fact.terms))
         return found
 
-    def _product_ways(
-        self, target: Monomial, coefficient: int, atom: Expr, found: list[_Way]
+    def _product_cancellations(
+        self, target: Monomial, coefficient: int, atom: Expr, found: list[_Cancellation]
     ) -> None:
-        """Facts about one factor of a product, times the others, if their sign is known."""
+        """Facts about one factor of a product, multiplied by the others, if their sign is known."""
         left = divide_monomial(target, atom)
         assert left
         room = _DEGREE - len(left)
@@ -249,9 +251,9 @@ class _Proof:
         for fact in self._facts(atom) + _constant_facts(atom, self.ctx):
             own = fact.terms[atom]
             if (own * sign > 0) == (coefficient > 0) and _degree(fact) <= room:
-                found.append(_Way(target, coefficient, fact, own, cofactor, sign))
+                found.append(_Cancellation(target, coefficient, fact, own, cofactor, sign))
 
-    def _rest(self, goal: Poly, way: _Way) -> Poly:
+    def _rest(self, goal: Poly, way: _Cancellation) -> Poly:
         used, scale = way.fact, abs(way.own)
         if way.cofactor is not None:
             used = used.multiplied_out(Poly({way.cofactor: way.sign}, 0))
@@ -264,8 +266,8 @@ def _degree(poly: Poly) -> int:
 
 
 def _cases(goal: Poly) -> list[tuple[Poly, list[Poly]]] | None:
-    """p with +min(a, b) is >= 0 when it is with a where a <= b and with b where b <= a; so with
-    -max, and with select by its condition."""
+    """Case distinctions: p with +min(a, b) is >= 0 if it is with a where a <= b and with b where b
+    <= a; likewise with -max, and with select by its condition."""
     for monomial, coefficient in goal.terms.items():
         if isinstance(monomial, e.Select):
             facts = [_facts_of(monomial.cond, True), _facts_of(monomial.cond, False)]
@@ -288,7 +290,7 @@ def _cases(goal: Poly) -> list[tuple[Poly, list[Poly]]] | None:
 
 
 def _facts_of(cond: Expr, holds: bool) -> list[Poly]:
-    """The inequalities that follow from a condition, or from its contrary."""
+    """The inequalities implied by a condition or its negation."""
     if isinstance(cond, (e.And, e.Or)):
         if isinstance(cond, e.And) == holds:
             return _facts_of(cond.a, holds) + _facts_of(cond.b, holds)
@@ -303,10 +305,11 @@ def _facts_of(cond: Expr, holds: bool) -> list[Poly]:
 
 
 def _without_quotients(goal: Poly, ctx: Context) -> Iterator[Poly]:
-    """x // d <= r just when x < (r + 1) * d, and x // d >= r just when x >= r * d, for d > 0."""
+    """Replace quotients: x // d <= r iff x < (r + 1) * d, and x // d >= r iff x >= r * d, for d >
+    0."""
     for atom, coefficient in goal.terms.items():
         if not isinstance(atom, e.FloorDiv) or isinstance(atom.b, Const):
-            continue  # by a constant the axioms do as well
+            continue  # constant divisors are covered by the axioms
         divisor = poly_of(atom.b).expanded()
         if coefficient in (1, -1) and is_positive_divisor(divisor, ctx):
             rest = goal.without(atom)
@@ -318,14 +321,14 @@ def _without_quotients(goal: Poly, ctx: Context) -> Iterator[Poly]:
 
 
 def _index(ctx: Context) -> FactTable:
-    """The facts by the terms that occur in them; constant bounds are known without."""
+    """The facts indexed by their terms, without constant bounds."""
     parent = ctx._parent
     if (
         parent is not None
         and parent.values is ctx.values
         and parent.facts is ctx.facts
         and len(parent.ranges) + 1 == len(ctx.ranges)
-    ):  # one more range: add to what the parent knows
+    ):  # one more range: extend the parent's table
         if parent._indexed is None:
             parent._indexed = _index(parent)
         table, opened = dict(parent._indexed.by_term), set(parent._indexed.opened)
@@ -366,7 +369,7 @@ def _constant_facts(atom: Expr, ctx: Context) -> list[Poly]:
 
 
 def is_positive_divisor(divisor: Poly, ctx: Context) -> bool:
-    """Whether d > 0, given that something is divided by it: a size is then at least 1."""
+    """Whether d > 0, given that it is a divisor: a size is then at least 1."""
     low = lower_bound(divisor, ctx)
     return low is not None and low >= (1 if divisor.is_const else 0)
 
@@ -380,7 +383,7 @@ def _floordiv_axioms(atom: e.FloorDiv, ctx: Context) -> list[Poly]:
     if not divisor.is_const:
         found.append(divisor.shifted(-1))
     elif isinstance(atom.a, Var) and atom.a in ctx.ranges:
-        # x < d * s is x // d < s, which sums of both lose where they are rounded.
+        # x < d * s implies x // d < s, which is lost where sums of both are rounded.
         stop, by = poly_of(ctx.ranges[atom.a][1]).expanded(), divisor.const
         if all(coefficient % by == 0 for coefficient in stop.terms.values()):
             found.append(stop.shifted(-1).divided(by).plus(Poly({atom: 1}, 0), -1))

@@ -1,4 +1,4 @@
-"""Division of polynomials: what divides term by term, and what is left."""
+"""Division of polynomials: quotient of the divisible terms, and remainder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tilewright.sym.poly import (
 
 
 def exact_quotient(whole: Poly, divisor: Poly) -> Poly | None:
-    """whole / divisor where every term divides, without a look at the context."""
+    """Exact quotient whole / divisor if every term is divisible, without using a context."""
     quotient, rest = split(whole, divisor, None)
     return quotient if rest.is_nil else None
 
 
 def split(whole: Poly, divisor: Poly, ctx: Context | None) -> tuple[Poly, Poly]:
-    """(q, r) with whole == q * divisor + r, as much in q as divides term by term."""
+    """(q, r) with whole == q * divisor + r, where q contains as much as divides term by term."""
     if divisor.is_const:
         return _split_by_constant(whole, divisor.const, ctx) if divisor.const else (NIL, whole)
     if divisor.const == 0 and len(divisor.terms) == 1:
@@ -60,7 +60,7 @@ def _split_by_constant(whole: Poly, by: int, ctx: Context | None) -> tuple[Poly,
 
 
 def residue_of(monomial: Monomial, ctx: Context) -> tuple[int, int] | None:
-    """(modulus, residue) of a term, where something is known of its atoms."""
+    """(modulus, residue) of a term, if known from its atoms."""
     if isinstance(monomial, tuple):
         modulus = 1
         for factor in monomial:
@@ -98,7 +98,7 @@ def _split_by_sum(whole: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     content = divisor.content()
     base = divisor if content == 1 else divisor.divided(content)
     quotient, rest = _split_by_monomial(whole, base.expr(), content)
-    # The divisor may also lie there in the open, term by term.
+    # The divisor's terms may also occur separately.
     first, scale = next(iter(divisor.terms.items()))
     times, left_over = divmod(rest.terms.get(first, 0), scale)
     if times and not left_over:
@@ -109,12 +109,12 @@ def _split_by_sum(whole: Poly, divisor: Poly) -> tuple[Poly, Poly]:
 
 
 def without_small_rest(whole: Poly, divisor: int, ctx: Context) -> Poly:
-    """A sum with the same quotient by `divisor` > 0, as far as known remainders shorten it.
+    """A shorter sum with the same quotient by `divisor` > 0, according to known remainders.
 
-    Let g divide `divisor`, and let T be the terms whose sum is known modulo g: T == s (mod g).
-    The others and the constant are R + c. With s + c == g*q + t, 0 <= t < g:
-    if 0 <= R + t < g, then the quotient depends on T and q alone. The constant that stands for q
-    is 0 where it can be, else the least.
+    Let g divide `divisor`, and let T be the terms whose sum is known modulo g: T == s (mod g). The
+    others and the constant are R + c. With s + c == g*q + t, 0 <= t < g: if 0 <= R + t < g, then
+    the quotient depends on T and q only. The constant that represents q is 0 if possible, else the
+    least.
     """
     residues = {monomial: residue_of(monomial, ctx) for monomial in whole.terms}
     moduli = {
@@ -146,7 +146,7 @@ def without_small_rest(whole: Poly, divisor: int, ctx: Context) -> Poly:
 
 
 def common_divisors(dividend: Poly, divisor: Poly) -> list[Poly]:
-    """Proper parts of the divisor that divide some term of the dividend, greatest first."""
+    """Proper factors of the divisor that divide some term of the dividend, greatest first."""
     if divisor.is_const:
         found: set[int] = set()
         for coefficient in dividend.terms.values():

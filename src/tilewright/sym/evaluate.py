@@ -1,4 +1,4 @@
-"""The value of an expression: on integers, or on NumPy arrays of integers element by element.
+"""Evaluate expressions on integers, or element-wise on NumPy arrays of integers.
 
 evaluate(i * 8 + j, {i: 2, j: 3})                     19
 evaluate(i * 8 + j, {i: np.arange(4), j: 3})          array([3, 11, 19, 27])
@@ -40,10 +40,10 @@ _ARRAY: dict[type[Expr], Callable[[Any, Any], Any]] = {
 
 
 def evaluate(expr: Expr, env: Mapping[Var, Any]) -> Any:
-    """The value of an integer or boolean expression, its variables given by `env`.
+    """Evaluate an integer or boolean expression; `env` gives the values of variables.
 
-    An arm of a select that is not chosen is not evaluated, so it may divide by zero; with arrays
-    the elements of it that are not chosen are computed and dropped.
+    Only the selected operand of a select is evaluated, so the other may divide by zero; with
+    arrays, both are computed.
     """
     done: dict[Expr, Any] = dict(env.items())
     arrays = any(isinstance(value, np.ndarray) for value in done.values())
@@ -110,7 +110,7 @@ def _one(node: Expr, values: list[Any], table: dict[type[Expr], Any]) -> Any:
 
 
 def _wrapped(value: Any, of: DType) -> Any:
-    """Integers but `index` wrap as they do in the machine."""
+    """Wrap integers other than `index`, as the machine does."""
     if of is INDEX or not of.is_int:
         return value
     if of.bits == 64 and isinstance(value, np.ndarray):

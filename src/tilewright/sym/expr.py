@@ -1,7 +1,7 @@
-"""Scalar expressions: the nodes that shapes, indices and values are made of.
+"""Scalar expressions: the nodes of shapes, indices and values.
 
-Integers of type `index` are what this layer reasons about; the same arithmetic nodes also carry
-the values of a tensor program, and the tensor layer adds leaves of its own (loads, calls).
+Proofs are about integers of type `index`; the same arithmetic nodes also represent the values of a
+tensor program, and the tensor layer adds leaves (loads, calls).
 
 - Nodes are interned: equal expressions are one object, and `==` is identity.
 - `FloorDiv` and `FloorMod` round towards minus infinity: x == (x // y) * y + x % y, and x % y has
@@ -26,7 +26,7 @@ Number = int | float | bool
 
 
 class Expr(metaclass=Interned):
-    """Base of all scalar expressions. `dtype` is always set."""
+    """Base class of all scalar expressions. `dtype` is always set."""
 
     __slots__ = ("__weakref__",)
     dtype: DType
@@ -36,7 +36,7 @@ class Expr(metaclass=Interned):
         return ()
 
     def with_children(self, children: tuple[Expr, ...]) -> Expr:
-        """The same node over other operands."""
+        """The same node with other operands."""
         assert not children
         return self
 
@@ -53,7 +53,7 @@ class Expr(metaclass=Interned):
         names = [f.name for f in fields(self) if f.init]  # type: ignore[arg-type]
         return (type(self), tuple(getattr(self, name) for name in names))
 
-    if TYPE_CHECKING:  # the operators are installed by ops.py, the text by text.py
+    if TYPE_CHECKING:  # operators are installed by ops.py, printing by text.py
 
         def __add__(self, other: Any) -> Expr: ...
         def __radd__(self, other: Any) -> Expr: ...
@@ -75,7 +75,7 @@ class Expr(metaclass=Interned):
 
 
 def _fresh_ids() -> itertools.count[int]:
-    # Ids must not collide between processes that exchange programs.
+    # Ids must be unique across processes that exchange programs.
     return itertools.count(random.SystemRandom().getrandbits(44) << 18)
 
 
@@ -92,7 +92,8 @@ os.register_at_fork(after_in_child=_reseed)
 
 @interned
 class Var(Expr):
-    """A variable: a loop, a block iterator, a scalar parameter. Unique by `uid`, never by name."""
+    """A variable: a loop, a block iterator, a scalar parameter. Identified by `uid`, not by
+    name."""
 
     name: str
     dtype: DType
@@ -101,12 +102,12 @@ class Var(Expr):
 
 @interned
 class Size(Var):
-    """A dimension of a shape. Never negative."""
+    """A dimension of a shape; nonnegative."""
 
 
 @interned
 class Const(Expr):
-    """A constant. `bits` keeps 0.0 and -0.0 apart; build with `const`."""
+    """A constant. `bits` distinguishes 0.0 from -0.0; build with `const`."""
 
     value: Number
     dtype: DType
@@ -115,7 +116,7 @@ class Const(Expr):
 
 @interned
 class Binary(Expr):
-    """Base of nodes with two operands of one type."""
+    """Base class of nodes with two operands of one type."""
 
     a: Expr
     b: Expr
@@ -166,21 +167,21 @@ class FloorMod(Binary):
 
 @interned
 class Min(Binary):
-    """The lesser operand. A NaN operand gives NaN."""
+    """The minimum. A NaN operand gives NaN."""
 
     symbol: ClassVar[str] = "min"
 
 
 @interned
 class Max(Binary):
-    """The greater operand. A NaN operand gives NaN."""
+    """The maximum. A NaN operand gives NaN."""
 
     symbol: ClassVar[str] = "max"
 
 
 @interned
 class Compare(Binary):
-    """Base of comparisons: operands of one type, a boolean (vector) result."""
+    """Base class of comparisons: operands of one type, a boolean (vector) result."""
 
     def __post_init__(self) -> None:
         set_once(self, "dtype", BOOL.with_lanes(self.a.dtype.lanes))
@@ -233,7 +234,7 @@ class Not(Expr):
 
 @interned
 class Select(Expr):
-    """`a` where `cond`, else `b`. Only the chosen operand is evaluated: a guarded load is safe."""
+    """`a` if `cond`, else `b`. Only the selected operand is evaluated: a guarded load is safe."""
 
     cond: Expr
     a: Expr
@@ -268,7 +269,7 @@ _NAN = float("nan")
 
 
 def const(value: Number, of: str | DType = INDEX) -> Const:
-    """The constant `value` of type `of`, rounded to what the type can hold."""
+    """The constant `value` of type `of`, rounded to the type."""
     if of is INDEX:
         return Const(int(value), INDEX, 0)
     kind = dtype(of).scalar

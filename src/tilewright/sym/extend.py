@@ -1,4 +1,4 @@
-"""Extending a context: `bind`, `bind_all`, `assume`. Installed as methods of `Context`."""
+"""Extend a context: `bind`, `bind_all`, `assume`. Installed as methods of `Context`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bind(ctx: Context, var: Var, start: Expr | int, stop: Expr | int) -> Context
     child.ranges = {**ctx.ranges, var: (first, last)}
     extent = poly_of(last).plus(poly_of(first), -1)
     if extent.is_const and extent.const == 1 and not uses_var(first, {var}):
-        child.values = {**ctx.values, var: first}  # the only value there is
+        child.values = {**ctx.values, var: first}  # the only value in the range
     return ctx._adopt(key, child)
 
 
@@ -62,9 +62,9 @@ def _conjuncts(cond: Expr) -> list[Expr]:
 
 
 def _assume_one(ctx: Context, fact: Expr) -> Context:
-    """One fact in normal form."""
+    """Assume one fact in normal form."""
     if isinstance(fact, Const):
-        return ctx  # known already, or impossible: then whatever is derived is never run
+        return ctx  # redundant, or contradictory: the code is unreachable
     if isinstance(fact, e.And):
         for part in _conjuncts(fact):
             ctx = _assume_one(ctx, simplify(part, ctx))
@@ -101,7 +101,7 @@ def _assume_nonnegative(ctx: Context, gap: Poly) -> None:
         )
         _limit(ctx, atom, limit)
     elif scale > 0 > gap.const:
-        # A product of numbers that are not negative is at least 1 just when all of them are.
+        # A product of nonnegative integers is at least 1 iff all of them are.
         parts = factors(atom)
         lowest = [monomial_bounds(part, ctx).lower for part in parts]
         if all(low is not None and low >= 0 for low in lowest):
@@ -120,7 +120,7 @@ def _limit(ctx: Context, atom: Expr, limit: Interval) -> None:
 
 
 def _exclude(ctx: Context, fact: e.Ne) -> None:
-    """atom != constant moves a bound that is that constant."""
+    """Tighten a bound that equals the constant in atom != constant."""
     if not isinstance(fact.b, Const):
         return
     value = int(fact.b.value)
@@ -153,7 +153,7 @@ def _assume_equal(ctx: Context, child: Context, fact: e.Eq) -> Context:
 
 
 def _rewritten(ctx: Context) -> None:
-    """What was known, with the new value put in."""
+    """Substitute new values in the facts so far."""
     ctx.values = {
         atom: simplify(value, ctx) if value.dtype is INDEX else value
         for atom, value in ctx.values.items()
@@ -183,7 +183,7 @@ def _assume_residue(ctx: Context, x: Expr, modulus: int, residue: int) -> None:
 
 
 def _solved(a: Expr, b: Expr) -> tuple[Expr | None, Expr | None]:
-    """The equation a == b as a value for one atom: a loop variable, else a size, else an atom."""
+    """Solve a == b for one atom: preferably a loop variable, then a size, then another atom."""
     gap = poly_of(a).plus(poly_of(b), -1)
     candidates: list[tuple[int, Expr, int]] = []
     for monomial, scale in gap.terms.items():

@@ -1,11 +1,11 @@
-"""Rules compiled to closures: matching their left sides against normal forms, checking, building.
+"""Compile rewrite rules to closures that match normal forms, check conditions, and build results.
 
-Integer subjects are polynomials, conditions are expressions; a match gives the variables of the
-rule their values. A sum in a pattern is matched as a sum: one of its terms anchors the match (a
-quotient or remainder with its coefficient, or a multiple `x * d`), the others follow from what is
-bound then, and a lone variable takes the rest.
+Integer subjects are polynomials, conditions are expressions; a match binds the rule's variables. A
+sum in a pattern is matched as a sum: one of its terms anchors the match (a quotient or remainder
+with its coefficient, or a multiple `x * d`), the other terms follow from the bound variables, and a
+lone variable matches the rest.
 
-The closures are handed the running simplifier, which builds normal forms and proves conditions.
+The closures are given the simplifier, which builds normal forms and proves conditions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Env = dict[Var, Value]
 
 
 class Engine(Protocol):
-    """What the closures need of the simplifier."""
+    """The simplifier's interface for the closures."""
 
     ctx: Context
 
@@ -48,7 +48,7 @@ NO_MATCH: tuple[Env, ...] = ()
 
 
 def compile_rule(rule: Rule, handlers: Handlers) -> list[Apply]:
-    """Functions from the operands of a node (for a sum: the sum) to the right side, if it fits."""
+    """Functions from the operands of a node (or from a sum) to the right side, or None."""
     compiler = _Compiler(rule, handlers)
     build = compiler.build(rule.rhs)
     test = compiler.test(rule.when)
@@ -73,7 +73,7 @@ def _applier(rule: Rule, match: Match, test: Test | None, build: Build) -> Apply
 
 
 def orders(pattern: Expr) -> list[tuple[Expr, ...]]:
-    """The orders in which operands may come: both, for min, max, and, or."""
+    """The orders of operands to try: both for commutative min, max, and, or."""
     operands = pattern.children()
     if isinstance(pattern, (e.Min, e.Max, e.And, e.Or, e.Eq, e.Ne)):
         return [operands, operands[::-1]]
@@ -81,7 +81,7 @@ def orders(pattern: Expr) -> list[tuple[Expr, ...]]:
 
 
 class _Compiler:
-    """Compiles one rule. `bound` is the set of variables that have a value at that point."""
+    """Compiles one rule. `bound` is the set of variables bound at that point."""
 
     def __init__(self, rule: Rule, handlers: Handlers) -> None:
         self.rule = rule
@@ -92,7 +92,7 @@ class _Compiler:
     # ---- left sides
 
     def operands(self, patterns: tuple[Expr, ...], bound: set[Var]) -> Match:
-        """Match several operands, the last first: divisors bind before dividends."""
+        """Match several operands, the last first: divisors are bound before dividends."""
         *fronts, last = patterns
         if isinstance(last, Mul) and not bound:
             return self._factored(last, fronts[0], bound)
@@ -100,7 +100,7 @@ class _Compiler:
         return _in_turn([(place, self.pattern(patterns[place], bound)) for place in places])
 
     def _factored(self, divisor: Mul, dividend: Expr, bound: set[Var]) -> Match:
-        """A divisor `k * d`: by every `d` that also divides part of the dividend."""
+        """Match a divisor `k * d`, for every `d` that also divides part of the dividend."""
         k, d = _variables(divisor)
         bound |= {k, d}
         inner = self.pattern(dividend, bound)
@@ -141,7 +141,7 @@ class _Compiler:
         return lambda engine, subject, env: ({**env, pattern: subject},)
 
     def _multiple_of_bound(self, pattern: Mul, bound: set[Var]) -> Match:
-        """`k * d` with `d` bound."""
+        """Match `k * d` with `d` bound."""
         k, d = _variables(pattern)
         assert d in bound
         inner = self.pattern(k, bound)
@@ -173,7 +173,7 @@ class _Compiler:
         return match
 
     def sum(self, pattern: Expr, bound: set[Var]) -> Match:
-        """Match the terms of a sum: an anchor, what follows from it, the rest."""
+        """Match the terms of a sum: the anchor, dependent terms, the rest."""
         anchor, *others = _addends(pattern)
         kernel, scale = (anchor.a, anchor.b) if isinstance(anchor, Mul) else (anchor, None)
         if isinstance(kernel, Var):
@@ -182,8 +182,8 @@ class _Compiler:
         return self._anchored(kernel, scale, others, bound)
 
     def _split(self, kernel: Var, scale: Var, others: list[Expr], bound: set[Var]) -> Match:
-        # Known remainders make more terms divide; a remainder just drops those, while a quotient
-        # would get more divisions for it: see `without_small_rest`.
+        # Known remainders make more terms divisible; for a remainder these terms vanish, but a
+        # quotient would gain divisions: see `without_small_rest`.
         use_context = len(bound) == 1 and isinstance(self.rule.lhs, e.FloorMod)
         bound.add(kernel)
         rest = self._rest(others, bound)
@@ -225,7 +225,7 @@ class _Compiler:
         return match
 
     def _scale(self, scale: Expr, bound: set[Var]) -> Match:
-        """The coefficient of an anchor: `z`, or `d * z` with `d` bound."""
+        """Match the coefficient of an anchor: `z`, or `d * z` with `d` bound."""
         if isinstance(scale, Mul):
             return self._multiple_of_bound(Mul(scale.b, scale.a), bound)
         return self.pattern(scale, bound)
@@ -250,9 +250,9 @@ class _Compiler:
     # ---- conditions
 
     def test(self, cond: Expr) -> Test | None:
-        """None where nothing is left to prove."""
+        """Compile a condition; None if it always holds."""
         if cond is TRUE or isinstance(cond, e.Ne):
-            return None  # a divisor of the left side is not 0: the left side has a value
+            return None  # divisors of the left side are nonzero where it has a value
         if isinstance(cond, e.And):
             within = self._within(cond)
             return within if within is not None else self._both(cond)
@@ -277,7 +277,7 @@ class _Compiler:
         return lambda engine, env: first(engine, env) and second(engine, env)
 
     def _within(self, cond: e.And) -> Test | None:
-        """0 <= x and x < d, which is asked most."""
+        """0 <= x and x < d, the most frequent condition."""
         low, high = cond.a, cond.b
         if not (isinstance(low, e.Le) and low.a is ZERO and isinstance(high, e.Lt)):
             return None

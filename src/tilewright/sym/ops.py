@@ -1,7 +1,7 @@
-"""Building expressions: type checks, conversion of Python numbers, constant folding.
+"""Construct expressions: type checks, conversion of Python numbers, constant folding.
 
-Only identities that hold exactly are applied: integers fold freely, floats only constant with
-constant. What needs bounds or normal forms is `simplify`'s.
+Only exact identities are applied: integers are folded freely, floats only if both operands are
+constant. Simplification with bounds or normal forms is left to `simplify`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ExprLike = Expr | int | float | bool
 
 
 def as_expr(value: Any, of: DType = INDEX) -> Expr:
-    """An expression as it is; a Python or NumPy number as a constant of type `of`."""
+    """Convert a value: expressions are returned, numbers become constants of type `of`."""
     if isinstance(value, Expr):
         return value
-    if hasattr(value, "as_expr"):  # tensor-expression objects that stand for a value
+    if hasattr(value, "as_expr"):  # tensor expressions that represent a value
         made: Expr = value.as_expr()
         return made
     if hasattr(value, "item"):
@@ -40,7 +40,8 @@ def as_expr(value: Any, of: DType = INDEX) -> Expr:
 
 
 def _pair(symbol: str, a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
-    """Both operands as expressions of one type; vectors broadcast by the vectorizer, not here."""
+    """Convert both operands to expressions of one type; vectors are broadcast by the vectorizer
+    only."""
     if isinstance(a, Expr):
         left, right = a, b if isinstance(b, Expr) else as_expr(b, a.dtype.scalar)
     else:
@@ -138,7 +139,7 @@ def floormod(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
-    """The least integer not below a / b, for b > 0: (a + b - 1) // b."""
+    """Division that rounds up, for b > 0: (a + b - 1) // b."""
     return floordiv(add(a, sub(b, 1)), b)
 
 
@@ -213,7 +214,7 @@ def logical_not(a: ExprLike) -> Expr:
 
 
 def all_of(*conditions: ExprLike) -> Expr:
-    """The conjunction; true when empty."""
+    """The conjunction; true if empty."""
     result: Expr = TRUE
     for condition in conditions:
         result = logical_and(result, condition)
@@ -221,7 +222,7 @@ def all_of(*conditions: ExprLike) -> Expr:
 
 
 def any_of(*conditions: ExprLike) -> Expr:
-    """The disjunction; false when empty."""
+    """The disjunction; false if empty."""
     result: Expr = FALSE
     for condition in conditions:
         result = logical_or(result, condition)
@@ -252,7 +253,7 @@ def cast(value: ExprLike, to: str | DType) -> Expr:
 
 
 def _fold(value: int | float, of: DType) -> Const:
-    """A computed constant, wrapped as the machine would wrap it."""
+    """The constant of a computed value, wrapped as by the machine."""
     if of.is_int and of is not INDEX:
         value = int(value) & ((1 << of.bits) - 1)
         if of.kind == "int" and value >> (of.bits - 1):
@@ -281,7 +282,7 @@ _BUILDERS: dict[type[Expr], Callable[..., Expr]] = {
 
 
 def rebuild(node: Expr) -> Expr:
-    """The node as its operator would build it now: constants fold after a substitution."""
+    """Rebuild a node by its operator: constants are folded after a substitution."""
     if isinstance(node, e.Cast):
         return cast(node.value, node.dtype)
     build = _BUILDERS.get(type(node))
@@ -289,7 +290,7 @@ def rebuild(node: Expr) -> Expr:
 
 
 def rebuilt(node: Expr, children: tuple[Expr, ...]) -> Expr:
-    """The same node over other operands, as its operator would build it."""
+    """Rebuild a node with other operands by its operator."""
     build = _BUILDERS.get(type(node))
     if build is not None:
         return build(*children)

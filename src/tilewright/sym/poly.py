@@ -1,11 +1,11 @@
-"""Integer polynomials over atoms: the normal form that `simplify`, `bounds` and `prove` share.
+"""Integer polynomials over atoms: the normal form of `simplify`, `bounds` and `prove`.
 
 A polynomial is a sum of integer multiples of monomials, plus a constant. A monomial is an atom (a
-variable, a floor division, a load, ...) or a `Product` of several. Terms keep the order in which
-they first appeared, so that `io * 8 + ii` prints as it was written.
+variable, a floor division, a load, ...) or a `Product` of several. Terms are kept in order of first
+appearance, so that `io * 8 + ii` is printed as written.
 
-A product of sums is kept factored, the sums standing as factors: `i * (m + 1) + j` divides by
-`m + 1` at sight. `expanded` multiplies out, which is what equality and proofs need.
+A product of sums is kept factored, with sums as factors: `i * (m + 1) + j` is then easily divided
+by `m + 1`. `expanded` multiplies out, as equality and proofs require.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ranks: dict[Expr, tuple[object, ...]] = {}
 
 
 def rank(expr: Expr) -> tuple[object, ...]:
-    """The place of a factor in a product: what moves with loops, then sizes; sums last of each.
+    """The sort key of a factor in a product: loop variables, then sizes; sums last of each.
 
-    Variables come in the order of their creation, which does not vary between runs.
+    Variables are ordered by creation, which is deterministic.
     """
     found = _ranks.get(expr)
     if found is None:
@@ -48,9 +48,9 @@ def rank(expr: Expr) -> tuple[object, ...]:
 
 
 def _text(expr: Expr) -> str:
-    """What tells an expression from others, alike in all runs: its text, or a digest of a long one.
+    """A deterministic identification of an expression: its text, or a digest of a long one.
 
-    Shared parts are written once for each use, so that the text may be exponentially long.
+    Shared subexpressions are printed once per use, so that the text may be exponentially long.
     """
     if fold(expr, lambda _, sizes: 1 + sum(sizes)) <= _MAX_WRITTEN:
         return str(expr)
@@ -58,16 +58,17 @@ def _text(expr: Expr) -> str:
 
 
 def _digest(expr: Expr, below: tuple[str, ...]) -> str:
-    """Of one node, given those of its children, in whose place variables of these names stand."""
+    """The digest of one node, given those of its children, which are replaced by variables of these
+    names."""
     children = expr.children()
     if not children:
         return str(expr)
     names = zip(children, below, strict=True)
-    shallow = expr.with_children(tuple([_stand_in(child, name) for child, name in names]))
+    shallow = expr.with_children(tuple([_placeholder(child, name) for child, name in names]))
     return blake2b(str(shallow).encode(), digest_size=16).hexdigest()
 
 
-def _stand_in(child: Expr, name: str) -> Expr:
+def _placeholder(child: Expr, name: str) -> Expr:
     return child if isinstance(child, (Const, Var)) else Var(name, child.dtype, 0)
 
 
@@ -80,7 +81,7 @@ def monomial_of(parts: tuple[Expr, ...]) -> Monomial:
 
 
 def term(parts: tuple[Expr, ...], coefficient: int) -> Poly:
-    """The product of the factors times an integer; no factors make 1, a lone sum stays a sum."""
+    """The monomial of factors times an integer; no factors make 1, a lone sum stays a sum."""
     if not parts:
         return constant(coefficient)
     if len(parts) == 1 and type(parts[0]) in _SUMS:
@@ -89,7 +90,7 @@ def term(parts: tuple[Expr, ...], coefficient: int) -> Poly:
 
 
 def divide_monomial(whole: Monomial, part: Monomial) -> tuple[Expr, ...] | None:
-    """The factors of `whole` that are left when those of `part` are taken out."""
+    """The factors of `whole` without those of `part`."""
     if whole is part:
         return ()
     if not isinstance(whole, tuple):
@@ -126,11 +127,11 @@ class Poly:
         return self.const == other.const and self.terms == other.terms
 
     def key(self) -> tuple[object, ...]:
-        """What equal polynomials have in common, for memo tables."""
+        """The key of equal polynomials, for memo tables."""
         return (self.const, frozenset(self.terms.items()))
 
     def atom(self) -> Expr | None:
-        """The atom this is, when it is one and nothing else."""
+        """The atom, if the polynomial is just one."""
         if self.const == 0 and len(self.terms) == 1:
             (monomial, coefficient), *_ = self.terms.items()
             if coefficient == 1 and isinstance(monomial, Expr):
@@ -163,14 +164,14 @@ class Poly:
         return Poly({m: c * by for m, c in self.terms.items()}, self.const * by)
 
     def divided(self, by: int) -> Poly:
-        """Exact division of everything by an integer."""
+        """Divide exactly by an integer."""
         return Poly({m: c // by for m, c in self.terms.items()}, self.const // by)
 
     def without(self, monomial: Monomial) -> Poly:
         return Poly({m: c for m, c in self.terms.items() if m != monomial}, self.const)
 
     def times(self, other: Poly) -> Poly:
-        """The product; sums become factors rather than being multiplied out."""
+        """The product, with sums as factors instead of multiplied out."""
         if not other.terms:
             return self.scaled(other.const)
         if not self.terms:
@@ -192,7 +193,7 @@ class Poly:
         return reduce(gcd, self.terms.values(), self.const)
 
     def multiplied_out(self, other: Poly) -> Poly:
-        """The product with both sums multiplied out term by term."""
+        """The product, multiplied out term by term."""
         terms: dict[Monomial, int] = {}
         a_terms: list[tuple[tuple[Expr, ...], int]] = [
             (factors(m), c) for m, c in self.terms.items()
@@ -238,7 +239,7 @@ class Poly:
         return total
 
     def replaced(self, atom: Expr, by: Poly) -> Poly:
-        """The atom replaced where it is a factor of a term (not inside other atoms)."""
+        """Replace an atom where it is a factor of a term (not inside other atoms)."""
         total = Poly(NO_TERMS, self.const)
         for monomial, coefficient in self.terms.items():
             parts = factors(monomial)
@@ -253,7 +254,7 @@ class Poly:
         return total
 
     def cost(self) -> int:
-        """How many operations the expression takes, about."""
+        """The approximate number of operations."""
         total = len(self.terms) + (1 if self.const else 0)
         for monomial, coefficient in self.terms.items():
             if isinstance(monomial, tuple):
@@ -263,7 +264,8 @@ class Poly:
         return total
 
     def expr(self) -> Expr:
-        """The expression: a positive term first, the others in order, the constant last."""
+        """Convert to an expression: a positive term first, the others in order, the constant
+        last."""
         terms = self.terms
         if not terms:
             return number(self.const)
@@ -310,7 +312,7 @@ _numbers: dict[int, Const] = {}
 
 
 def number(value: int) -> Const:
-    """The index constant; those in use are kept at hand."""
+    """The index constant, cached."""
     found = _numbers.get(value)
     if found is None:
         if len(_numbers) > _KEEP:
@@ -324,7 +326,7 @@ def constant(value: int) -> Poly:
 
 
 def poly_of(expr: Expr) -> Poly:
-    """The polynomial an index expression spells; anything but + - * is an atom."""
+    """Convert an index expression; anything but + - * is an atom."""
     found = _known.get(expr)
     if found is None:
         if len(_known) > _KEEP:

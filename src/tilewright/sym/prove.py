@@ -1,4 +1,4 @@
-"""`prove` and `equal`: certain answers, or none."""
+"""`prove` and `equal`: sound but incomplete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.sym.visit import rewrite
 
 
 def prove(cond: Expr, ctx: Context = EMPTY) -> bool:
-    """True only if `cond` holds for every assignment that satisfies `ctx`."""
+    """Whether `cond` provably holds for every assignment that satisfies `ctx`; False if unknown."""
     goal = simplify(cond, ctx)
     if goal is TRUE:
         return True
@@ -29,7 +29,8 @@ def prove(cond: Expr, ctx: Context = EMPTY) -> bool:
 
 
 def _prove_apart(goal: Lt | Le, ctx: Context) -> bool:
-    """max(x, y) < z where x < z and y < z; min(x, y) < z where x < z or y < z; so on the right."""
+    """Split max and min: max(x, y) < z if x < z and y < z; min(x, y) < z if x < z or y < z;
+    likewise on the right."""
     test, a, b = type(goal), goal.a, goal.b
     if isinstance(a, Max):
         return prove(test(a.a, b), ctx) and prove(test(a.b, b), ctx)
@@ -43,7 +44,7 @@ def _prove_apart(goal: Lt | Le, ctx: Context) -> bool:
 
 
 def equal(a: ExprLike, b: ExprLike, ctx: Context = EMPTY) -> bool:
-    """True only if `a` and `b` have the same value wherever `ctx` holds."""
+    """Whether `a` and `b` provably have the same value wherever `ctx` holds; False if unknown."""
     x, y = as_expr(a), as_expr(b)
     if x is y:
         return True
@@ -51,7 +52,7 @@ def equal(a: ExprLike, b: ExprLike, ctx: Context = EMPTY) -> bool:
         return simplify(x, ctx) is simplify(y, ctx)
     gap = poly_of(simplify(sub(x, y), ctx)).expanded()
     if not all(isinstance(atom, Var) for monomial in gap.terms for atom in factors(monomial)):
-        # Atoms that differ in nothing but the order of their terms are the same.
+        # Atoms may differ only in the order of their terms.
         gap = poly_of(rewrite(gap.expr(), _sorted)).expanded()
     if gap.is_const:
         return gap.const == 0
@@ -59,7 +60,7 @@ def equal(a: ExprLike, b: ExprLike, ctx: Context = EMPTY) -> bool:
 
 
 def _sorted(node: Expr) -> Expr:
-    """Terms of a sum and operands of min and max in an order of their own."""
+    """Sort the terms of a sum and the operands of min and max."""
     if node.dtype is INDEX:
         if isinstance(node, (Add, Sub)):
             poly = poly_of(node).expanded()

@@ -1,10 +1,10 @@
-"""`symbolic_bounds`: the values an index takes while some variables run over their ranges.
+"""`symbolic_bounds`: the range of an index while some variables run over their ranges.
 
     symbolic_bounds(io * 8 + ii, {ii: (0, 8)})       (io * 8, io * 8 + 7)
 
-Sums are bounded term by term, which is exact where every running variable occurs in one term;
-floor division, min and max are monotone, so bounds go through them unharmed. What cannot be
-bounded in terms of the other variables gives None.
+Sums are bounded term by term, which is exact if every variable occurs in one term; floor division,
+min and max are monotone and preserve bounds. None if there is no bound in terms of the other
+variables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def symbolic_bounds(
 ) -> tuple[Expr, Expr] | None:
     """Inclusive bounds of `expr` while each variable v of `ranges` runs over start <= v < stop.
 
-    A range may refer to variables before it in `ranges`. None where no bound can be told.
+    A range may refer to variables before it in `ranges`. None if no bound is known.
     """
     if not uses_var(expr, ranges):
         fixed = simplify(expr, ctx)
@@ -57,8 +57,8 @@ class _Region:
         self, running: Mapping[Var, tuple[Expr, Expr]], ctx: Context, inner: Context
     ) -> None:
         self.running = dict(running)
-        self.ctx = ctx  # about the variables that stay
-        self.inner = inner  # about all of them
+        self.ctx = ctx  # with the remaining variables
+        self.inner = inner  # with all variables
 
     def moves(self, expr: Expr) -> bool:
         return uses_var(expr, self.running)
@@ -75,8 +75,8 @@ class _Region:
         )
 
     def end(self, poly: Poly, side: int) -> Poly | None:
-        """The least (side -1) or greatest (side 1) value, the running variables eliminated."""
-        # Variables go from the last to the first: a range may refer to earlier ones.
+        """The minimum (side -1) or maximum (side 1), with the variables eliminated."""
+        # In reverse order: a range may refer to earlier variables.
         for var in reversed(self.running):
             if not any(var in factors(monomial) for monomial in poly.terms):
                 continue
@@ -86,7 +86,7 @@ class _Region:
                 for atom in factors(monomial)
                 if atom is not var
             ):
-                continue  # part of another atom as well: bounded there
+                continue  # also part of another atom, and bounded there
             replaced = self._eliminate(poly, var, side)
             if replaced is None:
                 return None
@@ -104,7 +104,8 @@ class _Region:
         return total
 
     def _eliminate(self, poly: Poly, var: Var, side: int) -> Poly | None:
-        """The polynomial is monotone in the variable if the sign of its slope is known."""
+        """Substitute a variable's extreme value, if the sign of its slope is known and so the
+        polynomial is monotone."""
         slope = constant(0)
         for monomial, coefficient in poly.terms.items():
             parts = list(factors(monomial))
@@ -125,7 +126,7 @@ class _Region:
         return poly.replaced(var, at.expanded())
 
     def _term(self, monomial: Monomial) -> Span | None:
-        """Bounds of one atom or product that holds running variables."""
+        """Bounds of an atom or product that contains variables to eliminate."""
         if isinstance(monomial, tuple):
             return self._product(monomial)
         if isinstance(monomial, Var):
@@ -165,7 +166,7 @@ class _Region:
         return poly_of(simplify(make(a.expr(), b.expr()), self.ctx))  # type: ignore[operator]
 
     def _remainder(self, span: Span | None, divisor: Expr) -> Span:
-        """Within one period a remainder is monotone; otherwise it may be anything."""
+        """A remainder is monotone within one period; otherwise it has its full range."""
         if span is not None:
             first = simplify(floordiv(span[0].expr(), divisor), self.ctx)
             last = simplify(floordiv(span[1].expr(), divisor), self.ctx)
@@ -174,7 +175,7 @@ class _Region:
         return constant(0), poly_of(divisor).shifted(-1)
 
     def _product(self, parts: tuple[Expr, ...]) -> Span | None:
-        """A product of factors that are never negative is monotone in all of them."""
+        """A product of nonnegative factors is monotone in all of them."""
         low, high = constant(1), constant(1)
         for part in parts:
             if not nonnegative(poly_of(part), self.inner, THOROUGH):

@@ -4,8 +4,8 @@ A rule rewrites `lhs` to `rhs` where `when` can be proved. Variables named c, c1
 constants only; p, q, r are conditions; all others match any integer. One property test checks
 every rule in the table: the two sides agree wherever `when` holds.
 
-Sums are matched as polynomials: `x * d + y` splits a sum into the part that divides by `d` and the
-rest, in whatever order it was written. A divisor on the left is not 0, since the left has a value.
+Sums are matched as polynomials: `x * d + y` splits a sum into the part divisible by `d` and the
+rest, in any order. A divisor on the left is not 0, since the left side has a value.
 """
 
 from __future__ import annotations

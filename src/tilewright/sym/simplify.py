@@ -3,9 +3,9 @@
     simplify((io * 8 + ii) // 8, EMPTY.bind(ii, 0, 8))      io
 
 The expression is folded bottom up. Integer nodes become polynomials; every other operator has a
-normalising constructor here, which applies the rules of its kind until none fits. So the result of
-a rule is in normal form as soon as it is built, and nothing is traversed twice. Floats are never
-reassociated: inside them and inside nodes of other layers only the integer operands change.
+normalizing constructor here, which applies the rules of its kind to a fixed point. So the result of
+a rule is in normal form when built, and nothing is traversed twice. Floats are never reassociated:
+inside of them and of other layers' nodes only integer operands change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BUDGET = 2000
 
 
 def simplify(expr: Expr, ctx: Context = EMPTY) -> Expr:
-    """An expression of equal value wherever `ctx` holds, in normal form."""
+    """Return an equivalent expression in normal form, given the facts in `ctx`."""
     memo = ctx._normal
     found = memo.get(expr)
     if found is None:
@@ -47,7 +47,7 @@ def simplify(expr: Expr, ctx: Context = EMPTY) -> Expr:
 
 
 class _Simplifier:
-    """One run: the context, the remaining budget, the rules fired last."""
+    """One simplification: the context, the remaining budget, the last rules applied."""
 
     __slots__ = ("budget", "ctx", "finished", "fired")
 
@@ -55,7 +55,7 @@ class _Simplifier:
         self.ctx = ctx
         self.budget = _BUDGET
         self.fired: list[str] = []
-        self.finished: dict[int, Poly] = {}  # sums no rule fits, by id, kept alive here
+        self.finished: dict[int, Poly] = {}  # sums that match no rule, by id, kept alive here
 
     def run(self, root: Expr) -> Expr:
         memo = self.ctx._normal
@@ -128,7 +128,7 @@ class _Simplifier:
         return poly_of(node)
 
     def opaque(self, node: Expr, new: tuple[Expr, ...]) -> Value:
-        """A node this layer knows nothing about, or knows only to fold."""
+        """Fold a node of another layer, or return it with the new operands."""
         old = node.children()
         if any(a is not b for a, b in zip(old, new, strict=True)):
             node = node.with_children(new)
@@ -144,7 +144,7 @@ class _Simplifier:
         return self.atom(node) if node.dtype is INDEX else node
 
     def atom(self, node: Expr) -> Poly:
-        """A node that stays: unless only one value is left for it."""
+        """Return a node, or a constant if its bounds leave only one value."""
         known = self.ctx.values.get(node)
         if known is not None:
             return poly_of(known)
@@ -160,7 +160,7 @@ class _Simplifier:
         return self.finish(value) if type(value) is Poly else value
 
     def finish(self, poly: Poly) -> Poly:
-        """A complete sum: quotients and remainders joined, multiplied out where that is shorter."""
+        """Finish a sum: combine quotients and remainders, and multiply out if that is shorter."""
         several = len(poly.terms) > 1
         quotients = 0
         for monomial in poly.terms:
@@ -173,7 +173,7 @@ class _Simplifier:
                     several = False
             elif type(monomial) is e.FloorDiv:
                 quotients += 1
-        # Every rule about sums joins a quotient with something.
+        # Every rule about sums involves a quotient.
         if not quotients or id(poly) in self.finished:
             return poly
         found: Value | None = poly
@@ -187,7 +187,7 @@ class _Simplifier:
     # ---- rules
 
     def apply(self, kind: type[Expr], subject: Any) -> Value | None:
-        """The right side of the first rule that fits, or None."""
+        """The right side of the first rule that matches, or None."""
         for rule in _COMPILED[kind]:
             found = rule(self, subject)
             if found is not None:
@@ -201,10 +201,10 @@ class _Simplifier:
             raise CompilerBug("TW0107", f"simplification does not end: the last rules were {last}")
 
     def is_within(self, value: Poly, stop: Poly) -> bool:
-        """0 <= value < stop, where something is divided by `stop`."""
+        """Prove 0 <= value < stop, given that `stop` is a divisor."""
         ctx = self.ctx
         if value.is_const:
-            if value.const == 0:  # a divisor that is not negative is at least 1
+            if value.const == 0:  # a nonnegative divisor is at least 1
                 return is_positive_divisor(stop, ctx)
             return value.const > 0 and nonnegative(stop.shifted(-value.const - 1), ctx, QUICK)
         if stop.is_const:
@@ -229,7 +229,7 @@ class _Simplifier:
             return False
         return self.mod(whole, divisor).is_nil
 
-    # ---- normalising constructors
+    # normalizing constructors
 
     def div(self, x: Poly, divisor: Poly) -> Poly:
         if divisor.is_const:
@@ -287,7 +287,7 @@ class _Simplifier:
         return self.at_least_zero(b.plus(a, -1))
 
     def at_least_zero(self, gap: Poly) -> Expr:
-        """`0 <= gap`, written with what is added on the right and subtracted on the left."""
+        """`0 <= gap`, with positive terms on the right and negative ones on the left."""
         gap = self._shared_factor_removed(self.finish(gap))
         if nonnegative(gap, self.ctx, THOROUGH):
             return TRUE
@@ -382,11 +382,11 @@ class _Simplifier:
         return self.known_condition(reduce(kind, parts))
 
     def _merge(self, kind: type[e.Binary], parts: list[Expr], new: Expr) -> bool:
-        """Add a condition to a conjunction or disjunction, less what it or another makes needless.
+        """Add a condition to a conjunction or disjunction, and drop redundant ones.
 
-        False if they settle the whole: a conjunction that cannot hold, a disjunction that must.
-        Written as gaps, a: f >= 0 and b: g >= 0, `a` implies `b` where f <= g; both cannot hold
-        where f + g < 0, and one must where f + g >= -1.
+        False if the result is constant: an unsatisfiable conjunction, or a valid disjunction.
+        Written as gaps, a: f >= 0 and b: g >= 0, `a` implies `b` if f <= g; they are disjoint if f
+        + g < 0, and exhaustive if f + g >= -1.
         """
         if new in parts:
             return True
@@ -440,7 +440,7 @@ class _Simplifier:
 
 
 def _chain(kind: type[e.Binary], cond: Expr) -> list[Expr]:
-    """The members of a conjunction or disjunction, in order."""
+    """The operands of a nested conjunction or disjunction, in order."""
     parts: list[Expr] = []
     stack = [cond]
     while stack:
@@ -453,7 +453,7 @@ def _chain(kind: type[e.Binary], cond: Expr) -> list[Expr]:
 
 
 def _gap(cond: Expr) -> Poly | None:
-    """The polynomial that is >= 0 just when an index comparison holds."""
+    """The polynomial that is >= 0 iff an index comparison holds."""
     if isinstance(cond, (e.Lt, e.Le)) and cond.a.dtype is INDEX:
         gap = poly_of(cond.b).plus(poly_of(cond.a), -1)
         return gap.shifted(-1) if isinstance(cond, e.Lt) else gap
@@ -467,7 +467,8 @@ def _divides_by_zero(node: Expr) -> bool:
 
 
 def _sides(gap: Poly) -> tuple[Poly, Poly]:
-    """(left, right) without the constant: gap == right - left + constant, all signs positive."""
+    """(left, right) without the constant: gap == right - left + constant, with positive
+    coefficients."""
     left: dict[Monomial, int] = {}
     right: dict[Monomial, int] = {}
     for monomial, coefficient in gap.terms.items():

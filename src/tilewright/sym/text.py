@@ -1,10 +1,10 @@
-"""Expressions as text, both ways. The tensor layer extends the two tables for its own nodes.
+"""Print and parse expressions. The tensor layer extends the two tables with its nodes.
 
     (%i * 8 + %ii) // n        index arithmetic; sizes are bare, other variables have a %
     select(%i < n, %x, 0.0)    min, max, select, and casts written f32(%i)
 
-A literal takes its type from the operand beside it or from where it is stored; `f32(0.5)` on a
-literal names the type where nothing else does. Bare integers are of type `index`.
+A literal takes its type from the other operand or from where it is stored; `f32(0.5)` states the
+type explicitly. Bare integers are of type `index`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOT, _ATOM = 3, 9
 
 
 class ExprPrinter:
-    """Formats expressions with the names of one program."""
+    """Prints expressions with the names of one program."""
 
     def __init__(self, names: Names | None = None) -> None:
         self.names = names
@@ -49,7 +49,7 @@ class ExprPrinter:
         return name if isinstance(var, e.Size) else f"%{name}"
 
     def __call__(self, expr: Expr, *, typed: bool = False) -> str:
-        """`typed`: the place implies the type, so a literal may stand bare."""
+        """`typed`: the context implies the type, so a literal may be bare."""
         if isinstance(expr, Const):
             return literal(expr, bare=typed or expr.dtype in (INDEX, BOOL))
         return self._format(expr)[0]
@@ -98,7 +98,7 @@ FORMATTERS: dict[type[Expr], Callable[[Any, ExprPrinter], str]] = {}
 
 
 def format_expr(expr: Expr) -> str:
-    """The text of an expression on its own, variables by their hints."""
+    """Print an expression by itself, with variables' name hints."""
     return ExprPrinter()(expr, typed=True)
 
 
@@ -106,7 +106,7 @@ setattr(Expr, "__str__", format_expr)
 
 
 def literal(value: Const, *, bare: bool) -> str:
-    """A constant's text: `bare` when its type is implied."""
+    """Print a constant, `bare` if its type is implied."""
     text = _number(value)
     return text if bare else f"{value.dtype}({text})"
 
@@ -125,7 +125,7 @@ def _number(value: Const) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number read from text whose type is not known yet."""
+    """A parsed number whose type is not known yet."""
 
     value: int | float
     token: Token
@@ -151,7 +151,7 @@ _BINARY: dict[str, tuple[int, type[e.Binary], bool]] = {
 
 
 class ExprParser:
-    """Parses expressions into the very nodes that were printed: nothing is folded."""
+    """Parses expressions to exactly the nodes that were printed: nothing is folded."""
 
     def __init__(self, tokens: Tokens, sizes: dict[str, e.Size], scope: dict[str, Var]) -> None:
         self.tokens = tokens
@@ -159,7 +159,7 @@ class ExprParser:
         self.scope = scope
 
     def expr(self, expected: DType = INDEX) -> Expr:
-        """An expression; a bare literal becomes a constant of type `expected`."""
+        """Parse an expression; a bare literal becomes a constant of type `expected`."""
         return self.typed(self._binary(0), expected)
 
     def typed(self, value: Expr | Literal, of: DType) -> Expr:
@@ -220,7 +220,7 @@ class ExprParser:
         self.tokens.fail(f"expected an expression, found {token.text or 'end of text'!r}", token)
 
     def local(self, token: Token) -> Expr:
-        """A `%name`; the tensor parser also finds buffers here."""
+        """Parse a `%name`; the tensor parser also resolves buffers here."""
         found = self.scope.get(token.text[1:])
         if found is None:
             self.tokens.fail(f"{token.text} is not defined", token)
@@ -232,7 +232,7 @@ class ExprParser:
             return const(word == "true", BOOL)
         if word in ("inf", "nan"):
             return Literal(float(word), token)
-        if self.tokens.at(":") and self.tokens.peek(2).text == "(":  # a call with its type
+        if self.tokens.at(":") and self.tokens.peek(2).text == "(":  # a call with an explicit type
             self.tokens.next()
             of = self.dtype()
             self.tokens.expect("(")
@@ -272,7 +272,7 @@ class ExprParser:
         return a, b
 
     def call(self, token: Token, of: DType | None) -> Expr:
-        """A function call after its opening parenthesis; the tensor parser knows functions."""
+        """Parse a function call after its opening parenthesis; overridden by the tensor parser."""
         self.tokens.fail(f"unknown function {token.text}", token)
 
     def dtype(self) -> DType:

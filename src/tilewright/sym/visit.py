@@ -1,7 +1,7 @@
-"""Traversal of expressions: `walk`, `rewrite`, `fold`. Nothing else recurses by hand.
+"""Traversal of expressions: `walk`, `rewrite`, `fold`, without recursion.
 
-All use a stack and visit each distinct node once; `rewrite` returns the same object when nothing
-changed, so `new is old` tells.
+All use a stack and visit each distinct node once; `rewrite` returns the same object if nothing
+changed, so callers can test `new is old`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every distinct node below and including the roots, parents first."""
+    """Iterate over the distinct nodes below and including the roots, parents first."""
     seen: set[Expr] = set()
     stack = list(reversed(roots))
     while stack:
@@ -53,7 +53,7 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr], done: dict[Expr, Expr] | N
 
 
 def fold(root: Expr, fn: Callable[[Expr, tuple[R, ...]], R]) -> R:
-    """Compute a value bottom-up: `fn(node, values of its children)`, once per distinct node."""
+    """Compute a value bottom up: `fn(node, values of its children)`, once per distinct node."""
     done: dict[Expr, R] = {}
     stack = [(root, False)]
     while stack:
@@ -70,16 +70,16 @@ def fold(root: Expr, fn: Callable[[Expr, tuple[R, ...]], R]) -> R:
 
 
 def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """Replace variables, folding constants on the way up."""
+    """Substitute variables, folding constants."""
     if not mapping:
         return root
     return replaced(root, dict(mapping.items()))
 
 
 def replaced(root: Expr, done: dict[Expr, Expr]) -> Expr:
-    """Put what `done` says for nodes, folding constants on the way up; `done` is kept as a memo.
+    """Substitute nodes by the mapping `done`, folding constants; `done` is also the memo.
 
-    What nothing is put into stays as it is.
+    Subexpressions without substitutions are returned unchanged.
     """
     stack = [root]
     while stack:
@@ -102,7 +102,7 @@ def replaced(root: Expr, done: dict[Expr, Expr]) -> Expr:
 
 
 def above(leaf: Expr, roots: Iterable[Expr]) -> list[Expr]:
-    """The distinct nodes of the roots that a leaf is below of, children first."""
+    """The distinct nodes that contain a leaf, children first."""
     found: dict[Expr, bool] = {leaf: True}
     order: list[Expr] = []
     stack = list(roots)
@@ -127,7 +127,7 @@ _free: dict[Expr, tuple[Var, ...]] = {}
 
 
 def _free_vars(root: Expr) -> tuple[Var, ...]:
-    """The variables of one expression, in order of first appearance; remembered."""
+    """The variables of one expression, in order of first appearance; cached."""
     found = _free.get(root)
     if found is None:
         if len(_free) > _KEEP:
@@ -138,7 +138,7 @@ def _free_vars(root: Expr) -> tuple[Var, ...]:
 
 
 def free_vars(*roots: Expr) -> dict[Var, None]:
-    """The variables used, in order of first appearance."""
+    """The variables of expressions, in order of first appearance."""
     if len(roots) == 1:
         return dict.fromkeys(_free_vars(roots[0]))
     return {var: None for root in roots for var in _free_vars(root)}
@@ -153,7 +153,7 @@ def uses_var(root: Expr, variables: Mapping[Var, object] | set[Var]) -> bool:
 
 
 def conjuncts(cond: Expr) -> list[Expr]:
-    """The conditions whose conjunction this is, in order; none for `true`."""
+    """The conjuncts of a condition, in order; none for `true`."""
     found: list[Expr] = []
     stack = [cond]
     while stack:

@@ -1,4 +1,4 @@
-"""The tensor expression language: what to compute, element by element, under TVM's names.
+"""The tensor expression language: tensors defined element by element, with TVM's names.
 
 >>> from tilewright import te
 >>> n, m, k = te.var("n"), te.var("m"), te.var("k")

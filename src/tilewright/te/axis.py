@@ -1,4 +1,4 @@
-"""Variables with a domain: the axes of computations, reductions and threads."""
+"""Variables with a domain: axes of computations, reductions and threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREAD_AXIS = "thread"
 
 @interned
 class IterVar(Var):
-    """A variable that takes every value of start..stop. It is an expression like any other.
+    """A variable with the domain start..stop, usable as an expression.
 
     Examples:
         >>> from tilewright import te
@@ -45,7 +45,7 @@ class IterVar(Var):
 
 
 def make_axis(name: str, start: Expr, stop: Expr, kind: str, thread_tag: str = "") -> IterVar:
-    """A new axis, unique like every variable."""
+    """Make an axis, unique like every variable."""
     return IterVar(name, INDEX, sym.var(name).uid, start, stop, kind, thread_tag)
 
 
@@ -54,7 +54,7 @@ def spatial_axis(name: str, extent: Expr) -> IterVar:
 
 
 def reduce_axis(dom: Any, name: str = "rv", thread_tag: str = "") -> IterVar:
-    """An axis to reduce over, from `dom[0]` up to but not including `dom[1]`.
+    """Make an axis to reduce over, from `dom[0]` up to but not including `dom[1]`.
 
     Examples:
         >>> from tilewright import te
@@ -73,7 +73,7 @@ def reduce_axis(dom: Any, name: str = "rv", thread_tag: str = "") -> IterVar:
 
 
 def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> IterVar:
-    """An axis bound to a hardware thread index, such as `te.thread_axis("threadIdx.x")`.
+    """Make an axis bound to a hardware thread index, such as `te.thread_axis("threadIdx.x")`.
 
     Examples:
         >>> from tilewright import te
@@ -99,7 +99,7 @@ def _domain(dom: Any, what: str) -> tuple[Expr, Expr]:
 
 
 def bound(value: Any, what: str) -> Expr:
-    """An integer over sizes and constants: a dimension, or an end of a domain."""
+    """Check an integer expression of sizes and constants: a dimension, or an end of a domain."""
     if isinstance(value, (bool, float, str)) or value is None:
         raise type_error("TW2402", f"{what} takes integers and sizes, got {value!r}")
     expr = sym.as_expr(value)

@@ -1,10 +1,10 @@
-"""Index bounds, derived symbolically over a block's whole domain, as Halide does.
+"""Check that index expressions are in bounds, symbolically over a block's domain, as in Halide.
 
-For every read: proved inside, nothing is left to do. Proved outside, the program is refused at
-once. Otherwise the least and the greatest index over the domain give conditions on the sizes, which
-are checked when the function is entered. Conditions of `select` around a read are relied upon. An
-index that is itself read from memory cannot be checked beforehand: clamps and conditions must keep
-it inside, or the program is refused.
+A read proved to be in bounds needs no check; one proved to be out of bounds is an error. Otherwise
+the minimum and maximum of the index over the domain give conditions on the sizes, which are checked
+at function entry. Conditions of an enclosing `select` are assumed. An index that is itself read
+from memory cannot be checked at entry: clamps and conditions must bound it, or the program is
+rejected.
 
     C[y, x] = sum of A[k, y] * B[k, x],  A: (m, h), k in 0..h, y in 0..m        h <= m, m <= h
 """
@@ -31,12 +31,12 @@ from tilewright.tensor.regions import is_data_dependent
 
 Domain = dict[Var, tuple[Expr, Expr]]
 
-TRIED_PLACES = 1 << 16  # of an index, one by one, where nothing else tells whether it is reached
+TRIED_PLACES = 1 << 16  # index values enumerated to decide reachability, if nothing else does
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What runs: its iterators, and what the user calls them."""
+    """A block to be checked: its iterators, with their names in the user's program."""
 
     name: str
     iters: tuple[Iter, ...]
@@ -44,13 +44,13 @@ class Stage:
     loc: Loc
 
     def spoken(self, expr: Expr) -> str:
-        """The expression as the user wrote it, about."""
+        """The expression in terms of the user's axes."""
         text = str(sym.simplify(sym.substitute(expr, self.axes)))
         return re.sub(r"%(?=[A-Za-z_])", "", text)
 
 
 class EntryChecks:
-    """The conditions on sizes collected so far; each may rely on those before it."""
+    """The conditions on sizes so far; each may assume the earlier ones."""
 
     def __init__(self) -> None:
         self._conditions: list[Expr] = []
@@ -58,7 +58,7 @@ class EntryChecks:
 
     @property
     def requires(self) -> tuple[Expr, ...]:
-        """What to check at entry, each needed besides the others."""
+        """The conditions to check at entry, without redundant ones."""
         kept = list(self._conditions)
         for cond in reversed(self._conditions):
             others = [other for other in kept if other is not cond]
@@ -67,7 +67,7 @@ class EntryChecks:
         return tuple(kept)
 
     def add(self, cond: Expr) -> None:
-        """One more condition, unless the others imply it."""
+        """Add a condition, unless it is implied by the others."""
         for part in sym.conjuncts(cond):
             if not sym.prove(part, self.ctx):
                 self._conditions.append(part)
@@ -76,14 +76,15 @@ class EntryChecks:
     # ------------------------------------------------------------------ shapes
 
     def add_shape(self, what: str, shape: Iterable[Expr], loc: Loc, *, given: bool) -> None:
-        """Dimensions are not negative; those of arguments (`given`) never are."""
+        """Require that dimensions are nonnegative; those of arguments (`given`) are assumed to
+        be."""
         for dim in shape:
             for part in sym.walk(dim):
                 if _is_index_division(part):
                     self._add_divisor(Stage(what, (), {}, loc), part.children()[1], self.ctx, ())
             if sym.prove(sym.le(ZERO, dim), self.ctx):
                 continue
-            if given:  # some array has it, and arrays are compared with the shape first
+            if given:  # a dimension of an array argument, checked against its actual shape first
                 self.ctx = self.ctx.assume(sym.le(ZERO, dim))
                 continue
             if sym.prove(sym.lt(dim, ZERO), self.ctx):
@@ -91,7 +92,7 @@ class EntryChecks:
             self.add(_at_most(ZERO, dim, self.ctx))
 
     def add_steps(self, name: str, steps: Expr, total: Expr, loc: Loc) -> None:
-        """A scan is at least as long as what its init gives."""
+        """Require that a scan has at least as many steps as its init."""
         if sym.prove(sym.lt(total, steps), self.ctx):
             raise value_error(
                 "TW2415", f"{name} has {total} steps, its init gives {steps}", loc=loc
@@ -101,10 +102,10 @@ class EntryChecks:
     # ------------------------------------------------------------------ accesses
 
     def add_reads(self, stage: Stage, exprs: tuple[Expr, ...]) -> None:
-        """What the reads inside `exprs` need, the iterators running over their domains."""
+        """Require that the reads in `exprs` are in bounds for all iterators in their domains."""
         iters = stage.iters
         if any(isinstance(it.extent, Const) and it.extent.value <= 0 for it in iters):
-            return  # nothing runs
+            return  # empty domain
         domain: Domain = {it.var: (ZERO, it.extent) for it in iters}
         extents = tuple([it.extent for it in iters])
         for part, guards in guarded(*exprs):
@@ -120,7 +121,7 @@ class EntryChecks:
     ) -> None:
         index, dim = load.index[axis], load.buffer.shape[axis]
         if isinstance(index, Var) and index in domain and domain[index][1] is dim:
-            return  # A[i] with i over the very dimension
+            return  # A[i], where i ranges over that dimension
         from_memory = is_data_dependent(index)
         known = _integer_facts(index, guards) if from_memory else guards
         inside = _assuming(self.ctx.bind_all(domain), (*known, *self._factors(domain)))
@@ -130,9 +131,9 @@ class EntryChecks:
             return
         if from_memory:
             _refuse_data(stage, load, axis)
-        if _is_never_met(guards, index, domain):
+        if _is_unsatisfiable(guards, index, domain):
             return
-        tightened = _tightened(domain, guards, self.ctx)
+        tightened = _narrowed(domain, guards, self.ctx)
         found = sym.symbolic_bounds(index, tightened, self.ctx)
         if found is None:
             raise value_error(
@@ -155,11 +156,12 @@ class EntryChecks:
                 exact = not guards and _is_affine(index, domain)
                 _refuse_read(stage, load, axis, found, exact)
         for cond in wanted:
-            if not self._holds_where_it_runs(cond, dim, domain):
+            if not self._holds_unless_empty(cond, dim, domain):
                 self.add(cond)
 
     def _factors(self, domain: Domain) -> list[Expr]:
-        """Of loops over products that run: no factor is zero. Sizes need not be said so."""
+        """Nonzero factors of loop extents that are products, given that the loops run. Sizes are
+        omitted."""
         found: list[Expr] = []
         for _, stop in domain.values():
             factors = [part for part in _factors_of(stop) if not isinstance(part, (Const, Size))]
@@ -167,12 +169,12 @@ class EntryChecks:
                 found += [sym.le(1, factor) for factor in factors if factor is not stop]
         return found
 
-    def _holds_where_it_runs(self, cond: Expr, dim: Expr, domain: Domain) -> bool:
-        """Whether a condition fails only where a size is zero, at which nothing runs."""
+    def _holds_unless_empty(self, cond: Expr, dim: Expr, domain: Domain) -> bool:
+        """Whether a condition can fail only where a size is zero and the loops are empty."""
         for size in sym.free_vars(dim):
             if not isinstance(size, Size):
                 continue
-            stops = [_without(size, stop) for _, stop in domain.values()]
+            stops = [_end_if_zero(size, stop) for _, stop in domain.values()]
             idle = any(isinstance(stop, Const) and stop.value <= 0 for stop in stops)
             if idle and sym.prove(cond, self.ctx.assume(sym.le(1, size))):
                 return True
@@ -183,7 +185,7 @@ class EntryChecks:
     def _add_divisor(
         self, stage: Stage, divisor: Expr, ctx: Context, extents: tuple[Expr, ...]
     ) -> None:
-        """Division by zero must not happen; by a size, unless nothing runs at all."""
+        """Require a nonzero divisor; a size may be zero where the loops are empty."""
         if isinstance(divisor, Const) or is_data_dependent(divisor):
             return
         if sym.prove(sym.le(1, divisor), ctx) or sym.prove(sym.le(divisor, -1), ctx):
@@ -197,12 +199,12 @@ class EntryChecks:
             )
         empty = [sym.eq(extent, 0) for extent in extents if not isinstance(extent, Const)]
         zero = self.ctx.assume(sym.le(divisor, 0))
-        if not any(sym.prove(cond, zero) for cond in empty):  # else nothing runs where it is zero
+        if not any(sym.prove(cond, zero) for cond in empty):  # otherwise the loops are empty
             self.add(sym.any_of(sym.le(1, divisor), *dict.fromkeys(empty)))
 
 
 def _factors_of(product: Expr) -> list[Expr]:
-    """What is multiplied, products of products taken apart."""
+    """The factors of a nested product."""
     stack, found = [product], []
     while stack:
         part = stack.pop()
@@ -213,8 +215,8 @@ def _factors_of(product: Expr) -> list[Expr]:
     return found
 
 
-def _without(size: Size, stop: Expr) -> Expr | None:
-    """Where a loop ends if a size is zero; None where that would be divided by."""
+def _end_if_zero(size: Size, stop: Expr) -> Expr | None:
+    """The end of a loop if a size is zero; None if that is a divisor."""
     try:
         return sym.simplify(sym.substitute(stop, {size: ZERO}))
     except UserTypeError:  # TW0106
@@ -272,9 +274,9 @@ def _guard_help(index: str, dim: Expr) -> str:
 
 
 def _integer_facts(index: Expr, guards: Guards) -> Guards:
-    """The conditions, also as said of indices where they compare integers of other types.
+    """The conditions, plus those on integers of other types restated for indices.
 
-    Whatever such a type holds, an index holds unchanged, 64 unsigned bits aside.
+    The conversion to index preserves values of all types except u64.
     """
     found = list(guards)
     parts = [part for guard in guards for part in sym.conjuncts(sym.simplify(guard))]
@@ -304,12 +306,12 @@ def _assuming(ctx: Context, conditions: Iterable[Expr]) -> Context:
 
 
 def _at_most(a: Expr, b: Expr, ctx: Context) -> Expr:
-    """a <= b with both sides in normal form."""
+    """a <= b, with both sides simplified."""
     return sym.simplify(sym.le(sym.simplify(a, ctx), sym.simplify(b, ctx)), ctx)
 
 
 def _is_affine(index: Expr, domain: Domain) -> bool:
-    """Whether bounds taken variable by variable are reached: each occurs once, plainly."""
+    """Whether interval bounds are exact: affine, with each variable occurring once."""
     seen: set[Expr] = set()
     stack = [sym.simplify(index, Context())]
     while stack:
@@ -331,15 +333,15 @@ def _is_affine(index: Expr, domain: Domain) -> bool:
     return True
 
 
-def _is_never_met(guards: Guards, index: Expr, domain: Domain) -> bool:
-    """Whether conditions on an index hold nowhere, as far as a few places can be tried.
+def _is_unsatisfiable(guards: Guards, index: Expr, domain: Domain) -> bool:
+    """Whether conditions on an index are unsatisfiable, by enumerating a small domain.
 
-    Windows that a stride lets step over the whole of a small image read padding alone.
+    With large strides, windows at a small image's edges may contain only padding.
     """
     ends = {var: domain[var][1] for var in sym.free_vars(index) if var in domain}
     sizes = [int(end.value) for end in ends.values() if isinstance(end, Const)]
     parts = [part for guard in guards for part in sym.conjuncts(guard)]
-    known = [part for part in parts if _is_about(part, ends)]
+    known = [part for part in parts if _depends_only_on(part, ends)]
     if not known or len(sizes) < len(ends) or math.prod(sizes) > TRIED_PLACES:
         return False
     places = dict(zip(ends, np.indices(sizes), strict=True))
@@ -347,13 +349,13 @@ def _is_never_met(guards: Guards, index: Expr, domain: Domain) -> bool:
     return not np.logical_and.reduce(np.broadcast_arrays(*met)).any()
 
 
-def _is_about(part: Expr, known: Collection[Var]) -> bool:
-    """Whether some variables alone decide a condition."""
+def _depends_only_on(part: Expr, known: Collection[Var]) -> bool:
+    """Whether a condition depends on these variables only."""
     return not is_data_dependent(part) and all(var in known for var in sym.free_vars(part))
 
 
-def _tightened(domain: Domain, guards: Guards, ctx: Context) -> Domain:
-    """The domain with the limits that conditions put on single variables."""
+def _narrowed(domain: Domain, guards: Guards, ctx: Context) -> Domain:
+    """The domain, narrowed by conditions on single variables."""
     found = dict(domain)
     running = set(domain)
     for guard in guards:
@@ -377,7 +379,7 @@ def _tightened(domain: Domain, guards: Guards, ctx: Context) -> Domain:
 
 
 def _limit(a: Expr, b: Expr, var: Var, ctx: Context) -> tuple[bool, Expr] | None:
-    """a < b solved for `var`: (True, e) for var < e, (False, e) for e < var."""
+    """Solve a < b for `var`: (True, e) for var < e, (False, e) for e < var."""
     gap = sym.sub(b, a)  # positive
     rest = sym.substitute(gap, {var: ZERO})
     slope = sym.simplify(sym.sub(sym.substitute(gap, {var: sym.ONE}), rest), ctx)

@@ -1,7 +1,7 @@
 """`te.var`, `te.placeholder` and `te.compute`.
 
-A compute whose expression holds reductions deeper inside (`te.sum(...) * 2`) is split: each becomes
-a stage of its own, over just the axes it depends on.
+A compute whose expression contains nested reductions (`te.sum(...) * 2`) is split: each becomes its
+own stage, over the axes it depends on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _dtype = dtype
 
 
 def var(name: str = "tindex", dtype: DTypeLike = INDEX) -> Var:
-    """A size (of type index, never negative) or, of another type, a scalar parameter.
+    """Make a size (of type index, nonnegative) or, with another type, a scalar parameter.
 
     Examples:
         >>> from tilewright import te
@@ -45,7 +45,7 @@ def var(name: str = "tindex", dtype: DTypeLike = INDEX) -> Var:
 
 
 def size_var(name: str = "size") -> Var:
-    """A size: a dimension variable that is never negative.
+    """Make a size: a nonnegative dimension variable.
 
     Examples:
         >>> from tilewright import te
@@ -56,7 +56,7 @@ def size_var(name: str = "size") -> Var:
 
 
 def placeholder(shape: Any, dtype: DTypeLike = "f32", name: str = "placeholder") -> Tensor:
-    """A tensor that the caller supplies.
+    """Make a tensor that the caller supplies.
 
     Examples:
         >>> from tilewright import te
@@ -92,10 +92,10 @@ def compute(
     tag: str = "",
     attrs: Mapping[str, Value] | None = None,
 ) -> Any:
-    """A tensor whose element at (i, j, ...) is `fcompute(i, j, ...)`.
+    """Make a tensor whose element at (i, j, ...) is `fcompute(i, j, ...)`.
 
-    The names of the function's arguments become names of loops; `*i` takes all that are left. A
-    function that returns a tuple defines several tensors of this shape at once.
+    The argument names of `fcompute` become loop names; `*i` takes the remaining axes. If it returns
+    a tuple, the result is several tensors of this shape.
 
     Examples:
         >>> from tilewright import te
@@ -118,7 +118,7 @@ def compute(
 
 
 def annotations_of(tag: str, attrs: Mapping[str, Value] | None) -> Annotations:
-    """A tag and attributes as a block carries them."""
+    """The tag and attributes in the form of block attributes."""
     found = dict(attrs or {})
     if tag:
         found["tag"] = tag
@@ -134,7 +134,7 @@ def _value(value: Any, name: str) -> Expr:
 
 
 def _argument_names(fcompute: Callable[..., Any], rank: int, name: str) -> list[str]:
-    """Names for the axes from the function's signature, which must take that many arguments."""
+    """Axis names from the function's signature, which must accept `rank` arguments."""
     try:
         parameters = inspect.signature(fcompute).parameters.values()
     except (TypeError, ValueError):
@@ -172,7 +172,7 @@ def define(
     annotations: Annotations,
     loc: Loc,
 ) -> ComputeOp:
-    """The operation, reductions inside expressions moved to stages of their own."""
+    """The operation, with nested reductions moved to stages."""
     scope = tuple(axes)
     first = values[0]
     if isinstance(first, Reduce) and values == _components(first):
@@ -200,7 +200,7 @@ def _split(
     guards: Guards,
     loc: Loc,
 ) -> tuple[Expr, ...]:
-    """The values with every reduction replaced by a read of a new stage that computes it."""
+    """Replace every reduction by a read of a new stage that computes it."""
     places: dict[Reduce, list[Guards]] = {}
     start = tuple(g for g in guards if g is not TRUE)
     for part, conditions in guarded(*values, guards=start, into_reductions=False):
@@ -223,7 +223,8 @@ def _stage(
     occurrences: list[Guards],
     loc: Loc,
 ) -> tuple[tuple[Tensor, ...], tuple[Expr, ...]]:
-    """A stage for one reduction, over the axes it depends on, and where to read it."""
+    """Make a stage for one reduction, over the axes it depends on; returns the read that replaces
+    it."""
     guard = TRUE if () in occurrences else sym.any_of(*(sym.all_of(*g) for g in occurrences))
     where = sym.logical_and(guard, whole.where)
     used = sym.free_vars(*whole.sources, where, *whole.init)

@@ -1,10 +1,10 @@
-"""`te.extern`: tensors that a kernel from elsewhere computes.
+"""`te.extern`: tensors computed by an external kernel.
 
     C = te.extern((n, m), [A, B], "cblas_sgemm", name="C",
                   behavior=lambda a, b, c: np.matmul(a, b, out=c))
 
-The kernel sees whole tensors, inputs first. As in TVM the third argument may be a function of the
-input and output buffers that returns the statement; `te.call_packed` makes it.
+The kernel takes whole tensors, inputs first. As in TVM, the third argument may be a function of the
+input and output buffers that returns a statement, made by `te.call_packed`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _dtype = dtype
 
 
 class BufferView:
-    """A buffer as `fcompute` of an extern and `lower` of an intrinsic see it.
+    """The view of a buffer in `fcompute` of an extern and `lower` of an intrinsic.
 
     Examples:
         >>> from tilewright import te
@@ -64,8 +64,8 @@ class BufferView:
     def access_ptr(self, access_mask: str = "rw", *index: Any) -> Expr:
         """The address of the first element, or of the element at `index`.
 
-        `access_mask` says what the pointer is for: "r", "w" or "rw". It is a remark: the statement
-        around it says what is read and written.
+        `access_mask` is the intended access, "r", "w" or "rw"; informative only, since the
+        enclosing statement declares its reads and writes.
         """
         if access_mask not in ("r", "w", "rw"):
             raise value_error("TW2418", f"access_ptr takes r, w or rw, got {access_mask!r}")
@@ -73,7 +73,7 @@ class BufferView:
 
     @property
     def strides(self) -> Shape:
-        """The distance, in elements, between neighbours along each dimension."""
+        """Strides in elements."""
         origin = self.access_ptr("r")
         found = []
         for axis in range(self.ndim):
@@ -98,7 +98,7 @@ class BufferView:
 
 
 def call_packed(symbol: str, *buffers: Any, outputs: int = 1) -> Stmt:
-    """A call of the kernel `symbol` on whole buffers, the last `outputs` of which it writes.
+    """Call the kernel `symbol` on whole buffers, of which it writes the last `outputs`.
 
     Examples:
         >>> from tilewright import te
@@ -139,13 +139,13 @@ def extern(
     over: Sequence[Any] = (),
     then: Sequence[tuple[Sequence[Any], Callable[..., Stmt]]] = (),
 ) -> Any:
-    """One tensor, or with several shapes a tuple of tensors, from a kernel over whole tensors.
+    """Make tensors computed by a kernel: one, or a tuple if there are several shapes.
 
     `fcompute` is the kernel's symbol, or a function (ins, outs) that returns the statement.
-    `behavior` says, over NumPy arrays, what the symbol does: inputs first, then outputs to fill.
-    With extents `over` the function is (ins, outs, *at), and its statement does one of as many
-    pieces of work: each writes elements of its own, and reads of outputs only those. `then` has
-    more extents and functions, whose work follows.
+    `behavior` is the symbol's reference implementation on NumPy arrays: inputs, then outputs to
+    fill. With extents `over` the function is (ins, outs, *at), and its statement is one of as many
+    independent work items: each writes its own elements, and reads of the outputs only those.
+    `then` has further extents and functions, executed after.
 
     Examples:
         >>> import numpy as np
@@ -186,7 +186,7 @@ def extern(
             raise type_error("TW2418", f"{name} has a behavior but names no symbol")
         body = fcompute([BufferView(b) for b in ins], [BufferView(b) for b in outs], *at)
     more = []
-    for extents, function in _following(then, name):
+    for extents, function in _checked_phases(then, name):
         each = [sym.var(f"vi{k}") for k in range(len(extents))]
         made = function([BufferView(b) for b in ins], [BufferView(b) for b in outs], *each)
         more.append((tuple(zip(each, extents, strict=True)), made))
@@ -230,8 +230,8 @@ def _dtypes(given: Any, inputs: tuple[Tensor, ...], count: int, name: str) -> li
     return [_dtype(one) for one in given]
 
 
-def _following(then: Any, name: str) -> list[tuple[Shape, Callable[..., Stmt]]]:
-    """What follows the pieces of work, checked."""
+def _checked_phases(then: Any, name: str) -> list[tuple[Shape, Callable[..., Stmt]]]:
+    """Check the phases that follow."""
     found = []
     for one in then if isinstance(then, (tuple, list)) else (then,):
         if not isinstance(one, (tuple, list)) or len(one) != 2 or not callable(one[1]):

@@ -1,9 +1,9 @@
-"""`te.function`: tensors to a tensor function, one loop nest around one block per stage.
+"""`te.function`: compile tensors to a tensor function, one loop nest around one block per stage.
 
     f = te.function([A, B, C], name="matmul")
 
-Stages come in dependence order. Blocks carry the tensors' names, loops the names of the arguments
-of the computing functions, block iterators the same with a `v` in front.
+Stages are in dependence order. Blocks have the tensors' names, loops the argument names of the
+computing functions, block iterators the same with a prefix `v`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from tilewright.tensor.visit import replace_buffers, walk
 def function(
     args: Sequence[Tensor | Var], name: str = "main", requires: Sequence[Expr] = ()
 ) -> Function:
-    """The function of these arguments: placeholders and scalars in, computed tensors out.
+    """Make a function of placeholders and scalars (inputs) and computed tensors (outputs).
 
-    Every size must be a dimension of some argument, or an argument itself. `requires` are
-    conditions on sizes, checked at entry besides those that keep every read inside its tensor.
+    Every size must be a dimension of some argument, or an argument. `requires` are conditions on
+    sizes, checked at entry in addition to the bounds of reads.
 
     Examples:
         >>> from tilewright import te
@@ -116,7 +116,7 @@ def _checked_arguments(args: Any) -> tuple[Tensor | Var, ...]:
 
 
 def _check_sizes(fn: Function) -> None:
-    """Every size and scalar takes its value from an argument."""
+    """Check that every size and scalar is determined by the arguments."""
     known: set[Var] = {param for param in fn.params if isinstance(param, Var)}
     for buffer in fn.buffers:
         known.update(dim for dim in buffer.shape if isinstance(dim, Size))
@@ -143,8 +143,8 @@ def _check_sizes(fn: Function) -> None:
         )
 
 
-class _Step:
-    """The loop over time that the stages of a scan share."""
+class _TimeLoop:
+    """The time loop shared by the stages of a scan."""
 
     def __init__(self, name: str, scan: ScanOp) -> None:
         self.loop = sym.var(name)
@@ -153,7 +153,7 @@ class _Step:
 
 
 class _Lowering:
-    """Builds the statements of one function; buffers, allocations and checks collect here."""
+    """Builds the statements of one function, and collects buffers, allocations and checks."""
 
     def __init__(self, params: tuple[Tensor | Var, ...], stages: Stages) -> None:
         self.checks = EntryChecks()
@@ -173,7 +173,7 @@ class _Lowering:
     # ------------------------------------------------------------------ buffers
 
     def _target(self, tensor: Tensor) -> Buffer:
-        """Where a tensor is stored; a new intermediate unless it has a place."""
+        """The tensor's buffer; a new allocation unless it has one."""
         found = self.buffers.get(tensor)
         if found is None:
             found = self.buffers[tensor] = Buffer(tensor.name, tensor.shape, tensor.dtype)
@@ -182,7 +182,7 @@ class _Lowering:
         return found
 
     def _place_states(self, scan: ScanOp) -> None:
-        """An init of no other use writes straight into its state."""
+        """Let an init without other uses write directly to its state."""
         for init, state in zip(scan.init, scan.outputs, strict=True):
             buffer = self._target(state)
             computed = isinstance(init.op, ComputeOp)
@@ -199,9 +199,9 @@ class _Lowering:
         assert isinstance(op, ExternOp)
         return self._extern(op)
 
-    def _compute(self, op: ComputeOp, step: _Step | None) -> Stmt:
+    def _compute(self, op: ComputeOp, step: _TimeLoop | None) -> Stmt:
         targets = tuple([self._target(tensor) for tensor in op.outputs])
-        nest = _Nest(op.loc)
+        nest = _LoopNest(op.loc)
         for k, axis in enumerate(op.axis):
             if k == 0 and step is not None:
                 nest.add(axis, step.extent, step.start, SCAN, step.loop)
@@ -218,7 +218,7 @@ class _Lowering:
         self.checks.add_reads(nest.stage(op.name), first)
         init = _stores(targets, index, first, op.loc)
         if any(isinstance(axis.extent, Const) and axis.extent.value == 0 for axis in whole.axes):
-            return self._block(op, nest, init, None)  # nothing is combined: what is left is init
+            return self._block(op, nest, init, None)  # an empty reduction: only the init remains
         for axis in whole.axes:
             nest.add(axis, axis.extent, axis.start, REDUCE)
         values = tuple([self._lower(source, nest) for source in _guarded_sources(whole)])
@@ -226,8 +226,8 @@ class _Lowering:
         body = Update(whole.reducer, targets, index, values, op.loc)
         return self._block(op, nest, body, init)
 
-    def _lower(self, value: Expr, nest: _Nest) -> Expr:
-        """The expression over block iterators and buffers."""
+    def _lower(self, value: Expr, nest: _LoopNest) -> Expr:
+        """The expression in terms of block iterators and buffers."""
 
         def rule(expr: Expr) -> Expr:
             if isinstance(expr, Read):
@@ -239,7 +239,7 @@ class _Lowering:
 
         return sym.rewrite(value, rule, dict(nest.values))
 
-    def _block(self, op: Operation, nest: _Nest, body: Stmt, init: Stmt | None) -> Stmt:
+    def _block(self, op: Operation, nest: _LoopNest, body: Stmt, init: Stmt | None) -> Stmt:
         name = self._block_names(object(), op.name)
         iters = tuple(nest.iters)
         reads, writes = access_regions(body, init, iters)
@@ -265,7 +265,7 @@ class _Lowering:
             body = replace_buffers(stmt, mapping)
             if isinstance(body, ExternCall):
                 body = replace(body, loc=op.loc)
-            nest = _Nest(op.loc)
+            nest = _LoopNest(op.loc)
             for var, extent in over:
                 nest.add_plain(var, extent)
             blocks.append(self._block(op, nest, body, None))
@@ -282,12 +282,12 @@ class _Lowering:
                 before.append(self._copied_init(scan, init, self.buffers[state]))
         inner = recurrent_stages(scan)
         for tensor in (tensor for op in inner for tensor in op.outputs):
-            self.buffers.pop(tensor, None)  # another scan may have used the same stages
+            self.buffers.pop(tensor, None)  # another scan may use the same stages
         for k, state in enumerate(scan.outputs):
             self.buffers[scan.state[k]] = self.buffers[scan.update[k]] = self.buffers[state]
         first = inner[-1]
         assert isinstance(first, ComputeOp)
-        step = _Step(first.axis[0].name, scan)
+        step = _TimeLoop(first.axis[0].name, scan)
         steps = []
         for op in inner:
             assert isinstance(op, ComputeOp)
@@ -295,7 +295,7 @@ class _Lowering:
         return seq(*before, For(step.loop, ZERO, step.extent, seq(*steps), loc=scan.loc))
 
     def _copied_init(self, scan: ScanOp, init: Tensor, state: Buffer) -> Stmt:
-        nest = _Nest(scan.loc)
+        nest = _LoopNest(scan.loc)
         for k, extent in enumerate(init.shape):
             nest.add_plain(sym.var(f"vi{k}"), extent)
         index = tuple([it.var for it in nest.iters])
@@ -304,8 +304,8 @@ class _Lowering:
         return self._block(named, nest, body, None)
 
 
-class _Nest:
-    """Loops, and the block iterators bound to them."""
+class _LoopNest:
+    """A loop nest and the block iterators bound to it."""
 
     def __init__(self, loc: Loc) -> None:
         self.loc = loc
@@ -313,7 +313,7 @@ class _Nest:
         self.iters: list[Iter] = []
         self.bindings: list[Expr] = []
         self.values: dict[Expr, Expr] = {}  # axis -> its value in terms of the iterators
-        self.axes: dict[Var, Expr] = {}  # and the other way round
+        self.axes: dict[Var, Expr] = {}  # the inverse
         self.shifted = False
 
     def stage(self, name: str) -> Stage:
@@ -322,7 +322,7 @@ class _Nest:
     def add(
         self, axis: IterVar, extent: Expr, start: Expr, kind: str, loop: Var | None = None
     ) -> None:
-        """An iterator of 0..extent for an axis that starts at `start`."""
+        """Add an iterator over 0..extent for an axis that starts at `start`."""
         if loop is None:
             loop = sym.var(axis.name)
             self.loops.append((loop, extent))
@@ -334,7 +334,7 @@ class _Nest:
         self.shifted |= start is not ZERO
 
     def add_plain(self, var: Var, extent: Expr) -> None:
-        """An iterator that is known already, with a loop of its own."""
+        """Add an existing iterator, with a new loop."""
         loop = sym.var(var.name.removeprefix("v"))
         self.iters.append(Iter(var, extent))
         self.bindings.append(loop)
@@ -353,7 +353,7 @@ def _stores(
 
 
 def _guarded_sources(whole: Reduce) -> tuple[Expr, ...]:
-    """The values to combine: the identity where the condition does not hold."""
+    """The values to combine: the identity where the condition is false."""
     return tuple(
         [
             sym.select(whole.where, source, identity)

@@ -1,7 +1,7 @@
-"""Under which conditions a part of an expression is evaluated.
+"""The conditions under which subexpressions are evaluated.
 
-`select(i < n, A[i], 0.0)` reads `A[i]` only where `i < n`: bounds may rely on it, and a reduction
-moved out of there must keep it.
+`select(i < n, A[i], 0.0)` reads `A[i]` only where `i < n`: bounds checks may assume that, and a
+reduction moved out of it must keep the condition.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Guards = tuple[Expr, ...]
 def guarded(
     *roots: Expr, guards: Guards = (), into_reductions: bool = True
 ) -> Iterator[tuple[Expr, Guards]]:
-    """Every node with the conditions that hold where it is evaluated, parents first.
+    """Iterate over all nodes with the conditions under which they are evaluated, parents first.
 
-    A node that occurs under several conditions comes once for each.
+    A node under several conditions is yielded once for each.
     """
     seen: set[tuple[Expr, Guards]] = set()
     stack: list[tuple[Expr, Guards]] = [(root, guards) for root in reversed(roots)]
@@ -45,5 +45,5 @@ def guarded(
 
 
 def with_guard(guards: Guards, cond: Expr) -> Guards:
-    """The conditions with one more, unless it says nothing new."""
+    """Append a condition, unless it is redundant."""
     return guards if cond is TRUE or cond in guards else (*guards, cond)

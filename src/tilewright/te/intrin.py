@@ -1,4 +1,4 @@
-"""Hardware instructions: what one does, and the statement that stands for it.
+"""Hardware instructions: their behaviour, and the statement that calls them.
 
 w, x = te.placeholder((8, 8)), te.placeholder((8, 8))
 k = te.reduce_axis((0, 8))
@@ -38,7 +38,7 @@ _dtype = dtype
 
 
 def hardware_intrin(name: str, *args: Any, dtype: DTypeLike = I32) -> Expr:
-    """A call of an instruction by name, on addresses and values.
+    """Call an instruction by name, with addresses and values.
 
     Examples:
         >>> from tilewright import te
@@ -54,11 +54,11 @@ def decl_tensor_intrin(
     name: str = "",
     assembly: Sequence[Assembly] = (),
 ) -> TensorIntrin:
-    """Declare an instruction that computes what `op` says, for `tensorize` to use.
+    """Declare an instruction with the behaviour of `op`, for `tensorize`.
 
     `lower(inputs, outputs)` returns a statement or an instruction call; for a reduction a triple
-    (compute, reset, update) of them, where None leaves a phase to the behaviour itself. A call of
-    `asm.NAME` among them is inline assembly, which `assembly` describes.
+    (compute, reset, update) of them, where None means the behaviour itself. A call of `asm.NAME`
+    among them is inline assembly, described by `assembly`.
 
     Examples:
         >>> from tilewright import te
@@ -140,7 +140,7 @@ def _statement(lowered: Any, op: ComputeOp) -> Stmt:
 
 
 def _default_name(phases: Phases, op: ComputeOp) -> str:
-    """The instruction's own name, else that of the computation."""
+    """The instruction's name, else that of the computation."""
     for phase in phases:
         if isinstance(phase, Eval) and isinstance(phase.value, Call):
             return phase.value.op

@@ -1,8 +1,8 @@
-"""Functions of scalars in tensor expressions, under TVM's names: `tensor/calls.py` is the list.
+"""Scalar functions of tensor expressions, with TVM's names; listed in `tensor/calls.py`.
 
     te.exp(A[i]) / (1 + te.exp(A[i]))
 
-How exact each is: docs/internals/math.md.
+Accuracy: docs/internals/math.md.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def exp(x: Any) -> Expr:
 
 
 def exp_nonpositive(x: Any) -> Expr:
-    """e to the power of x, or of 0 where x is positive; 0 for what is less than any normal number.
+    """exp(min(x, 0)), with results below the normal range flushed to zero.
 
-    It takes fewer instructions than `exp`, and is what a softmax needs.
+    It takes fewer instructions than `exp`; used by softmax.
 
     Examples:
         >>> from tilewright import te
@@ -63,7 +63,7 @@ def exp10(x: Any) -> Expr:
 
 
 def expm1(x: Any) -> Expr:
-    """exp(x) - 1, exact near zero.
+    """exp(x) - 1, accurate near zero.
 
     Examples:
         >>> from tilewright import te
@@ -107,7 +107,7 @@ def log10(x: Any) -> Expr:
 
 
 def log1p(x: Any) -> Expr:
-    """log(1 + x), exact near zero.
+    """log(1 + x), accurate near zero.
 
     Examples:
         >>> from tilewright import te
@@ -140,7 +140,7 @@ def rsqrt(x: Any) -> Expr:
 
 
 def round_tf32(x: Any) -> Expr:
-    """x rounded to ten bits of mantissa, half to even: what tensor cores multiply of f32.
+    """x rounded to tf32: ten bits of mantissa, half to even.
 
     Examples:
         >>> from tilewright import te
@@ -173,10 +173,11 @@ def erf(x: Any) -> Expr:
 
 
 def gelu(x: Any, *, tanh: bool = False) -> Expr:
-    """x times the normal distribution function of x, by erf or by the usual formula with tanh.
+    """GELU: x times the normal distribution function of x, by erf or by the usual tanh
+    approximation.
 
-    The error is at most 2 units in the last place of x: below about -4, where the result is much
-    smaller than x, it has fewer digits.
+    The error is at most 2 ULP of x; below about -4, where the result is much smaller than x, its
+    relative error is larger.
 
     Examples:
         >>> from tilewright import te
@@ -349,7 +350,7 @@ power = pow
 
 
 def fmod(x: Any, y: Any) -> Expr:
-    """The remainder of a division that rounds towards zero.
+    """The remainder of a division that truncates.
 
     Examples:
         >>> from tilewright import te
@@ -360,7 +361,7 @@ def fmod(x: Any, y: Any) -> Expr:
 
 
 def copysign(x1: Any, x2: Any) -> Expr:
-    """The size of `x1` with the sign of `x2`.
+    """The magnitude of `x1` with the sign of `x2`.
 
     Examples:
         >>> from tilewright import te
@@ -371,7 +372,7 @@ def copysign(x1: Any, x2: Any) -> Expr:
 
 
 def fma(a: Any, b: Any, c: Any) -> Expr:
-    """a * b + c, rounded once.
+    """a * b + c with a single rounding.
 
     Examples:
         >>> from tilewright import te
@@ -383,7 +384,7 @@ def fma(a: Any, b: Any, c: Any) -> Expr:
 
 
 def saturating_div(a: Any, b: Any) -> Expr:
-    """a / b, of which only that it is beyond what a byte holds matters where it is.
+    """a / b; a quotient outside of the range of a byte may be any value of its sign outside of it.
 
     Examples:
         >>> from tilewright import te
@@ -394,8 +395,8 @@ def saturating_div(a: Any, b: Any) -> Expr:
 
 
 def ranged_div(a: Any, b: Any) -> Expr:
-    """a / b, where b > 0 was made of a range that a lies in: it is nearly a byte, or b is no usual
-    number.
+    """a / b, given that b > 0 is derived from a range containing a: the quotient is nearly in the
+    range of a byte, unless b is outside of the normal range.
 
     Examples:
         >>> from tilewright import te
@@ -406,7 +407,7 @@ def ranged_div(a: Any, b: Any) -> Expr:
 
 
 def floor(x: Any) -> Expr:
-    """The greatest integer that is not above.
+    """Round down.
 
     Examples:
         >>> from tilewright import te
@@ -417,7 +418,7 @@ def floor(x: Any) -> Expr:
 
 
 def ceil(x: Any) -> Expr:
-    """The least integer that is not below.
+    """Round up.
 
     Examples:
         >>> from tilewright import te
@@ -428,7 +429,7 @@ def ceil(x: Any) -> Expr:
 
 
 def trunc(x: Any) -> Expr:
-    """The integer part.
+    """Truncate: round towards zero.
 
     Examples:
         >>> from tilewright import te
@@ -439,7 +440,7 @@ def trunc(x: Any) -> Expr:
 
 
 def round(x: Any) -> Expr:
-    """To the nearest integer, halves to the even one, as NumPy and ONNX do.
+    """Round to the nearest integer, ties to even, as NumPy and ONNX do.
 
     Examples:
         >>> from tilewright import te
@@ -464,7 +465,7 @@ def abs(x: Any) -> Expr:
 
 
 def isnan(x: Any) -> Expr:
-    """Whether a number is NaN.
+    """Whether a value is NaN.
 
     Examples:
         >>> from tilewright import te
@@ -475,7 +476,7 @@ def isnan(x: Any) -> Expr:
 
 
 def isinf(x: Any) -> Expr:
-    """Whether a number is infinite.
+    """Whether a value is infinite.
 
     Examples:
         >>> from tilewright import te
@@ -486,7 +487,7 @@ def isinf(x: Any) -> Expr:
 
 
 def isfinite(x: Any) -> Expr:
-    """Whether a number is neither infinite nor NaN.
+    """Whether a value is neither infinite nor NaN.
 
     Examples:
         >>> from tilewright import te
@@ -497,7 +498,7 @@ def isfinite(x: Any) -> Expr:
 
 
 def bitwise_and(x: Any, y: Any) -> Expr:
-    """The bits that both integers have.
+    """The bitwise AND.
 
     Examples:
         >>> from tilewright import te
@@ -508,7 +509,7 @@ def bitwise_and(x: Any, y: Any) -> Expr:
 
 
 def bitwise_or(x: Any, y: Any) -> Expr:
-    """The bits that either integer has.
+    """The bitwise OR.
 
     Examples:
         >>> from tilewright import te
@@ -519,7 +520,7 @@ def bitwise_or(x: Any, y: Any) -> Expr:
 
 
 def bitwise_xor(x: Any, y: Any) -> Expr:
-    """The bits that one integer has and the other has not.
+    """The bitwise XOR.
 
     Examples:
         >>> from tilewright import te
@@ -530,7 +531,7 @@ def bitwise_xor(x: Any, y: Any) -> Expr:
 
 
 def bitwise_not(x: Any) -> Expr:
-    """The bits that an integer has not.
+    """The bitwise complement.
 
     Examples:
         >>> from tilewright import te
@@ -541,7 +542,7 @@ def bitwise_not(x: Any) -> Expr:
 
 
 def shift_left(x: Any, y: Any) -> Expr:
-    """The bits of x moved to higher places.
+    """x shifted left.
 
     Examples:
         >>> from tilewright import te
@@ -552,7 +553,7 @@ def shift_left(x: Any, y: Any) -> Expr:
 
 
 def shift_right(x: Any, y: Any) -> Expr:
-    """The bits of x moved to lower places; the sign stays.
+    """x shifted right arithmetically; logically, if unsigned.
 
     Examples:
         >>> from tilewright import te
@@ -563,7 +564,7 @@ def shift_right(x: Any, y: Any) -> Expr:
 
 
 def popcount(x: Any) -> Expr:
-    """How many bits of an integer are set.
+    """The number of set bits.
 
     Examples:
         >>> from tilewright import te
@@ -585,7 +586,7 @@ def bits_of(x: Any) -> Expr:
 
 
 def from_bits(x: Any) -> Expr:
-    """The float that has the bits of an integer of the same width.
+    """The float with the bits of an integer of the same width.
 
     Examples:
         >>> from tilewright import te

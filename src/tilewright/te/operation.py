@@ -1,8 +1,8 @@
 """Tensors and the operations that define them.
 
-A tensor is one output of an operation; `Read` is one element of it inside an expression. Together
-they are the whole graph: an operation's body names the tensors it reads, and nothing else links
-them. All of it is data, built by `te.placeholder`, `te.compute`, `te.scan` and `te.extern`.
+A tensor is one output of an operation; `Read` is an element of it in an expression. They form the
+whole graph: an operation's body contains the tensors it reads, and there are no other links. All of
+it is data, built by `te.placeholder`, `te.compute`, `te.scan` and `te.extern`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Shape = tuple[Expr, ...]
 
 
 class Operation:
-    """Base of what defines tensors.
+    """Base class of operations, which define tensors.
 
     Examples:
         >>> from tilewright import te
@@ -48,7 +48,7 @@ class Operation:
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
-        """The type of each output."""
+        """The data type of each output."""
         raise NotImplementedError
 
     @property
@@ -61,7 +61,7 @@ class Operation:
         return len(self.shapes)
 
     def output(self, index: int) -> Tensor:
-        """The tensor that is output `index`."""
+        """Output `index` as a tensor."""
         return Tensor(self, index)
 
     @property
@@ -78,7 +78,7 @@ class _Weak(metaclass=Interned):
 
 @interned
 class Tensor(_Weak):
-    """Output `value_index` of an operation. One object each: compare with `is`.
+    """Output `value_index` of an operation; unique, so compare with `is`.
 
     Examples:
         >>> from tilewright import te
@@ -121,10 +121,10 @@ class Tensor(_Weak):
     def __call__(self, *index: Any) -> Expr:
         return self[index]
 
-    __iter__ = None  # indexing never ends by itself
+    __iter__ = None  # without it, iteration by indexing would not end
 
     def as_expr(self) -> Expr:
-        """A tensor without dimensions stands for its one value."""
+        """Convert a tensor of rank 0 to a read of its element."""
         if self.ndim:
             raise type_error(
                 "TW2405",
@@ -191,7 +191,7 @@ class Reduce(Expr):
     sources: tuple[Expr, ...]
     axes: tuple[IterVar, ...]
     where: Expr
-    init: tuple[Expr, ...]  # instead of the identity; may be empty
+    init: tuple[Expr, ...]  # replaces the identity, if not empty
     value_index: int
     dtype: DType = field(init=False)
 
@@ -235,7 +235,7 @@ def tensors_read(*roots: Expr) -> tuple[Tensor, ...]:
 
 @node
 class PlaceholderOp(Operation):
-    """A tensor that comes from outside.
+    """A tensor supplied by the caller.
 
     Examples:
         >>> from tilewright import te
@@ -259,9 +259,9 @@ class PlaceholderOp(Operation):
 
 @node
 class ComputeOp(Operation):
-    """Every element by one expression per output, over the axes of the shape.
+    """Elements defined by one expression per output, over the axes of the shape.
 
-    The body holds no reduction, or it is one reduction: component k defines output k.
+    The body contains no reduction, or it is one reduction whose component k defines output k.
 
     Examples:
         >>> from tilewright import te
@@ -290,7 +290,7 @@ class ComputeOp(Operation):
 
     @property
     def reduction(self) -> Reduce | None:
-        """The reduction that the body is."""
+        """The reduction in the body."""
         return self.body[0] if isinstance(self.body[0], Reduce) else None
 
     @property
@@ -300,9 +300,9 @@ class ComputeOp(Operation):
 
 @node
 class ScanOp(Operation):
-    """A recurrence over the first dimension: `init` gives the first steps, `update` the others.
+    """A recurrence over the first dimension: `init` defines the first steps, `update` the others.
 
-    Output k is the state that `state[k]` stands for inside the updates.
+    In the updates, `state[k]` refers to output k.
 
     Examples:
         >>> from tilewright import te
@@ -336,10 +336,10 @@ class ScanOp(Operation):
 
 @node
 class ExternOp(Operation):
-    """Outputs written by one opaque statement over whole tensors, or by one for each value of some
-    independent variables, `over`, with their extents.
+    """Outputs written by an opaque statement over whole tensors, or by one per point of the
+    independent variables `over`, with their extents.
 
-    `body` speaks of stand-in buffers, `ins` for the inputs and `outs` for the outputs.
+    `body` refers to placeholder buffers, `ins` for the inputs and `outs` for the outputs.
 
     Examples:
         >>> from tilewright import te
@@ -372,7 +372,7 @@ class ExternOp(Operation):
 
 
 def shape_of(shape: Any, what: str) -> Shape:
-    """A shape as the user writes it: a sequence of dimensions, or one dimension."""
+    """Convert a user's shape: a sequence of dimensions, or one dimension."""
     dims: Sequence[Any] = shape if isinstance(shape, (tuple, list)) else (shape,)
     found = tuple([bound(dim, f"a dimension of {what}") for dim in dims])
     for dim in found:

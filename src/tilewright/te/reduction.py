@@ -1,4 +1,4 @@
-"""Reductions: the built-in ones and those a user makes with `comm_reducer`.
+"""Reductions: built-in ones, and custom ones made with `comm_reducer`.
 
     te.sum(A[i, k] * B[k, j], axis=k)
     te.max(A[i, k], axis=k, where=k < n)
@@ -29,7 +29,7 @@ Axes = IterVar | Sequence[IterVar]
 
 
 class Reduction:
-    """A commutative, associative combination that can be applied along axes.
+    """A commutative and associative reduction, applied along axes.
 
     Examples:
         >>> from tilewright import te
@@ -47,7 +47,7 @@ class Reduction:
         self._made: dict[tuple[DType, ...], Reducer] = {}
 
     def reducer(self, *dtypes: DType) -> Reducer:
-        """The combination for values of these types; one object each."""
+        """The reducer for values of these types; unique."""
         found = self._made.get(dtypes)
         if found is None:
             found = self._made[dtypes] = self._make(dtypes)
@@ -64,7 +64,7 @@ class Reduction:
     def __call__(
         self, expr: Any, axis: Any, where: Any = None, init: Any = None, *rest: Any
     ) -> Any:
-        """Reduce `expr` over `axis`; or, without an axis, combine plain values."""
+        """Reduce `expr` over `axis`; without an axis, combine plain values."""
         if not _is_axes(axis):
             values = [expr, axis, *(v for v in (where, init, *rest) if v is not None)]
             return self._combined(values)
@@ -173,10 +173,10 @@ _argmax, _argmin = _built_in("argmax"), _built_in("argmin")
 
 
 def argmax(expr: Any, axis: Axes, where: Any = None, dtype: DTypeLike = I64) -> tuple[Expr, Expr]:
-    """The position and the value of the greatest element; the first one where several are.
+    """The position and value of the maximum; the first one in case of ties.
 
-    `expr` is a value, whose position counts along the axes in row-major order from their starts;
-    or a pair (position, value).
+    `expr` is a value, whose position is counted along the axes in row-major order from their
+    starts; or a pair (position, value).
 
     Examples:
         >>> import numpy as np
@@ -195,7 +195,7 @@ def argmax(expr: Any, axis: Axes, where: Any = None, dtype: DTypeLike = I64) -> 
 
 
 def argmin(expr: Any, axis: Axes, where: Any = None, dtype: DTypeLike = I64) -> tuple[Expr, Expr]:
-    """The position and the value of the least element; the first one where several are.
+    """The position and value of the minimum; the first one in case of ties.
 
     Examples:
         >>> from tilewright import te
@@ -230,10 +230,10 @@ def _positioned(
 def comm_reducer(
     fcombine: Callable[[Any, Any], Any], fidentity: Callable[..., Any], name: str = "reduce"
 ) -> Reduction:
-    """A reduction of one's own, of single values or of tuples.
+    """Make a custom reduction, of single values or of tuples.
 
     `fcombine(x, y)` combines two values (or two tuples); it must be commutative and associative.
-    `fidentity(dtype, ...)` is the value that changes nothing.
+    `fidentity(dtype, ...)` is its identity element.
 
     Examples:
         >>> from tilewright import te

@@ -1,17 +1,16 @@
-"""Constants, conditions and division in tensor expressions, under TVM's names.
+"""Constants, conditions and division in tensor expressions, with TVM's names.
 
     te.if_then_else(te.all(i >= 1, i <= n), A[i - 1], 0.0)
 
 Division: `/` and `te.div` of floats is true division; `//`, `floordiv` and `indexdiv` round down;
-`te.div` and `truncdiv` of integers round towards zero, as C does. Only the chosen operand of
-`select` and `if_then_else` is evaluated: a guarded read is safe.
+`te.div` and `truncdiv` of integers truncate, as in C. Only the selected operand of `select` and
+`if_then_else` is evaluated: a guarded read is safe.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilewright import sym
@@ -27,7 +26,7 @@ DTypeLike = str | DType | np.dtype[Any] | type
 
 
 def const(value: Any, dtype: DTypeLike | None = None) -> Expr:
-    """A constant; without a type, f32 for floats, i32 for integers, bool for booleans.
+    """Make a constant; without a type, f32 for floats, i32 for integers, bool for booleans.
 
     Examples:
         >>> from tilewright import te
@@ -43,7 +42,7 @@ def const(value: Any, dtype: DTypeLike | None = None) -> Expr:
         fits = not of.is_int or of.min <= int(value) <= of.max
         if fits:
             return sym.const(value, of)
-    except OverflowError:  # infinity as an integer
+    except OverflowError:  # infinity converted to an integer
         pass
     except (TypeError, ValueError) as error:
         raise type_error("TW2408", f"cannot use {value!r} as a constant of {of}") from error
@@ -55,7 +54,7 @@ def const(value: Any, dtype: DTypeLike | None = None) -> Expr:
 
 
 def value_of(value: Any) -> Expr:
-    """A value as an expression, a number as a constant of the type TVM gives it."""
+    """Convert a value to an expression; a number becomes a constant of the type TVM gives it."""
     if isinstance(value, Expr) or hasattr(value, "as_expr"):
         return sym.as_expr(value)
     if isinstance(value, np.generic):
@@ -70,7 +69,7 @@ def value_of(value: Any) -> Expr:
 
 
 def min_value(dtype: DTypeLike) -> Expr:
-    """The least finite value of a type.
+    """The minimum finite value of a type.
 
     Examples:
         >>> from tilewright import te
@@ -78,11 +77,11 @@ def min_value(dtype: DTypeLike) -> Expr:
         -128
     """
     of = _dtype(dtype)
-    return sym.const(-_greatest(of) if of.is_float else of.min, of)
+    return sym.const(of.min_finite if of.is_float else of.min, of)
 
 
 def max_value(dtype: DTypeLike) -> Expr:
-    """The greatest finite value of a type.
+    """The maximum finite value of a type.
 
     Examples:
         >>> from tilewright import te
@@ -90,7 +89,7 @@ def max_value(dtype: DTypeLike) -> Expr:
         127
     """
     of = _dtype(dtype)
-    return sym.const(_greatest(of) if of.is_float else of.max, of)
+    return sym.const(of.max_finite if of.is_float else of.max, of)
 
 
 def infinity(dtype: DTypeLike) -> Expr:
@@ -107,10 +106,6 @@ def infinity(dtype: DTypeLike) -> Expr:
     return sym.const(float("inf"), of)
 
 
-def _greatest(of: DType) -> float:
-    return float(ml_dtypes.finfo(of.numpy).max)  # type: ignore[no-untyped-call]  # it has no types
-
-
 def _dtype(value: DTypeLike) -> DType:
     return dtype(value)
 
@@ -119,7 +114,8 @@ def _dtype(value: DTypeLike) -> DType:
 
 
 def condition(value: Any, what: str) -> Expr:
-    """A boolean expression. A Python bool is refused: it hides a `==` that compared objects."""
+    """Convert to a boolean expression. A Python bool is rejected: it is likely a `==` of
+    objects."""
     if isinstance(value, (bool, np.bool_)):
         raise type_error(
             "TW2409",
@@ -165,7 +161,7 @@ def any(*args: Any) -> Expr:
 
 
 def logical_not(x: Any) -> Expr:
-    """Whether a condition does not hold.
+    """The negation of a condition.
 
     Examples:
         >>> from tilewright import te
@@ -176,7 +172,7 @@ def logical_not(x: Any) -> Expr:
 
 
 def eq(a: Any, b: Any) -> Expr:
-    """Whether two values are equal; `==` on expressions compares objects.
+    """Whether two values are equal; `==` on expressions compares identity.
 
     Examples:
         >>> from tilewright import te
@@ -198,7 +194,7 @@ def ne(a: Any, b: Any) -> Expr:
 
 
 def if_then_else(cond: Any, t: Any, f: Any) -> Expr:
-    """`t` where `cond`, else `f`; only the chosen one is evaluated.
+    """`t` if `cond`, else `f`; only the selected one is evaluated.
 
     Examples:
         >>> from tilewright import te
@@ -211,7 +207,7 @@ def if_then_else(cond: Any, t: Any, f: Any) -> Expr:
 
 
 def select(cond: Any, t: Any, f: Any) -> Expr:
-    """The same as `if_then_else`.
+    """An alias of `if_then_else`.
 
     Examples:
         >>> from tilewright import te
@@ -236,12 +232,12 @@ def _is_value(x: Any) -> bool:
 
 
 def unary(op: str, x: Any) -> Expr:
-    """A function of one scalar, by its name in `tensor/calls.py`."""
+    """Call a function of one scalar, by its name in `tensor/calls.py`."""
     return call(op, value_of(x))
 
 
 def binary(op: str, a: Any, b: Any) -> Expr:
-    """A function of two scalars; a number takes the type of the other operand."""
+    """Call a function of two scalars; a number takes the type of the other operand."""
     if not _is_value(a) and _is_value(b):
         a = sym.as_expr(a, sym.as_expr(b).dtype.scalar)
     return call(op, value_of(a), b)
@@ -259,7 +255,7 @@ def cast(x: Any, dtype: DTypeLike) -> Expr:
 
 
 def div(a: Any, b: Any) -> Expr:
-    """True division of floats; division of integers that rounds towards zero.
+    """True division of floats; truncating division of integers.
 
     Examples:
         >>> from tilewright import te
@@ -273,7 +269,7 @@ def div(a: Any, b: Any) -> Expr:
 
 
 def truncdiv(a: Any, b: Any) -> Expr:
-    """Integer division that rounds towards zero.
+    """Integer division that truncates.
 
     Examples:
         >>> from tilewright import te
@@ -284,7 +280,7 @@ def truncdiv(a: Any, b: Any) -> Expr:
 
 
 def truncmod(a: Any, b: Any) -> Expr:
-    """The remainder of `truncdiv`; it has the sign of `a`.
+    """The remainder of `truncdiv`, with the sign of `a`.
 
     Examples:
         >>> from tilewright import te
@@ -306,7 +302,7 @@ def floordiv(a: Any, b: Any) -> Expr:
 
 
 def floormod(a: Any, b: Any) -> Expr:
-    """The remainder of `floordiv`; it has the sign of `b`.
+    """The remainder of `floordiv`, with the sign of `b`.
 
     Examples:
         >>> from tilewright import te

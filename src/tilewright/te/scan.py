@@ -6,8 +6,9 @@
     update = te.compute((m, n), lambda t, i: state[t - 1, i] + X[t, i])
     total = te.scan(init, update, state, inputs=[X])        # running sums down the columns
 
-`init` gives the first steps, `update` every later step t from steps before t. Stages between the
-state and the update run step by step too; their first axis is the time, and they are read at t.
+`init` defines the first steps, `update` every later step t from steps before t. Stages between the
+state and the update are computed step by step too; their first axis is time, and they are read at
+t.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ def scan(
     tag: str = "",
     attrs: Mapping[str, Value] | None = None,
 ) -> Any:
-    """The states of a recurrence, of the placeholders' shapes; see the module's example.
+    """Define a recurrence; returns its states, of the placeholders' shapes. See the module's
+    example.
 
-    `inputs` may name the other tensors the updates read, as in TVM; they are found anyway.
+    `inputs` may list the other tensors that the updates read, as in TVM; they are found without it.
 
     Examples:
         >>> import numpy as np
@@ -157,7 +159,7 @@ def _check_same(what: str, given: Expr, wanted: Expr) -> None:
 
 
 def recurrent_stages(scan: ScanOp) -> tuple[Operation, ...]:
-    """The operations that run step by step: those between the states and the updates, in order."""
+    """The operations executed per step, in order: those between the states and the updates."""
     depends: dict[Operation, bool] = {state.op: True for state in scan.state}
     order: list[Operation] = []
     stack: list[tuple[Operation, bool]] = [(t.op, False) for t in reversed(scan.update)]
@@ -178,7 +180,7 @@ def recurrent_stages(scan: ScanOp) -> tuple[Operation, ...]:
 
 
 def _check_recurrence(scan: ScanOp, stage: Operation, inner: set[Tensor]) -> None:
-    """Every read of a state is of an earlier step, every read of a stage inside of this step."""
+    """Check that states are read at earlier steps only, and stages at the current step only."""
     where = scan.loc
     if not isinstance(stage, ComputeOp):
         raise value_error(

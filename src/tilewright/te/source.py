@@ -1,4 +1,4 @@
-"""The user's place in Python, and names that the program text can carry."""
+"""The user's source location, and valid names for program text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.base.loc import UNKNOWN, File, Loc
 from tilewright.tensor.ir import LOOP_KINDS
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Words that would not read back as the name of a size.
+# Keywords, which cannot name a size.
 _RESERVED = frozenset(("true", "false", "inf", "nan", "and", "or", "not", *LOOP_KINDS))
 
 
@@ -28,17 +28,17 @@ def user_loc() -> Loc:
 
 
 def value_error(code: str, message: str, *, loc: Loc | None = None, help: str = "") -> UserError:
-    """A refused value, located at the user's line unless told otherwise."""
+    """Make an error about a value, at the user's source line by default."""
     return UserError(code, message, user_loc() if loc is None else loc, help=help)
 
 
 def type_error(code: str, message: str, *, loc: Loc | None = None, help: str = "") -> UserTypeError:
-    """A refused kind of thing, located at the user's line unless told otherwise."""
+    """Make an error about a type, at the user's source line by default."""
     return UserTypeError(code, message, user_loc() if loc is None else loc, help=help)
 
 
 def clean_name(name: object) -> str:
-    """The name with what program text cannot hold replaced by underscores."""
+    """The name with invalid characters replaced by underscores."""
     if not isinstance(name, str) or not name:
         raise type_error("TW2401", f"a name must be a non-empty string, got {name!r}")
     text = re.sub(r"[^A-Za-z0-9_.]", "_", name).rstrip(".")
@@ -48,6 +48,6 @@ def clean_name(name: object) -> str:
 
 
 def clean_size_name(name: object) -> str:
-    """The same for a size, which stands bare in the text."""
+    """The same for a size, which is printed without a sigil."""
     text = clean_name(name).replace(".", "_")
     return f"{text}_" if text in _RESERVED else text

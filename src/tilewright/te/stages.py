@@ -12,14 +12,14 @@ from tilewright.te.source import value_error
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """`order`: what to compute, producers first; a scan stands for all that runs inside it."""
+    """The operations to compute in `order`, producers first; a scan includes its inner stages."""
 
     order: tuple[Operation, ...]
-    uses: Counter[Tensor]  # how many operations (and arguments) need a tensor
+    uses: Counter[Tensor]  # number of operations (and arguments) that use a tensor
 
 
 def stages_of(args: list[Tensor]) -> Stages:
-    """The stages that compute the arguments which are not placeholders."""
+    """The stages that compute the non-placeholder arguments."""
     given = {arg.op for arg in args if isinstance(arg.op, PlaceholderOp)}
     uses: Counter[Tensor] = Counter(args)
     order: list[Operation] = []
@@ -51,7 +51,7 @@ def stages_of(args: list[Tensor]) -> Stages:
 
 
 def stage_inputs(op: Operation) -> tuple[Tensor, ...]:
-    """What must be computed before `op` starts; for a scan, what comes from outside of it."""
+    """The tensors needed before `op` starts; for a scan, those from outside."""
     if not isinstance(op, ScanOp):
         return op.input_tensors
     inner = recurrent_stages(op)

@@ -118,9 +118,8 @@ class _State:
     progress: Progress
     spaces: list[_Open] | None = None  # None: not opened yet
     chosen: dict[str, str] = field(default_factory=dict)  # the incumbent's non-default choices
-    hints: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # hints of the task, winners elsewhere
+    # Hints of the task, winners elsewhere.
+    hints: list[tuple[str, str]] = field(default_factory=list)
 
     def candidates(self, count: int) -> list[tuple[_Open, str]]:
         """Choices to try: the default rule's, winners at other sizes or of similar kernels, else of

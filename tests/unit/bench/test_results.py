@@ -145,10 +145,11 @@ def test_figures_of_another_command_go_to_the_section_of_their_script():
     assert new["sections"][-1]["title"] == "new: `python bench/new.py`"
 
 
-def test_a_script_records_when_asked(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("machine", [["--machine", "H200"], ["--machine=H200"]])
+def test_a_script_records_when_asked(machine, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report, "RESULTS", tmp_path / "RESULTS.json")
     report.RESULTS.write_text(report.as_json({"about": "", "machines": [], "sections": []}))
-    given = ["bench/gemm.py", "--record", "--machine", "H200", "--json", str(tmp_path / "x")]
+    given = ["bench/gemm.py", "--record", *machine, "--json", str(tmp_path / "x")]
     monkeypatch.setattr(sys, "argv", given)
     report.run("", lambda options: [report.Figure("speed", 3.0, "GFLOP/s")])
     capsys.readouterr()

@@ -69,7 +69,7 @@ def test_compile_writes_a_library(path, tmp_path):
     assert "net.so" in invoke("compile", path, "-o", out, "--without", "fuse").stdout
     assert report("run", out, "--dim", "n=3")["outputs"][0]["shape"] == [3, 4]
     assert report("inspect", out)["kernels"]
-    assert "holds native code alone" in invoke("run", out, "--check", code=1).stderr
+    assert "holds only native code" in invoke("run", out, "--check", code=1).stderr
 
 
 def test_run_checks_against_the_interpreter(path, tmp_path):
@@ -160,7 +160,7 @@ def test_inspect_shows_all_of_a_model(path):
     assert "kernel" in invoke("inspect", path, "--graph").stdout
     assert told["placement"] == {"cpu": len(told["kernels"])}
     assert told["products"] == {"integers": 0, "floats": 1}
-    assert "products: 0 of integers, 1 of floats" in text
+    assert "GEMMs and convolutions: 0 of integers, 1 of floats" in text
     assert "cpu: %relu = fused(matmul, relu)" in invoke("inspect", path, "--placement").stdout
 
 

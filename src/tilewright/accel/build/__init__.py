@@ -1,4 +1,4 @@
-"""Builders of streams: tiled GEMM and convolution, units overlapped by tokens."""
+"""Stream builders: tiled GEMM and convolution, with units overlapped by tokens."""
 
 from tilewright.accel.build.builder import Builder
 from tilewright.accel.build.conv import Conv, build_conv

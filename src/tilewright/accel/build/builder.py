@@ -1,4 +1,4 @@
-"""Streams step by step: buffers, microcode and tasks are appended.
+"""Incremental construction of streams: buffers, microcode and tasks.
 
 builder = Builder(geometry)
 x = builder.buffer("x", "in", 4096)
@@ -29,24 +29,24 @@ class Builder:
         self._tasks: list[Instruction] = []
 
     def buffer(self, name: str, role: str, size_bytes: int) -> int:
-        """A buffer; the number of its base register."""
+        """Add a buffer; returns its base register."""
         self._buffers.append(Buffer(name, role, size_bytes))
         return len(self._buffers) - 1
 
     def microcode(self, code: list[MicroOp]) -> tuple[int, int]:
-        """Append micro-operations; the range that they have in the buffer of microcode."""
+        """Append micro-operations; returns their range in the buffer of microcode."""
         begin = len(self._microcode)
         self._microcode += code
         return begin, len(self._microcode)
 
     def load_microcode(self, push: tuple[str, ...]) -> None:
-        """Load all microcode so far to the same places of its memory."""
+        """Load all microcode so far to the same addresses of its memory."""
         size = len(self._microcode) * (MICRO_OP_BITS // 8)
         base = self.buffer("uop", "uop", size)
         self.task("aux", fmt="uop", base=base, x=len(self._microcode), push=push)
 
     def task(self, op: str, **fields: Value) -> int:
-        """Append a task; its number."""
+        """Append a task; returns its index."""
         self._tasks.append(Instruction.make(op, **fields))
         return len(self._tasks) - 1
 

@@ -1,11 +1,11 @@
-"""A tiled 2-D convolution of i8, requantized: any kernel, strides and pads, one image per batch.
+"""Tiled 2-D convolution of i8, requantized: any kernel, strides and pads, one image per batch.
 
     X is packed (c / in, h, w, batch, in), W (o / out, c / in, kh, kw, out, in),
     Y (o / out, oh, ow, batch, out).
 
-A tile is a number of rows of the output and of blocks of output channels; the reduction is cut into
-blocks of input channels. Padding is made by the loads, with the zero point of the activations.
-Kernel positions are microcode; rows, columns and output channels are loops.
+A tile is a number of output rows and of blocks of output channels; the reduction is split into
+blocks of input channels. Loads insert the padding, with the zero point of the activations. Kernel
+positions are microcode; rows, columns and output channels are loops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.base.geometry import Geometry
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """Sizes of a convolution; channels in blocks."""
+    """Shape of a convolution; channels in blocks."""
 
     channels: int
     height: int
@@ -31,7 +31,7 @@ class Conv:
     kernel: tuple[int, int] = (3, 3)
     stride: int = 1
     pad: int = 1
-    zero_point: int = 0  # of the activations: the value of their padding
+    zero_point: int = 0  # of the activations: the padding value
 
     @property
     def out_height(self) -> int:
@@ -43,7 +43,7 @@ class Conv:
 
     @property
     def steps(self) -> int:
-        """GEMM steps, a cycle each at best."""
+        """GEMM steps, at one per cycle."""
         taps = self.kernel[0] * self.kernel[1]
         return self.outputs * self.out_height * self.out_width * self.channels * taps
 
@@ -52,9 +52,9 @@ class Conv:
 class ConvKernel:
     geometry: Geometry
     conv: Conv
-    rows: int  # of the output in a tile
-    outputs: int  # blocks of output channels in a tile
-    channels: int  # blocks of input channels loaded at a time; they divide the channels
+    rows: int  # output rows per tile
+    outputs: int  # blocks of output channels per tile
+    channels: int  # blocks of input channels per load, a divisor of all
 
     def tiles(self) -> list[tuple[int, ...]]:
         c = self.conv
@@ -69,7 +69,7 @@ class ConvKernel:
 
     @property
     def _in_rows(self) -> int:
-        """Rows of the input in a full tile: also the pitch of smaller ones."""
+        """Input rows of a full tile: also the row pitch of smaller ones."""
         return (self.rows - 1) * self.conv.stride + self.conv.kernel[0]
 
     @property
@@ -105,7 +105,7 @@ class ConvKernel:
         at_y, _, at_o, count_o = tile
         c = self.conv
         sizes = self.geometry.entry_bytes()
-        top = at_y * c.stride - c.pad  # may lie above the image
+        top = at_y * c.stride - c.pad  # may be above the image
         first, last = max(0, top), min(c.height, top + self._in_rows)
         channel = part * self.channels
         weights = self.channels * self._positions
@@ -166,7 +166,7 @@ class ConvKernel:
 def build_conv(
     geometry: Geometry, conv: Conv, rows: int, outputs: int, channels: int, slots: int = 2
 ) -> Stream:
-    """A stream with the buffers `x`, `w`, `params` and `y`."""
+    """Build a stream with the buffers `x`, `w`, `params` and `y`."""
     if conv.channels % channels:
         raise UserError(
             "TW7021",

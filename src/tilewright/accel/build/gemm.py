@@ -1,6 +1,6 @@
 """A tiled GEMM: Y[m, n] = requantize(X[m, k] * transpose(W[n, k]) + bias[n]), all i8.
 
-X is packed (m / batch, k / in, batch, in), W (n / out, k / in, out, in), Y as X with n and out.
+X is packed (m / batch, k / in, batch, in), W (n / out, k / in, out, in), Y like X with n and out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.base.geometry import Geometry
 
 @dataclass(frozen=True, slots=True)
 class GemmKernel:
-    """Blocks of m, n and k, and blocks of each that a tile has; tails are smaller tiles."""
+    """Blocks of m, n and k, and blocks of each per tile; tails are smaller tiles."""
 
     geometry: Geometry
     blocks: tuple[int, int, int]
@@ -76,7 +76,7 @@ class GemmKernel:
 
     def requant(self, tile: tuple[int, ...]) -> Fields:
         _, count_m, _, count_n = tile
-        return {  # channels outside: parameters change as seldom as can be
+        return {  # channels outermost: fewest changes of parameters
             "n0": count_n, "dst_0": 1, "src_0": 1, "aux_0": REQUANT_ENTRIES,
             "n1": count_m, "dst_1": count_n, "src_1": count_n,
         }  # fmt: skip
@@ -92,7 +92,7 @@ class GemmKernel:
 def build_gemm(
     geometry: Geometry, blocks: tuple[int, int, int], tile: tuple[int, int, int], slots: int = 2
 ) -> Stream:
-    """A stream with the buffers `x`, `w`, `params` and `y`."""
+    """Build a stream with the buffers `x`, `w`, `params` and `y`."""
     kernel = GemmKernel(geometry, blocks, tile)
     m, n, k = blocks
     sizes = geometry.entry_bytes()

@@ -1,4 +1,4 @@
-"""Arrays as streams want them, and the integer arithmetic that their results must equal."""
+"""Pack arrays in the layouts of streams; reference for their integer arithmetic."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pack_parameters(bias: Array, multiplier: Array, shift: Array, geometry: Geom
 
 
 def requantize(total: Array, bias: Array, multiplier: Array, shift: Array) -> Array:
-    """The one meaning of integer requantization, channels last, zero point 0, i8."""
+    """Reference of requantization to i8, channels last, zero point 0."""
     scaled = (total.astype(np.int64) + bias) * multiplier
     rounded = (scaled + np.where(shift > 0, 1 << np.maximum(shift - 1, 0), 0)) >> shift
     made: Array = np.clip(rounded, -128, 127).astype(np.int8)

@@ -1,15 +1,15 @@
-"""Tiles through the units: loads, GEMM, ALU and store at work at the same time.
+"""Pipeline of tiles through the units: load, GEMM, ALU and store run concurrently.
 
-A kernel says how to load, multiply, requantize and store one tile; `emit` puts the tasks in order
-and adds tokens. With `slots=2` every unit fills one half of a memory while the next one works on
-the other; with `slots=1` nothing overlaps. Tokens:
+A kernel defines how to load, multiply, requantize and store one tile; `emit` orders the tasks and
+adds tokens. With `slots=2` (double buffering) every unit fills one half of a memory while the next
+one uses the other; with `slots=1` nothing overlaps. Tokens:
 
     load -> gemm   operands are there         gemm -> load   their slot is free
     gemm -> alu    the sums are there         alu -> gemm    their slot is free
     aux -> alu     parameters are there       alu -> aux     their slot is free
     alu -> store   the results are there      store -> alu   their slot is free
 
-A token that frees a slot is pushed only if a later tile uses the slot: none is left over.
+A token that frees a slot is pushed only if a later tile uses the slot, so that none is left over.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Fields = dict[str, Value]
 
 
 class Kernel(Protocol):
-    """One operator in tiles. Entries count in units of the memory they lie in."""
+    """A tiled operator. Entries are in units of the respective memory."""
 
     def tiles(self) -> list[tuple[int, ...]]: ...
     def reductions(self) -> int:
-        """Parts of the reduction that are loaded one after the other."""
+        """Number of parts of the reduction, loaded in sequence."""
 
     def entries(self) -> dict[str, int]:
-        """Entries of `inp`, `wgt` and `acc` that a slot takes."""
+        """Entries of `inp`, `wgt` and `acc` per slot."""
 
     def output_blocks(self, tile: tuple[int, ...]) -> tuple[int, int]:
-        """First block of output channels of a tile, and how many."""
+        """First block of output channels of a tile, and the number of blocks."""
 
     def microcode(self) -> list[MicroOp]: ...
     def loads(self, tile: tuple[int, ...], part: int) -> list[Fields]: ...
@@ -112,9 +112,9 @@ def _finish_tile(
     slot: int,
     state: tuple[int, bool, bool, bool],
 ) -> None:
-    """Requantize a tile and store it."""
+    """Requantize and store a tile."""
     begin, again, later, is_first = state
-    if is_first:  # the token of the microcode is taken by a task without steps
+    if is_first:  # a task without steps takes the token of the microcode
         builder.task("alu", ubegin=begin, uend=begin, pop=("aux",))
     builder.task(
         "alu",
@@ -141,7 +141,7 @@ def _finish_tile(
 
 def _bases(kernel: Kernel, geometry: Geometry, slots: int) -> dict[str, list[int]]:
     """First entries of every slot. Sums and parameters of a slot share its half of `acc`, so that
-    the ALU works in other banks than GEMM."""
+    ALU and GEMM use different banks."""
     needed = kernel.entries()
     if slots not in (1, 2):
         raise UserError("TW7021", f"there are 1 or 2 slots, not {slots}", help="2 overlaps units")

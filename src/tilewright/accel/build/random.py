@@ -1,10 +1,9 @@
-"""Random streams that the verifier accepts: for tests that compare machines.
+"""Random valid streams, for tests that compare machines.
 
     stream = random_stream(geometry, seed=7, tasks=40)
 
-First all memories are filled. Then come tasks of any kind, with any fields that stay inside. Each
-is ordered behind the tasks of other queues that touch what it touches, by as few tokens as that
-takes.
+First all memories are filled. Then follow tasks of any kind, with random valid fields. Each is
+ordered after the conflicting tasks of other queues, by a minimal number of tokens.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ MAX_ENTRIES = 24
 
 
 def random_stream(geometry: Geometry, seed: int, tasks: int = 30) -> Stream:
-    """A stream of about so many random tasks behind those that fill the memories."""
+    """Generate a stream of about `tasks` random tasks after those that fill the memories."""
     return _Maker(geometry, np.random.default_rng(seed)).make(tasks)
 
 
@@ -62,9 +61,9 @@ class _Maker:
         half = {name: depth(name, geometry) // 2 for name in ("inp", "wgt", "acc")}
         self._code = tuple(
             MicroOp(
-                self._below(half["acc"] // 2),
-                self._below(min(half["inp"], half["acc"]) // 2),
-                self._below(min(half["wgt"], half["acc"]) // 2),
+                self._integer(half["acc"] // 2),
+                self._integer(min(half["inp"], half["acc"]) // 2),
+                self._integer(min(half["wgt"], half["acc"]) // 2),
             )
             for _ in range(depth("uop", geometry))
         )
@@ -72,8 +71,8 @@ class _Maker:
         self._tasks: list[_Task] = []
         self._synced: dict[tuple[int, int], int] = {}
 
-    def _below(self, limit: int) -> int:
-        """From 0 to `limit`, without it."""
+    def _integer(self, limit: int) -> int:
+        """A number from 0 to `limit`, exclusive."""
         return int(self._random.integers(0, max(1, limit)))
 
     def _maybe(self, chance: float) -> bool:
@@ -83,7 +82,7 @@ class _Maker:
         self._fill()
         kinds = (self._load, self._aux, self._gemm, self._alu, self._alu, self._store)
         for _ in range(tasks):
-            kinds[self._below(len(kinds))]()
+            kinds[self._integer(len(kinds))]()
         self._finish()
         stream = self._stream()
         check_stream(stream)
@@ -100,7 +99,7 @@ class _Maker:
         return Stream(self._g, buffers, self._code, tasks)
 
     def _add(self, op: str, **fields: Value) -> None:
-        """Append a task, behind all that it must wait for."""
+        """Append a task, after all tasks that it depends on."""
         made = Instruction.make(op, **fields)
         stream = replace(self._stream(), instructions=(made,))
         first, last = (made["ubegin"], made["uend"]) if op in ("gemm", "alu") else (0, 0)
@@ -166,21 +165,21 @@ class _Maker:
         self._out = (written[0], written[-1] + 1)
 
     def _box(self, kind: Format, op: str, room: tuple[int, int], size: int) -> Fields:
-        """Extents, strides and padding of a transfer that stays inside."""
+        """Extents, strides and padding of a transfer within bounds."""
         width = dram_bytes(kind, self._g)
-        x, y, z = (1 + self._below(extent) for extent in (5, 3, 2))
+        x, y, z = (1 + self._integer(extent) for extent in (5, 3, 2))
         if self._maybe(0.2):
-            x, y, z = 1 + self._below(MAX_ENTRIES), 1, 1
+            x, y, z = 1 + self._integer(MAX_ENTRIES), 1, 1
         if self._maybe(0.05):
             x *= 0
         pads: dict[str, int] = {}
         if op != "store" and self._maybe(0.5):
-            pads = {name: self._below(3) for name in ("x0", "x1", "y0", "y1")}
+            pads = {name: self._integer(3) for name in ("x0", "x1", "y0", "y1")}
         columns = x + pads.get("x0", 0) + pads.get("x1", 0)
         rows = y + pads.get("y0", 0) + pads.get("y1", 0)
         while columns * rows * z > room[1] - room[0]:
             x, y, z, pads, columns, rows = 1, 1, 1, {}, 1, 1
-        strides = [1 if self._maybe(0.7) else self._below(4), self._below(9), self._below(20)]
+        strides = [1 if self._maybe(0.7) else self._integer(4), self._integer(9), self._integer(20)]
         align = min(width, self._g.bus_bytes)
         while True:
             last = sum((n - 1) * s for n, s in zip((x, y, z), strides, strict=True) if n)
@@ -192,40 +191,40 @@ class _Maker:
             "x": x, "y": y, "z": z, "xstride": strides[0], "ystride": strides[1],
             "zstride": strides[2], **pads,
             "sram": min(
-                room[1] - 1, room[0] + self._below(room[1] - room[0] - columns * rows * z + 1)
+                room[1] - 1, room[0] + self._integer(room[1] - room[0] - columns * rows * z + 1)
             ),
-            "offset": self._below(left // align + 1) * align,
+            "offset": self._integer(left // align + 1) * align,
         }  # fmt: skip
         if pads:
             fields["value"] = int(self._random.integers(-128, 128))
         return fields
 
     def _load(self) -> None:
-        kind = LOAD_FORMATS[self._below(len(LOAD_FORMATS))]
+        kind = LOAD_FORMATS[self._integer(len(LOAD_FORMATS))]
         room = (0, depth(kind.memory, self._g))
         box = self._box(kind, "load", room, self._sizes[X])
         self._add("load", fmt=kind.name, base=X, **box)
 
     def _aux(self) -> None:
-        if self._maybe(0.1):  # the same microcode once more
-            at, size = self._below(len(self._code)), MICRO_OP_BITS // 8
-            count = 1 + self._below(min(8, len(self._code) - at))
+        if self._maybe(0.1):  # reload the same microcode
+            at, size = self._integer(len(self._code)), MICRO_OP_BITS // 8
+            count = 1 + self._integer(min(8, len(self._code) - at))
             offset = at * size
             if not offset % min(size, self._g.bus_bytes):
                 self._add("aux", fmt="uop", base=CODE, sram=at, offset=offset, x=count)
             return
         kinds = [one for one in AUX_FORMATS if one.memory == "acc"]
-        kind = kinds[self._below(len(kinds))]
+        kind = kinds[self._integer(len(kinds))]
         box = self._box(kind, "aux", (0, depth("acc", self._g)), self._sizes[X])
         self._add("aux", fmt=kind.name, base=X, **box)
 
     def _steps(self, memories: tuple[str, str, str], spare: int) -> Fields:
-        """Loops whose addresses stay inside; every operand may reach half of its memory."""
-        begin = self._below(len(self._code))
-        end = begin + self._below(min(6, len(self._code) - begin) + 1)
+        """Loops with addresses in bounds; every operand may use half of its memory."""
+        begin = self._integer(len(self._code))
+        end = begin + self._integer(min(6, len(self._code) - begin) + 1)
         extents = [1] * LOOPS
-        for _ in range(self._below(4)):
-            extents[self._below(LOOPS)] = self._below(5) if self._maybe(0.9) else 0
+        for _ in range(self._integer(4)):
+            extents[self._integer(LOOPS)] = self._integer(5) if self._maybe(0.9) else 0
         while max(1, end - begin) * int(np.prod(extents)) > MAX_STEPS:
             extents[int(np.argmax(extents))] //= 2
         fields: Fields = {"ubegin": begin, "uend": end}
@@ -237,11 +236,11 @@ class _Maker:
             )
             room -= 1 + (spare if name == "aux" else 0)
             for loop in range(LOOPS):
-                stride = self._below(4)
+                stride = self._integer(4)
                 if (extents[loop] - 1) * stride <= room:
                     fields[f"{name}_{loop}"] = stride
                     room -= max(0, extents[loop] - 1) * stride
-            fields[f"{name}0"] = self._below(room + 1)
+            fields[f"{name}0"] = self._integer(room + 1)
         return fields
 
     def _gemm(self) -> None:
@@ -250,7 +249,7 @@ class _Maker:
         self._add("gemm", init=int(self._maybe(0.5)), over=over, **fields)
 
     def _alu(self) -> None:
-        function = ALU_FUNCTIONS[self._below(len(ALU_FUNCTIONS))]
+        function = ALU_FUNCTIONS[self._integer(len(ALU_FUNCTIONS))]
         spare = REQUANT_ENTRIES - 1 if function in REQUANTIZING else 0
         fields = self._steps(("acc", "acc", "acc"), spare)
         fields["imm"] = int(self._maybe(0.4))
@@ -263,12 +262,12 @@ class _Maker:
         made = Instruction.make("alu", fn=function, **fields)
         try:
             check_late_reads(0, made, self._rows[made["ubegin"] : made["uend"]])
-        except ExecutionError:  # a single step reads nothing of its task
+        except ExecutionError:  # a single step has no such dependence
             fields |= {"uend": made["ubegin"] + 1} | {f"n{loop}": 1 for loop in range(LOOPS)}
         self._add("alu", fn=function, **fields)
 
     def _store(self) -> None:
-        kind = STORE_FORMATS[self._below(len(STORE_FORMATS))]
+        kind = STORE_FORMATS[self._integer(len(STORE_FORMATS))]
         room = self._out if kind.name == "out" else (0, depth("acc", self._g))
         box = self._box(kind, "store", room, self._sizes[OUT])
         self._add("store", fmt=kind.name, base=OUT, **box)

@@ -1,11 +1,11 @@
-"""Layers of bytes of random shapes: for tests that compare the compiler with the interpreter.
+"""Random int8 layers, for tests that compare the compiler with the interpreter.
 
     found = random_layers(seed=7)
     part = compile_part(found.graph, found.constants, target)
-    part.run(*found.inputs)          # what interpret(found.module, *found.inputs) gives
+    part.run(*found.inputs)          # equals interpret(found.module, *found.inputs)
 
-Odd sizes, strides, dilations, groups, pads on one side, channels that no block divides, zero points
-and limits of any value; convolutions, depthwise ones, matrix products, max pools, sums, copies.
+Odd sizes, strides, dilations, groups, one-sided pads, channels not divisible by blocks, any zero
+points and limits; convolutions, depthwise ones, GEMMs, max pools, sums, copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MULTIPLIER = 1 << 30
 
 @dataclass(frozen=True)
 class Layers:
-    """A graph with its constants as parameters; as a module that is whole; and what goes in."""
+    """A graph with its constants as parameters; the complete module; and inputs."""
 
     graph: Graph
     constants: dict[Value, Array]
@@ -50,14 +50,14 @@ class _Maker:
         self._inputs: dict[Value, Array] = {}
 
     def _from(self, low: int, high: int) -> int:
-        """Both ends included."""
+        """A number in a closed range."""
         return int(self._random.integers(low, high + 1))
 
     def _bytes(self, *shape: int) -> Array:
         return self._random.integers(-128, 128, shape).astype(np.int8)
 
     def _weights(self, *shape: int) -> Array:
-        """Of 8 bits, or of 4."""
+        """8-bit or 4-bit weights."""
         return self._bytes(*shape) if self._from(0, 2) else self._bytes(*shape) >> 4
 
     def _input(self, *shape: int) -> Value:
@@ -72,7 +72,7 @@ class _Maker:
         return value
 
     def _parameters(self, outs: int, terms: int) -> list[Value]:
-        """Bias, multiplier and shift of channels whose sums have so many terms."""
+        """Bias, multiplier and shift of channels whose sums have `terms` terms."""
         bias = self._random.integers(-1000, 1000, outs)
         multiplier = self._random.integers(MULTIPLIER // 2, MULTIPLIER, outs)
         shift = 30 + self._random.integers(4, 8, outs) + max(1, terms).bit_length() // 2
@@ -83,7 +83,7 @@ class _Maker:
         return {"zero": self._from(-20, 20), "low": low, "high": high}
 
     def _window(self, size: tuple[int, int]) -> dict[str, Any]:
-        """Kernel, strides, pads and dilations of windows that fit."""
+        """Random kernel, strides, pads and dilations that fit."""
         kernel, dilations = [], []
         for extent in size:
             kernel.append(self._from(1, min(3, extent)))
@@ -136,7 +136,7 @@ class _Maker:
         return self._builder.add("quantized_max_pool", x, **self._window((rows, columns)))
 
     def residual(self) -> Value:
-        """A sum of a convolution and what went into it, or of two inputs; factors long or short."""
+        """A sum of a convolution and its input, or of two inputs; with small or large factors."""
         x = self._image(self._from(1, 24))
         shape = x.tensor.static_shape or ()
         window = {"kernel": (3, 3), "strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
@@ -152,7 +152,7 @@ class _Maker:
         )  # fmt: skip
 
     def concat(self) -> Value:
-        """Images beside one another along any axis, or matrices."""
+        """Concatenated images along any axis, or matrices."""
         shape = [self._from(1, 2), 32, self._from(3, 9), self._from(3, 9)]
         if not self._from(0, 2):
             shape = [4 * self._from(1, 3), 32]

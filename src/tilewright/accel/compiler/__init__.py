@@ -1,11 +1,11 @@
-"""From scheduled tensor functions to streams.
+"""Compile scheduled tensor functions to streams.
 
     stream = compile_function(sch.function, Target.parse("vta-sim"))
 
 A schedule copies into `vta.inp`, `vta.wgt` and `vta.acc`, computes there and stores from `vta.out`,
-each step by `tensorize` (`accel/intrin.py`). `LOWER_ACCEL` gives its buffers their entries;
-`Folder` turns nests of loops into tasks; `insert_tokens` orders them. Functions run in the
-interpreter after every pass, streams in the simulators.
+each step by `tensorize` (`accel/intrin.py`). `LOWER_ACCEL` allocates entries to buffers; `Folder`
+folds loop nests into tasks; `insert_tokens` orders them. Functions run in the interpreter after
+every pass, streams in the simulators.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ LOWER_ACCEL: tuple[TensorPass, ...] = (
 
 
 def lower(fn: Function, target: Target) -> Function:
-    """A scheduled function on the entries of the accelerator's memories."""
-    options = {"inject_virtual_threads.nests": True}  # what becomes one task stays together
+    """Lower a scheduled function to entries of the accelerator's memories."""
+    options = {"inject_virtual_threads.nests": True}  # keeps the nest of a task together
     return run_passes(fn, LOWER_ACCEL, PassContext(target=target, options=options))
 
 
 def compile_function(fn: Function, target: Target) -> Stream:
-    """The stream of one function: a buffer per parameter, by its name."""
+    """Compile one function to a stream, with a buffer per parameter, by its name."""
     lowered = lower(fn, target)
     written = output_buffers(fn)
     buffers, addresses = [], {}
@@ -70,7 +70,7 @@ def compile_function(fn: Function, target: Target) -> Stream:
 
 
 def finish(folder: Folder, buffers: list[Buffer]) -> Stream:
-    """The stream of all tasks of a folder, in order; microcode lies behind the buffers given."""
+    """The stream of all tasks of a folder, in order; microcode comes after the given buffers."""
     tasks = folder.finished(len(buffers))
     code = [Buffer("uop", "uop", 8 * len(folder.microcode))]
     stream = Stream(folder.geometry, (*buffers, *code), tuple(folder.microcode), tuple(tasks))

@@ -7,7 +7,7 @@ dimension), the outermost loop of the nest is executed instead and each iteratio
     for i in 0..4 { for j in 0..14 { for k in 0..9 {            gemm n0=56 dst_0=1 src_0=...
       call vta_gemm.update(...) } } }                                n1=9 ... over=i1
 
-A reset is no task: the first update of the same entries overwrites instead of accumulating.
+A reset is not a task: the first update of the same entries overwrites instead of accumulating.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Folder:
         self.geometry = geometry
         self.tasks: list[Instruction] = []
         self.microcode: list[MicroOp] = []
-        self._resident: dict[tuple[MicroOp, ...], int] = {}  # their addresses in this filling
-        self._filling = 0  # first micro-operation in memory
-        self._marks: list[tuple[int, int]] = []  # fillings: first task, first micro-operation
+        self._resident: dict[tuple[MicroOp, ...], int] = {}  # addresses in the current contents
+        self._filling = 0  # first micro-operation of the current contents
+        self._marks: list[tuple[int, int]] = []  # contents: first task, first micro-operation
         self._nests: dict[int, tuple[Stmt, Nest | None]] = {}
         self._forms: dict[int, tuple[Linear, ...]] = {}
         self._reset = np.zeros(depth("acc", geometry), np.bool_)
@@ -77,13 +77,13 @@ class Folder:
         self._fn: Function | None = None
 
     def add(self, fn: Function, addresses: Mapping[Buffer, Address]) -> None:
-        """Append the tasks of a function whose parameters lie at these addresses."""
+        """Append the tasks of a function whose parameters are at these addresses."""
         self._dram, self._fn = addresses, fn
         self._nests.clear()
         self._forms.clear()
         self._run(fn.body, {})
         if self._reset.any():
-            raise self._refused("what a reduction starts from is not followed by its first step")
+            raise self._refused("a reduction's start is not followed by its first step")
 
     # ----------------------------------------------------------------------- statements
 
@@ -132,7 +132,7 @@ class Folder:
         if name.startswith(("vta_load_", "vta_store_")):
             made = transfer(nest, env, box, forms, self._transfer_of(nest.call), self.geometry)
             if made is not None and made.format.has_neighbours and 1 not in forms[1].slopes:
-                raise self._refused("a row whose entries hold their neighbours is not loaded whole")
+                raise self._refused("a row of entries with neighbours is not loaded whole")
             if made is not None:
                 self.tasks.append(made)
             return made is not None
@@ -213,7 +213,7 @@ class Folder:
             for parameter in ("batch", "block_in", "block_out"):
                 fields.pop(parameter, None)
             return self._alu(fields, [bases[4], bases[0], bases[1]], _picked(dims, (4, 0, 1)))
-        raise self._refused(f"{name} is no instruction of the accelerator")
+        raise self._refused(f"{name} is not an instruction of the accelerator")
 
     def _gemm(self, bases: list[int], dims: list[_Dim]) -> bool:
         dims = _merged(dims)
@@ -246,13 +246,13 @@ class Folder:
         reducing = [at for at, dim in enumerate(dims) if dim.steps[0] == 0]
         kept = [dim for at, dim in enumerate(dims) if at not in reducing]
         done = self._alu(first, bases, kept)
-        for number, at in enumerate(reducing):  # all steps but the first, as boxes
+        for number, at in enumerate(reducing):  # all steps except the first, as boxes
             rest = [_Dim(dims[at].extent - 1, dims[at].steps)] if dims[at].extent > 2 else []
             rest += [dims[other] for other in reducing[number + 1 :]]
             moved = [base + by for base, by in zip(bases, dims[at].steps, strict=True)]
             done = self._alu(step, moved, [*rest, *kept]) and done
         if not done:
-            raise self._refused("steps of a reduction are more than tasks can say")
+            raise self._refused("a reduction's steps do not fit the fields of tasks")
         return True
 
     def _fits(self, dims: list[_Dim]) -> bool:
@@ -261,7 +261,7 @@ class Folder:
 
     def _alu(self, fields: Fields, bases: list[int], dims: list[_Dim]) -> bool:
         if self._reset[_addresses(bases[1], [(dim.extent, dim.steps[1]) for dim in dims])].any():
-            raise self._refused("a sum is read before anything is added to it")
+            raise self._refused("a sum is read before its first addition")
         dims = _merged(dims)
         return self._task("alu", fields, bases, dims[:LOOPS], dims[LOOPS:])
 

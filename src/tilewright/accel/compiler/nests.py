@@ -1,7 +1,7 @@
-"""Loops around one call, as numbers: the form in which they fold into a task.
+"""Loop nests around one call in numeric form, from which tasks are folded.
 
 A nest is analysed once: ranges of loops, conditions and addresses are linear in its loops, with a
-rest over the loops outside. `at(env)` gives the numbers for one iteration of those.
+remainder that depends on outer loops. `at(env)` gives the numbers for one iteration of those.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Env = Mapping[Var, int]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """sum(slopes * loops) + rest"""
+    """sum(slopes * loops) + remainder"""
 
     slopes: tuple[int, ...]
     rest: Expr
-    outside: tuple[Var, ...]  # the variables of the rest
-    run: Callable[..., int]  # the rest, from their values
+    outside: tuple[Var, ...]  # the variables of the remainder
+    run: Callable[..., int]  # computes the remainder from their values
 
     def at(self, env: Env) -> int:
         return self.run(*[env[variable] for variable in self.outside])
@@ -40,14 +40,14 @@ class Box:
 @dataclass(frozen=True, slots=True)
 class Nest:
     loops: tuple[For, ...]
-    ranges: tuple[tuple[Linear, Linear], ...] | None  # None: a loop's range depends on another
-    limits: tuple[Linear, ...]  # at least 0 where the call runs
+    ranges: tuple[tuple[Linear, Linear], ...] | None  # None: one depends on another loop
+    limits: tuple[Linear, ...]  # >= 0 where the call executes
     call: TensorCall
-    inside: tuple[Linear, ...]  # at least 0 where a transfer reads memory, and does not pad
-    value: int | None  # of padding
+    inside: tuple[Linear, ...]  # >= 0 where a transfer reads memory instead of padding
+    value: int | None  # the padding value
 
     def box(self, env: Env) -> Box | None:
-        """Where the call runs; None if that is no box."""
+        """The box in which the call executes; None if that is no box."""
         if self.ranges is None:
             return None
         whole = [(low.at(env), high.at(env)) for low, high in self.ranges]
@@ -55,7 +55,7 @@ class Nest:
 
 
 def narrowed(box: Box, limits: tuple[Linear, ...], env: Env) -> Box | None:
-    """The part of a box in which conditions hold; None if that is no box, or not seen to be."""
+    """The part of a box in which conditions hold; None if that is no box, or not recognized."""
     made = list(box.ranges)
     for limit in limits:
         rest = limit.at(env)
@@ -82,7 +82,7 @@ def narrowed(box: Box, limits: tuple[Linear, ...], env: Env) -> Box | None:
 
 
 def nest_of(stmt: Stmt) -> Nest | None:
-    """The nest that a statement is; None if it is something else."""
+    """Analyse a statement as a nest; None if it is something else."""
     loops: list[For] = []
     conditions: list[Expr] = []
     while True:
@@ -113,7 +113,7 @@ def nest_of(stmt: Stmt) -> Nest | None:
 
 
 def _ranges(loops: list[For]) -> tuple[tuple[Linear, Linear], ...] | None:
-    """First and last + 1 of loops, from the loops outside of all of them."""
+    """First and last + 1 of loops, in terms of the outer loops."""
     own = {loop.var for loop in loops}
     ends = [end for loop in loops for end in (loop.start, loop.stop)]
     forms = [None if sym.uses_var(end, own) else linear(end, ()) for end in ends]
@@ -123,7 +123,7 @@ def _ranges(loops: list[For]) -> tuple[tuple[Linear, Linear], ...] | None:
 
 
 def filled(stmt: Stmt | None) -> int | None:
-    """The number that all of an entry is set to."""
+    """The constant that an entry is set to."""
     while isinstance(stmt, For):
         stmt = stmt.body
     if isinstance(stmt, Store) and isinstance(stmt.value, sym.Const):
@@ -132,7 +132,7 @@ def filled(stmt: Stmt | None) -> int | None:
 
 
 def _limits(conditions: list[Expr], variables: tuple[Var, ...]) -> tuple[Linear, ...] | None:
-    """Conditions as linear forms that are at least 0; None if one is something else."""
+    """Conditions as linear forms that are >= 0; None if one is not linear."""
     found: list[Linear] = []
     for condition in conditions:
         if condition is sym.TRUE:
@@ -154,7 +154,7 @@ def _limits(conditions: list[Expr], variables: tuple[Var, ...]) -> tuple[Linear,
 
 
 def linear(expr: Expr, variables: tuple[Var, ...]) -> Linear | None:
-    """An expression with numbers for slopes; None if it is not of that form."""
+    """An expression with constant slopes; None if it is not linear."""
     parts = sym.linear(sym.simplify(expr), variables)
     if parts is None or not all(isinstance(slope, sym.Const) for slope in parts[0].values()):
         return None
@@ -171,7 +171,7 @@ _SIGNS: dict[type[Expr], str] = {
 
 
 def compiled(expr: Expr, variables: tuple[Var, ...]) -> Callable[..., int]:
-    """An expression as a function: it is asked for the numbers of every task."""
+    """Compile an expression to a function, since it is evaluated for every task."""
     names = {variable: f"v{at}" for at, variable in enumerate(variables)}
 
     def text(node: Expr) -> str:

@@ -1,8 +1,8 @@
-"""Orders tasks by tokens, from what they touch; names the banks of `acc` that each needs.
+"""Insert tokens that order tasks by their accesses, and assign their banks of `acc`.
 
-Native code does so (runtime/native/accel/make.c, which tells how): while compiling for streams of
-known sizes, and in the call for others. Those are rounds of the same tasks, each with its part of
-the buffers that are `per_round`; tokens order one round after the other only where they must be.
+This is native code (runtime/native/accel/make.c, which has the algorithm): at compile time for
+streams of static sizes, and in the call for others. Those are rounds of the same tasks, each with
+its part of the buffers that are `per_round`; tokens order rounds only where necessary.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def insert_tokens(stream: Stream, rounds: int = 1, per_round: Collection[str] = NOTHING) -> Stream:
-    """The same tasks, ordered where they must be; tokens and banks that they had are dropped."""
+    """The same tasks, ordered where necessary; earlier tokens and banks are dropped."""
     g = stream.geometry
     code = encode_microcode(stream.microcode, g)
     regions = [

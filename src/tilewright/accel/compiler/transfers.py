@@ -1,4 +1,4 @@
-"""A nest of loops around a load or store as the fields of one transfer."""
+"""Convert a loop nest around a load or store to the fields of one transfer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tilewright.accel.isa.stream import Instruction, Value
 from tilewright.accel.isa.table import BY_NAME, dram_bytes, widths
 from tilewright.base.geometry import Geometry
 
-AXES = ("x", "y", "z")  # the innermost first; padding is along the first two
+AXES = ("x", "y", "z")  # innermost first; the first two can be padded
 
 
 @dataclass(slots=True)
 class _Axis:
-    """Entries along one loop: padding in front, from memory, padding behind."""
+    """Entries along one loop: leading padding, from memory, trailing padding."""
 
     front: int
     count: int
     behind: int
-    sram: int  # how far one step goes
+    sram: int  # stride in the scratchpad
     dram: int
 
     @property
@@ -34,7 +34,7 @@ class _Axis:
 def transfer(
     nest: Nest, env: Env, box: Box, forms: tuple[Linear, ...], given: dict[str, Value], g: Geometry
 ) -> Instruction | None:
-    """The task; None if its fields cannot say it."""
+    """Make the task; None if its fields cannot express it."""
     read = narrowed(box, nest.inside, env)
     if read is None:
         return None
@@ -52,7 +52,7 @@ def transfer(
         )
         if axis.extent > 1:
             axes.append(axis)
-    if read.is_empty:  # padding alone
+    if read.is_empty:  # padding only
         axes = [_Axis(0, axis.extent, 0, axis.sram, 0) for axis in axes]
     axes = _merged(sorted(axes, key=lambda axis: axis.sram))
     if not axes or axes[0].sram != 1:
@@ -82,7 +82,7 @@ def transfer(
 
 
 def _merged(axes: list[_Axis]) -> list[_Axis]:
-    """Axes, innermost first, joined where memory and scratchpad step over both as over one."""
+    """Axes, innermost first, merged where both memory and scratchpad have compatible strides."""
     made: list[_Axis] = []
     for axis in axes:
         near = made[-1] if made else None
@@ -100,7 +100,7 @@ def _merged(axes: list[_Axis]) -> list[_Axis]:
 
 
 def _is_dense(axes: list[_Axis]) -> bool:
-    """Whether the scratchpad is filled without holes: transfers can do no other."""
+    """Whether the scratchpad is filled contiguously, as transfers require."""
     step = 1
     for axis in axes:
         if axis.sram != step:

@@ -1,4 +1,4 @@
-"""The instruction set: `table` says everything; the rest is made from it."""
+"""The instruction set: `table` defines it; everything else is generated from it."""
 
 from tilewright.accel.isa.binary import from_bytes, to_bytes
 from tilewright.accel.isa.stream import Buffer, Instruction, MicroOp, Stream, check_stream

@@ -1,6 +1,7 @@
-"""A whole stream as bytes: a line of text that describes it, then microcode, then instructions.
+"""Binary format of streams: a line of JSON, microcode, instructions.
 
-The first line is JSON: the target, the buffers, how many micro-operations and instructions follow.
+The first line contains the target, the buffers, and the numbers of micro-operations and
+instructions.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def from_bytes(data: bytes) -> Stream:
         buffers = tuple(Buffer(str(n), str(r), int(size)) for n, r, size in head["buffers"])
         steps, words = int(head["microcode"]), int(head["instructions"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError("TW7003", f"this is no stream: {error}") from error
+        raise UserError("TW7003", f"this is not a stream: {error}") from error
     if geometry is None or head.get("magic") != MAGIC:
-        raise UserError("TW7003", "this is no stream of an accelerator")
+        raise UserError("TW7003", "this is not a stream of an accelerator")
     step_bytes, word = MICRO_OP_BITS // 8, word_bytes(geometry)
     if len(rest) != steps * step_bytes + words * word:
         raise UserError("TW7003", f"{len(rest)} bytes are not {steps} and {words} words")

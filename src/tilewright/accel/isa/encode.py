@@ -1,7 +1,7 @@
-"""Instructions and microcode as bits, and back. `decode(encode(i)) == i` for all that fits.
+"""Encode and decode instructions and microcode. `decode(encode(i)) == i` for all valid i.
 
-A word begins with the opcode in its lowest bits; fields follow in the table's order. Bits that no
-field uses are 0, and refused if they are not.
+A word begins with the opcode in its lowest bits; fields follow in the table's order. Unused bits
+must be 0.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def encode(instruction: Instruction, geometry: Geometry) -> bytes:
 
 
 def encode_all(instructions: Sequence[Instruction], geometry: Geometry) -> bytes:
-    """The words of a stream: those of `encode`, many at a time."""
+    """The words of a stream, equal to those of `encode`, vectorized."""
     lanes = word_bytes(geometry) // 8
-    words = np.zeros((len(instructions), lanes + 1), np.uint64)  # one more for what spills over
+    words = np.zeros((len(instructions), lanes + 1), np.uint64)  # one extra for overflow
     width = widths(geometry)
     for opcode in OPCODES:
         numbers = [at for at, one in enumerate(instructions) if one.op == opcode.name]
@@ -57,7 +57,7 @@ def encode_all(instructions: Sequence[Instruction], geometry: Geometry) -> bytes
 
 
 def decode_all(words: bytes, geometry: Geometry) -> tuple[Instruction, ...]:
-    """The instructions of words that `encode_all` or the driver made."""
+    """Decode words made by `encode_all` or the driver."""
     lanes = word_bytes(geometry) // 8
     table = np.frombuffer(words, "<u8").reshape(-1, lanes)
     numbers = table[:, 0] & np.uint64((1 << OPCODE_BITS) - 1)
@@ -74,7 +74,7 @@ def decode_all(words: bytes, geometry: Geometry) -> tuple[Instruction, ...]:
                 found |= table[places, lane + 1] << np.uint64(64 - shift)
             value = (found << np.uint64(64 - bits)).view(np.int64)
             if not field.is_signed:
-                value = value.view(np.uint64)  # shifts fill up with zeros
+                value = value.view(np.uint64)  # logical shifts
             columns.append((value >> value.dtype.type(64 - bits)).astype(np.int64).tolist())
             at += bits
         for place, values in zip(places.tolist(), zip(*columns, strict=True), strict=True):
@@ -84,7 +84,7 @@ def decode_all(words: bytes, geometry: Geometry) -> tuple[Instruction, ...]:
 
 
 def decode(word: bytes, geometry: Geometry) -> Instruction:
-    """The instruction of a word."""
+    """Decode a word."""
     if len(word) != word_bytes(geometry):
         raise _undecodable(f"a word has {word_bytes(geometry)} bytes, not {len(word)}")
     bits = int.from_bytes(word, "little")
@@ -107,7 +107,7 @@ def encode_micro_op(step: MicroOp, geometry: Geometry) -> bytes:
 
 
 def encode_microcode(steps: Sequence[MicroOp], geometry: Geometry) -> bytes:
-    """The words of many micro-operations: those of `encode_micro_op`."""
+    """The words of micro-operations, equal to those of `encode_micro_op`, vectorized."""
     values = np.array([(one.dst, one.src, one.aux) for one in steps], np.int64).reshape(-1, 3)
     words, at = np.zeros(len(steps), np.uint64), 0
     for column, field in enumerate(MICRO_OP if len(steps) else ()):

@@ -1,4 +1,4 @@
-"""What is made from the table: the manual's page of instructions, and a C header."""
+"""Generate from the table: the manual's page of instructions, and a C header."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _table(fields: tuple[Field, ...], bits: dict[str, int]) -> list[str]:
 
 
 def c_header(geometry: Geometry) -> str:
-    """Constants of the encoding for C: opcodes, and offset and width of every field."""
+    """C constants of the encoding: opcodes, and offset and width of every field."""
     bits = widths(geometry)
     constants: dict[str, int] = {
         "WORD_BYTES": word_bytes(geometry),

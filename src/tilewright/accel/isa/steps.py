@@ -1,4 +1,4 @@
-"""What fields mean: the steps of a GEMM or ALU task, the rows of a transfer."""
+"""Expand fields to the steps of a GEMM or ALU task, or the rows of a transfer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Addresses of all steps in order; `first` marks those of a GEMM that overwrite."""
+    """Addresses of all steps in order; `first` marks overwriting steps of a GEMM."""
 
     dst: Indices
     src: Indices
@@ -30,12 +30,12 @@ def micro_array(microcode: tuple[MicroOp, ...]) -> Indices:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-MAX_STEPS = 1 << 24  # of one task: what takes longer is taken for a fault
+MAX_STEPS = 1 << 24  # limit of one task by the watchdog
 
 
 def check_extents(stream: Stream) -> None:
-    """Refuse tasks of more steps than the watchdog lets pass, of more entries than a memory has, or
-    that are not aligned."""
+    """Reject tasks with more steps than the watchdog permits, with more entries than a memory has,
+    or misaligned."""
     for number, task in enumerate(stream.instructions):
         if task.op in ("gemm", "alu") and count_steps(task) > MAX_STEPS:
             raise ExecutionError(
@@ -49,7 +49,7 @@ def check_extents(stream: Stream) -> None:
         if task["offset"] % width:
             raise ExecutionError(
                 "TW7014",
-                f"{number}: {task.op} begins at byte {task['offset']}, no multiple of {width}",
+                f"{number}: {task.op} begins at byte {task['offset']}, not a multiple of {width}",
                 help="align transfers to their entries, or to the bus where entries are wider",
             )
         room, entries = depth(task.format.memory, stream.geometry), count_entries(task)
@@ -62,7 +62,7 @@ def check_extents(stream: Stream) -> None:
 
 
 def count_entries(task: Instruction) -> int:
-    """Entries of the scratchpad that a transfer touches."""
+    """Entries of the scratchpad that a transfer accesses."""
     x, y = task["x"], task["y"]
     if task.op != "store":
         x, y = x + task["x0"] + task["x1"], y + task["y0"] + task["y1"]
@@ -98,11 +98,12 @@ def steps(task: Instruction, microcode: Indices) -> Steps:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A transfer: entries of DRAM, in units of one entry from `offset`, and their places."""
+    """A transfer: entries of DRAM, in units of one entry from `offset`, and the corresponding
+    entries of the scratchpad."""
 
     dram: Indices  # entry in DRAM
-    sram: Indices  # entry of the scratchpad that it goes to or comes from
-    pads: Indices  # entries of the scratchpad that get the padding value
+    sram: Indices  # the corresponding entry in the scratchpad
+    pads: Indices  # padded entries of the scratchpad
 
 
 def box(task: Instruction) -> Box:

@@ -1,4 +1,4 @@
-"""Streams: what an accelerator runs. Plain data, checked when made.
+"""Streams, the programs of an accelerator. Plain data, validated on construction.
 
 Instruction.make("load", fmt="inp", sram=0, x=16, push=("gemm",))
 """
@@ -33,7 +33,7 @@ class Instruction:
 
     @staticmethod
     def make(op: str, **given: Value) -> Instruction:
-        """An instruction; fields that are not given have their defaults."""
+        """Make an instruction; omitted fields have their defaults."""
         if op not in BY_NAME:
             raise UserError(
                 "TW7002", f"there is no instruction {op!r}", help=f"there are: {', '.join(BY_NAME)}"
@@ -71,7 +71,7 @@ class Instruction:
 
     @property
     def format(self) -> Format:
-        """What a transfer moves."""
+        """The memory format of a transfer."""
         return self.opcode.formats[self["fmt"]]
 
     def __getitem__(self, name: str) -> int:
@@ -89,7 +89,7 @@ def members(mask: int) -> list[int]:
 
 
 def _number(op: str, field: Field, value: Value) -> int:
-    """A field's value as a number; names stand for their place in the table."""
+    """Convert a field's value to a number; names are indices in the table."""
     if isinstance(value, int):
         return value
     names = [value] if isinstance(value, str) else list(value)
@@ -105,7 +105,7 @@ def _number(op: str, field: Field, value: Value) -> int:
 
 
 def check_fits(what: str, field: Field, value: int, bits: int) -> None:
-    """Refuse a value that its field cannot hold: it is never cut off."""
+    """Reject a value that its field cannot hold; it is never truncated."""
     least = -(1 << (bits - 1)) if field.is_signed else 0
     most = (1 << (bits - field.is_signed)) - 1
     if field.names and not field.is_set:
@@ -132,7 +132,7 @@ ROLES = ("in", "out", "temp", "uop")
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory behind a base register. The host fills `in`, reads `out`; `uop` is the microcode."""
+    """A buffer behind a base register. The host fills `in`, reads `out`; `uop` is the microcode."""
 
     name: str
     role: str
@@ -141,7 +141,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A program of the accelerator. Buffer `k` lies behind base register `k`."""
+    """A program of the accelerator. Base register `k` addresses buffer `k`."""
 
     geometry: Geometry
     buffers: tuple[Buffer, ...]
@@ -150,7 +150,7 @@ class Stream:
 
 
 def check_stream(stream: Stream) -> None:
-    """Refuse fields that do not fit, buffers that are not there, a stream without an end."""
+    """Reject invalid fields, missing buffers, and streams without an end."""
     bits = widths(stream.geometry)
     for number, one in enumerate(stream.instructions):
         for field, value in zip(one.opcode.fields, one.values, strict=True):

@@ -1,15 +1,15 @@
-"""The instruction set, as one table. Encoder, text, C header, manual and simulators read it.
+"""The instruction set as one table, used by encoder, text, C header, manual and simulators.
 
-Two levels. A *task* (an instruction) moves a box of entries or works through steps, and is ordered
-against the tasks of other queues by tokens alone. *Microcode* (`MICRO_OP`) holds the addresses of
-one step; a GEMM or ALU task runs a range of it under `LOOPS` affine loops:
+There are two levels. A *task* (an instruction) moves a box of entries or executes steps, and is
+ordered relative to other queues' tasks by tokens only. *Microcode* (`MICRO_OP`) contains the
+addresses of one step; a GEMM or ALU task executes a range of it under `LOOPS` affine loops:
 
     for i0, i1, i2, i3 in the extents n0, n1, n2, n3:
         for u in microcode[ubegin : uend]:
             step(dst0 + sum(i * dst) + u.dst, src0 + sum(i * src) + u.src, aux0 + ... + u.aux)
 
 Each queue begins its tasks in order. A task takes a token from every queue in `pop` before it
-begins and gives one to every queue in `push` when its results are visible; there is one counter for
+begins and gives one to every queue in `push` when its results are visible; there is a counter for
 every ordered pair of queues. Widths are names that `widths` resolves for a geometry.
 """
 
@@ -24,24 +24,24 @@ from tilewright.base.geometry import ACC_BYTES, Geometry
 # --------------------------------------------------------------------------- queues, memories
 
 QUEUES = ("load", "aux", "gemm", "alu", "store")
-QUEUE_DEPTH = 32  # tasks that wait in front of a unit
-TOKEN_BITS = 8  # of every counter
+QUEUE_DEPTH = 32  # pending tasks per unit
+TOKEN_BITS = 8  # per counter
 TOKEN_MAX = (1 << TOKEN_BITS) - 1
 LOOPS = 4
-BASES = 16  # base registers: buffers that a stream addresses
-ACC_BANKS = 4  # quarters of `acc`; GEMM and ALU work side by side on different ones
+BASES = 16  # base registers: addressable buffers of a stream
+ACC_BANKS = 4  # quarters of `acc`; GEMM and ALU run concurrently on different ones
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How entries of a memory lie in DRAM."""
+    """The format of a memory's entries in DRAM."""
 
     name: str
     memory: str
-    queue: str  # that moves it
+    queue: str  # of the unit that transfers it
     element: str  # dtype in DRAM
     doc: str
-    has_neighbours: bool = False  # an entry has those before it in its row, too
+    has_neighbours: bool = False  # an entry includes preceding ones of its row
 
 
 LOAD_FORMATS = (
@@ -72,24 +72,24 @@ MEMORIES = ("inp", "wgt", "acc", "uop", "out")
 
 @cache
 def depth(memory: str, geometry: Geometry) -> int:
-    """Entries of a memory. `out` has one 8-bit vector for every vector of `acc`."""
+    """Number of entries of a memory. `out` has one 8-bit vector for every vector of `acc`."""
     return geometry.depths()["acc" if memory == "out" else memory]
 
 
 def entry_shape(memory: str, geometry: Geometry) -> tuple[int, ...]:
-    """Elements of one entry in its scratchpad."""
+    """Elements per entry in the scratchpad."""
     g = geometry
     shapes = {"inp": (g.batch, g.block_in), "wgt": (g.block_out, g.block_in), "uop": ()}
     return shapes.get(memory, (g.batch, g.block_out))
 
 
 def bank_of(entry: int, geometry: Geometry) -> int:
-    """The bank that an entry of `acc` lies in."""
+    """The bank of an entry of `acc`."""
     return entry * ACC_BANKS // depth("acc", geometry)
 
 
 def dram_bytes(kind: Format, geometry: Geometry) -> int:
-    """Bytes of one entry in DRAM."""
+    """Bytes per entry in DRAM."""
     count = 1
     for extent in entry_shape(kind.memory, geometry):
         count *= extent
@@ -102,7 +102,8 @@ def dram_bytes(kind: Format, geometry: Geometry) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Bits of an instruction word; `names` makes it a choice, or with `is_set` a set of names."""
+    """A bit field of an instruction; with `names` it is a choice, or with `is_set` a set of
+    names."""
 
     name: str
     width: str  # a key of `widths`
@@ -115,13 +116,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """One kind of task."""
+    """A kind of task."""
 
     name: str
     number: int
     queue: str
     fields: tuple[Field, ...]
-    latency_cycles: int  # from the last step, or the last data, until results are visible
+    latency_cycles: int  # from the last step or data until results are visible
     doc: str
     formats: tuple[Format, ...] = ()
 
@@ -179,7 +180,7 @@ _STEPS = (
 )
 
 ALU_FUNCTIONS = ("add", "max", "min", "shift", "mac", "requant", "mul", "rescale")
-REQUANTIZING = ("requant", "rescale")  # into `out`, and back into `acc`
+REQUANTIZING = ("requant", "rescale")  # to `out`, and back to `acc`
 _OVER = (*(f"i{loop}" for loop in range(LOOPS)), "u")
 
 OPCODES = (
@@ -245,7 +246,7 @@ OPCODES = (
     Opcode("finish", 6, "store", _TOKENS, 2, "the end of the stream: tells the host"),
 )
 BY_NAME = {opcode.name: opcode for opcode in OPCODES}
-FIELD_INDEX = {  # of each field among an instruction's values
+FIELD_INDEX = {  # index of each field among an instruction's values
     opcode.name: {field.name: at for at, field in enumerate(opcode.fields)} for opcode in OPCODES
 }
 BY_NUMBER = {opcode.number: opcode for opcode in OPCODES}
@@ -261,9 +262,9 @@ ALU_DOC = {
     "high), half up; bias, multiplier, shift per channel: acc[aux], acc[aux + 1], acc[aux + 2]",
     "rescale": "acc[dst] = what `requant` gives; no step reads what an earlier one has written",
 }
-REQUANT_ENTRIES = 3  # bias, multiplier and shift in neighbouring entries of `acc`
-REQUANT_RELOAD_CYCLES = 3  # when a step has other parameters than the step before
-ALU_GAP_CYCLES = 2  # behind the last step of a task; behind a `rescale`, its whole latency
+REQUANT_ENTRIES = 3  # bias, multiplier and shift in adjacent entries of `acc`
+REQUANT_RELOAD_CYCLES = 3  # when the parameters change between steps
+ALU_GAP_CYCLES = 2  # after the last step of a task; after a `rescale`, its whole latency
 
 MICRO_OP = (
     Field("dst", "dst", "entry of acc or out"),
@@ -275,15 +276,15 @@ OPCODE_BITS = 3
 
 # --------------------------------------------------------------------------- memory system
 
-BURST_BEATS = 64  # of one request on the bus
-IN_FLIGHT = 8  # requests of one unit that are not answered yet
-AHEAD = 4  # transfers of one unit whose requests are sent while an earlier one waits for data
+BURST_BEATS = 64  # per bus request
+IN_FLIGHT = 8  # pending requests per unit
+AHEAD = 4  # later transfers per unit that may issue requests while one waits for data
 FETCH_AHEAD = 2  # bursts of instructions
 
 
 @cache
 def widths(geometry: Geometry) -> dict[str, int]:
-    """Bits of every kind of field on one accelerator."""
+    """Widths of all kinds of fields for a geometry."""
     bits = {name: (size - 1).bit_length() for name, size in geometry.depths().items()}
     entry = max(bits.values())
     found = {
@@ -317,7 +318,7 @@ def widths(geometry: Geometry) -> dict[str, int]:
 
 @cache
 def word_bytes(geometry: Geometry) -> int:
-    """Bytes of every instruction word: a power of two, so that bursts hold whole ones."""
+    """Bytes per instruction word: a power of two, so that bursts contain whole words."""
     bits = widths(geometry)
     longest = max(sum(bits[field.width] for field in opcode.fields) for opcode in OPCODES)
     return 1 << (-(-(longest + OPCODE_BITS) // 8) - 1).bit_length()

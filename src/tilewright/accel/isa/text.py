@@ -6,7 +6,7 @@
     load fmt=inp base=x x=16 push=gemm
     finish
 
-Fields that have their default are left out; sets are written `pop=load,alu`.
+Fields with default values are omitted; sets are written `pop=load,alu`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def print_stream(stream: Stream) -> str:
 
 
 def print_instruction(instruction: Instruction, buffers: list[str] | None = None) -> str:
-    """One line; base registers by the names of their buffers if these are given."""
+    """Format an instruction; base registers by buffer names, if given."""
     parts = [instruction.op]
     fields = instruction.opcode.fields
     for field, value in zip(fields, instruction.values, strict=True):
@@ -53,7 +53,7 @@ def _print_value(field: Field, value: int, buffers: list[str]) -> str:
 
 
 def parse(text: str, path: str = "<text>") -> Stream:
-    """The stream of a text; errors point at it."""
+    """Parse a stream; errors have positions."""
     tokens = Tokens(text, path)
     geometry = _parse_target(tokens)
     buffers: list[Buffer] = []
@@ -124,5 +124,5 @@ def _parse_value(tokens: Tokens, field: Field, buffers: list[str]) -> int:
 def _parse_name(tokens: Tokens, names: tuple[str, ...]) -> int:
     token = tokens.expect_kind("name", "a name")
     if token.text not in names:
-        tokens.fail(f"{token.text!r} is none of: {', '.join(names) or 'no names'}", token)
+        tokens.fail(f"{token.text!r} is not one of: {', '.join(names) or 'no names'}", token)
     return names.index(token.text)

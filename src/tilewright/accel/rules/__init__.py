@@ -1,4 +1,4 @@
-"""Schedules of the accelerator's operators: rules with plans, priced as the cycle model would.
+"""Schedules of the accelerator's operators: rules with plans and cost models.
 
 scheduled = schedule(conv(shape, geometry), Target.parse("vta-sim"))
 """
@@ -23,7 +23,8 @@ Problems = tuple[tuple[Rule[Any, Any], Any], ...]
 
 
 def problems_of(fn: Function, target: Target) -> Problems:
-    """Rules that match an operator, with what each found: memories and bus do not matter."""
+    """Rules that match an operator, with their findings, which do not depend on memories and
+    bus."""
     sch, context = Schedule(fn), RuleContext(target)
     found = []
     for block in blocks(fn.body):
@@ -35,14 +36,14 @@ def problems_of(fn: Function, target: Target) -> Problems:
 
 
 def predicted_cycles(problems: Problems, target: Target) -> float:
-    """What the cheapest plan of any rule costs; infinite where none serves the operator."""
+    """The cost of the cheapest plan of any rule; infinite if none applies."""
     context = RuleContext(target)
     priced = [rule.default(problem, context) for rule, problem in problems]
     return min((one.cycles for one in priced if one is not None), default=math.inf)
 
 
 def schedule(fn: Function, target: Target, choice: Choice | None = None) -> tuple[Schedule, Log]:
-    """An operator by the cheapest plan of the rule that serves it, or by a given one."""
+    """Schedule an operator by the cheapest plan of the applicable rules, or by a given one."""
     sch, log, context = Schedule(fn), Log(), RuleContext(target)
     for block in list(blocks(fn.body)):
         for rule in RULES[0]:

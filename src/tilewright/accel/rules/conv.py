@@ -42,7 +42,7 @@ from tilewright.tensor.ir import Load, Update
 from tilewright.tensor.schedule import BlockRef, Schedule
 from tilewright.tensor.schedule.analysis.tree import find_block
 
-TASK_CYCLES = 3.0  # cost of an additional task: it must be fetched, and generated
+TASK_CYCLES = 3.0  # cost of an additional task: to generate and fetch it
 # With a residual sum, GEMM's results and the ALU's other operands are in different banks.
 BANKS = {"acc": 1, "scale": 1, "sum": 1, "par": 1, "a": 3, "b": 3}
 HOLDS = ("none", "weights", "image")
@@ -80,7 +80,7 @@ class Found:
         return self.passes > 1
 
     def reach(self, tile: Column, axis: int) -> Column:
-        """Positions loaded for so many windows."""
+        """Positions loaded for a number of windows."""
         step = (self.row_step, self.column_step)[axis]
         return (tile - 1) * step[0] + (self.taps[axis] - 1) * step[1] + 1
 

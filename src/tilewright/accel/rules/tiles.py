@@ -28,7 +28,7 @@ def sizes(block: Block) -> list[int]:
 def scoped(
     sch: Schedule, stages: tuple[str, ...], slots: int, banks: Mapping[str, int] | None = None
 ) -> None:
-    """Place stages in their memories, with rotating slots, some in banks of their own."""
+    """Place stages in their memories, with rotating slots, some in separate banks."""
     for name in stages:
         scope = SCOPES[MEMORY_OF.get(name, "acc")]
         bank = (banks or {}).get(name, 0)

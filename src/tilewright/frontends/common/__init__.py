@@ -1,1 +1,1 @@
-"""What every front end shares: emitting nodes, and one report of all that is not supported."""
+"""Shared by all importers: emitting nodes, and a joint report of unsupported features."""

@@ -1,4 +1,4 @@
-"""Emitting nodes: what a rule of any front end does once it has read a node of its model."""
+"""Emit nodes from translation rules, for all importers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from tilewright.sym import ONE, Expr
 
 
 class Emitter:
-    """One node under translation, as far as emitting ours goes."""
+    """A node under translation, as far as emission is concerned."""
 
     builder: Builder
     loc: Loc
 
     @property
     def op_type(self) -> str:
-        """What the model calls the operator, for messages."""
+        """The operator's name in the model, for messages."""
         raise NotImplementedError
 
     def emit(self, op: str, *inputs: Value | float | None, **attributes: Any) -> Value:
-        """A node with one output; numbers become constants of the first value's element type."""
+        """Emit a node with one output; numbers become constants of the first value's element
+        type."""
         first = next((x for x in inputs if isinstance(x, Value)), None)
         given: list[Value | None] = []
         for x in inputs:
@@ -59,8 +60,8 @@ class Emitter:
         return contents
 
     def elements(self, value: Value) -> dict[int, Expr | float]:
-        """Of the elements of a list those that are known, by position, though others are not:
-        integers as expressions of sizes, numbers of other types as they are."""
+        """The known elements of a list, by position, where others are not known: integers as
+        expressions of sizes, other types as numbers."""
         made = next((node for node in reversed(self.builder.nodes) if value in node.outputs), None)
         parts = made.inputs if made is not None and made.op == "concat" else (value,)
         found: dict[int, Expr | float] = {}
@@ -84,31 +85,31 @@ class Emitter:
         return value.type.shape
 
     def axis(self, axis: int, rank: int) -> int:
-        """An axis counted from the front."""
+        """Normalize an axis."""
         if not -rank <= axis < max(rank, 1):
             message = f"axis {axis} of {self.op_type} is outside {rank} dimensions"
             raise UserError("TW1107", message, self.loc)
         return axis + rank if axis < 0 else axis
 
     def reshape(self, x: Value, dims: Sequence[Expr | int]) -> Value:
-        """x in another shape, known as expressions of sizes."""
+        """Reshape x to a shape given as expressions of sizes."""
         return self.emit("reshape", x, shape=items_of(dims))
 
     def unsqueeze(self, x: Value, *axes: int) -> Value:
-        """x with axes of one element, named as they are in the result."""
+        """Insert axes of length one; axes are those of the result."""
         dims = list(self.shape(x))
         for axis in sorted(self.axis(a, len(dims) + len(axes)) for a in axes):
             dims.insert(axis, ONE)
         return self.reshape(x, dims)
 
     def column(self, x: Value, axis: int, rank: int) -> Value:
-        """A vector along one axis of tensors of a rank."""
+        """A vector reshaped to broadcast along one axis of tensors of a rank."""
         dims: list[Expr] = [ONE] * rank
         (dims[axis],) = self.shape(x)
         return self.reshape(x, dims)
 
     def cast(self, x: Value, to: DType) -> Value:
-        """x converted to an element type, if it has another."""
+        """Convert x to an element type, if it has another."""
         return x if x.tensor.dtype is to else self.emit("cast", x, to=to)
 
     def iota(self, count: Expr | int) -> Value:
@@ -117,6 +118,6 @@ class Emitter:
         return self.emit("range", start=0, limit=limit, delta=1, to=I64)
 
     def number(self, value: Expr | int) -> Value:
-        """An expression of sizes as a scalar of i64."""
+        """An expression of sizes as an i64 scalar."""
         (item,) = items_of([value])
         return self.emit("dims", values=item)

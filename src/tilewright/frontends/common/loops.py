@@ -1,4 +1,4 @@
-"""Control flow whose bodies are written as rules are: steps that repeat, work only if."""
+"""Emit control flow with bodies written like rules: loops and branches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Node = TypeVar("Node", bound=Emitter)
 
 
 def inside(node: Node, builder: Builder) -> Node:
-    """The node as a rule sees it while it emits a body."""
+    """The node of a rule while it emits a body."""
     other = copy(node)
     other.builder = builder
     return other
@@ -29,7 +29,7 @@ def repeated(
     fixed: Values,
     step: Callable[[Node, Value, Values, Values], Values],
 ) -> Values:
-    """States after `count` steps (node, i, states, fixed) -> states; `i` counts from 0."""
+    """The states after `count` steps (node, i, states, fixed) -> states; `i` counts from 0."""
     builder = Builder(outer=node.builder)
     index, going = (builder.param(name, TensorType(of, ())) for name, of in
                     (("i", I64), ("going", BOOL)))  # fmt: skip
@@ -58,7 +58,7 @@ def only_if(
     fixed: Values,
     step: Callable[[Node, Values, Values], Values],
 ) -> Values:
-    """What the step (node, states, fixed) -> states makes, where cond holds; else the states."""
+    """The result of (node, states, fixed) -> states if cond holds; else the states."""
     count = len(states)
 
     def run(inner: Node, values: Values) -> Values:
@@ -74,8 +74,8 @@ def either(
     then: Callable[[Node, Values], Values],
     other: Callable[[Node, Values], Values],
 ) -> Values:
-    """What a step (node, given) -> values makes: `then` where cond holds, else `other`."""
-    known = [x for x in given if node.builder.can_restate(x)]  # passes see what constants are
+    """The result of (node, given) -> values: of `then` if cond holds, else of `other`."""
+    known = [x for x in given if node.builder.can_restate(x)]  # passes see constants in bodies
     passed = [x for x in dict.fromkeys(given) if x not in known]
 
     def body(name: str, run: Callable[[Node, Values], Values]) -> Graph:

@@ -1,4 +1,4 @@
-"""All that a model needs and is not supported, in one report."""
+"""Report of all unsupported features of a model."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from tilewright.base.errors import Unsupported
 
-SHOWN = 4  # nodes named for each reason; the others are counted
+SHOWN = 4  # nodes named per reason; the others are counted
 
 
 class Skip(Exception):
-    """Raised by a rule for what it does not support; the message says what."""
+    """Raised by a rule for an unsupported feature, which the message describes."""
 
 
-Problems = dict[str, list[str]]  # a reason, and the nodes that have it
+Problems = dict[str, list[str]]  # reason: nodes
 
 
 def report(model: str, problems: Mapping[str, list[str]]) -> Unsupported:
-    """The error that names every reason with its nodes."""
+    """An error with all reasons and their nodes."""
     lines = []
     for reason, nodes in problems.items():
         shown = ", ".join(nodes[:SHOWN])

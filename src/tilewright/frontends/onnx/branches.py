@@ -1,15 +1,16 @@
-"""If whose branches differ in rank: what follows is translated for each branch apart.
+"""If with branches of different rank: the continuation is duplicated into both branches.
 
     y = If(c) {Squeeze(x)} else {Identity(x)}; z = f(y)
 becomes
     z = if(c) {f(squeeze(x))} else {f(x)}
 
-so that every rank is known. Exporters write this where a dimension may be one. Often what follows
-makes no sense for one of the branches: then the model can only run where the other is taken, and
+so that every rank is known. Exporters emit this where a dimension may be one. Often the
+continuation is invalid for one of the branches: then the model can only run if the other is taken,
+and
 
     z = f(require(c, squeeze(x)))
 
-says just that.
+states just that.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Value
 from tilewright.graph.types import TensorType
 
-MAX_DEPTH = 6  # of such branches within each other: each doubles what follows
+MAX_DEPTH = 6  # nesting of such branches: each level doubles the continuation
 
 
 class Translator(Protocol):
-    """The part of the importer that is needed here."""
+    """The importer's interface for this module."""
 
     name: str
     tensors: Tensors
@@ -53,7 +54,7 @@ class Translator(Protocol):
 
 
 def has_unclear_ranks(node: onnx.NodeProto, scope: dict[str, Value]) -> bool:
-    """Whether a node is an If with a result whose rank only the condition tells."""
+    """Whether a node is an If with a result whose rank depends on the condition."""
     if node.op_type != "If":
         return False
     types = [scope[name].type for name in node.output if name in scope]
@@ -63,9 +64,10 @@ def has_unclear_ranks(node: onnx.NodeProto, scope: dict[str, Value]) -> bool:
 def branches_apart(
     importer: Translator, node: onnx.NodeProto, frames: list[Frame], builder: Builder
 ) -> list[Value] | None:
-    """The results of the first frame, what is left of all translated in each branch.
+    """The results of the first frame, with the continuation of all frames translated in each
+    branch.
 
-    None if that would not help, or if only one branch can be taken: then its results are in scope.
+    None if that does not help, or if only one branch is valid: then its results are in scope.
     """
     if importer.apart >= MAX_DEPTH or not any(frame.nodes[frame.at :] for frame in frames):
         return None
@@ -81,12 +83,13 @@ def branches_apart(
         values.pop(output, None)
     captured = [value for value in values if not builder.can_restate(value)]
     tried = [
-        _tried(importer, proto, node.output, frames, needed, values, builder) for proto in protos
+        _try_branch(importer, proto, node.output, frames, needed, values, builder)
+        for proto in protos
     ]
     if all(isinstance(end, Graph) for end in tried):
         bodies = tuple(end for end in tried if isinstance(end, Graph))
         if importer.problems:
-            return list(emitted.outputs)  # they are reported already
+            return list(emitted.outputs)  # already reported
         return list(
             builder.add_many(
                 "if",
@@ -108,7 +111,7 @@ def branches_apart(
     scope = dict(top.scope)
     used = [name for name in free_names(proto) if name in scope]
     used = [name for name in used if builder.contents.of((scope[name],))[0][0] is None]
-    if used:  # what the branch is made of passes where the branch is taken
+    if used:  # assert the condition under which the branch is taken
         held = builder.add("require", cond, scope[used[0]], message=why, loc=loc)
         frames.append(importer.frame(proto, builder, {**scope, used[0]: held}, node.output))
         return None
@@ -123,7 +126,7 @@ def _branch(node: onnx.NodeProto, name: str) -> onnx.GraphProto:
     return graph
 
 
-def _tried(
+def _try_branch(
     importer: Translator,
     proto: onnx.GraphProto,
     outputs: Sequence[str],
@@ -132,7 +135,7 @@ def _tried(
     values: dict[Value, None],
     outer: Builder,
 ) -> Graph | UserError:
-    """A body of one branch and all that follows, or why there is none."""
+    """Translate one branch and the continuation, or return the reason of failure."""
     builder = Builder(outer=outer)
     stored, problems = set(outer.constants), dict(importer.problems)
     inner: dict[Value, Value] = {}

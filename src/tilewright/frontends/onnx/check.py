@@ -1,4 +1,4 @@
-"""Nodes held against ONNX's own declarations, so that rules may rely on what they read."""
+"""Check nodes against ONNX's operator schemas, so that rules may rely on their form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.base.loc import Loc
 
 
 def check_names(model: onnx.ModelProto, name: str) -> None:
-    """All names are text: what is not UTF-8 comes out of the file as bytes."""
+    """Check that all names are text: protobuf returns invalid UTF-8 as bytes."""
     graphs: list[onnx.GraphProto] = [model.graph]
     nodes: list[onnx.NodeProto] = []
     names: list[object] = [entry.domain for entry in model.opset_import]
@@ -42,7 +42,7 @@ def check_names(model: onnx.ModelProto, name: str) -> None:
 
 
 def _dimension_names(proto: onnx.TypeProto) -> list[object]:
-    """The names of the dimensions of a type, those of elements included."""
+    """The names of dimensions in a type, including element types."""
     while proto.HasField("sequence_type") or proto.HasField("optional_type"):
         inner = proto.sequence_type if proto.HasField("sequence_type") else proto.optional_type
         proto = inner.elem_type
@@ -51,7 +51,7 @@ def _dimension_names(proto: onnx.TypeProto) -> list[object]:
 
 @functools.cache
 def schema_of(op_type: str, version: int, domain: str) -> Any:
-    """The declaration of an operator, or None."""
+    """The schema of an operator, or None."""
     key = "" if domain == "ai.onnx" else domain
     try:
         return onnx.defs.get_schema(op_type, version, key)
@@ -60,7 +60,7 @@ def schema_of(op_type: str, version: int, domain: str) -> Any:
 
 
 def check_node(node: onnx.NodeProto, version: int, domain: str, loc: Loc) -> None:
-    """The attributes and the numbers of inputs and outputs that an operator asks for."""
+    """Check attributes and the numbers of inputs and outputs against the schema."""
     schema = schema_of(node.op_type, version, domain)
     if schema is None:
         return

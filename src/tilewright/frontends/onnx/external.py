@@ -1,8 +1,8 @@
-"""External data: tensors in files beside a model, read from inside the model's folder alone.
+"""External data: tensors in files beside a model, restricted to the model's folder.
 
-A model names these files, and a model may come from anyone. So a name is relative, without `..`;
-no part of it is a link; the file is regular and has no other name (a hard link may reach a file
-of somebody else); positions are checked against the size of the file before anything is read.
+Models are untrusted, and name these files. So a name is relative, without `..`; no component is a
+symbolic link; the file is regular and has one hard link (another may refer to a file elsewhere);
+offsets are checked against the size of the file before reading.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tilewright.base.errors import UserError
 
-REPEATS = 2  # how often the bytes of a file may be read in all: weights are shared, not repeated
+REPEATS = 2  # limit of bytes read, as a multiple of the file's size
 
 
 @dataclass
 class ExternalData:
-    """The files beside a model."""
+    """The external files of a model."""
 
     folder: Path | None  # None: the model is not from a file
-    files: Mapping[str, bytes] = field(default_factory=dict)  # files whose contents are at hand
+    files: Mapping[str, bytes] = field(default_factory=dict)  # contents that the caller gave
     _total: dict[str, int] = field(default_factory=dict)  # bytes read per file
 
     def read(self, tensor: str, entries: Mapping[str, str], expected: int) -> bytes:
-        """The bytes of a tensor; `expected` follows from its shape and element type."""
+        """Read the bytes of a tensor; `expected` is their number by its shape and element type."""
         name = entries.get("location", "")
         if name in self.files:
-            return self._at_hand(tensor, name, entries, expected)
+            return self._from_contents(tensor, name, entries, expected)
         if self.folder is None:
             raise UserError(
                 "TW1115",
@@ -65,8 +65,10 @@ class ExternalData:
             raise UserError("TW1116", f"{name!r} ended while tensor {tensor!r} was read")
         return data
 
-    def _at_hand(self, tensor: str, name: str, entries: Mapping[str, str], expected: int) -> bytes:
-        """The bytes of a tensor from contents that the caller gave."""
+    def _from_contents(
+        self, tensor: str, name: str, entries: Mapping[str, str], expected: int
+    ) -> bytes:
+        """The bytes of a tensor in contents that the caller gave."""
         offset = _count(tensor, entries, "offset", 0)
         data = self.files[name][offset : offset + expected]
         if len(data) != expected:
@@ -74,7 +76,7 @@ class ExternalData:
         return data
 
     def _checked(self, tensor: str, name: str) -> Path:
-        """The path of a file, if it may be opened."""
+        """The path of a file, after checking that it may be opened."""
         assert self.folder is not None
         parts = PurePosixPath(name).parts
         foreign = PureWindowsPath(name)
@@ -94,14 +96,14 @@ class ExternalData:
         for part in parts:
             at = at / part
             if at.is_symlink():
-                raise _refused(tensor, name, "it is reached through a link")
+                raise _refused(tensor, name, "it is reached through a symbolic link")
         if Path(os.path.realpath(path)) != path:
             raise _refused(tensor, name, "the name leads out of the model's folder")
         return path
 
 
 def _open(path: Path, tensor: str, name: str) -> io.FileIO:
-    """The file, opened without following links and found to be an ordinary one of its own."""
+    """Open a file without following links, and check that it is regular with a single hard link."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
@@ -116,8 +118,8 @@ def _open(path: Path, tensor: str, name: str) -> io.FileIO:
         return io.FileIO(descriptor, "rb")
     os.close(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        raise _refused(tensor, name, "it is not an ordinary file")
-    raise _refused(tensor, name, "it has other names (hard links)")
+        raise _refused(tensor, name, "it is not a regular file")
+    raise _refused(tensor, name, "it has several hard links")
 
 
 def _refused(tensor: str, name: str, why: str) -> UserError:

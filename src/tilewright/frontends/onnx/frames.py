@@ -1,4 +1,4 @@
-"""What is left to translate: nodes of a graph, the names in sight, what becomes of results."""
+"""Frames of graphs under translation: remaining nodes, scope, and destinations of results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tilewright.graph import Value
 
 @dataclass
 class Frame:
-    """A graph under translation. `into` names its results in the frame around it."""
+    """A graph under translation. `into` names its results in the enclosing frame."""
 
     nodes: Sequence[onnx.NodeProto]
     scope: dict[str, Value]
     outputs: Sequence[str]
     into: Sequence[str] = ()
     at: int = 0
-    later: set[str] = field(default_factory=set)  # what nodes may define, for messages
+    later: set[str] = field(default_factory=set)  # defined by later nodes, for error messages
 
     def __post_init__(self) -> None:
         self.later = self.later or {name for node in self.nodes for name in node.output}
@@ -33,24 +33,24 @@ class Frame:
         return self.nodes[self.at - 1]
 
     def needed(self) -> list[str]:
-        """The names in sight that what is left uses."""
+        """The names in scope that the remaining nodes use."""
         free = free_of(self.nodes[self.at :], self.outputs, ())
         return [name for name in free if name in self.scope]
 
     def copy(self, scope: dict[str, Value]) -> Frame:
-        """The same work in another scope."""
+        """The same remaining nodes in another scope."""
         return Frame(self.nodes, scope, self.outputs, self.into, self.at, self.later)
 
 
 def frame_of(proto: onnx.GraphProto, scope: dict[str, Value], into: Sequence[str] = ()) -> Frame:
-    """All of a graph, its initializers and inputs in scope already."""
+    """A whole graph, with its initializers and inputs in scope."""
     return Frame(ordered(proto.node), scope, [info.name for info in proto.output], list(into))
 
 
 def ordered(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
-    """The nodes in an order in which each follows what it uses; as they are, if they do already.
+    """Sort nodes topologically; unchanged if they are sorted.
 
-    Nodes of a cycle stay where they are: what they miss is reported when they are translated.
+    Nodes of a cycle keep their place: their missing inputs are reported in translation.
     """
     maker = {name: at for at, node in enumerate(nodes) for name in node.output if name}
     needs = [
@@ -76,7 +76,7 @@ def ordered(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
 
 
 def names_used(node: onnx.NodeProto) -> list[str]:
-    """The names a node uses, by itself and in its bodies."""
+    """The names that a node uses, including those in its bodies."""
     used = [name for name in node.input if name]
     for attribute in node.attribute:
         bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
@@ -86,18 +86,18 @@ def names_used(node: onnx.NodeProto) -> list[str]:
 
 
 def free_names(proto: onnx.GraphProto) -> list[str]:
-    """Names a graph uses but does not define, in order of first use; bodies included."""
+    """Free names of a graph, in order of first use; including bodies."""
     defined = {info.name for info in proto.input}
     defined |= {tensor.name for tensor in proto.initializer}
     defined |= {tensor.values.name for tensor in proto.sparse_initializer}
-    defined |= {name for node in proto.node for name in node.output}  # in whatever order
+    defined |= {name for node in proto.node for name in node.output}  # in any order
     return free_of(proto.node, [info.name for info in proto.output], defined)
 
 
 def free_of(
     nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], defined: Iterable[str]
 ) -> list[str]:
-    """Names that nodes and outputs use and that neither `defined` nor earlier nodes define."""
+    """Names used by nodes and outputs that neither `defined` nor earlier nodes define."""
     inside = set(defined)
     free: dict[str, None] = {}
     for node in nodes:
@@ -109,5 +109,5 @@ def free_of(
 
 
 def values_of(frames: Sequence[Frame], names: Mapping[int, Sequence[str]]) -> dict[Value, None]:
-    """The values behind names of frames, by their positions, each once."""
+    """The distinct values of names in frames, by their positions."""
     return {frames[at].scope[name]: None for at, used in names.items() for name in used}

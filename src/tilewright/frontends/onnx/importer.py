@@ -1,8 +1,8 @@
-"""From an ONNX model to a graph module.
+"""Import ONNX models to graph modules.
 
-Every node is translated by a rule: a function in `rules/`, one family per file, one table of all.
-An operator without a rule that ONNX itself defines by a function is expanded from that function.
-Everything unsupported in a model is reported at once, with the names of the nodes.
+Every node is translated by a rule: a function in `rules/`, one family per file, in one table. An
+operator without a rule that ONNX defines as a function is expanded. All unsupported nodes of a
+model are reported at once, by name.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tilewright.sym import Const, Expr, Size, const, size
 Array = np.ndarray[Any, Any]
 
 
-MAX_NODES = 300_000  # functions that call functions can multiply without end
-MAX_CALLS = 100  # of functions within each other
+MAX_NODES = 300_000  # nested functions can expand exponentially
+MAX_CALLS = 100  # depth of nested functions
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a user gives beside a model."""
+    """The caller's overrides of a model."""
 
-    initializers: Mapping[str, Array] = field(default_factory=dict)  # in place of the model's own
-    inputs: frozenset[str] = frozenset()  # initializers that are to be parameters
+    initializers: Mapping[str, Array] = field(default_factory=dict)  # replace the model's
+    inputs: frozenset[str] = frozenset()  # initializers that become parameters
     files: Mapping[str, bytes] = field(default_factory=dict)  # contents of external data, by name
 
 
@@ -51,7 +51,7 @@ NOTHING = Given()
 
 
 def import_model(source: Source, *, name: str = "", given: Given = NOTHING) -> Module:
-    """The graph module of a model: a path, bytes, or an onnx.ModelProto."""
+    """Import a model: a path, bytes, or an onnx.ModelProto."""
     with load_model(source, name=name, files=given.files) as loaded:
         importer = Importer(loaded.model, loaded.name, loaded.tensors, given)
         main = importer.main()
@@ -63,7 +63,7 @@ def import_model(source: Source, *, name: str = "", given: Given = NOTHING) -> M
 
 @dataclass
 class Importer:
-    """State of one import."""
+    """The state of one import."""
 
     model: onnx.ModelProto
     name: str
@@ -75,7 +75,7 @@ class Importer:
     sizes: dict[str, Size] = field(default_factory=dict)
     expanding: list[tuple[str, str, str]] = field(default_factory=list)
     nodes: int = 0
-    apart: int = 0  # how many branches apart what follows is being translated
+    apart: int = 0  # depth of duplicated continuations, see `branches`
 
     def __post_init__(self) -> None:
         self.opsets = {
@@ -101,7 +101,7 @@ class Importer:
         return builder.graph(*self.run([frame_of(proto, scope)], builder))
 
     def check_expansion(self) -> None:
-        """Functions that call functions are counted before any is expanded."""
+        """Check the number of expanded nodes before expanding functions."""
         counts: dict[tuple[str, str, str], int] = {}
         if sum(self.expansion(node, counts, ()) for node in self.model.graph.node) > MAX_NODES:
             raise UserError("TW1117", f"the functions of {self.name} expand to too many nodes")
@@ -112,7 +112,7 @@ class Importer:
         counts: dict[tuple[str, str, str], int],
         within: tuple[tuple[str, str, str], ...],
     ) -> int:
-        """How many nodes a node expands to, those in bodies aside."""
+        """The number of nodes that a node expands to, without bodies."""
         key = (node.domain or "ai.onnx", node.op_type, node.overload)
         function = self.functions.get(key)
         if function is None or key in within or len(within) > MAX_CALLS:
@@ -139,14 +139,14 @@ class Importer:
             scope[sparse.values.name] = builder.constant(dense, sparse.values.name)
 
     def stored(self, at: int, tensor: onnx.TensorProto) -> Array:
-        """The contents of an initializer of the model, unless the user gave others."""
+        """The contents of an initializer of the model, or the caller's override."""
         other = self.given.initializers.get(tensor.name)
         return self.tensors.initializer(at, tensor) if other is None else other
 
     def body(
         self, proto: onnx.GraphProto, builder: Builder, scope: dict[str, Value]
     ) -> list[Value]:
-        """The results of a graph translated into `builder`, extending `scope`."""
+        """Translate a graph into `builder`, extending `scope`; returns its results."""
         return self.run([self.frame(proto, builder, scope)], builder)
 
     def frame(
@@ -156,15 +156,15 @@ class Importer:
         scope: dict[str, Value],
         into: Sequence[str] = (),
     ) -> Frame:
-        """The work of a graph inside another, its initializers done."""
+        """The frame of a graph nested in another, with its initializers in scope."""
         self.initializers(proto, builder, scope, lambda _, tensor: self.tensors.array(tensor))
         return frame_of(proto, scope, into)
 
     def run(self, frames: list[Frame], builder: Builder) -> list[Value]:
-        """Translate what is left of frames, each inside the one before; the results of the first.
+        """Translate the remaining nodes of nested frames; returns the results of the first.
 
-        Branches taken for certain are frames of their own. So what follows a branch, in all the
-        frames around it, is at hand where it must be translated for each branch apart.
+        Branches with a known condition are frames. So the continuation of a branch, in all
+        enclosing frames, is available where it must be duplicated into both branches.
         """
         while True:
             frame = frames[-1]
@@ -200,7 +200,7 @@ class Importer:
     def known_branch(
         self, node: onnx.NodeProto, scope: Mapping[str, Value], builder: Builder
     ) -> onnx.GraphProto | None:
-        """The branch of an If whose condition is known."""
+        """The taken branch of an If with a known condition."""
         if node.op_type != "If" or node.domain not in ("", "ai.onnx") or len(node.input) != 1:
             return None
         ((known,), _) = builder.contents.of((scope.get(node.input[0]),))
@@ -218,7 +218,7 @@ class Importer:
         scope: dict[str, Value],
         later: Container[str] = (),
     ) -> None:
-        """Translate a node; `later` names what nodes may define that are yet to come."""
+        """Translate a node; `later` contains the names that later nodes may define."""
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise UserError("TW1117", f"the functions of {self.name} expand to too many nodes")
@@ -228,7 +228,7 @@ class Importer:
         inputs: list[Value | None] = []
         for name in node.input:
             if name and name not in scope:
-                if self.problems:  # its producer was reported already
+                if self.problems:  # the producer was reported already
                     return
                 why = "depends on it in turn" if name in later else "nothing defines"
                 raise UserError("TW1102", f"{node.op_type} uses {name!r}, which {why}", loc)
@@ -257,7 +257,7 @@ class Importer:
         loc: Loc,
         scope: dict[str, Value],
     ) -> Sequence[Value | None]:
-        """The values of a node's outputs."""
+        """Map a node's output names to values."""
         function = self.functions.get((domain, node.op_type, node.overload))
         if function is not None:
             return self.expand(function, node, inputs, builder)
@@ -282,7 +282,7 @@ class Importer:
         inputs: Sequence[Value | None],
         builder: Builder,
     ) -> Sequence[Value | None]:
-        """Translate a function's body in place of the node that calls it."""
+        """Inline a function at a call."""
         if len(function.input) < len(inputs):
             message = f"{function.name} takes {len(function.input)} inputs, got {len(inputs)}"
             raise UserError("TW1106", message, ModelNode(self.name, node.name or node.op_type))
@@ -323,7 +323,8 @@ class Importer:
         scope: Mapping[str, Value],
         outer: Builder,
     ) -> Graph:
-        """A body graph. Captured values are its last parameters; what is known it holds itself."""
+        """Translate a body. Captured values become its last parameters; constants are copied into
+        it."""
         builder = Builder(outer=outer)
         inner: dict[str, Value] = {}
         for info, of in zip(proto.input, param_types, strict=True):
@@ -338,7 +339,7 @@ class Importer:
     def captures(
         self, protos: Sequence[onnx.GraphProto], scope: Mapping[str, Value], outer: Builder
     ) -> dict[str, Value]:
-        """The outer values that bodies use and that are not known at compile time."""
+        """The outer values used in bodies that are not compile-time constants."""
         names = [name for proto in protos for name in free_names(proto) if name in scope]
         return {name: scope[name] for name in names if not outer.can_restate(scope[name])}
 
@@ -351,7 +352,7 @@ class Importer:
     # ------------------------------------------------------------------ types
 
     def type_of(self, proto: onnx.TypeProto, name: str) -> Type:
-        """The type an input is declared with; a named dimension is one size everywhere."""
+        """The declared type of an input; a named dimension is one size throughout the model."""
         if proto.HasField("sequence_type"):
             return SequenceType(self.type_of(proto.sequence_type.elem_type, name))
         if proto.HasField("optional_type"):
@@ -379,30 +380,30 @@ class Importer:
         return self.sizes[word]
 
 
-NO_NAMES = ("none", "null", "unk", "unknown", "dynamic")  # what exporters write for "any size"
+NO_NAMES = ("none", "null", "unk", "unknown", "dynamic")  # exporters' names of dynamic dimensions
 
 
 def dimension_name(given: str, tensor: str, at: int) -> str:
-    """What a dimension of no known size is called in graphs: without a name, by its tensor.
+    """The name of a dynamic dimension; derived from its tensor if it has none.
 
-    Nothing, a word without a letter such as "?", or what means any size is no name.
+    Empty names, names without a letter such as "?", and those in NO_NAMES are no names.
     """
     is_name = any(c.isalnum() for c in given) and given.lower() not in NO_NAMES
     return size_name(given if is_name else f"{tensor}_{at}")
 
 
 def size_name(name: str) -> str:
-    """A name as graphs have them."""
+    """Make a valid name of graphs."""
     word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     return word if word and not word[0].isdigit() else f"d{word}"
 
 
-# Operators whose form before opset 7 has a rule too.
+# Operators with rules for versions before opset 7.
 BEFORE_7 = {"Add", "Sub", "Mul", "Div", "Pow", "AveragePool", "BatchNormalization", "Gemm", "PRelu"}
 
 
 def _changed_since(op_type: str, version: int) -> bool:
-    """Whether an operator of an old opset means something else than at opset 7."""
+    """Whether an operator of an old opset differs from that of opset 7."""
     old, new = schema_of(op_type, version, "ai.onnx"), schema_of(op_type, 7, "ai.onnx")
     if op_type in BEFORE_7 or old is None or new is None:
         return False
@@ -412,7 +413,7 @@ def _changed_since(op_type: str, version: int) -> bool:
 def bind_attributes(
     node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
 ) -> onnx.NodeProto:
-    """A function's node with references to the function's attributes filled in."""
+    """A function's node with references to the function's attributes resolved."""
     bound = onnx.NodeProto()
     bound.CopyFrom(node)
     del bound.attribute[:]
@@ -440,7 +441,7 @@ def bind_attributes(
 def schema_function(
     node: onnx.NodeProto, domain: str, version: int, inputs: Sequence[Value | None]
 ) -> onnx.FunctionProto | None:
-    """The body by which ONNX defines an operator, if it does."""
+    """The function body of an operator in ONNX's definition, if any."""
     schema = schema_of(node.op_type, version, domain)
     if schema is None:
         return None
@@ -470,7 +471,7 @@ def _dependent_function(
 
 
 def type_proto(of: Type) -> onnx.TypeProto:
-    """A type in ONNX's terms, for its context-dependent functions."""
+    """The ONNX type, for context-dependent functions."""
     if isinstance(of, SequenceType):
         return helper.make_sequence_type_proto(type_proto(of.element))
     if isinstance(of, OptionalType):

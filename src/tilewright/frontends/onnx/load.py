@@ -1,7 +1,7 @@
-"""Reading ONNX models, from files that may be damaged or hostile.
+"""Load ONNX models from files that may be damaged or malicious.
 
-A model comes from a path, from bytes, or is one already in memory. Whatever is wrong with it gives
-one error that says so: never a crash, never a file opened that the model has no business with.
+The source is a path, bytes, or a model in memory. Any defect raises one descriptive error: there
+are no crashes, and no access to files outside of the model's folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.frontends.onnx.external import ExternalData
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.frontends.onnx.wire import strip
 
-MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
+MAX_BYTES = (1 << 31) - 1  # limit of protocol buffers
 OLDEST = 1
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -30,7 +30,8 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, its name in messages, and what reads its tensors; a context that closes its file."""
+    """A loaded model, its name in messages, and its tensor reader; a context manager that closes
+    the file."""
 
     model: onnx.ModelProto
     name: str
@@ -47,9 +48,9 @@ class Loaded:
 def load_model(
     source: Source, *, name: str = "", files: Mapping[str, bytes] | None = None
 ) -> Loaded:
-    """A model, read and found to be one that can be imported.
+    """Load a model and check that it can be imported.
 
-    `files` are the contents of files that its external data names.
+    `files` contains the contents of its external files.
     """
     if isinstance(source, onnx.ModelProto):
         loaded = Loaded(source, name or "model", Tensors(ExternalData(None, files or {})))
@@ -73,7 +74,7 @@ def load_model(
 
 
 def _from_file(path: Path, name: str, files: Mapping[str, bytes]) -> Loaded:
-    """A model whose weights stay in the file until they are asked for."""
+    """Load a model with its weights left in the file until they are used."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -121,7 +122,7 @@ def _check(model: onnx.ModelProto, name: str) -> None:
     newest = onnx.defs.onnx_opset_version()
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions and any(node.domain in ("", "ai.onnx") for node in model.graph.node):
-        raise UserError("TW1113", f"{name} does not say which opset it uses")
+        raise UserError("TW1113", f"{name} does not declare its opset")
     for version in versions:
         if not OLDEST <= version <= newest:
             raise Unsupported(

@@ -1,4 +1,4 @@
-"""What an ONNX file tells about itself."""
+"""Metadata and interface of ONNX files."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import onnx
 from tilewright.frontends.onnx.importer import dimension_name
 from tilewright.frontends.onnx.load import Source, load_model
 
-FEEDABLE_SINCE = 4  # the IR version from which inputs may replace initializers
+FEEDABLE_SINCE = 4  # IR version from which inputs may override initializers
 
 Shape = list[int | str | None]
 
 
 @dataclass(frozen=True)
 class Interface:
-    """The outside of a model: what its file declares, apart from any compilation."""
+    """The interface of a model as declared in its file."""
 
-    fields: Mapping[str, Any]  # descriptive: who made it, what for
-    inputs: Mapping[str, Shape | None]  # in order; None where a file declares no shape
+    fields: Mapping[str, Any]  # producer, description and so on
+    inputs: Mapping[str, Shape | None]  # in order; None without a declared shape
     outputs: Mapping[str, Shape | None]
-    overridable: tuple[str, ...]  # inputs with a value of their own
-    denotations: Mapping[str, tuple[str, ...]]  # dimensions that are denoted: their names here
+    overridable: tuple[str, ...]  # inputs with an initializer
+    denotations: Mapping[str, tuple[str, ...]]  # names of dimensions by denotation
     nodes: tuple[tuple[str, str, str], ...]  # name, domain, operator
 
 
 def read_interface(source: Source) -> Interface:
-    """What a model tells about itself."""
+    """Read a model's metadata."""
     with load_model(source) as loaded:
         model = loaded.model
         graph = model.graph

@@ -1,11 +1,11 @@
-"""Loops that change the rank of what they carry: the first iteration goes before the loop.
+"""Loops whose state changes rank: peel the first iteration.
 
     y = Loop(trip, cond, x) {body}
 becomes
     y = If(trip > 0 and cond) {x1, c1 = body(0, cond, x); Loop(trip - 1, c1, x1) {body}} else {x}
 
-Exporters write such loops where a list of tensors starts empty, as a tensor of shape [0]. Often one
-iteration is enough for the rank to settle; each further one doubles nothing but itself.
+Exporters emit such loops where a list of tensors starts empty, as a tensor of shape [0]. Usually
+the rank is stable after one iteration; code size grows linearly with their number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ _MARK = "/peeled_"
 
 
 class Peel(Exception):
-    """Raised where a loop's body gives a state another rank than it was given."""
+    """Raised if a loop's body returns a state of another rank than its parameter."""
 
 
 def can_peel(node: onnx.NodeProto) -> bool:
-    """Whether another iteration of a loop can go before it: nothing is stacked, few went before."""
+    """Whether an iteration can be peeled: there are no scan outputs, and the limit is not
+    reached."""
     body = next((a.g for a in node.attribute if a.name == "body" and a.HasField("g")), None)
     carried = len(node.input) - 2
     stacks = body is None or len(body.output) != 1 + carried
@@ -31,12 +32,14 @@ def can_peel(node: onnx.NodeProto) -> bool:
 
 
 def peeled(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[str]]:
-    """Nodes in place of a loop, and the names of their results."""
+    """Nodes that replace a loop, and the names of their results."""
     body = next(a.g for a in node.attribute if a.name == "body")
     base = f"{node.output[0]}{_MARK}{node.name.count(_MARK)}"
     trip, cond, states = node.input[0], node.input[1], list(node.input[2:])
     head, runs = _condition(base, trip, cond)
-    then = helper.make_graph(_first(node, body, base, trip, cond, states), "then", [], [])
+    then = helper.make_graph(
+        _peeled_iteration(node, body, base, trip, cond, states), "then", [], []
+    )
     results = [f"{base}_result_{at}" for at in range(len(states))]
     then.output.extend(_untyped(f"{base}_then_{at}") for at in range(len(states)))
     nodes = [
@@ -52,7 +55,7 @@ def peeled(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[str]]:
 
 
 def _condition(base: str, trip: str, cond: str) -> tuple[list[onnx.NodeProto], str]:
-    """Whether the loop runs at all."""
+    """The condition that the loop runs at all."""
     nodes = [_constant(f"{base}_none", np.int64(0)), _constant(f"{base}_always", np.bool_(True))]
     runs = cond or f"{base}_always"
     if trip:
@@ -62,7 +65,7 @@ def _condition(base: str, trip: str, cond: str) -> tuple[list[onnx.NodeProto], s
     return nodes, runs
 
 
-def _first(
+def _peeled_iteration(
     node: onnx.NodeProto,
     body: onnx.GraphProto,
     base: str,
@@ -70,7 +73,7 @@ def _first(
     cond: str,
     states: list[str],
 ) -> list[onnx.NodeProto]:
-    """The body's nodes once, then the loop for the rest."""
+    """The body's nodes once, followed by the loop for the rest."""
     given = [f"{base}_none", cond or f"{base}_always", *states]
     nodes = [
         helper.make_node("Identity", [value], [info.name])
@@ -83,18 +86,20 @@ def _first(
         rest = f"{base}_rest"
         nodes.append(_constant(f"{base}_one", np.int64(1)))
         nodes.append(helper.make_node("Sub", [trip, f"{base}_one"], [rest]))
-    made = []  # under names of their own: the loop's body has those of this one
+    made = []  # renamed: the remaining loop's body uses the original names
     for at, info in enumerate(body.output):
         made.append(f"{base}_state_{at}")
         nodes.append(helper.make_node("Identity", [info.name], [made[-1]]))
     outputs = [f"{base}_then_{at}" for at in range(len(states))]
     name = f"{node.name}{_MARK}"
-    loop = helper.make_node("Loop", [rest, *made], outputs, name=name, body=_later(body, base))
+    loop = helper.make_node(
+        "Loop", [rest, *made], outputs, name=name, body=_shifted_body(body, base)
+    )
     return [*nodes, loop]
 
 
-def _later(body: onnx.GraphProto, base: str) -> onnx.GraphProto:
-    """The body for iterations that are counted from one on."""
+def _shifted_body(body: onnx.GraphProto, base: str) -> onnx.GraphProto:
+    """The body with its iteration counter shifted by one."""
     later = onnx.GraphProto()
     later.CopyFrom(body)
     count = later.input[0].name

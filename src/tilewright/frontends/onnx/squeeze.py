@@ -1,10 +1,10 @@
-"""Squeeze without axes on dynamic dimensions: one If for each.
+"""Squeeze without axes on dynamic dimensions: an If for each.
 
     y = Squeeze(x)                                 x: f32[n, 1, 8]
 becomes
     y = If(n == 1) {Squeeze(x, [0, 1])} else {Squeeze(x, [1])}
 
-so that every rank is known in each branch; `branches` does the rest.
+so that every rank is known in each branch; `branches` handles the rest.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tilewright.graph import Value
 from tilewright.graph.types import TensorType
 from tilewright.sym import EMPTY, ONE, Const, Expr
 
-AXES_AS_INPUT = 13  # the opset since which Squeeze takes its axes so
-MAX_UNCLEAR = 4  # dimensions of one tensor: each doubles what follows
+AXES_AS_INPUT = 13  # opset since which the axes are an input
+MAX_UNCLEAR = 4  # dynamic dimensions per tensor: each doubles the continuation
 
 
 def squeeze_apart(
     node: onnx.NodeProto, scope: Mapping[str, Value], opset: int
 ) -> tuple[list[onnx.NodeProto], list[str]] | None:
-    """Nodes in place of a Squeeze whose axes are unclear, and the name of their result."""
+    """Nodes that replace a Squeeze with unknown axes, and the name of their result."""
     if node.op_type != "Squeeze" or node.domain not in ("", "ai.onnx") or _has_axes(node):
         return None
     x = scope.get(node.input[0]) if node.input else None
@@ -38,7 +38,7 @@ def squeeze_apart(
     if not unclear or len(unclear) > MAX_UNCLEAR:
         return None
     gone = [at for at, dim in enumerate(dims) if dim is ONE]
-    made = _Made(node, opset)
+    made = _Nodes(node, opset)
     nodes = made.branches(unclear, gone, made.name("result"))
     return [*made.head, *nodes], [made.name("result")]
 
@@ -54,8 +54,8 @@ def _may_be_one(dim: Expr) -> bool:
     return not sym.prove(sym.lt(1, dim), EMPTY)
 
 
-class _Made:
-    """The nodes under construction. Names are those of the Squeeze, which are its own."""
+class _Nodes:
+    """The nodes under construction. Their names derive from the Squeeze's unique name."""
 
     def __init__(self, node: onnx.NodeProto, opset: int) -> None:
         self.node = node
@@ -71,7 +71,7 @@ class _Made:
     def branches(
         self, unclear: Sequence[int], gone: Sequence[int], result: str
     ) -> list[onnx.NodeProto]:
-        """The tensor squeezed by the axes gone for certain, and those that turn out to be one."""
+        """The tensor squeezed by the known axes, and by those that turn out to be one."""
         if not unclear:
             return self._squeeze(sorted(gone), result)
         axis, rest = unclear[0], unclear[1:]

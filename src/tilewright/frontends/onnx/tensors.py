@@ -1,4 +1,4 @@
-"""Tensors stored in a model, their sizes checked before anything is allocated."""
+"""Read tensors stored in a model, with sizes checked before allocation."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tilewright.frontends.onnx.wire import Weights
 Array = np.ndarray[Any, Any]
 
 MAX_BYTES = 1 << 40  # of one tensor
-MAX_DENSE_BYTES = 1 << 31  # of a sparse tensor, written out
+MAX_DENSE_BYTES = 1 << 31  # of a sparse tensor's dense form
 
 
 @dataclass
 class Tensors:
-    """Reads the tensors of one model."""
+    """Reads the tensors of a model."""
 
     external: ExternalData
-    weights: Weights | None = None  # data of initializers that are still in the file
+    weights: Weights | None = None  # initializers whose data is still in the file
     _read: dict[tuple[Any, ...], Array] = field(default_factory=dict)
 
     def initializer(self, at: int, tensor: TensorProto) -> Array:
-        """The contents of the initializer at a position of the model's graph."""
+        """The contents of the initializer at an index in the model's graph."""
         raw = None if self.weights is None else self.weights.read(at)
         return self.array(tensor, raw)
 
     def array(self, tensor: TensorProto, raw: Array | None = None) -> Array:
-        """The contents of a tensor, whose bytes may be at hand."""
+        """The contents of a tensor, from raw bytes if given."""
         try:
             return self._array(tensor, raw)
         except TilewrightError:
@@ -63,7 +63,7 @@ class Tensors:
         return self._read[key]
 
     def dense(self, sparse: onnx.SparseTensorProto) -> Array:
-        """A sparse tensor written out."""
+        """Convert a sparse tensor to a dense one."""
         values, indices = self.array(sparse.values), self.array(sparse.indices)
         dims = tuple(sparse.dims)
         if any(dim < 0 for dim in dims) or math.prod(dims) * values.itemsize > MAX_DENSE_BYTES:
@@ -80,7 +80,7 @@ class Tensors:
 
 
 def _checked_count(tensor: TensorProto) -> int:
-    """How many elements a tensor has; its dimensions are numbers from a file."""
+    """The number of elements, with untrusted dimensions checked."""
     if any(dim < 0 for dim in tensor.dims):
         raise _damaged(tensor, f"its shape is {list(tensor.dims)}")
     count = int(math.prod(tensor.dims))
@@ -90,7 +90,7 @@ def _checked_count(tensor: TensorProto) -> int:
 
 
 def _bits(tensor: TensorProto) -> int:
-    """Of an element in storage; text has none."""
+    """Bits per stored element; an error for text, which is not stored as bytes."""
     name = TensorProto.DataType.Name(tensor.data_type)
     small: dict[str, int] = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
     if name in small:
@@ -101,7 +101,7 @@ def _bits(tensor: TensorProto) -> int:
 
 
 def _decoded(tensor: TensorProto, raw: bytes | Array) -> Array:
-    """Bytes as they are stored; types of less than a byte are unpacked by onnx."""
+    """Decode raw bytes; types of less than a byte are unpacked by onnx."""
     of = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     if _bits(tensor) >= 8 and of.kind != "b":
         return np.frombuffer(raw, of.newbyteorder("<")).astype(of, copy=False).reshape(tensor.dims)

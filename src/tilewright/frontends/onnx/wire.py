@@ -1,10 +1,10 @@
-"""Model files without their weights in memory.
+"""Read model files without loading their weights.
 
-A model file is a protocol buffer: fields, each a number with a type, and a length or a value. Most
-of its bytes are the raw data of initializers. `strip` reads a file past these, so that only the
-rest becomes a `ModelProto`; `Weights` then reads each into memory of its own when it is asked for.
+A model file is a protocol buffer: fields with a number, a type, and a length or value. Most of it
+is the raw data of initializers. `strip` skips these, so that only the rest becomes a `ModelProto`;
+`Weights` then reads each one on demand.
 
-Whatever looks odd (fields twice, lengths that do not fit) is left to the ordinary parser.
+Anything unusual (repeated fields, inconsistent lengths) is left to the regular parser.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # numbers of fields: of a model, a graph, a tensor
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # field numbers in a model, a graph and a tensor
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-LEAST_BYTES = 1 << 12  # smaller data stay where they are
+LEAST_BYTES = 1 << 12  # smaller data is kept in place
 
 
 class Span(NamedTuple):
-    """Where bytes lie in a file."""
+    """A range of bytes in a file."""
 
     start: int
     length: int
@@ -31,17 +31,17 @@ class Span(NamedTuple):
 class _Field(NamedTuple):
     number: int
     kind: int
-    start: int  # of the field, its tag included
-    payload: Span  # of the bytes it holds, for kind BYTES
+    start: int  # including its tag
+    payload: Span  # its contents, for kind BYTES
 
 
-class _Odd(Exception):
-    """The file is not what this reader expects."""
+class _UnexpectedStructure(Exception):
+    """The file has an unexpected structure."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The raw data of a graph's initializers, by their positions, in the file still."""
+    """The raw data of a graph's initializers, by index, still in the file."""
 
     file: BufferedReader
     spans: dict[int, Span]
@@ -57,16 +57,16 @@ class Weights:
         while count < span.length:
             got = self.file.readinto(data[count:].data)
             if not got:
-                return data[:count]  # too short: found out by who knows the shape
+                return data[:count]  # truncated data is detected by the caller, who knows the shape
             count += got
         return data
 
 
 def strip(file: BufferedReader, size: int) -> tuple[bytes, Weights]:
-    """The bytes of a model without the data of large initializers, and these."""
+    """The bytes of a model without large initializers, and these."""
     try:
         return _stripped(file, size)
-    except _Odd:
+    except _UnexpectedStructure:
         file.seek(0)
         return file.read(), Weights(file, {})
 
@@ -80,7 +80,7 @@ def _stripped(file: BufferedReader, size: int) -> tuple[bytes, Weights]:
             continue
         graphs += 1
         if graphs > 1:
-            raise _Odd
+            raise _UnexpectedStructure
         graph, spans = _stripped_graph(file, field.payload)
         out += _tag(GRAPH) + _varint_bytes(len(graph)) + graph
         file.seek(field.payload.start + field.payload.length)
@@ -110,7 +110,7 @@ def _stripped_graph(file: BufferedReader, whole: Span) -> tuple[bytearray, dict[
 
 
 def _raw_data(file: BufferedReader, tensor: Span) -> _Field | None:
-    """The raw data of a tensor, if it is worth leaving out."""
+    """The raw data of a tensor, if it is large enough to omit."""
     if tensor.length < LEAST_BYTES:
         return None
     end = tensor.start + tensor.length
@@ -121,7 +121,7 @@ def _raw_data(file: BufferedReader, tensor: Span) -> _Field | None:
 
 
 def _fields(file: BufferedReader, start: int, end: int) -> Iterator[_Field]:
-    """The fields between two positions; the file stands after each while it is looked at."""
+    """Iterate over the fields in a range; the file position is after each while it is processed."""
     at = start
     while at < end:
         file.seek(at)
@@ -136,17 +136,17 @@ def _fields(file: BufferedReader, start: int, end: int) -> Iterator[_Field]:
             length = _varint(file)
             payload = Span(file.tell(), length)
             if payload.start + length > end:
-                raise _Odd
+                raise _UnexpectedStructure
             file.seek(payload.start + length)
         else:
-            raise _Odd
+            raise _UnexpectedStructure
         following = file.tell()
         if following > end or number == 0:
-            raise _Odd
+            raise _UnexpectedStructure
         yield _Field(number, kind, at, payload)
         at = following
     if at != end:
-        raise _Odd
+        raise _UnexpectedStructure
 
 
 def _copy(file: BufferedReader, field: _Field, end: int) -> bytes:
@@ -157,7 +157,7 @@ def _read(file: BufferedReader, span: Span) -> bytes:
     file.seek(span.start)
     data = file.read(span.length)
     if len(data) != span.length:
-        raise _Odd
+        raise _UnexpectedStructure
     return data
 
 
@@ -166,11 +166,11 @@ def _varint(file: BufferedReader) -> int:
     for shift in range(0, 70, 7):
         byte = file.read(1)
         if not byte:
-            raise _Odd
+            raise _UnexpectedStructure
         value |= (byte[0] & 0x7F) << shift
         if byte[0] < 0x80:
             return value
-    raise _Odd
+    raise _UnexpectedStructure
 
 
 def _tag(number: int) -> bytes:

@@ -177,7 +177,7 @@ def _traced(
 def _traced_plainly(
     source: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> ExportedProgram:
-    """By torch.export; sizes that may be any, where the model limits them, within its limits."""
+    """Trace by torch.export. Dimensions without a range are limited to what the model accepts."""
 
     def trace(shapes: Any) -> ExportedProgram:
         with warnings.catch_warnings(), kept_whole(source):
@@ -205,8 +205,8 @@ _LIMITS = re.compile(r"  (\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 
 
 def _try_limited(shapes: Any, message: str) -> Any:
-    """The dimensions in the ranges that torch.export says the model has; None where it says more
-    than ranges, or the user gave another."""
+    """Dynamic shapes narrowed to the ranges that torch.export suggests; None if it suggests anything
+    else, or the user gave a range."""
     told = _FIXES.search(message)
     if told is None:
         return None

@@ -1,10 +1,9 @@
-"""Recurrent layers stay one operator, of any length.
+"""Keep recurrent layers as single operators, of any length.
 
-PyTorch traces them step by step, for the length of the example. In inference they are replaced by
-operators of ours, of the same signature, which it leaves alone: while torch.export traces a model,
-and in the graphs of Dynamo, which breaks them at recurrent layers unless
-`torch._dynamo.config.allow_rnn` is set. Where the graph around them cannot be native, those run
-PyTorch's own.
+PyTorch unrolls them for the length of the example. In inference they are replaced by opaque custom
+operators with the same signature: while torch.export traces a model, and in the graphs of Dynamo,
+which breaks them at recurrent layers unless `torch._dynamo.config.allow_rnn` is set. Where the
+graph around them cannot be native, these call PyTorch's implementation.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ LIBRARY: Any = torch.library.Library("tilewright", "DEF")  # type: ignore[no-unt
 
 
 def _declare(kind: str) -> Any:
-    """An operator like ATen's: (input, hx, params, ...) -> (output, *states)."""
+    """Define a custom operator like ATen's: (input, hx, params, ...) -> (output, *states)."""
     own = getattr(torch.ops.aten, kind).input
     schema = str(own._schema).removeprefix("aten::").replace(".input", "", 1)
     LIBRARY.define(schema)
@@ -52,14 +51,14 @@ def _shapes(kind: str) -> Callable[..., Any]:
 
 
 OPERATORS = {kind: _declare(kind) for kind in KINDS}
-_CALLS = {getattr(torch._VF, kind): kind for kind in KINDS}  # what Dynamo writes down
+_CALLS = {getattr(torch._VF, kind): kind for kind in KINDS}  # the functions that Dynamo traces
 
 
 def keep_whole(module: fx.GraphModule) -> None:
-    """Have the recurrent layers of a graph, but those of packed sequences, as operators of ours."""
-    found = [
-        node for node in module.graph.nodes if node.target in _CALLS and not _is_packed(node.args)
-    ]
+    """Replace the recurrent layers of a graph by custom operators, except those of packed
+    sequences."""
+    calls = (node for node in module.graph.nodes if node.target in _CALLS)
+    found = [node for node in calls if not _is_packed(node.args)]
     for node in found:
         node.target = OPERATORS[_CALLS[node.target]]
     if found:
@@ -67,13 +66,13 @@ def keep_whole(module: fx.GraphModule) -> None:
 
 
 def kept_whole(model: torch.nn.Module) -> AbstractContextManager[Any]:
-    """Within it, the recurrent layers of a model are operators of ours."""
+    """A context in which the recurrent layers of a model call custom operators."""
     has_any = any(isinstance(each, torch.nn.RNNBase) for each in model.modules())
     return _Whole() if has_any else nullcontext()
 
 
 class _Whole(TorchFunctionMode):
-    """Calls of recurrent layers, but those of packed sequences."""
+    """Redirects calls of recurrent layers, except those of packed sequences."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -85,5 +84,5 @@ class _Whole(TorchFunctionMode):
 
 
 def _is_packed(args: Sequence[Any]) -> bool:
-    """Whether a call has the sizes of batches as its second argument."""
+    """Whether the second argument of a call is `batch_sizes`."""
     return len(args) > 3 and not isinstance(args[3], bool)

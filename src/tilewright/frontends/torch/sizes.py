@@ -57,7 +57,7 @@ _ROUNDED: dict[str, Callable[[Expr, Expr], Expr]] = {
     "TruncToInt": _toward_zero,
     "RoundToInt": _to_even,
 }
-_EXACT_BITS = 20  # of a factor: times a size, with as many behind the point, f64 has it exactly
+_EXACT_BITS = 20  # of a factor: its product with a size is exact in f64
 
 
 def symbols_of(value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> list[sympy.Symbol]:
@@ -136,10 +136,11 @@ class Sizes:
         raise Skip(f"sizes with {kind}, as in {expr}")
 
     def _ratio(self, expr: Any) -> tuple[Expr, Expr]:
-        """A number that is to be rounded, over what divides it.
+        """A number to be rounded, as numerator and denominator.
 
-        Only where the arithmetic of PyTorch, in f64, gives the same integer: sizes times factors of
-        few bits are exact, and a quotient of integers is never rounded to another integer.
+        Restricted to where rounding PyTorch's f64 result gives the same integer: products of sizes
+        and factors of few bits are exact, and a quotient of integers never rounds to an integer
+        that it is not.
         """
         if type(expr).__name__ == "IntTrueDiv":
             above, below = expr.args

@@ -1,4 +1,4 @@
-"""All operators, one family per file, in one table."""
+"""All operators, in one table with one family per file."""
 
 from tilewright.graph.op import Op
 from tilewright.graph.ops import (

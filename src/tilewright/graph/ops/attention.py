@@ -1,6 +1,6 @@
-"""Attention: values weighted by how well their keys match a query.
+"""Attention: weighted sums of values, by the similarity of keys to a query.
 
-Everything is [batch, heads, sequence, features]; several query heads may share a key head.
+Shapes are [batch, heads, sequence, features]; several query heads may share a key head.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tilewright.sym import Const, Expr
 
 Array = np.ndarray[Any, Any]
 
-# What the second output of attention shows: products, capped, with the mask, after softmax.
+# Values of `scores`: GEMM results, after the softcap, with the mask, or after softmax.
 SCORES = ("raw", "capped", "masked", "weights")
 
-# Queries that together leave out the keys that none of them sees: schedules take no more at a time.
+# Queries per block in schedules, which skip keys that are masked for all of them.
 QUERY_BLOCK = BLOCK_TILES * TILE_ROWS
 
 
 def _check_heads(call: Call) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]]:
-    """The shapes of queries, keys and values, which fit together."""
+    """The shapes of queries, keys and values, checked for consistency."""
     q, k, v = (call.shape(at) for at in range(3))
     for name, shape in (("q", q), ("k", k), ("v", v)):
         if len(shape) != 4:
@@ -75,7 +75,7 @@ def _attention(
     batch, heads, rows = q.shape[:3]
     shared = k.shape[1]
     scale = 1 / math.sqrt(q.shape[3]) if call["scale"] is None else call["scale"]
-    # Heads that share a key are rows of one product.
+    # Heads that share a key head are rows of one GEMM.
     grouped = wide(q).reshape(batch, shared, heads // shared * rows, q.shape[3])
     keys = np.swapaxes(wide(k), 2, 3)
     raw = np.matmul(grouped * grouped.dtype.type(scale), keys)
@@ -92,7 +92,7 @@ def _attention(
     if call["rounded"]:
         powers = wide(powers.astype(v.dtype))
     total = powers.sum(axis=-1, keepdims=True)
-    weights = powers / np.where(total == 0, 1, total)  # nothing to attend to gives zeros
+    weights = powers / np.where(total == 0, 1, total)  # a fully masked row gives zeros
     together = weights.reshape(batch, shared, heads // shared * rows, k.shape[2])
     values = np.matmul(together, wide(v))
     shown = {"raw": raw, "capped": capped, "masked": scores, "weights": weights}[call["scores"]]
@@ -102,7 +102,7 @@ def _attention(
 
 
 def _allowed(call: Call, q: Array, k: Array, lengths: Array | None) -> Array:
-    """Which keys a query may see: causal, within a window, not behind the end. [b, 1, q, k]"""
+    """The visible keys of each query: causal, within the window and length. [b, 1, q, k]"""
     rows, columns = q.shape[2], k.shape[2]
     key = np.arange(columns)
     if lengths is None:
@@ -171,35 +171,36 @@ _HEADS = (Input("q", FLOAT), Input("k", FLOAT), Input("v", FLOAT))
 OPS = (
     Op(
         "attention",
-        "softmax(q @ k' * scale) @ v with a mask, true where a key may be seen or added to the "
-        "scores, and the number of keys that count in each sequence. A query that sees no key "
-        "gives zeros.",
+        "softmax(q @ k' * scale) @ v with a mask, which is true where a key is visible or added "
+        "to the scores, and the number of valid keys of each sequence. A query without visible "
+        "keys gives zeros.",
         (*_HEADS, Input("mask", ANY, optional=True), Input("lengths", INTEGER, optional=True)),
         _attention_type,
         _attention,
         COMPLEX,
         (
-            Attr("scale", float, None),  # by default the inverse root of the features
+            Attr("scale", float, None),  # default: 1 / sqrt(features)
             Attr("softcap", float, 0.0),  # scores become cap * tanh(score / cap)
             Attr("causal", bool, False),
-            Attr("window", tuple, (-1, -1)),  # how many keys before and behind; -1: all
-            # How many keys precede those of the queries; with lengths, the rest of each.
+            Attr("window", tuple, (-1, -1)),  # visible keys before and after; -1: all
+            # The number of keys before those of the queries; with lengths, derived from these.
             Attr("past", (int, Expr), 0),
-            Attr("scores", str, "raw"),  # what a second output shows
-            # Whether weights are rounded to the type of the values before they are used.
+            Attr("scores", str, "raw"),  # content of the second output
+            # Whether weights are rounded to the type of the values before the GEMM.
             Attr("rounded", bool, False),
-            Attr("to", DType, None),  # the type of the results; by default that of the queries
-            # Keys taken at a time, under a running maximum; 0: all of them at once.
+            Attr("to", DType, None),  # of the results; default: that of the queries
+            # Keys per step of a streaming softmax; 0: all at once.
             Attr("keys", int, 0),
         ),
     ),
     Op(
         "linear_attention",
         "Attention with a state instead of all keys: state = state * exp(decay) + key x value, "
-        "read by each query. With beta, the value stored replaces beta of what the key finds.",
+        "read by each query. With beta, the stored value replaces the fraction beta of the value "
+        "read by the key.",
         (
             *_HEADS,
-            Input("state", FLOAT, optional=True),  # [batch, heads, features of k, of v]
+            Input("state", FLOAT, optional=True),  # [batch, heads, features of k, features of v]
             Input("decay", FLOAT, optional=True),  # [batch, heads, sequence, 1 or features]
             Input("beta", FLOAT, optional=True),  # [batch, heads or 1, sequence, 1]
         ),

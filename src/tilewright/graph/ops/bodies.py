@@ -1,11 +1,11 @@
-"""Operators with a function of numbers as a body: what orders, joins or updates elements.
+"""Operators with a scalar function as a body, to compare, combine or update elements.
 
     sort(*values) {axis} do { graph(a0, b0, a1, b1, ...) -> whether a comes before b }
     reduce_window(*values, *starts) {window, strides, dilations, pads} do {
         graph(*so_far, *elements) -> *joined }
     scatter_slices(x, starts, updates) {axes, inserted} do { graph(old, new) -> joined }
 
-Bodies take and give scalars, and see nothing else: they are part of the operator's kernel.
+Bodies have scalar parameters and results and no captures: they are part of the operator's kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _check_body(call: Call, params: Sequence[DType], results: Sequence[DType]) -> None:
-    """There is one body, which takes and gives scalars of these types."""
+    """Check that there is one body with scalar parameters and results of these types."""
     if len(call.bodies) != 1:
         raise call.error("TW1312", f"{call.op} needs one body, it has {len(call.bodies)}")
     (body,) = call.bodies
@@ -46,7 +46,7 @@ def _check_body(call: Call, params: Sequence[DType], results: Sequence[DType]) -
 
 
 def _check_alike(call: Call, count: int) -> tuple[Any, ...]:
-    """The shape that the first `count` inputs have."""
+    """The common shape of the first `count` inputs."""
     shape = call.shape(0)
     for at in range(1, count):
         other = call.shape(at)
@@ -181,8 +181,8 @@ def _scatter_slices(call: Call, run: Run, x: Array, starts: Array, updates: Arra
 OPS = (
     Op(
         "sort",
-        "Tensors of one shape in the order along an axis that the body says: whether elements a "
-        "come before elements b. Those of which neither does stay in order.",
+        "Stable sort of tensors of one shape along an axis, by the order that the body defines: "
+        "whether elements a come before elements b.",
         (Input("values", ANY, variadic=True),),
         _sort_type,
         _sort,
@@ -191,8 +191,8 @@ OPS = (
     ),
     Op(
         "reduce_window",
-        "The elements of each window over all axes, joined by the body one after the other from "
-        "the starts; what lies in the pads is not seen.",
+        "The elements of each window over all axes, reduced sequentially by the body from the "
+        "initial values; padding is skipped.",
         (Input("values", ANY, variadic=True),),
         _reduce_window_type,
         _reduce_window,
@@ -201,9 +201,9 @@ OPS = (
     ),
     Op(
         "scatter_slices",
-        "x with slices of updates joined to it by the body, one element after the other. The "
-        "last axis of `starts` says where a slice begins along `axes`; slices lack the axes "
-        "`inserted`. Elements outside of x are left out.",
+        "x with slices of updates combined into it by the body, one element after the other. The "
+        "last axis of `starts` gives the start of a slice along `axes`; slices lack the axes "
+        "`inserted`. Elements outside of x are ignored.",
         (Input("x", ANY), Input("starts", INTEGER), Input("updates", ANY)),
         _scatter_slices_type,
         _scatter_slices,

@@ -1,11 +1,10 @@
-"""Conversion between element types: by value, and by bits."""
+"""Conversion between element types, by value or by bits."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilewright.base.dtype import DType, from_numpy
@@ -23,17 +22,17 @@ def _converted_type(call: Call) -> tuple[Type, ...]:
 
 
 def _same_contents(call: Call) -> Known | None:
-    """Integers keep their value unless the target is too narrow for a size."""
+    """Integers keep their value unless the target type is too narrow for a size."""
     to = call["to"]
     return call.value(0) if to.is_int and to.bits >= 32 else None
 
 
 def cast_array(array: Array, to: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
-    """Conversion by value.
+    """Convert by value.
 
-    Floats to integers truncate and saturate, NaN becomes 0; integers to integers keep the low
-    bits; floats to floats round to the nearest even and overflow to infinity. The eight-bit
-    floats saturate if asked to, and become what the format has for too large otherwise.
+    Floats to integers truncate and saturate, NaN becomes 0; integers to integers wrap; floats to
+    floats round half to even and overflow to infinity. The 8-bit floats saturate if requested, and
+    otherwise overflow as their format defines.
     """
     array = np.asarray(array)
     have = from_numpy(array.dtype)
@@ -54,18 +53,13 @@ def cast_array(array: Array, to: DType, *, saturate: bool = True, round_mode: st
     out = array.astype(to.numpy)
     if to.bits == 8 and saturate:
         lost = ~np.isfinite(out) & ~np.isnan(array)
-        most = np.copysign(largest(to), array).astype(to.numpy)
+        most = np.copysign(to.max_finite, array).astype(to.numpy)
         out = np.where(lost, most, out)
     return out
 
 
-def largest(of: DType) -> float:
-    """The greatest finite number of a float type."""
-    return float(ml_dtypes.finfo(of.numpy).max)  # type: ignore[no-untyped-call]
-
-
 def _wrapped(array: Array, to: DType) -> Array:
-    """Integers to integers: the low bits."""
+    """Integer conversion, which wraps."""
     if to.bits >= 8 and array.dtype.kind in "iub":
         return array.astype(to.numpy)
     low = array.astype(np.int64) & ((1 << to.bits) - 1) if to.bits < 64 else array.astype(np.int64)
@@ -76,8 +70,8 @@ def _wrapped(array: Array, to: DType) -> Array:
 
 
 def _saturated(array: Array, to: DType) -> Array:
-    """Floats to integers: truncated, kept within the type."""
-    if to.bits < 32 and array.dtype.itemsize >= 4:  # the type's ends are exact in f32
+    """Float to integer conversion: truncates and saturates."""
+    if to.bits < 32 and array.dtype.itemsize >= 4:  # the type's limits are exact in f32
         number = np.where(np.isnan(array), 0, np.clip(array, to.min, to.max))
         return number.astype(np.int32).astype(to.numpy)
     wide = np.trunc(np.nan_to_num(array.astype(np.float64), nan=0.0))
@@ -104,7 +98,7 @@ def _cast(call: Call, x: Array) -> Array:
 
 
 def _cast_text(call: Call, x: Array) -> Array:
-    """Numbers written and read: eight digits, whole numbers as such, NaN, INF and -INF."""
+    """Format or parse numbers: eight digits, integers without a fraction, NaN, INF and -INF."""
     to, items = call["to"], x.ravel().tolist()
     if to.is_str:
         made = [_written(item) for item in items]
@@ -155,7 +149,7 @@ OPS = (
         ELEMENTWISE,
         (
             Attr("to", DType, required=True),
-            Attr("saturate", bool, True),  # f8 only: too large is the greatest value
+            Attr("saturate", bool, True),  # f8 only: overflow gives the largest value
             Attr("round_mode", str, "up"),  # f8e8m0 only: up, down, nearest
         ),
         evaluate=_same_contents,

@@ -1,4 +1,4 @@
-"""Control flow: bodies are graphs that receive everything they use as parameters.
+"""Control flow: bodies are graphs whose parameters include all captured values.
 
     if(cond, *values) do { graph(*values) -> ..., graph(*values) -> ... }
     switch(index, *values) do { graph(*values) -> ..., ... }
@@ -9,10 +9,10 @@
 
     fused(*values) do { graph(*values) -> ... }
 
-`fused` is no control flow: its body is what one kernel computes.
+`fused` is not control flow: its body is one kernel.
 
-What a body gives as `scanned` is stacked over the iterations along a new first axis. A body sees
-the sizes of the graph around it; sizes of its own are out of sight outside.
+A body's `scanned` results are stacked over the iterations along a new first axis. The sizes of the
+enclosing graph are in scope in a body; its own sizes are not in scope outside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Run = Callable[[Graph, Sequence[Any]], tuple[Any, ...]]
 
 
 def _outer_sizes(call: Call) -> dict[Var, None]:
-    """The sizes in sight outside of the bodies."""
+    """The sizes in scope outside of the bodies."""
     found: dict[Var, None] = {}
     for of in call.types:
         if of is not None:
@@ -53,7 +53,7 @@ def _check_params(call: Call, body: Graph, count: int) -> None:
 
 # ------------------------------------------------------------------------------------ branches
 
-BRANCHES = ("if", "switch")  # one of the bodies runs
+BRANCHES = ("if", "switch")  # one of several bodies is run
 
 
 def _if_type(call: Call) -> list[Type]:
@@ -63,7 +63,7 @@ def _if_type(call: Call) -> list[Type]:
 
 
 def _branches_type(call: Call) -> list[Type]:
-    """Types that cover what every body gives."""
+    """The join of the result types of all bodies."""
     if len({len(body.results) for body in call.bodies}) != 1:
         raise call.error("TW1312", f"{call.op} needs bodies with as many results")
     for body in call.bodies:
@@ -79,7 +79,7 @@ def _branches_type(call: Call) -> list[Type]:
 
 
 def branch_of(op: str, chooser: Array, count: int) -> int:
-    """Which of the bodies runs; an index outside of them means the last."""
+    """Run the selected body; for an index out of range, the last one."""
     if op == "if":
         return 0 if _truth(chooser) else 1
     index = int(np.ravel(chooser)[0])
@@ -132,13 +132,14 @@ def _loop_type(call: Call) -> list[Type]:
 
 
 def trip_of(node: Node) -> Expr | None:
-    """How often a loop runs at most, where sizes tell it; ONNX also has lists of one number."""
+    """An upper bound of a loop's trip count, if known from sizes; ONNX also permits a list of one
+    number."""
     known = node.get("trip")
     return None if known is None else sym.as_expr(known[0] if isinstance(known, tuple) else known)
 
 
 def _loop_count(call: Call, body: Graph) -> Expr:
-    """How often a loop runs: known if it only counts."""
+    """The trip count of a loop: known if the loop condition does not change, else a new size."""
     trip, cond = call.value(0), call.value(1)
     starts = not call.has(1) or (cond is not None and sym.prove(sym.eq(cond[0], 1)))
     if trip is not None and starts and body.results[0] is body.params[1]:
@@ -171,7 +172,7 @@ def _loop(
         carried = made[1 : 1 + len(carried)]
         rows.append(made[1 + len(carried) :])
         count += 1
-    sizes = _given_sizes(call, (trip, cond, *values))
+    sizes = _input_sizes(call, (trip, cond, *values))
     return (*carried, *_stack(rows, body.results[1 + len(carried) :], sizes))
 
 
@@ -179,8 +180,8 @@ def _static(param: Value) -> tuple[int, ...]:
     return param.tensor.static_shape or ()
 
 
-def _given_sizes(call: Call, values: Sequence[Any]) -> dict[Var, int]:
-    """What the sizes of the inputs' types are."""
+def _input_sizes(call: Call, values: Sequence[Any]) -> dict[Var, int]:
+    """The sizes in the inputs' types, from their values."""
     found: dict[Var, int] = {}
     for of, value in zip(call.types, values, strict=True):
         if isinstance(of, TensorType) and value is not None:
@@ -192,9 +193,9 @@ def _given_sizes(call: Call, values: Sequence[Any]) -> dict[Var, int]:
 def _stack(
     rows: list[tuple[Any, ...]], results: Sequence[Value], sizes: dict[Var, int]
 ) -> list[Array]:
-    """What each iteration gave, stacked; the body's types tell the shape of nothing.
+    """Stack the results of iterations; without iterations, shapes come from the body's types.
 
-    Dimensions that only an iteration would tell are 0.
+    Dimensions that are known only from an iteration are 0.
     """
     if rows:
         return [np.stack(column) for column in zip(*rows, strict=True)]
@@ -245,7 +246,7 @@ def _scan(call: Call, run: Run, *values: Any) -> tuple[Any, ...]:
         made = run(body, (*carried, *(np.asarray(element) for element in elements), *fixed))
         carried = made[:states]
         rows.append(made[states:])
-    return (*carried, *_stack(rows, body.results[states:], _given_sizes(call, values)))
+    return (*carried, *_stack(rows, body.results[states:], _input_sizes(call, values)))
 
 
 # ------------------------------------------------------------------------------------ fused
@@ -264,7 +265,7 @@ def _fused(call: Call, run: Run, *values: Any) -> tuple[Any, ...]:
 OPS = (
     Op(
         "fused",
-        "What the body gives, computed by one kernel.",
+        "The results of the body, computed by one kernel.",
         (Input("values", ANY, variadic=True),),
         _fused_type,
         _fused,
@@ -272,7 +273,7 @@ OPS = (
     ),
     Op(
         "if",
-        "What the first body gives where the condition holds, else the second.",
+        "The results of the first body if the condition holds, else of the second.",
         (Input("cond", BOOLEAN), Input("values", ANY, variadic=True)),
         _if_type,
         _branch,
@@ -280,7 +281,8 @@ OPS = (
     ),
     Op(
         "switch",
-        "What the body of the index gives, counted from 0; outside of them the last.",
+        "The results of the body with this index, counted from 0; of the last one, if out of "
+        "range.",
         (Input("index", INTEGER), Input("values", ANY, variadic=True)),
         _branches_type,
         _branch,
@@ -288,8 +290,8 @@ OPS = (
     ),
     Op(
         "require",
-        "The value, where the condition holds; else running the model fails with the message. "
-        "`within`, (size, least, most), says that the condition is that of a range.",
+        "The value, if the condition holds; otherwise running the model fails with the message. "
+        "`within`, (size, least, most), tells that the condition is that of a range.",
         (Input("cond", BOOLEAN), Input("value", ANY)),
         _require_type,
         _require,
@@ -299,7 +301,8 @@ OPS = (
     ),
     Op(
         "loop",
-        "A body run `trip` times, while it gives true; each run gets what the last carried on.",
+        "A body run up to `trip` times, while its condition holds; carried values are passed from "
+        "one iteration to the next.",
         (
             Input("trip", INTEGER, optional=True, folds=True),
             Input("cond", BOOLEAN, optional=True),

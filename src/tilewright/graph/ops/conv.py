@@ -1,8 +1,8 @@
-"""Convolutions over any number of spatial axes, and their relatives.
+"""Convolutions over any number of spatial axes, and related operators.
 
-x is [batch, channels, *spatial], or as `layout` says. Weights are
-[out channels, channels / groups, *kernel], for a transposed convolution
-[channels, out channels / groups, *kernel]. Pads are explicit.
+x is [batch, channels, *spatial], or in the order of `layout`. Weights are [out channels, channels /
+groups, *kernel], for transposed convolution [channels, out channels / groups, *kernel]. Pads are
+explicit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tilewright.sym import Const, Expr
 Array = np.ndarray[Any, Any]
 
 GROUPS = Attr("groups", int, 1)
-# How it is to be computed: in tiles of so many results by Winograd's method, 0 for directly.
+# Tile size of Winograd convolution; 0: direct convolution.
 WINOGRAD = Attr("winograd", int, 0)
 _WINDOW = (STRIDES, PADS, DILATIONS, GROUPS)
 
@@ -74,7 +74,7 @@ def _conv_type(call: Call) -> tuple[Type, ...]:
 
 
 def grouped(x: Array, w: Array, call: Call) -> Array:
-    """The sum over taps of weights [g, m, c] times elements [n, g, c, positions]."""
+    """The sum over kernel positions of weights [g, m, c] times elements [n, g, c, positions]."""
     groups, kernel = call["groups"], w.shape[2:]
     padded = pad_spatial(x, call["pads"])
     counts = tuple(
@@ -149,7 +149,7 @@ def _conv_transpose_type(call: Call) -> tuple[Type, ...]:
 
 
 def _conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """Every element adds its multiple of the kernel where it lands; the pads are cut off."""
+    """Every element adds its multiple of the kernel to the output, which is cropped by the pads."""
     groups, strides, dilations = call["groups"], call["strides"], call["dilations"]
     batch, channels, counts, kernel = x.shape[0], x.shape[1], x.shape[2:], w.shape[2:]
     per_group = w.shape[1]
@@ -187,7 +187,7 @@ def _deform_conv(
     bias: Array | None = None,
     mask: Array | None = None,
 ) -> Array:
-    """Each tap of each window looks where its offset says, between elements by interpolation."""
+    """Each kernel position is sampled at its offset, by linear interpolation."""
     groups, shared = call["groups"], call["offset_groups"]
     batch, channels, spatial, kernel = x.shape[0], x.shape[1], x.shape[2:], w.shape[2:]
     rank, counts, count = len(spatial), offset.shape[2:], math.prod(w.shape[2:])
@@ -214,7 +214,7 @@ def _deform_conv(
 
 
 def sample_linear(image: Array, spatial: Sequence[int], places: Sequence[Array]) -> Array:
-    """Values between elements: image [*b, c, flat spatial] at places [*b, *out] along each axis.
+    """Linear interpolation: image [*b, c, flat spatial] at positions [*b, *out] along each axis.
 
     Elements outside the image are zero.
     """
@@ -256,7 +256,7 @@ def _col2im_type(call: Call) -> tuple[Type, ...]:
 
 
 def _col2im(call: Call, x: Array, image_shape: Array, block_shape: Array) -> Array:
-    """Columns are added where the windows they were cut from lay."""
+    """Add columns to the windows that they were taken from."""
     image, block = image_shape.tolist(), block_shape.tolist()
     strides, dilations, pads = call["strides"], call["dilations"], call["pads"]
     rank = len(image)
@@ -286,8 +286,8 @@ def _image_op(*declaration: Any) -> Op:
 OPS = (
     _image_op(
         "conv",
-        "Convolution (a sliding dot product), with a bias per output channel. Sums of small floats "
-        "are rounded once, to the type `to`, or else theirs.",
+        "Convolution (a sliding dot product), with a bias per output channel. Sums of "
+        "low-precision floats are rounded once, to the type `to`, or else to theirs.",
         (Input("x", FLOAT), Input("w", FLOAT), Input("bias", FLOAT, optional=True)),
         _conv_type,
         _conv,
@@ -296,7 +296,7 @@ OPS = (
     ),
     _image_op(
         "conv_integer",
-        "Convolution of eight-bit integers less their zero points, in i32; pads count as zero.",
+        "Convolution of 8-bit integers less their zero points, in i32; padding is zero after that.",
         (
             Input("x", INTEGER),
             Input("w", INTEGER),
@@ -310,8 +310,8 @@ OPS = (
     ),
     _image_op(
         "conv_transpose",
-        "The transpose of a convolution: elements spread their multiple of the kernel. Where all "
-        "weights are `finite`, zeros may be multiplied by them.",
+        "Transposed convolution: each element adds its multiple of the kernel to the result. If "
+        "all weights are `finite`, zeros may be multiplied by them.",
         (Input("x", FLOAT), Input("w", FLOAT), Input("bias", FLOAT, optional=True)),
         _conv_transpose_type,
         _conv_transpose,
@@ -320,7 +320,7 @@ OPS = (
     ),
     _windowed(
         "deform_conv",
-        "Convolution whose taps are moved by offsets and scaled by a mask.",
+        "Convolution with sampling positions shifted by offsets and products scaled by a mask.",
         (
             Input("x", FLOAT),
             Input("w", FLOAT),
@@ -334,7 +334,7 @@ OPS = (
     ),
     Op(
         "col2im",
-        "Blocks, one per column, added up to the image they cover.",
+        "Blocks, one per column, summed into the image they cover.",
         (
             Input("x", NUMBER),
             Input("image_shape", INTEGER, folds=True),

@@ -1,4 +1,4 @@
-"""Pictures read from files, by Pillow where it is installed. Never native code."""
+"""Decode image files with Pillow, if installed. No native code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def has_decoder() -> bool:
 def _decoded_type(call: Call) -> tuple[Type, ...]:
     if not has_decoder():
         raise Unsupported(
-            "TW1317", "pictures need Pillow to be read", call.loc, help="pip install pillow"
+            "TW1317", "decoding images needs Pillow", call.loc, help="pip install pillow"
         )
     channels = CHANNELS.get(call["pixels"])
     if channels is None:
@@ -42,8 +42,8 @@ def _decoded(call: Call, x: Array) -> Array:
     try:
         picture = Image.open(io.BytesIO(x.astype(np.uint8).tobytes()))
         pixels = np.asarray(picture.convert("L" if gray else "RGB"), np.uint8)
-    except Exception as error:  # each format's reader has its own for what it cannot read
-        raise call.error("TW1318", f"decode_image cannot read the picture: {error}") from error
+    except Exception as error:  # formats raise different exceptions for invalid data
+        raise call.error("TW1318", f"decode_image cannot decode the image: {error}") from error
     if gray:
         return pixels[:, :, None]
     return pixels[:, :, ::-1] if call["pixels"] == "BGR" else pixels
@@ -52,7 +52,7 @@ def _decoded(call: Call, x: Array) -> Array:
 OPS = (
     Op(
         "decode_image",
-        "The pixels, [height, width, channels], of a picture in a file's bytes.",
+        "The pixels, [height, width, channels], of an image file's contents.",
         (Input("x", INTEGER),),
         _decoded_type,
         _decoded,

@@ -1,4 +1,4 @@
-"""Operators that work element by element, with NumPy's broadcasting."""
+"""Element-wise operators, with NumPy's broadcasting."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _in_f32(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Small floats compute in f32 and round once, as native code does."""
+    """Compute low-precision floats in f32 and round once, as native code does."""
 
     def run(call: Call, *arrays: Array) -> Array:
         of = call.tensor(0).dtype
@@ -65,7 +65,8 @@ def _unary(
 
 
 def _fold(build: Callable[..., Expr | None]) -> Callable[[Call], Known | None]:
-    """Shape arithmetic: apply to known contents, element by element, with broadcasting."""
+    """Apply a function to known contents, element by element with broadcasting: shape
+    arithmetic."""
 
     def run(call: Call) -> Known | None:
         columns = []
@@ -85,7 +86,7 @@ def _fold(build: Callable[..., Expr | None]) -> Callable[[Call], Known | None]:
 
 
 def _known_truncdiv(a: Expr, b: Expr) -> Expr | None:
-    """Integer division as ONNX has it; rounding down is the same where neither is negative."""
+    """ONNX's integer division, which equals floor division for nonnegative operands."""
     if isinstance(a, Const) and isinstance(b, Const) and b.value:
         quotient = abs(int(a.value)) // abs(int(b.value))
         return const(quotient if (a.value < 0) == (b.value < 0) else -quotient)
@@ -95,7 +96,7 @@ def _known_truncdiv(a: Expr, b: Expr) -> Expr | None:
 
 
 def _decide(build: Callable[[Any, Any], Expr]) -> Callable[[Expr, Expr], Expr | None]:
-    """A comparison of known contents: 1, 0, or None where it depends on sizes."""
+    """Compare known contents: 1, 0, or None if it depends on sizes."""
 
     def run(a: Expr, b: Expr) -> Expr | None:
         test = build(a, b)
@@ -143,14 +144,14 @@ def _compare(
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """True division of floats; of integers, division that truncates."""
+    """True division of floats; truncating division of integers."""
     if a.dtype.kind in "iu":
         return np.asarray(CALLS["truncdiv"].numpy(a, b))  # type: ignore[misc]
     return np.asarray(a / b)
 
 
 def _power(a: Array, b: Array) -> Array:
-    """NumPy refuses integers to negative powers: they truncate to -1, 0 or 1."""
+    """Integers to negative powers truncate to -1, 0 or 1; NumPy rejects them."""
     if a.dtype.kind not in "iu" or b.dtype.kind != "i" or not np.any(b < 0):
         return np.asarray(np.power(a, b))
     unit = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0)).astype(a.dtype)
@@ -164,7 +165,7 @@ def _where_type(call: Call) -> tuple[Type, ...]:
 
 
 def _clip_type(call: Call) -> Sequence[Type]:
-    """That of x: bounds are broadcast to it, not it to them."""
+    """The type of x: bounds are broadcast to it, not conversely."""
     check_one_dtype(call)
     shapes = [call.tensor(at).shape for at in range(len(call.types)) if call.has(at)]
     known = [shape for shape in shapes if shape is not None]
@@ -207,13 +208,13 @@ _BINARY = (
     _binary("mod", "a - b * floor(a / b).", np.mod, fold=sym.floormod),
     _binary("fmod", "The remainder with the sign of a.", np.fmod),
     _binary("pow", "a to the power b.", _power),
-    _binary("minimum", "The lesser; NaN wins.", np.minimum, fold=sym.minimum),
-    _binary("maximum", "The greater; NaN wins.", np.maximum, fold=sym.maximum),
+    _binary("minimum", "The minimum; NaN propagates.", np.minimum, fold=sym.minimum),
+    _binary("maximum", "The maximum; NaN propagates.", np.maximum, fold=sym.maximum),
     _binary("atan2", "The angle of (b, a).", np.arctan2, FLOAT),
     _binary("bit_and", "Bitwise and.", np.bitwise_and, INTEGER),
     _binary("bit_or", "Bitwise or.", np.bitwise_or, INTEGER),
     _binary("bit_xor", "Bitwise exclusive or.", np.bitwise_xor, INTEGER),
-    # A count below zero or past the width shifts every bit out.
+    # A negative count, or one beyond the width, shifts out all bits.
     _binary("shift_left", "a << b.", np.left_shift, INTEGER),
     _binary("shift_right", "a >> b, the sign bit repeated.", np.right_shift, INTEGER),
 )
@@ -256,7 +257,7 @@ _OTHERS = (
     ),
     Op(
         "clip",
-        "x kept within [low, high]; an absent bound is none.",
+        "x limited to [low, high]; either bound may be absent.",
         (Input("x", NUMBER), Input("low", NUMBER, True), Input("high", NUMBER, True)),
         _clip_type,
         _clip,

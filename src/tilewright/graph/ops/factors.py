@@ -1,7 +1,7 @@
-"""Matrices as products of simpler ones: triangular, orthogonal, diagonal.
+"""Matrix factorizations: triangular, orthogonal, diagonal factors.
 
-All take stacks of matrices, compute in f64 and round once. `info` counts, from 1, the column at
-which a factorisation found no pivot; 0 where all is well.
+All operate on batches of matrices, compute in f64 and round once. `info` is the column, counted
+from 1, at which a factorization found no pivot; 0 on success.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tilewright.sym import Expr
 
 Array = np.ndarray[Any, Any]
 
-SWEEPS = 16  # of Jacobi's rotations over all pairs; convergence is quadratic
-NEGLIGIBLE = 2.0**-52  # an element next to the diagonal's, in f64
+SWEEPS = 16  # Jacobi sweeps over all pairs; convergence is quadratic
+NEGLIGIBLE = 2.0**-52  # off-diagonal element relative to the diagonal, in f64
 
 
 def _matrix(
@@ -193,7 +193,7 @@ def _eigh_type(call: Call) -> tuple[Type, ...]:
 
 
 def _signs(vectors: Array) -> Array:
-    """1 or -1 for each column: the first of its greatest elements is to be positive."""
+    """1 or -1 for each column: makes its first element of the largest magnitude positive."""
     if not vectors.size:
         return np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))
     at = np.argmax(np.abs(vectors), axis=-2, keepdims=True)
@@ -223,8 +223,8 @@ def _svd(call: Call, x: Array) -> tuple[Array, Array, Array]:
 OPS = (
     Op(
         "cholesky",
-        "The lower triangular factor l of matrices l @ l', of which the lower triangles are read, "
-        "and info.",
+        "The lower triangular factor l of matrices l @ l', whose lower triangles are read, and "
+        "info.",
         (Input("x", FLOAT),),
         _cholesky_type,
         _cholesky,
@@ -232,8 +232,8 @@ OPS = (
     ),
     Op(
         "lu",
-        "Both triangular factors, packed, by elimination with the greatest pivot of each column; "
-        "the row, counted from 1, that each step exchanged with; and info.",
+        "Both triangular factors, packed, by elimination with partial pivoting; the row, counted "
+        "from 1, that each step exchanged with; and info.",
         (Input("x", FLOAT),),
         _lu_type,
         _lu,
@@ -241,7 +241,7 @@ OPS = (
     ),
     Op(
         "row_order",
-        "Which row of a matrix is where, of `rows`, after the exchanges that pivots name.",
+        "The order of `rows` rows of a matrix after the exchanges given by pivots.",
         (Input("pivots", INTEGER), Input("rows", INTEGER, folds=True)),
         _row_order_type,
         _row_order,
@@ -249,7 +249,8 @@ OPS = (
     ),
     Op(
         "triangular_solve",
-        "The solutions of a @ x = b, of which one triangle is read; `unit`: its diagonal is 1.",
+        "The solutions of a @ x = b for triangular matrices a; the other triangle is not read. "
+        "`unit`: the diagonal is 1.",
         (Input("a", FLOAT), Input("b", FLOAT)),
         _solve_type,
         _solve,
@@ -258,8 +259,8 @@ OPS = (
     ),
     Op(
         "householder",
-        "The factor r of q @ r, and below its diagonal the reflections that make q, without their "
-        "leading 1; and the factor of each.",
+        "The factor r of q @ r, and below its diagonal the Householder vectors of q, without "
+        "their leading 1; and the factor tau of each.",
         (Input("x", FLOAT),),
         _householder_type,
         _householder,
@@ -276,8 +277,9 @@ OPS = (
     ),
     Op(
         "eigh",
-        "The eigenvalues, ascending, and eigenvectors of symmetric matrices, of which the lower "
-        "triangles are read. The first of the greatest elements of a vector is positive.",
+        "The eigenvalues, ascending, and eigenvectors of symmetric matrices, whose lower "
+        "triangles are read. In each vector, the first element of the largest magnitude is "
+        "positive.",
         (Input("x", FLOAT),),
         _eigh_type,
         _eigh,
@@ -286,8 +288,8 @@ OPS = (
     Op(
         "svd",
         "u, s and v of u @ diag(s) @ v', s descending, for at least as many rows as columns. "
-        "Columns of u for singular values of zero are zero; the first of the greatest elements of "
-        "each column of v is positive.",
+        "Columns of u for singular values of zero are zero; in each column of v, the first "
+        "element of the largest magnitude is positive.",
         (Input("x", FLOAT),),
         _svd_type,
         _svd,

@@ -1,7 +1,8 @@
-"""Images read between their pixels: resizing, and sampling at given places.
+"""Image resampling: resizing, and sampling at given positions.
 
-A place along an axis is read from a few neighbouring elements (taps), each with a weight; several
-axes multiply. `resize` has the same places for every line, `grid_sample` its own for each output.
+A position along an axis is interpolated from a few neighbouring elements (taps) with weights;
+several axes are separable. `resize` has the same positions for every line, `grid_sample` separate
+ones for each output.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ GRID_SAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def _check_choices(call: Call, code: str, choices: dict[str, tuple[str, ...]]) -> None:
-    """Attributes that choose have one of the values that there are."""
+    """Check attributes that select one of several values."""
     for name, values in choices.items():
         if call[name] not in values:
             known = ", ".join(values)
@@ -75,14 +76,14 @@ def _resize_type(call: Call) -> tuple[Type, ...]:
 
 
 def _check_not_empty(call: Call, axis: int, before: Expr | int, after: Expr | int) -> None:
-    """An axis without elements stays as it is: there is nothing between them."""
+    """Reject resizing of an empty axis, which has nothing to interpolate."""
     sizes = [int(d.value) if isinstance(d, Const) else d for d in (before, after)]
     if sizes[0] == 0 and isinstance(sizes[1], int) and sizes[1] != 0:
         raise call.error("TW1212", f"resize of axis {axis} from 0 elements to {sizes[1]}")
 
 
 def _resized_dim(call: Call, at: int, size: Expr) -> Expr:
-    """One dimension after resizing; a new size where it depends on what is not known."""
+    """A dimension after resizing; a new size if it depends on unknown contents."""
     sizes = call.value(3)
     if sizes is not None and call["policy"] == "stretch":
         return sizes[at]
@@ -97,7 +98,7 @@ def _resized_dim(call: Call, at: int, size: Expr) -> Expr:
         if isinstance(size, Const):
             return sym.const(int(np.float32(size.value) * np.float32(scale)))
         part = Fraction(float(scale))
-        if part.denominator <= 4096:  # exact in f32 for any size there is
+        if part.denominator <= 4096:  # exact in f32 for all practical sizes
             return sym.simplify(sym.floordiv(sym.mul(size, part.numerator), part.denominator))
     return sym.size("resized")
 
@@ -113,7 +114,7 @@ def _targets(
     scales: Array | None,
     sizes: Array | None,
 ) -> tuple[list[int], list[float]]:
-    """Along each axis the new size, and the scale from the old."""
+    """The new size and the scale along each axis."""
     if scales is not None:
         factors = [float(scale) for scale in scales.ravel()]
         crop = np.ones(len(before)) if not call["crop"] or roi is None else _crop(roi)[1]
@@ -133,7 +134,7 @@ def _targets(
 
 
 def _crop(roi: Array) -> tuple[Array, Array]:
-    """Where the region starts along each axis, and how long it is, as parts of the axis."""
+    """The start and length of the region along each axis, relative to the axis."""
     start, end = np.split(wide(roi).astype(np.float64), 2)
     return start, end - start
 
@@ -174,7 +175,7 @@ def _resize(
 def _places(
     call: Call, before: int, after: int, scale: float, start: float, length: float
 ) -> Array:
-    """For each element of the new axis, its place on the old one."""
+    """For each output position along an axis, its input position."""
     x = np.arange(after, dtype=np.float64)
     mode = call["coordinates"]
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and after > 1):
@@ -185,7 +186,7 @@ def _places(
         offset = before / 2 * (1 - after / (scale * before))
         return offset + (x + 0.5) / scale - 0.5
     if mode == "align_corners":
-        # A scale need not give a whole number of elements: its corner lies between them.
+        # If the scale gives a fractional size, the last corner is between elements.
         corner = scale * before - 1
         return x * (before - 1) / corner if corner > 0 else np.zeros(after)
     if mode == "asymmetric":
@@ -199,11 +200,11 @@ def _places(
 
 
 def _taps(call: Call, places: Array, size: int, scale: float) -> tuple[Array, Array | None]:
-    """For each place the elements it is read from, and their weights [places, taps]."""
+    """For each position, its taps and their weights [positions, taps]."""
     if call["mode"] == "nearest":
         index = NEAREST[call["nearest"]](places).astype(np.int64)
         return np.clip(index, 0, size - 1)[:, None], None
-    # Reading every few pixels only, a wider filter takes those in between into account.
+    # When downscaling, a wider filter includes the pixels in between.
     stretch = min(scale, 1.0) if call["antialias"] else 1.0
     reach = 1 if call["mode"] == "linear" else 2
     first = int(np.floor(-reach / stretch)) + 1
@@ -224,7 +225,7 @@ def linear_weights(distance: Array) -> Array:
 
 
 def cubic_weights(distance: Array, a: float) -> Array:
-    """Keys' cubic kernel."""
+    """Keys' cubic convolution kernel."""
     x = np.abs(distance)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -232,7 +233,7 @@ def cubic_weights(distance: Array, a: float) -> Array:
 
 
 def _apply(x: Array, axis: int, index: Array, weight: Array | None) -> Array:
-    """Along an axis, the weighted sum of the taps of each place."""
+    """Interpolate along an axis: the weighted sum of each position's taps."""
     seen = np.take(x, index.ravel(), axis=axis)
     if weight is None:
         return seen
@@ -267,7 +268,7 @@ def _grid_sample(call: Call, x: Array, grid: Array) -> Array:
     places = wide(grid).astype(np.float64)
     axes = []
     for axis, size in enumerate(spatial):
-        at = places[..., len(spatial) - 1 - axis]  # grids name the innermost axis first
+        at = places[..., len(spatial) - 1 - axis]  # grids have the innermost axis first
         if call["align_corners"]:
             at = (at + 1) / 2 * (size - 1)
         else:
@@ -285,7 +286,7 @@ def _grid_sample(call: Call, x: Array, grid: Array) -> Array:
 
 
 def _sample_taps(call: Call, at: Array, size: int) -> list[tuple[Array, Array]]:
-    """The elements along an axis that places are read from, each with its weight."""
+    """The taps of positions along an axis, with their weights."""
     if call["mode"] == "nearest":
         found = [(np.rint(at), np.ones(at.shape))]
     else:
@@ -300,7 +301,7 @@ def _sample_taps(call: Call, at: Array, size: int) -> list[tuple[Array, Array]]:
 
 
 def _pad(call: Call, index: Array, weight: Array, size: int) -> tuple[Array, Array]:
-    """What an element outside the image is taken to be."""
+    """Map taps outside of the image according to the padding mode."""
     inside = (index >= 0) & (index < size)
     if call["padding"] == "zeros":
         weight = np.where(inside, weight, 0)
@@ -310,7 +311,7 @@ def _pad(call: Call, index: Array, weight: Array, size: int) -> tuple[Array, Arr
 
 
 def _reflected(index: Array, size: int, *, align_corners: bool) -> Array:
-    """Places outside mirrored at the borders, as often as it takes."""
+    """Reflect positions outside at the borders, repeatedly if necessary."""
     low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
     span = high - low
     if span <= 0:
@@ -328,7 +329,7 @@ def _affine_grid_type(call: Call) -> tuple[Type, ...]:
 
 
 def _affine_grid(call: Call, theta: Array, size: Array) -> Array:
-    """Every place of an image of this size, innermost axis first, mapped by a matrix."""
+    """Every position in an image of this size, innermost axis first, mapped by a matrix."""
     spatial = size.tolist()[2:]
     lines = []
     for count in spatial:
@@ -346,8 +347,8 @@ def _affine_grid(call: Call, theta: Array, size: Array) -> Array:
 OPS = (
     Op(
         "affine_grid",
-        "The places of an image of the size [batch, channels, *spatial], within [-1, 1], each "
-        "mapped by a matrix, for grid_sample.",
+        "The positions of an image of the size [batch, channels, *spatial], normalized to [-1, "
+        "1], each mapped by a matrix, for grid_sample.",
         (Input("theta", FLOAT), Input("size", INTEGER, folds=True)),
         _affine_grid_type,
         _affine_grid,
@@ -369,19 +370,19 @@ OPS = (
         (
             Attr("axes", tuple, required=True),
             Attr("mode", str, "nearest"),  # nearest, linear, cubic
-            Attr("coordinates", str, "half_pixel"),  # how new places map to old ones
+            Attr("coordinates", str, "half_pixel"),  # mapping from output to input positions
             Attr("nearest", str, "round_prefer_floor"),
             Attr("cubic_a", float, -0.75),
             Attr("exclude_outside", bool, False),
             Attr("antialias", bool, False),
             Attr("policy", str, "stretch"),  # or not_larger, not_smaller: keep the aspect ratio
-            Attr("crop", bool, False),  # read from the region `roi`
-            Attr("extrapolation", float, 0.0),  # outside it
+            Attr("crop", bool, False),  # resample the region `roi` only
+            Attr("extrapolation", float, 0.0),  # value outside of it
         ),
     ),
     Op(
         "grid_sample",
-        "An image read at the places of a grid, given within [-1, 1], innermost axis first.",
+        "An image sampled at the positions of a grid, normalized to [-1, 1], innermost axis first.",
         (Input("x", ANY), Input("grid", FLOAT)),
         _grid_sample_type,
         _grid_sample,

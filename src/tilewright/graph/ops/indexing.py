@@ -1,4 +1,4 @@
-"""Elements picked and placed by index; indices below zero count from the end, or are refused."""
+"""Gather and scatter by index; negative indices count from the end, or are rejected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.sym import Const, Expr, const
 
 Array = np.ndarray[Any, Any]
 
-# What an update does to the element in its place.
+# The combination of an update with the old element.
 REDUCTIONS: dict[str, Callable[..., Any] | None] = {
     "none": None,
     "add": np.add,
@@ -29,7 +29,7 @@ REDUCTIONS: dict[str, Callable[..., Any] | None] = {
 
 
 def counted(indices: Array, dim: int, *, from_end: bool = True) -> Array:
-    """Indices counted from the front; one outside the dimension is an error."""
+    """Normalize negative indices; an index out of range is an error."""
     least = -dim if from_end else 0
     if np.any((indices < least) | (indices >= dim)):
         bad = indices[(indices < least) | (indices >= dim)].ravel()[0]
@@ -53,7 +53,7 @@ def _gather(call: Call, x: Array, indices: Array) -> Array:
     try:
         return x.take(indices, axis)
     except IndexError:
-        return np.take(x, counted(indices, x.shape[axis]), axis=axis)  # says which index
+        return np.take(x, counted(indices, x.shape[axis]), axis=axis)  # its error names the index
 
 
 def _gather_elements_type(call: Call) -> tuple[Type, ...]:
@@ -78,11 +78,11 @@ def _gather_elements(call: Call, x: Array, indices: Array) -> Array:
 
 
 def _index_depth(call: Call) -> int:
-    """How many leading dimensions the last axis of the indices addresses."""
+    """The number of leading dimensions addressed by the last axis of the indices."""
     indices = call.shape(1)
     depth = indices[-1] if indices else None
     if not isinstance(depth, Const):
-        raise call.error("TW1307", f"how many dimensions {call.op} addresses is not known")
+        raise call.error("TW1307", f"the number of dimensions that {call.op} addresses is unknown")
     return int(depth.value)
 
 
@@ -142,7 +142,7 @@ def _scatter_elements(call: Call, x: Array, indices: Array, updates: Array) -> A
 
 
 def placed(x: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
-    """x with updates at the indices; several at one place reduce, or the last stays."""
+    """x with updates at the indices; duplicates are reduced, or the last one is used."""
     combine = REDUCTIONS[reduction]
     if combine is None:
         out = x.copy()
@@ -190,7 +190,7 @@ def _segment_reduce_type(call: Call) -> tuple[Type, ...]:
 
 
 def neutral(reduction: str, of: DType) -> float:
-    """What a reduction of nothing gives."""
+    """The identity of a reduction."""
     if reduction in ("add", "mul") or of.is_bool:
         return {"add": 0, "max": 0, "mul": 1, "min": 1}[reduction]
     return of.min if reduction == "max" else of.max
@@ -238,7 +238,7 @@ def _unique(call: Call, x: Array) -> tuple[Array, ...]:
 
 
 _AXIS = Attr("axis", int, required=True)
-_FROM_END = Attr("from_end", bool, True)  # whether indices below zero count from the end
+_FROM_END = Attr("from_end", bool, True)  # whether negative indices count from the end
 _REDUCTION = Attr("reduction", str, "none")
 
 _BY_RESULTS = Attr("by_results", bool, False)
@@ -276,9 +276,9 @@ OPS = (
     ),
     Op(
         "scatter_elements",
-        "x with out[i, indices[i, j, k], k] = updates[i, j, k], for axis 1; several at one place "
-        "reduce, in any order. With `by_results`, code looks for the updates of each result; with "
-        "`runs`, it sorts them by place, so many runs at a time.",
+        "x with out[i, indices[i, j, k], k] = updates[i, j, k], for axis 1; updates of one "
+        "element are reduced, in any order. With `by_results`, each result searches for its "
+        "updates; with `runs`, updates are sorted by position, merging so many runs at a time.",
         (Input("x"), Input("indices", INTEGER), Input("updates")),
         _scatter_elements_type,
         _scatter_elements,
@@ -288,9 +288,9 @@ OPS = (
     ),
     Op(
         "scatter_nd",
-        "x with out[*indices[b]] = updates[b]; several at one place reduce, in any order. With "
-        "`by_results`, code looks for the updates of each result; with `runs`, it sorts them by "
-        "place, so many runs at a time.",
+        "x with out[*indices[b]] = updates[b]; updates of one element are reduced, in any order. "
+        "With `by_results`, each result searches for its updates; with `runs`, updates are sorted "
+        "by position, merging so many runs at a time.",
         (Input("x"), Input("indices", INTEGER), Input("updates")),
         _scatter_nd_type,
         _scatter_nd,
@@ -300,9 +300,9 @@ OPS = (
     ),
     Op(
         "segment_reduce",
-        "Rows of x reduced to one for each of `count` segments, by the segment that each row "
-        "belongs to, in any order; rows of other segments are left out. With `runs`, code sorts "
-        "rows by segment, so many runs at a time.",
+        "Rows of x reduced to one for each of `count` segments, by the segment number of each "
+        "row, in any order; rows of other segments are ignored. With `runs`, rows are sorted by "
+        "segment, merging so many runs at a time.",
         (Input("x"), Input("segments", INTEGER), Input("count", INTEGER, folds=True)),
         _segment_reduce_type,
         _segment_reduce,
@@ -311,8 +311,8 @@ OPS = (
     ),
     Op(
         "nonzero",
-        "The indices of all elements that are not zero, a column each, in order. With `piece`, "
-        "code counts them side by side, so many at a time, and each column looks for its own.",
+        "The indices of all nonzero elements, a column each, in order. With `piece`, elements are "
+        "counted in parallel pieces of this length, and each column searches for its element.",
         (Input("x", ANY),),
         lambda call: (TensorType(I64, (const(len(call.shape(0))), sym.size("nonzero"))),),
         _nonzero,
@@ -321,9 +321,9 @@ OPS = (
     ),
     Op(
         "unique",
-        "The distinct elements (or slices along an axis), sorted or by first occurrence; then "
-        "where each is first, which one each element is, and how often each occurs. With `runs`, "
-        "code sorts elements side by side, so many runs at a time.",
+        "The distinct elements (or slices along an axis), sorted or by first occurrence; then the "
+        "index of the first occurrence of each, the inverse indices, and the counts. With `runs`, "
+        "elements are sorted in parallel, merging so many runs at a time.",
         (Input("x"),),
         _unique_type,
         _unique,

@@ -1,12 +1,12 @@
-"""Layers of bytes that stay bytes: exact sums, requantized by fixed-point numbers.
+"""Quantized int8 layers: exact integer sums, requantized in fixed point.
 
-`requantize` is the one meaning of that step, for the interpreter, CPUs and accelerators:
+`requantize` defines that step for the interpreter, CPUs and accelerators:
 
     clamp((((x + bias) * multiplier + 2**(shift - 1)) >> shift) + zero, low, high)
 
-x + bias wraps as i32 does; the product is of 64 bits. Parameters broadcast: layers have them per
-channel, or one for all. `quantized_*` are whole layers; a device that does not run one as it is
-runs it decomposed (`decompose_quantized`), with the same bits.
+x + bias wraps as in i32; the product is in 64 bits. Parameters broadcast: they are per channel, or
+one for all. `quantized_*` are whole layers; for devices without them they are decomposed
+(`decompose_quantized`), with identical results.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Array = np.ndarray[Any, Any]
 _PARAMETERS = tuple(Input(name, INTEGER) for name in ("bias", "multiplier", "shift"))
 _LIMITS = (Attr("zero", int, 0), Attr("low", int, -128), Attr("high", int, 127))
 _X_ZERO = Attr("x_zero", int, 0)
-_OF_OPERANDS = ("biases", "multipliers", "shifts")  # of what is put together, a number each
+_OF_OPERANDS = ("biases", "multipliers", "shifts")  # one number for each concatenated tensor
 
 
 def requantized(call: Call, x: Array, bias: Array, multiplier: Array, shift: Array) -> Array:
-    """i8 of i32, parameters in a shape that broadcasts."""
+    """Requantize i32 to i8, with parameters of a shape that broadcasts."""
     total = (x.astype(np.int64) + bias).astype(np.int32).astype(np.int64)
     by = shift.astype(np.int64) & 63
     half = np.where(by > 0, np.int64(1) << np.maximum(by - 1, 0), np.int64(0))
@@ -51,7 +51,7 @@ def _spread(array: Array, rank: int, axis: int) -> Array:
 
 
 def _check_parameters(call: Call, first: int, channels: Any) -> None:
-    """Parameters are of i32, one for all or one per channel."""
+    """Check that parameters are i32, and scalar or per channel."""
     for at in range(first, first + 3):
         shape = call.shape(at)
         if call.tensor(at).dtype is not I32 or len(shape) > 1:
@@ -199,7 +199,7 @@ OPS = (
     ),
     Op(
         "quantized_matmul",
-        "requantize((x - x_zero) times w), x as a matrix of as many rows as it has images.",
+        "requantize((x - x_zero) @ w), x as a matrix with a row per image.",
         (Input("x", INTEGER), Input("w", INTEGER), *_PARAMETERS),
         _matmul_type,
         _matmul,
@@ -209,7 +209,7 @@ OPS = (
     ),
     Op(
         "quantized_batch_matmul",
-        "requantize((x - x_zero) times (y - y_zero)), for every matrix of a batch.",
+        "requantize((x - x_zero) @ (y - y_zero)), for every matrix of a batch.",
         (Input("x", INTEGER), Input("y", INTEGER)),
         _batch_matmul_type,
         _batch_matmul,
@@ -234,7 +234,7 @@ OPS = (
     ),
     Op(
         "quantized_max_pool",
-        "The greatest byte of each window.",
+        "The maximum of each window of bytes.",
         (Input("x", INTEGER),),
         _pool_type,
         _pool,
@@ -244,7 +244,7 @@ OPS = (
     ),
     Op(
         "quantized_concat",
-        "Bytes of tensors one behind the other, each requantized: copies in another scale.",
+        "Concatenation of tensors of bytes, each requantized to another scale.",
         (Input("x", INTEGER, variadic=True),),
         _concat_type,
         _concat,

@@ -1,4 +1,4 @@
-"""Tensors in turn along axes: what the phases of a transposed convolution are put together by."""
+"""Interleave tensors along axes, as for the phases of a transposed convolution."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def _interleave(call: Call, *parts: Array) -> Array:
 OPS = (
     Op(
         "interleave",
-        "Tensors of one shape in turn along axes: element i along an axis is element i // factor "
-        "of tensor i % factor, of several axes the last running fastest. What lies beyond the "
-        "sizes is dropped.",
+        "Tensors of one shape interleaved along axes: element i along an axis is element i // "
+        "factor of tensor i % factor, with the last of several axes running fastest. Elements "
+        "beyond the sizes are dropped.",
         (Input("parts", variadic=True),),
         _interleave_type,
         _interleave,

@@ -1,8 +1,8 @@
-"""Where the channels of an image stand: behind the batch, or last.
+"""Layouts of images: channels first or channels last.
 
-Rules and references of operators on images are written for channels first. The attribute `layout`
-of an operator says how its first input and its outputs lie in memory; weights and what holds one
-value per channel do not change. `in_layouts` adds the attribute to a declaration.
+Type rules and references of operators on images are written for channels first. The attribute
+`layout` is the memory layout of an operator's first input and its outputs; weights and per-channel
+parameters do not change. `in_layouts` adds the attribute to a declaration.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 
 def channels_first(items: Sequence[T]) -> tuple[T, ...]:
-    """What stands in the order [batch, *spatial, channels], as [batch, channels, *spatial]."""
+    """Transpose [batch, *spatial, channels] to [batch, channels, *spatial]."""
     return (items[0], items[-1], *items[1:-1]) if len(items) > 2 else tuple(items)
 
 
 def channels_last(items: Sequence[T]) -> tuple[T, ...]:
-    """What stands in the order [batch, channels, *spatial], as [batch, *spatial, channels]."""
+    """Transpose [batch, channels, *spatial] to [batch, *spatial, channels]."""
     return (items[0], *items[2:], items[1]) if len(items) > 2 else tuple(items)
 
 
 def in_layouts(op: Op) -> Op:
-    """The operator with an attribute `layout`."""
+    """Add an attribute `layout` to an operator."""
 
     def infer(call: Call) -> tuple[Type, ...]:
         if call["layout"] not in LAYOUTS:
@@ -59,7 +59,7 @@ def _order_first(rank: int) -> tuple[int, ...]:
 
 
 def _as_first(call: Call) -> Call:
-    """The same use of an image whose channels come first."""
+    """The equivalent call with channels first."""
     x = TensorType(call.tensor(0).dtype, channels_first(call.shape(0)))
     return replace(call, types=(x, *call.types[1:]))
 

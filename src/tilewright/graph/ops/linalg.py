@@ -1,4 +1,4 @@
-"""Linear algebra: products of matrices, sums of products, determinants."""
+"""Linear algebra: GEMM, contractions, determinants."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tilewright.sym import ONE, Const, Expr, const
 
 Array = np.ndarray[Any, Any]
 
-NIBBLE = 16  # numbers of four bits there are
-HALF = 4  # bits of a byte
+NIBBLE = 16  # number of 4-bit values
+HALF = 4  # bits of half a byte
 
 
 def product_shape(call: Call) -> tuple[Expr, ...]:
-    """The shape of a @ b, as NumPy's matmul has it: stacks broadcast, vectors lose their axis."""
+    """The shape of a @ b, as in NumPy's matmul: batches broadcast, vectors lose their axis."""
     a, b = call.shape(0), call.shape(1)
     if not a or not b:
         raise call.error("TW1202", f"{call.op} takes vectors and matrices, not scalars")
@@ -52,7 +52,7 @@ def _matmul_type(call: Call) -> tuple[Type, ...]:
 
 
 def wide(array: Array) -> Array:
-    """Floats below 32 bits in f32: sums of products accumulate there and round once."""
+    """Convert low-precision floats to f32, in which sums accumulate before rounding once."""
     small = array.dtype.itemsize < 4 and array.dtype.kind not in "iub"
     return array.astype(np.float32) if small else array
 
@@ -105,7 +105,7 @@ def _matmul_pieces(call: Call, a: Array, b: Array) -> Array:
         np.matmul(rows[..., left_piece(p), :], wide(b)[..., right_piece(p), :, :])
         for p in range(PRODUCTS)
     ]
-    total = sum(terms[::-1])  # the smallest first
+    total = sum(terms[::-1])  # smallest terms first
     return np.asarray(total).reshape(*a.shape[:-2], b.shape[-1])
 
 
@@ -140,9 +140,9 @@ def _matmul_packed_type(call: Call) -> tuple[Type, ...]:
 
 
 def packed_codes(packed: Array, per_byte: int) -> Array:
-    """Numbers of four or eight bits, [groups, k / groups, n]: of two in a byte, those in the lower
-    bits are the first half of their group. With a sign they count sixteen times: each is a byte of
-    which the lower bits are gone."""
+    """Unpack values of four or eight bits, [groups, k / groups, n]: the lower halves of bytes are
+    the first half of a group. Signed 4-bit values are the upper bits of bytes, so multiplied by
+    sixteen."""
     if per_byte == 1:
         return packed
     if packed.dtype == np.int8:
@@ -155,7 +155,7 @@ def packed_codes(packed: Array, per_byte: int) -> Array:
 def unpacked(
     packed: Array, scale: Array, offset: Array | None = None, *, per_byte: int, zero: int
 ) -> Array:
-    """Weights [k, n] in f32."""
+    """The dequantized weights [k, n] in f32."""
     codes = packed_codes(packed, per_byte)
     weights = (codes.astype(np.float32) - np.float32(zero)) * scale[:, None]
     if offset is not None:
@@ -190,13 +190,13 @@ def _matmul_integer_type(call: Call) -> tuple[Type, ...]:
 
 
 def exact(array: Array, zero: Array | None) -> Array:
-    """Eight-bit integers less their zero point, as f64: sums of their products are exact there."""
+    """8-bit integers less their zero point, in f64, where sums of products are exact."""
     out = array.astype(np.float64)
     return out if zero is None else out - zero.astype(np.float64)
 
 
 def to_i32(array: Array) -> Array:
-    """Whole numbers in f64 as i32, wrapped."""
+    """Convert integers in f64 to i32, with wrapping."""
     return array.astype(np.int64).astype(np.int32)
 
 
@@ -207,7 +207,7 @@ def _matmul_integer(
 
 
 def einsum_terms(equation: str) -> tuple[list[str], str]:
-    """The letters of each operand, and of the result."""
+    """The letters of each operand and of the result."""
     left, right = equation.split("->")
     return left.split(","), right
 
@@ -255,9 +255,9 @@ def _det(call: Call, x: Array) -> Array:
 OPS = (
     Op(
         "matmul",
-        "The product of matrices or stacks of them; a vector is a row on the left, a column on "
-        "the right. Sums of small floats are rounded once, to the type `to`, or else theirs. With "
-        "`tf32`, operands of f32 are rounded to ten bits of mantissa.",
+        "The product of matrices or batches of them; a vector is a row on the left, a column on "
+        "the right. Sums of low-precision floats are rounded once, to the type `to`, or else to "
+        "theirs. With `tf32`, operands of f32 are rounded to ten bits of mantissa.",
         (Input("a", NUMBER), Input("b", NUMBER)),
         _matmul_type,
         _matmul,
@@ -266,9 +266,9 @@ OPS = (
     ),
     Op(
         "bf16_pieces",
-        "Rows of f32 [..., k] as sums of three of bf16 [..., 3, length]: a number rounded, and "
-        "twice what that leaves, rounded. Zeros fill rows up. Of several `parts` of rows, each of "
-        "this length, there is a stack [parts, ..., 3, length].",
+        "Rows of f32 [..., k] as sums of three of bf16 [..., 3, length]: each number rounded, "
+        "then the remainder rounded, twice. Rows are zero-padded. With several `parts` of a row, "
+        "each of this length, the result is a batch [parts, ..., 3, length].",
         (Input("x", FLOAT),),
         _bf16_pieces_type,
         _bf16_pieces,
@@ -277,8 +277,8 @@ OPS = (
     ),
     Op(
         "matmul_pieces",
-        "Products of matrices of f32 that are given in pieces of bf16, [..., m, 3, k] and "
-        "[3, k, n] or a stack of those: sums of the six products of pieces that count in f32 "
+        "GEMM of f32 matrices split into pieces of bf16, [..., m, 3, k] and [3, k, n] or a batch "
+        "of those: the sum of the six products of pieces that are significant in f32 "
         "(`base/bf16x6.py`).",
         (Input("a", FLOAT), Input("b", FLOAT)),
         _matmul_pieces_type,
@@ -288,10 +288,10 @@ OPS = (
     Op(
         "matmul_packed",
         "a @ ((b - zero) * scale + offset) in f32. b is [groups, k / groups, n] of eight bits "
-        "each, or of four, two in a byte: the lower bits are of the first half of a group; with a "
-        "sign each is a byte without its lower bits. Scale and offset are [groups, n]. With "
+        "each, or of four, two in a byte: the lower bits are of the first half of a group; signed "
+        "ones are taken as the upper bits of a byte. Scale and offset are [groups, n]. With "
         "`scale_sums`, for few rows, sums over groups are scaled instead of weights. a is f32, or "
-        "i8 with a scale for every group of a row: then sums over groups are those of integers.",
+        "i8 with a scale for every group of a row: then sums over groups are of integers.",
         (
             Input("a", NUMBER),
             Input("b", NUMBER),
@@ -310,7 +310,7 @@ OPS = (
     ),
     Op(
         "matmul_integer",
-        "(a - a_zero) @ (b - b_zero) of eight-bit integers, in i32. Zero points broadcast.",
+        "(a - a_zero) @ (b - b_zero) of 8-bit integers, in i32. Zero points broadcast.",
         (
             Input("a", INTEGER),
             Input("b", INTEGER),
@@ -323,16 +323,16 @@ OPS = (
     ),
     Op(
         "einsum",
-        "The sum of products that the equation names, such as ab,bc->ac.",
+        "The sum of products given by the equation, such as ab,bc->ac.",
         (Input("operands", NUMBER, variadic=True),),
         _einsum_type,
         _einsum,
         COMPLEX,
-        (Attr("equation", str, required=True),),  # letters only, result spelt out
+        (Attr("equation", str, required=True),),  # single letters, with an explicit result
     ),
     Op(
         "det",
-        "The determinants of a stack of square matrices.",
+        "The determinants of a batch of square matrices.",
         (Input("x", FLOAT),),
         _det_type,
         _det,

@@ -1,4 +1,4 @@
-"""Maps from keys to numbers, as classical models give and take them. Never native code."""
+"""Maps from keys to numbers, as in ONNX's classical machine learning operators. No native code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.sym import ONE, const
 
 Array = np.ndarray[Any, Any]
 
-MOST_AT_ONCE = 15  # entries that CPython writes into a map; of more it joins several maps
+MOST_AT_ONCE = 15  # entries in a dict display of CPython; larger ones are merged from parts
 
 _KEYS = Attr("keys", tuple, required=True)
 
@@ -50,14 +50,14 @@ def _zip(call: Call, x: Array) -> list[dict[Any, Any]]:
 
 @functools.cache
 def _maps_of(count: int) -> Callable[[tuple[Any, ...], list[list[Any]]], list[dict[Any, Any]]]:
-    """A function of keys and rows that writes all entries of a map at once: Python makes such a
-    map in half of the time that pairs of keys and values, one after the other, take."""
+    """Generate a function of keys and rows that writes all entries of a map as a dict display,
+    which takes half the time of constructing it from pairs."""
     keys, values = (", ".join(f"{letter}{at}" for at in range(count)) for letter in "kv")
     entries = ", ".join(f"k{at}: v{at}" for at in range(count))
     source = (
         f"lambda keys, rows: [[{{{entries}}} for [{values}] in rows] for [{keys}] in [keys]][0]"
     )
-    made: Callable[..., list[dict[Any, Any]]] = eval(source)  # nothing of the model is in the text
+    made: Callable[..., list[dict[Any, Any]]] = eval(source)  # contains no text of the model
     return made
 
 
@@ -120,7 +120,7 @@ OPS = (
     ),
     Op(
         "map_to_tensor",
-        "The values of a map by its keys: one after the other, or at the places they name.",
+        "The values of a map: in order of its keys, or at the positions that the keys give.",
         (Input("entries"),),
         _tensor_type,
         _tensor,

@@ -1,4 +1,4 @@
-"""What operators that only move elements share: their effect on known contents, and axes."""
+"""Shared by operators that only move elements: propagation of known contents, and axes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Array = np.ndarray[Any, Any]
 def moved(
     reference: Callable[..., Array], *sources: int, variadic: bool = False
 ) -> Callable[[Call], Known | None]:
-    """How contents go through an operator that moves elements.
+    """Make an `evaluate` function for an operator that moves elements.
 
-    The reference runs on the expressions themselves, as an array of objects, in place of the
-    inputs at `sources` (all of them where `variadic`). Other inputs must be known numbers.
+    The reference is run on expressions, as an array of objects, in place of the inputs at `sources`
+    (all of them if `variadic`). Other inputs must be known numbers.
     """
 
     def run(call: Call) -> Known | None:
@@ -36,16 +36,16 @@ def moved(
         try:
             made = reference(call, *arrays)
         except (LookupError, ValueError):
-            return None  # a fault in the data is found when the model runs
+            return None  # invalid data is reported at run time
         except TypeError:
-            return None  # which of two expressions is larger nobody knows
+            return None  # comparison of symbolic expressions
         return tuple(sym.as_expr(item) for item in np.asarray(made, object).ravel().tolist())
 
     return run
 
 
 def objects(call: Call, at: int) -> Array | None:
-    """The known contents of input `at`, in its shape, as objects."""
+    """The known contents of input `at` as an array of objects."""
     contents, shape = call.value(at), call.tensor(at).static_shape
     if contents is None or shape is None:
         return None
@@ -55,7 +55,7 @@ def objects(call: Call, at: int) -> Array | None:
 
 
 def check_axis(call: Call, axis: int, rank: int) -> int:
-    """An axis counted from the front."""
+    """Normalize a negative axis."""
     if not -rank <= axis < max(rank, 1):
         raise call.error(
             "TW1301",
@@ -66,7 +66,7 @@ def check_axis(call: Call, axis: int, rank: int) -> int:
 
 
 def check_axes(call: Call, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, each named once."""
+    """Normalize negative axes, which must be distinct."""
     found = tuple(check_axis(call, axis, rank) for axis in axes)
     if len(set(found)) < len(found):
         raise call.error("TW1301", f"{call.op} names an axis twice: {list(axes)}")
@@ -74,5 +74,5 @@ def check_axes(call: Call, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def new_sizes(call: Call, count: int) -> tuple[Expr, ...]:
-    """Dynamic dimensions."""
+    """New sizes as dimensions."""
     return tuple(sym.size(f"{call.op}_{axis}") for axis in range(count))

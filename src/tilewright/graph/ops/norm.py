@@ -1,6 +1,6 @@
-"""Normalization: softmax and its kin; centring and scaling by statistics.
+"""Normalization: softmax and related operators; layer, group and batch normalization.
 
-Floats below 32 bits compute in f32 throughout and round once.
+Low-precision floats compute in f32 throughout and round once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _axes(call: Call, x: Array) -> tuple[int, ...]:
 
 
 def _centred(call: Call, x: Array) -> Array:
-    """x less its greatest element, so that exp cannot overflow."""
+    """x less its maximum, so that exp does not overflow."""
     big = wide(x)
     return np.asarray(big - np.max(big, axis=_axes(call, x), keepdims=True))
 
@@ -72,7 +72,7 @@ def _hardmax(call: Call, x: Array) -> Array:
 
 
 def _trailing(call: Call) -> int:
-    """The first of the axes that are normalized over."""
+    """The first of the normalized axes."""
     rank, axis = len(call.shape(0)), call["axis"]
     if not 0 <= axis < rank:
         raise call.error("TW1208", f"axis {axis} of {call.op} is not one of {rank}")
@@ -117,7 +117,7 @@ def _rms_norm(call: Call, x: Array, scale: Array) -> Array:
 
 
 def _per_channel(call: Call, *inputs: int) -> None:
-    """Inputs that hold one value for each channel."""
+    """Check inputs with one value per channel."""
     x = call.shape(0)
     channels = x[1] if len(x) > 1 else ONE
     for at in inputs:
@@ -191,7 +191,7 @@ _EPSILON = Attr("epsilon", float, 1e-5)
 OPS = (
     Op(
         "softmax",
-        "exp(x) over its sum along the axes.",
+        "exp(x) divided by its sum along the axes.",
         (Input("x", FLOAT),),
         _axes_type,
         _softmax,
@@ -209,7 +209,7 @@ OPS = (
     ),
     Op(
         "hardmax",
-        "1 at the first greatest element along the axes, 0 elsewhere.",
+        "1 at the first maximum along the axes, 0 elsewhere.",
         (Input("x", FLOAT),),
         _axes_type,
         _hardmax,
@@ -218,8 +218,8 @@ OPS = (
     ),
     Op(
         "layer_norm",
-        "x centred and scaled to variance one over the axes from `axis` on, times scale, plus "
-        "bias; also, if asked for, the mean and the inverse deviation in f32.",
+        "x centred and scaled to unit variance over the axes from `axis` on, times scale, plus "
+        "bias; optionally also the mean and the inverse standard deviation in f32.",
         (Input("x", FLOAT), Input("scale", FLOAT, True), Input("bias", FLOAT, True)),
         _layer_norm_type,
         _layer_norm,
@@ -228,7 +228,7 @@ OPS = (
     ),
     Op(
         "rms_norm",
-        "x over the root of its mean square over the axes from `axis` on, times scale.",
+        "x divided by its root mean square over the axes from `axis` on, times scale.",
         (Input("x", FLOAT), Input("scale", FLOAT)),
         _rms_norm_type,
         _rms_norm,
@@ -267,7 +267,7 @@ OPS = (
     in_layouts(
         Op(
             "lrn",
-            "x over a power of the squares of neighbouring channels.",
+            "x divided by a power of the sum of squares of neighbouring channels.",
             (Input("x", FLOAT),),
             _lrn_type,
             _lrn,

@@ -1,4 +1,4 @@
-"""Windows of an image laid out as rows (im2col): what makes a convolution a GEMM."""
+"""im2col: windows of an image as rows, so that a convolution is a GEMM."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def _patches(call: Call, x: Array) -> Array:
 OPS = (
     Op(
         "patches",
-        "What each window of an image sees, channels last: [batch, *places, *taps, channels].",
+        "The elements of each window of an image, channels last (im2col): [batch, *positions, "
+        "*kernel, channels].",
         (Input("x"),),
         _patches_type,
         _patches,

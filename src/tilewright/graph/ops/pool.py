@@ -1,4 +1,4 @@
-"""Pooling: one value for each window, or for each region of interest."""
+"""Pooling over windows, or over regions of interest."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _WINDOW = (
     STRIDES,
     PADS,
     DILATIONS,
-    Attr("ceil_mode", bool, False),  # a last window may run past the end
-    Attr("overhang", bool, False),  # an image too small for a window by less than a stride has one
+    Attr("ceil_mode", bool, False),  # the last window may extend past the end
+    Attr("overhang", bool, False),  # one window for an image smaller than it by less than a stride
 )
 
 
@@ -63,8 +63,8 @@ def _counts(call: Call, spatial: Sequence[int]) -> list[int]:
     return [int(count.value) for count in counts if isinstance(count, Const)]
 
 
-def _covered(call: Call, x: Array, fill: Any) -> tuple[Array, list[int]]:
-    """x padded so that every window has all its elements, and the number of windows."""
+def _pad_to_windows(call: Call, x: Array, fill: Any) -> tuple[Array, list[int]]:
+    """Pad x so that all windows are complete; returns the number of windows, too."""
     rank, counts = x.ndim - 2, _counts(call, x.shape[2:])
     ends = [
         (n - 1) * s + (k - 1) * d + 1 - size - begin
@@ -95,10 +95,10 @@ def _max_pool_type(call: Call) -> tuple[Type, ...]:
 
 
 def _max_pool(call: Call, x: Array) -> tuple[Array, ...]:
-    """The greatest element of each window; the first, where several are."""
+    """The maximum of each window; of equal ones the first."""
     least = call.tensor(0).dtype.min
-    padded, counts = _covered(call, x, least)
-    inside, _ = _covered(call, np.ones(x.shape, np.bool_), False)
+    padded, counts = _pad_to_windows(call, x, least)
+    inside, _ = _pad_to_windows(call, np.ones(x.shape, np.bool_), False)
     out = np.full((*x.shape[:2], *counts), least, x.dtype)
     chosen, begun = np.zeros(out.shape, np.int64), np.zeros(out.shape, np.bool_)
     if not out.size:
@@ -119,7 +119,7 @@ def _max_pool(call: Call, x: Array) -> tuple[Array, ...]:
 def _flat_index(
     call: Call, spatial: Sequence[int], places: Sequence[Array], tap: Sequence[int]
 ) -> Array:
-    """Where in its image the element lies that windows see at a tap."""
+    """The flat index in the image of a kernel position of windows."""
     axes = range(len(spatial))
     flat = np.zeros(places[0].shape, np.int64)
     for axis in reversed(axes) if call["column_major"] else axes:
@@ -136,7 +136,7 @@ def _max_unpool_type(call: Call) -> tuple[Type, ...]:
 
 
 def _unpooled(call: Call, x: Sequence[Expr | int]) -> tuple[Expr, ...]:
-    """The shape that pooling made x from, if it left nothing over."""
+    """The shape that pooling reduced to x, if no elements were left over."""
     rank = len(x) - 2
     dims = [sym.as_expr(dim) for dim in x[:2]]
     for axis in range(rank):
@@ -148,7 +148,7 @@ def _unpooled(call: Call, x: Sequence[Expr | int]) -> tuple[Expr, ...]:
 
 
 def _max_unpool(call: Call, x: Array, indices: Array, shape: Array | None = None) -> Array:
-    """Elements go back to where they came from; a larger shape adds zeros behind."""
+    """Put elements back to their positions; a larger shape is zero-padded at the end."""
     natural = [int(d.value) for d in _unpooled(call, x.shape) if isinstance(d, Const)]
     out = np.zeros(math.prod(natural), x.dtype)
     out[indices.ravel()] = x.ravel()
@@ -165,9 +165,9 @@ def _max_unpool(call: Call, x: Array, indices: Array, shape: Array | None = None
 
 
 def _avg_pool(call: Call, x: Array) -> Array:
-    padded, counts = _covered(call, wide(x), 0)
+    padded, counts = _pad_to_windows(call, wide(x), 0)
     rank = x.ndim - 2
-    # What counts: elements, and pads if asked; never what only rounding up has added.
+    # Elements, and pads if requested; never the overhang of windows rounded up.
     ones = np.ones((1, 1, *x.shape[2:]), padded.dtype)
     ones = pad_spatial(ones, call["pads"], 1 if call["include_pad"] else 0)
     extra = [max(0, p - o) for p, o in zip(padded.shape[2:], ones.shape[2:], strict=True)]
@@ -182,7 +182,7 @@ def _avg_pool(call: Call, x: Array) -> Array:
 
 def _lp_pool(call: Call, x: Array) -> Array:
     p = call["p"]
-    padded, counts = _covered(call, np.abs(wide(x)) ** p, 0)
+    padded, counts = _pad_to_windows(call, np.abs(wide(x)) ** p, 0)
     total = np.zeros((*x.shape[:2], *counts), padded.dtype)
     for _, where in _windows(call, counts):
         total += padded[where]
@@ -193,7 +193,7 @@ def _lp_pool(call: Call, x: Array) -> Array:
 
 
 def _regions_type(call: Call) -> tuple[Type, ...]:
-    """One image of the given size for each region."""
+    """One pooled image for each region."""
     x, rois = call.shape(0), call.shape(1)
     if len(x) != 4 or len(rois) != 2:
         ranks = f"{len(x)} and {len(rois)}"
@@ -207,7 +207,7 @@ def _regions_type(call: Call) -> tuple[Type, ...]:
 
 
 def _roi_align(call: Call, x: Array, rois: Array, images: Array) -> Array:
-    """Each bin is the mean (or greatest) of samples taken between elements."""
+    """Each bin is the mean (or maximum) of interpolated samples."""
     height, width = x.shape[2:]
     rows, columns = call["size"]
     out = np.zeros((len(rois), x.shape[1], rows, columns), x.dtype)
@@ -223,7 +223,7 @@ def _roi_align(call: Call, x: Array, rois: Array, images: Array) -> Array:
         ys = _samples(y1, tall / rows, rows, down)
         xs = _samples(x1, broad / columns, columns, across)
         corners = _bilinear(wide(x[int(image)]), ys, xs, height, width)
-        # The greatest is of the weighted corners, as ONNX has it.
+        # ONNX takes the maximum over the weighted corners.
         largest = call["mode"] == "max"
         each = np.max(corners, axis=0) if largest else np.sum(corners, axis=0)
         bins = each.reshape(x.shape[1], rows, down, columns, across)
@@ -233,13 +233,13 @@ def _roi_align(call: Call, x: Array, rois: Array, images: Array) -> Array:
 
 
 def _samples(start: float, step: float, bins: int, each: int) -> Array:
-    """Where samples lie along an axis: `each` per bin, evenly."""
+    """Sample positions along an axis: `each` per bin, evenly spaced."""
     inside = (np.arange(each) + 0.5) / max(each, 1)
     return np.asarray(start + step * (np.arange(bins)[:, None] + inside)).ravel()
 
 
 def _bilinear(image: Array, ys: Array, xs: Array, height: int, width: int) -> list[Array]:
-    """The four neighbours of every (y, x), each times its weight; zero far outside."""
+    """The four weighted neighbours of every (y, x); zero far outside."""
     y_low, y_high, y_part, y_far = _neighbours(ys, height)
     x_low, x_high, x_part, x_far = _neighbours(xs, width)
     keep = ~(y_far[:, None] | x_far[None, :])
@@ -258,7 +258,7 @@ def _neighbours(at: Array, size: int) -> tuple[Array, Array, Array, Array]:
 
 
 def _max_roi_pool(call: Call, x: Array, rois: Array) -> Array:
-    """Each bin is the greatest element of the whole pixels it covers."""
+    """Each bin is the maximum of the whole pixels it covers."""
     rows, columns = call["size"]
     out = np.zeros((len(rois), x.shape[1], rows, columns), x.dtype)
     scale = np.float32(call["scale"])
@@ -284,18 +284,18 @@ OPS = (
     in_layouts(
         Op(
             "max_pool",
-            "The greatest element of each window and, if asked for, its index in the whole tensor.",
+            "The maximum of each window and, optionally, its index in the whole tensor.",
             (Input("x", NUMBER),),
             _max_pool_type,
             _max_pool,
             REDUCTION,
-            (*_WINDOW, Attr("column_major", bool, False)),  # how indices count within an image
+            (*_WINDOW, Attr("column_major", bool, False)),  # order of indices within an image
         )
     ),
     in_layouts(
         Op(
             "avg_pool",
-            "The mean of each window; pads count as zeros, or not at all.",
+            "The mean of each window; padding counts as zeros, or is excluded.",
             (Input("x", FLOAT),),
             _pooled_type,
             _avg_pool,
@@ -316,7 +316,7 @@ OPS = (
     ),
     Op(
         "max_unpool",
-        "Elements put back where max_pool took them from, zeros elsewhere.",
+        "Elements at the positions where max_pool took them from, zeros elsewhere.",
         (
             Input("x", NUMBER),
             Input("indices", INTEGER),
@@ -330,7 +330,7 @@ OPS = (
     in_layouts(
         Op(
             "roi_align",
-            "Regions of images, sampled between pixels and pooled to one size.",
+            "Regions of images, sampled by interpolation and pooled to one size.",
             (Input("x", FLOAT), Input("rois", FLOAT), Input("images", INTEGER)),
             _regions_type,
             _roi_align,
@@ -338,7 +338,7 @@ OPS = (
             (
                 Attr("size", tuple, required=True),
                 Attr("scale", float, 1.0),
-                Attr("sampling_ratio", int, 0),  # samples per bin and axis; 0: as many as pixels
+                Attr("sampling_ratio", int, 0),  # samples per bin and axis; 0: one per pixel
                 Attr("mode", str, "avg"),  # or max
                 Attr("half_pixel", bool, True),
             ),
@@ -346,7 +346,7 @@ OPS = (
     ),
     Op(
         "max_roi_pool",
-        "Regions of images, the greatest of the pixels in each bin.",
+        "Regions of images, max-pooled to one size.",
         (Input("x", FLOAT), Input("rois", FLOAT)),
         _regions_type,
         _max_roi_pool,

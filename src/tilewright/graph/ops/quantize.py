@@ -1,7 +1,7 @@
-"""Between real numbers and few bits: by a scale and a zero point.
+"""Quantization by scales and zero points.
 
 A scale (and a zero point of its shape) is a scalar, or a vector along `axis`, or, with
-`block_size`, a tensor like x where each element serves a block of that many along `axis`.
+`block_size`, a tensor like x with one element per block of this length along `axis`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tilewright.graph.types import TensorType, Type
 
 Array = np.ndarray[Any, Any]
 
-TABLE = 256  # bytes there are
+TABLE = 256  # number of byte values
 _GRANULARITY = (Attr("axis", int, 1), Attr("block_size", int, 0))
 
 
 def _check_scale(call: Call) -> None:
-    """The shapes of the scale and the zero point fit the tensor."""
+    """Check that the shapes of scale and zero point match the tensor."""
     x = call.shape(0)
     axis, block = call["axis"], call["block_size"]
     for at in (1, 2):
         shape = call.shape(at) if call.has(at) else ()
-        if all(dim is sym.ONE for dim in shape):  # one for all
+        if all(dim is sym.ONE for dim in shape):  # per tensor
             continue
         if not -len(x) <= axis < len(x):
             raise call.error("TW1206", f"axis {axis} of {call.op} is not one of {len(x)}")
@@ -42,8 +42,8 @@ def _check_scale(call: Call) -> None:
             raise call.error("TW1206", f"a scale of rank {len(shape)} needs a block size")
 
 
-def _spread(array: Array, x: Array, axis: int, block: int) -> Array:
-    """A scale or zero point made to broadcast with x."""
+def _broadcastable(array: Array, x: Array, axis: int, block: int) -> Array:
+    """A scale or zero point in a shape that broadcasts with x."""
     if array.size == 1:
         return array.reshape(())
     if block:
@@ -67,7 +67,7 @@ def _quantize(call: Call, x: Array, scale: Array | None = None, zero: Array | No
     axis, block, to = call["axis"], call["block_size"], call["to"]
     precision = call["precision"] or call.tensor(0 if scale is None else 1).dtype
     of = precision.numpy if precision.bits >= 16 else F32.numpy
-    steps = None if scale is None else _spread(scale, x, axis, block).astype(of)
+    steps = None if scale is None else _broadcastable(scale, x, axis, block).astype(of)
     divided = x.astype(of)
     if steps is not None:
         divided = divided * (of.type(1) / steps) if call["reciprocal"] else divided / steps
@@ -75,7 +75,7 @@ def _quantize(call: Call, x: Array, scale: Array | None = None, zero: Array | No
         divided = divided.astype(np.float32)
     moved = np.rint(divided) if to.is_int else divided
     if zero is not None:
-        moved = moved + _spread(zero, x, axis, block).astype(moved.dtype)
+        moved = moved + _broadcastable(zero, x, axis, block).astype(moved.dtype)
     return cast_array(moved, to, saturate=call["saturate"])
 
 
@@ -89,8 +89,8 @@ def _dequantize(call: Call, x: Array, scale: Array, zero: Array | None = None) -
     of = np.float64 if to is dtype("f64") else np.float32
     moved = x.astype(np.int32) if call.tensor(0).dtype.is_int else x.astype(of)
     if zero is not None:
-        moved = moved - _spread(zero, x, axis, block).astype(moved.dtype)
-    return cast_array(moved.astype(of) * _spread(scale, x, axis, block).astype(of), to)
+        moved = moved - _broadcastable(zero, x, axis, block).astype(moved.dtype)
+    return cast_array(moved.astype(of) * _broadcastable(scale, x, axis, block).astype(of), to)
 
 
 def _lookup_type(call: Call) -> tuple[Type, ...]:
@@ -104,7 +104,7 @@ def _lookup_type(call: Call) -> tuple[Type, ...]:
 OPS = (
     Op(
         "lookup_bytes",
-        "table[x], one result for each of 256 bytes.",
+        "table[x], with an entry for each of 256 bytes.",
         (Input("x", INTEGER), Input("table", ANY)),
         _lookup_type,
         lambda call, x, table: table[x],
@@ -112,7 +112,7 @@ OPS = (
     ),
     Op(
         "quantize",
-        "x / scale (1 if there is none), rounded to even, plus the zero point, saturated.",
+        "x / scale (default 1), rounded half to even, plus the zero point, saturated.",
         (
             Input("x", NUMBER),
             Input("scale", FLOAT, optional=True),
@@ -125,9 +125,9 @@ OPS = (
             Attr("to", DType, required=True),
             *_GRANULARITY,
             Attr("saturate", bool, True),
-            Attr("precision", DType, None),  # of the division; by default the scale's type
-            Attr("reciprocal", bool, False),  # times the scale's reciprocal: ties may round apart
-            Attr("ranged", bool, False),  # the scale is that of x's range: no more than bytes needs
+            Attr("precision", DType, None),  # of the division; default: the scale's type
+            Attr("reciprocal", bool, False),  # multiply by 1 / scale: ties may round differently
+            Attr("ranged", bool, False),  # the scale is derived from the range of x
         ),
     ),
     Op(

@@ -1,9 +1,9 @@
-"""Random numbers, by a generator without state.
+"""Stateless random number generator.
 
-Element i of a tensor drawn with a seed is a function of i and the seed alone, so that any part of
-a tensor can be drawn anywhere, in any order, on any target, with the same outcome. The generator
-is Philox2x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011):
-counter (i mod 2**32, i div 2**32), key the seed; the first word is the element.
+Element i of a tensor is a function of i and the seed only, so that any part of a tensor can be
+generated anywhere, in any order, on any target, with the same result. The generator is Philox2x32
+with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): counter (i mod
+2**32, i div 2**32), key the seed; the first word is the element.
 """
 
 from __future__ import annotations

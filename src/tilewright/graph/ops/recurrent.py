@@ -1,12 +1,12 @@
-"""Recurrent layers, one direction each.
+"""Recurrent layers, in one direction each.
 
-The input is projected beforehand, by an ordinary matrix product: `gates` [time, batch, n * hidden]
-holds x @ w + biases, gate after gate, and what is left here is the recurrence alone. Sequences
-shorter than the time axis (`lengths`) keep their state and give zeros behind their end. `reverse`
-runs from the end to the beginning.
+The input projection is a separate GEMM: `gates` [time, batch, n * hidden] contains x @ w + biases,
+gate by gate, and the operator computes only the recurrence. Sequences shorter than the time axis
+(`lengths`) keep their state and give zeros after their end. `reverse` runs from the end to the
+beginning.
 
-Where the recurrent weights are bytes (`quantized_lstm`), the state is quantized in every step over
-the range that it has then, zero included, and multiplied as integers.
+With quantized recurrent weights (`quantized_lstm`), the state is quantized dynamically in every
+step, over a range that includes zero, and multiplied in integers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewright.graph.types import TensorType, Type
 
 Array = np.ndarray[Any, Any]
 
-# By name: the function of x and two numbers, and the numbers' defaults.
+# name: function of x and two parameters, and their defaults
 ACTIVATIONS: dict[str, tuple[Callable[[Any, float, float], Any], float, float]] = {
     "relu": (lambda x, a, b: np.maximum(x, 0), 0.0, 0.0),
     "tanh": (lambda x, a, b: np.tanh(x), 0.0, 0.0),
@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Any, float, float], Any], float, float]] 
 
 
 def _state_type(call: Call, gates: int, states: int) -> tuple[Type, ...]:
-    """The sequence of hidden states, and the last of each state."""
+    """The types of the sequence of hidden states, and of each final state."""
     x, r = call.shape(0), call.shape(1)
     if len(x) != 3 or len(r) != 2:
         raise call.error(
@@ -63,7 +63,7 @@ def _state_type(call: Call, gates: int, states: int) -> tuple[Type, ...]:
 
 
 def _function(call: Call, at: int, *, gate: bool = True) -> Callable[[Array], Array]:
-    """Activation `at`; the input of a gate is clipped if the layer clips."""
+    """Activation number `at`; the input of a gate is clipped if the layer has `clip`."""
     name, alpha, beta = call["activations"][at]
     fn, clip = ACTIVATIONS[name][0], call["clip"]
     if clip is None or not gate:
@@ -72,7 +72,7 @@ def _function(call: Call, at: int, *, gate: bool = True) -> Callable[[Array], Ar
 
 
 def _steps(call: Call, count: int, lengths: Array | None) -> Iterator[tuple[int, Array | None]]:
-    """The times in order, each with which sequences are still running."""
+    """Time steps in order, each with a mask of the sequences that have not ended."""
     for step in reversed(range(count)) if call["reverse"] else range(count):
         yield step, None if lengths is None else (step < lengths)[:, None]
 
@@ -204,11 +204,11 @@ def _quantized_lstm(
     return _lstm_steps(call, gates, product, r.shape[1], lengths, h0, c0, peephole)
 
 
-STATE_STEPS = 255  # between the least and the greatest state
+STATE_STEPS = 255  # between the minimum and maximum state
 
 
 def state_offset(states: DType) -> int:
-    """What is taken from a quantized state, 0 to 255, so that its type holds it."""
+    """Offset subtracted from a quantized state, 0 to 255, to fit its type."""
     return 1 << (I8.bits - 1) if states is I8 else 0
 
 
@@ -226,7 +226,7 @@ def _quantized_state_type(call: Call) -> tuple[Type, ...]:
 _COMMON = (
     Attr("activations", tuple, required=True),  # (name, alpha, beta) for each function
     Attr("reverse", bool, False),
-    Attr("clip", float, None),  # inputs of gates are kept within [-clip, clip]
+    Attr("clip", float, None),  # inputs of gates are clipped to [-clip, clip]
 )
 _INPUT_FORGET = Attr("input_forget", bool, False)
 _GATES = (Input("gates", FLOAT), Input("r", FLOAT))

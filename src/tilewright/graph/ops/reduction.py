@@ -1,4 +1,4 @@
-"""Reductions and running sums along axes."""
+"""Reductions and cumulative operators along axes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def without(shape: tuple[Expr, ...], axes: tuple[int, ...], *, keep: bool) -> tu
 
 
 def _reduce(fn: Callable[..., Array]) -> Callable[..., Array]:
-    """Small floats accumulate in f32 and round once; integers wrap in their own type."""
+    """Accumulate low-precision floats in f32 and round once; integers wrap in their own type."""
 
     def run(call: Call, x: Array, axes: Array | None = None) -> Array:
         named = None if axes is None else tuple(int(axis) for axis in np.ravel(axes))
@@ -72,7 +72,7 @@ def _prod(x: Array, **where: Any) -> Array:
 
 
 def _mean(x: Array, **where: Any) -> Array:
-    """Of integers, the quotient truncates."""
+    """For integers, the quotient truncates."""
     with np.errstate(all="ignore"):
         if x.dtype.kind in "iu":
             count = np.sum(np.ones(x.shape, np.int64), **where)
@@ -90,7 +90,7 @@ def _min(x: Array, **where: Any) -> Array:
 
 
 def _extreme(of: np.dtype[Any], *, least: bool) -> Any:
-    """What the greatest of nothing is."""
+    """The identity of minimum or maximum."""
     if of.kind == "b":
         return not least
     if of.kind in "iu":
@@ -99,7 +99,7 @@ def _extreme(of: np.dtype[Any], *, least: bool) -> Any:
 
 
 def _fold(build: Callable[[Any, Any], Expr]) -> Callable[[Call], Known | None]:
-    """Reductions of known contents, such as the product of a shape."""
+    """Evaluate reductions of known contents, such as the product of a shape."""
     combine = np.frompyfunc(build, 2, 1)
 
     def run(call: Call) -> Known | None:
@@ -159,7 +159,7 @@ def _arg(fn: Callable[..., Any]) -> Callable[..., Array]:
 def _arg_op(name: str, which: str, fn: Callable[..., Any]) -> Op:
     return Op(
         name,
-        f"Where the {which} element along an axis is: the first such, or the last.",
+        f"The position of the {which} along an axis: of the first one, or the last.",
         (Input("x", NUMBER),),
         _arg_type,
         _arg(fn),
@@ -191,7 +191,7 @@ def _running(fn: Callable[..., Any], start: int) -> Callable[..., Array]:
     return run
 
 
-_PIECES = "With `piece`, code runs along pieces of so many elements side by side."
+_PIECES = "With `piece`, pieces of so many elements are computed in parallel."
 
 
 def _running_op(name: str, doc: str, fn: Callable[..., Any], start: int) -> Op:
@@ -208,14 +208,14 @@ def _running_op(name: str, doc: str, fn: Callable[..., Any], start: int) -> Op:
 
 OPS = (
     _reduction(
-        "reduce_sum", "The sum along axes; without axes, all.", _sum, evaluate=_fold(sym.add)
+        "reduce_sum", "The sum along axes, by default along all.", _sum, evaluate=_fold(sym.add)
     ),
     _reduction("reduce_prod", "The product along axes.", _prod, evaluate=_fold(sym.mul)),
     _reduction("reduce_mean", "The mean along axes.", _mean),
-    _reduction("reduce_max", "The greatest along axes; NaN wins.", _max, ANY),
-    _reduction("reduce_min", "The least along axes; NaN wins.", _min, ANY),
-    _arg_op("arg_max", "greatest", np.argmax),
-    _arg_op("arg_min", "least", np.argmin),
+    _reduction("reduce_max", "The maximum along axes; NaN propagates.", _max, ANY),
+    _reduction("reduce_min", "The minimum along axes; NaN propagates.", _min, ANY),
+    _arg_op("arg_max", "maximum", np.argmax),
+    _arg_op("arg_min", "minimum", np.argmin),
     _running_op("cumsum", f"Running sums along an axis. {_PIECES}", np.cumsum, 0),
     _running_op("cumprod", f"Running products along an axis. {_PIECES}", np.cumprod, 1),
 )

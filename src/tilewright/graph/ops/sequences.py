@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def joined(call: Call, a: Type, b: Type) -> Type:
-    """A type that covers both, or an error."""
+    """The join of two types, or an error."""
     found = join(a, b)
     if found is None:
         raise UserTypeError(
@@ -55,7 +55,7 @@ def _insert_type(call: Call) -> tuple[Type, ...]:
 
 
 def _position(position: Array | None, count: int, *, extra: int = 0) -> int:
-    """A position counted from the front; by default the last."""
+    """Normalize a position; the default is the last."""
     at = count - 1 + extra if position is None else int(np.ravel(position)[0])
     if not -count <= at < count + extra:
         raise IndexError(f"position {at} is outside a sequence of {count}")
@@ -133,7 +133,7 @@ def _element_type(call: Call) -> tuple[Type, ...]:
 
 def _element(call: Call, x: Any) -> Any:
     if x is None:
-        raise ValueError("the optional holds nothing")
+        raise ValueError("the optional has no value")
     return x
 
 
@@ -150,7 +150,7 @@ OPS = (
     ),
     Op(
         "sequence_empty",
-        "A sequence without tensors yet.",
+        "An empty sequence.",
         (),
         lambda call: (SequenceType(TensorType(call["of"], None)),),
         lambda call: [],
@@ -183,7 +183,7 @@ OPS = (
     ),
     Op(
         "sequence_length",
-        "How many tensors a sequence holds.",
+        "The number of tensors in a sequence.",
         (Input("items"),),
         lambda call: (_SCALAR,),
         lambda call, items: np.int64(len(items)),
@@ -191,7 +191,7 @@ OPS = (
     ),
     Op(
         "split_to_sequence",
-        "A tensor cut along an axis into parts of a length, or of a length each.",
+        "A tensor split along an axis into parts of one length, or of given lengths.",
         (Input("x"), Input("split", INTEGER, optional=True)),
         _parts_type,
         _parts,
@@ -200,7 +200,7 @@ OPS = (
     ),
     Op(
         "concat_from_sequence",
-        "The tensors of a sequence one after the other along an axis, or stacked along a new one.",
+        "The tensors of a sequence concatenated along an axis, or stacked along a new one.",
         (Input("items"),),
         _concat_type,
         _concat,
@@ -209,7 +209,7 @@ OPS = (
     ),
     Op(
         "optional",
-        "An optional that holds x, or nothing.",
+        "An optional with the value x, or without a value.",
         (Input("x", optional=True),),
         _optional_type,
         lambda call, x=None: (x,),
@@ -218,7 +218,7 @@ OPS = (
     ),
     Op(
         "optional_has_element",
-        "Whether an optional holds something.",
+        "Whether an optional has a value.",
         (Input("x"),),
         lambda call: (TensorType(BOOL, ()),),
         lambda call, x: np.bool_(x is not None),
@@ -226,7 +226,7 @@ OPS = (
     ),
     Op(
         "optional_get_element",
-        "What an optional holds; it must hold something.",
+        "The value of an optional, which must have one.",
         (Input("x"),),
         _element_type,
         lambda call, x: (_element(call, x),),

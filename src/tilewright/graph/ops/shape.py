@@ -1,4 +1,4 @@
-"""Shapes, and tensors in another shape, order or extent."""
+"""Shape operators: reshape, reorder, slice and pad tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.sym import EMPTY, ONE, ZERO, Const, Expr, const
 
 Array = np.ndarray[Any, Any]
 
-END = (1 << 31) - 1  # a bound from here on means the end, as ONNX writes it
+END = (1 << 31) - 1  # ONNX exporters write bounds from here on for the end
 
 
 def _list(name: str, *, optional: bool = False) -> Input:
@@ -66,9 +66,9 @@ def _show(dims: tuple[Expr, ...]) -> str:
 
 
 def quotient(call: Call, whole: tuple[Expr, ...], parts: tuple[Expr, ...]) -> Expr:
-    """The product of `whole` over the product of `parts`, which divides it.
+    """The product of `whole` divided by that of `parts`, which is exact.
 
-    Factors on both sides cancel: where one is 0 no single answer exists.
+    Common factors cancel: if one is 0 the quotient is ambiguous.
     """
     above, below = _factors(whole), _factors(parts)
     scale = math.prod(int(x.value) for x in above if isinstance(x, Const))
@@ -195,7 +195,7 @@ def _concat(call: Call, *arrays: Array) -> Array:
 
 
 def slice_bounds(start: Expr, end: Expr, step: int, dim: Expr) -> tuple[Expr, Expr]:
-    """The first position taken and the number of positions, bounds counted and clamped."""
+    """The start and length of a slice, with bounds normalized and clamped."""
     if step > 0:
         first = _clamped(start, dim, ZERO, dim)
         last = _clamped(end, dim, ZERO, dim)
@@ -210,14 +210,14 @@ def slice_bounds(start: Expr, end: Expr, step: int, dim: Expr) -> tuple[Expr, Ex
 
 
 def _clamped_start(start: Expr, dim: Expr, top: Expr) -> Expr:
-    """Where a slice backwards starts: at the first element if before it, unlike Python's."""
+    """The start of a slice with a negative step: clamped to the first element, unlike Python's."""
     if isinstance(start, Const) and (start.value == -1 or start.value >= END):
         return top
     return sym.simplify(sym.minimum(_clamped(start, dim, ZERO, top), top))
 
 
 def _clamped(bound: Expr, dim: Expr, low: Expr, high: Expr) -> Expr:
-    """A bound counted from the front, kept within [low, high]."""
+    """Normalize a bound and clamp it to [low, high]."""
     if isinstance(bound, Const):
         value = int(bound.value)
         if value >= END:
@@ -276,7 +276,7 @@ def _slice(
 
 
 def _python_bounds(start: int, end: int, step: int, dim: int) -> tuple[int, int | None, int]:
-    """Bounds for a slice of Python, whose -1 after clamping would be the last element again."""
+    """Bounds for a Python slice, where -1 after clamping would mean the last element."""
     low, high = (0, dim) if step > 0 else (-1, dim - 1)
     first = min(max(start + dim if start < 0 else start, 0), high)
     last = min(max(end + dim if end < 0 else end, low), high)
@@ -350,7 +350,7 @@ def _range_type(call: Call) -> tuple[Type, ...]:
 
 
 def range_count(start: Array, limit: Array, delta: Array) -> int:
-    """How many numbers lie from start to limit, delta apart."""
+    """The number of elements from start to limit in steps of delta."""
     if start.dtype.kind in "iu":
         return len(range(int(start), int(limit), int(delta)))
     return max(0, math.ceil((float(limit) - float(start)) / float(delta)))
@@ -398,7 +398,7 @@ OPS = (
     ),
     Op(
         "reshape",
-        "The elements of x, in order, in another shape; one dimension may be -1: what remains.",
+        "The elements of x, in order, in another shape; one dimension may be -1: it is inferred.",
         (Input("x"), _list("shape")),
         _reshape_type,
         _reshape,
@@ -407,7 +407,7 @@ OPS = (
     ),
     Op(
         "expand",
-        "x repeated along dimensions of 1 or missing in front, as in NumPy's broadcasting.",
+        "x broadcast along leading and unit dimensions, as in NumPy.",
         (Input("x"), _list("shape")),
         _expand_type,
         _expand,
@@ -425,7 +425,7 @@ OPS = (
     ),
     Op(
         "transpose",
-        "The axes of x in another order.",
+        "x with its axes permuted.",
         (Input("x"),),
         _transpose_type,
         _transpose,
@@ -435,7 +435,7 @@ OPS = (
     ),
     Op(
         "concat",
-        "Tensors one after the other along an axis.",
+        "Tensors concatenated along an axis.",
         (Input("parts", variadic=True),),
         concat_type,
         _concat,
@@ -445,7 +445,7 @@ OPS = (
     ),
     Op(
         "slice",
-        "x[start:end:step] along each of the axes; bounds count from the end where negative, and "
+        "x[start:end:step] along each of the axes; negative bounds count from the end, and bounds "
         "are clamped.",
         (
             Input("x"),
@@ -462,7 +462,7 @@ OPS = (
     Op(
         "pad",
         "x with elements added around it (removed where negative): all amounts before, then all "
-        "after. They hold the value, or what mode says.",
+        "after. They are filled with the value, or as the mode says.",
         (Input("x"), _list("pads"), Input("value", optional=True), _list("axes", optional=True)),
         _pad_type,
         _pad,
@@ -472,7 +472,7 @@ OPS = (
     ),
     Op(
         "range",
-        "start, start + delta, ... up to, and without, the limit.",
+        "start, start + delta, ... up to, but excluding, the limit.",
         (
             Input("start", "number", folds=True),
             Input("limit", "number", folds=True),

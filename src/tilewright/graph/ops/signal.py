@@ -1,6 +1,6 @@
-"""Signals: Fourier transforms and what they are looked at through.
+"""Signal processing: Fourier transforms and window functions.
 
-Complex numbers are a last axis of two, real numbers one of one.
+Complex numbers have a last axis of two, real numbers of one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _number(name: str, *, optional: bool = False) -> Input:
 
 
 def _half(length: Expr) -> Expr:
-    """How many values of a spectrum say all, where the signal is real."""
+    """The length of a one-sided spectrum of a real signal."""
     return sym.simplify(sym.add(sym.floordiv(length, 2), 1))
 
 
@@ -48,7 +48,7 @@ def _dft_type(call: Call) -> tuple[Type, ...]:
     back = call["inverse"] and call["onesided"]
     parts = const(1 if back else 2)
     axis = _scalar(call, 2)
-    if not isinstance(axis, Const):  # any of them may change
+    if not isinstance(axis, Const):  # any axis may be transformed
         if not call["onesided"] and not call.has(1):
             return (TensorType(of, (*x[:-1], parts)),)
         sizes = tuple(sym.size("spectrum") for _ in x[:-1])
@@ -139,7 +139,7 @@ def _mel_type(call: Call) -> tuple[Type, ...]:
 
 
 def _mel(call: Call, bands: Array, length: Array, rate: Array, low: Array, high: Array) -> Array:
-    """Triangles, evenly spaced on the mel scale, over the bins of a spectrum."""
+    """Triangular filters, evenly spaced on the mel scale, over the bins of a spectrum."""
     count, size = int(bands.reshape(())), int(length.reshape(()))
 
     def mel(hertz: float) -> float:
@@ -166,8 +166,8 @@ def _mel(call: Call, bands: Array, length: Array, rate: Array, low: Array, high:
 OPS = (
     Op(
         "dft",
-        "The discrete Fourier transform along an axis, of `length` values (zeros added or values "
-        "dropped), or its inverse. One-sided: of, or giving, a real signal.",
+        "The discrete Fourier transform along an axis, of `length` values (zero-padded or "
+        "truncated), or its inverse. One-sided: of a real signal, or giving one.",
         (Input("x", FLOAT), _number("length", optional=True), _number("axis")),
         _dft_type,
         _dft,
@@ -176,7 +176,7 @@ OPS = (
     ),
     Op(
         "stft",
-        "Fourier transforms of frames of a signal, `step` apart, each seen through a window.",
+        "Fourier transforms of windowed frames of a signal, `step` apart.",
         (
             Input("x", FLOAT),
             _number("step"),
@@ -190,7 +190,7 @@ OPS = (
     ),
     Op(
         "mel_weights",
-        "The matrix that takes the bins of a spectrum to bands on the mel scale.",
+        "The matrix that maps the bins of a spectrum to bands on the mel scale.",
         (
             _number("bands"),
             _number("length"),

@@ -1,4 +1,4 @@
-"""Slices at places that a tensor tells."""
+"""Slices with starts given by a tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def check_starts(call: Call, rank: int) -> None:
-    """The last axis of the second input has a number for each of the axes."""
+    """Check that the last axis of the second input has an element for each of the axes."""
     axes, starts = call["axes"], call.shape(1)
     check_axes(call, axes, rank)
     if not starts or not isinstance(starts[-1], Const) or starts[-1].value != len(axes):
@@ -24,7 +24,7 @@ def check_starts(call: Call, rank: int) -> None:
 
 
 def kept_axes(call: Call, attribute: str, rank: int) -> list[int]:
-    """The axes that slices have: all but those of an attribute."""
+    """The axes of the slices: all except those of an attribute."""
     left_out = check_axes(call, call[attribute], rank)
     return [axis for axis in range(rank) if axis not in left_out]
 
@@ -59,9 +59,9 @@ def _gather_slices(call: Call, x: Array, starts: Array) -> Array:
 OPS = (
     Op(
         "gather_slices",
-        "Slices of x, of `sizes` along all axes. The last axis of `starts` says where one begins "
-        "along `axes`, moved so that it lies within x; the axes `collapsed`, of one element, are "
-        "left out.",
+        "Slices of x, of `sizes` along all axes. The last axis of `starts` gives the start of "
+        "each along `axes`, clamped so that the slice is inside of x; the axes `collapsed`, of "
+        "one element, are removed.",
         (Input("x", ANY), Input("starts", INTEGER)),
         _gather_slices_type,
         _gather_slices,

@@ -26,12 +26,12 @@ def _top_k_type(call: Call) -> tuple[Type, ...]:
 
 
 def order(x: Array, axis: int, *, descending: bool) -> Array:
-    """The indices that sort x along an axis; equal elements stay in order."""
+    """The indices that sort x along an axis, stably."""
     if x.dtype.kind not in "iubf":
         x = x.astype(np.float32)
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # Sorted backwards from the back: equal elements come out in order again.
+    # Sort the reversed array and reverse the result: equal elements keep their order.
     back = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     return np.asarray(x.shape[axis] - 1 - np.flip(back, axis))
 
@@ -87,8 +87,8 @@ def _cumulative(call: Call, x: Array) -> tuple[Array, Array]:
 def _cumulative_op(name: str, which: str) -> Op:
     return Op(
         name,
-        f"The {which} element so far along an axis, and where it was; of equals the last, and NaN "
-        "stays.",
+        f"The running {which} along an axis and its position, the last of equal ones; NaN "
+        "persists.",
         (Input("x", NUMBER),),
         _cumulative_type,
         _cumulative,
@@ -100,10 +100,11 @@ def _cumulative_op(name: str, which: str) -> Op:
 OPS = (
     Op(
         "top_k",
-        "The k greatest (or least) elements along an axis, best first, and their indices; of "
-        "equals the first. With `pieces`, code counts ranks: of the best of pieces of so many "
-        "elements, of pieces of those, and so on, then of the elements in the best ones. With "
-        "`runs`, it sorts: so many elements become a run, so many of these one, and so on.",
+        "The k largest (or smallest) elements along an axis, best first, and their indices; the "
+        "first of equal ones first. With `pieces`, ranks are counted in parallel: among the best "
+        "of pieces of so many elements, of pieces of those, and so on, then among the elements of "
+        "the best ones. With `runs`, elements are sorted: so many form a run, so many of these "
+        "are merged, and so on.",
         (Input("x", NUMBER), Input("k", INTEGER, folds=True)),
         _top_k_type,
         _top_k,
@@ -117,14 +118,14 @@ OPS = (
     ),
     Op(
         "search_sorted",
-        "How many elements of a sorted row lie below each value (with `right`, below or at it); "
-        "of one row, or of a row for each row of values. NaN is the greatest.",
+        "The number of elements of a sorted row that are below each value (with `right`, below or "
+        "equal); of one row, or of a row for each row of values. NaN is the greatest.",
         (Input("rows", NUMBER), Input("values", NUMBER)),
         _search_sorted_type,
         _search_sorted,
         OPAQUE,
         (Attr("right", bool, False),),
     ),
-    _cumulative_op("cummax", "greatest"),
-    _cumulative_op("cummin", "least"),
+    _cumulative_op("cummax", "maximum"),
+    _cumulative_op("cummin", "minimum"),
 )

@@ -1,4 +1,4 @@
-"""Text. Native code has none: nodes on strings run as fallbacks, through these references."""
+"""Strings. There is no native code: nodes on strings are run by these references."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _check_text(call: Call, at: int = 0) -> TensorType:
 
 
 def each(fn: Callable[[Any], Any], x: Array, to: Any) -> Array:
-    """fn of every element."""
+    """Apply fn to every element."""
     out = np.empty(x.size, to)
     out[:] = [fn(item) for item in x.ravel().tolist()]
     return out.reshape(x.shape)
@@ -92,7 +92,7 @@ def _normalize(call: Call, x: Array) -> Array:
 
 # ------------------------------------------------------------------------------------ tokens
 
-MARKS = ("\x02", "\x03")  # before and behind the tokens of a text
+MARKS = ("\x02", "\x03")  # start and end marks of a text
 
 
 def _check_pattern(call: Call, pattern: str) -> None:
@@ -132,7 +132,7 @@ def _tokenize(call: Call, x: Array) -> Array:
 
 
 def pieces(separator: Pattern, text: str) -> list[str]:
-    """What stands between matches; an empty match takes the next character away."""
+    """The text between matches; an empty match consumes the next character."""
     found, start = [], 0
     while start <= len(text) and (match := separator.search(text, start)):
         begin, end = match
@@ -166,7 +166,7 @@ def _count(call: Call, x: Array, pool: Array, where: Array) -> Array:
     out = np.zeros((len(x), call["width"]), np.float32)
     for counts, row in zip(out, x.tolist(), strict=True):
         for size in sizes:
-            for step in range(1, call["skips"] + 2 if size > 1 else 2):  # one has none to skip
+            for step in range(1, call["skips"] + 2 if size > 1 else 2):  # unigrams have no gaps
                 windows = zip(*(row[place * step :] for place in range(size)), strict=False)
                 for window in windows:
                     for column in columns.get(window, ()):
@@ -199,7 +199,7 @@ def _lookup_type(call: Call) -> tuple[Type, ...]:
 def _lookup(call: Call, x: Array, keys: Array, values: Array, default: Array) -> Array:
     if not keys.size:
         return np.broadcast_to(default.reshape(()), x.shape)
-    # Of equal keys the last counts: the first from the back.
+    # The last of equal keys counts: the first in reverse.
     known, first = np.unique(keys[::-1], return_index=True)
     at = np.minimum(np.searchsorted(known, x), len(known) - 1)
     hit = known[at] == x
@@ -212,7 +212,7 @@ def _lookup(call: Call, x: Array, keys: Array, values: Array, default: Array) ->
 
 
 def text_of(array: Array) -> Array:
-    """Numbers as text: the shortest that reads back as the same number."""
+    """Format numbers: the shortest text that parses to the same number."""
     kind = array.dtype.kind
     if kind == "b":
         return each(lambda item: "1" if item else "0", array, object)
@@ -232,7 +232,7 @@ def _float_text(item: Any) -> str:
 
 
 def numbers_of_text(array: Array, to: DType) -> Array:
-    """Text as numbers, in plain or scientific notation."""
+    """Parse numbers in plain or scientific notation."""
     if to.is_float:
         return each(float, array, np.float64).astype(to.numpy)
     return each(_integer, array, np.int64).astype(to.numpy)
@@ -261,7 +261,7 @@ OPS = (
     ),
     Op(
         "string_split",
-        "Text cut at a delimiter (by default at white space), padded with empty text, and the "
+        "Text split at a delimiter (by default at white space), padded with empty text, and the "
         "numbers of parts.",
         (_text(),),
         _split_type,
@@ -272,7 +272,7 @@ OPS = (
     ),
     Op(
         "normalize_text",
-        "Words other than stop words, in another case; one empty word if none is left.",
+        "Words except stop words, with their case changed; one empty word if none is left.",
         (_text(),),
         _normalize_type,
         _normalize,
@@ -286,8 +286,8 @@ OPS = (
     ),
     Op(
         "tokenize",
-        "The parts of a text, at least so long, that match a pattern, or that stand between "
-        "separators, by one after the other; padded, and if asked between two marks.",
+        "The parts of a text of a minimal length that match a pattern, or that are between "
+        "separators, which are applied in order; padded, and optionally between two marks.",
         (_text(),),
         _tokenize_type,
         _tokenize,
@@ -303,8 +303,9 @@ OPS = (
     ),
     Op(
         "count_grams",
-        "How often each run of items in a pool occurs in a row, at the columns of `where`. Runs of "
-        "n items begin in the pool at starts[n - 1]; up to `skips` items are left out between two.",
+        "The number of occurrences of each n-gram of a pool per row, at the columns of `where`. "
+        "Those of n items begin in the pool at starts[n - 1]; up to `skips` items are skipped "
+        "between two.",
         (Input("x"), Input("pool"), Input("where", INTEGER)),
         _count_type,
         _count,

@@ -1,4 +1,4 @@
-"""Boxes around what was detected: those that overlap a better one go."""
+"""Non-maximum suppression of overlapping boxes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tilewright.graph.types import TensorType, Type
 from tilewright.sym import Expr, const
 
 Array = np.ndarray[Any, Any]
-Classes = tuple[Expr, Expr]  # how many images, and classes of each
+Classes = tuple[Expr, Expr]  # number of images and of classes
 
 
 def _checked(call: Call) -> tuple[Classes, Expr]:
-    """Of boxes and scores that fit: images and classes, and how many boxes there are."""
+    """Check boxes and scores: images and classes, and the number of boxes."""
     boxes, scores = call.shape(0), call.shape(1)
     if len(boxes) != 3 or len(scores) != 3:
         raise call.error("TW1304", f"{call.op} takes boxes and scores of rank 3")
@@ -54,7 +54,7 @@ def _kept_type(call: Call) -> tuple[Type, ...]:
 
 
 def _corners(boxes: Array, *, center: bool) -> Array:
-    """Boxes as low and high corners, [..., 4]."""
+    """Convert boxes to low and high corners, [..., 4]."""
     if center:
         x, y, width, height = np.moveaxis(boxes, -1, 0)
         return np.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], -1)
@@ -80,7 +80,7 @@ def _selected(
     overlap: Array | None = None,
     threshold: Array | None = None,
 ) -> list[list[int]]:
-    """The boxes that stay of each class of each image."""
+    """The kept boxes of each class of each image."""
     most = 0 if limit is None else int(np.ravel(limit)[0])
     allowed = 0.0 if overlap is None else float(np.ravel(overlap)[0])
     least = None if threshold is None else np.ravel(threshold)[0]
@@ -125,13 +125,13 @@ INPUTS = (
     Input("overlap", FLOAT, optional=True),
     Input("threshold", FLOAT, optional=True),
 )
-CENTER = Attr("center", bool, False)  # boxes as center and extent, not corners
+CENTER = Attr("center", bool, False)  # boxes are center and extent instead of corners
 
 OPS = (
     Op(
         "non_max_suppression",
-        "Boxes by score, without those that overlap a better one of their class: rows of batch, "
-        "class and box. `limit` counts per batch and class.",
+        "Boxes by descending score, without those that overlap a better one of their class: rows "
+        "of batch, class and box. `limit` is per batch and class.",
         INPUTS,
         _listed_type,
         _listed,
@@ -140,8 +140,8 @@ OPS = (
     ),
     Op(
         "list_boxes",
-        "Rows of batch, class and box, of so many boxes of each class. With `side_by_side`, code "
-        "finds all rows at once.",
+        "Rows of batch, class and box, given the boxes and their number for each class. With "
+        "`side_by_side`, all rows are computed in parallel.",
         (Input("kept", INTEGER), Input("counts", INTEGER)),
         _rows_type,
         _rows,
@@ -150,9 +150,9 @@ OPS = (
     ),
     Op(
         "suppress_boxes",
-        "The boxes that `non_max_suppression` lists, by batch and class, with `capacity` for all "
-        "or for so many; then zeros. And how many they are. With `runs`, code sorts the boxes of "
-        "all classes side by side, so many runs at a time.",
+        "The boxes of `non_max_suppression` by batch and class, in arrays of `capacity` (by "
+        "default, for all boxes), padded with zeros; and their numbers. With `runs`, the boxes of "
+        "all classes are sorted in parallel, merging so many runs at a time.",
         INPUTS,
         _kept_type,
         _kept,

@@ -1,7 +1,7 @@
-"""Decision trees.
+"""Decision tree ensembles.
 
-All trees of an ensemble share one table of nodes. A child that is not negative is a node; a
-negative one is leaf -1 - child. Node modes compare x[feature] with the split.
+All trees of an ensemble share one table of nodes. A nonnegative child is a node; a negative one is
+leaf -1 - child. Node modes compare x[feature] with the split.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODES = LEQ, LT, GTE, GT, EQ, NEQ = tuple(range(6))
 
 
 def depth_of(yes: Array, no: Array, roots: Array) -> int | None:
-    """The most nodes on a way from a root to a leaf; None where ways do not end."""
+    """The maximal number of nodes on a path from a root to a leaf; None if there are cycles."""
     at, depth = np.unique(roots[roots >= 0]), 0
     while at.size and depth < len(yes):
         below = np.unique(np.concatenate([yes[at], no[at]]))
@@ -68,30 +68,30 @@ def _leaves(
         if value.dtype.kind == "f":
             hit = np.where(np.isnan(value), missing[node] | (mode == NEQ), hit)
         at[inner] = children[node, hit.astype(int)]
-    raise ValueError("a tree is not a tree: its nodes form a cycle")
+    raise ValueError("the nodes of a tree form a cycle")
 
 
 OPS = (
     Op(
         "tree_leaves",
-        "The leaf of each tree that each row comes to.",
+        "The leaf of each tree that each row reaches.",
         (
             Input("x", NUMBER),
             Input("features", INTEGER),
             Input("splits", NUMBER),
             Input("modes", INTEGER),
-            Input("children", INTEGER),  # [nodes, 2]: of rows that do not pass, that pass
-            Input("missing", BOOLEAN),  # whether NaN passes
+            Input("children", INTEGER),  # [nodes, 2]: for a false and a true test
+            Input("missing", BOOLEAN),  # result of the test for NaN
             Input("roots", INTEGER),
         ),
         _leaves_type,
         _leaves,
         OPAQUE,
         attributes=(
-            Attr("depth", int, None),  # nodes that a row passes at most; by default all of them
-            Attr("modes", tuple, MODES),  # those that occur
-            Attr("is_missing", bool, True),  # whether NaN passes anywhere
-            Attr("leaves", int, None),  # if every way comes to one of so many, within the depth
+            Attr("depth", int, None),  # maximal path length; default: all nodes
+            Attr("modes", tuple, MODES),  # those in use
+            Attr("is_missing", bool, True),  # whether NaN passes any test
+            Attr("leaves", int, None),  # number of leaves, if all paths end at one within the depth
         ),
     ),
 )

@@ -1,7 +1,7 @@
-"""Windows that slide over the spatial axes of a tensor: what convolution and pooling share.
+"""Sliding windows over the spatial axes of a tensor, shared by convolution and pooling.
 
-Tensors are [batch, channels, *spatial]. A window has a kernel size, a stride, a dilation and pads
-per spatial axis; `pads` lists all beginnings, then all ends, and may hold expressions of sizes.
+Tensors are [batch, channels, *spatial]. A window has a kernel size, stride, dilation and pads per
+spatial axis; `pads` lists all beginnings, then all ends, and may contain expressions of sizes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DILATIONS = Attr("dilations", tuple, required=True)
 
 
 def check_window(call: Call, spatial: int) -> None:
-    """The attributes name every spatial axis, with strides and dilations above zero."""
+    """Check that attributes cover all spatial axes, with positive strides and dilations."""
     if spatial < 1:
         raise call.error("TW1204", f"{call.op} needs at least one spatial axis")
     for name, count in (("strides", spatial), ("dilations", spatial), ("pads", 2 * spatial)):
@@ -38,7 +38,7 @@ def check_window(call: Call, spatial: int) -> None:
 
 
 def extent(kernel: ExprLike, dilation: int) -> Expr:
-    """How far a window reaches: (kernel - 1) * dilation + 1."""
+    """The extent of a dilated window: (kernel - 1) * dilation + 1."""
     return sym.add(sym.mul(sym.sub(kernel, 1), dilation), 1)
 
 
@@ -50,10 +50,10 @@ def window_counts(
     ceil_mode: bool = False,
     overhang: bool = False,
 ) -> tuple[Expr, ...]:
-    """How many windows fit along each axis.
+    """The number of windows along each axis.
 
-    Rounding up admits a window that runs past the end, but none that starts behind the last
-    element: those are ceil((size + begin) / stride). `overhang` rounds up only where no window
+    Rounding up includes a window that extends past the end, unless it starts after the last
+    element: at most ceil((size + begin) / stride) windows. `overhang` rounds up only if no window
     fits.
     """
     out: list[Expr] = []
@@ -69,7 +69,7 @@ def window_counts(
         else:
             count = sym.add(sym.floordiv(room, stride), 1)
         if overhang and not ceil_mode:
-            # Of an image of at least one element, never less than one where a stride covers it.
+            # For a nonempty image, at least one if a stride covers the window.
             covered = sym.prove(sym.le(sym.sub(extent(k, dilation), sym.add(begin, end)), stride))
             least = ONE if covered else sym.minimum(sym.add(sym.ceildiv(room, stride), 1), 1)
             count = sym.maximum(count, least)
@@ -85,7 +85,8 @@ def same_pads(
     *,
     lower: bool,
 ) -> tuple[Expr | int, ...]:
-    """Pads that give ceil(size / stride) windows; `lower` puts an odd one at the beginning."""
+    """Pads that give ceil(size / stride) windows; with `lower` the beginning gets the larger
+    one."""
     begins: list[Expr | int] = []
     ends: list[Expr | int] = []
     for size, k, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
@@ -99,7 +100,7 @@ def same_pads(
 
 
 def as_number(expr: Expr) -> Expr | int:
-    """An expression, or the number it always is."""
+    """An expression, or its value if constant."""
     made = sym.simplify(expr)
     return int(made.value) if isinstance(made, sym.Const) else made
 
@@ -121,7 +122,7 @@ def pad_spatial(x: Array, pads: Sequence[int], fill: Any = 0) -> Array:
 def taps(
     kernel: Sequence[int], counts: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Each position within a kernel, with the elements all windows have there, as indices."""
+    """For each position in the kernel, an index of the elements of all windows there."""
     for tap in itertools.product(*map(range, kernel)):
         where = [
             slice(t * d, t * d + (n - 1) * s + 1 if n else 0, s)

@@ -26,8 +26,7 @@ from tilewright.sym import ONE
 
 Array = np.ndarray[Any, Any]
 
-# limit for flattened concats: repeated self-concatenation would double the inputs each time
-MAX_PARTS = 64
+MAX_PARTS = 64  # of a flattened concat: each that repeats another doubles them
 
 
 def canonicalize(module: Module, ctx: PassContext) -> Module:

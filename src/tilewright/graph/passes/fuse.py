@@ -85,8 +85,7 @@ KINDS = {
 RANGES = ("reduce_max", "reduce_min")  # may be computed in any order
 MOVES = ("transpose", "slice", "pad", ALIAS)  # read each element about once
 REPEATED_OPERATIONS = 8  # per element, of a producer that may be recomputed in several kernels
-# places where one kernel reads a value: self-concatenation doubles them each time
-MAX_READ_SITES = 16
+MAX_READ_SITES = 16  # of a value in one kernel: concats of concats double them each time
 
 
 def fuse(module: Module, ctx: PassContext) -> Module:

@@ -53,8 +53,7 @@ from tilewright.graph.rates import rates_of, size_bytes
 from tilewright.graph.views import is_view
 from tilewright.sym import ONE, Const
 
-# least ratio of a length to the granularity of copies: shorter ones would be mostly padding
-MIN_FILLED_RATIO = 8
+MIN_FILLED_RATIO = 8  # of a length to the granularity of copies: shorter ones are mostly padding
 RECURRENT = ("rnn", "gru", "lstm")
 
 

@@ -19,6 +19,7 @@ from math import prod
 import numpy as np
 
 from tilewright import sym
+from tilewright.base.dtype import F16
 from tilewright.base.passes import PassContext
 from tilewright.graph.build import make_node
 from tilewright.graph.ir import Attribute, Module, Node, Value
@@ -36,7 +37,7 @@ from tilewright.graph.match import (
 from tilewright.graph.types import items_of
 from tilewright.sym import ONE, Const, Expr
 
-HIDDEN_SCORE = -65504.0  # added to scores, it leaves nothing of them: the least number of f16
+HIDDEN_SCORE = F16.min_finite  # added to scores, it leaves nothing of them
 
 Shape = tuple[Expr, ...]
 
@@ -125,7 +126,8 @@ def regrouped_attention(node: Node, scope: Scope) -> Replacement:
     placed = [_placed(mask, level, apart) for level, mask in masks]
     if any(mask is None for mask in placed):
         return None
-    return _Made(node, scope).regrouped(scores, v, apart, [m for m in placed if m is not None])
+    told = [mask for mask in placed if mask is not None]
+    return _Made(node, scope).regrouped(scores, v, apart, told) if _leave_keys(told) else None
 
 
 def _known_mask(value: Value | None, scope: Scope) -> Array | None:
@@ -156,6 +158,13 @@ def _placed(mask: Array, level: tuple[int, ...], apart: tuple[int, ...]) -> Arra
         return mask
     count = 1 if mask.ndim == 2 else mask.shape[0]
     return mask.reshape(*((1, 1) if count == 1 else apart), *mask.shape[-2:])
+
+
+def _leave_keys(masks: list[Array]) -> bool:
+    """Whether every query has a key that no mask hides: else sums of low numbers decide."""
+    hides = [~mask if mask.dtype == bool else mask <= HIDDEN_SCORE for mask in masks]
+    hidden = np.logical_or.reduce(np.broadcast_arrays(*hides, np.zeros(1, bool)))
+    return not bool(hidden.all(-1).any())
 
 
 GUARDED = Apply("where", Apply("isnan", Any("weights")), Number(0.0), Any("weights"))
@@ -346,7 +355,7 @@ class _Made:
             if square and mask.size == mask[0, 0].size and past >= 0 and _hides_behind(mask, past):
                 attributes["causal"], attributes["past"] = True, past
             else:
-                low = np.finfo(scores.q.tensor.dtype.numpy).min
+                low = scores.q.tensor.dtype.min_finite
                 added = np.where(mask, 0, low) if mask.dtype == bool else mask
                 total = added if total is None else total + added
         if total is not None:
@@ -407,8 +416,10 @@ class _Made:
         return self._hidden(scores.q, *scores.hidden)
 
     def _hidden(self, like: Value, cond: Value, low: float) -> Value:
-        """0 where the condition holds, else a number that hides."""
+        """0 where the condition holds, else a number that hides: added to any score, the least one
+        gives itself, so that a query without keys has equal weights, as by the choice."""
         of = like.tensor.dtype.numpy
+        low = low if low == -np.inf else like.tensor.dtype.min_finite
         zero = self.scope.new_constant(np.zeros((), of), "zero", self.root)
         hidden = self.scope.new_constant(np.array(low, of), "hidden", self.root)
         self.nodes += [zero, hidden]

@@ -107,10 +107,11 @@ def _can_join(reader: Node, loop: Node, item: Value) -> bool:
     """Whether a node joins items of which every iteration's is as long along its axis."""
     if reader.op != "concat_from_sequence":
         return False
-    shape = item.tensor.shape or ()
-    if reader["new_axis"]:
-        return True
-    return bool(shape) and _is_known(shape[reader["axis"]], loop.inputs)
+    shape, axis, is_new = item.tensor.shape or (), int(reader["axis"]), bool(reader["new_axis"])
+    rank = len(shape) + is_new
+    if not -rank <= axis < rank:
+        return False  # an error, which the node tells
+    return is_new or _is_known(shape[axis], loop.inputs)
 
 
 def _is_known(length: Expr, values: Iterable[Value | None]) -> bool:

@@ -38,7 +38,7 @@ class _Function:
 def tabulate_bytes(module: Module, ctx: PassContext) -> Module:
     """Before: quantize(erf(dequantize(%q))).   After: lookup_bytes(%q, %table)."""
     target = ctx.target
-    if not isinstance(target, Target) or not target.looks_up_bytes:
+    if not isinstance(target, Target) or not target.has_byte_lookup:
         return module
     constants = dict(module.constants)
 

@@ -1,4 +1,4 @@
-"""The submodules that programs reach for by name, mostly for the exceptions in them."""
+"""Submodules that programs import by name, mostly for their exceptions."""
 
 from tilewright.ort.capi import (
     _pybind_state,

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's C++ side exports: exceptions, enumerations, plain classes."""
+"""The names that ONNX Runtime's C++ binding exports: exceptions, enumerations, plain classes."""
 
 from tilewright.ort.binding import SessionIOBinding
 from tilewright.ort.devices import CDevice as OrtDevice
@@ -81,7 +81,7 @@ from tilewright.ort.values import (
     copy_tensors,
 )
 
-kNextPowerOfTwo = ArenaExtendStrategy.kNextPowerOfTwo  # noqa: N816  (their names)
+kNextPowerOfTwo = ArenaExtendStrategy.kNextPowerOfTwo  # noqa: N816  (ONNX Runtime's names)
 kSameAsRequested = ArenaExtendStrategy.kSameAsRequested  # noqa: N816
 
 OrtDeviceEpIncompatibilityReason = Absent("OrtDeviceEpIncompatibilityReason")
@@ -110,5 +110,5 @@ schemadef = Absent("schemadef")
 
 
 def get_default_session_options() -> SessionOptions:
-    """Options as they are by default."""
+    """The default options."""
     return SessionOptions()

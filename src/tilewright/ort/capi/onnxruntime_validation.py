@@ -1,17 +1,17 @@
-"""What ONNX Runtime looks at when it is imported: the system, and its own packaging."""
+"""ONNX Runtime's checks at import: the system, and the package."""
 
 from tilewright.ort.environment import INTERFACE
 
 
 def check_distro_info() -> None:
-    """Accepted: what runs here is known when a model is compiled."""
+    """Accepted without effect: the machine is checked when a model is compiled."""
 
 
 def check_training_module() -> tuple[None, bool, str, str, str]:
-    """The module is for inference."""
+    """Whether the package includes training: no."""
     return None, False, *get_package_name_and_version_info()
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
-    """The package's name, its version, and that of CUDA."""
+    """The package's name, version and CUDA version."""
     return "onnxruntime", INTERFACE, ""

@@ -1,4 +1,4 @@
-"""`torch.compile(model, backend="tilewright")`, and text from language models."""
+"""`torch.compile(model, backend="tilewright")`, and text generation by language models."""
 
 from tilewright.frontends.torch.sampling import Sampling
 from tilewright.plugins.torch.backend import tilewright

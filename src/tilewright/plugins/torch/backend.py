@@ -1,11 +1,11 @@
-"""The backend that torch.compile finds by its entry point.
+"""The torch.compile backend, registered as an entry point.
 
     compiled = torch.compile(model, backend="tilewright")
     compiled = torch.compile(model, backend="tilewright", options={"fallback": "error"})
 
-Dynamo hands over graphs of PyTorch calls. AOTAutograd makes them functional, splits what is to be
-differentiated into a forward and a backward graph, and takes composite operators apart; each graph
-of ATen operators that is left becomes one `CompiledGraph`.
+Dynamo traces graphs of PyTorch calls. AOTAutograd makes them functional, splits differentiable ones
+into a forward and a backward graph, and decomposes composite operators; each resulting graph of
+ATen operators becomes a `CompiledGraph`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ EAGER, ERROR = "eager", "error"
 
 @dataclass(frozen=True)
 class Options:
-    """What `options=` of torch.compile may say."""
+    """The `options=` of torch.compile."""
 
-    fallback: str = EAGER  # what becomes of operators without code: run by PyTorch, or refused
+    fallback: str = EAGER  # operators without native code: run by PyTorch, or rejected
     threads: int = 0  # 0: as many as PyTorch uses
-    freeze: bool = True  # weights of inference are packed once, and again when they change
-    cache: bool = True  # kernels are kept on disk
+    freeze: bool = True  # pack inference weights once, and again when they change
+    cache: bool = True  # keep kernels on disk
 
 
 def options_of(given: Mapping[str, Any] | None) -> Options:
-    """The options, checked."""
+    """Validate options."""
     known = {each.name for each in fields(Options)}
     for name in given or {}:
         if name not in known:
@@ -62,14 +62,14 @@ def tilewright(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """What runs a graph that Dynamo has traced."""
+    """Compile a graph traced by Dynamo."""
     if mode not in (None, "default"):
         raise UserError("TW6010", f"the backend has no mode {mode!r}", help="leave it out")
     chosen = options_of(options)
     if not torch.is_grad_enabled():
         keep_whole(module)
 
-    bare: list[CompiledGraph] = []  # that AOTAutograd need not wrap
+    bare: list[CompiledGraph] = []  # without AOTAutograd's wrapper
 
     def compiler(*, inference: bool) -> Callable[..., Any]:
         def compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -103,14 +103,14 @@ def tilewright(
 
 
 def metadata() -> Any:
-    """What AOTAutograd knows of the graph being compiled: static inputs, mutations, aliases."""
+    """AOTAutograd's metadata of the graph being compiled: static inputs, mutations, aliases."""
     context = torch._guards.TracingContext.try_get()
     return None if context is None else context.fw_metadata
 
 
 def is_bare(about: Any) -> bool:
-    """Whether a graph of inference takes and gives what its caller does: no input is changed, no
-    output views another tensor, none is of a subclass. Then what wraps it has nothing to do."""
+    """Whether an inference graph needs no wrapper by AOTAutograd: no input is mutated, no output
+    aliases another tensor, there are no tensor subclasses."""
     if about is None:
         return False
     changed = any(each.mutates_data or each.mutates_metadata for each in about.input_info)

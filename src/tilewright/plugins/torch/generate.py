@@ -1,9 +1,9 @@
-"""A language model that is only there to write text.
+"""Text generation by a language model, without other uses of it.
 
     text = Generator(model, length=96)
     tokens = text.generate(prompt, 64)
 
-What `tilewright.compile(model).generate` makes for itself, with the room and the batch given.
+`tilewright.compile(model).generate` makes one internally, for the given length and batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.frontends.torch import generate
 
 
 class Generator(generate.Generator):
-    """A language model of transformers that remembers what it has read."""
+    """A language model of transformers with its key-value cache."""
 
     def __init__(
         self, model: Any, *, length: int, batch: int = 1, threads: int = 0, cache: bool = True

@@ -1,8 +1,8 @@
-"""A graph of ATen operators, compiled when it is first called.
+"""Graphs of ATen operators, compiled on their first call.
 
-Then all that is known at a call is known: the weights themselves, which are packed once and again
-when they change, and the thread count. Results have the strides that PyTorch expects of them, and
-those that only view an input are views of it.
+At that time the weights are known, which are packed once and again when they change, and the number
+of threads. Results have the strides that PyTorch expects, and outputs that alias an input are views
+of it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tilewright.plugins.torch.partition import PREFIX, is_random, names_of, refu
 from tilewright.plugins.torch.weights import Weights
 from tilewright.runtime.module import Module
 
-MAX_PACKINGS = 2  # of one graph's weights; if they change more often they are inputs
+MAX_PACKINGS = 2  # per graph; weights that change more often become inputs
 
 
 class CompiledGraph:
-    """Called with the inputs of a graph, gives its outputs; other graphs inside where needed."""
+    """A callable graph, compiled on the first call; partitioned if it has unsupported operators."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class CompiledGraph:
         self.graph, self.weights = graph, tuple(weights)
         self.refuse, self.threads, self.cache = refuse, threads, cache
         self.run: Callable[[Sequence[Any]], list[Any]] | None = None
-        with unset_fake_temporarily():  # constants of the graph are tensors with values
+        with unset_fake_temporarily():  # the graph's constants are real tensors
             self.without = without_rules(graph, is_random)
         self.fallbacks = names_of(self.without)
         self.lock = threading.Lock()
@@ -53,7 +53,7 @@ class CompiledGraph:
         return self.run(inputs)
 
     def prepared(self) -> Callable[[Sequence[Any]], list[Any]]:
-        """Whole, or in parts around what has no code."""
+        """Compile a graph, in partitions if it has unsupported operators."""
         if not self.without:
             return NativeGraph(self.graph, self.weights, self.threads, self.cache)
         if self.refuse:
@@ -69,11 +69,11 @@ class CompiledGraph:
 
 
 def tables(graph: fx.GraphModule, weights: Sequence[int]) -> set[int]:
-    """The weights of which a call only reads rows that its inputs choose. There is nothing to pack:
-    as inputs they take no second memory, and no call has to look whether they have changed."""
+    """The weights used only as lookup tables indexed by inputs. There is nothing to pack: as inputs
+    they need no second copy, and no checks for changes."""
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
     given = set(inputs).difference(inputs[at] for at in weights)
-    for node in graph.graph.nodes:  # in order: also what is computed from inputs of a call
+    for node in graph.graph.nodes:  # in topological order: includes derived values
         if not given.isdisjoint(node.all_input_nodes):
             given.add(node)
     found = set()
@@ -87,7 +87,7 @@ def tables(graph: fx.GraphModule, weights: Sequence[int]) -> set[int]:
 
 
 def _chosen_rows(node: fx.Node, table: fx.Node) -> fx.Node | None:
-    """The indices of a lookup in a table."""
+    """The indices of a lookup in `table`."""
     if node.target is not torch.ops.aten.embedding.default or node.args[0] is not table:
         return None
     chosen = node.args[1]
@@ -95,7 +95,7 @@ def _chosen_rows(node: fx.Node, table: fx.Node) -> fx.Node | None:
 
 
 class _Part(torch.nn.Module):
-    """A native stretch in the place of the submodule it was made of."""
+    """A native partition, in place of its submodule."""
 
     def __init__(self, native: NativeGraph) -> None:
         super().__init__()
@@ -108,9 +108,9 @@ class _Part(torch.nn.Module):
 
 
 class NativeGraph:
-    """A graph that is native throughout."""
+    """A graph without unsupported operators."""
 
-    compilations: ClassVar[int] = 0  # of all graphs in this process
+    compilations: ClassVar[int] = 0  # in this process, over all graphs
 
     def __init__(
         self, graph: fx.GraphModule, weights: Sequence[int], threads: int, cache: bool
@@ -135,7 +135,7 @@ class NativeGraph:
         return flat.results(inputs, called(module, flat.arguments(inputs), threads))
 
     def compiled(self, inputs: Sequence[Any]) -> tuple[FlatGraph, Module | None, Weights]:
-        """Code for these weights; weights that keep changing become inputs."""
+        """Compile for these weights; those that keep changing become inputs."""
         with self.lock:
             if self.state is not None and self.state[2].are_same(inputs):
                 return self.state

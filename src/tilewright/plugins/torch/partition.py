@@ -1,4 +1,4 @@
-"""Graphs of which some operators have no code: native parts, and PyTorch for what lies between."""
+"""Partition graphs with unsupported operators into native subgraphs and PyTorch operators."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilewright.base.errors import Unsupported
 
-PREFIX = "native_"  # of the names of native stretches
+PREFIX = "native_"  # prefix of native submodules' names
 SHOWN = 12  # operators named in a warning; the others are counted
-# PyTorch draws these from its own generator, whose state a call must advance.
+# These draw from PyTorch's generator, whose state a call must advance.
 RANDOM = (
     *("rand", "randn", "randperm", "randint", "bernoulli", "native_dropout", "rand_like"),
     *("randn_like", "randint_like", "multinomial", "normal", "exponential", "uniform"),
@@ -22,17 +22,17 @@ RANDOM = (
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether a node draws numbers."""
+    """Whether a node uses the random generator."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     name = node.target._schema.name.removeprefix("aten::")
     if name in RANDOM:
         return True
-    return torch.Tag.nondeterministic_seeded in node.target.tags and _drops(node)
+    return torch.Tag.nondeterministic_seeded in node.target.tags and _may_drop(node)
 
 
-def _drops(node: fx.Node) -> bool:
-    """Whether an operator that may drop elements, such as attention, does so."""
+def _may_drop(node: fx.Node) -> bool:
+    """Whether an operator with a dropout probability, such as attention, uses it."""
     assert isinstance(node.target, torch._ops.OpOverload)
     for at, argument in enumerate(node.target._schema.arguments):
         if argument.name == "dropout_p":
@@ -41,8 +41,8 @@ def _drops(node: fx.Node) -> bool:
     return True
 
 
-class _Native(OperatorSupportBase):
-    """Nodes that have code."""
+class _NativeSupport(OperatorSupportBase):
+    """Nodes with native code."""
 
     def __init__(self, without: Mapping[fx.Node, str]) -> None:
         self.without = {node.name for node in without}
@@ -52,21 +52,21 @@ class _Native(OperatorSupportBase):
 
 
 def split(module: fx.GraphModule, without: Mapping[fx.Node, str]) -> fx.GraphModule:
-    """The module with native stretches as submodules whose names begin with PREFIX."""
+    """Move native subgraphs to submodules with names that begin with PREFIX."""
     partitioner = CapabilityBasedPartitioner(
-        module, _Native(without), allows_single_node_partition=True
+        module, _NativeSupport(without), allows_single_node_partition=True
     )
     made: fx.GraphModule = partitioner.partition_and_fuse(PREFIX)
     return made
 
 
 def names_of(without: Mapping[fx.Node, str]) -> tuple[str, ...]:
-    """The operators among nodes, each once."""
+    """The distinct operators of nodes."""
     return tuple(dict.fromkeys(str(node.target) for node in without))
 
 
 def warn_of(without: Mapping[fx.Node, str]) -> None:
-    """Say once which operators PyTorch itself runs."""
+    """Warn once about operators that PyTorch runs."""
     names = names_of(without)
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     warnings.warn(

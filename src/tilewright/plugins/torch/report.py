@@ -1,4 +1,4 @@
-"""What became of the graphs that torch.compile handed over: which operators PyTorch runs, and why.
+"""Report on graphs compiled through torch.compile: operators that PyTorch runs, and why.
 
 compiled(x)
 print(tilewright.plugins.torch.report())
@@ -19,16 +19,16 @@ from tilewright.plugins.torch.graphs import CompiledGraph
 
 @dataclass(frozen=True)
 class Fallback:
-    """An operator that PyTorch runs in a graph."""
+    """An operator in a graph that PyTorch runs."""
 
     operator: str
     reason: str
-    lines: tuple[str, ...]  # of the user's program, as far as PyTorch tells
+    lines: tuple[str, ...]  # in the user's program, where known
 
 
 @dataclass(frozen=True)
 class GraphReport:
-    """One graph: how many operators it has, and those without code."""
+    """A graph: its number of operators, and those without native code."""
 
     operators: int
     fallbacks: tuple[Fallback, ...]
@@ -36,7 +36,7 @@ class GraphReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The graphs that are there, in the order in which they were compiled."""
+    """Live graphs, in order of compilation."""
 
     graphs: tuple[GraphReport, ...]
 
@@ -57,12 +57,12 @@ _graphs: weakref.WeakValueDictionary[int, CompiledGraph] = weakref.WeakValueDict
 
 
 def note(graph: CompiledGraph) -> None:
-    """Have a graph among those reported, for as long as it is there."""
+    """Include a graph in reports while it is alive."""
     _graphs[next(_numbers)] = graph
 
 
 def report() -> Report:
-    """What became of the graphs of this process that are still in use."""
+    """Report on the live graphs of this process."""
     return Report(tuple(_told(graph) for _, graph in sorted(_graphs.items())))
 
 
@@ -72,7 +72,7 @@ def _told(graph: CompiledGraph) -> GraphReport:
 
 
 def _fallbacks(without: Mapping[fx.Node, str]) -> tuple[Fallback, ...]:
-    """Operators with their reasons, each once, and all lines they stand in."""
+    """Distinct operators with reasons, and all their source lines."""
     lines: dict[tuple[str, str], dict[str, None]] = {}
     for node, reason in without.items():
         found = lines.setdefault((str(node.target), reason), {})

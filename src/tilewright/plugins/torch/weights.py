@@ -1,15 +1,15 @@
-"""Weights that were packed, and whether they still are what they were.
+"""Detect changes of packed weights.
 
-A weight may be replaced (another address), changed in place (its version counts up), or changed
-behind autograd's back, by `p.data.add_(...)` or through NumPy, which no counter shows. So every
-call also compares a digest of some lines of each weight's memory:
+A weight may be replaced (its address changes), changed in place (its version counter changes), or
+changed without autograd, by `p.data.add_(...)` or through NumPy, which no counter shows. So every
+call also compares a digest of some cache lines of each weight:
 
 - weights of up to 512 bytes whole, of larger ones a line of each of their 8 parts, of those above
   32 KiB a line of each page of 4 KiB: whatever changes all of a part is noticed by the next call;
 - each call takes other lines, in turn: after at most 64 calls every byte has been looked at, and
   any change at all is noticed.
 
-`options={"freeze": False}` packs nothing ahead of a call: then no weight can be stale.
+`options={"freeze": False}` disables packing: then no weight can be stale.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tilewright.runtime import _native
 
 LINE_BYTES = 64
 PAGE_BYTES = 4096
-PARTS = 8  # of a weight, at least, that every call looks into
+PARTS = 8  # checked by every call, at least
 TURNS = PAGE_BYTES // LINE_BYTES
 
 
 class Weights:
-    """The weights among the inputs of a graph, as they were when it was compiled."""
+    """The weights among a graph's inputs, as of compilation."""
 
     def __init__(self, places: Sequence[int], inputs: Sequence[Any]) -> None:
         self.places = tuple(at for at in places if _is_fixed(inputs[at]))
@@ -42,32 +42,32 @@ class Weights:
         tensors = self.choose(inputs)
         self.arrays = {at: array_of(_parts(inputs[at])) for at in self.places}
         self.addresses, self.versions = _addresses(tensors), _versions(tensors)
-        self.held = tensors  # memory that is given back could be another weight's
+        self.held = tensors  # keeps their memory from being reused for another weight
         self.watch = _watch(self.places, tensors)
         self.areas = np.array([_area(tensor) for tensor in tensors], np.uint64).tobytes()
         self.digests = [_native.digest(self.areas, turn) for turn in range(TURNS)]
         self.turns = itertools.cycle(range(TURNS))
 
     def are_same(self, inputs: Sequence[Any]) -> bool:
-        """Whether a call has the weights that were packed, as far as it looks."""
+        """Whether a call has the packed weights, according to the checks above."""
         if not self.places:
             return True
         if self.watch is None or not self.watch.same(tuple(inputs)):
-            tensors = self.choose(inputs)  # perhaps others on the same memory
+            tensors = self.choose(inputs)  # possibly other tensors on the same memory
             if _addresses(tensors) != self.addresses or _versions(tensors) != self.versions:
                 return False
         turn = next(self.turns)
         return _native.digest(self.areas, turn) == self.digests[turn]
 
 
-# PyTorch's functions that tell where a tensor's memory begins, and its version.
+# PyTorch's functions that return a tensor's data pointer and its version.
 READERS = ("aoti_torch_get_data_ptr", "_ZNK2at10TensorBase8_versionEv")
 
 
 def _watch(places: Sequence[int], tensors: Sequence[torch.Tensor]) -> _native.Watch | None:
-    """Looks at all tensors at once; None where this PyTorch lays its objects out otherwise.
+    """Checks all tensors in one call; None if the object layout of this PyTorch is unknown.
 
-    An object of Python holds a pointer to its tensor, which `_cdata` tells. PyTorch's functions
+    A Python tensor object contains a pointer to its tensor, equal to `_cdata`. PyTorch's functions
     take the address of that pointer.
     """
     readers, pointer = _readers(), ctypes.sizeof(ctypes.c_void_p)
@@ -86,7 +86,7 @@ def _word(address: int) -> int:
 
 @functools.cache
 def _readers() -> tuple[int, int] | None:
-    """Where PyTorch's functions are."""
+    """The addresses of PyTorch's functions."""
     try:
         library = ctypes.CDLL(torch._C.__file__)
         found = [ctypes.cast(library[name], ctypes.c_void_p).value for name in READERS]
@@ -96,12 +96,12 @@ def _readers() -> tuple[int, int] | None:
     return (address, version) if address and version else None
 
 
-# A graph may have hundreds of weights, each looked at in every call: no loop of Python's own.
+# A graph may have hundreds of weights, checked in every call: a Python loop would be too slow.
 _version = operator.attrgetter("_version")
 
 
 def _chooser(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What takes the tensors at some places."""
+    """A function that selects the tensors at some positions."""
     if len(places) > 1:
         return operator.itemgetter(*places)
     return lambda inputs: [inputs[at] for at in places]
@@ -116,7 +116,8 @@ def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def _area(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """A tensor's memory: address, bytes, and the distance of the lines that a call looks at."""
+    """A tensor's memory: address, size in bytes, and the distance of the lines that a call
+    checks."""
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((extent - 1) * stride for extent, stride in strides)
     size = (last + 1) * tensor.element_size()
@@ -126,10 +127,10 @@ def _area(tensor: torch.Tensor) -> tuple[int, int, int]:
 
 
 def _parts(tensor: torch.Tensor) -> torch.Tensor:
-    """A complex tensor as a real one with a last axis of two."""
+    """View a complex tensor as a real one with a last axis of two."""
     return torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether changes of a tensor can be noticed: inference tensors count no versions."""
+    """Whether changes of a tensor can be detected: inference tensors have no version counter."""
     return isinstance(value, torch.Tensor) and not value.is_inference() and value.numel() > 0

@@ -43,10 +43,8 @@ from tilewright.tensor.passes.tails import TAILS
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
 from tilewright.tensor.visit import exprs
 
-TILES, HEADS = (
-    "tiles",
-    "heads",
-)  # the axis split across threads: tiles of queries of all heads, or heads
+# The axis split across threads: tiles of queries of all heads, or heads.
+TILES, HEADS = "tiles", "heads"
 
 
 @dataclass(frozen=True)

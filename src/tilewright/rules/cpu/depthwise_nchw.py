@@ -177,7 +177,7 @@ def _tail_load_cycles(found: Convolution, lanes: Column, context: RuleContext) -
     rest = width % lanes
     if found.strides[-1] > 1:
         return np.where(rest > 0, machine.gather_lane_cycles * lanes, 0)
-    if context.target.masks_loads(bits):
+    if context.target.has_masked_load(bits):
         return np.zeros(len(lanes))
     return np.array([partial_cycles(each, machine) for each in rest.tolist()])
 

@@ -63,10 +63,8 @@ def most_rows(k: int, lanes: int, machine: Machine) -> int:
     """The number of rows at which packing B, lane by lane, costs as much as multiplying by it, or
     twice as much as the horizontal sums."""
     packed = machine.gather_lane_cycles * k
-    multiplied, added = (
-        k / (lanes * machine.fma_per_cycle),
-        lanes / machine.fma_per_cycle,
-    )  # per row
+    # Cycles per row.
+    multiplied, added = k / (lanes * machine.fma_per_cycle), lanes / machine.fma_per_cycle
     return max(machine.address_registers, int(packed / max(multiplied, 2 * added)))
 
 

@@ -129,9 +129,8 @@ def match(sch: Schedule, block: BlockRef, context: RuleContext) -> _Found | None
         return None
     lanes = costs.lanes_of(context.target, found.root.block)
     counts = accumulator_counts(context.target.machine)  # rows are independent chains, too
-    near = (
-        context.target.machine.l1d.size_bytes // 2
-    )  # the other half is for what else a stage reads
+    # The other half is for what else a stage reads.
+    near = context.target.machine.l1d.size_bytes // 2
     box_rows = max(counts[0] * lanes, near // _row_bytes(found))
     return _Found(found, tuple(_neighbours(found, lanes)), lanes, counts, box_rows)
 

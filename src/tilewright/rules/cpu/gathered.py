@@ -162,7 +162,7 @@ def cost(found: Gathered, c: Columns, context: RuleContext) -> Cost:
     loads = found.gathers * found.lanes
     each, spread = loads / machine.loads_per_cycle, loads * machine.gather_lane_cycles
     places = found.gathers * (1 / machine.loads_per_cycle + CONVERT_CYCLES)
-    if context.target.gathers:
+    if context.target.has_gather:
         body = max(each, spread) * (1 + costs.TIE_SHARE * c["reuse"]) + places / c["reuse"]
     else:
         body = each + spread / c["reuse"]

@@ -58,7 +58,7 @@ from tilewright.rules.space import Column, Columns, Cost, Space, tile_sizes, uni
 from tilewright.sym import ONE, Const, Expr
 from tilewright.tensor.schedule import BlockRef, Schedule
 
-MIN_PANELS_TO_PAD = 6  # with fewer panels, zeros in the last one waste too much
+MIN_PADDED_PANELS = 6  # with fewer panels, zeros in the last one waste too much
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def _legal(found: Contraction, size: Sizes, context: RuleContext, c: Columns) ->
     legal &= (c["kc_outermost"] == 0) | ((c["kc"] > 0) & ~is_m & (blocks % chunks == 0))
     if found.extent(found.n[-1]) is not None:
         may_pad = (c["pack_b"] != UNPACKED) & (
-            (size.n % nr == 0) | (size.n >= MIN_PANELS_TO_PAD * nr)
+            (size.n % nr == 0) | (size.n >= MIN_PADDED_PANELS * nr)
         )
         legal &= (c["pad_n"] == 0) | may_pad
     if found.unpacks_b:
@@ -536,7 +536,7 @@ def _broadcast_a(found: Contraction, c: Columns, target: Target, steps: Column) 
     multiplied lane by lane. Windows (several loops of k) rule that out.
     """
     along_m = bool(found.m) and found.stride(found.a, found.m[-1]) is ONE
-    if target.spreads_loads or along_m or len(found.k) == 1:
+    if target.has_broadcast_load or along_m or len(found.k) == 1:
         return np.zeros(len(c["mr"]))
     operations: Column = steps * c["mr"] / target.machine.fma_per_cycle
     return operations
@@ -550,7 +550,7 @@ def _strided_b(
     stride, extent = found.stride(found.b, found.n[-1]), found.extent(found.n[-1])
     apart = int(stride.value) if isinstance(stride, Const) else size.lanes
     vector = strided_cycles(apart, size.lanes, target.machine) if apart > 1 else 0
-    is_masked = apart <= 1 and target.masks_loads(found.b.buffer.dtype.bits)
+    is_masked = apart <= 1 and target.has_masked_load(found.b.buffer.dtype.bits)
     rest = 0 if is_masked or extent is None else extent % size.lanes
     asked = (
         0.0 if is_masked or extent is not None else partial_cycles(size.lanes - 1, target.machine)

@@ -50,9 +50,11 @@ def fits_registers(mr: Any, nr: Any, target: Target, k_interleave: int = 1, spar
     registers, unless multiply-adds take it as a memory operand. With `k_interleave`, several terms
     are in flight.
     """
-    is_read = target.multiplies_from_memory and k_interleave == 1
-    becomes_sum = (nr == 1) & (target.overwrites_factors and not is_read)
-    ahead = np.where((nr == 1) & is_read, 1, np.minimum(target.numbers_ahead, ceil_div(mr, 2)))
+    is_read = target.has_fma_broadcast and k_interleave == 1
+    becomes_sum = (nr == 1) & (target.fma_overwrites_operand and not is_read)
+    ahead = np.where(
+        (nr == 1) & is_read, 1, np.minimum(target.broadcasts_in_flight, ceil_div(mr, 2))
+    )
     needed = np.where(becomes_sum, 2 * mr, mr * nr + nr + ahead)
     return needed + spare <= target.vector_registers
 

@@ -112,7 +112,7 @@ def cost(found: Windows, c: Columns, context: RuleContext) -> Cost:
     *outer, width = [found.positions(at) for at in found.out_spatial]
     planes = found.assumed(found.batch, 1) * found.nest.guess(found.out_channels)
     is_dynamic = found.size(found.out_spatial[-1]) is None
-    is_masked = context.target.masks_loads(found.x.buffer.dtype.bits)
+    is_masked = context.target.has_masked_load(found.x.buffer.dtype.bits)
     reach = (width - 1) * stride + (columns - 1) * found.dilations[-1] + 1
 
     def swept(terms: int, loads: Column | int, length: int) -> Column:

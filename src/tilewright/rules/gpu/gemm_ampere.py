@@ -88,9 +88,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     tiles = found.batch * ceildiv(found.m, rows) * ceildiv(found.n, c["block_n"])
     blocks = tiles * split
     threads = 4 * sm.warp * c["groups"]
-    registers = np.minimum(
-        c["block_n"] / 2 + 64, 255
-    )  # per thread: accumulators, operands, addresses
+    # Per thread: accumulators, operands, addresses.
+    registers = np.minimum(c["block_n"] / 2 + 64, 255)
     resident = np.minimum(sm.shared_bytes // _tile_bytes(c), sm.registers // (threads * registers))
     resident = np.clip(resident, 1, ceildiv(blocks, sm.count))
     waves = ceildiv(blocks, sm.count * resident)
@@ -99,9 +98,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # Each warp reads its own rows of A, and all of B.
     words = (rows + 4 * c["groups"] * c["block_n"]) * hopper.ROW_BYTES / 4
     read = words / sm.shared_words_per_cycle
-    there = np.minimum(rows, found.m) + np.minimum(
-        c["block_n"], found.n
-    )  # the padding is not loaded
+    # The padding is not loaded.
+    there = np.minimum(rows, found.m) + np.minimum(c["block_n"], found.n)
     narrow = there * hopper.ROW_BYTES / sm.l2_bytes_per_cycle
     waiting = sm.global_latency_cycles / (c["slots"] - 1)
     size = hopper.OPERANDS[found.dtype].bytes

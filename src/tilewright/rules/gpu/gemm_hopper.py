@@ -392,10 +392,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # With ping-pong, one has them exclusively and issues the next slot's before the last finish.
     waits = np.where(c["pingpong"] > 0, 0, sm.wgmma_latency_cycles)
     per_step = np.maximum(busy_units, busy_units / c["groups"] / (1 + c["pingpong"]) + waits)
-    tall, wide = (
-        np.minimum(rows, found.m),
-        np.minimum(c["block_n"], found.n),
-    )  # the padding is not loaded
+    # The padding is not loaded.
+    tall, wide = np.minimum(rows, found.m), np.minimum(c["block_n"], found.n)
     slot = c["boxes"] * (tall + wide) * hopper.ROW_BYTES
     # The bandwidth into one multiprocessor, tiles that are multicast to it included.
     narrow = slot / sm.l2_bytes_per_cycle
@@ -457,9 +455,8 @@ class Unit:
 
     copy_of: Callable[..., TensorIntrin]  # by type, rows and eviction policy
     dot_of: Callable[..., TensorIntrin]
-    overlap: Callable[
-        [Schedule, LoopRef, Plan, int], None
-    ]  # by loop over k, plan and number of blocks
+    # By loop over k, plan and number of blocks.
+    overlap: Callable[[Schedule, LoopRef, Plan, int], None]
 
 
 def _specialize(sch: Schedule, ko: LoopRef, plan: Plan, blocks: int) -> None:

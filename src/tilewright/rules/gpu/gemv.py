@@ -191,9 +191,8 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     if found.packed is None:
         run = wide * found.element_bytes
         fetched = np.ceil(run / sm.sector_bytes) * sm.sector_bytes
-        fetched = fetched * np.where(
-            run < 2 * sm.sector_bytes, 1.2, 1.0
-        )  # memory is read two sectors at a time
+        # Memory is read two sectors at a time.
+        fetched = fetched * np.where(run < 2 * sm.sector_bytes, 1.2, 1.0)
         moved = moved * fetched / run
     turns = -(-found.length // c["parts"])
     # Loads that leave others over have no registers, and come one by one.

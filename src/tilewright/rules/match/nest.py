@@ -60,9 +60,8 @@ class Nest:
 
     block: Block
     loops: dict[int, LoopRef]  # position of an iterator -> its loop
-    likely: Mapping[Var, int] = field(
-        default_factory=dict
-    )  # the likely value of dynamic sizes with a known range
+    # The likely value of dynamic sizes with a known range.
+    likely: Mapping[Var, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-/* Checks that stand between a caller's tensors and native code. */
+/* Checks of a caller's tensors before native code uses them. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -48,12 +48,12 @@ static const char *address(const DLTensor *tensor) {
   return (const char *)tensor->data + tensor->byte_offset;
 }
 
-/* Prepared once per argument so that each check below reads as one sentence. */
+/* Prepared once per argument, for the checks below. */
 typedef struct {
   const tw_signature *signature;
   const tw_param *param;
   const DLTensor *tensor;
-  bool empty; /* some extent is 0: there is no memory to worry about */
+  bool empty; /* some extent is 0: its memory is not accessed */
 } argument;
 
 #define REFUSE(code, format, ...) \
@@ -76,7 +76,7 @@ static int32_t check_rank(const argument *arg) {
 
 static int32_t check_device(const argument *arg) {
   int32_t got = arg->tensor->device.device_type, want = arg->param->device_type;
-  /* Pinned and managed memory is the processor's as well. */
+  /* Pinned and managed memory is host memory as well. */
   bool host = got == kDLCUDAHost || got == kDLROCMHost || got == kDLCUDAManaged;
   if (got == want || (want == kDLCPU && host)) return TW_OK;
   if (want == TW_DEVICE_ANY && (got == kDLCPU || got == kDLCUDA || host)) return TW_OK;
@@ -116,7 +116,7 @@ static int32_t check_extents(argument *arg, int64_t *symbols) {
   return TW_OK;
 }
 
-/* Strides that reach further, in elements, can only be mistakes; nearer ones cannot overflow. */
+/* Larger strides, in elements, are certainly mistakes; smaller ones cannot overflow. */
 #define MAX_REACH (INT64_C(1) << 47)
 
 static int32_t check_strides(const argument *arg) {
@@ -125,7 +125,7 @@ static int32_t check_strides(const argument *arg) {
   int64_t compact = 1, reach = 0, step;
   for (int32_t axis = tensor->ndim - 1; axis >= 0; --axis) {
     int64_t extent = tensor->shape[axis], stride = tensor->strides[axis];
-    if (extent == 1) continue; /* never stepped over */
+    if (extent == 1) continue; /* never strided over */
     if (!(arg->param->flags & TW_PARAM_STRIDED) && stride != compact) {
       return REFUSE(TW_ERROR_STRIDES,
                     "it is not contiguous: dimension %d has stride %" PRId64 ", expected %" PRId64,
@@ -147,7 +147,7 @@ static int32_t check_strides(const argument *arg) {
 static int32_t check_memory(const argument *arg) {
   if (arg->empty) return TW_OK;
   if (!arg->tensor->data) return REFUSE(TW_ERROR_NO_ARRAY, "%s", "it has no data");
-  /* An element as wide as a vector is still only as aligned as its lanes. */
+  /* A vector element is only aligned like its lanes. */
   int32_t align = arg->param->align ? arg->param->align : (arg->param->dtype.bits + 7) / 8;
   if ((uintptr_t)address(arg->tensor) % (uintptr_t)align == 0) return TW_OK;
   return REFUSE(TW_ERROR_ALIGNMENT, "its address %p is not a multiple of %d bytes",

@@ -1,10 +1,10 @@
-/* Models on an NVIDIA GPU: kernels, arena and launches, by the CUDA driver.
+/* Run models on an NVIDIA GPU through the CUDA driver API: kernels, arena and launches.
  *
- * The launches of a model are data (`tw_cuda_model`), for each set of sizes recorded once as a CUDA
- * graph for the addresses that a call brings, and started together from then on. What values decide
- * is a conditional node of the graph; where the driver has none, launches are graphs between which
- * the host decides. Tensors of the host are copied; those of the GPU are used where they are. A
- * kernel that waits by itself for those before it starts before they have ended.
+ * The launches of a model are data (`tw_cuda_model`); for each set of sizes they are captured once
+ * as a CUDA graph for the addresses of a call, and launched as a whole from then on. Data-dependent
+ * control flow is a conditional node of the graph; where the driver has none, the host decides
+ * between several graphs. Tensors in host memory are copied; those on the GPU are used in place. A
+ * kernel with its own wait for its predecessors starts before they have ended.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -21,11 +21,11 @@ enum {
   POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
   POINTER_ORDINAL = 9,     /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */
   MEMORY_OF_DEVICE = 2,    /* CU_MEMORYTYPE_DEVICE */
-  ACCESS_BYTES = 16,       /* that kernels load at once */
+  ACCESS_BYTES = 16,       /* of the widest access of kernels */
   CAPTURE_THREAD_LOCAL = 1,
   MAX_DYNAMIC_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
   SHARED_BY_DEFAULT = 48 * 1024,
-  STATIC_SHARED = 4096, /* that kernels with dynamic shared memory have beside it, at most */
+  STATIC_SHARED = 4096, /* static shared memory of kernels that also use dynamic, at most */
   SWIZZLE_128B = 3,
   PROMOTE_128B = 2,
   NO_TIMING = 2,     /* CU_EVENT_DISABLE_TIMING */
@@ -33,13 +33,13 @@ enum {
   TOGETHER = 2,      /* CU_LAUNCH_ATTRIBUTE_COOPERATIVE */
   CONDITIONAL = 13,  /* CU_GRAPH_NODE_TYPE_CONDITIONAL */
   REPLACE_WAITS = 1, /* CU_STREAM_SET_CAPTURE_DEPENDENCIES */
-  BRANCHES = 8       /* launches side by side, at most */
+  BRANCHES = 8       /* parallel branches, at most */
 };
 
 typedef struct {
-  address *bound; /* of inputs, then outputs: the addresses that the graph is recorded for */
+  address *bound; /* inputs, then outputs: the addresses that the graph was captured for */
   tensor_map *maps;
-  void **graphs; /* by the first of the launches that each holds */
+  void **graphs; /* by the first launch of each */
   bool is_whole;
 } recorded;
 
@@ -49,24 +49,24 @@ enum condition { RUNS_ONCE, RUNS_AGAIN }; /* CUgraphConditionalNodeType */
 
 typedef struct instance {
   const tw_cuda_model *model;
-  struct instance *next; /* of the models of this library */
-  pthread_mutex_t lock;  /* one call at a time: there is one arena */
+  struct instance *next; /* list of this library's instances */
+  pthread_mutex_t lock;  /* serializes calls: there is one arena */
   bool is_ready;
   void **modules, **kernels;
-  void *deciding, *deciders[DECIDERS]; /* the module, and its kernels */
+  void *deciding, *deciders[DECIDERS]; /* the module of deciding kernels, and the kernels */
   address weights, arena;
-  address *staged; /* inputs, then outputs: room for tensors of the host; 0 until needed */
+  address *staged; /* staging buffers for host tensors: inputs, then outputs; 0 until needed */
   recorded *variants;
   void *stream;
-  void *branches[BRANCHES]; /* streams that launches are recorded on, `stream` the first */
-  void *done;               /* what calls on streams of callers end with */
-  bool is_behind;           /* such a call may still run */
+  void *branches[BRANCHES]; /* streams for capture, `stream` the first */
+  void *done;               /* recorded at the end of calls on callers' streams */
+  bool is_behind;           /* such a call may still be running */
 } instance;
 
 static _Thread_local struct {
   bool is_given;
   void *stream;
-} callers; /* of this thread's calls */
+} callers; /* streams of this thread's callers */
 
 void tw_cuda_enter(void *stream) {
   callers.is_given = true;
@@ -85,7 +85,7 @@ static int32_t allocate(address *made, int64_t size_bytes) {
                    all);
 }
 
-/* Memory for all that a model keeps, or NULL. */
+/* Allocate an instance, or NULL. */
 static instance *new_instance(const tw_cuda_model *model) {
   size_t tensors = (size_t)(model->n_inputs + model->n_outputs), n = (size_t)model->n_variants;
   instance *made = calloc(1, sizeof *made);
@@ -120,7 +120,7 @@ static instance *new_instance(const tw_cuda_model *model) {
   return made;
 }
 
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; /* of instances */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; /* guards creation of instances */
 static instance *instances;
 
 static instance *instance_of(const tw_cuda_model *model) {
@@ -139,8 +139,7 @@ static instance *instance_of(const tw_cuda_model *model) {
   return found;
 }
 
-/* Graphs, kernels and memory of a model on the GPU, when no call uses them any more; what was not
- * made yet is nothing. */
+/* Release the graphs, kernels and memory of an unused instance, which may be partly initialized. */
 static void give_back(const instance *on) {
   const tw_cuda_model *model = on->model;
   if (on->is_behind) tw_cu.event_wait(on->done);
@@ -176,9 +175,8 @@ static void free_instance(instance *on) {
   free(on);
 }
 
-/* When the library is unloaded. A driver that has ended before, as at the end of a process, refuses
- * to enter the context and has nothing left to give back. What another thread runs at that moment
- * stays. */
+/* On unloading of the library. If the driver was shut down before, as at process exit, entering the
+ * context fails and there is nothing to release. Instances in use by another thread are leaked. */
 __attribute__((destructor)) static void unload(void) {
   void *before = NULL;
   bool can_enter = tw_cuda_context && !tw_cuda_check() && tw_cu.context_get(&before) == 0 &&
@@ -200,7 +198,7 @@ __attribute__((destructor)) static void unload(void) {
   if (!is_used) tw_cuda_close();
 }
 
-/* Kernels, weights and arena; what is there already after a failure is not made again. */
+/* Create kernels, weights and arena; after a failure, what exists is kept. */
 static int32_t prepare(const tw_cuda_model *model, instance *on) {
   if (on->is_ready) return TW_OK;
   for (int32_t i = 0; i < BRANCHES; ++i) {
@@ -236,7 +234,7 @@ static int32_t prepare(const tw_cuda_model *model, instance *on) {
     TRY("cuMemcpyHtoD",
         tw_cu.copy_in(on->weights, model->weights, (size_t)model->weights_bytes, on->stream));
   }
-  if (model->arena_bytes) { /* blocks that wait for each other count from zero */
+  if (model->arena_bytes) { /* counters of grid barriers start at zero */
     TRY("cuMemsetD8Async", tw_cu.fill(on->arena, 0, (size_t)model->arena_bytes, on->stream));
   }
   TRY("cuStreamSynchronize", tw_cu.stream_wait(on->stream));
@@ -256,7 +254,7 @@ static address place_of(const tw_cuda_model *model, const instance *on, const re
   }
 }
 
-/* Windows of images; sizes are from the innermost out. */
+/* im2col maps of images; sizes are innermost first. */
 static int32_t encode_windows(const tw_cuda_map *map, void *base, tensor_map *made) {
   uint64_t extents[4] = {(uint64_t)map->channels, (uint64_t)map->columns, (uint64_t)map->rows,
                          (uint64_t)map->matrices};
@@ -274,7 +272,7 @@ static int32_t encode_windows(const tw_cuda_map *map, void *base, tensor_map *ma
   return TW_OK;
 }
 
-/* Rows in groups of 32, those of a group by axes e, q, j from the innermost out. */
+/* Rows in groups of 32; axes of a group are e, q, j, innermost first. */
 static int32_t encode_reordered(const tw_cuda_map *map, void *base, tensor_map *made) {
   uint64_t row_bytes = (uint64_t)map->columns * (uint64_t)map->element_bytes;
   uint64_t extents[5] = {(uint64_t)map->columns, 2, 4, 4, (uint64_t)map->rows / 32};
@@ -286,7 +284,7 @@ static int32_t encode_reordered(const tw_cuda_map *map, void *base, tensor_map *
   return TW_OK;
 }
 
-/* What the launches of a set of sizes are recorded from. */
+/* The inputs of capturing the launches for a set of sizes. */
 typedef struct {
   const tw_cuda_model *model;
   const tw_cuda_variant *variant;
@@ -328,7 +326,7 @@ enum { MAX_ARGUMENTS = 128 };
 
 static bool is_decision(const tw_cuda_launch *launch) { return launch->kernel < TW_CUDA_COPY; }
 
-/* The arguments of a launch, as a driver takes them: `pointers` to maps or `values`. */
+/* The arguments of a launch in the driver's form: `pointers` to maps or `values`. */
 static int32_t resolve(const recording *of, const tw_cuda_launch *launch, address *values,
                        void **pointers) {
   const tw_cuda_argument *given = of->variant->arguments + launch->first;
@@ -369,11 +367,11 @@ static int32_t start(const recording *of, const tw_cuda_launch *launch, void *st
   return TW_OK;
 }
 
-/* ---- decisions by the GPU: conditional nodes ---- */
+/* ---- conditional nodes: decisions on the GPU ---- */
 
 enum { MAX_DECIDER_ARGUMENTS = 7 };
 
-/* Queue a kernel that sets handles: their numbers come first, then `n` values. */
+/* Enqueue a kernel that sets handles: their numbers come first, then `n` values. */
 static int32_t decide(const recording *of, enum decider which, const uint64_t *handles,
                       int32_t n_handles, const address *values, int32_t n, void *stream) {
   address given[MAX_DECIDER_ARGUMENTS];
@@ -387,7 +385,7 @@ static int32_t decide(const recording *of, enum decider which, const uint64_t *h
   return TW_OK;
 }
 
-/* A handle of the graph that a stream records into. */
+/* Create a handle in the graph being captured. */
 static int32_t new_handle(void *stream, uint64_t *made) {
   int status = 0;
   void *graph = NULL;
@@ -397,7 +395,7 @@ static int32_t new_handle(void *stream, uint64_t *made) {
   return TW_OK;
 }
 
-/* A node behind what the stream has recorded; `inside` is the graph of its body. */
+/* Add a node after the captured ones; `inside` is the graph of its body. */
 static int32_t add_node(void *stream, uint64_t handle, enum condition kind, void **inside) {
   int status = 0;
   size_t n_waits = 0;
@@ -413,7 +411,7 @@ static int32_t add_node(void *stream, uint64_t handle, enum condition kind, void
   return TW_OK;
 }
 
-/* What a body launches, one after the other, into its graph; of a loop also whether it goes on. */
+/* Capture a body's launches in sequence into its graph; for a loop, also its continuation test. */
 static int32_t record_body(const recording *of, const tw_cuda_body *body, void *inside,
                            const uint64_t *again, const address *values) {
   void *stream = NULL, *ended = NULL;
@@ -457,8 +455,8 @@ static int32_t record_decision(const recording *of, const tw_cuda_launch *launch
 
 /* ---- graphs ---- */
 
-/* Where a launch is recorded: behind the last one that it waits for, else where nothing is, else
- * behind what has been there for longest. `tails` has the last launch of each branch, or -1. */
+/* The branch of a launch: that of the last launch it waits for, else an empty one, else the one
+ * idle for longest. `tails` has the last launch of each branch, or -1. */
 static int32_t branch_of(const int32_t tails[BRANCHES], const int32_t *waits, int32_t n_waits) {
   int32_t best = -1, oldest = 0;
   for (int32_t i = 0; i < BRANCHES; ++i) {
@@ -467,11 +465,11 @@ static int32_t branch_of(const int32_t tails[BRANCHES], const int32_t *waits, in
     }
     if (tails[i] < tails[oldest]) oldest = i;
   }
-  return best >= 0 ? best : oldest; /* one where nothing is has the least tail */
+  return best >= 0 ? best : oldest; /* an empty one has the least tail */
 }
 
-/* Launches into what is captured; those before them have ended. `events` has one for each, and one
- * before all. A launch that waits for the last one of its own branch alone may start early. */
+/* Capture launches; all earlier ones have ended. `events` has one for each, and one for the start.
+ * A launch that waits only for the last one of its own branch may start early. */
 static int32_t record_all(const recording *of, const tw_cuda_body *some, void **events,
                           int32_t *at) {
   const tw_cuda_launch *launches = of->variant->launches;
@@ -506,7 +504,7 @@ static int32_t record_all(const recording *of, const tw_cuda_body *some, void **
   return TW_OK;
 }
 
-/* Launches as one graph, for the addresses that are bound. */
+/* Capture launches as one graph, for the bound addresses. */
 static int32_t record_graph(const recording *of, const tw_cuda_body *some) {
   void *stream = of->on->stream, *graph = NULL;
   int32_t code = TW_OK, made = 0;
@@ -540,7 +538,7 @@ static int32_t record_graph(const recording *of, const tw_cuda_body *some) {
   return code;
 }
 
-/* How many launches of a body from one on are one graph; none, where the host decides. */
+/* The number of launches of a body, from one on, in one graph; 0 where the host decides. */
 static int32_t graph_size(const recording *of, const tw_cuda_body *body, int32_t from) {
   int32_t left = body->first + body->n_launches - from, count = 0;
   if (tw_cuda_has_conditions()) return left;
@@ -548,7 +546,7 @@ static int32_t graph_size(const recording *of, const tw_cuda_body *body, int32_t
   return count;
 }
 
-/* All graphs of a model. Bodies are in that of the model, or have their own. */
+/* Capture all graphs of a model. Bodies are part of the model's graph, or separate graphs. */
 static int32_t record(const recording *of) {
   recorded *own = of->own;
   own->is_whole = false;
@@ -569,7 +567,7 @@ static int32_t record(const recording *of) {
   return code;
 }
 
-/* ---- decisions by the host, between graphs ---- */
+/* ---- decisions on the host, between graphs ---- */
 
 static int32_t look(const recording *of, address at, void *found, size_t size_bytes) {
   TRY("cuMemcpyDtoH", tw_cu.copy_out(found, at, size_bytes, of->stream));
@@ -630,7 +628,7 @@ static bool is_on_gpu(const void *data) {
   return code == 0 && kind == MEMORY_OF_DEVICE;
 }
 
-/* The bytes of a tensor for the sizes that need most. */
+/* The bytes of a tensor, for the largest of the saved sizes. */
 static int64_t most_bytes(const tw_cuda_model *model, int32_t at) {
   int64_t most = 0;
   for (int32_t i = 0; i < model->n_variants; ++i) {
@@ -640,7 +638,7 @@ static int64_t most_bytes(const tw_cuda_model *model, int32_t at) {
   return most;
 }
 
-/* Memory of the caller's on a GPU: on that of the model, where kernels can load it. */
+/* Check the caller's GPU memory: it must be on the model's GPU, and aligned for its kernels. */
 static int32_t check_on_gpu(const recording *of, int32_t at, address data) {
   bool is_input = at < of->model->n_inputs;
   const char *what = is_input ? "input" : "output";
@@ -656,7 +654,7 @@ static int32_t check_on_gpu(const recording *of, int32_t at, address data) {
                    number, ACCESS_BYTES);
 }
 
-/* Where the graph finds a tensor: where it is, or in memory of ours that it is copied through. */
+/* The address of a tensor in the graph: in place, or a staging buffer. */
 static int32_t bind(const recording *of, int32_t at, const void *data, address *found) {
   if (is_on_gpu(data)) {
     *found = (address)(uintptr_t)data;
@@ -668,8 +666,9 @@ static int32_t bind(const recording *of, int32_t at, const void *data, address *
   return code;
 }
 
-/* On the stream of the caller, or ours: behind a call before that another stream may still run, for
- * there is one arena. Who gave a stream waits for it, unless memory of the host is copied. */
+/* Run on the caller's stream, or the instance's: after an earlier call that may still run on
+ * another stream, since there is one arena. With a caller's stream the call does not wait, unless
+ * host memory is copied. */
 static int32_t run_bound(const recording *of, const void *const *inputs, void *const *outputs) {
   int32_t n_inputs = of->model->n_inputs, n_outputs = of->model->n_outputs;
   instance *on = of->on;
@@ -701,7 +700,7 @@ static int32_t run_bound(const recording *of, const void *const *inputs, void *c
   return TW_OK;
 }
 
-/* What others record cannot wait for calls before, nor can tensors of the host be copied there. */
+/* A stream being captured cannot wait for earlier calls, nor copy tensors in host memory. */
 static int32_t check_stream(void) {
   int status = 0;
   if (!callers.is_given) return TW_OK;
@@ -728,11 +727,11 @@ static int32_t run_locked(recording *of, const void *const *inputs, void *const 
   if (code == TW_OK && is_new) code = record(of);
   if (code != TW_OK) return code;
   code = run_bound(of, inputs, outputs);
-  if (code != TW_OK) tw_cu.stream_wait(of->stream); /* nothing of the caller's stays in use */
+  if (code != TW_OK) tw_cu.stream_wait(of->stream); /* the caller's memory is no longer in use */
   return code;
 }
 
-/* The variant that was saved for the sizes of a call's inputs, or -1. */
+/* The saved variant for the sizes of a call's inputs, or -1. */
 static int32_t variant_of(const tw_cuda_model *model, const DLTensor *const *inputs) {
   for (int32_t i = 0; i < model->n_variants; ++i) {
     bool is_same = true;
@@ -785,7 +784,7 @@ int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *c
   if (code != TW_OK) return code;
   instance *on = instance_of(model);
   if (!on) return TW_ERROR_NO_MEMORY;
-  void *before = NULL; /* the caller's context stays the caller's */
+  void *before = NULL; /* the caller's context is restored */
   tw_cu.context_get(&before);
   result entered = tw_cu.context_set(tw_cuda_context);
   if (entered != 0) return tw_cuda_refused("cuCtxSetCurrent", entered);

@@ -1,5 +1,5 @@
-/* The CUDA driver's functions, found in its library at the first call; a machine without one gets
- * TW_ERROR_NO_DRIVER. */
+/* The CUDA driver's functions, loaded at the first call; TW_ERROR_NO_DRIVER if there is no
+ * driver. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ tw_cuda_functions tw_cu;
 static const struct {
   const char *name;
   void **place;
-  bool is_optional; /* older drivers lack it: conditional nodes */
+  bool is_optional; /* missing in older drivers: conditional nodes */
 } symbols[] = {
     {"cuInit", (void **)&tw_cu.init, false},
     {"cuDriverGetVersion", (void **)&tw_cu.driver_version, false},
@@ -73,9 +73,10 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 void *tw_cuda_context;
 static int driver_version, device;
 
-/* After these every call in the process fails: of memory, links, kernels and their time. */
+/* Sticky errors, after which every call in the process fails: of memory, links, kernels,
+   time-outs. */
 static const result losses[] = {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
-static _Atomic result lost; /* the first of them that was met */
+static _Atomic result lost; /* the first of them, if any */
 
 static const char *words_of(result code) {
   const char *text = NULL;

@@ -1,4 +1,4 @@
-/* The CUDA driver, opened at run time: nothing of CUDA is needed to build this. */
+/* The CUDA driver, loaded at run time: no CUDA files are needed to build this. */
 #ifndef TILEWRIGHT_CUDA_DRIVER_H
 #define TILEWRIGHT_CUDA_DRIVER_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The driver's interface, as far as it is used here: handles are pointers, addresses 64 bits. */
+/* The part of the driver's interface in use: handles are pointers, addresses 64 bits. */
 typedef int result;
 typedef uint64_t address;
 typedef struct {
@@ -27,7 +27,7 @@ typedef struct {
   unsigned n_attributes;
 } launch_config;
 
-/* A conditional node: bodies that run as often as its handle says. */
+/* A conditional node: bodies that run depending on its handle. */
 typedef struct {
   int type, reserved[3];
   union {
@@ -35,7 +35,7 @@ typedef struct {
       uint64_t handle;
       int kind;
       unsigned size;
-      void **graphs; /* of its bodies, which the driver makes */
+      void **graphs; /* of its bodies, made by the driver */
       void *context;
     } condition;
     int64_t words[29];
@@ -86,7 +86,7 @@ typedef struct {
   result (*window_encode)(tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
                           const int *, const int *, uint32_t, uint32_t, const uint32_t *, int, int,
                           int, int);
-  /* Those below are NULL where a driver has no conditional nodes. */
+  /* The following are NULL if the driver has no conditional nodes. */
   result (*condition_create)(uint64_t *, void *, void *, unsigned, unsigned);
   result (*capture_info)(void *, int *, uint64_t *, void **, void *const **, const void **,
                          size_t *);
@@ -99,19 +99,19 @@ extern tw_cuda_functions tw_cu;
 extern void *tw_cuda_context; /* of the GPU of this ordinal */
 enum { TW_CUDA_ORDINAL = 0 };
 
-/* Open the driver once for the process; a failure is tried again by the next call. */
+/* Open the driver, once per process; after a failure the next call tries again. */
 int32_t tw_cuda_open(void);
 
-/* Give up the context, when nothing uses it any more. */
+/* Release the context, when it is no longer used. */
 void tw_cuda_close(void);
 
-/* Whether graphs may decide what they run: conditional nodes, from CUDA 12.4 on. */
+/* Whether the driver has conditional nodes (CUDA 12.4). */
 bool tw_cuda_has_conditions(void);
 
-/* A refusal of the driver, in its own words. */
+/* Record an error of the driver, with its own description. */
 int32_t tw_cuda_refused(const char *what, result code);
 
-/* Whether the context can still be used: not after a fault of a kernel. */
+/* Check that the context is usable: it is not after a kernel's fault. */
 int32_t tw_cuda_check(void);
 
 #define TRY(what, call)                                    \

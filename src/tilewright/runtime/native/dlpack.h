@@ -68,7 +68,7 @@ typedef struct {
   uint64_t byte_offset;
 } DLTensor;
 
-/* What a "dltensor" capsule holds. The consumer calls `deleter` once it is done. */
+/* What a "dltensor" capsule holds. The consumer calls `deleter` when it is done. */
 typedef struct DLManagedTensor {
   DLTensor dl_tensor;
   void *manager_ctx;
@@ -84,7 +84,7 @@ typedef struct {
 #define DLPACK_FLAG_BITMASK_IS_COPIED (UINT64_C(1) << 1)
 #define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED (UINT64_C(1) << 2)
 
-/* What a "dltensor_versioned" capsule holds. */
+/* The content of a "dltensor_versioned" capsule. */
 typedef struct DLManagedTensorVersioned {
   DLPackVersion version;
   void *manager_ctx;
@@ -93,9 +93,9 @@ typedef struct DLManagedTensorVersioned {
   DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
-/* What the attribute `__dlpack_c_exchange_api__` of a library's type of tensors holds, in a capsule
- * named "dlpack_exchange_api": its functions, which live as long as the process. They keep the
- * interpreter's lock; those that give an int set a Python exception and give -1 on failure. */
+/* The content of the attribute `__dlpack_c_exchange_api__` of a library's tensor type, a capsule
+ * named "dlpack_exchange_api": functions that live as long as the process. They keep the
+ * interpreter's lock; those that return an int set a Python exception and return -1 on failure. */
 typedef struct DLPackExchangeAPIHeader {
   DLPackVersion version;
   struct DLPackExchangeAPIHeader *prev_api;
@@ -109,8 +109,8 @@ typedef struct {
                                                    const char *message));
   int (*managed_tensor_from_py_object_no_sync)(void *py_object, DLManagedTensorVersioned **out);
   int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned *tensor,
-                                             void **out_py_object);       /* takes the tensor */
-  int (*dltensor_from_py_object_no_sync)(void *py_object, DLTensor *out); /* NULL: there is none */
+                                             void **out_py_object);       /* takes ownership */
+  int (*dltensor_from_py_object_no_sync)(void *py_object, DLTensor *out); /* may be NULL */
   int (*current_work_stream)(DLDeviceType device_type, int32_t device_id, void **out_stream);
 } DLPackExchangeAPI;
 

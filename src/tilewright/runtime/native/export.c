@@ -1,4 +1,4 @@
-/* Models in libraries of their own: their entry for C programs, and this runtime for Python. */
+/* Models in separate libraries: entry point for C programs, and this runtime for Python. */
 #include "tilewright.h"
 
 static tw_model *instance_of(const tw_entry *entry) {
@@ -11,7 +11,7 @@ static tw_model *instance_of(const tw_entry *entry) {
                                   __ATOMIC_ACQUIRE)) {
     return made;
   }
-  tw_model_free(made); /* another thread was first */
+  tw_model_free(made); /* another thread has created one */
   return found;
 }
 

@@ -1,7 +1,7 @@
-/* Parts of a model that have no native code: the host program calls whoever runs them. */
+/* Parts of a model without native code: the host program calls the registered callbacks. */
 #include "tilewright.h"
 
-/* Tensors over memory of the host program, in one piece of memory: the pointers, then the tensors.
+/* Tensors over memory of the host program, in one allocation: the pointers, then the tensors.
  */
 static const DLTensor **tensors_of(const tw_signature *signature, void *const *data,
                                    const int64_t *dims) {
@@ -25,7 +25,7 @@ static const DLTensor **tensors_of(const tw_signature *signature, void *const *d
 }
 
 static int32_t failed(const tw_signature *signature, int32_t code) {
-  if (code == tw_last_code()) return code; /* the callback told more than we know */
+  if (code == tw_last_code()) return code; /* the callback's own message is more precise */
   return tw_errorf(TW_ERROR_FOREIGN, "%s has no native code, and its callback failed with code %d",
                    signature->name, code);
 }
@@ -42,7 +42,7 @@ int32_t tw_call_foreign(tw_call *call, int32_t part, const tw_signature *signatu
   const DLTensor **inputs = tensors_of(signature, data, dims);
   if (!inputs) return tw_last_code();
   tw_error(TW_OK, "");
-  tw_set_float_mode(call->float_mode); /* the callback is the caller's code */
+  tw_set_float_mode(call->float_mode); /* the callback may have changed the mode */
   int32_t code = foreign->run(foreign->context, part, inputs, signature->n_params, sizes, told);
   tw_flush_subnormals();
   tw_workspace_free(inputs);

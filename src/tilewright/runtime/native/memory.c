@@ -1,8 +1,8 @@
 /* Aligned memory, and scratch memory cached per thread.
  *
- * A kernel that needs scratch asks for it on every call, from any worker. malloc would hand large
- * blocks back to the kernel each time and fault their pages in again; so freed blocks wait in a
- * short list of the freeing thread, which a later request of about the same size takes from.
+ * A kernel allocates its scratch memory on every call, from any worker. malloc would return large
+ * blocks to the operating system each time and fault their pages in again; so freed blocks are kept
+ * in a short list of the freeing thread, for later requests of about the same size.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -25,7 +25,7 @@ void *tw_alloc(int64_t size_bytes) {
     int64_t size = round_up(size_bytes > 0 ? size_bytes : 1, TW_ALIGN);
     if (posix_memalign(&memory, (size_t)align, (size_t)size) != 0) memory = NULL;
 #if defined(__linux__)
-    /* Fewer TLB misses on matrices; only advice, so a refusal is no error. */
+    /* Fewer TLB misses on matrices; advisory, so failure is ignored. */
     if (memory && align == HUGE_PAGE) madvise(memory, (size_t)size, MADV_HUGEPAGE);
 #endif
   }
@@ -39,7 +39,7 @@ void tw_free(void *memory) { free(memory); }
 
 enum { MAX_CACHED = 16 };
 
-/* Sits in front of every workspace, one alignment unit long. */
+/* Precedes every workspace, one alignment unit long. */
 typedef union block {
   struct {
     int64_t capacity;
@@ -54,7 +54,7 @@ typedef struct {
 } cache;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_key_t key; /* exists only so that a thread's cache is freed when it ends */
+static pthread_key_t key; /* its destructor frees a thread's cache */
 static _Thread_local cache mine;
 
 static void drop(cache *all) {
@@ -75,7 +75,7 @@ void *tw_workspace_alloc(int64_t size_bytes) {
     tw_errorf(TW_ERROR_NO_MEMORY, "cannot allocate %" PRId64 " bytes of scratch", size_bytes);
     return NULL;
   }
-  /* First fit, but never a block over four times too large: that one will be wanted whole. */
+  /* First fit, except blocks over four times too large, which are kept for large requests. */
   for (block **at = &mine.first; *at; at = &(*at)->next) {
     block *found = *at;
     if (found->capacity >= size_bytes && found->capacity / 4 <= size_bytes + 1024) {
@@ -102,7 +102,7 @@ void tw_workspace_free(void *memory) {
   returned->next = mine.first;
   mine.first = returned;
   if (++mine.count <= MAX_CACHED) return;
-  block **last = &mine.first; /* the least recently used goes */
+  block **last = &mine.first; /* evict the least recently used */
   while ((*last)->next) last = &(*last)->next;
   tw_free(*last);
   *last = NULL;

@@ -1,7 +1,8 @@
-/* Memory of a model's calls: arenas that outlive them, and where in an arena each value goes.
+/* Memory of a model's calls: arenas that outlive calls, and offsets of values in them.
  *
- * A call in flight owns a `tw_call`. When it ends the call waits in a list of its model, arena and
- * plan included, so that a warm call allocates nothing and any number may be in flight at once.
+ * A call in flight owns a `tw_call`. When it ends, the call is kept in a list of its model,
+ * including arena and plan, so that a warm call allocates nothing and any number may be in flight
+ * at once.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -108,7 +109,7 @@ char *tw_call_arena(tw_call *call, int64_t size_bytes) {
   return call->arena;
 }
 
-/* ---- memory of sizes that only the run reveals ---- */
+/* ---- memory of data-dependent sizes ---- */
 
 void *tw_call_late(tw_call *call, int64_t size_bytes) {
   if (call->n_late == call->late_capacity) {
@@ -159,7 +160,7 @@ typedef struct {
   const int32_t *spans;
   int64_t *offsets, total; /* of those placed */
   int32_t *sorted, placed; /* by offset */
-  gap *gaps;               /* for the item that is placed next; the last one is open */
+  gap *gaps;               /* for the item being placed; the last one is unbounded */
   int32_t n_gaps;
 } layout;
 
@@ -171,13 +172,13 @@ static int by_key(const void *a, const void *b) {
 
 static int64_t aligned(int64_t size) { return (size + TW_ALIGN - 1) / TW_ALIGN * TW_ALIGN; }
 
-/* Whether both are alive at once, and take room. */
+/* Whether both are live at the same time, and nonempty. */
 static bool do_meet(const layout *l, int32_t a, int32_t b) {
   if (l->sizes[a] == 0 || l->sizes[b] == 0) return false;
   return l->spans[2 * a] <= l->spans[2 * b + 1] && l->spans[2 * b] <= l->spans[2 * a + 1];
 }
 
-/* What is free as long as the item lives. */
+/* Find the gaps that are free during the item's lifetime. */
 static void find_gaps(layout *l, int32_t item) {
   int64_t end = 0;
   l->n_gaps = 0;
@@ -191,7 +192,7 @@ static void find_gaps(layout *l, int32_t item) {
   l->gaps[l->n_gaps++] = (gap){end, INT64_MAX};
 }
 
-/* The begin of the smallest gap that holds so much; the last one always does. */
+/* The start of the smallest sufficient gap; the last one always suffices. */
 static int64_t smallest_gap(const layout *l, int64_t size) {
   gap best = l->gaps[l->n_gaps - 1];
   for (int32_t j = 0; j < l->n_gaps; ++j) {
@@ -208,8 +209,8 @@ static bool is_free(const layout *l, int64_t offset, int64_t size) {
   return false;
 }
 
-/* Around the middle of another, of those that leave room the one that lives next before or after;
- * -1 if there is none. */
+/* The offset centred on another item, among those that leave room the one with the closest
+ * lifetime; -1 if there is none. */
 static int64_t around_middle(const layout *l, int32_t item, int64_t size) {
   int64_t best = -1, nearest = INT64_MAX;
   for (int32_t j = 0; j < l->placed; ++j) {
@@ -228,7 +229,7 @@ static int64_t around_middle(const layout *l, int32_t item, int64_t size) {
   return best;
 }
 
-/* The most that is alive at once: no layout takes less. */
+/* The maximum of live bytes, a lower bound of every layout. */
 static int64_t most_alive(const layout *l, int32_t count) {
   int64_t most = 0;
   for (int32_t i = 0; i < count; ++i) {
@@ -264,9 +265,9 @@ int64_t tw_plan_arena(int32_t count, const int64_t *sizes, const int32_t *spans,
               .gaps = malloc((n + 1) * sizeof *l.gaps)};
   int64_t best = -1;
   if (order && l.offsets && l.sorted && l.gaps) {
-    /* The largest first; or what is in the way for longest; or both: none is always best. Where it
-     * costs nothing, values share a middle: two threads halve them, and each finds what it writes
-     * over in its own core's cache. */
+    /* Try orders: by size, by length of the lifetime, by their product; none is always best. Where
+     * it costs nothing, values are centred on each other: two threads split them in halves, so each
+     * finds what it overwrites in its own core's cache. */
     int64_t least = most_alive(&l, count);
     for (int rule = 0; rule < 6 && best != least; ++rule) {
       bool centred = rule < 3;
@@ -317,7 +318,7 @@ const int64_t *tw_call_plan(tw_call *call, int32_t count, const int64_t *sizes,
   return plan + count;
 }
 
-/* ---- calls by C programs: outputs are the caller's ---- */
+/* ---- calls by C programs, with outputs of the caller ---- */
 
 typedef struct {
   const DLTensor *const *tensors;
@@ -332,7 +333,7 @@ static void *take_supplied(tw_call *call, int32_t index, int32_t ndim, const int
     tw_errorf(TW_ERROR_RANK, "%s: output %d needs %d dimensions", outputs->name, index, ndim);
     return NULL;
   }
-  bool empty = false; /* whatever its strides are */
+  bool empty = false; /* strides are irrelevant */
   for (int32_t axis = 0; axis < ndim; ++axis) empty = empty || shape[axis] == 0;
   int64_t compact = 1;
   for (int32_t axis = ndim - 1; axis >= 0; --axis) {
@@ -347,7 +348,7 @@ static void *take_supplied(tw_call *call, int32_t index, int32_t ndim, const int
     }
     compact *= shape[axis];
   }
-  static char nothing[TW_ALIGN]; /* an empty tensor needs no memory, but an address */
+  static char nothing[TW_ALIGN]; /* an empty tensor needs an address, but no memory */
   if (tensor->data) return (char *)tensor->data + tensor->byte_offset;
   if (empty) return nothing;
   tw_errorf(TW_ERROR_NO_ARRAY, "%s: output %d has no data", outputs->name, index);

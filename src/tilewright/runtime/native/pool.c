@@ -1,27 +1,27 @@
 /* The thread pool.
  *
  * A parallel region is published in one of a few static slots; idle workers look for open slots.
- * Each thread of a region owns one contiguous share of the indices, cut into a few grains. A
+ * Each thread of a region owns a contiguous share of the indices, divided into a few grains. A
  * participant takes grains from its own share first, so that consecutive regions find their data in
- * the same core's cache, and then from the others'. The caller takes part like everyone else: a
- * worker that is late, asleep or descheduled delays nothing but the grain it has already taken, and
- * a small region is over before the workers have noticed it.
+ * the same core's cache, and then steals from the others'. The caller participates as well: a
+ * worker that is late, asleep or descheduled delays only the grain that it has taken, and a small
+ * region may end before workers notice it.
  *
- * A task that alternates walks its shares in the other direction when it runs again: it
- * begins with the data that it touched last, which a cache smaller than all of it still holds. The
- * steps of a recurrent layer find most of their weights that way.
+ * An alternating task traverses its shares in the opposite direction on every other run: it begins
+ * with the data that it touched last, which is still in a cache that is smaller than all of it. The
+ * steps of a recurrent layer reuse most of their weights that way.
  *
- * Idle workers spin for a moment and then sleep, and so does a caller that waits for its workers:
- * back-to-back regions cost no system call, and a busy machine is not kept busier. Nobody yields: a
- * thread that does gives up its time slice on a core that others use, milliseconds for the few
- * microseconds it would have waited, while one that sleeps is let in again when it wakes.
+ * Idle workers spin briefly and then sleep, and so does a caller that waits for its workers:
+ * back-to-back regions make no system calls, and a busy machine is not loaded further. There is no
+ * yielding: it gives up the time slice on a shared core, milliseconds instead of the few
+ * microseconds of the wait, while a thread that sleeps is scheduled again when it wakes.
  *
- * Where no core is idle, Linux starts a thread on the core of whoever woke it. A worker there would
- * take turns with the very caller that it is to help, so it goes to another core and stays away.
+ * If no core is idle, Linux starts a thread on the core of its waker. A worker there would compete
+ * with the caller that it should help, so it moves to another core and stays away.
  *
- * Slots are static memory, never a caller's stack: a late worker may look at a slot that has been
- * closed, or reused, without harm. All of a slot's bookkeeping is one atomic word, so joining,
- * leaving and closing cannot be torn apart.
+ * Slots are static memory, not on a caller's stack: a late worker may read a slot that has been
+ * closed, or reused, without harm. The whole state of a slot is one atomic word, so joining,
+ * leaving and closing are atomic.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -37,7 +37,7 @@
 #include "tilewright.h"
 
 enum {
-  MAX_REGIONS = 16,  /* concurrent callers; more than that run their regions alone */
+  MAX_REGIONS = 16,  /* concurrent callers; others run their regions without workers */
   MAX_THREADS = 256, /* per region */
   GRAINS = 8,        /* per share */
   CACHE_LINE = 64
@@ -45,18 +45,18 @@ enum {
 
 static const int64_t SPIN_NS = 60 * 1000; /* then sleep */
 
-/* The word that describes a slot; 0 means free. */
+/* The state of a slot; 0 means free. */
 enum {
-  OWNED = 1 << 30,                /* a caller has it */
+  OWNED = 1 << 30,                /* owned by a caller */
   OPEN = 1 << 29,                 /* workers may join */
   WAITING = 1 << 28,              /* the caller sleeps until the last worker leaves */
-  SEAT = 1 << 12,                 /* one more worker may join (bits 12..23) */
-  SEATS = ((1 << 12) - 1) * SEAT, /* how many may */
-  INSIDE = SEAT - 1               /* workers that have joined and not left */
+  SEAT = 1 << 12,                 /* free places of workers (bits 12..23) */
+  SEATS = ((1 << 12) - 1) * SEAT, /* mask of their number */
+  INSIDE = SEAT - 1               /* number of workers inside */
 };
 
 typedef struct {
-  _Alignas(CACHE_LINE) _Atomic int64_t taken; /* of the indices begin..end, grains at a time */
+  _Alignas(CACHE_LINE) _Atomic int64_t taken; /* next index of begin..end, in grains */
   int64_t begin, end;
 } share;
 
@@ -69,7 +69,7 @@ typedef struct {
   int32_t threads;
   uint32_t float_mode; /* the caller's */
   bool backward;
-  /* The first error, written by whoever moves `code` away from 0. */
+  /* The first error, written by the thread that sets `code`. */
   _Atomic int32_t code;
   char message[512];
   share shares[MAX_THREADS];
@@ -77,11 +77,11 @@ typedef struct {
 
 static struct {
   region regions[MAX_REGIONS];
-  _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* grows with every published region */
+  _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* incremented for every published region */
   _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
   _Atomic int32_t workers;
-  _Atomic int32_t waker_core; /* where the caller runs that woke a worker last; -1: unknown */
-  pthread_mutex_t mutex;      /* guards sleeping, starting and ending; never held while working */
+  _Atomic int32_t waker_core; /* core of the caller that last woke a worker; -1: unknown */
+  pthread_mutex_t mutex;      /* guards sleeping, starting and ending; never held during work */
   pthread_cond_t published, left, ended;
   bool ending;
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER,
@@ -89,8 +89,8 @@ static struct {
           .left = PTHREAD_COND_INITIALIZER,
           .ended = PTHREAD_COND_INITIALIZER};
 
-/* How often tasks have run, by their addresses: odd and even runs differ in direction. Two tasks
- * that share a place and run in turns would never turn round, so there is room for many.
+/* Number of runs by task address: odd and even runs differ in direction. Two alternating tasks that
+ * share an entry would never change direction, so the table is large.
  */
 enum { RUNS_BITS = 10 };
 static _Atomic uint32_t runs[1 << RUNS_BITS];
@@ -115,17 +115,17 @@ static int64_t now_ns(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* One step of a bounded wait; false when it is time to sleep. */
+/* One step of a bounded wait; false if it is time to sleep. */
 static bool keep_spinning(int64_t *started, uint32_t *steps) {
   relax();
-  if (++*steps % 32 != 0) return true; /* a look at the clock costs as much as a few pauses */
+  if (++*steps % 32 != 0) return true; /* reading the clock costs as much as a few pauses */
   int64_t now = now_ns();
   if (*started == 0) *started = now;
   return now - *started <= SPIN_NS;
 }
 
-/* Before a signal: whoever is about to sleep does so now, and will hear it. The mutex is free again
- * then, since a thread that wakes on our core and finds it taken sleeps again until we go on.
+/* Before signalling, wait for threads that are about to sleep, so that they get the signal. The
+ * mutex is free again then: a thread that wakes on this core and finds it taken would sleep again.
  */
 static void await_sleepers(void) {
   pthread_mutex_lock(&pool.mutex);
@@ -137,10 +137,10 @@ static void await_sleepers(void) {
 #if defined(__linux__)
 static int32_t current_core(void) { return sched_getcpu(); }
 
-/* Go to another core than `core`, if there is one that this worker may use. Who pins it to just the
- * cores that it has chosen itself is not told from it. */
+/* Move to another core than `core`, if this worker may use one. A restriction to exactly the cores
+ * that the worker has chosen itself cannot be recognized. */
 static void avoid_core(int32_t core) {
-  static _Thread_local cpu_set_t usable, chosen; /* as others have set them, and as we have */
+  static _Thread_local cpu_set_t usable, chosen; /* set by others, and by this function */
   cpu_set_t now;
   if (core < 0 || current_core() != core) return;
   if (sched_getaffinity(0, sizeof now, &now) != 0) return;
@@ -154,7 +154,7 @@ static int32_t current_core(void) { return -1; }
 static void avoid_core(int32_t core) { (void)core; }
 #endif
 
-/* ---- taking part in a region ---- */
+/* ---- participation in a region ---- */
 
 static bool take_grain(share *from, const region *r, int64_t *begin, int64_t *end) {
   int64_t size = from->end - from->begin;
@@ -184,7 +184,7 @@ static void take_part(region *r, int32_t seat) {
       if (code != TW_OK) record_error(r, code);
     }
   }
-  /* Nothing is left to take: whoever sees this first spares the others the look. */
+  /* All grains are taken: close the region, to save others the search. */
   if (atomic_load_explicit(&r->state, memory_order_relaxed) & OPEN) {
     atomic_fetch_and_explicit(&r->state, ~OPEN, memory_order_relaxed);
   }
@@ -219,14 +219,14 @@ static bool help_someone(int32_t worker) {
     tw_set_float_mode(r->float_mode);
     int64_t begin = tw_profile_begin_share();
     take_part(r, 1 + worker % (r->threads - 1));
-    tw_profile_end("", begin, 0, 0); /* before the caller goes on, and maybe stops the profiler */
+    tw_profile_end("", begin, 0, 0); /* before the caller continues and may stop profiling */
     leave(r);
     helped = true;
   }
   return helped;
 }
 
-/* Wait for a region published after `seen`; false when the worker should end. */
+/* Wait for a region published after `seen`; false if the worker should end. */
 static bool await_region(uint32_t seen) {
   int64_t started = 0;
   uint32_t steps = 0;
@@ -247,7 +247,7 @@ static bool await_region(uint32_t seen) {
 }
 
 static void *worker_main(void *number) {
-  inside_region = true; /* regions that a task starts are nested ones */
+  inside_region = true; /* nested regions run in the calling thread */
   uint32_t seen;
   do {
     seen = atomic_load_explicit(&pool.epoch, memory_order_acquire);
@@ -261,13 +261,13 @@ static void *worker_main(void *number) {
   return NULL;
 }
 
-/* Start workers until there are `wanted`. Failing to is no error: the caller does the work. */
+/* Start workers until there are `wanted`. Failure is no error: the caller does the work. */
 static void start_workers(int32_t wanted) {
   if (atomic_load_explicit(&pool.workers, memory_order_relaxed) >= wanted) return;
   pthread_attr_t detached;
   pthread_attr_init(&detached);
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-  sigset_t all, before; /* signals are for the program's own threads */
+  sigset_t all, before; /* signals are delivered to the program's own threads */
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_mutex_lock(&pool.mutex);
@@ -298,7 +298,7 @@ static void before_fork(void) { pthread_mutex_lock(&pool.mutex); }
 
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&pool.mutex); }
 
-/* The child has one thread. Workers and other callers' regions are gone with the others. */
+/* The child has one thread: workers and regions of other callers no longer exist. */
 static void after_fork_in_child(void) {
   for (int i = 0; i < MAX_REGIONS; ++i) {
     region *r = &pool.regions[i];
@@ -337,12 +337,12 @@ static region *acquire_region(void) {
 static void publish(region *r) {
   int32_t seats = r->threads - 1;
   atomic_store_explicit(&r->state, OWNED | OPEN | seats * SEAT, memory_order_release);
-  /* Either the worker that falls asleep sees this epoch, or we see that it sleeps. */
+  /* Either a worker that is about to sleep sees this epoch, or this thread sees it sleeping. */
   atomic_fetch_add(&pool.epoch, 1);
   if (atomic_load(&pool.sleepers) == 0) return;
   atomic_store_explicit(&pool.waker_core, current_core(), memory_order_relaxed);
   await_sleepers();
-  int32_t sleepers = atomic_load(&pool.sleepers); /* as of now: those that wake are fewer at once */
+  int32_t sleepers = atomic_load(&pool.sleepers); /* a snapshot, since waking threads reduce it */
   for (int32_t k = 0; k < seats && k < sleepers; ++k) pthread_cond_signal(&pool.published);
 }
 
@@ -363,7 +363,7 @@ static void await_workers(region *r) {
   pthread_mutex_unlock(&pool.mutex);
 }
 
-/* All of a task on the calling thread, or backward: from the last grain to the first. */
+/* Run the whole task on the calling thread, or backward: from the last grain to the first. */
 static int32_t run_alone(tw_task task, void *env, int64_t count, bool backward) {
   if (!backward) return task(env, 0, count);
   int64_t grain = count / (2 * GRAINS) > 1 ? count / (2 * GRAINS) : 1;
@@ -375,7 +375,7 @@ static int32_t run_alone(tw_task task, void *env, int64_t count, bool backward) 
 }
 
 static bool next_direction(tw_task task) {
-  /* All bits count: each kernel's code begins with a page. */
+  /* Hash all bits: the code of kernels is page aligned. */
   uint64_t mixed = (uint64_t)(uintptr_t)task * UINT64_C(0x9E3779B97F4A7C15);
   size_t slot = (size_t)(mixed >> (64 - RUNS_BITS));
   return atomic_fetch_add_explicit(&runs[slot], 1, memory_order_relaxed) & 1;
@@ -429,7 +429,7 @@ int32_t tw_parallel_alternating(tw_task task, void *env, int64_t count, int32_t 
   return run(task, env, count, threads, next_direction(task));
 }
 
-/* ---- how many threads ---- */
+/* ---- number of threads ---- */
 
 static int32_t machine_threads(void) {
   static _Atomic int32_t known;

@@ -1,4 +1,4 @@
-/* What the operating system must be asked before some instructions may run, and modes of rounding.
+/* Operating system requests for instruction set extensions, and floating point modes.
  */
 #define _GNU_SOURCE
 #include "tilewright.h"
@@ -25,13 +25,13 @@ int32_t tw_request_tiles(void) {
 #endif
 
 #if defined(__x86_64__)
-enum { FLUSH_TO_ZERO = 1 << 15, STATUS = 0x3f }; /* STATUS: exceptions that have happened */
+enum { FLUSH_TO_ZERO = 1 << 15, STATUS = 0x3f }; /* STATUS: sticky exception flags */
 
 uint32_t tw_float_mode(void) { return __builtin_ia32_stmxcsr() & ~(uint32_t)STATUS; }
 
 void tw_set_float_mode(uint32_t mode) {
   uint32_t now = __builtin_ia32_stmxcsr();
-  if ((now & ~(uint32_t)STATUS) == mode) return; /* writing waits for what is in flight */
+  if ((now & ~(uint32_t)STATUS) == mode) return; /* writing serializes the pipeline */
   __builtin_ia32_ldmxcsr(mode | (now & STATUS));
 }
 

@@ -1,12 +1,12 @@
-/* The profiler's event ring.
+/* The profiler's ring buffer of events.
  *
- * Off, a kernel pays for one relaxed load. On, each run writes one entry; writers never wait, and
- * when the ring is full the oldest entries are overwritten. An entry is a sequence lock: its
- * `sequence` is odd while being written and names its event otherwise, so that a reader can tell a
- * torn entry from a whole one. Words are atomic because a slow writer may meet a reader.
+ * Disabled, a kernel pays for one relaxed load. Enabled, each run writes one entry; writers never
+ * wait, and when the ring is full the oldest entries are overwritten. An entry is a sequence lock:
+ * its `sequence` is odd while being written and identifies its event otherwise, so that a reader
+ * detects torn entries. Words are atomic because a slow writer may race with a reader.
  *
- * Names are kept, each once, for as long as the process lives: an event may be read when the
- * library that named it is gone.
+ * Names are interned for the life of the process: an event may be read after the library that named
+ * it is unloaded.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
@@ -21,12 +21,12 @@
 enum { WORDS = (int)(sizeof(tw_profile_event) / sizeof(int64_t)) };
 
 typedef struct {
-  _Atomic int64_t sequence; /* 2 * event + 2 once event is whole, 2 * event + 1 before */
+  _Atomic int64_t sequence; /* 2 * event + 2 when event is complete, 2 * event + 1 before */
   _Atomic int64_t words[WORDS];
 } entry;
 
-/* A ring is never freed while the process lives: a kernel that began under it may still end. A
- * larger capacity replaces it, the same or a smaller one reuses it. */
+/* A ring is never freed: a kernel that began under it may still end. A larger capacity replaces it,
+ * the same or a smaller one reuses it. */
 typedef struct ring {
   struct ring *replaced;
   int64_t capacity;
@@ -35,7 +35,7 @@ typedef struct ring {
 } ring;
 
 typedef struct name {
-  struct name *next; /* of those whose hashes end alike */
+  struct name *next; /* next in the hash bucket */
   char text[];
 } name;
 
@@ -44,7 +44,7 @@ enum { NAME_LISTS = 1024 };
 static _Atomic(name *) names[NAME_LISTS];
 static _Atomic(ring *) current;
 static atomic_bool enabled, shares_too;
-static _Atomic int64_t oldest; /* events before this one belong to an earlier start */
+static _Atomic int64_t oldest; /* earlier events belong to an earlier profile */
 static _Atomic int64_t threads_seen;
 static _Thread_local int64_t thread_number = -1;
 
@@ -71,7 +71,7 @@ static const char *found_name(const name *from, const name *end, const char *tex
   return NULL;
 }
 
-/* The copy of a name: the one there is, or a new one. Lists only ever grow at their heads. */
+/* The interned copy of a name. Lists only grow at their heads. */
 static const char *kept_name(const char *text) {
   uint32_t hash = 2166136261u; /* FNV-1a */
   for (const char *c = text; *c; ++c) hash = (hash ^ (unsigned char)*c) * 16777619u;
@@ -85,7 +85,7 @@ static const char *kept_name(const char *text) {
   memcpy(made->text, text, size_bytes);
   made->next = head;
   while (!atomic_compare_exchange_weak(list, &made->next, made)) {
-    found = found_name(made->next, head, text); /* of another thread, meanwhile */
+    found = found_name(made->next, head, text); /* inserted by another thread meanwhile */
     head = made->next;
     if (found) {
       free(made);

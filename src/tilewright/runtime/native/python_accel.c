@@ -1,5 +1,5 @@
-/* Accelerators for Python: the driver's functions, on a capsule. `tilewright.runtime.accel` wraps
- * them in a class. */
+/* Python bindings of the accelerator driver, on a capsule. `tilewright.runtime.accel` wraps them in
+ * a class. */
 #include "python_native.h"
 
 #include <string.h>

@@ -8,7 +8,7 @@
 typedef struct {
   PyObject_HEAD
   tw_signature signature;
-  char *text; /* all names, one after another */
+  char *text; /* all names, concatenated */
   tw_param *params;
   int64_t *extents;
   const char **symbols;
@@ -61,7 +61,7 @@ static bool read_param(tw_param *param, PyObject *tuple, int32_t n_symbols, char
   return true;
 }
 
-/* Measure first, so that every name and extent finds room. */
+/* Measure first, to allocate names and extents at once. */
 static bool measure(PyObject *params, PyObject *symbols, size_t *text_size, size_t *n_extents) {
   for (Py_ssize_t i = 0; i < PyTuple_Size(symbols); ++i) {
     Py_ssize_t size = 0;
@@ -152,7 +152,7 @@ static bool find_room(frame *f) {
   return true;
 }
 
-/* Borrow argument `i`; a Tensor lends itself without a loan. */
+/* Borrow argument `i`; a Tensor needs no loan. */
 static bool open_argument(frame *f, PyObject *object, int32_t i, const Exchange *exchange) {
   blame who = {f->signature->name, f->signature->params[i].name};
   bool read_only;

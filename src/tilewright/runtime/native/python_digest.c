@@ -1,16 +1,16 @@
-/* A digest of some lines of many areas of memory: whether weights are still what they were. */
+/* Digest of some cache lines of many memory areas, to detect changes of weights. */
 #include <string.h>
 
 #include "python_native.h"
 
-/* Lines lie too far apart for hardware to fetch them ahead. */
+/* Lines are too far apart for the hardware prefetcher. */
 enum { LINE_BYTES = 64, WORDS = LINE_BYTES / 8, PREFETCH_DISTANCE = 16 };
 
-/* An odd number: multiplying by it loses nothing of what was added before. */
+/* Odd, so that multiplication is a bijection. */
 static const uint64_t FACTOR = 0x9E3779B97F4A7C15u;
 
-/* One area: its lines at `turn`, and at every `step_bytes` behind. Whoever comes by with one turn
- * after the other has seen every byte after step_bytes / LINE_BYTES of them. */
+/* One area: its lines at `turn`, and at every `step_bytes` from there. Consecutive turns cover
+ * every byte after step_bytes / LINE_BYTES of them. */
 typedef struct {
   uint64_t address, size_bytes, step_bytes;
 } area;

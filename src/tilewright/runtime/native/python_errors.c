@@ -1,5 +1,5 @@
-/* From error codes to Python exceptions. What a code's exception looks like is Python's choice:
- * `tilewright.runtime.errors` hands over a factory. */
+/* Convert error codes to Python exceptions, by a factory that `tilewright.runtime.errors`
+ * registers. */
 #include "python_native.h"
 
 static PyObject *factory; /* (code, message) -> exception */

@@ -1,7 +1,7 @@
-/* `_native.Exchange`: tensors of another library by the functions that DLPack has it offer.
+/* `_native.Exchange`: exchange tensors with another library through DLPack's C functions.
  *
- * A capsule, a call of Python and an array of ours for each tensor cost more than a small kernel
- * does. A library's own functions fill a DLTensor, or make a tensor of one, in a fraction of that.
+ * A capsule, a Python call and an array object for each tensor cost more than a small kernel. The
+ * library's own functions fill a DLTensor, or make a tensor from one, in a fraction of that.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 struct Exchange {
   PyObject_HEAD
-  PyTypeObject *kind; /* the library's type of tensors */
+  PyTypeObject *kind; /* the library's tensor type */
   const DLPackExchangeAPI *api;
 };
 
@@ -28,7 +28,7 @@ static PyObject *exchange_new(PyTypeObject *type, PyObject *args, PyObject *kwar
   PyObject *capsule = PyObject_GetAttrString(kind, "__dlpack_c_exchange_api__");
   if (!capsule) return NULL;
   const DLPackExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-  Py_DECREF(capsule); /* what it points to is static */
+  Py_DECREF(capsule); /* its content is static */
   if (!api) return NULL;
   if (api->header.version.major != DLPACK_MAJOR_VERSION || !api->dltensor_from_py_object_no_sync) {
     PyErr_SetString(PyExc_ValueError, "the library offers another version of DLPack's exchange");
@@ -71,7 +71,7 @@ bool exchange_has(const Exchange *self, PyObject *object) {
   return PyObject_TypeCheck(object, self->kind);
 }
 
-/* The caller keeps the tensor alive; a compact copy of one that is not is the loan's own. */
+/* The caller keeps the tensor alive; the loan owns a compact copy if the tensor is not compact. */
 bool exchange_lend(const Exchange *self, PyObject *tensor, loan *l) {
   l->held = NULL;
   l->buffer.obj = NULL;
@@ -119,7 +119,7 @@ PyObject *exchange_adopt(const Exchange *self, int32_t ndim, const int64_t *shap
   };
   void *tensor;
   if (self->api->managed_tensor_to_py_object_no_sync(&made->managed, &tensor) == 0) return tensor;
-  give_back(&made->managed); /* it was not taken */
+  give_back(&made->managed); /* release what was not consumed */
   return NULL;
 }
 

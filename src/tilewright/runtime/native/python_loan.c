@@ -1,7 +1,7 @@
-/* Loans: a Python array's memory as a DLTensor, without a copy.
+/* Loans: borrow a Python array's memory as a DLTensor, without a copy.
  *
- * NumPy arrays come through `__array_struct__`, the C side of NumPy's array interface: it costs
- * less than half of the buffer protocol and, unlike it, serves the extension dtypes of ml_dtypes.
+ * NumPy arrays are read through `__array_struct__`, the C side of NumPy's array interface: it costs
+ * less than half of the buffer protocol and, unlike it, supports the extension dtypes of ml_dtypes.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 /* NumPy's array interface, version 3. */
 typedef struct {
-  int two; /* a sanity check: it is 2 */
+  int two; /* must be 2 */
   int nd;
   char typekind;
   int itemsize;
@@ -58,7 +58,7 @@ PyObject *register_dtype(PyObject *module, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-/* ---- refusals ---- */
+/* ---- rejections ---- */
 
 static bool refuse(blame who, int32_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -106,7 +106,7 @@ static bool set_dims(loan *l, blame who, int ndim, const Py_ssize_t *shape,
     } else if (strides[axis] % itemsize == 0) {
       l->strides[axis] = strides[axis] / itemsize;
     } else if (shape[axis] <= 1) {
-      l->strides[axis] = 1; /* never stepped over */
+      l->strides[axis] = 1; /* never strided over */
     } else {
       return refuse(who, TW_ERROR_STRIDES,
                     "dimension %d steps by %zd bytes, no multiple of its element's %zd", axis,
@@ -121,7 +121,7 @@ static bool set_dims(loan *l, blame who, int ndim, const Py_ssize_t *shape,
 
 /* ---- NumPy ---- */
 
-/* The extension types of ml_dtypes all claim to be opaque bytes, or floats of one byte. */
+/* The extension types of ml_dtypes are all reported as opaque bytes, or as floats of one byte. */
 static bool find_extension_dtype(loan *l, PyObject *array, blame who) {
   PyObject *dtype = PyObject_GetAttr(array, str_dtype);
   if (!dtype) return false;
@@ -171,7 +171,8 @@ static bool open_numpy(loan *l, PyObject *array, blame who) {
 
 /* ---- DLPack ---- */
 
-/* The capsule, which this takes, is held and not consumed: dropping it gives the memory back. */
+/* The capsule, whose reference is taken, is held but not consumed: dropping it releases the
+   memory. */
 static bool open_capsule(loan *l, PyObject *capsule, blame who) {
   const DLTensor *from = NULL;
   bool packed = false;
@@ -225,7 +226,7 @@ static bool parse_format(DLDataType *dtype, const char *format, Py_ssize_t items
   } else if ((*format == '>' || *format == '!') && itemsize == 1) {
     format++;
   }
-  if (*format == '\0' || format[1] != '\0') return false; /* not a single scalar */
+  if (*format == '\0' || format[1] != '\0') return false; /* not a scalar format */
   if (strchr("bhilqn", *format)) {
     code = kDLInt;
   } else if (strchr("BHILQN", *format)) {
@@ -261,7 +262,7 @@ static bool open_buffer(loan *l, PyObject *array, blame who) {
   return true;
 }
 
-/* ---- all of them ---- */
+/* ---- all protocols ---- */
 
 static bool is_ndarray(PyObject *object) {
   return PyObject_TypeCheck(object, (PyTypeObject *)ndarray_type);

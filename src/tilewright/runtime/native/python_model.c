@@ -1,10 +1,11 @@
-/* `_native.Model`: a compiled model, called with its inputs; it makes the arrays of its outputs. */
+/* `_native.Model`: a compiled model, called with its inputs; allocates the arrays of its
+   outputs. */
 #include "python_native.h"
 
 typedef struct {
   PyObject_HEAD
   tw_main main;
-  const tw_runtime *runtime; /* the one that the code was linked with */
+  const tw_runtime *runtime; /* that the code is linked with */
   tw_model *model;
   PyObject *signature; /* of the inputs */
   PyObject *whole;     /* of the inputs and the outputs */
@@ -102,10 +103,10 @@ typedef struct {
 typedef struct {
   const Model *model;
   made *outputs;
-  bool failed; /* here, not in the model's code: the reason is in our runtime */
+  bool failed; /* in this file, not in the model: the error is in this library's runtime */
 } maker;
 
-/* Runs without the interpreter's lock. */
+/* Called without the interpreter's lock. */
 static void *make_output(tw_call *call, int32_t index, int32_t ndim, const int64_t *shape) {
   maker *m = call->caller;
   made *output = &m->outputs[index];
@@ -125,7 +126,7 @@ static void *make_output(tw_call *call, int32_t index, int32_t ndim, const int64
   return output->memory;
 }
 
-/* Arrays of ours, or tensors of the library whose exchange it is. */
+/* As arrays, or as tensors of the library that owns the exchange. */
 static PyObject *to_arrays(const Model *self, made *outputs, const Exchange *exchange) {
   PyObject *tuple = PyTuple_New(self->n_outputs);
   for (int32_t i = 0; tuple && i < self->n_outputs; ++i) {

@@ -1,7 +1,7 @@
 /* The extension module `tilewright.runtime._native`. Its types are described in _native.pyi. */
 #include "python_native.h"
 
-/* What compiled code may call, by name: the just-in-time linker binds these. */
+/* Functions that compiled code may call; the just-in-time linker binds these by name. */
 #define SYMBOL(name) {#name, (uintptr_t)name}
 static PyObject *symbols(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
@@ -77,7 +77,7 @@ static PyObject *request_tiles(PyObject *module, PyObject *unused) {
   return PyBool_FromLong(tw_request_tiles() == TW_OK);
 }
 
-/* The profilers: of this runtime, or of a library's. */
+/* The profiler of this runtime, or of a library's. */
 static PyObject *profile_start(PyObject *module, PyObject *args) {
   (void)module;
   long long capacity;
@@ -90,7 +90,7 @@ static PyObject *profile_start(PyObject *module, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-/* Of this runtime: a library's does not tell shares. */
+/* Only of this runtime: a library's does not export shares. */
 static PyObject *profile_shares(PyObject *module, PyObject *args) {
   (void)module;
   int recorded;

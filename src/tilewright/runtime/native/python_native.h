@@ -1,7 +1,7 @@
-/* What the files of the Python extension `tilewright.runtime._native` share.
+/* Shared by the files of the Python extension `tilewright.runtime._native`.
  *
- * The extension keeps to Python's stable ABI (3.11+): one build serves every later version. It
- * belongs to one interpreter, as NumPy does, so its few global objects are plain statics.
+ * The extension uses Python's stable ABI (3.11+): one build serves every later version. It supports
+ * one interpreter, like NumPy, so its few global objects are plain statics.
  */
 #ifndef TILEWRIGHT_PYTHON_NATIVE_H
 #define TILEWRIGHT_PYTHON_NATIVE_H
@@ -25,7 +25,7 @@ static inline PyObject *new_object(PyTypeObject *type) {
   return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
 }
 
-/* Free an object whose members are gone already. */
+/* Free an object after its members. */
 static inline void free_object(PyObject *self) {
   PyTypeObject *type = Py_TYPE(self);
   ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
@@ -42,7 +42,7 @@ PyObject *set_error_factory(PyObject *module, PyObject *factory);
 
 /* ---- loans: python_loan.c ---- */
 
-/* A Python object's memory seen as a DLTensor for a while, without a copy. */
+/* A Python object's memory, borrowed as a DLTensor without a copy. */
 typedef struct {
   DLTensor tensor;
   bool read_only;
@@ -51,13 +51,13 @@ typedef struct {
   Py_buffer buffer; /* in use when `buffer.obj` is not NULL */
 } loan;
 
-/* Whom to blame in messages; both may be NULL. */
+/* For error messages; both may be NULL. */
 typedef struct {
   const char *function, *argument;
 } blame;
 
-/* Borrow an array's memory: NumPy, a capsule of DLPack, then the protocol of DLPack, then that of
- * buffers. On failure an exception is set and there is nothing to close. */
+/* Borrow an array's memory: by NumPy, a DLPack capsule, the DLPack protocol, or the buffer
+ * protocol. On failure an exception is set and there is nothing to close. */
 bool loan_open(loan *l, PyObject *array, blame who);
 void loan_close(loan *l);
 
@@ -71,7 +71,7 @@ typedef struct {
   DLTensor tensor; /* its shape and strides point into `dims` */
   int64_t *dims;   /* shape, strides in elements, strides in bytes: ndim each */
   void *memory;    /* owned, or NULL */
-  bool pooled;     /* the memory is a workspace: it goes back to the thread's cache */
+  bool pooled;     /* the memory is a workspace, returned to the thread's cache */
   loan *borrowed;  /* from another array, or NULL */
   PyObject *base;  /* keeps foreign memory alive, or NULL */
   bool read_only;
@@ -79,9 +79,9 @@ typedef struct {
 
 extern PyTypeObject *tensor_type;
 PyObject *tuple_of(const int64_t *values, int32_t count);
-/* The bytes of a compact tensor, or -1 with an error recorded when no memory could hold it. */
+/* The bytes of a compact tensor, or -1 with an error recorded if too large. */
 int64_t compact_bytes(int32_t ndim, const int64_t *shape, DLDataType dtype);
-/* A compact tensor over a workspace, which it owns from now on, also on failure. */
+/* Make a compact tensor of a workspace, which it owns from now on, also on failure. */
 PyObject *tensor_adopt(PyTypeObject *type, int32_t ndim, const int64_t *shape, DLDataType dtype,
                        void *workspace);
 bool tensor_init(PyObject *module);
@@ -95,7 +95,7 @@ bool exchange_init(PyObject *module);
 bool exchange_has(const Exchange *exchange, PyObject *object);
 /* Borrow a tensor's memory, compact. On failure an exception is set, there is nothing to close. */
 bool exchange_lend(const Exchange *exchange, PyObject *tensor, loan *l);
-/* A tensor of the library over a workspace, which it owns from now on, also on failure. */
+/* Make a tensor of the library from a workspace, which it owns from now on, also on failure. */
 PyObject *exchange_adopt(const Exchange *exchange, int32_t ndim, const int64_t *shape,
                          DLDataType dtype, void *workspace);
 
@@ -107,26 +107,26 @@ enum { FEW = 8, FEW_SYMBOLS = 16 };
 typedef struct {
   const tw_signature *signature;
   int32_t n_args;
-  int32_t opened; /* loans to close, among the first so many arguments */
+  int32_t opened; /* number of loans to close */
   const DLTensor **tensors;
   int64_t *symbols;
   loan *loans;
   bool *loaned;
-  void *many; /* their memory when it is not below */
+  void *many; /* their memory if they do not fit below */
   const DLTensor *few_tensors[FEW];
   int64_t few_symbols[FEW_SYMBOLS];
   loan few_loans[FEW];
   bool few_loaned[FEW];
 } frame;
 
-/* Borrow and check all arguments, those of a library by its exchange, if there is one. On failure
- * an exception is set and the frame is closed. */
+/* Borrow and check all arguments, those of a library by its exchange, if any. On failure an
+ * exception is set and the frame is closed. */
 bool open_frame(frame *f, const tw_signature *signature, PyObject *args, const Exchange *exchange);
 void close_frame(frame *f);
 
 extern PyTypeObject *signature_type;
 const tw_signature *signature_in(PyObject *signature);
-/* Read the only keyword of calls. */
+/* Read the only keyword argument of calls. */
 bool read_threads(PyObject *kwargs, int *threads);
 
 bool call_init(PyObject *module);
@@ -136,7 +136,7 @@ PyObject *check_arrays(PyObject *module, PyObject *args);
 /* ---- models: python_model.c ---- */
 
 bool model_init(PyObject *module);
-/* A runtime by its address; 0 is ours. NULL, with an exception set, if it is of another version. */
+/* The runtime at an address; 0 is this one. NULL, with an exception set, if its version differs. */
 const tw_runtime *runtime_at(unsigned long long address);
 PyObject *plan_arena(PyObject *module, PyObject *args);
 

@@ -1,7 +1,7 @@
-/* `_native.Tensor`: memory with a shape, the part of `tilewright.Array` that must be C.
+/* `_native.Tensor`: memory with a shape, the C part of `tilewright.Array`.
  *
- * It owns aligned memory or keeps another array's alive, and lends itself through the buffer
- * protocol and DLPack. Everything that is not about memory lives in Python, in array.py.
+ * It owns aligned memory or keeps another array's alive, and exports itself through the buffer
+ * protocol and DLPack. Everything else is in Python, in array.py.
  */
 #include <stdlib.h>
 
@@ -63,7 +63,7 @@ static int32_t read_dims(PyObject *sequence, int64_t values[MAX_NDIM]) {
   }
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject *item = PySequence_GetItem(sequence, i);
-    PyObject *integer = item ? PyNumber_Index(item) : NULL; /* NumPy's integers too */
+    PyObject *integer = item ? PyNumber_Index(item) : NULL; /* also of NumPy */
     values[i] = integer ? PyLong_AsLongLong(integer) : -1;
     Py_XDECREF(item);
     Py_XDECREF(integer);
@@ -253,7 +253,7 @@ static int tensor_getbuffer(PyObject *object, Py_buffer *view, int flags) {
 /* ---- lending: DLPack ---- */
 
 static void let_go(void *self) {
-  PyGILState_STATE state = PyGILState_Ensure(); /* consumers delete from any thread */
+  PyGILState_STATE state = PyGILState_Ensure(); /* consumers may delete on any thread */
   Py_DECREF((PyObject *)self);
   PyGILState_Release(state);
 }

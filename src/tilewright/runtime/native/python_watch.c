@@ -1,8 +1,8 @@
-/* `_native.Watch`: whether tensors of PyTorch are still where they were, and unchanged.
+/* `_native.Watch`: whether PyTorch tensors have the same addresses and versions as before.
  *
- * A model has hundreds of weights, and every call asks this of each: a getter of Python's would
- * cost more than all that PyTorch does. Its functions take the address of the pointer to a tensor,
- * which lies in the tensor's object of Python, `offset` bytes from its beginning.
+ * A model has hundreds of weights, checked in every call: Python getters would cost more than
+ * PyTorch's own overhead. PyTorch's functions take the address of the pointer to a tensor, which is
+ * in the tensor's Python object, `offset` bytes from its beginning.
  */
 #include <string.h>
 
@@ -12,14 +12,14 @@ typedef int32_t (*read_address)(void *handle, void **found); /* aoti_torch_get_d
 typedef int64_t (*read_version)(const void *handle);         /* at::TensorBase::_version */
 
 typedef struct {
-  void *tensor; /* PyTorch's own, which an object of Python may exchange */
+  void *tensor; /* PyTorch's own, which a Python object may exchange */
   void *address;
   int64_t version;
 } state;
 
 typedef struct {
-  Py_ssize_t place; /* among the inputs of a call */
-  PyObject *object; /* which `tensors` of the watch keep alive */
+  Py_ssize_t place; /* index among the inputs of a call */
+  PyObject *object; /* kept alive by `tensors` of the watch */
   state before;
 } watched;
 
@@ -121,7 +121,7 @@ static PyObject *watch_same(PyObject *object, PyObject *inputs) {
     const watched *each = &self->all[i];
     bool is_there = each->place >= 0 && each->place < given;
     if (!is_there || PyTuple_GetItem(inputs, each->place) != each->object) Py_RETURN_FALSE;
-    /* Another tensor may be one that counts no versions: it is not asked. */
+    /* Another tensor may have no version counter: its version is not read. */
     if (tensor_of(self, each->object) != each->before.tensor) Py_RETURN_FALSE;
     state now;
     if (!look(self, each->object, &now)) return NULL;

@@ -1,10 +1,10 @@
-/* Tilewright's C runtime: what compiled code calls, and what a C program calls compiled code with.
+/* Tilewright's C runtime: functions for compiled code, and for C programs that call it.
  *
- * Every compiled function has one type, `tw_kernel`: it takes DLPack tensors and returns 0, or an
- * error code whose message `tw_last_error` gives. See docs/decisions/0002-kernel-abi.md.
+ * Every compiled function has the type `tw_kernel`: it takes DLPack tensors and returns 0, or an
+ * error code whose message `tw_last_error` returns. See docs/decisions/0002-kernel-abi.md.
  *
- * The runtime keeps no state that a caller has to create: threads start on demand, scratch memory
- * is cached per thread, and every function here may be called from any thread at any time.
+ * The runtime has no state that a caller must create: threads start on demand, scratch memory is
+ * cached per thread, and every function here may be called from any thread at any time.
  */
 #ifndef TILEWRIGHT_H
 #define TILEWRIGHT_H
@@ -18,8 +18,8 @@
 extern "C" {
 #endif
 
-/* Hidden unless a build says otherwise: two copies of the runtime in one process, say a loaded
- * model's and the compiler's, must not bind to each other's state. */
+/* Hidden by default: two copies of the runtime in one process, such as a loaded model's and the
+ * compiler's, must not share symbols. */
 #ifndef TW_API
 #define TW_API __attribute__((visibility("hidden")))
 #endif
@@ -43,11 +43,11 @@ enum tw_code {
   TW_ERROR_NO_ARRAY = 10,  /* an argument that is not an array at all, or has no data */
   TW_ERROR_NO_MEMORY = 11, /* an allocation failed */
   TW_ERROR_CHECK = 12,     /* a check inside compiled code failed */
-  TW_ERROR_INTERNAL = 13,  /* the runtime or the compiler is wrong */
+  TW_ERROR_INTERNAL = 13,  /* a bug of the runtime or the compiler */
   TW_ERROR_FOREIGN = 14,   /* a part without native code has no callback, or its callback failed */
-  TW_ERROR_NO_DRIVER = 15, /* no driver, too old a one, or too old a GPU */
-  TW_ERROR_GPU = 16,       /* the GPU's driver refused */
-  TW_ERROR_GPU_LOST = 17   /* a kernel's fault has ended the process's use of the GPU */
+  TW_ERROR_NO_DRIVER = 15, /* no driver, or driver or GPU too old */
+  TW_ERROR_GPU = 16,       /* an error of the GPU driver */
+  TW_ERROR_GPU_LOST = 17   /* a kernel's fault has destroyed the process's GPU context */
 };
 
 /* Record an error for the calling thread and return its code: `return tw_error(...)`. */
@@ -72,12 +72,12 @@ TW_API int32_t tw_last_code(void);
 
 enum tw_param_flags {
   TW_PARAM_WRITABLE = 1, /* an output: must be writable and must not overlap another argument */
-  TW_PARAM_STRIDED = 2,  /* any strides will do; otherwise compact, row major */
+  TW_PARAM_STRIDED = 2,  /* any strides are accepted; otherwise compact, row major */
   TW_PARAM_ALIAS = 4,    /* an output that may share memory with other arguments */
-  TW_PARAM_ANY_RANK = 8  /* an output of as many dimensions as the call finds; `ndim` is 0 */
+  TW_PARAM_ANY_RANK = 8  /* an output of dynamic rank; `ndim` is 0 */
 };
 
-/* What a function expects of one argument. */
+/* Requirements of a function on one argument. */
 typedef struct {
   const char *name;
   const int64_t *shape; /* `ndim` entries: an extent, TW_DIM_ANY or TW_DIM_SYMBOL(k) */
@@ -111,16 +111,15 @@ TW_API const char *tw_dtype_name(DLDataType dtype, char text[TW_DTYPE_NAME_SIZE]
 
 enum { TW_ALIGN = 64 };
 
-/* Memory aligned to TW_ALIGN (large blocks to huge pages), not cleared; NULL, with an error
- * recorded, when there is none. A size of 0 gives a valid address. */
+/* Memory aligned to TW_ALIGN (large blocks to huge pages), uninitialized; NULL, with an error
+ * recorded, on failure. A size of 0 gives a valid address. */
 TW_API void *tw_alloc(int64_t size_bytes);
 TW_API void tw_free(void *memory);
 
-/* Scratch memory for the length of a call, taken from a cache of the calling thread. Any thread
- * may free it. */
+/* Scratch memory during a call, from a cache of the calling thread. Any thread may free it. */
 TW_API void *tw_workspace_alloc(int64_t size_bytes);
 TW_API void tw_workspace_free(void *memory);
-TW_API void tw_workspace_trim(void); /* give the calling thread's cache back */
+TW_API void tw_workspace_trim(void); /* free the calling thread's cache */
 
 /* ---- threads ------------------------------------------------------------------------------ */
 
@@ -132,12 +131,12 @@ typedef int32_t (*tw_task)(void *env, int64_t begin, int64_t end);
  * Returns the first error; remaining ranges are then skipped. */
 TW_API int32_t tw_parallel_for(tw_task task, void *env, int64_t count, int32_t threads);
 
-/* The same, from the last index to the first every other time that the task runs: what it touched
- * last may still be in a cache. */
+/* The same, from the last index to the first on every other run of the task: the data touched last
+ * may still be in a cache. */
 TW_API int32_t tw_parallel_alternating(tw_task task, void *env, int64_t count, int32_t threads);
 
-/* The number of threads that 0 stands for: the calling thread's own choice if it made one, else the
- * process's, else TILEWRIGHT_NUM_THREADS, else the number of cores this process may use. */
+/* The default number of threads: the calling thread's setting, else the process's, else
+ * TILEWRIGHT_NUM_THREADS, else the number of cores this process may use. */
 TW_API int32_t tw_threads(void);
 TW_API void tw_set_threads(int32_t threads);        /* for the process; 0 restores */
 TW_API int32_t tw_set_own_threads(int32_t threads); /* for this thread; returns the old */
@@ -148,37 +147,36 @@ TW_API void tw_shutdown(void); /* end idle workers; the next region starts new o
 typedef struct tw_model tw_model;
 typedef struct tw_call tw_call;
 
-/* Compute a part without native code from its inputs, valid until this returns, and from the sizes
- * that it mentions; write the sizes that it defines to `told`. */
+/* Compute a part without native code from its inputs, which are valid until this returns, and from
+ * the sizes that it uses; write the sizes that it defines to `told`. */
 typedef int32_t (*tw_run_part)(void *context, int32_t part, const DLTensor *const *inputs,
                                int32_t n_inputs, const int64_t *sizes, int64_t *told);
-/* Copy the results of the part that ran last into tensors of the shapes that follow from its
- * sizes. */
+/* Copy the results of the last part run into tensors, with shapes according to its sizes. */
 typedef int32_t (*tw_fetch_part)(void *context, int32_t part, const DLTensor *const *outputs,
                                  int32_t n_outputs);
 
-/* Who runs the parts of a model that have no native code. Both are called on the thread that called
- * the model, `fetch` right after `run` for the same part, and return 0 or an error code, which ends
- * the call: with TW_ERROR_FOREIGN, unless it is that of an error which they recorded. Values that
- * are no tensors of numbers (text, sequences, maps) are i64 scalars: handles whose meaning is the
- * callbacks' own. */
+/* The callbacks for the parts of a model without native code. Both are called on the thread that
+ * called the model, `fetch` right after `run` for the same part, and return 0 or an error code,
+ * which ends the call: with TW_ERROR_FOREIGN, unless they have recorded an error with that code.
+ * Values other than numeric tensors (text, sequences, maps) are i64 scalars: handles defined by the
+ * callbacks. */
 typedef struct {
   tw_run_part run;
   tw_fetch_part fetch;
   void *context;
 } tw_foreign;
 
-/* One call in flight. Compiled code asks it for memory; whoever calls says where outputs go. */
+/* One call in flight. Compiled code allocates memory through it; the caller decides where outputs
+   are. */
 struct tw_call {
-  const void *const *constants; /* the model's weights, by number */
-  /* Memory for an output, as soon as its shape is known; NULL, with an error recorded, ends the
-   * call. */
+  const void *const *constants; /* the model's weights, by index */
+  /* Memory for an output, when its shape is known; NULL, with an error recorded, ends the call. */
   void *(*output)(tw_call *call, int32_t index, int32_t ndim, const int64_t *shape);
   void *caller;       /* for `output` */
   tw_foreign foreign; /* the model's */
   char *arena;
   int64_t arena_bytes;
-  int64_t *plan; /* sizes, then offsets, of the latest plan */
+  int64_t *plan; /* sizes, then offsets, of the last plan */
   int64_t plan_count;
   void **late; /* memory taken by tw_call_late */
   int32_t n_late, late_capacity;
@@ -186,41 +184,41 @@ struct tw_call {
   tw_call *next;
 };
 
-/* A model's compiled code: checks its inputs, asks for outputs, computes. */
+/* A model's compiled code: checks its inputs, allocates outputs, computes. */
 typedef int32_t (*tw_main)(tw_call *call, const DLTensor *const *inputs, int32_t n_inputs);
 
 TW_API tw_model *tw_model_new(const void *const *constants);
 TW_API void tw_model_free(tw_model *model);     /* no call may be in flight */
-TW_API int64_t tw_model_bytes(tw_model *model); /* of the arenas of calls that have ended */
-/* Run on caller-supplied outputs; args are the inputs, then the outputs. */
+TW_API int64_t tw_model_bytes(tw_model *model); /* of the arenas of completed calls */
+/* Run with the caller's outputs; args are the inputs, then the outputs. */
 TW_API int32_t tw_model_call(tw_model *model, tw_main main, const char *name,
                              const DLTensor *const *args, int32_t n_args, int32_t n_inputs,
                              int32_t n_outputs);
 
-/* Register who runs the parts without native code, for calls that begin from now on; NULL: nobody.
+/* Register the callbacks for parts without native code, for calls that begin from now on; or NULL.
  */
 TW_API void tw_model_set_foreign(tw_model *model, const tw_foreign *foreign);
 
 TW_API tw_call *tw_call_begin(tw_model *model);
 TW_API void tw_call_end(tw_model *model, tw_call *call);
 
-/* The call's arena, of at least so many bytes. */
+/* The call's arena, of at least this size. */
 TW_API char *tw_call_arena(tw_call *call, int64_t size_bytes);
-/* Offsets in the arena for values of these sizes; the same sizes as last time cost a comparison.
- * `spans` holds a pair per value: the first and the last step at which it must be kept. */
+/* Offsets in the arena for values of these sizes; if the sizes are as in the last call, this is a
+ * comparison. `spans` contains a pair per value: the first and the last step of its lifetime. */
 TW_API const int64_t *tw_call_plan(tw_call *call, int32_t count, const int64_t *sizes,
                                    const int32_t *spans);
 /* The same computation: offsets of `count` values, and the bytes of the arena, or -1. */
 TW_API int64_t tw_plan_arena(int32_t count, const int64_t *sizes, const int32_t *spans,
                              int64_t *offsets);
 
-/* Memory whose size only the run reveals; what is not dropped goes when the call ends. */
+/* Memory of data-dependent size; freed at the end of the call, if not dropped before. */
 TW_API void *tw_call_late(tw_call *call, int64_t size_bytes);
 TW_API void tw_call_drop(tw_call *call, void *memory);
 TW_API void *tw_call_grow(tw_call *call, void *memory, int64_t used_bytes, int64_t size_bytes);
 
-/* Run a part without native code, and copy its results: by the model's callbacks. `data` holds the
- * addresses and `dims` the extents, one after the other, of the tensors that `signature` tells. */
+/* Run a part without native code, and copy its results, by the model's callbacks. `data` contains
+ * the addresses and `dims` the concatenated extents of the tensors in `signature`. */
 TW_API int32_t tw_call_foreign(tw_call *call, int32_t part, const tw_signature *signature,
                                void *const *data, const int64_t *dims, const int64_t *sizes,
                                int64_t *told);
@@ -231,46 +229,46 @@ TW_API int32_t tw_call_fetch(tw_call *call, int32_t part, const tw_signature *si
 
 /* The time now in nanoseconds, or 0 while the profiler is off. */
 TW_API int64_t tw_profile_begin(void);
-/* Record one run of `kernel` that began at `begin`; nothing when `begin` is 0. */
+/* Record one run of `kernel` that began at `begin`; ignored if `begin` is 0. */
 TW_API void tw_profile_end(const char *kernel, int64_t begin, int64_t flops, int64_t size_bytes);
 
 typedef struct {
-  const char *kernel; /* the profiler's own copy, which stays */
+  const char *kernel; /* the profiler's own copy, valid for the life of the process */
   int64_t begin_ns, end_ns, flops, size_bytes, thread;
 } tw_profile_event;
 
-/* Whether workers record their shares of parallel regions, as runs without a name; and the time
- * now, or 0 while they do not. */
+/* Switch recording of workers' shares of parallel regions, as runs without a name; and the time
+ * now, or 0 while it is off. */
 void tw_profile_shares(int32_t recorded);
 int64_t tw_profile_begin_share(void);
 
-TW_API int32_t tw_profile_start(int64_t capacity); /* forgets earlier events */
+TW_API int32_t tw_profile_start(int64_t capacity); /* discards earlier events */
 TW_API void tw_profile_stop(void);
-/* Copy the newest `limit` events, oldest first, and return how many. `*lost` counts all others
+/* Copy the newest `limit` events, oldest first; returns their number. `*lost` counts all others
  * since the start. */
 TW_API int64_t tw_profile_read(tw_profile_event *events, int64_t limit, int64_t *lost);
 
-/* ---- models in libraries of their own ------------------------------------------------------ */
+/* ---- models in separate libraries ------------------------------------------------------------ */
 
-/* What the entry of a saved model needs: `int32_t NAME(const DLTensor *const *args, int32_t n)`. */
+/* The data of a saved model's entry: `int32_t NAME(const DLTensor *const *args, int32_t n)`. */
 typedef struct {
   const tw_signature *signature; /* of the inputs, then the outputs */
   tw_main main;
   const void *const *constants;
-  void **instance; /* the tw_model, made by the first call */
+  void **instance; /* the tw_model, created by the first call */
   int32_t n_inputs;
-  const tw_foreign *foreign; /* who runs its parts, where the library holds that too, or NULL */
+  const tw_foreign *foreign; /* callbacks for its parts, if in the library, or NULL */
 } tw_entry;
 
 TW_API int32_t tw_run_model(const tw_entry *entry, const DLTensor *const *args, int32_t n_args);
-/* `int32_t NAME_set_foreign(const tw_foreign *foreign)`, of models with parts without native code.
+/* `int32_t NAME_set_foreign(const tw_foreign *foreign)`, for models with parts without native code.
  */
 TW_API int32_t tw_set_foreign(const tw_entry *entry, const tw_foreign *foreign);
 
 enum { TW_RUNTIME_VERSION = 3 };
 
-/* A library carries a runtime of its own. Who calls its code otherwise than by the entry, as Python
- * does, uses these functions with it, and never those of another copy. */
+/* A library contains its own copy of the runtime. Callers that bypass its entry, as Python does,
+ * use these functions with it, and never those of another copy. */
 typedef struct {
   int32_t version, size_bytes; /* TW_RUNTIME_VERSION, sizeof(tw_runtime) */
   tw_model *(*model_new)(const void *const *constants);
@@ -303,7 +301,7 @@ enum tw_cuda_kind {
 };
 
 typedef struct {
-  int32_t kind, which; /* a tw_cuda_kind; of inputs or outputs, else 0 */
+  int32_t kind, which; /* a tw_cuda_kind; index of an input or output, else 0 */
   int64_t value;
 } tw_cuda_argument;
 
@@ -312,41 +310,40 @@ typedef struct {
   int32_t module, shared_bytes; /* dynamic shared memory */
 } tw_cuda_kernel;
 
-/* How bulk copies see a matrix, or several of them: boxes of rows of 128 bytes, swizzled. Images,
- * channels last, have their lines as rows: a box is one kernel position of windows of some pixels.
+/* The tensor map of a matrix or several: boxes of 128-byte rows, swizzled. For channels-last images
+ * the rows are lines: a box is one kernel position of windows of some pixels.
  */
 typedef struct {
   tw_cuda_argument base;
-  int64_t matrices, rows, columns; /* matrices of 0: one, seen in two dimensions */
+  int64_t matrices, rows, columns; /* matrices 0: one, in two dimensions */
   int64_t channels;                /* of an image's pixels; else 0 */
   int32_t type;                    /* a CUtensorMapDataType */
   int32_t element_bytes, box_rows, box_columns;
-  int32_t
-      corners[6]; /* where windows begin: lowest y, x; highest y, x from the end; strides y, x */
+  int32_t corners[6];   /* window origins: lowest y, x; highest y, x from the end; strides y, x */
   int32_t is_reordered; /* rows of a box by groups of 32: 8 q + 2 j + e is at 8 j + 2 q + e */
 } tw_cuda_map;
 
-/* What a launch is that starts no kernel of the model. */
+/* Kinds of launches without a kernel of the model. */
 enum tw_cuda_step {
   TW_CUDA_COPY = -1,   /* arguments: to, from, bytes */
-  TW_CUDA_CHOICE = -2, /* argument: a condition; bodies: where it holds, where it does not */
+  TW_CUDA_CHOICE = -2, /* argument: a condition; bodies: then, else */
   TW_CUDA_LOOP = -3    /* arguments: control, trip, limit, begins, at, going; one body */
 };
 
-/* What a loop keeps at `control`: the iteration, how many there are, the condition of the last. */
+/* A loop's state at `control`: the iteration, the trip count, the last condition. */
 enum { TW_CUDA_LIMIT_AT = 8, TW_CUDA_COND_AT = 16 };
 
 typedef struct {
   int32_t kernel; /* or a tw_cuda_step */
   uint32_t grid[3], block[3];
   int32_t first, n_arguments;  /* of `arguments` */
-  int32_t first_wait, n_waits; /* of `waits`: launches that must have ended before */
-  int32_t starts_early;        /* it waits by itself for the last one of its branch */
-  int32_t is_together;         /* its blocks wait for each other: all need a place at once */
-  int32_t first_body;          /* of `bodies`, where it decides which of them run */
+  int32_t first_wait, n_waits; /* of `waits`: launches that must have ended */
+  int32_t starts_early;        /* it uses programmatic dependent launch on its branch */
+  int32_t is_together;         /* a cooperative launch: all blocks are resident */
+  int32_t first_body;          /* of `bodies`, if it is a choice or a loop */
 } tw_cuda_launch;
 
-/* Launches that stand next to each other in `launches`. */
+/* A range of launches in `launches`. */
 typedef struct {
   int32_t first, n_launches;
 } tw_cuda_body;
@@ -354,7 +351,7 @@ typedef struct {
 /* All launches of a model for one set of sizes. */
 typedef struct {
   const int64_t *sizes;
-  const tw_cuda_body *bodies; /* the first is the model, the others are of choices and loops */
+  const tw_cuda_body *bodies; /* the first is the model, others are of choices and loops */
   const tw_cuda_launch *launches;
   const tw_cuda_argument *arguments;
   const tw_cuda_map *maps;
@@ -364,13 +361,13 @@ typedef struct {
   int32_t n_bodies, n_launches, n_maps;
 } tw_cuda_variant;
 
-/* Where a call tells a size: an input, and which of its dimensions. */
+/* The source of a size in a call: an input and its dimension. */
 typedef struct {
   const char *name;
   int32_t input, dimension;
 } tw_cuda_size;
 
-/* A model, for the sets of sizes that it was saved for. */
+/* A model, for the sets of sizes that it was saved with. */
 typedef struct {
   const char *const *ptx;
   const char *deciding; /* PTX of the kernels choose, begin and again, or NULL */
@@ -380,17 +377,17 @@ typedef struct {
   const void *weights;
   const int32_t *output_ranks;
   void **instance;
-  int64_t weights_bytes, arena_bytes; /* what the largest needs */
+  int64_t weights_bytes, arena_bytes; /* of the largest variant */
   int32_t n_modules, n_kernels, n_variants, n_sizes, n_inputs, n_outputs;
 } tw_cuda_model;
 
-/* Run a model; returns when the results are there. The environment variable TILEWRIGHT_CUDA_DRIVER
- * names the driver's library, by default libcuda.so.1. */
+/* Run a model and wait for its results. The environment variable TILEWRIGHT_CUDA_DRIVER names the
+ * driver's library, by default libcuda.so.1. */
 TW_API int32_t tw_cuda_run(tw_call *call, const tw_cuda_model *model, const DLTensor *const *inputs,
                            int32_t n_inputs);
 
-/* What this thread runs from here to tw_cuda_leave is put on a stream of the caller's. A call then
- * returns before the results are there, unless some of its tensors are memory of the host. */
+/* Calls of this thread until tw_cuda_leave use the caller's stream. A call then returns before the
+ * results are computed, unless some of its tensors are in host memory. */
 TW_API void tw_cuda_enter(void *stream);
 TW_API void tw_cuda_leave(void);
 
@@ -399,12 +396,12 @@ TW_API void tw_cuda_leave(void);
 /* Ask the operating system for AMX tile registers, once per process. */
 TW_API int32_t tw_request_tiles(void);
 
-/* How this thread rounds. x86 processors take over a hundred cycles for every result below the
- * least normal number; while they are flushed it is 0 instead. Operands are read as they are, but
- * packed weights have no such numbers. Elsewhere such results cost nothing and are kept. */
+/* Floating point mode of this thread. x86 processors take over a hundred cycles for every subnormal
+ * result; in flush mode it is 0 instead. Operands are not flushed, but packed weights contain no
+ * subnormals. On other processors subnormal results cost nothing and are kept. */
 TW_API uint32_t tw_float_mode(void);
 TW_API void tw_set_float_mode(uint32_t mode);
-TW_API uint32_t tw_flush_subnormals(void); /* returns the mode before */
+TW_API uint32_t tw_flush_subnormals(void); /* returns the previous mode */
 
 #ifdef __cplusplus
 }

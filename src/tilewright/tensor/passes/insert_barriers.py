@@ -366,7 +366,6 @@ class _Sync:
         if not isinstance(gap, Const):
             return False
         extents = [r.extent.value if isinstance(r.extent, Const) else None for r in (a, b)]
-        lower = (
-            extents[1] if gap.value >= 0 else extents[0]
-        )  # extent of the range that starts first
+        # Extent of the range that starts first.
+        lower = extents[1] if gap.value >= 0 else extents[0]
         return lower is not None and abs(gap.value) >= lower

@@ -250,9 +250,8 @@ def _pipelined(loop: For, plan: list[_Step], ctx: Context) -> Stmt:
     steady = None if inner is None else replace(loop, start=steady_start, body=inner)
     if steady is not None:
         steady = replace(steady, annotations=_without_plan(loop))
-    free = (
-        Eval(BARRIER) if any(copies) else None
-    )  # all threads are done with the slots being filled
+    # All threads are done with the slots being filled.
+    free = Eval(BARRIER) if any(copies) else None
     result = join(free, *prologue, steady, *epilogue)
     assert result is not None
     return result

@@ -116,9 +116,8 @@ class _Lanes:
         self.stores = stores  # before the loop
         self.around = around
         self.allocated = {*stores, *(s.buffer for s in walk(self.body) if isinstance(s, Alloc))}
-        self.lane_ctx = ctx.bind(
-            loop.var, loop.start, loop.stop
-        )  # with the lane's variable in range
+        # With the lane's variable in range.
+        self.lane_ctx = ctx.bind(loop.var, loop.start, loop.stop)
         self.var = loop.var
         self.start = loop.start
         self.lanes = lanes

@@ -65,77 +65,105 @@ def prefetch(
     """
     path, block = path_to_block(fn, name, "prefetch")
     read = chosen(fn, block, block.reads, index, "read", "prefetch a read")
-    buffer = read.buffer
     loop_path, loop = path_to_loop(fn, var, "prefetch at the loop")
-    if not same_scope(path, loop_path) or not is_under(path, loop):
-        raise refuse(
-            fn,
-            "TW2143",
-            f"cannot prefetch for @{name} at loop %{var.name}: the loop is not around the block",
-            var,
-            help="pass one of get_loops(block)",
-        )
-    if offset < 1:
-        raise refuse(
-            fn,
-            "TW2143",
-            f"cannot prefetch at loop %{var.name}: {offset} iterations ahead is not ahead",
-            var,
-        )
-    scope = scope_of(path)
-    if any(is_under(writer.path, loop) for writer in scope.writers(buffer)):
-        raise refuse(
-            fn,
-            "TW2143",
-            f"cannot prefetch %{buffer.name} at loop %{var.name}: it is computed inside the loop, "
-            "and later iterations' part is not there yet",
-            name,
-            help="only what is complete before the loop can be prefetched",
-        )
+    _check_site(fn, name, read.buffer, path, loop_path, offset)
+    outer = scope_context(fn, scope_of(path), ())
     around = [stmt for stmt in inside_scope(loop_path) if isinstance(stmt, For)]
-    ctx = scope_context(fn, scope, around)
-    region = region_over(bound_region(block, read), loop_ranges(loops_below(path, loop)), ctx)
+    ctx = scope_context(fn, scope_of(path), around)
     ahead = sym.add(var, offset)
+    region = region_over(bound_region(block, read), loop_ranges(loops_below(path, loop)), ctx)
     region = substitute_region(region, {var: ahead})
-    if not all(is_total(end, ctx) for r in region.ranges for end in (r.start, r.extent)):
-        raise refuse(
-            fn,
-            "TW2143",
-            f"cannot prefetch %{buffer.name} at loop %{var.name}: how much of it is read cannot be "
-            "told where a dimension is empty",
-            name,
-            help="prefetch before the loops inside are fused",
-        )
-    place = loop_path
+    _check_region(fn, name, region, loop, ctx)
+    place = loop_path if spread is None else _spread_place(fn, spread, path, loop)
     if spread is not None:
-        place, inner = path_to_loop(fn, spread, "spread requests over the loop")
-        if not is_under(place, loop) or inner is loop or not same_scope(place, path):
-            raise refuse(
-                fn,
-                "TW2143",
-                f"cannot spread requests over the loop %{spread.name}: it is not inside the loop "
-                f"%{var.name}",
-                spread,
-            )
         cover = _spread(fn, region, place, loop, ctx.assume(sym.lt(ahead, loop.stop)))
     else:
         if beyond:
             ctx = ctx.assume(sym.lt(ahead, loop.stop))
         cover = Cover(ctx, {each.var for each in around})
         steps = _line_steps(region, ctx)
-        for r, dim, step in zip(region.ranges, buffer.shape, steps, strict=True):
+        for r, dim, step in zip(region.ranges, read.buffer.shape, steps, strict=True):
             cover.over(r, dim, step=step)
-    extents: list[Expr] | None = list(buffer.shape)
+    extents: list[Expr] | None = list(read.buffer.shape)
     if beyond:
-        below = loops_below(place, loop) if spread is not None else ()
-        extents = _reach(cover, buffer, (*around, *below), scope_context(fn, scope, ()))
+        extents = _reach(cover, read.buffer, (*around, *loops_below(place, loop)), outer)
     if extents is None or not (beyond or sym.prove(sym.lt(ahead, loop.stop), ctx)):
         cover.conditions.insert(0, sym.lt(ahead, loop.stop))
-        extents = list(buffer.shape)
+        extents = list(read.buffer.shape)
+    made = _request(fn, read.buffer, extents, cover)
+    holder = place[-1]
+    assert isinstance(holder, For)
+    body = seq(cover.around_stmt(made), holder.body)
+    return with_body(fn, put(place, replace(holder, body=body))), made.name
+
+
+def _check_site(
+    fn: Function, name: str, buffer: Buffer, path: Path, loop_path: Path, offset: int
+) -> None:
+    """The loop must be around the block, and the buffer complete before it."""
+    loop = loop_path[-1]
+    assert isinstance(loop, For)
+    if not same_scope(path, loop_path) or not is_under(path, loop):
+        raise refuse(
+            fn,
+            "TW2143",
+            f"cannot prefetch for @{name} at loop %{loop.var.name}: the loop is not around the "
+            "block",
+            loop.var,
+            help="pass one of get_loops(block)",
+        )
+    if offset < 1:
+        raise refuse(
+            fn,
+            "TW2143",
+            f"cannot prefetch at loop %{loop.var.name}: {offset} iterations ahead is not ahead",
+            loop.var,
+        )
+    if any(is_under(writer.path, loop) for writer in scope_of(path).writers(buffer)):
+        raise refuse(
+            fn,
+            "TW2143",
+            f"cannot prefetch %{buffer.name} at loop %{loop.var.name}: it is computed inside the "
+            "loop, and later iterations' part is not there yet",
+            name,
+            help="only what is complete before the loop can be prefetched",
+        )
+
+
+def _check_region(fn: Function, name: str, region: Region, loop: For, ctx: sym.Context) -> None:
+    """No bound may divide by an extent that can be zero."""
+    if all(is_total(end, ctx) for r in region.ranges for end in (r.start, r.extent)):
+        return
+    raise refuse(
+        fn,
+        "TW2143",
+        f"cannot prefetch %{region.buffer.name} at loop %{loop.var.name}: how much of it is read "
+        "cannot be told where a dimension is empty",
+        name,
+        help="prefetch before the loops inside are fused",
+    )
+
+
+def _spread_place(fn: Function, spread: Var, path: Path, loop: For) -> Path:
+    """The inner loop in whose iterations requests are distributed."""
+    place, inner = path_to_loop(fn, spread, "spread requests over the loop")
+    if not is_under(place, loop) or inner is loop or not same_scope(place, path):
+        raise refuse(
+            fn,
+            "TW2143",
+            f"cannot spread requests over the loop %{spread.name}: it is not inside the loop "
+            f"%{loop.var.name}",
+            spread,
+        )
+    return place
+
+
+def _request(fn: Function, buffer: Buffer, extents: Sequence[Expr], cover: Cover) -> Block:
+    """The block of one request."""
     iters = tuple([Iter(sym.var(f"v{a}"), extent, SPATIAL) for a, extent in enumerate(extents)])
     address = Address(buffer, tuple([it.var for it in iters]))
     loc = Synthetic("prefetch")
-    made = Block(
+    return Block(
         fresh_block_name(fn, f"{buffer.name}_prefetch"),
         iters,
         tuple(cover.values),
@@ -147,10 +175,6 @@ def prefetch(
         (),
         loc,
     )
-    holder = place[-1]
-    assert isinstance(holder, For)
-    body = seq(cover.around_stmt(made), holder.body)
-    return with_body(fn, put(place, replace(holder, body=body))), made.name
 
 
 def _reach(

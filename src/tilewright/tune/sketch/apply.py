@@ -148,10 +148,8 @@ def _dot(
     multiples = [1] * len(stage.axes)
     name = stage.axes[way.lanes].name
     columns = width * _number(own, f"{name}.middle") * _number(own, f"{name}.block")
-    multiples[found.n[-1]], multiples[found.k[-1]] = (
-        columns,
-        dot.steps,
-    )  # an instruction has no tail
+    # An instruction has no tail.
+    multiples[found.n[-1]], multiples[found.k[-1]] = columns, dot.steps
     sch.pad(block, multiples)
     panel = copy_of(sch, block, found, found.b)
     filled = producer_of(sch, block, found, found.a)

@@ -153,9 +153,8 @@ def legal_of(structure: Structure, registers: Registers, c: Columns) -> Column:
 
 def _tile_legal(stage: Stage, way: Way, registers: Registers, c: Columns) -> Column:
     tile: Column = np.ones(len(c[f"{stage.name}.order"]), np.int64)
-    copies: Column = np.ones(
-        len(tile), np.int64
-    )  # versions of a tile's code: whole ones, and tails
+    # Versions of a tile's code: whole ones, and tails.
+    copies: Column = np.ones(len(tile), np.int64)
     fits: Column = np.ones(len(tile), bool)
     for at in stage.spatial:
         axis = stage.axes[at]

@@ -111,5 +111,5 @@ def test_what_does_not_fit(run_op):
 
 @pytest.mark.parametrize("data", [b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(40)])
 def test_bytes_that_are_no_picture(run_op, data):
-    with pytest.raises(UserError, match=r"TW1318.*cannot read the picture"):
+    with pytest.raises(UserError, match=r"TW1318.*cannot decode the image"):
         run_op("decode_image", np.frombuffer(data, np.uint8))

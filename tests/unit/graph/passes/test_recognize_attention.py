@@ -44,3 +44,25 @@ def test_masks_of_heads_and_of_windows_are_one(images):
 def test_a_mask_that_a_call_tells_stays():
     after = recognize_attention(windows(2, is_known=False), PassContext())
     assert not any(node.op == "attention" for node in after.main.nodes)
+
+
+def test_masks_of_what_is_seen_hide_in_bf16_too():
+    module = graph.parse(
+        """graph @main(%q: bf16[4, 2, 8], %k: bf16[4, 8, 2], %v: bf16[4, 2, 8]) {
+          %zero = constant() {data = bf16[](0.0)}
+          %low = constant() {data = bf16[](-1e9)}
+          %known = constant() {data = bool[2, 2, 2, 2](true, false, true, false, true, false,
+            true, false, false, true, false, true, false, true, false, true)}
+          %mask = where(%known, %zero, %low)
+          %s = matmul(%q, %k)
+          %r = reshape(%s) {shape = (2, 2, 2, 2)}
+          %a = add(%r, %mask)
+          %w = softmax(%a) {axes = (3,)}
+          %p = reshape(%w) {shape = (4, 2, 2)}
+          %y = matmul(%p, %v)
+          return %y
+        }"""
+    )
+    made = recognize_attention(module, PassContext())
+    assert "attention" in {node.op for node in made.main.nodes}
+    verify(made)

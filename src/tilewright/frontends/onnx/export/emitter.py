@@ -1,4 +1,4 @@
-"""Writes nodes: names, constants, sizes as computed values, functions, bodies."""
+"""Emit ONNX nodes: names, constants, computed sizes, functions, bodies."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ Array = np.ndarray[Any, Any]
 
 
 class Unwritable(Exception):
-    """There is no ONNX for a node; it stays a node of our own domain."""
+    """A node has no ONNX equivalent; it is exported as an opaque node."""
 
 
 @dataclass
 class Shared:
-    """What all graphs of one model share."""
+    """State shared by all graphs of one model."""
 
     module: ir.Module
     opset: int
     rules: Mapping[str, Rule]
-    composites: frozenset[str]  # operators that are written as functions
+    composites: frozenset[str]  # operators exported as functions
     taken: set[str] = field(default_factory=set)
     functions: dict[str, onnx.FunctionProto] = field(default_factory=dict)
-    known: dict[object, str] = field(default_factory=dict)  # functions by what they compute
+    known: dict[object, str] = field(default_factory=dict)  # functions by their content
     needs_domain: bool = False
 
     def fresh(self, hint: str) -> str:
-        """A name that no value has."""
+        """A unique name of a value."""
         name, count = hint or "value", 0
         while name in self.taken:
             count += 1
@@ -63,24 +63,24 @@ class Shared:
 
 
 class Emitter:
-    """Nodes of one graph, function or body under construction."""
+    """The nodes of one graph, function or body under construction."""
 
     def __init__(self, shared: Shared, outer: Emitter | None = None, *, inside: bool = False):
-        """`outer` is the graph whose values this one sees; `inside` a function: no initializers."""
+        """`outer` is the enclosing graph; `inside` means a function: no initializers."""
         self.shared = shared
         self.outer = outer
         self.inside = inside
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.values: dict[Value, str] = {}
-        self.homes: dict[Var, tuple[str, int]] = {}  # sizes: dimensions of which value
-        self.sizes: dict[Expr, str] = {}  # expressions that are computed already
+        self.homes: dict[Var, tuple[str, int]] = {}  # sizes: value and dimension
+        self.sizes: dict[Expr, str] = {}  # expressions that have been computed
         self.constants: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
     # ------------------------------------------------------------------ values
 
     def name(self, value: Value) -> str:
-        """The name of a value that is in sight."""
+        """The name of a value in scope."""
         at: Emitter | None = self
         while at is not None:
             if value in at.values:
@@ -105,13 +105,13 @@ class Emitter:
         return None
 
     def inputs(self, node: Node) -> list[str]:
-        """The names of a node's inputs, empty where absent."""
+        """The names of a node's inputs, empty for absent ones."""
         return ["" if value is None else self.name(value) for value in node.inputs]
 
     # ------------------------------------------------------------------ nodes
 
     def emit(self, op: str, *inputs: str, outputs: int = 1, domain: str = "", **more: Any) -> Any:
-        """A node; the name of its output, or names if there are several."""
+        """Emit a node; returns the name of its output, or names if there are several."""
         names = [self.shared.fresh(op.lower()) for _ in range(outputs)]
         given = list(inputs)
         while given and not given[-1]:
@@ -133,7 +133,7 @@ class Emitter:
     def stored(
         self, array: Array, hint: str, key: tuple[str, bytes, tuple[int, ...]] | None = None
     ) -> str:
-        """An initializer, or in functions a node, that holds an array."""
+        """An initializer, or a constant node in functions, with an array."""
         name = self.shared.fresh(hint)
         tensor = tensor_of(array, name)
         if self.inside:
@@ -158,7 +158,7 @@ class Emitter:
     # ------------------------------------------------------------------ attributes and sizes
 
     def operand(self, node: Node, at: int) -> str:
-        """Input `at`, which may be an attribute instead; empty if it is neither."""
+        """Input `at`, which may be an attribute instead; empty if absent."""
         value = node.inputs[at] if at < len(node.inputs) else None
         if value is not None:
             return self.name(value)
@@ -181,7 +181,7 @@ class Emitter:
         return made
 
     def size(self, item: int | Expr) -> str:
-        """An expression of sizes, computed; a scalar i64."""
+        """Compute an expression of sizes as an i64 scalar."""
         if isinstance(item, (int, Const)):
             return self.constant(np.array(_number(item), np.int64))
         at: Emitter | None = self
@@ -196,7 +196,7 @@ class Emitter:
         if isinstance(expr, Var):
             home = self._home(expr)
             if home is None:
-                raise Unwritable(f"nothing tells the size {expr}")
+                raise Unwritable(f"the size {expr} is undetermined")
             axis = self.constant(np.array(home[1], np.int64))
             return str(self.emit("Gather", self.emit("Shape", home[0]), axis))
         if isinstance(expr, sym.Not):
@@ -207,7 +207,7 @@ class Emitter:
         if not isinstance(expr, sym.Binary):
             raise Unwritable(f"sizes are computed by {type(expr).__name__}")
         a, b = self.size(expr.a), self.size(expr.b)
-        if isinstance(expr, sym.FloorDiv):  # ONNX's quotient truncates, its Mod does not
+        if isinstance(expr, sym.FloorDiv):  # ONNX's Div truncates, its Mod does not
             return str(self.emit("Div", self.emit("Sub", a, self.emit("Mod", a, b)), b))
         if isinstance(expr, sym.Ne):
             return str(self.emit("Not", self.emit("Equal", a, b)))
@@ -222,7 +222,7 @@ class Emitter:
             self.node(node)
 
     def node(self, node: Node) -> None:
-        """The ONNX of a node: by its rule, as a function, or as a node of our own."""
+        """Export a node: by its rule, as a function, or as an opaque node."""
         if node.op == "constant":
             array = self.shared.module.constants[node["data"]]
             self.define(node.output, self.stored(array, node.output.name))
@@ -245,14 +245,14 @@ class Emitter:
         self._label(node, count)
 
     def _forget(self) -> None:
-        """Drop what names of removed nodes were kept for."""
+        """Drop the cached names of removed nodes."""
         written = {name for node in self.nodes for name in node.output}
         held = {tensor.name for tensor in self.initializers}
         self.sizes = {e: n for e, n in self.sizes.items() if n in written or n in held}
         self.constants = {k: n for k, n in self.constants.items() if n in written or n in held}
 
     def _label(self, node: Node, start: int) -> None:
-        """Nodes are named after what they compute in the model."""
+        """Name nodes after their origin in the model."""
         label = node.outputs[0].name if node.outputs else node.op
         for made in self.nodes[start:]:
             made.name = self.shared.fresh(f"{label}/{made.op_type}")
@@ -268,7 +268,7 @@ class Emitter:
     # ------------------------------------------------------------------ functions
 
     def call(self, node: Node, rule: Rule) -> list[str]:
-        """A call of the function that a node is; nodes that are alike share one."""
+        """Call a node's function; equal nodes share one."""
         given = [value for value in node.inputs if value is not None]
         told = tuple(value.type for value in node.inputs if value is not None)
         places = tuple(value is not None for value in node.inputs)
@@ -324,7 +324,7 @@ class Emitter:
         name: str,
         lead: int = 0,
     ) -> onnx.GraphProto:
-        """A body: parameters with a name are values of the graph around, others its inputs.
+        """A body: named parameters are captured values, others its inputs.
 
         The first `lead` results are scalars.
         """
@@ -372,7 +372,7 @@ def _number(item: Any) -> int:
 
 
 def _hint(node: Node) -> str:
-    """What a function is called: the operator, or those that a kernel fuses."""
+    """The name of a function: the operator, or those fused to a kernel."""
     if node.op != "fused":
         return str(node.get("label") or node.op)
     inside = [inner.op for inner in node.bodies[0].nodes if inner.op != "constant"]
@@ -380,7 +380,7 @@ def _hint(node: Node) -> str:
 
 
 def _needed_sizes(node: Node, given: Iterable[Value]) -> list[Var]:
-    """The sizes that a function must be told: mentioned, and no dimension of its inputs."""
+    """The sizes that a function needs as inputs: used, and no dimension of its inputs."""
     told = {
         dim
         for value in given
@@ -420,7 +420,7 @@ def tensor_of(array: Array, name: str) -> onnx.TensorProto:
 def value_info(
     name: str, value: Value, *, named: bool = True, scalar: bool = False
 ) -> onnx.ValueInfoProto:
-    """The declaration of a value; sizes keep their names where they mean the same everywhere."""
+    """The declaration of a value; sizes keep their names where these are unambiguous."""
     of = value.type
     if not isinstance(of, TensorType):
         return helper.make_value_info(name, type_proto(of))

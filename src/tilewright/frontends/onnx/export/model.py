@@ -1,4 +1,4 @@
-"""A module as one ONNX model."""
+"""Export a module as an ONNX model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tilewright.graph.visit import walk
 from tilewright.sym import Const
 
 OPSET, IR_VERSION = 21, 10
-# Element types and operators that ONNX has since a later opset, and that version of the format.
+# Element types by the opset and format version that introduced them.
 LATER = {"f4e2m1": (23, 11), "f8e8m0": (24, 12), "i2": (25, 13), "u2": (25, 13)}
 LATER_OPERATORS = {"bitcast": (26, 13), "cumprod": (26, 13)}
 
 
 def to_onnx(module: Module, name: str = "model") -> onnx.ModelProto:
-    """A graph as an ONNX model, at whatever stage it is; `onnx.checker` accepts what this gives.
+    """Export a graph at any stage as an ONNX model, valid for `onnx.checker`.
 
     Examples:
         >>> import tilewright as tw
@@ -64,7 +64,7 @@ def to_onnx(module: Module, name: str = "model") -> onnx.ModelProto:
 
 
 def write_onnx(module: Module, path: str | os.PathLike[str], name: str = "model") -> Path:
-    """Write a module's ONNX to a file; nothing is left behind if that fails."""
+    """Write a module as ONNX to a file; a partial file is removed on failure."""
     path = Path(path)
     model = to_onnx(module, name)
     partial = path.with_name(f".{path.name}.part")
@@ -79,7 +79,7 @@ def write_onnx(module: Module, path: str | os.PathLike[str], name: str = "model"
 
 
 def _is_open(result: Value, main: Graph) -> bool:
-    """Whether the sizes of a result are those of parameters, so that their names say something."""
+    """Whether a result's sizes are those of parameters, so that their names are meaningful."""
     of = result.type
     if not isinstance(of, TensorType):
         return False
@@ -93,7 +93,7 @@ def _is_open(result: Value, main: Graph) -> bool:
 
 
 def _versions(module: Module) -> tuple[int, int]:
-    """The opset and format version that the element types of a module need."""
+    """The minimal opset and format version for a module's element types."""
     names = set()
     for graph in module.graphs.values():
         values = [*graph.params, *(v for node in walk(graph) for v in node.outputs)]

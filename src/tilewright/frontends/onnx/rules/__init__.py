@@ -1,4 +1,4 @@
-"""Rules by which ONNX operators become ours: (domain, operator) -> rule."""
+"""Translation rules of ONNX operators: (domain, operator) -> rule."""
 
 from tilewright.frontends.onnx.rules import (
     activation,

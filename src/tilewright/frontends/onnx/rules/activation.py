@@ -1,4 +1,4 @@
-"""Activation functions, written out in arithmetic: fusion makes one kernel of them again."""
+"""Activation functions, decomposed to arithmetic, which fusion combines again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.graph import Value
 
 
 def _below_zero(node: Context, x: Value, negative: Value) -> Value:
-    """x, but something else where it is negative."""
+    """x, or another value where x is negative."""
     return node.emit("where", node.emit("less", x, 0.0), negative, x)
 
 
@@ -20,7 +20,7 @@ def leaky_relu(node: Context, x: Value, alpha: float = 0.01) -> Value:
 
 def _prelu(node: Context) -> Value:
     slope = node[1]
-    if node.opset < 7 and node.rank(1) == 1:  # before broadcasting: one for each channel
+    if node.opset < 7 and node.rank(1) == 1:  # before broadcasting: one slope per channel
         slope = reshape(node, slope, -1, *[1] * (node.rank() - 2))
     return _below_zero(node, node[0], node.emit("mul", node[0], slope))
 
@@ -43,7 +43,7 @@ def _celu(node: Context) -> Value:
 
 
 def gelu(node: Context, x: Value, *, tanh: bool = False) -> Value:
-    """x times the normal distribution function at x, or its approximation by tanh."""
+    """GELU: x times the normal distribution function of x, or its tanh approximation."""
     if not tanh:
         normal = node.emit("erf", node.emit("mul", x, math.sqrt(0.5)))
     else:
@@ -65,7 +65,7 @@ def swish(node: Context, x: Value, alpha: float = 1.0) -> Value:
 
 
 def softplus(node: Context, x: Value) -> Value:
-    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)), which cannot overflow."""
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)), which does not overflow."""
     tail = node.emit("log1p", node.emit("exp", node.emit("neg", node.emit("abs", x))))
     return node.emit("add", node.emit("relu", x), tail)
 

@@ -1,4 +1,4 @@
-"""Attention, positions by rotation, gated activation."""
+"""Attention, rotary position embedding, gated activation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.graph.ops.attention import SCORES
 
 
 def _heads(node: Context, at: int, name: str) -> Value:
-    """Input `at` with an axis of heads, which an attribute counts if the input has none."""
+    """Input `at` with a head axis; if it has none, an attribute gives the number of heads."""
     value = node[at]
     if value.tensor.rank == 4:
         return value
@@ -62,7 +62,7 @@ def _attention(node: Context) -> tuple[Value | None, ...]:
 
 
 def _full_mask(node: Context, k: Value) -> Value | None:
-    """The mask, its missing columns filled in: keys behind them are not seen."""
+    """The mask extended to all keys: those beyond its columns are masked."""
     mask = node.get(3)
     if mask is None:
         return None
@@ -78,9 +78,9 @@ def _full_mask(node: Context, k: Value) -> Value | None:
 def rotate(
     node: Context, x: Value, cos: Value, sin: Value, *, interleaved: bool, features: int = 0
 ) -> Value:
-    """Pairs of features, rotated by angles [batch or 1, sequence, pairs]; x is [b, h, s, d].
+    """Rotate pairs of features by angles [batch or 1, sequence, pairs]; x is [b, h, s, d].
 
-    Pairs are neighbours if interleaved, else halves; features beyond `features` stay.
+    Pairs are adjacent if interleaved, else in two halves; features beyond `features` are kept.
     """
     size = dims(node, x)[3]
     if not isinstance(size, int):
@@ -131,7 +131,7 @@ def _linear_attention(node: Context) -> tuple[Value | None, ...]:
     rule = node.attr("update_rule", "gated_delta")
     decay = split_heads(node, node[4], heads) if "gated" in rule else None
     beta = None
-    if "delta" in rule:  # one for each head, or for all
+    if "delta" in rule:  # per head, or for all
         beta = node.unsqueeze(transpose(node, node[5], 0, 2, 1), 3)
     scale = node.attr("scale", 0.0)
     out, state = node.emit_many(

@@ -1,4 +1,4 @@
-"""What a rule sees of a node: inputs, attributes, opset, and a builder to emit with."""
+"""The interface of rules to a node: inputs, attributes, opset, and a graph builder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Bodies(Protocol):
-    """The part of the importer that rules for control flow need."""
+    """The importer's interface for control flow rules."""
 
     problems: dict[str, list[str]]
     tensors: Tensors
@@ -63,18 +63,18 @@ class Context(Emitter):
 
     @property
     def outputs(self) -> int:
-        """How many outputs the node names."""
+        """The number of named outputs."""
         return len(self.node.output)
 
     def wants(self, at: int) -> bool:
-        """Whether output `at` is used by name."""
+        """Whether output `at` is named, and so may be used."""
         return at < len(self.node.output) and bool(self.node.output[at])
 
     def has(self, at: int) -> bool:
         return at < len(self.inputs) and self.inputs[at] is not None
 
     def __getitem__(self, at: int) -> Value:
-        """Input `at`, which must be given."""
+        """Input `at`, which is required."""
         value = self.inputs[at] if at < len(self.inputs) else None
         if value is None:
             raise UserError("TW1106", f"{self.op_type} needs input {at}", self.loc)
@@ -113,7 +113,7 @@ class Context(Emitter):
         return self.shape(self[of] if isinstance(of, int) else of)
 
     def ints(self, at: int) -> tuple[int, ...] | None:
-        """The contents of an integer input, if they are known numbers."""
+        """The contents of an integer input, if constant."""
         known = self.known(at)
         if known is None or not all(isinstance(x, Const) for x in known):
             return None

@@ -1,4 +1,4 @@
-"""Control flow: bodies with explicit parameters, states of a type that every iteration keeps."""
+"""Control flow: bodies with explicit captures, and loop states of invariant type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _if(node: Context) -> Sequence[Value]:
         node.importer.subgraph(proto, (), captured, node.scope, node.builder) for proto in protos
     )
     if node.importer.problems:
-        raise Skip  # they are reported already
+        raise Skip  # already reported
     count = len(bodies[0].results)
     return node.builder.add_many(
         "if", node[0], *captured.values(), outputs=count, bodies=bodies, loc=node.loc
@@ -54,7 +54,7 @@ def _loop(node: Context) -> tuple[Value, ...]:
 
 
 def _scalar_type(info: onnx.ValueInfoProto, of: TensorType) -> TensorType:
-    """Counters and flags are scalars; some models declare them with one dimension of 1."""
+    """Counters and conditions are scalars; some models declare them as tensors of one element."""
     dims = info.type.tensor_type.shape.dim
     return TensorType(of.dtype, of.shape if len(dims) != 1 else (ONE,))
 
@@ -68,10 +68,10 @@ def _steady(
     captured: dict[str, Value],
     results_before: int,
 ) -> Graph:
-    """A body whose states have types that one iteration hands on to the next.
+    """A body whose states have types that are invariant over iterations.
 
-    Types start as the initial values'; a dimension that an iteration changes becomes a size of
-    the body's own, until nothing changes.
+    State types start as those of the initial values; dimensions that an iteration changes become
+    sizes of the body, until a fixed point.
     """
     own: set[Var] = set()
     types, tried = list(states), False
@@ -84,11 +84,11 @@ def _steady(
         except UserError:
             if tried:
                 raise
-            # The initial types may be too narrow for what follows: take nothing for granted.
+            # The initial types may be too narrow for the body: generalize all dimensions.
             types, tried = [_loosened(of, own) for of in states], True
             continue
         if node.importer.problems:
-            raise Skip  # they are reported already
+            raise Skip  # already reported
         made = body.results[results_before : results_before + len(types)]
         wider = [_widened(a, b.type, own, node) for a, b in zip(types, made, strict=True)]
         if wider == types:
@@ -99,7 +99,7 @@ def _steady(
 
 
 def _loosened(of: Type, own: set[Var]) -> Type:
-    """A type with sizes of the body's own for all dimensions."""
+    """A type with new sizes for all dimensions."""
 
     def change(dim: Expr) -> Expr:
         fresh = size("state")
@@ -110,7 +110,7 @@ def _loosened(of: Type, own: set[Var]) -> Type:
 
 
 def _widened(have: Type, made: Type, own: set[Var], node: Context) -> Type:
-    """A state's type with what an iteration changed made general; itself if it covers that."""
+    """Generalize a state's type by what an iteration changed; the same type if it covers that."""
     if have == made:
         return have
     if isinstance(have, OptionalType):
@@ -166,7 +166,7 @@ def _plain_scan(
     out_axes: Sequence[int] | None,
     out_directions: Sequence[int] | None,
 ) -> list[Value]:
-    """Scanned axes are moved to the front, and turned round where the scan is backward."""
+    """Move scanned axes to the front, and reverse them for backward scans."""
     proto, count = node.attr("body"), node.attr("num_scan_inputs")
     given = [value for value in inputs if value is not None]
     states, scanned = given[: len(given) - count], given[len(given) - count :]
@@ -213,7 +213,7 @@ def _reversed(node: Context, x: Value) -> Value:
 
 
 def _batched_scan(node: Context) -> list[Value]:
-    """Opset 8: everything has a batch axis in front; a scan over the batch around the scan."""
+    """Opset 8: all inputs have a leading batch axis; a scan over the batch around the scan."""
     if node.has(0):
         raise Skip("Scan with sequence lengths")
     given = [node[at] for at in range(1, len(node.inputs))]

@@ -1,4 +1,4 @@
-"""Convolutions, plain, integer, quantized, transposed, deformable."""
+"""Convolutions: plain, integer, quantized, transposed, deformable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _conv_integer(node: Context) -> Value:
 
 
 def _qlinear_conv(node: Context) -> Value:
-    """Accumulate in i32, scale to a real number, quantize."""
+    """Accumulate in i32, dequantize, quantize."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node[at] for at in range(8))
     attributes = _attributes(node, 3)
     total = node.emit("conv_integer", x, w, x_zero, w_zero, node.get(8), **attributes)

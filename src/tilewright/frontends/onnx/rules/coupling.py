@@ -1,9 +1,9 @@
-"""Probabilities of classes from those of pairs of classes, as LIBSVM and ONNX Runtime have them.
+"""Class probabilities from pairwise probabilities, as in LIBSVM and ONNX Runtime.
 
 Wu, Lin and Weng, "Probability estimates for multi-class classification by pairwise coupling",
-second method. With r[i, j] the probability of i among i and j, the p that minimizes
-sum over i, j of (r[j, i] p[i] - r[i, j] p[j])**2 is found by steps along one coordinate after the
-other, until Q p is p Q p in every one, to a tolerance. Each row stops by itself.
+second method. With r[i, j] the probability of i among i and j, the p that minimizes sum over i, j
+of (r[j, i] p[i] - r[i, j] p[j])**2 is found by coordinate descent, until all components of Q p
+equal p Q p within a tolerance. Rows converge independently.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tilewright.frontends.onnx.rules.base import Context
 from tilewright.graph import Builder, Value
 from tilewright.graph.types import TensorType, items_of
 
-ROUNDS = 100  # at most: LIBSVM's
-TOLERANCE = 0.005  # of the sum over classes: LIBSVM's
-LEAST = 1e-7  # probability of a pair
+ROUNDS = 100  # maximum, as in LIBSVM
+TOLERANCE = 0.005  # of the sum over classes, as in LIBSVM
+LEAST = 1e-7  # minimal probability of a pair
 
 
 def coupled(node: Context, first: Value, classes: int) -> Value:
-    """Probabilities [rows, classes], where `first` has those of the first class of each pair."""
+    """Probabilities [rows, classes]; `first` contains those of the first class of each pair."""
     first = node.emit("clip", first, node.like(first, LEAST), node.like(first, 1 - LEAST))
     quadratic = _quadratic(node, first, classes)
     shape = items_of([node.dims(first)[0], classes])
@@ -52,13 +52,14 @@ def coupled(node: Context, first: Value, classes: int) -> Value:
 
 
 def _quadratic(node: Context, first: Value, classes: int) -> Value:
-    """Q[rows, classes, classes]: squares of what others win in the diagonal, less products."""
+    """Q[rows, classes, classes]: sums of the others' squared probabilities on the diagonal, minus
+    products elsewhere."""
     is_upper = np.triu(np.ones((classes, classes), bool), 1)
     pair = np.zeros((classes, classes), np.int64)
-    pair[is_upper] = np.arange(is_upper.sum())  # as pairs follow each other: (0, 1), (0, 2), ...
+    pair[is_upper] = np.arange(is_upper.sum())  # order of pairs: (0, 1), (0, 2), ...
     pair += pair.T
     won = node.emit("gather", first, node.constant(pair.reshape(-1)), axis=1)
-    won = node.reshape(won, (-1, classes, classes))  # by the first class of i and j
+    won = node.reshape(won, (-1, classes, classes))  # of the first class in the pair of i and j
     lost = node.emit("sub", node.like(first, 1.0), won)
     by_other = node.emit("where", node.constant(is_upper), lost, won)
     apart = node.constant(1.0 - np.eye(classes, dtype=np.float32))
@@ -70,7 +71,7 @@ def _quadratic(node: Context, first: Value, classes: int) -> Value:
 
 
 def _round(node: Context, guess: Value, quadratic: Value, classes: int) -> tuple[Value, Value]:
-    """Whether any row goes on, and the guess after a step along every coordinate."""
+    """Whether any row has not converged, and the guess after a step along every coordinate."""
 
     def total(x: Value) -> Value:
         return node.emit("reduce_sum", x, axes=(1,))

@@ -1,6 +1,6 @@
-"""Operators of ONNX's first drafts, which are in no version of it but in files to this day.
+"""Experimental operators of early ONNX, in no release, but in existing files.
 
-ONNX Runtime runs them, so what they mean is what it does.
+The semantics are those of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _affine(node: Context) -> Value:
 
 
 def _image_scaler(node: Context) -> Value:
-    """Images, [batch, channels, height, width], with a bias for each channel."""
+    """Scale images [batch, channels, height, width] and add a bias per channel."""
     bias = np.asarray(node.attr("bias", ()), node[0].tensor.dtype.numpy)
     channels = (node[0].tensor.shape or ())[1:2]
     if not bias.size or any(isinstance(dim, Const) and dim.value != bias.size for dim in channels):
@@ -41,7 +41,7 @@ def _scaled_tanh(node: Context) -> Value:
 
 
 def _crop(node: Context) -> Value:
-    """Images without their borders, or of a size behind the first two of these."""
+    """Crop the borders of images, or to a size after the first two borders."""
     border, size = node.attr("border", ()), node.attr("scale")
     if len(border) != 4 or (size and len(size) != 2):
         raise Skip("Crop with other than four borders or two sizes")

@@ -1,4 +1,4 @@
-"""Dropout: nothing when a model runs, random zeros when it is trained."""
+"""Dropout: the identity in inference, a random mask in training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _dropout(node: Context) -> tuple[Value, ...]:
 
 
 def _may_train(node: Context) -> bool:
-    """From opset 12 on an input says so; before, a node in a model only runs."""
+    """Training mode is an input since opset 12; earlier nodes are for inference."""
     if node.opset < 12 or not node.has(2):
         return False
     known = node.builder.data.get(node[2])
@@ -34,7 +34,8 @@ def _may_train(node: Context) -> bool:
 
 
 def _nothing_dropped(node: Context, x: Value) -> Value:
-    """A mask of ones, before opset 12 as ONNX Runtime's of zeros; of truth values from 10 on."""
+    """The mask without dropout: ones; before opset 12 zeros, as in ONNX Runtime. Boolean since
+    10."""
     kept = node.opset >= 12
     one = node.constant(BOOL.numpy.type(kept)) if node.opset >= 10 else node.like(x, kept)
     return node.emit("expand", one, shape=dims(node, x))

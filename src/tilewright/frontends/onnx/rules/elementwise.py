@@ -1,4 +1,4 @@
-"""Element by element: arithmetic, comparisons, conversions."""
+"""Element-wise operators: arithmetic, comparisons, conversions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.frontends.onnx.rules.tensors import dims, reshape
 from tilewright.graph import Value
 
 _SAME = {
-    # ONNX operator: ours, with the same inputs and no attributes
+    # ONNX operators and their equivalents with the same inputs and no attributes.
     **{name: name.lower() for name in ("Add", "Sub", "Mul", "Div", "Relu", "Neg", "Abs")},
     **{name: name.lower() for name in ("Exp", "Log", "Sqrt", "Sigmoid", "Erf", "Floor", "Ceil")},
     **{name: name.lower() for name in ("Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
@@ -41,13 +41,13 @@ def _same(op: str) -> Rule:
 
 
 def _aligned(node: Context) -> Value:
-    """Before opset 7: the axes of the second operand are those of the first from `axis` on."""
+    """Before opset 7: align the axes of the second operand to those of the first from `axis` on."""
     axis, have = node.attr("axis") % node.rank(), node.rank(1)
     return reshape(node, node[1], *dims(node, node[1]), *[1] * (node.rank() - axis - have))
 
 
 def _fold_many(node: Context, op: str) -> Value:
-    """Sum, Max, Min over any number of inputs."""
+    """Sum, Max, Min of any number of inputs."""
     result = node[0]
     for at in range(1, len(node.inputs)):
         result = node.emit(op, result, node[at])
@@ -59,7 +59,7 @@ def _mean(node: Context) -> Value:
 
 
 def _pow(node: Context) -> Value:
-    """The result has the base's type; the exponent may have another."""
+    """The result has the type of the base; the exponent's may differ."""
     base, exponent = node[0], node[1]
     of, by = base.tensor.dtype, exponent.tensor.dtype
     if of is by:
@@ -84,13 +84,13 @@ def _is_inf(node: Context) -> Value:
     above, below = node.attr("detect_positive", 1), node.attr("detect_negative", 1)
     if above and below:
         return node.emit("equal", node.emit("abs", x), math.inf)
-    if not above and not below:  # nothing is wanted: no number equals NaN
+    if not above and not below:  # neither is detected: false, since nothing equals NaN
         return node.emit("equal", x, math.nan)
     return node.emit("equal", x, math.inf if above else -math.inf)
 
 
 def _clip(node: Context) -> Value:
-    """Bounds are attributes before opset 11, then inputs."""
+    """Bounds are attributes before opset 11, inputs since."""
     if node.opset >= 11:
         return node.emit("clip", *node.inputs)
     low, high = node.attr("min"), node.attr("max")
@@ -104,7 +104,7 @@ def _cast_to(node: Context, to: DType) -> Value:
     if to.is_str or x.tensor.dtype.is_str:
         return x if x.tensor.dtype is to else node.emit("cast_text", x, to=to)
     if to.is_int and to.bits < 8 and x.tensor.dtype.is_float:
-        # ONNX leaves this open; its own tests take the low bits.
+        # Undefined in ONNX; its tests take the low bits.
         x = node.emit("cast", x, to=I8)
     attributes: dict[str, Any] = {}
     if not node.attr("saturate", 1):

@@ -1,4 +1,4 @@
-"""Resizing and sampling."""
+"""Resizing and sampling of images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.sym import Expr
 
 
 def _present(node: Context, at: int) -> Value | None:
-    """Input `at`, unless it is empty, which means absent."""
+    """Input `at`; None if it is empty, which means absent."""
     value = node.get(at)
     if value is None or value.tensor.static_shape == (0,):
         return None
@@ -22,7 +22,7 @@ def _present(node: Context, at: int) -> Value | None:
 
 def _resize(node: Context) -> Value:
     rank = node.rank()
-    if node.opset < 11:  # no region, and new places map by their left edges
+    if node.opset < 11:  # no region, asymmetric coordinates
         made: dict[str, Any] = {"coordinates": "asymmetric", "nearest": "floor"}
         return _emit(node, None, node[1], None, **made)
     coordinates = node.attr("coordinate_transformation_mode", "half_pixel")
@@ -52,8 +52,8 @@ def _resize(node: Context) -> Value:
 def _without_kept(
     node: Context, axes: tuple[int, ...], scales: Value | None, sizes: Value | None
 ) -> tuple[tuple[int, ...], Value | None, Value | None]:
-    """Of scales or sizes that are known in part only, those that may change a dimension, and their
-    axes: batch and channels stay as they are whatever becomes of the others."""
+    """Remove the axes whose scale or size is known to leave the dimension unchanged, such as batch
+    and channels; returns the rest with their axes."""
     told = sizes if scales is None else scales
     if told is None or told in node.builder.known or told in node.builder.data:
         return axes, scales, sizes

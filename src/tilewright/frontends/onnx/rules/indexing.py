@@ -1,4 +1,4 @@
-"""Elements picked and placed by index."""
+"""Gather and scatter operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.sym import ONE, Expr
 
 
 def _along(op: str) -> Rule:
-    """An operator with an axis and the same inputs as ours."""
+    """An operator with an axis and the same inputs in both."""
 
     def rule(node: Context) -> Value:
         axis = node.axis(node.attr("axis", 0), node.rank())
@@ -22,7 +22,7 @@ def _along(op: str) -> Rule:
 
 
 def _reduction(node: Context) -> str:
-    """What updates do; plain before opset 16."""
+    """The reduction of updates; before opset 16 none."""
     return str(node.attr("reduction", "none"))
 
 
@@ -36,7 +36,7 @@ def _scatter_nd(node: Context) -> Value:
 
 
 def _tensor_scatter(node: Context) -> Value:
-    """A cache with an update written from an index per sample on, along an axis."""
+    """Write an update to a cache, from an index per batch element on, along an axis."""
     past, update, start = node[0], node[1], node.get(2)
     dims, news = node.dims(0), node.dims(1)
     axis = node.axis(node.attr("axis", -2), len(dims))

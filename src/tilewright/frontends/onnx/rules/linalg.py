@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""GEMM-like operators."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _matmul_integer(node: Context) -> Value:
 
 
 def by_row(node: Context, zero: Value | None) -> Value | None:
-    """A vector of zero points or scales that belong to rows, made to broadcast with the matrix."""
+    """Reshape a vector of zero points or scales per row to broadcast with the matrix."""
     if zero is None or zero.tensor.rank != 1 or zero.tensor.static_shape == (1,):
         return zero
     return node.unsqueeze(zero, 1)
 
 
 def _qlinear_matmul(node: Context) -> Value:
-    """Accumulate in i32 (for floats, in f32), scale to a real number, quantize."""
+    """Accumulate in i32 (f32 for floats), dequantize, quantize."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node[at] for at in range(8))
     if a.tensor.dtype.is_float:
         reals = [
@@ -61,7 +61,7 @@ def _qlinear_matmul(node: Context) -> Value:
 
 
 def _einsum(node: Context) -> Value:
-    """A matrix product if it is one, else a sum of products."""
+    """Translate to a GEMM if possible, else to a sum of products."""
     terms, result = _spelt_out(node)
     if len(terms) == 2:
         product = _try_matmul(node, terms[0], terms[1], result)
@@ -71,7 +71,7 @@ def _einsum(node: Context) -> Value:
 
 
 def _try_matmul(node: Context, a: str, b: str, result: str) -> Value | None:
-    """The letters sorted into batch, rows, summed and columns; None if they do not fit."""
+    """Classify letters as batch, m, k and n; None if the equation is not a GEMM."""
     if any(len(set(term)) < len(term) for term in (a, b, result)):
         return None  # a diagonal
     batch = [c for c in a if c in b and c in result]
@@ -81,7 +81,7 @@ def _try_matmul(node: Context, a: str, b: str, result: str) -> Value | None:
     if not summed or not set(rows + columns) <= set(result):
         return None
     if any(sizes[0][c] != sizes[1][c] for c in batch + summed):
-        return None  # one of them broadcasts
+        return None  # a broadcast dimension
     left = _grouped(node, 0, a, batch, rows, summed, sizes[0])
     right = _grouped(node, 1, b, batch, summed, columns, sizes[1])
     product = node.emit("matmul", left, right)
@@ -100,7 +100,7 @@ def _grouped(
     second: list[str],
     sizes: dict[str, Dim],
 ) -> Value:
-    """An operand as a stack of matrices."""
+    """An operand as a batch of matrices."""
     moved = transpose(node, node[at], *(term.index(c) for c in (*batch, *first, *second)))
     sides = []
     for letters in (first, second):
@@ -112,7 +112,7 @@ def _grouped(
 
 
 def _spelt_out(node: Context) -> tuple[list[str], str]:
-    """The terms of an equation with ellipses replaced by letters and the result named."""
+    """The terms of an equation, with ellipses replaced by letters and an explicit result."""
     text = node.attr("equation").replace(" ", "")
     left, arrow, result = text.partition("->")
     terms = left.split(",")
@@ -133,7 +133,7 @@ def _spelt_out(node: Context) -> tuple[list[str], str]:
 
 
 def _once(terms: Sequence[str], hidden: str) -> str:
-    """Without an arrow: the letters that occur once, in order."""
+    """The implicit result: the letters that occur once, in alphabetical order."""
     every = "".join(terms)
     return "".join(c for c in sorted(set(every)) if every.count(c) == 1 and c not in hidden)
 

@@ -1,4 +1,4 @@
-"""Losses."""
+"""Loss functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tilewright.graph import Value
 
 
 def _likelihood(node: Context, logs: Value, target: Value, weight: Value | None) -> Value:
-    """Minus the logarithm at each target's class, weighted; an ignored target counts nothing."""
+    """The weighted negative log-likelihood of each target's class; ignored targets give zero."""
     ignored = node.attr("ignore_index")
-    counts: Value | None = None  # how much each sample counts
+    counts: Value | None = None  # weight of each sample
     if ignored is not None:
         valid = node.emit("not_equal", target, ignored)
         target = node.emit("where", valid, target, node.like(target, 0))

@@ -1,4 +1,4 @@
-"""Maps of ai.onnx.ml: rows to maps, maps to rows."""
+"""Map operators of ai.onnx.ml: rows to maps, maps to rows."""
 
 from __future__ import annotations
 

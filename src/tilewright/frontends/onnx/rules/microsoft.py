@@ -1,4 +1,4 @@
-"""ONNX Runtime's own operators (com.microsoft): fused activations, products, norms, int8."""
+"""ONNX Runtime's operators (com.microsoft): fused activations, GEMMs, norms, int8."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tilewright.frontends.onnx.rules.recurrent import layer
 from tilewright.frontends.onnx.rules.tensors import dims, item, part, reshape, transpose
 from tilewright.graph import Value
 
-# ------------------------------------------------------------------ activations behind others
+# ------------------------------------------------------------------ fused activations
 
 
 def activated(node: Context, x: Value, numbers: Sequence[float] = ()) -> Value:
-    """x behind the activation the node names, with its numbers."""
+    """Apply the activation that the node names, with its parameters, to x."""
     name = node.attr("activation", "") or ""
     alone = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
     if not name:
@@ -66,10 +66,10 @@ def _fused_matmul(node: Context) -> Value:
 
 
 def _operand(node: Context, at: int, side: str) -> Value:
-    """An operand, its axes in the order the attributes ask for."""
+    """An operand, transposed as the attributes say."""
     value, rank = node[at], node.rank(at)
     axes = list(range(rank))
-    if node.attr(f"transBatch{side}", 0):  # the first axis stands behind the others of the batch
+    if node.attr(f"transBatch{side}", 0):  # the first axis comes after the other batch axes
         axes = [*axes[1:-1], axes[0], axes[-1]]
     if node.attr(f"trans{side}", 0) and rank > 1:
         axes = [*axes[:-2], axes[-1], axes[-2]]
@@ -102,7 +102,7 @@ def _bias_softmax(node: Context) -> Value:
 
 
 def _skip_norm(node: Context, *, simplified: bool) -> tuple[Value | None, ...]:
-    """The sum of two inputs (and a bias), normalized over the last axis; the sum is output 3."""
+    """The sum of two inputs (and a bias), normalized over the last axis; output 3 is the sum."""
     total = node.emit("add", node[0], node[1])
     bias = node.get(3 if simplified else 4)
     if bias is not None:
@@ -119,9 +119,9 @@ def _skip_norm(node: Context, *, simplified: bool) -> tuple[Value | None, ...]:
 
 
 def _embed_layer_norm(node: Context, *, quantized: bool = False) -> tuple[Value | None, ...]:
-    """Rows for words, places and segments, added and normalized; how long each text is.
+    """Embeddings of words, positions and segments, added and normalized; and the lengths of texts.
 
-    Quantized, tables 2 to 6 have their scales at 8 to 12 and their zero points at 13 to 17.
+    If quantized, inputs 2 to 6 have their scales at 8 to 12 and their zero points at 13 to 17.
     """
 
     def real(at: int, rows: Value | None = None) -> Value:
@@ -158,12 +158,12 @@ def _embed_layer_norm(node: Context, *, quantized: bool = False) -> tuple[Value 
 
 
 def _real(node: Context, at: int) -> Value:
-    """A quantized input, its scale and its zero point, three in a row, as a real number."""
+    """Dequantize an input, followed by its scale and its zero point."""
     return node.emit("dequantize", node[at], node[at + 1], node.get(at + 2), to=F32)
 
 
 def _quantized(node: Context, real: Value, at: int, like: int = 0) -> Value:
-    """A real number by the scale and zero point at `at`, in the type of input `like`."""
+    """Quantize a value by the scale and zero point at `at`, to the type of input `like`."""
     to = node[like].tensor.dtype
     return node.emit("quantize", real, node[at], node.get(at + 1), to=to)
 
@@ -222,7 +222,7 @@ def scaled_product(
     zeros: tuple[Value | None, Value | None],
     bias: Value | None = None,
 ) -> Value:
-    """The product of quantized matrices as a real number, plus a bias."""
+    """The dequantized GEMM of quantized matrices, plus a bias."""
     total = node.emit("matmul_integer", *factors, *zeros)
     scale = node.emit("mul", *scales)
     real = node.emit("mul", node.emit("cast", total, to=scale.tensor.dtype), scale)
@@ -243,20 +243,21 @@ def _dynamic_quantize_matmul(node: Context) -> Value:
 
 
 class _QuantizedWeights:
-    """Weights in bytes, given transposed: [directions, k, gates]. Their scales and zero points are
-    per direction, or per direction and column."""
+    """Transposed 8-bit weights: [directions, k, gates]. Their scales and zero points are per
+    direction, or per direction and column."""
 
     def projected(self, node: Context, x: Value, at: int) -> Value:
         scale, zero = (item(node, node[place], at) for place in (8, 9))
         quantized, x_scale, x_zero = dynamic_quantize(node, x)
-        # Steps and sequences are rows of one product: a dynamic number of either may be one.
+        # Flatten time steps and batch to rows of one GEMM: a dynamic one may be of length one.
         *rows, k = dims(node, quantized)
         flat, w = reshape(node, quantized, sym.mul(*rows), k), item(node, node[1], at)
         made = scaled_product(node, (flat, w), (x_scale, scale), (x_zero, zero))
         return reshape(node, made, *rows, dims(node, made)[-1])
 
     def recurrent(self, node: Context, at: int) -> tuple[Value | None, ...]:
-        """Bytes with a sign, and of their rows scales, sums without zero points, zero points."""
+        """Signed bytes, and of their rows the scales, the sums less zero points, and the zero
+        points."""
         r = _signed(node, transpose(node, item(node, node[2], at), 1, 0))
         rows = (dims(node, r)[0],)
         scale = node.emit("expand", item(node, node[10], at), shape=rows)
@@ -268,7 +269,7 @@ class _QuantizedWeights:
 
 
 def _signed(node: Context, value: Value) -> Value:
-    """Bytes without a sign as such with one, 128 less."""
+    """Convert unsigned bytes to signed ones by subtracting 128."""
     if value.tensor.dtype is I8:
         return value
     return node.emit("cast", node.emit("sub", node.emit("cast", value, to=I16), 128), to=I8)
@@ -288,11 +289,11 @@ def _qgemm(node: Context) -> Value:
     return node.emit("quantize", real, node[7], node[8], to=node[8].tensor.dtype)
 
 
-ROWS_OF_BYTES = 4  # the accuracy level at which rows are quantized too
+ROWS_OF_BYTES = 4  # accuracy level at which rows are quantized too
 
 
 def _matmul_n_bits(node: Context) -> Value:
-    """Weights of few bits, packed into bytes in blocks along the summed axis."""
+    """GEMM with sub-byte weights, packed to bytes in blocks along k."""
     bits, block = node.attr("bits", 4), node.attr("block_size")
     rows, columns = node.attr("N"), node.attr("K")
     if bits not in (2, 4, 8):
@@ -312,7 +313,7 @@ def _matmul_n_bits(node: Context) -> Value:
     real = node.emit("dequantize", weights, scales, zero, to=F32, axis=1, block_size=block)
     x = node.emit("cast", node[0], to=F32)
     missing = blocks * block - columns
-    if missing:  # the last block of a row is whole, as that of the weights is
+    if missing:  # pad the last block of a row, like that of the weights
         x = node.emit("pad", x, pads=(0, missing), axes=(node.rank() - 1,))
     if node.attr("accuracy_level", 0) == ROWS_OF_BYTES:
         x = _rounded_blocks(node, x, block)
@@ -322,12 +323,12 @@ def _matmul_n_bits(node: Context) -> Value:
 
 
 def _rounded_blocks(node: Context, x: Value, block: int) -> Value:
-    """x rounded to bytes with a sign, each block along its last axis by its own range."""
+    """Quantize blocks along the last axis of x to signed bytes, each by its own range."""
     *outer, last = dims(node, x)
     apart = reshape(node, x, *outer, last // block, block)
     most = node.emit("reduce_max", node.emit("abs", apart), axes=(len(outer) + 1,), keepdims=False)
     scale = node.emit("div", most, 127.0)
-    nothing = node.emit("equal", most, 0.0)  # all of a block are zeros
+    nothing = node.emit("equal", most, 0.0)  # all zeros
     scale = node.emit("where", nothing, node.like(scale, 1.0), scale)
     blocks = {"axis": len(outer), "block_size": block}
     quantized = node.emit("quantize", x, scale, to=I8, reciprocal=True, **blocks)
@@ -335,7 +336,7 @@ def _rounded_blocks(node: Context, x: Value, block: int) -> Value:
 
 
 def unpacked(node: Context, packed: Value, bits: int) -> Value:
-    """The numbers in each byte, lowest bits first, along a new last axis."""
+    """Unpack the values in each byte, lowest bits first, along a new last axis."""
     if bits == 8:
         return packed
     mask = (1 << bits) - 1

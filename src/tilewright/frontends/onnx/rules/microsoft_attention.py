@@ -1,4 +1,4 @@
-"""ONNX Runtime's attention (com.microsoft): projections, masks and caches around one operator."""
+"""ONNX Runtime's attention operators (com.microsoft), with projections, masks and caches."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def _scale(node: Context) -> float | None:
 
 
 def _added_mask(node: Context, mask: Value | None, like: Value, total: Dim) -> Value | None:
-    """A mask of integers as numbers to add: none where a key is seen, a very negative one else.
+    """Convert an integer mask to an additive one: zero where a key is visible, a large negative
+    number elsewhere.
 
-    One dimension holds, for each sequence, how many keys count (then perhaps where they start);
-    two are [batch, keys], three [batch, queries, keys].
+    Rank 1 gives the number of valid keys of each sequence (optionally followed by their starts);
+    rank 2 is [batch, keys], rank 3 [batch, queries, keys].
     """
     if mask is None:
         return None
@@ -78,13 +79,13 @@ def _attend(
     return join_heads(node, node.emit("attention", q, k, v, mask, **made))
 
 
-# ------------------------------------------------------------------ one projection for all
+# ------------------------------------------------------------------ joint projection
 
 
 def _projected_attention(
     node: Context, qkv: Value, mask: Value | None, past: Value | None, bias: Value | None
 ) -> tuple[Value | None, ...]:
-    """Attention from projected queries, keys and values side by side."""
+    """Attention from concatenated projections of queries, keys and values."""
     if node.attr("do_rotary", 0) or node.attr("past_present_share_buffer", 0):
         raise Skip(f"{node.op_type} with rotation or a shared cache")
     heads, width = node.attr("num_heads"), dims(node, qkv)[2]
@@ -120,7 +121,7 @@ def _qattention(node: Context) -> tuple[Value | None, ...]:
     return _projected_attention(node, qkv, node.get(5), node.get(8), None)
 
 
-# ------------------------------------------------------------------ projected beforehand
+# ------------------------------------------------------------------ separate projections
 
 
 def _multi_head_attention(node: Context) -> tuple[Value | None, ...]:
@@ -139,7 +140,7 @@ def _multi_head_attention(node: Context) -> tuple[Value | None, ...]:
 
 
 def _decoder_masked_attention(node: Context) -> tuple[Value | None, ...]:
-    """One query against a cache: all of it (keys of rank 4), or one that takes the new key in."""
+    """One query with a cache: complete (keys of rank 4), or one to which the new key is added."""
     heads, bias = node.attr("num_heads"), _biases(node, 10)
     if node.wants(3):
         raise Skip("DecoderMaskedMultiHeadAttention with its scores as an output")
@@ -164,7 +165,7 @@ def _decoder_masked_attention(node: Context) -> tuple[Value | None, ...]:
 
 
 def _of_beams(node: Context, past: Value) -> Value:
-    """A cache whose every position is that of the beam the sequence came from."""
+    """A cache reordered so that each position is from the beam that the sequence continues."""
     if not node.has(9):
         return past
     origin = node.emit("cast", node[9], to=I64)  # [batch, beams, positions]
@@ -186,7 +187,7 @@ def _number(node: Context, dim: Dim) -> Value:
 def _into_shared_cache(
     node: Context, q: Value, new: tuple[Value, Value], olds: tuple[Value, ...]
 ) -> tuple[Value | None, ...]:
-    """The new key and value at the first free position of a cache that has room for more."""
+    """Write the new key and value to the first free position of a preallocated cache."""
     room = dims(node, olds[0])[2]
     length = node.emit("cast", node.reshape(node[7], ()), to=I64)
     places = node.emit("range", start=0, limit=room, delta=1, to=I64)
@@ -195,7 +196,7 @@ def _into_shared_cache(
         node.emit("where", here, fresh, old) for fresh, old in zip(new, olds, strict=True)
     )
     seen = node.unsqueeze(node.emit("less_equal", places, length), 0, 1, 2)
-    # Positions after the new one are nobody's yet: whatever is there must not count.
+    # Mask the positions after the new one, whose contents are undefined.
     free = node.emit("where", seen, node.like(q, 0.0), node.like(q, -np.inf))
     added = free
     for at in (3, 4):
@@ -212,7 +213,7 @@ def _into_shared_cache(
 
 
 def _padded(node: Context, mask: Value, room: Dim) -> Value:
-    """A mask of the positions so far, as wide as the cache."""
+    """A mask of the positions so far, padded to the cache."""
     *_, width = dims(node, mask)
     if width == room:
         return mask
@@ -221,7 +222,7 @@ def _padded(node: Context, mask: Value, room: Dim) -> Value:
 
 
 def _packed_heads(node: Context, heads: int) -> tuple[Value, Value, Value]:
-    """Queries, keys and values [batch, heads, sequence, features], biases added."""
+    """Queries, keys and values [batch, heads, sequence, features], with biases added."""
     query = node[0]
     if query.tensor.rank == 5:  # [batch, sequence, heads, 3, features]
         return tuple(_piece(node, query, at) for at in range(3))  # type: ignore[return-value]
@@ -260,7 +261,7 @@ def _biases(node: Context, at: int = 3) -> tuple[Value | None, ...]:
 
 
 def _group_query_attention(node: Context) -> tuple[Value | None, ...]:
-    """New keys go behind those of each sequence, into a cache that grows or one with room left."""
+    """New keys are appended to each sequence, in a cache that grows or is preallocated."""
     unusual = ("smooth_softmax", "sliding_window_cache", "qk_output")
     if any(node.attr(name, 0) > 0 for name in unusual) or any(map(node.has, range(11, 16))):
         raise Skip("GroupQueryAttention with sinks, norms or a quantized cache")
@@ -288,8 +289,8 @@ def _group_query_attention(node: Context) -> tuple[Value | None, ...]:
 
 
 def _attend_grouped(node: Context, *inputs: Value | None) -> Value:
-    """Attention to q, k, v with what is added to the scores, and how many keys count."""
-    window = max(node.attr("local_window_size", -1), 0) - 1  # the size counts the key itself
+    """Attention to q, k, v with additive bias and the numbers of valid keys."""
+    window = max(node.attr("local_window_size", -1), 0) - 1  # the size includes the key itself
     out = node.emit(
         "attention",
         *inputs,
@@ -304,10 +305,10 @@ def _attend_grouped(node: Context, *inputs: Value | None) -> Value:
 def _attend_cached(
     node: Context, new: tuple[Value, Value, Value], cache: tuple[Value, Value], starts: Value
 ) -> Value:
-    """Queries from `starts` of each sequence on see the keys up to their own.
+    """Queries from `starts` of each sequence on attend to the keys up to their own.
 
-    Those of a first prompt see new keys alone: sizes tell which, so that the others need not be
-    looked at, nor the room that the cache has left.
+    A first prompt attends only to the new keys, which is determined from sizes, so that neither old
+    keys nor the unused cache are read.
     """
     length, room = dims(node, new[0])[2], dims(node, cache[0])[2]
     bias = [] if node.get(10) is None else [node[10]]
@@ -330,14 +331,15 @@ def _attend_cached(
 
 
 def _is_first(node: Context, length: Dim) -> Value:
-    """Whether the keys that come in are all there are."""
+    """Whether the new keys are the first ones."""
     return node.emit("equal", node.cast(node.reshape(node[6], ()), I64), node.number(length))
 
 
 def _starts(node: Context, length: Dim, room: Dim) -> Value:
-    """Where the new keys of each sequence begin: behind the old ones; in a first prompt at 0.
+    """The first position of the new keys of each sequence: after the old ones, or 0 in a first
+    prompt.
 
-    All new keys of a prompt count as valid: no query before the padding sees any of it.
+    All new keys of a prompt are treated as valid: no query before the padding attends to it.
     """
     last = node.cast(node.reshape(node[5], (dims(node, node[0])[0],)), I64)
     olds = node.emit("sub", node.emit("add", last, 1), node.number(length))
@@ -355,7 +357,7 @@ def _starts(node: Context, length: Dim, room: Dim) -> Value:
 
 
 def _cache_places(node: Context) -> Value:
-    """The positions of the cache that comes out: the one before, or longer if that has no room."""
+    """The positions of the resulting cache: those of the input, or more if it has too few."""
     before, total = node.dims(3)[2], node.known(6)
     if total is not None:
         return node.iota(sym.simplify(sym.maximum(before, total[0])))
@@ -365,7 +367,7 @@ def _cache_places(node: Context) -> Value:
 
 
 def _appended(node: Context, old: Value, new: Value, places: Value, starts: Value) -> Value:
-    """A cache with new rows at `starts` of each sequence, zeros behind them."""
+    """Insert new rows into a cache at `starts` of each sequence, followed by zeros."""
     batch, heads, rows, features = dims(node, new)
     before, (room,) = dims(node, old)[2], dims(node, places)
     steps = node.emit("sub", places, node.unsqueeze(starts, 1))
@@ -392,7 +394,7 @@ def _grouped_heads(node: Context, heads: int, shared: int) -> tuple[Value, Value
 
 
 def _rotary_embedding(node: Context) -> Value:
-    """Like ONNX's, with positions before the tables; a single position is where to start."""
+    """Like ONNX's, with positions before the tables; a single position is an offset."""
     x, places, cos, sin = (node[at] for at in range(4))
     if node.attr("is_packed_batching", 0) or node.attr("scale", 1.0) != 1.0:
         raise Skip("RotaryEmbedding of packed batches or with a scale")

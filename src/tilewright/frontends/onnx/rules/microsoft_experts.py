@@ -1,7 +1,7 @@
-"""ONNX Runtime's mixtures of experts: each token runs through the few experts it is routed to.
+"""ONNX Runtime's mixture of experts: each token is routed to a few experts.
 
-Each expert runs only if rows are routed to it, on these alone. Its weights are constants where it
-runs: they are packed at compile time as those of any product.
+Each expert runs only if rows are routed to it, and on these only. Its weights are constants there,
+so they are packed at compile time as for any GEMM.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from tilewright.graph import Value
 
 @dataclass(frozen=True)
 class _Layer:
-    """A fully connected layer, of one expert or, with an axis more in front, of all of them."""
+    """A fully connected layer of one expert or, with a leading axis, of all."""
 
-    weights: Value  # [n, k], or packed into bytes
+    weights: Value  # [n, k], or packed to bytes
     scales: Value | None = None  # of packed weights, [n] or [n, blocks]
-    zeros: Value | None = None  # as the scales, packed along their last axis
+    zeros: Value | None = None  # like the scales, packed along their last axis
     bias: Value | None = None  # [n]
 
     def values(self) -> list[Value]:
         return [x for x in (self.weights, self.scales, self.zeros, self.bias) if x is not None]
 
     def of(self, given: Sequence[Value]) -> _Layer:
-        """The layer of other values, in the order of ours."""
+        """The layer with other values, in the same order."""
         mine = iter(given)
         fields = (self.weights, self.scales, self.zeros, self.bias)
         return _Layer(*(None if x is None else next(mine) for x in fields))  # type: ignore[arg-type]
 
     def applied(self, node: Context, x: Value, bits: int) -> Value:
-        """x of [rows, k] times the weights of one expert."""
+        """GEMM of x [rows, k] with the weights of one expert."""
         weights = self.weights if self.scales is None else self.unpacked(node, self.scales, bits)
         out = node.emit("matmul", x, transpose(node, node.cast(weights, F32), 1, 0))
         return out if self.bias is None else node.emit("add", out, node.cast(self.bias, F32))
 
     def unpacked(self, node: Context, scales: Value, bits: int) -> Value:
-        """Weights as numbers; one scale a row is that of a single block. The last block of a row
-        may be cut short."""
+        """Dequantized weights; one scale per row is that of a single block. The last block of a row
+        may be truncated."""
         n, width = dims(node, self.weights)
         k, blocks = width * (8 // bits), (dims(node, scales)[1:] or (1,))[0]
         block = k if blocks == 1 else node.attr("block_size", k // blocks)
@@ -79,7 +79,8 @@ def _moe(node: Context) -> Value:
 
 
 def _qmoe(node: Context) -> Value:
-    """Weights of few bits; experts are weighted by their own softmax, or by `router_weights`."""
+    """Sub-byte weights; experts are weighted by a softmax of their scores, or by
+    `router_weights`."""
     if node.attr("quant_type", "int") != "int" or node.attr("weights_prepacked", -1) == 1:
         raise Skip("QMoE of weights that are not raw integers")
     bits = node.attr("expert_weight_bits", 4)
@@ -103,7 +104,7 @@ def _qmoe(node: Context) -> Value:
 
 
 def _selected(node: Context, score: Value) -> tuple[Value, Value]:
-    """The k greatest scores of each token and whose they are; the last of equal ones come first."""
+    """The k largest scores of each token and their experts; the last of equal ones come first."""
     count = _experts(node)
     scores = dims(node, score)[1]
     if isinstance(scores, int) and scores != count:
@@ -117,7 +118,7 @@ def _selected(node: Context, score: Value) -> tuple[Value, Value]:
 
 
 def _experts(node: Context) -> int:
-    """How many there are."""
+    """The number of experts."""
     count, *_ = dims(node, node[2])
     if not isinstance(count, int):
         raise Skip(f"{node.op_type} of experts whose number is not known")
@@ -132,7 +133,7 @@ def _normalized(node: Context, scale: Value) -> Value:
 def _mixed(
     node: Context, layers: Sequence[_Layer | None], scale: Value, expert: Value, bits: int = 0
 ) -> Value:
-    """What the experts of each token make of it, summed with its scales."""
+    """The sum of the experts' outputs of each token, weighted by scales."""
     if node.attr("use_sparse_mixer", 0):
         raise Skip(f"{node.op_type} with a sparse mixer")
     shape = dims(node, node[0])
@@ -156,7 +157,7 @@ def _step(
     made: Values,
     routed: Values,
 ) -> Values:
-    """The rows of the routes to one expert made, if there are any."""
+    """Compute the rows routed to one expert, if there are any."""
     x, whose = routed
     mine = item(node, node.emit("nonzero", node.emit("equal", whose, at)), 0)
     (count,) = node.shape(mine)
@@ -174,7 +175,8 @@ def _routed(
     made: Values,
     fixed: Values,
 ) -> Values:
-    """What an expert makes of the tokens of its routes, at the routes' places."""
+    """Run an expert on the tokens routed to it, and write the outputs to the positions of the
+    routes."""
     mine, x, *weights = fixed
     given = iter(weights)
     first, second, third = (
@@ -192,7 +194,7 @@ def _routed(
 
 
 def _activated(node: Context, x: Value, linear: Value | None) -> Value:
-    """Behind the activation; a gated one takes x as the gate and `linear`, or its own halves."""
+    """Apply the activation; gated ones take x as the gate and `linear`, or x contains both."""
     kind = node.attr("activation_type", "relu")
     if kind == "swiglu":
         gate, linear = (x, linear) if linear is not None else _halves(node, x)
@@ -209,7 +211,7 @@ def _activated(node: Context, x: Value, linear: Value | None) -> Value:
 
 
 def _halves(node: Context, x: Value) -> tuple[Value, Value]:
-    """Gate and linear part, by turns or one behind the other."""
+    """Split into gate and linear part, interleaved or concatenated."""
     by_turns = node.attr("swiglu_fusion", 0) == BY_TURNS
     rows, both = dims(node, x)
     apart = reshape(node, x, rows, *((both // 2, 2) if by_turns else (2, both // 2)))
@@ -217,7 +219,7 @@ def _halves(node: Context, x: Value) -> tuple[Value, Value]:
     return item(node, apart, 0, axis), item(node, apart, 1, axis)
 
 
-BY_TURNS = 1  # swiglu_fusion of columns that are gate and linear part by turns
+BY_TURNS = 1  # swiglu_fusion with interleaved columns of gate and linear part
 ACTIVATIONS: dict[str, Callable[[Context, Value], Value]] = {
     "relu": lambda node, x: node.emit("relu", x),
     "gelu": lambda node, x: gelu(node, x, tanh=True),

@@ -1,4 +1,4 @@
-"""ONNX Runtime's operators on images (com.microsoft): channels last, group norms with a skip."""
+"""ONNX Runtime's image operators (com.microsoft): channels last, group norms with a skip."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def channels_last(node: Context, value: Value) -> Value:
 
 
 def _moved(node: Context, *places: int) -> Context:
-    """The node with channels first in some of its inputs."""
+    """The node with some inputs transposed to channels first."""
     inputs = [
         channels_first(node, value) if at in places and value is not None else value
         for at, value in enumerate(node.inputs)
@@ -35,7 +35,7 @@ def _moved(node: Context, *places: int) -> Context:
 
 
 def _nhwc_conv(node: Context) -> Value:
-    """Here the weights have their channels last, too."""
+    """The weights are channels last, too."""
     return channels_last(node, conv(_moved(node, 0, 1)))
 
 
@@ -51,7 +51,7 @@ def _nhwc_max_pool(node: Context) -> Value:
 
 
 def _group_norm(node: Context, x: Value) -> Value:
-    """Group normalization, channels last unless said otherwise, and SiLU if asked for."""
+    """Group normalization, by default channels last, optionally followed by SiLU."""
     last = bool(node.attr("channels_last", 1))
     of = x.tensor.dtype
     wide = x if of.bits >= 32 else node.emit("cast", x, to=F32)
@@ -82,7 +82,7 @@ def _skip_group_norm(node: Context) -> Sequence[Value]:
 
 
 def _for_each_image(node: Context, value: Value, *, last: bool) -> Value:
-    """Numbers for channels, or for images and channels, in the rank of images."""
+    """Values per channel, or per image and channel, reshaped to the rank of images."""
     rank, shape = node.rank(), dims(node, value)
     if len(shape) == rank:
         return value

@@ -1,4 +1,4 @@
-"""ONNX Runtime's operators (com.microsoft) that ONNX has by now, and small ones of its own."""
+"""Other operators of ONNX Runtime (com.microsoft), some of which ONNX has adopted since."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.frontends.onnx.rules.shape import RULES as SHAPES
 from tilewright.frontends.onnx.rules.tensors import dims, item, part, reshape, stack
 from tilewright.graph import Value
 
-OPSET = 17  # of the rules that are used for their namesakes
+OPSET = 17  # of the ONNX rules that are reused
 
 
 def _as_in_onnx(rule: Rule) -> Rule:
@@ -41,7 +41,7 @@ def _qlinear_conv(node: Context) -> Value:
 
 
 def _distances(node: Context) -> Value:
-    """How far each row of one matrix is from each of another."""
+    """The distances between the rows of two matrices."""
     metric = node.attr("metric", "sqeuclidean")
     if metric not in ("sqeuclidean", "euclidean"):
         raise Skip(f"CDist by {metric}")
@@ -51,7 +51,7 @@ def _distances(node: Context) -> Value:
 
 
 def _complex_mul(node: Context, *, conjugate: bool) -> Value:
-    """Numbers as pairs along the last axis; of the second, the conjugate if asked for."""
+    """Multiply complex numbers stored as pairs along the last axis; optionally by the conjugate."""
     (a, b), (c, d) = (
         [item(node, node[at], which, node.rank(at) - 1) for which in (0, 1)] for at in (0, 1)
     )
@@ -69,7 +69,7 @@ def _gemm_fast_gelu(node: Context) -> Value:
 
 
 def _gather_block_quantized(node: Context) -> Value:
-    """Rows of a table that is quantized in blocks, as real numbers."""
+    """Rows of a block-quantized table, dequantized."""
     table, ids, scales, zero = node[0], node[1], node[2], node.get(3)
     rank, bits = node.rank(), node.attr("bits", 4)
     along, across = (
@@ -104,7 +104,7 @@ def _gather_block_quantized(node: Context) -> Value:
 
 
 def _tokenizer(node: Context) -> Value:
-    """An empty separator, or any character as the pattern, makes a token of each character."""
+    """With an empty separator, or a pattern that matches any character, tokens are characters."""
     separators, pattern = tuple(node.attr("separators", ())), node.attr("tokenexp", "")
     if separators == ("",) or (not separators and pattern == "."):
         separators, pattern = (), "(?s:.)"

@@ -1,4 +1,4 @@
-"""ai.onnx.ml: preprocessing, linear models, support vectors."""
+"""Operators of ai.onnx.ml: preprocessing, linear models, support vector machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _f32(node: Context, at: int = 0) -> Value:
 
 
 def _rows(node: Context) -> Value:
-    """The first input in f32, [rows, features]; a vector is one row."""
+    """The first input in f32, [rows, features]; a vector becomes one row."""
     return as_rows(node, _f32(node))
 
 
@@ -144,13 +144,13 @@ def _label_encoder(node: Context) -> Value:
             "floats": ("default_float", -0.0),
         }[kind]
         default = np.asarray(node.attr(name, plain), values.dtype)
-    if node.opset < 4:  # of equal keys the first counts, from then on the last
+    if node.opset < 4:  # the first of equal keys counts; since version 4 the last
         keys, values = keys[::-1], values[::-1]
     return lookup(node, node[0], keys.astype(node[0].tensor.dtype.numpy), values, default)
 
 
 def _old_label_encoder(node: Context) -> Value:
-    """Before version 2: a list of classes, from text to its position or back."""
+    """Before version 2: a list of classes, from strings to indices or conversely."""
     names = np.asarray(node.attr("classes_strings", ()), object)
     places = np.arange(len(names))
     if node[0].tensor.dtype.is_str:
@@ -198,7 +198,7 @@ def _linear_classifier(node: Context) -> tuple[Value, Value]:
 
 
 def _kernel(node: Context, x: Value, vectors: Array) -> Value:
-    """The kernel of each row with each vector, [rows, vectors]."""
+    """The kernel function of each row with each vector, [rows, vectors]."""
     gamma, offset, degree = (*(node.attr("kernel_params") or ()), 0.0, 0.0, 0.0)[:3]
     product = node.emit("matmul", x, node.constant(np.ascontiguousarray(vectors.T)))
     match node.attr("kernel_type", "LINEAR"):
@@ -237,7 +237,7 @@ def _svm_regressor(node: Context) -> Value:
 
 
 def _svm_classifier(node: Context) -> tuple[Value, Value]:
-    """One against one: each pair of classes has a score, and a vote for one of the two."""
+    """One against one: each pair of classes has a score, and votes for one of the two."""
     labels = labels_of(node, "classlabels_ints", "classlabels_strings")
     counts, x = node.attr("vectors_per_class"), _rows(node)
     weights = np.asarray(node.attr("coefficients"), np.float32)
@@ -271,7 +271,7 @@ def _svm_classifier(node: Context) -> tuple[Value, Value]:
 
 
 def _svm_probabilities(node: Context, scores: Value, classes: int) -> Value:
-    """Platt's probabilities of each pair of classes, coupled to those of the classes."""
+    """Platt scaling of each pair of classes, coupled to class probabilities."""
     slopes, offsets = (_row(node, node.attr(name)) for name in ("prob_a", "prob_b"))
     line = node.emit("add", node.emit("mul", scores, slopes), offsets)
     return coupled(node, node.emit("sigmoid", node.emit("neg", line)), classes)

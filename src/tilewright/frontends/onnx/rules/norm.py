@@ -1,4 +1,4 @@
-"""Normalization."""
+"""Normalization operators."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tilewright.graph.ops.windows import as_number
 
 
 def _axis(node: Context, default: int) -> int:
-    """The attribute `axis`, counted from the front."""
+    """The attribute `axis`, normalized."""
     rank = node.rank()
     axis = int(node.attr("axis", default))
     return axis + rank if axis < 0 else axis
 
 
 def _along(op: str) -> Rule:
-    """Along one axis; before opset 13, along all from `axis` on as if they were one."""
+    """Along one axis; before opset 13, along all axes from `axis` on together."""
 
     def rule(node: Context) -> Value:
         if node.opset >= 13:
@@ -50,8 +50,8 @@ def _rms_norm(node: Context) -> Value:
 
 
 def _wider(node: Context) -> DType:
-    """Of the types of input and scale, which before opset 17 may differ: results have that of the
-    scale, which may have no room for the input."""
+    """The wider of the types of input and scale, which before opset 17 may differ: results have the
+    scale's type, which may be narrower than the input's."""
     x, scale = (node[at].tensor.dtype for at in (0, 1))
     return x if x.bits > scale.bits else scale
 
@@ -72,14 +72,14 @@ def _batch_norm(node: Context) -> Value | Sequence[Value]:
     x, scale, bias, mean, variance = (node[at] for at in range(5))
     if node.attr("spatial", 1):
         return node.emit("batch_norm", x, scale, bias, mean, variance, epsilon=epsilon)
-    # Before opset 9: statistics for each element of an image.
+    # Before opset 9: statistics per element of an image.
     deviation = node.emit("sqrt", node.emit("add", variance, epsilon))
     centred = node.emit("div", node.emit("sub", x, mean), deviation)
     return node.emit("add", node.emit("mul", centred, scale), bias)
 
 
 def _trained_batch_norm(node: Context) -> Sequence[Value]:
-    """With the statistics of this batch, which also move the running ones."""
+    """Use the batch's statistics, which also update the running ones."""
     x, scale, bias, mean, variance = (node[at] for at in range(5))
     axes = (0, *range(2, node.rank()))
     wide = x if x.tensor.dtype.bits >= 32 else node.emit("cast", x, to=F32)
@@ -103,7 +103,7 @@ def _trained_batch_norm(node: Context) -> Sequence[Value]:
 def _group_norm(node: Context) -> Value:
     x, scale, bias = (node[at] for at in range(3))
     groups, channels = node.attr("num_groups"), dims(node, x)[1]
-    if node.opset < 21 and channels != groups:  # one number for each group, not each channel
+    if node.opset < 21 and channels != groups:  # one value per group
         if not isinstance(channels, int):
             raise Skip("GroupNormalization with an unknown number of channels")
         shape = (groups, channels // groups)
@@ -116,7 +116,7 @@ def _group_norm(node: Context) -> Value:
 
 
 def _lp_normalization(node: Context) -> Value:
-    """x over its norm along an axis; nothing but zeros stays zeros."""
+    """x divided by its norm along an axis; zero vectors stay zero."""
     x, axes = node[0], (_axis(node, -1),)
     if node.attr("p", 2) == 1:
         norm = node.emit("reduce_sum", node.emit("abs", x), axes=axes, keepdims=True)
@@ -144,7 +144,7 @@ RULES: dict[str, Rule] = {
     "Hardmax": _along("hardmax"),
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,
-    "SimplifiedLayerNormalization": _rms_norm,  # as ONNX Runtime named it before ONNX had it
+    "SimplifiedLayerNormalization": _rms_norm,  # ONNX Runtime's name before it was in ONNX
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
     "BatchNormalization": _batch_norm,

@@ -1,4 +1,4 @@
-"""Pooling over windows, over whole images and over regions."""
+"""Pooling over windows, whole images and regions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.sym import ONE, Const
 
 def _attributes(node: Context) -> dict[str, Any]:
     kernel = tuple(node.attr("kernel_shape"))
-    # Automatic pads give a number of windows of their own, whatever the rounding.
+    # Automatic pads determine the number of windows, regardless of rounding.
     automatic = node.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     ceil = bool(node.attr("ceil_mode", 0)) and not automatic
     made = {"kernel": kernel, "ceil_mode": ceil, **window(node, kernel)}
@@ -25,7 +25,7 @@ def _attributes(node: Context) -> dict[str, Any]:
 
 def _may_overhang(node: Context, made: dict[str, Any]) -> bool:
     """Whether an image may be smaller than a window. ONNX Runtime rounds the number of windows
-    toward zero, and one more fits there, which sees the whole image."""
+    towards zero, so that there is one window that covers the whole image."""
     spatial, pads = spatial_dims(node), made["pads"]
     for axis, size in enumerate(spatial):
         reach = extent(made["kernel"][axis], made["dilations"][axis])
@@ -56,7 +56,7 @@ def _max_unpool(node: Context) -> Value:
 
 
 def _roi_align(node: Context) -> Value:
-    # Before opset 16 there was no attribute: coordinates were not shifted.
+    # Before opset 16 there was no attribute: coordinates have no half-pixel shift.
     default = "half_pixel" if node.opset >= 16 else "output_half_pixel"
     shift = node.attr("coordinate_transformation_mode", default) == "half_pixel"
     return node.emit(
@@ -83,7 +83,7 @@ def _max_roi_pool(node: Context) -> Value:
 
 
 def _whole(node: Context, op: str) -> Value:
-    """One value for each image and channel."""
+    """Reduce each image and channel to one value."""
     return node.emit(op, node[0], axes=tuple(range(2, node.rank())), keepdims=True)
 
 

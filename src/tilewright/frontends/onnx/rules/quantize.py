@@ -38,11 +38,11 @@ def _dequantize(node: Context) -> Value:
 
 
 def dynamic_quantize(node: Context, x: Value) -> tuple[Value, Value, Value]:
-    """x in u8 over the range it happens to have, zero included; its scale and zero point."""
+    """Dynamic quantization of x to u8 over its range, including zero; with scale and zero point."""
     low = node.emit("minimum", node.emit("reduce_min", x, keepdims=False), 0.0)
     high = node.emit("maximum", node.emit("reduce_max", x, keepdims=False), 0.0)
     scale = node.emit("div", node.emit("sub", high, low), 255.0)
-    # A scale of zero comes from nothing but zeros; their zero point, 0 / 0, is taken as 0.
+    # The scale is zero only for all zeros; then the zero point 0 / 0 is taken as 0.
     start = node.emit("neg", node.emit("div", low, scale))
     inside = node.emit("clip", start, node.like(x, 0.0), node.like(x, 255.0))
     zero = node.emit("cast", node.emit("round", inside), to=U8)

@@ -1,6 +1,6 @@
-"""Random tensors, made of random bits by arithmetic.
+"""Random tensors, computed from random bits.
 
-A model draws the same numbers whenever it runs: a node without a seed has one by its name.
+A model draws the same numbers in each run: a node without a seed gets one derived from its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Draw = Callable[[Context, Sequence[Expr | int], DType], Value]
 
 
 def uniform(node: Context, dims: Sequence[Expr | int], to: DType, stream: int = 0) -> Value:
-    """Numbers of [0, 1), multiples of 2**-24."""
+    """Uniform numbers in [0, 1), multiples of 2**-24."""
     of = to if to is F64 else F32
     seed = node.attr("seed")
     label = str(node.loc) if seed is None else repr(float(seed))
@@ -31,7 +31,7 @@ def uniform(node: Context, dims: Sequence[Expr | int], to: DType, stream: int = 
 
 
 def _normal(node: Context, dims: Sequence[Expr | int], to: DType) -> Value:
-    """By Box and Muller: sqrt(-2 log(1 - u)) cos(2 pi v)."""
+    """Box-Muller transform: sqrt(-2 log(1 - u)) cos(2 pi v)."""
     of = to if to is F64 else F32
     u, v = uniform(node, dims, of), uniform(node, dims, of, 1)
     radius = node.emit("sqrt", node.emit("mul", node.emit("log1p", node.emit("neg", u)), -2.0))
@@ -66,7 +66,7 @@ def _like(draw: Draw) -> Rule:
 
 
 def _bernoulli(node: Context) -> Value:
-    """1 with the probability that the input gives."""
+    """1 with the input's probability."""
     code = node.attr("dtype")
     to = node[0].tensor.dtype if code is None else element_type(code)
     drawn = uniform(node, node.dims(), node[0].tensor.dtype)
@@ -75,7 +75,7 @@ def _bernoulli(node: Context) -> Value:
 
 
 def _multinomial(node: Context) -> Value:
-    """How many of the running sums of the classes' weights lie below a random share of all."""
+    """The number of cumulative class weights below a random fraction of the total."""
     x, (batch, classes) = node[0], node.dims()
     code = node.attr("dtype")
     to = I32 if code is None else element_type(code)

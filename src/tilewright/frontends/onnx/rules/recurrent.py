@@ -1,4 +1,4 @@
-"""Recurrent layers: the input projected by a matrix product, each direction by itself."""
+"""Recurrent layers: the input projection as a GEMM, each direction separately."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.graph.ops.recurrent import ACTIVATIONS
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
-# Which activations take numbers from activation_alpha and activation_beta.
+# Activations that take parameters from activation_alpha and activation_beta.
 _TAKES_ALPHA = {"affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu"}
 _TAKES_BETA = {"affine", "scaled_tanh", "hard_sigmoid"}
 
@@ -21,14 +21,14 @@ class Weights(Protocol):
     """The weights of a layer, one direction at a time."""
 
     def projected(self, node: Context, x: Value, at: int) -> Value:
-        """x times the input's weights."""
+        """GEMM of x with the input weights."""
 
     def recurrent(self, node: Context, at: int) -> tuple[Value | None, ...]:
-        """The operands that the state is multiplied with."""
+        """The operands of the state's GEMM."""
 
 
 class Real:
-    """Weights as ONNX has them: rows of gates."""
+    """Weights in ONNX's layout: rows of gates."""
 
     def projected(self, node: Context, x: Value, at: int) -> Value:
         return node.emit("matmul", x, transpose(node, item(node, node[1], at), 1, 0))
@@ -41,7 +41,7 @@ REAL = Real()
 
 
 def layer(node: Context, weights: Weights = REAL, lstm: str = "lstm") -> tuple[Value, ...]:
-    """All directions of a layer, put together as ONNX lays them out; an LSTM as operator `lstm`."""
+    """All directions of a layer, combined in ONNX's layout; `lstm` is the operator for LSTMs."""
     by_batch = bool(node.attr("layout", 0))
     direction = node.attr("direction", "forward")
     reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -52,8 +52,8 @@ def layer(node: Context, weights: Weights = REAL, lstm: str = "lstm") -> tuple[V
         for at, reverse in enumerate(reverses[direction])
     ]
     sequences, *lasts = zip(*runs, strict=True)
-    # A state is [directions, batch, hidden], all states [time, directions, batch, hidden];
-    # by batch, [batch, directions, hidden] and [batch, time, directions, hidden].
+    # A state is [directions, batch, hidden], all states [time, directions, batch, hidden]; with
+    # batch first, [batch, directions, hidden] and [batch, time, directions, hidden].
     out = stack(node, sequences, 1)
     if by_batch:
         out = transpose(node, out, 2, 0, 1, 3)
@@ -75,7 +75,7 @@ def _direction(
     projected, recurrent = weights.projected(node, x, at), weights.recurrent(node, at)
     assert recurrent[0] is not None
     hidden = node.attr("hidden_size") or dims(node, recurrent[0])[1]
-    late: Value | None = None  # a recurrent bias that is not simply added
+    late: Value | None = None  # a recurrent bias that cannot be added to the gates
     if node.has(3):
         bias = item(node, node[3], at)
         first, second = (
@@ -117,7 +117,7 @@ def _kind(node: Context) -> str:
 
 
 def _activations(node: Context, directions: int) -> list[tuple[Any, ...]]:
-    """For each direction its functions, with their numbers filled in."""
+    """The activations of each direction, with their parameters."""
     defaults = _DEFAULTS[_kind(node)]
     given = node.attr("activations")
     names = [_ours(node, name) for name in given or defaults * directions]
@@ -134,7 +134,7 @@ def _activations(node: Context, directions: int) -> list[tuple[Any, ...]]:
 
 
 def _ours(node: Context, name: str) -> str:
-    """ScaledTanh, say, as scaled_tanh."""
+    """Convert a name: ScaledTanh to scaled_tanh."""
     made = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     if made not in ACTIVATIONS:
         raise Skip(f"{node.op_type} with activation {name}")

@@ -1,4 +1,4 @@
-"""Reductions: axes are an attribute in early opsets, an input later; both become one form."""
+"""Reductions: axes are an attribute in early opsets, an input later; unified here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shaped = Callable[[Context, Value, dict[str, Any]], Value]
 
 
 def _reduction(build: Shaped) -> Rule:
-    """A reduction along the node's axes; `build` gets the input and where to reduce."""
+    """A reduction along the node's axes; `build` gets the input and the arguments."""
 
     def rule(node: Context) -> Value:
         return build(node, node[0], _where(node))
@@ -24,7 +24,7 @@ def _reduction(build: Shaped) -> Rule:
 
 
 def _where(node: Context) -> dict[str, Any]:
-    """Arguments of a reduction. Without axes, all are meant, or none if the node says so."""
+    """Arguments of a reduction. Without axes, all are reduced, or none if the node says so."""
     keep = bool(node.attr("keepdims", 1))
     axes = node.attr("axes")
     if axes is None:
@@ -38,7 +38,7 @@ def _where(node: Context) -> dict[str, Any]:
 
 
 def reduce(node: Context, op: str, x: Value, where: dict[str, Any]) -> Value:
-    """One of our reductions; axes may be dynamic."""
+    """Emit a reduction; axes may be dynamic."""
     axes, keep = where["axes"], where["keepdims"]
     if isinstance(axes, Value):
         return node.emit(op, x, axes, keepdims=keep)
@@ -60,7 +60,7 @@ def _sum_square(node: Context, x: Value, where: dict[str, Any]) -> Value:
 
 
 def _in_float(node: Context, x: Value, build: Callable[[Value], Value]) -> Value:
-    """Roots and logarithms of integers are computed in floats."""
+    """Compute roots and logarithms of integers in floats."""
     of = x.tensor.dtype
     if of.is_float:
         return build(x)
@@ -76,7 +76,7 @@ def _log_sum(node: Context, x: Value, where: dict[str, Any]) -> Value:
 
 
 def _log_sum_exp(node: Context, x: Value, where: dict[str, Any]) -> Value:
-    """log(sum(exp(x))) = m + log(sum(exp(x - m))) for m = max(x), where that is finite."""
+    """log(sum(exp(x))) = m + log(sum(exp(x - m))) for m = max(x), where finite."""
 
     def build(y: Value) -> Value:
         most = reduce(node, "reduce_max", y, {**where, "keepdims": True})

@@ -1,4 +1,4 @@
-"""What classifiers and regressors of ai.onnx.ml do with their scores."""
+"""Post-processing of scores in classifiers and regressors of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Array = np.ndarray[Any, Any]
 
 
 def as_rows(node: Context, x: Value) -> Value:
-    """What is scored, [rows, features]; a vector is one row."""
+    """The input [rows, features]; a vector becomes one row."""
     return node.unsqueeze(x, 0) if x.tensor.rank == 1 else x
 
 
 def transformed(node: Context, scores: Value, how: str) -> Value:
-    """Scores, [rows, targets], after a transform."""
+    """Scores [rows, targets] after a transform."""
     match how:
         case "NONE":
             return scores
@@ -35,7 +35,7 @@ def transformed(node: Context, scores: Value, how: str) -> Value:
 
 
 def _softmax_zero(node: Context, scores: Value) -> Value:
-    """Softmax of the scores that are not zero; those stay zero."""
+    """Softmax of the nonzero scores; zeros stay zero."""
     most = node.emit("reduce_max", scores, axes=(1,), keepdims=True)
     powers = node.emit("exp", node.emit("sub", scores, most))
     used = node.emit("greater", node.emit("abs", scores), 1e-7)
@@ -44,7 +44,7 @@ def _softmax_zero(node: Context, scores: Value) -> Value:
 
 
 def _probit(node: Context, p: Value) -> Value:
-    """The normal quantile, sqrt(2) * erfinv(2p - 1), by Winitzki's formula."""
+    """The normal quantile, sqrt(2) * erfinv(2p - 1), by Winitzki's approximation."""
     x = node.emit("sub", node.emit("mul", p, 2.0), 1.0)
     square = node.emit("sub", node.like(p, 1.0), node.emit("mul", x, x))
     log = node.emit("log", square)
@@ -57,7 +57,7 @@ def _probit(node: Context, p: Value) -> Value:
 
 
 def labels_of(node: Context, *names: str) -> Array:
-    """The labels of the classes, integers or text."""
+    """The class labels, integers or strings."""
     for name in names:
         found = node.attr(name)
         if found is not None and len(found):
@@ -66,7 +66,7 @@ def labels_of(node: Context, *names: str) -> Array:
 
 
 def pick_labels(node: Context, scores: Value, labels: Array) -> Value:
-    """The label of the greatest score of each row."""
+    """The label of the largest score in each row."""
     best = node.emit("arg_max", scores, axis=1, keepdims=False)
     return node.emit("gather", node.constant(labels), best, axis=0)
 
@@ -74,10 +74,10 @@ def pick_labels(node: Context, scores: Value, labels: Array) -> Value:
 def binary_scores(
     node: Context, score: Value, labels: Array, how: str, *, positive: bool, rest: bool
 ) -> tuple[Value, Value]:
-    """Labels and both scores of two classes told by one score, [rows, 1], of the second.
+    """Labels and both scores of two classes, from one score [rows, 1] of the second.
 
-    A score from weights that are all positive is a probability: one half decides, otherwise zero.
-    The first class has the `rest` up to 1, or the opposite.
+    If all weights are positive, the score is a probability, with threshold one half; otherwise the
+    threshold is zero. The first class gets the `rest` up to 1, or the negated score.
     """
     if how == "PROBIT":
         raise Skip(f"{node.op_type} of two classes with the transform PROBIT")

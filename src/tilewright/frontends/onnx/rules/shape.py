@@ -1,4 +1,4 @@
-"""Constants, shapes, and tensors in another shape, order or extent."""
+"""Constants, shapes, and operators that reshape, reorder, slice and pad."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _eye_like(node: Context) -> Value:
 
 
 def diagonal(node: Context, rows: Expr, columns: Expr) -> Value:
-    """Which diagonal each element of a matrix is on: column - row."""
+    """The diagonal of each element of a matrix: column - row."""
     row = node.unsqueeze(iota(node, rows), 1)
     return node.emit("sub", iota(node, columns), row)
 
@@ -128,7 +128,7 @@ def _flatten(node: Context) -> Value:
 
 
 def _axes(node: Context, at: int = 1) -> tuple[int, ...] | Value | None:
-    """Axes: an attribute or an input, known or not; None where not given."""
+    """Axes from an attribute or an input, constant or not; None if absent."""
     given = node.attr("axes")
     if given is not None:
         return tuple(given)
@@ -156,7 +156,7 @@ def _unsqueeze(node: Context) -> Value:
 
 
 def _named(node: Context, axes: Value, rank: int) -> Value:
-    """Which of `rank` axes a list known at run time names."""
+    """Whether each of `rank` axes is in a list known at run time."""
     below = node.emit("less", axes, 0)
     counted = node.emit("where", below, node.emit("add", axes, rank), axes)
     counted = node.emit("reshape", counted, shape=(-1, 1))
@@ -177,7 +177,7 @@ def _squeeze(node: Context) -> Value:
     count = axes.tensor.static_shape
     if count is None:
         raise Skip("Squeeze by an unknown number of axes")
-    # Sort the axes that stay before those that go.
+    # Sort the kept axes before the removed ones.
     rank, left = len(dims), len(dims) - (count[0] if count else 1)
     places = iota(node, rank)
     keys = node.emit("where", _named(node, axes, rank), node.emit("add", places, rank), places)
@@ -204,7 +204,7 @@ def _tile(node: Context) -> Value:
 
 
 def _concat(node: Context) -> Value:
-    """A list without elements may stand beside tensors of any rank, as ONNX Runtime takes it."""
+    """Empty lists may be concatenated with tensors of any rank, as in ONNX Runtime."""
     given = [value for value in node.inputs if value is not None]
     ranks = {len(node.dims(value)) for value in given}
     if len(ranks) > 1:
@@ -223,7 +223,7 @@ def _split(node: Context) -> list[Value]:
     if sizes is None:
         count = const(node.attr("num_outputs", node.outputs))
         each = sym.simplify(sym.ceildiv(dims[axis], count))
-        sizes = [each] * (node.outputs - 1)  # the last takes what is left
+        sizes = [each] * (node.outputs - 1)  # the last part is the rest
     parts, start = [], sym.as_expr(0)
     for at in range(node.outputs):
         last = at >= len(sizes)
@@ -256,23 +256,22 @@ def _split_at_run_time(node: Context, axis: int) -> list[Value]:
     return parts
 
 
-MAX_TENSOR_BYTES = 1 << 47  # of any tensor: what a process can address
+MAX_TENSOR_BYTES = 1 << 47  # of any tensor: the address space of a process
 
 
 def _slice(node: Context) -> Value:
     if node.opset >= 10:
-        ends = _reachable(node)
-        if ends is None:
-            return node.emit("slice", node[0], *_of_one_length(node, node.inputs[1:]))
-        inputs = [node[0], node[1], node.constant(ends), *node.inputs[3:]]
-        return node.emit("slice", *inputs)
+        starts, given, *others = node.inputs[1:]
+        known = _reachable(node)
+        ends = given if known is None else node.constant(known)
+        return node.emit("slice", node[0], *_of_one_length(node, (starts, ends, *others)))
     starts, ends = node.attr("starts"), node.attr("ends")
     axes = node.attr("axes", tuple(range(len(starts))))
     return node.emit("slice", node[0], starts=starts, ends=ends, axes=axes)
 
 
 def _of_one_length(node: Context, lists: Sequence[Value | None]) -> list[Value | None]:
-    """Lists that are as long as each other, with the length that one of them has."""
+    """Unify the lengths of lists, if one of them is known."""
     dims = [None if value is None else value.tensor.shape for value in lists]
     lengths = [int(dim[0].value) for dim in dims if dim and isinstance(dim[0], Const)]
 
@@ -290,9 +289,10 @@ def _of_one_length(node: Context, lists: Sequence[Value | None]) -> list[Value |
 
 
 def _reachable(node: Context) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """The ends of a slice, those past any tensor as "the end"; None where there are no such.
+    """The ends of a slice, with those beyond any tensor replaced by the maximum; None if there are
+    none.
 
-    Exporters write numbers such as 1000000000 where they mean all of a dimension.
+    Exporters write numbers such as 1000000000 for the whole dimension.
     """
     ends, shape = node.ints(2), node[0].tensor.shape
     if ends is None or shape is None:
@@ -349,7 +349,7 @@ def _trilu(node: Context) -> Value:
 
 
 def zero_like(node: Context, x: Value) -> Value:
-    """A scalar 0, false or "" of the element type of x."""
+    """A zero scalar (0, false or "") of the element type of x."""
     of = x.tensor.dtype
     return node.constant(np.asarray("", object) if of.is_str else np.zeros((), of.numpy))
 
@@ -368,7 +368,7 @@ def _reverse_sequence(node: Context) -> Value:
 
 
 def _only(rank: int, axis: int, dim: Expr) -> list[Expr]:
-    """A shape of ones but along one axis."""
+    """A shape of ones except along one axis."""
     return [dim if at == axis else ONE for at in range(rank)]
 
 

@@ -15,7 +15,7 @@ def _dft(node: Context) -> Value:
 
 
 def _stft(node: Context) -> Value:
-    """A real signal may lack the axis of one number per sample, as ONNX Runtime takes it."""
+    """A real signal may lack the last axis of length 1, as in ONNX Runtime."""
     onesided = bool(node.attr("onesided", 1))
     signal = node.unsqueeze(node[0], -1) if node.rank() == 2 else node[0]
     return node.emit("stft", signal, node[1], node.get(2), node.get(3), onesided=onesided)

@@ -7,7 +7,7 @@ from tilewright.graph import Value
 
 
 def _top_k(node: Context) -> tuple[Value, ...]:
-    """k is an attribute before opset 10; equal order is by index, so `sorted` changes nothing."""
+    """k is an attribute before opset 10; `sorted` is ignored, since results are always sorted."""
     axis = node.axis(node.attr("axis", -1), node.rank())
     largest = bool(node.attr("largest", 1))
     if node.opset < 10:

@@ -1,4 +1,4 @@
-"""Text: split, joined, matched, mapped, counted; pictures in files."""
+"""String operators: split, concatenate, match, map, count; and image decoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.graph import Value
 from tilewright.graph.types import items_of
 from tilewright.sym import Const
 
-MAX_WIDTH = 1 << 24  # of what a model asks for by a single number
+MAX_WIDTH = 1 << 24  # limit of sizes given by a single number
 
 
 def _string_split(node: Context) -> tuple[Value, ...]:
@@ -32,7 +32,7 @@ def _string_normalizer(node: Context) -> Value:
 
 
 def _tfidf(node: Context) -> Value:
-    """How often each n-gram of a pool occurs in a row, weighted."""
+    """The weighted number of occurrences of each n-gram of a pool per row."""
     strings, integers = node.attr("pool_strings"), node.attr("pool_int64s")
     pool = np.asarray(integers, np.int64) if strings is None else np.asarray(strings, object)
     x, rank = node[0], node.rank()
@@ -57,7 +57,8 @@ def _tfidf(node: Context) -> Value:
 
 
 def _compared(node: Context, x: Value, pool: Any, length: int, width: int) -> Value:
-    """How often each n-gram of a pool occurs in a row, by comparison of all windows with all."""
+    """The number of occurrences of each n-gram per row, by comparing all windows with all
+    n-grams."""
     starts, where = [*node.attr("ngram_counts"), len(pool)], node.attr("ngram_indexes")
     least, most = node.attr("min_gram_length"), node.attr("max_gram_length")
     skips, first, parts, targets = node.attr("max_skip_count"), 0, [], []
@@ -79,7 +80,7 @@ def _compared(node: Context, x: Value, pool: Any, length: int, width: int) -> Va
 
 
 def _gram_counts(node: Context, x: Value, length: int, grams: Any, skips: int) -> Value:
-    """How often each gram occurs, as f32[rows, grams]; single words have nothing to skip."""
+    """The number of occurrences of each n-gram, f32[rows, grams]; unigrams have no gaps."""
     size = grams.shape[1]
     total: Value | None = None
     for skip in range(skips + 1 if size > 1 else 1):
@@ -118,7 +119,7 @@ def _weighted(node: Context, counts: Value, where: tuple[int, ...], width: int) 
 
 
 def lookup(node: Context, x: Value, keys: Any, values: Any, default: Any) -> Value:
-    """Elements of x mapped from keys to values."""
+    """Map elements of x from keys to values."""
     parts = [np.ravel(keys), np.ravel(values), np.asarray(default).reshape(())]
     return node.emit("lookup", x, *(node.constant(part) for part in parts))
 

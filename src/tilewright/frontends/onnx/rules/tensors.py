@@ -1,4 +1,4 @@
-"""Small rearrangements that many rules need."""
+"""Small tensor rearrangements shared by rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Dim = int | Expr
 
 
 def dims(node: Context, value: Value) -> tuple[Dim, ...]:
-    """The dimensions of a value, numbers where known."""
+    """The dimensions of a value, as numbers where known."""
     return items_of(node.dims(value))
 
 
@@ -22,7 +22,7 @@ def reshape(node: Context, value: Value, *shape: Dim) -> Value:
 
 
 def item(node: Context, value: Value, at: int, axis: int = 0) -> Value:
-    """value[at] along an axis, which disappears."""
+    """value[at] along an axis, which is removed."""
     shape = list(dims(node, value))
     if shape[axis] != 1:
         value = node.emit("slice", value, starts=(at,), ends=(at + 1,), axes=(axis,))
@@ -36,7 +36,7 @@ def part(node: Context, value: Value, start: Dim, end: Dim, axis: int) -> Value:
 
 
 def stack(node: Context, values: Sequence[Value], axis: int) -> Value:
-    """Values side by side along a new axis."""
+    """Stack values along a new axis."""
     parts = [node.unsqueeze(value, axis) for value in values]
     return parts[0] if len(parts) == 1 else node.emit("concat", *parts, axis=axis)
 
@@ -46,12 +46,12 @@ def transpose(node: Context, value: Value, *perm: int) -> Value:
 
 
 def split_heads(node: Context, value: Value, heads: int) -> Value:
-    """[batch, sequence, heads * features] as [batch, heads, sequence, features]."""
+    """Reshape [batch, sequence, heads * features] to [batch, heads, sequence, features]."""
     batch, length, _ = dims(node, value)
     return transpose(node, reshape(node, value, batch, length, heads, -1), 0, 2, 1, 3)
 
 
 def join_heads(node: Context, value: Value) -> Value:
-    """[batch, heads, sequence, features] as [batch, sequence, heads * features]."""
+    """Reshape [batch, heads, sequence, features] to [batch, sequence, heads * features]."""
     batch, _, length, _ = dims(node, value)
     return reshape(node, transpose(node, value, 0, 2, 1, 3), batch, length, -1)

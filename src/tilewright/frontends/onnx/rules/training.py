@@ -1,4 +1,4 @@
-"""One step of an optimizer: new values of tensors and of what is remembered about them."""
+"""Optimizer steps: new values of tensors and of their optimizer states."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tilewright.graph import Value
 
 
 def _groups(node: Context, kinds: int) -> list[list[Value]]:
-    """The inputs behind rate and count, by tensor: [value, gradient, what is remembered...]."""
+    """The inputs after rate and count, by tensor: [value, gradient, states...]."""
     count = (len(node.inputs) - 2) // kinds
     return [[node[2 + at + kind * count] for kind in range(kinds)] for at in range(count)]
 
 
 def _in_order(rows: Sequence[tuple[Value, ...]]) -> list[Value]:
-    """All new values, then all of the first kind of memory, and so on."""
+    """All new values, then all first states, and so on."""
     return [value for column in zip(*rows, strict=True) for value in column]
 
 

@@ -1,7 +1,7 @@
-"""Ensembles of decision trees: leaves found, weights summed, labels picked.
+"""Decision tree ensembles: find leaves, sum weights, select labels.
 
-Trees that vote for one target each, as boosted ones do, are put side by side by target, so that
-every leaf has a single weight:
+Trees that each contribute to one target, as boosted ones do, are grouped by target, so that every
+leaf has a single weight:
 
     %leaves = tree_leaves(%x, ...)                     rows x (targets * trees of a target)
     %sums = reduce_sum(gather(weights, reshape(%leaves, rows x targets x trees)), axes = (2))
@@ -40,14 +40,14 @@ MODES = {
 }
 MEMBER = 6
 MAX_WEIGHTS = 1 << 28  # leaves times targets
-MAX_PADDED = 2  # trees, with those that fill up targets of fewer, for each that there is
+MAX_PADDED = 2  # limit of trees after padding all targets to the same number, relative to before
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 @dataclass
 class Table:
-    """The nodes of all trees, and per leaf a weight for each target; NaN is no vote."""
+    """The nodes of all trees, and per leaf a weight for each target; NaN means no vote."""
 
     features: list[int] = field(default_factory=list)
     splits: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Table:
     roots: list[int] = field(default_factory=list)
 
     def add(self, feature: int, split: float, mode: int, *, missing: bool) -> int:
-        """A node, its children to be filled in."""
+        """Add a node; its children are set later."""
         self.features.append(feature)
         self.splits.append(split)
         self.modes.append(mode)
@@ -70,16 +70,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Votes:
-    """Leaves of all trees that rows come to, and what they vote for each target."""
+    """The leaves of all trees that rows reach, and their votes for each target."""
 
     leaves: Value  # [rows, trees]
-    weights: Array  # [leaves, targets]; NaN is no vote
-    targets: range | None  # that trees stand side by side for, as many for each; None: in order
+    weights: Array  # [leaves, targets]; NaN means no vote
+    targets: range | None  # if trees are grouped by target: the targets, of equal numbers of trees
     are_for_all: bool  # every row has a vote for every target
 
 
 def _votes(node: Context, table: Table, weights: Array, how: str) -> Votes:
-    """Of trees to be aggregated somehow; for sums, side by side by target where that can be."""
+    """The votes of trees under an aggregation; for sums, grouped by target if possible."""
     x = as_rows(node, node[0])
     if not x.tensor.dtype.is_float:
         x = node.emit("cast", x, to=F32)
@@ -134,7 +134,7 @@ def _targets_of_trees(yes: Array, no: Array, roots: Array, weights: Array) -> Ar
 
 
 def _side_by_side(roots: Array, targets: Array, nobody: int) -> Array | None:
-    """Roots by target, in order; those of fewer trees filled up with a leaf. None if by many."""
+    """Roots grouped by target, padded with a leaf; None if that takes too many."""
     if not roots.size:
         return None
     counts = np.bincount(targets - targets.min())
@@ -147,13 +147,13 @@ def _side_by_side(roots: Array, targets: Array, nobody: int) -> Array | None:
 
 
 def _reduced(node: Context, op: str, table: Array, leaves: Value) -> Value:
-    """What leaves of all trees have in a table, [leaves, targets], as one per target."""
+    """Reduce a table [leaves, targets] over the leaves of all trees to one value per target."""
     picked = node.emit("gather", node.constant(table), leaves, axis=0)
     return node.emit(op, picked, axes=(1,), keepdims=False)
 
 
 def _aggregate(node: Context, votes: Votes, how: str) -> Value:
-    """Votes of all trees for each target; a target nobody votes for has 0."""
+    """Aggregate the votes of all trees for each target; a target without votes has 0."""
     weights, voted = votes.weights, ~np.isnan(votes.weights)
     if how == "SUM" and votes.targets is not None:
         return _sums_by_target(node, votes, votes.targets)
@@ -169,7 +169,7 @@ def _aggregate(node: Context, votes: Votes, how: str) -> Value:
 
 
 def _sums_by_target(node: Context, votes: Votes, targets: range) -> Value:
-    """Of trees side by side by target: a leaf has one weight."""
+    """The same for trees grouped by target: a leaf has one weight."""
     weights, (rows, count) = votes.weights, node.dims(votes.leaves)
     one = np.nansum(weights, axis=1, dtype=weights.dtype)
     apart = node.reshape(
@@ -201,9 +201,9 @@ def _tree_ensemble(node: Context) -> Value:
             places.append(table.add(feature, splits[at], int(modes[at]), missing=tracks))
             ends.append([places[-1]])
             continue
-        # One test for each member: all but the last go on to the next.
+        # A chain of one test per member: all except the last lead to the next one.
         chain = [table.add(feature, v, trees.EQ, missing=tracks) for v in next(members)]
-        if not chain:  # nothing is a member
+        if not chain:  # an empty set
             chain = [table.add(feature, np.nan, trees.EQ, missing=tracks)]
         for one, following in itertools.pairwise(chain):
             table.no[one] = following
@@ -226,7 +226,7 @@ def _tree_ensemble(node: Context) -> Value:
 
 
 def _member_sets(node: Context) -> list[list[float]]:
-    """Sets of members, in order of the nodes that test for them."""
+    """Sets of members, in order of the nodes that test membership."""
     values = node.attr("membership_values")
     sets: list[list[float]] = [[]]
     for value in [] if values is None else np.ravel(values).tolist():
@@ -241,14 +241,14 @@ def _member_sets(node: Context) -> list[list[float]]:
 
 
 def _floats(node: Context, name: str) -> Array | None:
-    """A list of numbers, which may be a tensor of another attribute."""
+    """A list of numbers, possibly in a tensor of another attribute."""
     found = node.attr(f"{name}_as_tensor")
     given = node.attr(name) if found is None else found
     return None if given is None else np.asarray(given)
 
 
 def _old_votes(node: Context, kind: str, targets: int, how: str) -> Votes:
-    """Votes of trees in the form of TreeEnsembleRegressor and TreeEnsembleClassifier."""
+    """Votes of trees in the format of TreeEnsembleRegressor and TreeEnsembleClassifier."""
     columns = {
         name: node.attr(f"nodes_{name}")
         for name in ("treeids", "nodeids", "featureids", "modes", "truenodeids", "falsenodeids")
@@ -311,14 +311,14 @@ def _regressor(node: Context) -> Value:
 
 
 def _classifier(node: Context) -> tuple[Value, Value]:
-    """The class with the greatest sum of votes, among those with any."""
+    """The class with the largest sum of votes, among those with any."""
     labels = labels_of(node, "classlabels_int64s", "classlabels_strings")
     votes = _old_votes(node, "class", len(labels), "SUM")
     scores = _with_base(node, _aggregate(node, votes, "SUM"))
     how = node.attr("post_transform", "NONE")
     used = set(node.attr("class_ids"))
     if len(labels) == 2 and len(used) == 1:
-        # One score tells both classes; votes for the first class mean the second.
+        # One score represents both classes; votes for the first class are for the second.
         weights, (at,) = _floats(node, "class_weights"), used
         assert weights is not None
         one = node.emit("slice", scores, starts=(at,), ends=(at + 1,), axes=(1,))

@@ -1,4 +1,4 @@
-"""Attributes of sliding windows, made explicit: strides, dilations, pads."""
+"""Attributes of sliding windows in explicit form: strides, dilations, pads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kernel_dims(node: Context, at: int = 1) -> tuple[Expr | int, ...]:
 
 
 def window(node: Context, kernel: Sequence[Expr | int], at: int = 0) -> dict[str, Any]:
-    """Strides, dilations and pads of a window over input `at`, pads worked out."""
+    """Strides, dilations and explicit pads of a window over input `at`."""
     spatial = spatial_dims(node, at)
     rank = len(spatial)
     strides = tuple(node.attr("strides", (1,) * rank))
@@ -44,7 +44,7 @@ def window(node: Context, kernel: Sequence[Expr | int], at: int = 0) -> dict[str
 
 
 def numbers(dims: Sequence[Expr | int], node: Context) -> tuple[int, ...]:
-    """Dimensions that must be numbers."""
+    """Convert dimensions to numbers, which must be constant."""
     found = [d.value if isinstance(d, Const) else d for d in dims]
     if not all(isinstance(d, int) for d in found):
         raise Skip(f"{node.op_type} with a kernel of unknown size")

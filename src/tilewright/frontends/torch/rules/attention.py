@@ -119,7 +119,7 @@ def _flash_gradient(node: Context) -> tuple[Value, Value, Value]:
 
     p = exp(s - l); dv = p' @ g; ds = p * (g @ v' - sum(g * out)); dq = ds @ k; dk = ds' @ q
 
-    Sums are of at least f32; operands of the last products have the element type of the inputs.
+    Scores are computed in at least f32; operands of the last GEMMs have the inputs' dtype.
     """
     g, out, sums = node["grad_out"], node["out"], _wide(node, node["logsumexp"])
     q, k, v = node["query"], node["key"], node["value"]

@@ -101,7 +101,7 @@ def _running(node: Context, mean: Value | None, variance: Value | None) -> list[
 
 
 def _together(node: Context) -> DType:
-    """The element type that input and weights have together: weights of f32 keep their digits."""
+    """The widest dtype of input and weights, which may differ under autocast."""
     given = [node[name].tensor.dtype for name in ("input", "weight", "bias")
              if isinstance(node.get(name), Value)]  # fmt: skip
     return max(given, key=lambda of: of.bits)

@@ -1,16 +1,16 @@
 /* The driver of an accelerator: one interface for simulators, RTL and hardware.
  *
  *     tw_accel_open(words, count, NULL, &device);
- *     tw_accel_alloc(device, 4096, &x, &host);     memory that host and device have, apart
+ *     tw_accel_alloc(device, 4096, &x, &host);     a buffer with host and device copies
  *     memcpy(host, values, 4096);
- *     tw_accel_flush(device, x, 0, 4096);          the device sees what the host wrote
+ *     tw_accel_flush(device, x, 0, 4096);          copy to the device
  *     tw_accel_submit(device, stream, tasks, buffers, 4);
  *     tw_accel_wait(device, timeout_cycles);       TW_OK, or the code of a trap
- *     tw_accel_invalidate(device, y, 0, 4096);     the host sees what the device wrote
+ *     tw_accel_invalidate(device, y, 0, 4096);     copy to the host
  *
- * What is known of the machine, such as where the fields of an instruction lie, comes with `open`:
- * a description made from the instruction table. After a trap, `error` tells about it, and the next
- * submit finds a device that works.
+ * `open` takes a description of the machine, such as the layout of instruction fields, generated
+ * from the instruction table. After a trap, `error` describes it, and the device is usable again at
+ * the next submit.
  */
 #ifndef TILEWRIGHT_ACCEL_H
 #define TILEWRIGHT_ACCEL_H
@@ -21,15 +21,15 @@
 extern "C" {
 #endif
 
-/* Codes beyond those of enum tw_code: how a stream ends that does not end well. */
+/* Codes beyond those of enum tw_code: ways in which a stream fails. */
 enum tw_accel_code {
-  TW_ACCEL_ILLEGAL = 32,   /* an instruction that does not decode, or may not be there */
-  TW_ACCEL_ADDRESS = 33,   /* outside of a memory or a buffer, not aligned, or in no named bank */
+  TW_ACCEL_ILLEGAL = 32,   /* an instruction that does not decode, or is not permitted */
+  TW_ACCEL_ADDRESS = 33,   /* outside of a memory or buffer, misaligned, or in an undeclared bank */
   TW_ACCEL_TOKENS = 34,    /* a counter of tokens overflows */
-  TW_ACCEL_TIMEOUT = 35,   /* nothing has happened for too long */
-  TW_ACCEL_UNWRITTEN = 36, /* a read of what nothing has written; simulators know */
-  TW_ACCEL_BUS = 37,       /* memory answers with an error */
-  TW_ACCEL_USAGE = 38      /* the driver was called in a way that makes no sense */
+  TW_ACCEL_TIMEOUT = 35,   /* no event for too long */
+  TW_ACCEL_UNWRITTEN = 36, /* a read of uninitialized memory; in simulators only */
+  TW_ACCEL_BUS = 37,       /* a memory error response */
+  TW_ACCEL_USAGE = 38      /* invalid use of the driver */
 };
 
 enum {
@@ -52,7 +52,7 @@ enum {
 enum { TW_INP, TW_WGT, TW_ACC, TW_UOP, TW_OUT };
 enum { TW_ADD, TW_MAX, TW_MIN, TW_SHIFT, TW_MAC, TW_REQUANT, TW_MUL, TW_RESCALE, TW_FUNCTIONS };
 
-/* Fields of all instructions; the description has their places in this order. */
+/* Fields of all instructions; the description has their positions in this order. */
 enum tw_accel_field {
   F_POP,
   F_PUSH,
@@ -117,33 +117,33 @@ typedef struct {
   int32_t alu_gap, max_steps;
   int32_t queue[TW_ACCEL_OPCODES], latency[TW_ACCEL_OPCODES], bits[TW_ACCEL_OPCODES];
   int32_t format_memory[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS];
-  int32_t format_bits[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS]; /* of an element in DRAM */
+  int32_t format_bits[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS]; /* bits of an element in DRAM */
   int32_t format_has_neighbours[TW_ACCEL_OPCODES][TW_ACCEL_FORMATS];
   tw_accel_bit_field fields[TW_ACCEL_OPCODES][F_COUNT];
   tw_accel_bit_field uop[3];
 } tw_accel_config;
 enum { TW_ACCEL_VERSION = 3 };
 
-/* What simulators compute with: functions that the compiler made of the declared steps, of the type
- * that all compiled functions have (../tilewright.h). accel/kernels.py says what they are given. */
+/* The kernels of simulators: functions compiled from the declared steps, of the common kernel type
+ * (../tilewright.h). accel/kernels.py defines their arguments. */
 typedef int32_t (*tw_accel_kernel)(const DLTensor *const *args, int32_t n_args);
 typedef struct {
   tw_accel_kernel gemm, alu[TW_FUNCTIONS];
 } tw_accel_kernels;
 
-/* How memory answers in simulators, as a seed: after a random latency; or one of these. */
-#define TW_ACCEL_NO_STALLS INT64_C(-1)      /* always after the same latency */
-#define TW_ACCEL_SILENT_AFTER(k) (-2 - (k)) /* no more behind the k-th request */
-/* Flags of a seed, which RTL alone heeds: other simulators have no handshakes. */
-#define TW_ACCEL_BACK_PRESSURE (INT64_C(1) << 32) /* `ready` and `valid` come at random */
-#define TW_ACCEL_BUS_ERROR (INT64_C(1) << 33)     /* SLVERR to the request of the seed's number */
+/* Memory latency in simulators, by a seed: random latency, or one of these. */
+#define TW_ACCEL_NO_STALLS INT64_C(-1)      /* constant latency */
+#define TW_ACCEL_SILENT_AFTER(k) (-2 - (k)) /* no responses after request k */
+/* Flags of a seed, for RTL only: other simulators have no handshakes. */
+#define TW_ACCEL_BACK_PRESSURE (INT64_C(1) << 32) /* random `ready` and `valid` */
+#define TW_ACCEL_BUS_ERROR (INT64_C(1) << 33) /* SLVERR for the request with the seed's number */
 
-/* A buffer as a stream sees it. */
+/* A buffer of a stream. */
 typedef struct {
-  uint64_t address; /* where the device finds it: a multiple of 4 KB */
+  uint64_t address; /* in the device's address space, a multiple of 4 KB */
   int64_t bytes;
-  uint8_t *device;  /* what the device sees */
-  uint8_t *written; /* of every byte: whether somebody has written it */
+  uint8_t *device;  /* the device's copy */
+  uint8_t *written; /* of every byte: whether it is initialized */
   int32_t is_writable;
 } tw_accel_buffer;
 
@@ -156,26 +156,26 @@ enum {
   TW_ACCEL_COUNTERS
 };
 
-/* One run of a stream, and how it went. */
+/* One run of a stream, and its outcome. */
 typedef struct {
   const uint8_t *words;
   int64_t tasks;
   int32_t buffers;
   tw_accel_buffer buffer[TW_ACCEL_BASES];
   int64_t timeout_cycles;
-  int64_t seed;         /* of how memory answers, see above */
-  int64_t *begin, *end; /* of every task, or NULL; -1 where it did not happen */
+  int64_t seed;         /* of memory latency, see above */
+  int64_t *begin, *end; /* of every task, or NULL; -1 if not executed */
   int64_t counters[TW_ACCEL_COUNTERS];
-  int64_t task; /* that an error is about; -1: none in particular */
+  int64_t task; /* the task of an error; -1: none */
   int32_t code;
   char message[224];
-  const tw_accel_kernels *kernels; /* NULL: nothing can be computed */
+  const tw_accel_kernels *kernels; /* NULL: nothing is computed */
 } tw_accel_job;
 
-/* What runs streams. Other libraries export one as `tw_accel_backend`. */
+/* The interface of a backend. Libraries export one as `tw_accel_backend`. */
 typedef struct {
   int32_t version;
-  void *(*open)(const tw_accel_config *config); /* NULL: not enough memory, or not this machine */
+  void *(*open)(const tw_accel_config *config); /* NULL: no memory, or unsupported machine */
   void (*run)(void *state, tw_accel_job *job);
   void (*close)(void *state);
 } tw_accel_backend_api;
@@ -187,44 +187,44 @@ extern TW_API const tw_accel_backend_api tw_accel_functional, tw_accel_cycle, tw
 
 typedef struct tw_accel tw_accel;
 
-/* `backend`: "functional", "cycle", "timing" (cycles alone, nothing is computed), "verify" (nothing
- * is computed: races, deadlocks and unwritten memory are errors), or the path of a library. `words`
- * is a tw_accel_config. */
+/* `backend`: "functional", "cycle", "timing" (cycles only, nothing is computed), "verify" (nothing
+ * is computed: races, deadlocks and uninitialized reads are errors), or the path of a library.
+ * `words` is a tw_accel_config. */
 TW_API int32_t tw_accel_open(const int32_t *words, int64_t count, const char *backend,
                              tw_accel **device);
 TW_API void tw_accel_close(tw_accel *device);
-/* What a simulator computes with, from now on; other backends need none. */
+/* The kernels of a simulator, from now on; other backends need none. */
 TW_API void tw_accel_use(tw_accel *device, const tw_accel_kernels *kernels);
 TW_API int32_t tw_accel_alloc(tw_accel *device, int64_t bytes, int32_t *buffer, void **host);
 TW_API int32_t tw_accel_free(tw_accel *device, int32_t buffer);
 TW_API int32_t tw_accel_flush(tw_accel *device, int32_t buffer, int64_t at, int64_t bytes);
 TW_API int32_t tw_accel_invalidate(tw_accel *device, int32_t buffer, int64_t at, int64_t bytes);
-/* Buffer k of `buffers` lies behind base register k; bit k of `writable` lets the stream write it.
+/* Base register k addresses buffer k of `buffers`; it is writable if bit k of `writable` is set.
  * The words are copied. */
 TW_API int32_t tw_accel_submit(tw_accel *device, const void *words, int64_t tasks,
                                const int32_t *buffers, int32_t count, uint32_t writable);
 TW_API int32_t tw_accel_wait(tw_accel *device, int64_t timeout_cycles);
 TW_API int32_t tw_accel_counters(tw_accel *device, int64_t counters[TW_ACCEL_COUNTERS]);
-/* Begin and end of the last stream's tasks; -1 where a backend does not know. */
+/* Begin and end of the last stream's tasks; -1 if the backend has no count. */
 TW_API int32_t tw_accel_times(tw_accel *device, const int64_t **begin, const int64_t **end,
                               int64_t *tasks);
-TW_API void tw_accel_stalls(tw_accel *device, int64_t seed); /* how memory answers, see above */
-TW_API int32_t tw_accel_reset(tw_accel *device);             /* forget a stream that waits */
+TW_API void tw_accel_stalls(tw_accel *device, int64_t seed); /* memory latency, see above */
+TW_API int32_t tw_accel_reset(tw_accel *device);             /* cancel a pending stream */
 TW_API int32_t tw_accel_error(const tw_accel *device, int64_t *task, const char **message);
 
 /* ---- streams ------------------------------------------------------------------------------ */
 
-/* A buffer of a stream that is to be made. Each round has as many bytes of its own of one that is
- * `per_round`; `code`: what it holds if that is microcode. */
+/* A buffer of a stream to be made. A `per_round` buffer has these bytes for each round; `code`: its
+ * content if it is microcode. */
 typedef struct {
   int64_t bytes;
   int32_t is_writable, per_round;
   const uint8_t *code;
 } tw_accel_region;
 
-/* Makes the stream of `rounds` times the tasks of another, behind one finish: ordered by tokens,
- * from what tasks touch, each naming the banks that it needs. Tokens that they had are dropped.
- * `made` has room for (tasks - 1) * rounds + 1 words. */
+/* Make the stream of `rounds` repetitions of another stream's tasks, followed by one finish:
+ * ordered by tokens according to their accesses, each with the banks that it needs. Earlier tokens
+ * are dropped. `made` has room for (tasks - 1) * rounds + 1 words. */
 TW_API int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64_t tasks,
                              int64_t rounds, const tw_accel_region *regions, int32_t count,
                              uint8_t *made);

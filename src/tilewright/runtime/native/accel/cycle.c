@@ -1,4 +1,4 @@
-/* The cycle model: accel/cycle.py, faster. Names and order of what happens in a cycle are its. */
+/* The cycle model: accel/cycle.py, faster, with the same names and order of events in a cycle. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ typedef struct {
   int32_t banks;
 } ending;
 
-/* Where a transfer's requests are: rows, then bursts of a row. */
+/* The position in a transfer's requests: rows, then bursts of a row. */
 typedef struct {
   int64_t z, y, x, begin, end, pads;
   bool left;
@@ -27,7 +27,7 @@ typedef struct {
   int64_t free_at;
   ending ends[ENDINGS];
   int32_t first, count;
-  tw_task_word task; /* whose requests these are */
+  tw_task_word task; /* the task of the requests */
   int64_t number, begun;
   cursor at;
   request next;
@@ -44,7 +44,7 @@ typedef struct {
 
 typedef struct {
   uint32_t state;
-  int64_t latency, left; /* left: answers until there are no more; -1: always */
+  int64_t latency, left; /* left: responses until memory stops; -1: unlimited */
   bool is_random;
 } delay;
 
@@ -61,13 +61,13 @@ typedef struct {
   int64_t now, bus_free, answers[64];
   int32_t answer;
   int64_t chunk, asked, sent;
-  int64_t *arrivals; /* of instructions, by number modulo their room */
+  int64_t *arrivals; /* of instructions, by number modulo capacity */
   int64_t arrival_room;
   bool happened;
 } model;
 
 static int64_t next_delay(delay *d) {
-  if (d->left == 0) return NEVER / 2; /* this memory answers no more */
+  if (d->left == 0) return NEVER / 2; /* memory does not respond any more */
   if (d->left > 0) --d->left;
   if (!d->is_random) return d->latency;
   d->state ^= d->state << 13;
@@ -363,7 +363,7 @@ static void grant(model *m, bool fetch_wants) {
   }
 }
 
-/* When something can happen that has not happened yet. */
+/* The time of the next possible event. */
 static int64_t next_time(const model *m) {
   if (m->happened) return m->now + 1;
   int64_t next = NEVER;

@@ -1,4 +1,4 @@
-/* Instruction words, and what their fields say about a task. */
+/* Decode instruction words to the fields of a task. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +80,7 @@ int64_t tw_task_steps(const tw_task_word *task) {
   int64_t count = tw_max64(0, task->f[F_UEND] - task->f[F_UBEGIN]);
   for (int32_t loop = 0; loop < TW_ACCEL_LOOPS; ++loop) {
     int64_t extent = task->f[F_N_0 + 4 * loop];
-    /* With no step in a loop there is none at all, however many are in others. */
+    /* A loop without steps makes the whole nest empty. */
     if (__builtin_mul_overflow(count, extent, &count)) count = INT64_MAX;
   }
   return count;

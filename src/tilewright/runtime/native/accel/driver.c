@@ -1,4 +1,4 @@
-/* The driver: buffers that host and device have apart, streams, and what became of them. */
+/* The driver: buffers with host and device copies, streams, and their outcomes. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct tw_accel {
   const tw_accel_backend_api *backend;
   void *library, *state;
   buffer buffers[BUFFERS];
-  int32_t count; /* of the buffers that there have ever been at once */
+  int32_t count; /* of buffers, at most at one time */
   uint64_t next_address;
   tw_accel_job job;
   uint8_t *words;

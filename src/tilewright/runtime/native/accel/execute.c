@@ -1,6 +1,5 @@
-/* What tasks do: transfers, and the steps that kernels are called for. Kernels are compiled from
- * what is declared (accel/kernels.py); what is here finds steps, and refuses what they must not
- * touch. */
+/* Execution of tasks: transfers, and steps, for which compiled kernels are called
+ * (accel/kernels.py). This file enumerates the steps, and rejects invalid accesses. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,7 +101,7 @@ static int32_t check_transfer(const tw_machine *m, tw_accel_job *job, int64_t nu
   return TW_OK;
 }
 
-/* Entries that lie one behind the other in DRAM, into their scratchpad. */
+/* Load entries that are contiguous in DRAM to their scratchpad. */
 static void load_entries(tw_machine *m, int32_t memory, int32_t bits, int64_t sram, int64_t count,
                          const uint8_t *from, int64_t width) {
   const tw_accel_config *c = &m->config;
@@ -141,7 +140,7 @@ static void pad_entries(tw_machine *m, int32_t memory, int64_t sram, int64_t cou
   }
 }
 
-/* Entries of bytes become the last bytes of what they share with those before them in their row. */
+/* Entries of bytes become the last bytes of numbers that include preceding entries of the row. */
 static void join_neighbours(tw_machine *m, int64_t sram, int64_t columns) {
   const tw_accel_config *c = &m->config;
   int64_t lanes = (int64_t)c->batch * c->block_out;
@@ -152,7 +151,7 @@ static void join_neighbours(tw_machine *m, int64_t sram, int64_t columns) {
   }
 }
 
-/* Entries that lie one behind the other in DRAM, either way. */
+/* Transfer entries that are contiguous in DRAM, in either direction. */
 static int32_t run_row(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
                        int64_t sram, int64_t count, int64_t entry) {
   const tw_accel_config *c = &m->config;
@@ -225,7 +224,7 @@ static int64_t uop_field(const tw_machine *m, int64_t at, int32_t which) {
   return (int64_t)(m->uop[at] >> bits->at & ((UINT64_C(1) << bits->bits) - 1));
 }
 
-/* A walk over the steps of a task. */
+/* Iterator over the steps of a task. */
 typedef struct {
   const tw_task_word *task;
   int64_t *code; /* dst, src, aux of the micro-operations */
@@ -258,7 +257,7 @@ static inline void walk_step(const walk *w, tw_step *step) {
   step->aux = w->sum[2] + w->code[3 * w->at + 2];
 }
 
-/* The next round of so many outer loops. */
+/* Advance to the next iteration of the outer loops. */
 static inline void walk_outer(walk *w, int32_t loops) {
   for (int32_t loop = loops - 1; loop >= 0; --loop) {
     const int64_t *f = &w->task->f[F_N_0 + 4 * loop];
@@ -271,7 +270,7 @@ static inline void walk_outer(walk *w, int32_t loops) {
   }
 }
 
-/* The next step; the innermost loop is the microcode. */
+/* Advance to the next step; the innermost loop is the microcode. */
 static inline void walk_next(walk *w) {
   if (++w->at < w->count) return;
   w->at = 0;
@@ -286,7 +285,7 @@ static inline bool walk_is_first(const walk *w) {
   return !(over >> TW_ACCEL_LOOPS & 1) || w->at == 0;
 }
 
-/* Whether the addresses of an operand are inside, for all steps: they only grow. */
+/* Check that the addresses of an operand are in bounds, for all steps: they are monotone. */
 static int32_t check_operand(const tw_machine *m, tw_accel_job *job, int64_t number,
                              const tw_task_word *t, int32_t which, int32_t memory, int32_t extra) {
   int64_t most = 0;
@@ -305,7 +304,7 @@ static int32_t check_operand(const tw_machine *m, tw_accel_job *job, int64_t num
                       m->config.depth[memory]);
 }
 
-/* What no time-out lets pass, whatever else goes on meanwhile: simulators need not try. */
+/* Multiple of the time-out that a task alone certainly exceeds: simulators need not run it. */
 enum { HOPELESS = 4 };
 
 static int32_t check_steps(const tw_machine *m, tw_accel_job *job, int64_t number,
@@ -353,7 +352,7 @@ static int32_t unnamed(tw_accel_job *job, int64_t number, int64_t entry) {
 
 /* ---- kernels ------------------------------------------------------------------------------ */
 
-/* Rows of what a kernel is called for: dst, src, aux; and whether a chain begins anew. */
+/* Rows of a kernel call: dst, src, aux; and whether a new chain begins. */
 enum { MAX_ROWS = 256 };
 typedef struct {
   int64_t count, row[MAX_ROWS][3], first[MAX_ROWS];
@@ -371,13 +370,13 @@ static int32_t call(tw_accel_job *job, int64_t number, tw_accel_kernel kernel,
   return code == TW_OK ? code : tw_job_error(job, code, number, "%s", tw_last_error());
 }
 
-/* Steps one after the other that accumulate into the same entry: microcode, and the inner loops
- * that move no `dst`. */
+/* Consecutive steps that accumulate in the same entry: microcode, and inner loops that do not
+ * change `dst`. */
 enum { MAX_CHAIN = 256 };
 typedef struct {
-  int32_t outer; /* loops around a chain */
+  int32_t outer; /* loops outside of a chain */
   int64_t count;
-  int64_t offsets[2 * MAX_CHAIN]; /* src, aux of every step, from those of the first loop rounds */
+  int64_t offsets[2 * MAX_CHAIN]; /* src, aux of every step, relative to those of the first */
 } chain;
 
 static bool find_chain(const walk *w, chain *found) {
@@ -411,7 +410,7 @@ static bool find_chain(const walk *w, chain *found) {
   return true;
 }
 
-/* The first and the last entry that a task's steps touch. */
+/* The first and last entries accessed by a task's steps. */
 static void span_of(const walk *w, int32_t which, int64_t *first, int64_t *last) {
   const tw_task_word *t = w->task;
   int64_t least = INT64_MAX, most = 0;
@@ -426,8 +425,8 @@ static void span_of(const walk *w, int32_t which, int64_t *first, int64_t *last)
   }
 }
 
-/* Whether no step of a task needs to be looked at alone: all that lies between the entries it reads
- * is written, and all banks between those it writes are named. */
+/* Whether the steps of a task need no individual checks: the whole range of entries that it reads
+ * is initialized, and all banks of the range that it writes are declared. */
 static bool is_sound(const tw_machine *m, const walk *w) {
   int64_t first, last, banks = w->task->f[F_BANKS];
   span_of(w, 1, &first, &last);
@@ -441,7 +440,7 @@ static bool is_sound(const tw_machine *m, const walk *w) {
   return true;
 }
 
-/* Chains of so many steps, whose offsets are `steps`. */
+/* Run chains of steps with offsets `steps`. */
 static int32_t multiply(tw_machine *m, tw_accel_job *job, int64_t number, table *rows,
                         const chain *found) {
   int64_t chains[] = {rows->count, 3}, firsts[] = {rows->count, 1}, steps[] = {found->count, 2};
@@ -472,7 +471,7 @@ static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const 
     bool first = t->f[F_INIT] && walk_is_first(w);
     if (!first && !has_acc[s.dst]) return unwritten(job, number, TW_ACC, s.dst);
     has_acc[s.dst] = 1;
-    if (is_chain) { /* whose offsets begin with those of microcode */
+    if (is_chain) { /* its offsets begin with those of the microcode */
       add_row(&rows, s.dst, w->sum[1], w->sum[2], first);
       walk_outer(w, found.outer);
     } else {
@@ -486,7 +485,7 @@ static int32_t run_gemm(tw_machine *m, tw_accel_job *job, int64_t number, const 
   return code;
 }
 
-/* Steps of the ALU, in turn. */
+/* Run steps of the ALU in sequence. */
 static int32_t compute(tw_machine *m, tw_accel_job *job, int64_t number, const tw_task_word *t,
                        table *rows) {
   int32_t limits[] = {(int32_t)t->f[F_ZERO], (int32_t)t->f[F_LOW], (int32_t)t->f[F_HIGH]},

@@ -1,4 +1,4 @@
-/* The functional simulator: tasks one after the other, in the order that accel/order.py takes. */
+/* Functional simulator: runs tasks in the order of accel/order.py. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 typedef struct {
   tw_task_queue queues[TW_ACCEL_QUEUES];
   int32_t tokens[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES]; /* from, to */
-  int64_t *pushed;                                  /* who pushed each of them: rings of `room` */
+  int64_t *pushed; /* the task that pushed each of them: rings of `room` */
   int32_t first[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES], room;
 } state;
 
@@ -100,7 +100,7 @@ void tw_stream_walk(const tw_accel_config *config, tw_accel_job *job, tw_task_vi
 typedef struct {
   tw_machine *machine;
   tw_accel_job *job;
-  bool is_long; /* a task takes longer than the time-out allows, unless others end meanwhile */
+  bool is_long; /* a task exceeds the time-out, unless others end meanwhile */
 } execution;
 
 static int32_t execute(void *context, int64_t number, const tw_task_word *task,
@@ -109,7 +109,7 @@ static int32_t execute(void *context, int64_t number, const tw_task_word *task,
   execution *e = context;
   int32_t code = tw_task_execute(e->machine, e->job, number, task, false);
   bool computes = task->op == TW_ACCEL_GEMM || task->op == TW_ACCEL_ALU;
-  /* Cycles of a step, at most: three operands of one bank, or a reload. */
+  /* Maximal cycles of a step: three operands in one bank, or a reload. */
   int64_t reload = e->machine->config.requant_reload + 1, most = reload > 3 ? reload : 3;
   if (code == TW_OK && computes && tw_task_steps(task) > e->job->timeout_cycles / most) {
     e->is_long = e->is_long || tw_task_cycles(e->machine, task) > e->job->timeout_cycles;
@@ -122,7 +122,7 @@ static void run(void *opened, tw_accel_job *job) {
   tw_machine_clear(e.machine);
   tw_stream_walk(&e.machine->config, job, execute, &e);
   if (job->code != TW_OK || !e.is_long) return;
-  tw_accel_job timed = *job; /* what else happens meanwhile, the cycle model knows */
+  tw_accel_job timed = *job; /* concurrent events are known only to the cycle model */
   timed.begin = timed.end = NULL;
   timed.seed = -1;
   memset(timed.counters, 0, sizeof timed.counters);

@@ -23,14 +23,14 @@ static int64_t divisor(int64_t a, int64_t b) {
   return a;
 }
 
-/* Buffers that tasks write have a cell for each unit; units are such that divide all accesses. */
+/* Buffers that tasks write have a cell per unit, which divides all accesses. */
 static bool make_shadows(tw_hazards *hazards) {
   const tw_accel_config *c = &hazards->machine->config;
   tw_accel_job *job = hazards->job;
   int64_t unit[TW_ACCEL_BASES] = {0};
   tw_task_word t;
   for (int64_t at = 0; at < job->tasks; ++at) {
-    if (tw_task_decode(c, job, at, &t) != TW_OK) return true; /* the job says what is wrong */
+    if (tw_task_decode(c, job, at, &t) != TW_OK) return true; /* the job reports the error */
     if (c->fields[t.op][F_BASE].bits == 0) continue;
     int64_t *found = &unit[t.f[F_BASE]];
     *found = divisor(divisor(*found, t.f[F_OFFSET]), tw_format_bytes(c, &t));

@@ -1,4 +1,4 @@
-/* What the simulators share: decoded tasks, scratchpads, the execution of one task. */
+/* Shared by the simulators: decoded tasks, scratchpads, the execution of one task. */
 #ifndef TILEWRIGHT_ACCEL_MACHINE_H
 #define TILEWRIGHT_ACCEL_MACHINE_H
 
@@ -11,7 +11,7 @@ typedef struct {
   int64_t f[F_COUNT];
 } tw_task_word;
 
-/* Steps of a GEMM or ALU task, one after the other. */
+/* The steps of a GEMM or ALU task in sequence. */
 typedef struct {
   int64_t dst, src, aux;
   bool first;
@@ -20,15 +20,15 @@ typedef struct {
 typedef struct {
   tw_accel_config config;
   int8_t *inp, *wgt, *out;
-  int32_t *acc; /* one entry more than there are: an operand that is a number */
+  int32_t *acc; /* one extra entry: an operand that is a number */
   uint64_t *uop;
   uint8_t *written[TW_ACCEL_MEMORIES];
   uint8_t *bank;                      /* of every entry of acc */
-  DLTensor tensor[TW_ACCEL_MEMORIES]; /* as kernels take them */
+  DLTensor tensor[TW_ACCEL_MEMORIES]; /* in the form of kernel arguments */
   int64_t shape[TW_ACCEL_MEMORIES][3];
 } tw_machine;
 
-/* Queues and tokens, as far as they do not depend on time. */
+/* Queues and tokens, without timing. */
 typedef struct {
   tw_task_word *task; /* a ring per queue */
   int64_t *number;
@@ -37,8 +37,8 @@ typedef struct {
 
 bool tw_machine_init(tw_machine *machine, const tw_accel_config *config);
 void tw_machine_free(tw_machine *machine);
-void tw_machine_clear(tw_machine *machine);           /* everything becomes unwritten */
-void *tw_machine_open(const tw_accel_config *config); /* one on the heap, as backends have it */
+void tw_machine_clear(tw_machine *machine);           /* mark everything as uninitialized */
+void *tw_machine_open(const tw_accel_config *config); /* allocate one, for backends */
 void tw_machine_close(void *machine);
 
 /* Record the first error of a job; returns its code. */
@@ -47,14 +47,15 @@ int32_t tw_job_error(tw_accel_job *job, int32_t code, int64_t task, const char *
 
 int32_t tw_task_decode(const tw_accel_config *config, tw_accel_job *job, int64_t number,
                        tw_task_word *task);
-/* Run one task, or refuse it. With `timing_only` loads of microcode alone. */
+/* Run one task, or reject it. With `timing_only` only loads of microcode are run. */
 int32_t tw_task_execute(tw_machine *machine, tw_accel_job *job, int64_t number,
                         const tw_task_word *task, bool timing_only);
-/* Every step of a GEMM or ALU task, as long as the visitor gives TW_OK. */
+/* Visit every step of a GEMM or ALU task, while the visitor returns TW_OK. */
 typedef int32_t (*tw_step_visit)(void *context, const tw_task_word *task, const tw_step *step);
 int32_t tw_task_walk(const tw_machine *machine, tw_accel_job *job, int64_t number,
                      const tw_task_word *task, tw_step_visit visit, void *context);
-/* Every task in the order that accel/order.py takes; `pushers`: who pushed the tokens that it pops.
+/* Visit every task in the order of accel/order.py; `pushers`: the tasks that pushed the tokens that
+ * it pops.
  */
 typedef int32_t (*tw_task_visit)(void *context, int64_t number, const tw_task_word *task,
                                  const int64_t *pushers);
@@ -64,10 +65,10 @@ int64_t tw_task_steps(const tw_task_word *task);
 int64_t tw_task_entries(const tw_task_word *task);
 int64_t tw_format_bytes(const tw_accel_config *config, const tw_task_word *task);
 
-/* Cycles in which a task begins steps. */
+/* Cycles in which a task issues steps. */
 int64_t tw_task_cycles(const tw_machine *machine, const tw_task_word *task);
 
-/* Whether a task of the ALU requantizes: into `out`, or back into `acc`. */
+/* Whether an ALU task requantizes: to `out`, or back to `acc`. */
 static inline bool tw_requantizes(const tw_task_word *task) {
   return task->op == TW_ACCEL_ALU && (task->f[F_FN] == TW_REQUANT || task->f[F_FN] == TW_RESCALE);
 }

@@ -1,12 +1,13 @@
-/* Makes streams: tasks of one round, as many rounds as are asked for, ordered by tokens.
+/* Make streams: the tasks of one round, repeated for the requested number of rounds, ordered by
+ * tokens.
  *
- * Tasks come in an order in which they could run one by one. A task must wait for an earlier one of
- * another queue if one of them writes what the other touches: true, anti and output dependences,
- * whichever loop, virtual thread, layer or round the two come from. Along the way a vector clock
- * says what each queue waits for already, so that a token is added only where no chain of tokens
- * does the same. Producers of the tokens between two queues thereby come in the order of their
- * consumers: the k-th pop meets the k-th push. All tokens point forward, hence the stream ends.
- * GEMM waits for what the ALU has to do in its banks, too. */
+ * Tasks are given in a valid sequential order. A task must wait for an earlier one of another queue
+ * if one of them writes what the other accesses: true, anti and output dependences, across loops,
+ * virtual threads, layers and rounds. A vector clock tracks what each queue already waits for, so
+ * that a token is added only if no chain of tokens implies the dependence. Producers of the tokens
+ * between two queues are therefore in the order of their consumers: the k-th pop matches the k-th
+ * push. All tokens point forward, so the stream cannot deadlock. GEMM also waits for pending work
+ * of the ALU in its banks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +16,9 @@
 typedef struct {
   tw_hazards hazards;
   uint8_t *words;
-  int64_t latest[TW_ACCEL_QUEUES]; /* of every queue, the last task that the present one must wait
-                                      for */
-  int64_t banks;                   /* of acc that it touches */
-  int32_t alu[TW_ACCEL_BANKS];     /* of every bank, the last task of the ALU that touches it */
+  int64_t latest[TW_ACCEL_QUEUES]; /* by queue, the last task that the current one depends on */
+  int64_t banks;                   /* banks of acc accessed by the current task */
+  int32_t alu[TW_ACCEL_BANKS];     /* by bank, the last ALU task that accesses it */
   int64_t tokens[TW_ACCEL_QUEUES][TW_ACCEL_QUEUES]; /* from, to */
   int32_t *pops; /* by queues and token: position of the task that pops it; rings of `token_max` */
 } maker;
@@ -73,7 +73,7 @@ static void visit_transfer(maker *m, const tw_task_word *t) {
   tw_shadow *b = &m->hazards.buffer[t->f[F_BASE]];
   int64_t entries = tw_task_entries(t), width = tw_format_bytes(c, t);
   for (int64_t i = 0; i < entries; ++i) touch(m, memory, t->f[F_SRAM] + i, !is_store);
-  if (!b->size) return; /* what no task writes needs no shadow */
+  if (!b->size) return; /* memory that no task writes needs no shadow */
   for (int64_t z = 0; z < t->f[F_Z]; ++z) {
     for (int64_t y = 0; y < t->f[F_Y]; ++y) {
       for (int64_t x = 0; x < t->f[F_X]; ++x) {
@@ -100,8 +100,8 @@ static int32_t visit_step(void *context, const tw_task_word *t, const tw_step *s
 
 /* ---- tokens ------------------------------------------------------------------------------- */
 
-/* A token from an earlier task to the present one. The earlier one must not begin before a token is
- * popped that leaves room for its own in the counter. */
+/* Add a token from an earlier task to the current one. The earlier one must not begin before a pop
+ * makes room for the token in the counter. */
 static int32_t add_token(maker *m, int64_t earlier, int32_t to) {
   tw_hazards *b = &m->hazards;
   int32_t from = b->queue[earlier], most = b->machine->config.token_max;
@@ -118,7 +118,7 @@ static int32_t add_token(maker *m, int64_t earlier, int32_t to) {
   return TW_OK;
 }
 
-/* Tokens from all tasks that the present one must wait for, the latest first: they may bring
+/* Add tokens from all tasks that the current one depends on, the latest first: they may imply
  * others. */
 static int32_t order(maker *m, const tw_task_word *t) {
   tw_hazards *b = &m->hazards;
@@ -144,7 +144,7 @@ static int32_t order(maker *m, const tw_task_word *t) {
   return TW_OK;
 }
 
-/* Between two tasks of the ALU, GEMM would take a bank that both need, and keep it for long. */
+/* Between two tasks of the ALU, GEMM would occupy a bank that both need, for a long time. */
 static void wait_for_banks(maker *m, int32_t op) {
   for (int32_t bank = 0; bank < TW_ACCEL_BANKS; ++bank) {
     if (!(m->banks >> bank & 1)) continue;
@@ -179,7 +179,7 @@ static int32_t visit(maker *m, int64_t number) {
 
 /* ---- streams ------------------------------------------------------------------------------ */
 
-/* Rounds of tasks without tokens, then the finish. */
+/* Repeat tasks without tokens, then add the finish. */
 static void repeat(maker *m, const uint8_t *words, int64_t tasks, int64_t rounds,
                    const tw_accel_region *regions) {
   const tw_accel_config *c = &m->hazards.machine->config;
@@ -223,7 +223,7 @@ int32_t tw_accel_make(const tw_accel_config *config, const uint8_t *words, int64
     written[i] = malloc((size_t)r->bytes + 1);
     ok = ok && written[i];
     if (written[i]) memset(written[i], 1, (size_t)r->bytes);
-    job.buffer[i].device = (uint8_t *)r->code; /* which nothing writes */
+    job.buffer[i].device = (uint8_t *)r->code; /* never written */
     job.buffer[i].written = written[i];
   }
   maker m = {.words = made};

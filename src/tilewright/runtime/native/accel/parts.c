@@ -1,31 +1,30 @@
-/* Parts of a saved model that an accelerator runs: `run` packs what comes in, runs the part's
- * stream and leaves its results on the device; `fetch` unpacks them. A device is opened by the
- * first call that needs it, and waits for the next: so many calls as there are threads may be in
- * flight. */
+/* Parts of a saved model on an accelerator: `run` packs the inputs, runs the part's stream and
+ * leaves its results on the device; `fetch` unpacks them. A device is opened by the first call that
+ * needs one, and then kept for later calls: as many calls as there are threads may be in flight. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "parts.h"
 
-/* The numbers of a part: a head, its buffers, its inputs, its outputs. */
+/* The numbers of a part: a header, its buffers, its inputs, its outputs. */
 typedef struct {
-  int64_t config, config_words; /* where the description lies in the weights, and its length */
+  int64_t config, config_words; /* offset of the description in the weights, and its length */
   int64_t stream, tasks;
-  int64_t round; /* images or rows of the stream; 0: it is of all sizes that there are */
+  int64_t round; /* images or rows per round of the stream; 0: all sizes are static */
   int64_t buffers, inputs, outputs;
-  int64_t from, to; /* the buffer of all inputs, and that of all outputs */
+  int64_t from, to; /* the buffers of all inputs and of all outputs */
 } head;
 
 typedef struct {
-  int64_t bytes, data; /* data: what it holds, in the weights; -1: nothing yet */
+  int64_t bytes, data; /* data: offset of its content in the weights; -1: none */
   int64_t is_writable, per_round, is_code;
 } memory;
 
-/* Where each byte of a packed input comes from, or each byte of an output: an index on the other
- * side, or the complement of a number. */
+/* The source of each byte of a packed input, or of each byte of an output: an index on the other
+ * side, or the complement of a constant. */
 typedef struct {
-  int64_t argument, offset; /* offset: in every round of the buffer */
+  int64_t argument, offset; /* offset: in the buffer, in every round */
   int64_t indices, count;   /* 32-bit numbers in the weights */
 } tensor;
 
@@ -37,11 +36,11 @@ typedef struct device {
   int32_t buffer[TW_ACCEL_BASES];
   void *host[TW_ACCEL_BASES];
   int64_t rounds;
-  uint8_t *words; /* the stream of so many rounds; NULL: as it was saved */
+  uint8_t *words; /* the stream for the current number of rounds; NULL: as saved */
 } device;
 
 static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local device *ran; /* whose results this thread fetches next */
+static _Thread_local device *ran; /* the device whose results this thread fetches next */
 
 static const memory *memories_of(const head *part) { return (const memory *)(part + 1); }
 static const tensor *tensors_of(const head *part) {
@@ -110,7 +109,7 @@ static device *take(const tw_accel_program *program, const head *part) {
 
 static void give_back(device *d) {
   if (!d) return;
-  if (!d->rounds) { /* it has not the buffers that it should */
+  if (!d->rounds) { /* it lacks its buffers */
     drop(d);
     return;
   }
@@ -121,7 +120,7 @@ static void give_back(device *d) {
   pthread_mutex_unlock(&waiting_lock);
 }
 
-/* Let a device have so many rounds: its buffers, and the stream. */
+/* Prepare a device for a number of rounds: its buffers, and the stream. */
 static int32_t set_rounds(device *d, int64_t rounds) {
   if (d->rounds == rounds) return TW_OK;
   const head *part = d->part;
@@ -160,7 +159,7 @@ static int64_t bytes_of(const DLTensor *given) {
   return bytes;
 }
 
-/* Round by round; what fills up the last one is 0. */
+/* Pack by rounds; the padding of the last one is 0. */
 static void pack(const device *d, const tensor *t, const DLTensor *given) {
   const int32_t *indices = (const int32_t *)(d->program->weights + t->indices);
   int64_t left = bytes_of(given), rows = given->ndim ? given->shape[0] : 1;
@@ -211,7 +210,7 @@ int32_t tw_accel_run_part(void *context, int32_t number, const DLTensor *const *
                           int32_t n_inputs, const int64_t *sizes, int64_t *told) {
   (void)n_inputs, (void)sizes, (void)told;
   const tw_accel_program *program = context;
-  give_back(ran); /* of a call that ended before it fetched */
+  give_back(ran); /* from a call that failed before `fetch` */
   ran = take(program, part_at(program, number));
   return ran ? run(ran, inputs) : tw_last_code();
 }

@@ -1,16 +1,16 @@
-/* Parts of a saved model on an accelerator: what generated code has of them, and who runs them. */
+/* Parts of a saved model on an accelerator: the data in generated code, and the callbacks. */
 #ifndef TILEWRIGHT_ACCEL_PARTS_H
 #define TILEWRIGHT_ACCEL_PARTS_H
 
 #include "accel.h"
 
-/* See parts.c about the numbers; accel/saved.py writes them. */
+/* See parts.c for the numbers, which accel/saved.py writes. */
 typedef struct {
   const int64_t *numbers;
-  const char *weights, *backend; /* $NAME: what the environment has */
-  void **waiting;                /* devices that no call uses */
+  const char *weights, *backend; /* $NAME: the value of an environment variable */
+  void **waiting;                /* idle devices */
   int64_t timeout_cycles;
-  const tw_accel_kernels *kernels; /* of a simulator; NULL: there is none */
+  const tw_accel_kernels *kernels; /* of a simulator, or NULL */
 } tw_accel_program;
 
 /* The callbacks of a tw_foreign whose context is a tw_accel_program. */

@@ -1,13 +1,15 @@
-/* The verifier: accel/verify.py, faster. A backend that computes nothing: of every entry of every
- * memory, and of every unit of the buffers that are written, it keeps the last task that wrote it
- * and the last task of each queue that read it since. An access that queues and tokens do not order
- * behind these is a race. It tells that something is wrong; accel/verify.py tells what. */
+/* The stream verifier: accel/verify.py, faster. A backend that computes nothing: for every entry of
+ * every memory, and every unit of the written buffers, it records the last task that wrote it and
+ * the last task of each queue that read it since. An access that is not ordered after these by
+ * queues and tokens is a race. It reports whether there is an error; accel/verify.py explains
+ * it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "hazards.h"
 
-/* Positions in their queue of the tasks that pop from another, and how many are surely over. */
+/* Positions in their queue of the tasks that pop from another, and how many have certainly
+   ended. */
 typedef struct {
   int64_t *position;
   int64_t count, over, pushes;
@@ -64,7 +66,7 @@ static int32_t visit_transfer(tw_hazards *v, const tw_task_word *t) {
     code = touch(v, &v->memory[memory], place, !is_store);
   }
   tw_shadow *b = &v->buffer[t->f[F_BASE]];
-  if (!b->size) return code; /* what no task writes needs no shadow */
+  if (!b->size) return code; /* memory that no task writes needs no shadow */
   for (int64_t z = 0; z < t->f[F_Z]; ++z) {
     for (int64_t y = 0; y < t->f[F_Y]; ++y) {
       for (int64_t x = 0; x < t->f[F_X]; ++x) {
@@ -145,7 +147,7 @@ static int32_t visit(void *context, int64_t number, const tw_task_word *t, const
   int32_t code = count_tokens(v, t);
   if (code == TW_OK && (t->op == TW_ACCEL_GEMM || t->op == TW_ACCEL_ALU)) {
     for (int64_t i = t->f[F_UBEGIN]; i < t->f[F_UEND] && code == TW_OK; ++i) {
-      if (i >= b->memory[TW_UOP].size) break; /* refused below */
+      if (i >= b->memory[TW_UOP].size) break; /* rejected below */
       code = read_cell(b, &b->memory[TW_UOP], i);
     }
   }
@@ -158,7 +160,7 @@ static int32_t visit(void *context, int64_t number, const tw_task_word *t, const
   return tw_task_walk(b->machine, b->job, number, t, visit_step, b);
 }
 
-/* Nothing left over, and `finish` behind everything. */
+/* Check that no tokens are left, and that `finish` is ordered after everything. */
 static void check_end(verifier *v) {
   tw_hazards *b = &v->hazards;
   b->number = (int32_t)(b->job->tasks - 1);

@@ -1,7 +1,7 @@
 /* The runtime for machines without threads: WebAssembly, microcontrollers.
  *
- * With error.c and check.c it is the whole runtime there. A parallel region is a call; scratch
- * memory comes from malloc; the profiler is never on.
+ * Together with error.c and check.c it is the complete runtime there. A parallel region is a call;
+ * scratch memory comes from malloc; the profiler is always off.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ int32_t tw_set_own_threads(int32_t threads) {
 
 void tw_shutdown(void) {}
 
-/* The address that malloc gave lies just before the aligned one. */
+/* The address returned by malloc is stored just before the aligned one. */
 void *tw_alloc(int64_t size_bytes) {
   const int64_t extra = TW_ALIGN + (int64_t)sizeof(void *);
   void *raw = NULL;

@@ -1,4 +1,4 @@
-"""Control flow, kernels of fused nodes, calls."""
+"""Control flow, fused kernels, calls."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _scan(e: Emitter, node: Node) -> list[str]:
 
 
 def _fused(e: Emitter, node: Node) -> list[str]:
-    """What one kernel computes: a function of what it reads."""
+    """Export a kernel as a function of its inputs."""
     (body,) = node.bodies
     for param, value in zip(body.params, node.inputs, strict=True):
         assert value is not None
@@ -80,7 +80,7 @@ def _call(e: Emitter, node: Node) -> list[str]:
 
 
 def _require(e: Emitter, node: Node) -> str:
-    """ONNX cannot refuse: the value passes."""
+    """ONNX has no assertions: the value is passed on."""
     return str(e.emit("Identity", e.inputs(node)[1]))
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, conversions. Small integers are computed as 32-bit ones."""
+"""Arithmetic, comparisons, conversions. Small integers are computed in 32 bits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def of_input(node: Node, at: int = 0) -> DType:
 
 
 def wide_type(of: DType) -> DType:
-    """The type that an operator of ONNX Runtime computes small integers in."""
+    """The type in which ONNX Runtime supports an operator on small integers."""
     if of in SMALL:
         return I32
     return I64 if of is dtype("u32") else of
 
 
 def widened(e: Emitter, node: Node) -> tuple[list[str], DType]:
-    """A node's inputs, converted where small."""
+    """A node's inputs, converted if of a small type."""
     names, of = e.inputs(node), of_input(node)
     wide = wide_type(of)
     return [e.cast(name, wide) if name and wide is not of else name for name in names], wide
@@ -166,7 +166,7 @@ def _shift(direction: str) -> Rule:
 
 
 def _atan2(e: Emitter, node: Node) -> str:
-    """atan(y / x), and half a turn more where x is negative."""
+    """atan(y / x), plus or minus pi where x is negative."""
     (y, x), of = e.inputs(node), of_input(node)
     zero, turn = e.scalar(0, of), e.scalar(math.pi, of)
     plain = e.emit("Atan", e.emit("Div", y, x))

@@ -1,4 +1,4 @@
-"""Products, attention, transforms."""
+"""GEMM-like operators, attention, transforms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _matmul(e: Emitter, node: Node) -> str:
 
 
 def _matmul_packed(e: Emitter, node: Node) -> str:
-    """The weights one by one, and a product."""
+    """Unpacked weights, and a GEMM."""
     a, b, scale, offset, a_scale = [*e.inputs(node), "", ""][:5]
     shape, of = node.outputs[0].tensor.shape, node.inputs[0]
     if shape is None or of is None or of.tensor.shape is None:
@@ -46,14 +46,14 @@ def _matmul_packed(e: Emitter, node: Node) -> str:
 
 
 def _groups(node: Node) -> tuple[Expr, Expr]:
-    """How many groups a row has, and the length of one."""
+    """The number of groups, and their length."""
     assert node.inputs[1] is not None
     groups, length, _ = node.inputs[1].tensor.shape or ()
     return groups, sym.mul(length, node.get("per_byte", 1))
 
 
 def _halves(e: Emitter, b: str, of: DType) -> tuple[str, str]:
-    """The numbers in the lower and in the higher four bits of bytes."""
+    """The values in the lower and upper halves of bytes."""
     whole, by = e.cast(b, I32), e.scalar(NIBBLE, I32)
     low = e.emit("Mod", whole, by)
     high = e.emit("Sub", whole, low)
@@ -82,7 +82,7 @@ def _einsum(e: Emitter, node: Node) -> str:
 
 
 def _attention(e: Emitter, node: Node) -> list[str]:
-    """Scores, masks, weights and values, each by itself."""
+    """Decomposed: scores, masks, weights and values."""
     q, k, v, mask, lengths = [*e.inputs(node), "", ""][:5]
     of, to = of_input(node), node.outputs[0].tensor.dtype
     shapes = [value.tensor.shape for value in node.inputs[:3] if value is not None]
@@ -139,7 +139,7 @@ def _swapped(e: Emitter, x: str) -> str:
 
 
 def _repeated(e: Emitter, x: str, shape: list[Expr], like: list[Expr]) -> str:
-    """Keys of heads that share them, once for each head."""
+    """Keys repeated for the heads that share them."""
     if shape[1] is like[1]:
         return x
     group = like[1] // shape[1]
@@ -149,7 +149,7 @@ def _repeated(e: Emitter, x: str, shape: list[Expr], like: list[Expr]) -> str:
 
 
 def _seen(e: Emitter, node: Node, rows: Expr, columns: Expr, lengths: str) -> str:
-    """Which keys a query may see, or nothing where it may see all."""
+    """The mask of visible keys, or nothing if all are visible."""
     left, right = node.get("window", (-1, -1))
     causal = node.get("causal", False)
     if not causal and left < 0 and right < 0 and not lengths:

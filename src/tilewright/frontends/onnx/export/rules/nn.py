@@ -31,7 +31,7 @@ def _windows(node: Node) -> dict[str, Any]:
 
 
 def _fronted(e: Emitter, node: Node, x: str) -> str:
-    """Channels first, as ONNX has them."""
+    """Transpose to channels first, as in ONNX."""
     if node.get("layout", "channels_first") == "channels_first":
         return x
     rank = _rank(node)
@@ -174,7 +174,7 @@ def _softmax(op: str) -> Rule:
 
 
 def _layer_norm(e: Emitter, node: Node) -> list[str]:
-    """As the mean and the variance over the last axes."""
+    """Decomposed to mean and variance over the last axes."""
     x, scale, bias = [*e.inputs(node), "", ""][:3]
     of, rank = of_input(node), _rank(node)
     axis = node["axis"] % rank
@@ -329,7 +329,7 @@ def _affine_grid(e: Emitter, node: Node) -> str:
 
 
 def _patches(e: Emitter, node: Node) -> str:
-    """Windows side by side: one strided slice of the image for each kernel position."""
+    """im2col: one strided slice of the image for each kernel position."""
     kernel: Sequence[int] = node["kernel"]
     strides, dilations = node["strides"], node["dilations"]
     (x,), out = e.inputs(node), node.outputs[0].tensor.shape

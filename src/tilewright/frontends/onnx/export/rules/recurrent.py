@@ -1,4 +1,4 @@
-"""Recurrent layers: what came of the input's product is the input, and its weights are one."""
+"""Recurrent layers: the projected input is the layer's input, with identity input weights."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _layer(e: Emitter, node: Node) -> list[str]:
 
 
 def _real(e: Emitter, of: DType, weights: str, scale: str, zero: str) -> str:
-    """Weights in bytes as real numbers; ONNX has no layer that quantizes its states on the way."""
+    """Dequantize weights; ONNX has no layer that quantizes its states dynamically."""
     real, behind = e.cast(weights, of), e.ints(1)
     if zero:
         real = e.emit("Sub", real, e.emit("Unsqueeze", e.cast(zero, of), behind))

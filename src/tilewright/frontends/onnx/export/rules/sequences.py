@@ -1,4 +1,4 @@
-"""Sequences, optional values, text, maps."""
+"""Sequences, optionals, strings, maps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _plain(op: str) -> Rule:
 
 
 def _at(op: str, place: int) -> Rule:
-    """Positions are scalars."""
+    """Convert positions to scalars."""
 
     def rule(e: Emitter, node: Node) -> str:
         names = e.inputs(node)

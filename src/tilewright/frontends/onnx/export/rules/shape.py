@@ -1,4 +1,4 @@
-"""Shapes, movement, indexing, sorting."""
+"""Shape operators, data movement, indexing, sorting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _reshape(e: Emitter, node: Node) -> str:
 
 
 def _zero(node: Node) -> int | None:
-    """Zeros are dimensions here, not copies; with a -1 ONNX takes none."""
+    """Zeros are dimensions here, not copies of the input's; ONNX forbids that with a -1."""
     items = node.get("shape")
     return None if isinstance(items, tuple) and -1 in items else 1
 
@@ -53,7 +53,7 @@ def _pad(e: Emitter, node: Node) -> str:
 
 
 def _amounts(e: Emitter, node: Node, value: str) -> tuple[str, ...]:
-    """Amounts for all axes if known: past others ONNX Runtime moves transposes wrongly."""
+    """Amounts for all axes if known: with others ONNX Runtime moves transposes incorrectly."""
     axes, pads = node.get("axes"), node.get("pads")
     rank = None if node.inputs[0] is None else node.inputs[0].tensor.rank
     if not isinstance(axes, tuple) or not isinstance(pads, tuple) or rank is None:
@@ -97,7 +97,7 @@ def _scatter(op: str) -> Rule:
 
 
 def _segment_reduce(e: Emitter, node: Node) -> str:
-    """Rows are scattered; those of other segments to one more row, which is cut off."""
+    """Scatter rows; those of other segments go to an extra row, which is removed."""
     of, reduction = of_input(node), node.get("reduction", "add")
     if str(of) not in ("f32", "f64", "i32", "i64"):
         raise Unwritable
@@ -115,7 +115,7 @@ def _segment_reduce(e: Emitter, node: Node) -> str:
 
 
 def _gather_slices(e: Emitter, node: Node) -> str:
-    """By places in the row of all elements."""
+    """By positions in the flattened tensor."""
     x, starts = e.inputs(node)
     dims = node.inputs[0].tensor.shape if node.inputs[0] is not None else None
     assert dims is not None
@@ -142,7 +142,7 @@ def _gather_slices(e: Emitter, node: Node) -> str:
 
 
 def _indexed(op: str) -> Rule:
-    """Indices are of a type that ONNX takes."""
+    """Convert indices to a type that ONNX supports."""
 
     def rule(e: Emitter, node: Node) -> str:
         names = e.inputs(node)
@@ -235,7 +235,7 @@ def _suppression(e: Emitter, node: Node) -> str:
 
 
 def _suppress_boxes(e: Emitter, node: Node) -> list[str]:
-    """Rows of all classes, scattered: how many of a class came before tells the place of each."""
+    """Scatter the rows of all classes, at the number of preceding rows of the class."""
     kept, classes = (value.tensor.shape for value in node.outputs)
     rows = _suppression(e, node)
     at = e.emit("Slice", rows, e.ints(0), e.ints(2), e.ints(1))
@@ -258,7 +258,7 @@ def _suppress_boxes(e: Emitter, node: Node) -> list[str]:
 
 
 def _list_boxes(e: Emitter, node: Node) -> str:
-    """The places of boxes that stay, their numbers in the last column."""
+    """The positions of kept boxes, with the numbers in the last column."""
     kept, counts = e.inputs(node)
     ones = e.emit("Expand", e.ints(1), e.emit("Shape", kept))
     place = e.emit("CumSum", ones, e.scalar(-1, I64), exclusive=1)
@@ -270,7 +270,7 @@ def _list_boxes(e: Emitter, node: Node) -> str:
 
 
 def _interleave(e: Emitter, node: Node) -> str:
-    """Tensors in turn along axes: stacked, the factors moved behind their axes, flattened."""
+    """Interleave tensors along axes: stack, move the factors after their axes, flatten."""
     axes, factors = node["axes"], node["factors"]
     first = node.inputs[0]
     if first is None or first.tensor.shape is None:
