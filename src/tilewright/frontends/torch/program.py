@@ -189,7 +189,7 @@ def _traced_plainly(
     try:
         try:
             return trace(shapes)
-        except torch._dynamo.exc.UserError as error:
+        except Exception as error:
             limited = _try_limited(shapes, str(error))
             if limited is None:
                 raise
@@ -205,8 +205,8 @@ _LIMITS = re.compile(r"  (\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 
 
 def _try_limited(shapes: Any, message: str) -> Any:
-    """Dynamic shapes narrowed to the ranges that torch.export suggests; None if it suggests anything
-    else, or the user gave a range."""
+    """Dynamic shapes narrowed to the ranges that torch.export suggests; None if it suggests
+    something else, or the user gave a range."""
     told = _FIXES.search(message)
     if told is None:
         return None
