@@ -3,11 +3,16 @@
 f32 on vector registers; bf16 and int8 on the tiles of AMX where the processor has them.
 
     python bench/gemm.py [--json FILE] [--threads 1 2] [--only SUBSTRING]
+    python bench/gemm.py --layouts nn nt tn tt [--threads 1] [--rows 8 64] [--sizes 512x512]
 
 The peak is measured in the same run, by kernels generated here that only multiply and add in
 registers, or multiply tiles. Contenders take turns, and so do shapes; the least time counts: on a
 shared machine only such ratios mean anything. Operands begin with a line of the cache, for
 everybody. torch is compared where it is installed.
+
+`--layouts` compares GEMMs of few and many rows with torch instead, the worst first: both operands
+change with every call, so nothing is packed in advance. `t` marks an operand that is stored
+transposed: A as [k, m], as for gradients of weights, B as [n, k], as weights of linear layers.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -31,6 +37,10 @@ from tilewright.tensor.ir import Function
 
 SQUARES = (512, 1024, 2048)
 SKINNY = ((1, 4096, 4096), (8, 4096, 4096), (64, 4096, 4096))
+LAYOUTS = ("nn", "nt", "tn", "tt")
+ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 100, 128, 256)
+SIZES = [f"{n}x{k}" for n, k in product((256, 512, 768, 1000, 3072), repeat=2)]
+LAYOUT_BUDGET_S = 0.005  # of each contender in a round: products are short
 PEERS = ("numpy", "torch")
 LANES = Target.parse("cpu").vector_bits // 32
 ACCUMULATORS = 24  # of the kernel that measures the peak
@@ -83,12 +93,17 @@ def peak_run(threads: int, rounds: int = 500_000) -> tuple[Callable[[], None], f
 # --------------------------------------------------------------------------- the products
 
 
-def matmul(m: int, n: int, k: int) -> Function:
-    """C = A B."""
-    A = te.placeholder((m, k), name="A")
-    B = te.placeholder((k, n), name="B")
+def matmul(m: int, n: int, k: int, layout: str = "nn") -> Function:
+    """C = A B, where operands marked `t` are stored transposed."""
+    turns_a, turns_b = (each == "t" for each in layout)
+    A = te.placeholder((k, m) if turns_a else (m, k), name="A")
+    B = te.placeholder((n, k) if turns_b else (k, n), name="B")
     r = te.reduce_axis((0, k), name="r")
-    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum((A[r, i] if turns_a else A[i, r]) * (B[j, r] if turns_b else B[r, j]), axis=r)
+
+    C = te.compute((m, n), element, name="C")
     return te.function([A, B, C], name="matmul")
 
 
@@ -233,6 +248,47 @@ def contenders(case: Case, threads: int) -> dict[str, Callable[[], object]]:
     return runs
 
 
+def layout_contenders(case: Case, layout: str, threads: int) -> dict[str, Callable[[], object]]:
+    """The same multiplication by us and by torch, of operands of which none is constant."""
+    import torch
+
+    random = np.random.default_rng(0)
+    shapes = [(case.m, case.k), (case.k, case.n)]
+    stored = [
+        shape[::-1] if each == "t" else shape for shape, each in zip(shapes, layout, strict=True)
+    ]
+    a, b = (report.aligned(random.standard_normal(shape, dtype=np.float32)) for shape in stored)
+    c, d = (report.aligned(np.zeros((case.m, case.n), np.float32)) for _ in range(2))
+    ours = build(scheduled(matmul(case.m, case.n, case.k, layout), threads))
+    ours(a, b, c, threads=threads)
+    torch.set_num_threads(threads)
+    ta, tb, td = (torch.from_numpy(x) for x in (a, b, d))
+    ta, tb = (x.T if each == "t" else x for x, each in zip((ta, tb), layout, strict=True))
+    torch.matmul(ta, tb, out=td)
+    np.testing.assert_allclose(c, d, rtol=1e-3, atol=1e-3)
+    return {
+        "tilewright": lambda: ours(a, b, c, threads=threads),
+        "torch": lambda: torch.matmul(ta, tb, out=td),
+    }
+
+
+def measure_layouts(options: argparse.Namespace) -> list[report.Figure]:
+    """GEMMs of two operands that change, in all layouts, against torch: the worst first."""
+    figures = []
+    for threads in options.threads:
+        for layout, size, m in product(options.layouts, options.sizes, options.rows):
+            n, k = (int(each) for each in size.split("x"))
+            case = Case(m, n, k)
+            label = f"{_label('f32', case, threads)}, {layout}"
+            if options.only not in label:
+                continue
+            runs = layout_contenders(case, layout, threads)
+            best = report.interleaved(runs, rounds=options.rounds, budget_s=LAYOUT_BUDGET_S)
+            ratio = best["torch"] / best["tilewright"]
+            figures.append(report.at_least(f"{label}: against torch", ratio, "x", 1.0))
+    return sorted(figures, key=lambda figure: figure.value)
+
+
 def tile_contenders(case: Case, kind: Tiles, threads: int) -> dict[str, Callable[[], object]]:
     """The same multiplication of small types by us and by torch."""
     import torch
@@ -302,6 +358,8 @@ def _in_turns(
 
 
 def measure(options: argparse.Namespace) -> list[report.Figure]:
+    if options.layouts:
+        return measure_layouts(options)
     return measure_f32(options) + measure_tiles(options)
 
 
@@ -348,6 +406,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", default="", help="shapes whose name contains this")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=[], help="see above")
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="m, of --layouts")
+    parser.add_argument("--sizes", nargs="+", default=SIZES, help="NxK, of --layouts")
 
 
 if __name__ == "__main__":

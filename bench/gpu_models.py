@@ -137,7 +137,7 @@ def rivals_of(
 
 def last_of(module: Any) -> Any:
     """The launches of a module's last call."""
-    (recorded,) = list(module._kept.values())[-1:]
+    (recorded,) = list(module._records.values())[-1:]
     return recorded
 
 

@@ -109,7 +109,15 @@ FRESH: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
              WORDS),
     "electra": ("electra", {}, TOKENS),
 }  # fmt: skip
-NAMES = (*IMAGES, *OTHERS, *UNSEEN, *UNSEEN_OTHERS, *FRESH)
+# Drawn last: linear attention, split attention, pixels within patches, two scales, gated tokens.
+LATER = ("efficientvit_b1", "resnest14d", "tnt_s_patch16_224", "crossvit_9_240", "gmlp_s16_224",
+         "mobilenetv4_conv_small")  # fmt: skip
+LATER_OTHERS: dict[str, tuple[str, dict[str, Any], tuple[str, tuple[int, ...]]]] = {
+    "modernbert": ("modernbert", {"num_hidden_layers": 6}, WORDS),
+    "qwen3": ("qwen3", {**SMALL, "intermediate_size": 2816, "num_key_value_heads": 4,
+                        "head_dim": 64}, WORDS),
+}  # fmt: skip
+NAMES = (*IMAGES, *OTHERS, *UNSEEN, *UNSEEN_OTHERS, *FRESH, *LATER, *LATER_OTHERS)
 PAST = 512  # tokens before the one of a step
 
 
@@ -174,7 +182,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
     torch.manual_seed(0)
     torch_zoo.prepare()
-    if name in IMAGES or name in UNSEEN:
+    if name in {*IMAGES, *UNSEEN, *LATER}:
         import timm
 
         model = timm.create_model(name, pretrained=False)
@@ -183,7 +191,7 @@ def build(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
         return model, (torch.randn(batch, 3, side, side),)
     from transformers import AutoConfig, AutoModel
 
-    kind, changes, (key, shape) = {**OTHERS, **UNSEEN_OTHERS, **FRESH}[name]
+    kind, changes, (key, shape) = {**OTHERS, **UNSEEN_OTHERS, **FRESH, **LATER_OTHERS}[name]
     config = AutoConfig.for_model(kind, **changes)
     config.use_cache = name.endswith("_step")
     model = AutoModel.from_config(config)

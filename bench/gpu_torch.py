@@ -157,7 +157,7 @@ def outcome(path: Path, options: argparse.Namespace) -> dict[str, Any]:
         outputs = module(*inputs)
         for _ in range(2):  # into the same arrays: as a graph
             module(*inputs, out=outputs)
-        (recorded,) = list(module._kept.values())[-1:]
+        (recorded,) = list(module._records.values())[-1:]
         runs: dict[str, Callable[[], object]] = {OURS: lambda: recorded.graph.launch(0)}
         for name, run in rivals.items():
             runs[name], results = captured(run)

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright import graph
 from tilewright.lower.graph import lower_graph
-from tilewright.rules import schedule
+from tilewright.rules import RULES, schedule
 from tilewright.rules.rule import Choice
 from tilewright.tensor.passes import lower
 
@@ -127,10 +127,16 @@ def test_many_rows_of_odd_lengths_share_blocks(columns):
     assert int(plan["columns"]) > 1 or columns == 197
 
 
-def test_few_long_columns_are_left_to_blocks_that_share_sums():
-    module = softmax((1, 1_000_000, 4), 1)
-    made = schedule(lower_graph(module.main, "f"), TARGET)
-    assert "columns" not in [decision.rule for decision in made.decisions]
+@pytest.mark.parametrize(("shape", "axis"), [((8, 8, 3137, 8), 2), ((4, 50_257), 1), ((8, 64), 1)])
+def test_one_kernel_is_priced_against_one_for_each_sum(shape, axis):
+    fn = lower_graph(softmax(shape, axis).main, "f")
+    apart = [rule.name for entry in RULES["cuda"] for rule in entry]
+    apart = [name for name in apart if name not in ("rows", "columns")]
+    chosen, alone = schedule(fn, TARGET), schedule(fn, TARGET, only=apart)
+    taken, other = (sum(each.predicted_ns for each in made.decisions) for made in (chosen, alone))
+    assert taken <= 1.05 * other
+    if "rows" not in {each.rule for each in chosen.decisions} and len(chosen.decisions) > 1:
+        assert "kernels of their own" in " ".join(each.reason for each in chosen.refusals)
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])

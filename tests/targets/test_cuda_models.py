@@ -467,6 +467,26 @@ def test_groups_that_tensor_cores_outrun_become_one(precision, monkeypatch):
     np.testing.assert_allclose(got, want, rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize(("stride", "outputs"), [(1, 128), (2, 256)])
+def test_groups_become_as_many_as_bulk_copies_read_windows_of(stride, outputs, monkeypatch):
+    """Eight groups of 16 channels are two of 64: implicit GEMMs of a batch, in one kernel."""
+    densify_groups = sys.modules["tilewright.graph.passes.densify_groups"]
+    monkeypatch.setattr(densify_groups, "FULL_TILE_ELEMENTS", 1)
+    size = 6 * stride
+    net = convolution(8, stride, channels=128, outputs=outputs, size=size)
+    module = tw.compile(net, "cuda -arch=sm_90a", precision="f16", cache=False)
+    (kernel,) = (
+        each
+        for each in module.program.kernels.values()
+        if "gemm_hopper" in {decision.rule for decision in each.decisions}
+    )
+    assert len(kernel.decisions) == 1
+    x = random(1, 128, size, size)
+    (got,) = fetched(on_host(module), on_host(module)(x))
+    want = np.asarray(tw.compile(net, target="cpu", threads=1)(x)[0])
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-3 * np.abs(want).max())
+
+
 def convolutions_of_bytes(channels=128):
     """Two: what the first leaves is channels last."""
     text = ""
@@ -1080,7 +1100,7 @@ def test_launches_that_wait_for_memory_start_early():
     plain = {"without": ("choose_winograd",), "cache": False}  # one kernel computes
     computes = on_host(tw.compile(MODELS["conv_split"], target="cuda -arch=sm_90a", **plain))
     computes(*inputs_of(computes))
-    (recorded,) = computes._kept.values()
+    (recorded,) = computes._records.values()
     assert len(recorded.launches) > 1  # parts of the sum, and what adds them up
     assert [launch.starts_early for launch in recorded.launches if launch.flops] == [False]
     assert all(launch.starts_early for launch in recorded.launches if not launch.flops)
@@ -1090,7 +1110,7 @@ def test_both_products_of_attention_compute():
     """Whichever moves more: blocks of neither may lie where those before it left room."""
     plain = tw.compile(attention(96), target="cuda -arch=sm_90a", cache=False)
     on_host(plain)(*inputs_of(plain))
-    (recorded,) = plain._kept.values()
+    (recorded,) = plain._records.values()
     computing = [launch for launch in recorded.launches if launch.flops]
     assert len(computing) == 2 < len(recorded.launches)
     assert not any(launch.starts_early for launch in computing)

@@ -111,7 +111,7 @@ def read_graph(path: Path) -> GraphModule:
     """The graph of a model before any pass."""
     if path.suffix in LIBRARIES:
         raise UserError(
-            "TW6033", f"{path} holds native code alone", help="give the model it was made from"
+            "TW6033", f"{path} holds only native code", help="give the model it was made from"
         )
     if path.suffix == ".tw":
         from tilewright.graph.parser import parse

@@ -4,6 +4,7 @@
     conv(x, w)  =  conv(x as lines of one channel, w as lines, filled up)         in lines
     conv(x, w)  =  conv(rows of patches along lines, w of one axis)               in rows
     conv(x, w)  =  matmul(rows of patches(bands of x), matrix of w)               in bands
+    conv(x, w)  =  matmul(rows of patches(x) by group, matrices of w)             by groups
 
 A row of patches is one window; 1x1 convolutions need no copy. Element-wise operators after a GEMM
 are moved to its rows too, so that they fuse as its epilogue. With few channels, the part of a
@@ -25,6 +26,7 @@ import numpy as np
 from tilewright import sym
 from tilewright.base.dots import dots_of
 from tilewright.base.machine import CONVERT_STORE_CYCLES, LOOP_CYCLES, Machine
+from tilewright.base.multiprocessor import WINDOW_BYTES
 from tilewright.base.target import Target
 from tilewright.base.tiles import COLUMNS, MIN_ROWS, ROW_BYTES, ROWS, register_blocks, tile_product
 from tilewright.graph import ir
@@ -325,6 +327,42 @@ def _gemm(
         value = steps.add("add", value, bias)
     steps.add("reshape", value, shape=items_of(shape_of(node.output) or ()))
     return steps.done()
+
+
+def im2col_by_groups(
+    steps: Steps,
+    node: Node,
+    x: Value,
+    weights: Array,
+    bias: Value | None,
+    product: str,
+    **attributes: Attribute,
+) -> list[Node] | None:
+    """A grouped convolution as a batch of products, each of the windows of a group's channels."""
+    columns, inner, *taps = weights.shape
+    groups = int(node["groups"])
+    rows = _rows_of(steps, node, x, tuple(taps))
+    apart = steps.add("reshape", rows, shape=(-1, prod(taps), groups, inner))
+    turned = steps.add("transpose", apart, perm=(2, 0, 1, 3))
+    seen = steps.add("reshape", turned, shape=(groups, -1, inner * prod(taps)))
+    matrices = np.stack([_matrix_of(part) for part in np.split(weights, groups)])
+    factor = steps.scope.new_constant(matrices, "w", node)
+    steps.nodes.append(factor)
+    sums = steps.add(product, seen, factor.output, **attributes)
+    value = steps.add("transpose", sums, perm=(1, 0, 2))
+    if bias is not None:
+        own = steps.add("reshape", bias, shape=(groups, columns // groups))
+        value = steps.add("add", value, own)
+    steps.add("reshape", value, shape=items_of(shape_of(node.output) or ()))
+    return steps.done()
+
+
+def reads_group_windows(node: Node, weights: Array, size_bytes: int) -> bool:
+    """Whether bulk copies read windows of each group's channels from the image."""
+    is_known = node.get("layout") == CHANNELS_LAST and all(
+        isinstance(dim, Const) for dim in shape_of(node.output) or ()
+    )
+    return is_known and weights.shape[1] * size_bytes % WINDOW_BYTES == 0 and weights.ndim == 4
 
 
 def has_fewer_windows(node: Node, scope: Scope) -> bool:

@@ -53,6 +53,15 @@ def can_copy_windows(node: Node) -> bool:
     return shape[-1] * x.tensor.dtype.size_bytes % WINDOW_BYTES == 0
 
 
+def keeps_window_pixels(node: Node) -> bool:
+    """Whether a transpose of windows keeps whole rows of a tile together."""
+    x = node.inputs[0]
+    if x is None or node["perm"][-1] != len(node["perm"]) - 1:
+        return False
+    pixel = (x.tensor.static_shape or (1,))[-1]
+    return pixel * x.tensor.dtype.size_bytes % WINDOW_BYTES == 0
+
+
 def pads_windows(node: Node) -> bool:
     """Whether a node zero-pads channels-last images."""
     known = all(isinstance(pad, int) and pad >= 0 for pad in node["pads"])

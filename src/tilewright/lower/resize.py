@@ -192,18 +192,29 @@ class Resize:
         return before is after and is_same and not self.use["crop"]
 
     def order(self) -> list[int]:
-        """The resized axes, in the order that minimizes the work along later ones.
+        """The resized axes, in the order that reads least.
 
-        With equal scales, the last axis comes first: it is gathered by lanes.
+        The last axis is gathered by lanes; along the others, whole vectors are contiguous. So these
+        come before it where they shrink, and after it where they grow.
         """
-
-        def growth(axis: int) -> float:
-            before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
-            return after / before if before and after else 1.0
-
-        axes = self.use["axes"]
+        axes, last = self.use["axes"], self.x.ndim - 1
         left = [at for at in range(len(axes)) if not self.is_kept(at)]
-        return sorted(left, key=lambda at: (growth(axes[at]), -axes[at]))
+        growth = {at: self._growth(at) for at in left}
+
+        def rank(at: int) -> tuple[int, float, int]:
+            is_last = axes[at] == last
+            return (0 if is_last else 1 if growth[at] >= 1.0 else -1, growth[at], -axes[at])
+
+        return sorted(left, key=rank)
+
+    def _growth(self, at: int) -> float:
+        """The new size of an axis over the old one; 1 where neither sizes nor scales are known."""
+        axis = self.use["axes"][at]
+        before, after = static(self.x.shape[axis]), static(self.use.shape[axis])
+        if before and after:
+            return after / before
+        scale = self.factor(at) if self.use.call.has(2) else None
+        return float(scale.value) if isinstance(scale, Const) else 1.0
 
     def along(self, x: Tensor, at: int, places: Tensor, of: DType, *, is_last: bool) -> Tensor:
         """Resize along one axis: the weighted sum of each position's taps.

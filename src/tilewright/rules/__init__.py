@@ -6,7 +6,8 @@
 A rule (`rule.py`) matches a computation, spans a space of plans, prices them, and applies one by
 schedule primitives, so no plan can change an answer. Each kind of target has one tuple of entries,
 tried in order on every block that no earlier entry took. Where an entry holds several rules they
-compete, and the cheapest plan takes the block. The last entry, `fallback`, takes any block.
+compete, and the cheapest plan takes the block; one that applies nothing stands for what later
+entries would make of it. The last entry, `fallback`, takes any block.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def schedule(
     given = {name: choice_of(name, each) for name, each in (choices or {}).items()}
     if only is not None:
         rules = tuple([tuple([r for r in entry if r.name in only]) for entry in rules])
-    known = {rule.name for entry in rules for rule in entry}
+    known = {rule.name for entry in rules for rule in entry if rule.apply is not None}
     for name, choice in given.items():
         if choice.rule not in known:
             raise UserError(
@@ -183,7 +184,9 @@ def alternatives(
     for taken, decision in zip(made.offers, made.decisions, strict=True):
         rivals = [taken]
         for rule in (each for entry in RULES[taken.context.target.kind] for each in entry):
-            if rule.name == taken.rule.name or find_block(fresh.function, taken.block) is None:
+            if rule.apply is None or rule.name == taken.rule.name:
+                continue
+            if find_block(fresh.function, taken.block) is None:
                 continue
             problem = rule.match(fresh, fresh.get_block(taken.block), taken.context)
             if problem is not None and serves(rule, problem, taken, decision.predicted_ns):

@@ -39,7 +39,8 @@ class Rule(Generic[F, P]):
     match: Callable[[Schedule, BlockRef, RuleContext], F | None]
     plans: Callable[[F, RuleContext], Space[P] | None]  # None: this rule does not serve the problem
     cost: Callable[[F, Columns, RuleContext], Cost]
-    apply: Callable[[Schedule, F, P, RuleContext], Iterable[BlockRef]]
+    # None: the cost is that of leaving the block to the rules of later entries
+    apply: Callable[[Schedule, F, P, RuleContext], Iterable[BlockRef]] | None
 
     def default(self, found: F, context: RuleContext) -> Priced[P] | None:
         """The cheapest legal plan; None where the rule does not serve."""
@@ -147,7 +148,8 @@ def apply_first(
     context: RuleContext,
     log: Log,
 ) -> tuple[str, ...]:
-    """Apply the cheapest of several rules at a block; returns the blocks it scheduled."""
+    """Apply the cheapest of several rules at a block; returns the blocks it scheduled, none where
+    they are left to later rules."""
     found: list[tuple[float, Rule[Any, Any], Any, Priced[Any]]] = []
     for rule in rules:
         problem = rule.match(sch, sch.get_block(block), context)
@@ -159,6 +161,11 @@ def apply_first(
             continue
         found.append((priced.cycles, rule, problem, priced))
     for _, rule, problem, priced in sorted(found, key=lambda each: each[0]):
+        if rule.apply is None:
+            reason = "kernels of their own are expected to take less"
+            log.refusals += [Refusal(block, each.name, reason) for _, each, _, _ in found
+                             if each is not rule]  # fmt: skip
+            return ()
         done = _apply(rule, sch, block, problem, priced, context, log)
         if done:
             return done
@@ -238,6 +245,7 @@ def _scheduled(
     plan: Any,
     context: RuleContext,
 ) -> tuple[str, ...]:
+    assert rule.apply is not None
     sch.decide(rule.name, sch.get_block(block), plan_text(plan))
     return tuple(ref.name for ref in rule.apply(sch, problem, plan, context))
 

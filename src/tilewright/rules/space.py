@@ -198,8 +198,11 @@ class Space(Generic[P]):
             beam = starts if best is None else [best[1]]
             for at, stage in enumerate(stages):
                 later = {name: first[name] for each in stages[at + 2 :] for name in each}
+                begun = [{**s, **later} for s in beam]
+                if best is not None:  # what pays with first candidates may not pay with these
+                    begun += beam
                 found: dict[tuple[Value, ...], tuple[float, dict[str, Value]]] = {}
-                for cycles, plan in self._best_rows([{**s, **later} for s in beam], stage, cost):
+                for cycles, plan in self._best_rows(begun, stage, cost):
                     found.setdefault(tuple(plan.values()), (cycles, plan))
                 if not found:
                     return None

@@ -8,6 +8,7 @@ from tilewright.rules import schedule
 from tilewright.rules.cpu.elementwise import ELEMENTWISE
 
 SERVER = "x86_64-linux-gnu -mcpu=emeraldrapids"
+OLDER = "x86_64-linux-gnu -mcpu=cascadelake"  # of slow gathers
 
 
 def scaled(*shape):
@@ -56,3 +57,21 @@ def test_a_vector_is_as_long_as_a_row_of_windows(check_plans):
     text = str(schedule(fn, SERVER).schedule.function)
     assert "vector 0..9" in text
     assert "where" not in text
+
+
+def test_gathers_by_joined_loops_are_priced():
+    """Pixels of three channels at positions that are loaded: no vector is contiguous."""
+
+    def nanoseconds(are_loaded):
+        x = te.placeholder((8192, 3), name="x")
+        at = te.placeholder((4800,), dtype="i64", name="at")
+
+        def pixel(i, c):
+            place = te.max(te.min(at[i], 8191), 0) if are_loaded else i + 1
+            return x[place, c] * 2.0
+
+        y = te.compute((4800, 3), pixel, name="y")
+        fn = te.function([x, at, y] if are_loaded else [x, y], name="pixels")
+        return schedule(fn, OLDER).decisions[0].predicted_ns
+
+    assert nanoseconds(are_loaded=True) > 2 * nanoseconds(are_loaded=False)

@@ -50,6 +50,30 @@ def test_every_plan_keeps_the_answer(check_plans) -> None:
     )
 
 
+@pytest.mark.parametrize(("n", "k"), [(40, 24), (37, 24), (40, 19)], ids=["even", "odd n", "odd k"])
+def test_every_plan_of_a_b_along_k_keeps_the_answer(check_plans, n: int, k: int) -> None:
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((27, k), (n, k)))
+    outputs = [((27, n), np.float32)]
+    fn = product(27, n, k, along_k=True)
+    check_plans(fn, GEMM, "x86_64-linux-gnu -mcpu=haswell", [a, b], outputs, plans=12)
+
+
+def test_b_along_k_is_packed_by_squares_of_its_blocks_of_k() -> None:
+    given = "parallel=none m_chunks=1 pack_a=0 pack_b=panel"
+    rest = "nc_panels=1 pad_n=0 k_unroll=1 prefetch_b=0 prefetch_next_panel=0 prefetch_a=0"
+    for k, kc, is_square in (
+        (256, 0, True),
+        (250, 0, False),
+        (1000, 200, True),
+        (1000, 250, False),
+    ):
+        plan = f"mr=8 nr=2 {given} kc={kc} kc_outermost=0 {rest} alternate=0"
+        fn, target = product(64, 64, k, along_k=True), "x86_64-linux-gnu -mcpu=cascadelake"
+        made = schedule(fn, target, choices={"C": Choice("gemm", plan)})
+        assert ("alloc %B_local" in str(made.schedule.function)) == is_square
+
+
 def test_rows_of_a_tile_are_packed_where_their_stride_would_crowd_one_set() -> None:
     fn, target = product(64, 64, 1024), "x86_64-linux-gnu -mcpu=cascadelake"
     made = schedule(fn, target)
@@ -111,7 +135,7 @@ def transposed(m: int, n: int, k: int) -> Function:
 
 def test_columns_of_a_are_packed_where_steps_of_k_are_many_lines() -> None:
     few = default_schedule(transposed(96, 64, 8), SERVER).function
-    many = default_schedule(transposed(96, 64, 2048), SERVER).function
+    many = default_schedule(transposed(384, 64, 2048), SERVER).function  # A exceeds half of L2
     assert "%A_global" not in str(few)
     assert "%A_global" in str(many)
 
@@ -133,8 +157,40 @@ def test_every_plan_of_a_transposed_operand_keeps_the_answer(check_plans) -> Non
     )
 
 
+def test_every_plan_of_a_batch_of_transposed_operands_keeps_the_answer(check_plans) -> None:
+    A, B = te.placeholder((3, 19, 27), name="A"), te.placeholder((3, 19, 40), name="B")
+    r = te.reduce_axis((0, 19), name="r")
+    C = te.compute((3, 27, 40), lambda b, i, j: te.sum(A[b, r, i] * B[b, r, j], axis=r), name="C")
+    random = np.random.default_rng(0)
+    a, b = (
+        random.standard_normal(shape).astype(np.float32) for shape in ((3, 19, 27), (3, 19, 40))
+    )
+    fn, outputs = te.function([A, B, C], name="batch"), [((3, 27, 40), np.float32)]
+    check_plans(fn, GEMM, "x86_64-linux-gnu -mcpu=haswell", [a, b], outputs, plans=12)
+
+
+def packing_a(mr: int, nr: int) -> Choice:
+    """A plan that packs columns of A."""
+    rest = "pack_b=none kc=0 kc_outermost=0 nc_panels=1 pad_n=0 k_unroll=1 prefetch_b=0"
+    return Choice(
+        "gemm",
+        f"mr={mr} nr={nr} parallel=none m_chunks=1 pack_a=1 {rest} prefetch_next_panel=0 "
+        "prefetch_a=0 alternate=0",
+    )
+
+
+def test_columns_of_a_batch_are_packed_one_matrix_at_a_time() -> None:
+    A, B = te.placeholder((8, 64, 64), name="A"), te.placeholder((8, 64, 64), name="B")
+    r = te.reduce_axis((0, 64), name="r")
+    C = te.compute((8, 64, 64), lambda b, i, j: te.sum(A[b, r, i] * B[b, r, j], axis=r), name="C")
+    made = schedule(te.function([A, B, C], name="batch"), SERVER, choices={"C": packing_a(8, 2)})
+    text = str(made.schedule.function)
+    assert "block @A_global" in text
+    assert sum(line.startswith("  for ") for line in text.splitlines()) == 1  # over the batch
+
+
 def test_columns_of_a_are_packed_beside_few_columns_of_b() -> None:
-    fn = default_schedule(transposed(8, 8, 577), SERVER).function
+    fn = schedule(transposed(8, 8, 577), SERVER, choices={"C": packing_a(4, 1)}).schedule.function
     assert "%A_global" in str(fn)
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((577, 8)).astype(np.float32) for _ in range(2))

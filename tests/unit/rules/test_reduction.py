@@ -92,3 +92,17 @@ def is_sum(stmt: Stmt) -> bool:
         isinstance(node, Load | MaskedLoad) and node.buffer is stmt.buffer
         for node in sym.walk(stmt.value)
     )
+
+
+def test_loops_of_one_step_do_not_make_strided_terms_contiguous():
+    """As in a 1x1 convolution, channels first, of an image that is narrower than half a vector."""
+    x, w = te.placeholder((64, 7, 7), name="x"), te.placeholder((8, 64, 1, 1), name="w")
+    c, r, s = (te.reduce_axis((0, n), name=name) for n, name in ((64, "c"), (1, "r"), (1, "s")))
+
+    def element(m, i, j):
+        return te.sum(x[c, i + r, j + s] * w[m, c, r, s], axis=[c, r, s])
+
+    y = te.compute((8, 7, 7), element, name="y")
+    (decision,) = schedule(te.function([x, w, y], name="conv"), SERVER).decisions
+    assert decision.rule == "reduction"
+    assert decision.plan.startswith("lanes=spatial ")

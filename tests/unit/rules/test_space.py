@@ -69,6 +69,22 @@ def test_a_search_in_stages_begins_from_each_value_of_a_field(from_each, expecte
     assert (found.plan.a, found.plan.b) == expected
 
 
+def test_a_second_round_searches_beside_later_fields_as_the_first_left_them():
+    values = tuple(range(64))
+    space = Space(
+        Plan,
+        {"a": values, "b": values, "c": values},
+        stages=(("a",), ("b",), ("c",)),
+    )
+
+    def cost(c):  # a = 40 pays with c = 9 alone, which the first round finds beside a = 7
+        near = 100 + abs(c["a"] - 7) + abs(c["c"] - 9)
+        return Cost.of(all=np.where((c["a"] == 40) & (c["c"] == 9), 50, near) + c["b"])
+
+    found = space.cheapest(cost, beam_width=1)
+    assert (found.plan.a, found.plan.b, found.plan.c) == (40, 0, 9)
+
+
 def test_candidates_double_or_lie_halfway_between():
     assert doublings(8) == (1, 2, 4, 8)
     assert doublings(9, 4) == (4, 8)

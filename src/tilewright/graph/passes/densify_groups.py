@@ -16,7 +16,8 @@ from math import gcd, inf, prod
 import numpy as np
 
 from tilewright.base.dots import Dot, dots_of, multiplies_bytes
-from tilewright.base.multiprocessor import FULL_TILE_ELEMENTS, multiprocessor_of
+from tilewright.base.dtype import F16
+from tilewright.base.multiprocessor import FULL_TILE_ELEMENTS, WINDOW_BYTES, multiprocessor_of
 from tilewright.base.passes import PassContext
 from tilewright.base.target import CUDA, Target
 from tilewright.base.tiles import COLUMNS, ROW_BYTES, ROWS, tile_product
@@ -24,6 +25,7 @@ from tilewright.graph import ir
 from tilewright.graph.ir import Module, Node, Value
 from tilewright.graph.match import Array, Replacement, Scope, Steps, rewrite_matches
 from tilewright.graph.ops.layout import CHANNELS_LAST
+from tilewright.graph.passes.stream_attention import has_streams
 from tilewright.sym import Const, const
 
 CONVOLUTIONS = ("conv", "conv_integer")
@@ -86,7 +88,9 @@ def merged_groups(node: Node, shape: tuple[int, ...], target: Target) -> int:
         filter_bytes = prod(shape[1:]) * node.inputs[1].tensor.dtype.size_bytes
         apart = max(1.0, 4 * sm.shared_words_per_cycle / filter_bytes)
         rate = sm.tensor_fma_per_cycle * min(1.0, _full_tiles(node) / sm.count)
-        return groups if groups * apart <= rate else 1
+        reads_windows = has_streams(target) and node.op == "conv"
+        merged = _filling_windows(node, shape, groups) if reads_windows else groups
+        return merged if merged * apart <= rate else 1
     machine, x, w = target.machine, node.inputs[0], node.inputs[1]
     assert x is not None
     assert w is not None
@@ -113,6 +117,15 @@ def _full_tiles(node: Node) -> float:
     if len(sizes) != len(node.output.tensor.shape or ()):
         return inf
     return prod(sizes) / FULL_TILE_ELEMENTS
+
+
+def _filling_windows(node: Node, shape: tuple[int, ...], groups: int) -> int:
+    """How many groups have channels enough that bulk copies read windows of them from the image;
+    all of them where none do."""
+    channels = WINDOW_BYTES // F16.size_bytes
+    merged = channels // gcd(channels, shape[1])
+    is_known = _full_tiles(node) < inf and len(shape) == 4
+    return merged if is_known and groups % merged == 0 else groups
 
 
 def _filling(dot: Dot, shape: tuple[int, ...], groups: int) -> int:

@@ -56,6 +56,7 @@ from tilewright.graph.views import (
     can_copy_windows,
     has_window_copies,
     is_view,
+    keeps_window_pixels,
     pads_windows,
     reads_views,
     scatters_rows,
@@ -261,9 +262,19 @@ class _Fusion:
         if node.op == "pad":
             return pads_windows(node) and all(can_copy_windows(user) for user in users)
         if node.op == ALIAS:
-            source = None if node.inputs[0] is None else self.at.get(node.inputs[0])
-            return source is not None and can_copy_windows(self.nodes[source])
+            return self._is_made_of_windows(node)
+        if node.op == "transpose":
+            return keeps_window_pixels(node) and self._is_made_of_windows(node)
         return can_copy_windows(node) and all(user.op == ALIAS for user in users)
+
+    def _is_made_of_windows(self, node: Node) -> bool:
+        """Whether a node lays out windows in another order, those of each group of channels say."""
+        while node.op in (ALIAS, "transpose"):
+            source = None if node.inputs[0] is None else self.at.get(node.inputs[0])
+            if source is None:
+                return False
+            node = self.nodes[source]
+        return can_copy_windows(node)
 
     # ---------------------------------------------------------------- growing groups
 

@@ -35,7 +35,9 @@ from tilewright.graph.im2col import (
     flatten_rows,
     foldable_weights,
     im2col,
+    im2col_by_groups,
     partial_im2col,
+    reads_group_windows,
     with_channels,
 )
 from tilewright.graph.ir import Module, Node, Value
@@ -200,10 +202,14 @@ def conv(
 
 
 def _grouped(steps: Steps, node: Node, x: Value, bias: Value | None, small: DType) -> Replacement:
-    """A grouped convolution that is bound by memory: operands are read rounded."""
+    """A grouped convolution: an implicit GEMM for each group, where bulk copies read windows of its
+    channels; or bound by memory, with operands that are read rounded."""
     weights = steps.scope.constant(node.inputs[1])
     if weights is None or node.get("groups", 1) == 1:
         return None
+    if reads_group_windows(node, weights, small.size_bytes):
+        narrow, image = weights.astype(small.numpy), _rounded(steps, x, small)
+        return im2col_by_groups(steps, node, image, narrow, bias, "matmul", to=F32)
     rounded = steps.scope.new_constant(weights.astype(small.numpy), "w", node)
     steps.nodes.append(rounded)
     attributes = {**dict(node.attributes), "to": F32, "winograd": 0}

@@ -142,11 +142,14 @@ def cost(found: Elementwise, c: Columns, context: RuleContext) -> Cost:
 
 
 def _strided_cycles(found: Elementwise, context: RuleContext) -> float:
-    """Extra cycles per vector for strided operands. A vector that spans several rows is loaded
-    element by element."""
+    """Extra cycles per vector for strided operands. A vector that spans several rows, or whose
+    positions are loaded, is loaded element by element."""
     nest, machine = found.nest, context.target.machine
     inner, total = nest.var(found.parts[-1][-1]), 0.0
     for access in nest.reads:
+        if any(access.stride(nest.var(at)) is None for at in found.parts[-1]):
+            total += found.lanes * machine.gather_lane_cycles
+            continue
         stride = access.stride(inner)
         if not isinstance(stride, Const) or abs(int(stride.value)) <= 1:
             continue

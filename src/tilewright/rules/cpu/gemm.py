@@ -51,6 +51,7 @@ from tilewright.rules.cpu.gemm_schedule import (
     tiled,
 )
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
+from tilewright.rules.cpu.squares import SQUARE_ELEMENTS, square_cycles
 from tilewright.rules.match.contraction import Contraction, find_contraction
 from tilewright.rules.rule import Rule
 from tilewright.rules.sharing import MAX_THREAD_CHUNKS, piece_terms
@@ -384,7 +385,7 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         shared=_replicated_reads(size, c, machine, batch, ceil_div(chunks, threads)),
         wake=np.where(c["parallel"] == NONE, 0.0, machine.wake_cycles),
         **piece_terms(fma, _chunks_per_thread(size, c, chunks, context), machine),
-        pack=_pack(found, size, c, machine, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
+        pack=_pack(found, size, c, context, b_bytes, (passes, batch * ceil_div(n, nr)), is_packed),
         pack_a=_pack_a(found, size, c, machine, batch * m, ceil_div(n, block)),
         steps_a=_column_reads_a(found, size, c, machine, batch * passes * ceil_div(n, nr)),
         crowded=machine.exposed_share * fma * _is_crowded(mr, nr, context.target),
@@ -394,7 +395,9 @@ def cost(found: Contraction, c: Columns, context: RuleContext) -> Cost:
         panels=_n_blocking(size, c, context, (m, mr, nr), panel_bytes, fma),
         padding=_padding(found, size, c, machine, fma),
         unroll=batch * size.k / c["k_unroll"],
-        prefetch=_prefetch(size, c, machine, fma, passes, exceeds_l1, a_bytes),
+        prefetch=_prefetch(
+            size, c, machine, fma, passes, exceeds_l1, a_bytes, _b_row_bytes(found, size, c)[0]
+        ),
     )
 
 
@@ -447,7 +450,7 @@ def _pack(
     found: Contraction,
     size: Sizes,
     c: Columns,
-    machine: Machine,
+    context: RuleContext,
     b_bytes: Column,
     tiles: tuple[Column, Column],
     is_packed: Column,
@@ -459,12 +462,14 @@ def _pack(
     per panel reads a short piece of each row, which ends before the hardware prefetcher has
     started.
     """
+    machine = context.target.machine
     once = b_bytes / machine.memory_bytes_per_cycle
     row_lines = c["nc_panels"] * c["nr"] * size.vector_bytes / machine.l2.line_bytes
     late_share = np.minimum(1, machine.lines_ahead / row_lines)
     scattered = b_bytes / machine.scattered_bytes_per_cycle
-    packed = np.where(c["pack_b"] == PANEL, once + late_share * (scattered - once), once)
-    packed += 2 * b_bytes / machine.l2.bytes_per_cycle  # read and written
+    moved = 2 * b_bytes / machine.l2.bytes_per_cycle  # read and written
+    late = np.where(c["pack_b"] == PANEL, late_share * (scattered - once), 0)
+    packed = _transposed(found, c, context, b_bytes / size.item_bytes, once + moved, late)
     passes, panels = tiles
     line_bytes = np.maximum(c["nr"] * size.vector_bytes, machine.l2.line_bytes)
     lines = panels * size.k * line_bytes / machine.scattered_bytes_per_cycle
@@ -476,6 +481,29 @@ def _pack(
     is_near = size.b_bytes <= machine.l2.block_bytes
     in_place = np.where(is_near, 0, machine.exposed_rows_share * once + again)
     return np.where(is_packed, packed, np.where(c["pack_b"] == UNPACKED, in_place, 0))
+
+
+def _transposed(
+    found: Contraction,
+    c: Columns,
+    context: RuleContext,
+    elements: Column,
+    moved: Column,
+    late: Column,
+) -> Column:
+    """Cycles to pack B, given those to move it and those that its latency adds.
+
+    Where B is not contiguous along n, elements are moved lane by lane; or by squares, beside memory
+    accesses of rows that the hardware prefetches, where a block of k is a multiple of a square.
+    """
+    machine = context.target.machine
+    if found.unpacks_b or found.stride(found.b, found.n[-1]) is ONE:
+        return moved + late
+    blocks = c["kc"].tolist()
+    are_squares = {kc: square_steps(found, kc, context) > 0 for kc in set(blocks)}
+    by_squares = np.maximum(moved, elements * square_cycles(machine))
+    by_lanes = moved + late + elements * machine.gather_lane_cycles
+    return np.where([are_squares[kc] for kc in blocks], by_squares, by_lanes)
 
 
 def _in_place_cycles(size: Sizes, stride_bytes: int, machine: Machine) -> float:
@@ -518,13 +546,15 @@ def _column_reads_a(
     found: Contraction, size: Sizes, c: Columns, machine: Machine, tiles: Column
 ) -> Column:
     """Cycles to read A in place where it is [k, m]: each step of k touches another line, which
-    stays in L1 only while all of them fit."""
+    stays in L1 only while all of them fit, and in L2 if all of A does."""
     line, l1d = machine.l1d.line_bytes, machine.l1d
     if not has_columns(found):
         return np.zeros(len(c["pack_a"]))
     apart = found.stride(found.a, found.k[-1])
     stride_bytes = int(apart.value) * size.item_bytes if isinstance(apart, Const) else line
-    late = tiles * size.k * line / machine.scattered_bytes_per_cycle
+    is_near = size.m * size.k * size.item_bytes <= machine.l2.kept_bytes
+    rate = machine.l2.bytes_per_cycle if is_near else machine.scattered_bytes_per_cycle
+    late = tiles * size.k * line / rate
     fit = min(l1d.kept_bytes // line, l1d.same_set_lines * l1d.sets_apart(stride_bytes))
     return np.where((c["pack_a"] == 1) | (size.k <= fit), 0, late)
 
@@ -664,9 +694,14 @@ def _prefetch(
     passes: Column,
     exceeds_l1: Column,
     a_bytes: Column,
+    b_stride: int,
 ) -> Column:
     """Tie-breaking cycles for prefetches that are missing, or that hide nothing."""
     wanted = np.where(passes > 1, machine.lines_ahead, machine.memory_lines_ahead)
+    # Rows of an unpacked B that compete for the same sets would be evicted before they are used.
+    held = machine.l1d.kept_rows(b_stride, c["nr"] * size.vector_bytes)
+    is_held = (c["pack_b"] != UNPACKED) | (held >= machine.memory_lines_ahead)
+    wanted = np.where(is_held, wanted, np.minimum(wanted, machine.lines_ahead))
     wanted = np.where(exceeds_l1, wanted, 0)
     mr, nr = c["mr"], c["nr"]
     is_idle = issue_cycles(mr, nr, machine) < mr * nr / machine.fma_per_cycle
@@ -707,9 +742,24 @@ def apply(
         plan.alternate,
         plan.pack_a,
         max(1, machine.lines_ahead // row_lines),
+        0 if plan.pack_b == WEIGHT else square_steps(found, plan.kc, context),
         part_terms(found, plan, context),
     )
     return tiled(sch, BlockRef(found.nest.name), found, blocking)
+
+
+def square_steps(found: Contraction, kc: int, context: RuleContext) -> int:
+    """Steps of k in a tile of B, stored as [n, k], that is packed by squares: the most that divide
+    a block of k, since lanes of a partial tile are moved one by one; 0 where B cannot be packed
+    so."""
+    steps, dtype = kc or found.extent(found.k[-1]), found.b.buffer.dtype
+    lanes = context.target.lanes(dtype.bits)
+    is_along_k = found.stride(found.b, found.k[-1]) is ONE
+    if not is_along_k or steps is None or not 1 < lanes <= SQUARE_ELEMENTS**2:
+        return 0
+    most = min(steps, context.target.machine.lines_ahead * lanes)
+    widths = range(SQUARE_ELEMENTS, most + 1, SQUARE_ELEMENTS)
+    return max((width for width in widths if steps % width == 0), default=0)
 
 
 def row_tile(found: Contraction, rows: int) -> tuple[int, ...]:

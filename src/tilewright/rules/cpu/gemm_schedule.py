@@ -22,6 +22,7 @@ from tilewright.base.errors import ScheduleError
 from tilewright.base.machine import WIDENED_LANES
 from tilewright.rules.cpu.epilogue import fuse_epilogue
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N
+from tilewright.rules.cpu.squares import SQUARE_ELEMENTS, transpose_squares
 from tilewright.rules.match.contraction import Contraction, find_contraction, operands
 from tilewright.rules.match.nest import attempt, block_of, fused
 from tilewright.sym import ONE
@@ -56,6 +57,7 @@ class Blocking:
     alternate: bool = False  # alternating direction along n, call by call
     pack_a: bool = False  # per register tile, by rows or by columns
     pack_rows_ahead: int = 1  # prefetch distance, in rows of B, while packing
+    pack_squares: int = 0  # steps of k in a tile of B packed by squares; 0: lane by lane
     part_terms: int = 0  # terms per partial sum in registers; 0: a single chain
 
     @property
@@ -121,7 +123,12 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         scheduled.append(panel)
     if rows is not None:
         if has_columns(found):
+            is_each = bool(loops.outer) and plan.parallel in (NONE, BATCH)
+            if is_each:  # the columns of one matrix stay in L2, those of a batch may not
+                sch.compute_at(rows, loops.outer[-1])
             _pack_columns(sch, rows, found, plan)
+            if plan.parallel != NONE and not is_each:
+                sch.parallel(sch.get_loops(rows)[0])
         else:
             sch.compute_at(rows, loops.rows[-1])
             _pack_rows(sch, rows, found, plan)
@@ -131,7 +138,8 @@ def tiled(sch: Schedule, c: BlockRef, found: Contraction, plan: Blocking) -> tup
         far = -(-plan.prefetch_b // plan.k_unroll)
         attempt(sch, sch.prefetch, tile, read, depth[-1], far, near, True)
         if plan.prefetch_next_panel and panel is not None and plan.pack_b == PANEL:
-            attempt(sch, sch.prefetch, panel, 0, loops.inside, 1, depth[-1])
+            if not plan.pack_squares:  # which read rows that the hardware prefetches
+                attempt(sch, sch.prefetch, panel, 0, loops.inside, 1, depth[-1])
         elif plan.prefetch_next_panel:
             attempt(sch, sch.prefetch, tile, read, loops.inside, 1, depth[-1])
     if plan.prefetch_a and loops.rows:
@@ -265,13 +273,42 @@ def _pack_panels(
     contiguous = found.unpacks_b or found.stride(found.b, found.n[-1]) is ONE
     if contiguous:
         sch.reorder(*rest, far, lane)
-    else:  # a few columns at a time, whose lines stay in L1
-        sch.reorder(far, *rest, lane)
+    elif not _pack_squares(sch, panel, found, far, rest, lane, plan.pack_squares):
+        sch.reorder(far, *rest, lane)  # a few columns at a time, whose lines stay in L1
     sch.vectorize(lane)
     if plan.pack_b == PANEL and contiguous and rest and not found.unpacks_b:
         attempt(sch, sch.prefetch, panel, 0, rest[-1], plan.pack_rows_ahead)
     if plan.pack_b == BEFORE and plan.parallel != NONE:
         sch.parallel(sch.get_loops(panel)[0])
+
+
+def _pack_squares(
+    sch: Schedule,
+    panel: BlockRef,
+    found: Contraction,
+    far: LoopRef,
+    rest: list[LoopRef],
+    lane: LoopRef,
+    width: int,
+) -> bool:
+    """Pack B, contiguous along k, by squares that are transposed in registers, where it can be."""
+    if not width:
+        return False
+    point = sch.checkpoint()
+    try:
+        deep, step = sch.split(rest[-1], [None, width])
+        sch.reorder(*rest[:-1], far, deep, step, lane)
+        copy = sch.cache_read(panel, 0, "local")
+        sch.compute_at(copy, deep)
+        dims = [
+            next(at for at, index in enumerate(found.b.index) if index is found.nest.var(it))
+            for it in (found.n[-1], found.k[-1])
+        ]
+        transpose_squares(sch, copy, found.b.buffer.rank, dims[0], dims[1], SQUARE_ELEMENTS)
+    except ScheduleError:
+        sch.restore(point)
+        return False
+    return True
 
 
 def _pack_rows(sch: Schedule, rows: BlockRef, found: Contraction, plan: Blocking) -> None:
@@ -298,8 +335,6 @@ def _pack_columns(sch: Schedule, columns: BlockRef, found: Contraction, plan: Bl
     _, lane = sch.split(sch.get_loops(columns)[-1], [None, rows])
     if rows > 1:
         sch.vectorize(lane)
-    if plan.parallel != NONE:
-        sch.parallel(sch.get_loops(columns)[0])
 
 
 # --------------------------------------------------------------------------- loops

@@ -20,6 +20,7 @@ from tilewright.base.machine import Machine
 from tilewright.rules import cost as costs
 from tilewright.rules.context import RuleContext
 from tilewright.rules.cpu.gemm_model import ceil_div
+from tilewright.rules.cpu.squares import SQUARE_ELEMENTS, square_cycles, transpose_squares
 from tilewright.rules.cpu.vectorize import FEW_ELEMENTS
 from tilewright.rules.match.nest import Access, Nest, fused, is_expression, nest_of, total
 from tilewright.rules.rule import Rule
@@ -37,7 +38,6 @@ from tilewright.sym import ONE, ZERO, Const, Expr, uses_var
 from tilewright.tensor.schedule import BlockRef, Schedule
 
 ROWS, COLUMNS = "rows", "columns"  # parallel axis: strips of the source's rows, or blocks of rows
-SQUARE_ELEMENTS = 4  # side of a square that one shuffle transposes
 
 
 @dataclass(frozen=True)
@@ -245,9 +245,10 @@ def _square_cycles(found: Transpose, width: Column, rows: Column, context: RuleC
     late = again + _scattered_cycles(found, width, rows, context)
     extent = max(1, nest.guess(found.along))
     partial = np.where(extent % width == 0, 0.0, 1.0 / ceil_div(extent, width))
-    whole = 2 * (1 + 1 / machine.loads_per_cycle) / SQUARE_ELEMENTS
     gathered = partial * machine.gather_lane_cycles
-    turned: Column = np.maximum(once + late, nest.instances * whole) + nest.instances * gathered
+    turned: Column = (
+        np.maximum(once + late, nest.instances * square_cycles(machine)) + nest.instances * gathered
+    )
     return turned
 
 
@@ -381,22 +382,10 @@ def _copy(sch: Schedule, copy: BlockRef, found: Transpose, access: Access, width
 def _transpose_squares(
     sch: Schedule, copy: BlockRef, found: Transpose, access: Access, side: int
 ) -> None:
-    """Lay the tile out in transposed squares, each of them one vector of the copy."""
     (across,), (along,) = (_dims(found.nest, access, at) for at in (found.across, found.along))
-
-    def squares(*index: Expr) -> list[Expr]:
-        outer = [each // side if at in (across, along) else each for at, each in enumerate(index)]
-        return [*outer, index[along] % side, index[across] % side]
-
-    loops = sch.get_loops(copy)[-access.buffer.rank :]
-    sch.transform_layout(copy, ("write", 0), squares)
-    others = [loop for at, loop in enumerate(loops) if at not in (across, along)]
-    rows, row = sch.split(loops[across], [None, side])
-    columns, column = sch.split(loops[along], [None, side])
-    sch.reorder(*others, rows, columns, column, row)
-    for loop in (rows, columns) if found.is_dynamic else ():
-        sch.unroll(loop)
-    sch.vectorize(sch.fuse(column, row))
+    for loop in transpose_squares(sch, copy, access.buffer.rank, across, along, side):
+        if found.is_dynamic:
+            sch.unroll(loop)
 
 
 TRANSPOSE = Rule("transpose", TransposePlan, match, plans, cost, apply)

@@ -164,9 +164,10 @@ def spatial_stride(nest: Nest) -> int:
 
 def reduced_run(nest: Nest) -> int:
     """The number of contiguous elements that the reduction combines."""
-    if not nest.reduce:
-        return 0
-    part = groups(nest, nest.reduce)[-1]
+    kept = [at for at in nest.reduce if nest.extent(at) is not ONE]
+    if not kept:
+        return min(1, len(nest.reduce))
+    part = groups(nest, kept)[-1]
     if all(_lane_stride(nest, access, part[-1]) <= 1 for access in nest.reads):
         return total(nest, part)
     return 0

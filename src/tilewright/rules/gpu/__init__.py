@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.rules.gpu.apart import APART
 from tilewright.rules.gpu.attention_hopper import ATTENTION_HOPPER
 from tilewright.rules.gpu.columns import COLUMNS
 from tilewright.rules.gpu.contraction import GEMM
@@ -28,7 +29,7 @@ RULES: RuleSet = (
     (GEMM_AMPERE,),
     (CONVOLUTION,),
     (GEMM, SGEMM),
-    (ROWS, COLUMNS),
+    (ROWS, COLUMNS, APART),
     (GEMV,),
     (DEPTHWISE, REDUCTION),
     (SCAN_RULE,),

@@ -34,11 +34,12 @@ from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.reduction import combined_parts, depth_of, factored, stored_at
 from tilewright.rules.gpu.row_stages import (
     axes_inside,
-    elements_of,
     intermediates_of,
     named_stages,
     row_axes,
+    rows_of,
     stage_length,
+    touched_bytes,
 )
 from tilewright.rules.match.nest import (
     Nest,
@@ -140,8 +141,8 @@ def _found(sch: Schedule, stages: Stages, context: RuleContext) -> Found | None:
         length * max(1, between + len(again) - 1),
         sum(len(axes) for axes in inside.values()) + len(again),
         sum(any(b in params for b in _reads(nest)) for nest in stages.nests) + between,
-        sum(elements_of(b.shape) * b.dtype.size_bytes for b in params),
-        sum(elements_of(b.shape) * b.dtype.size_bytes for b in params - {*_written(sink)}),
+        touched_bytes(stages, params),
+        touched_bytes(stages, params - {*_written(sink)}),
         min(sizes, default=4),
         sum(bool(nest.reduce) for nest in stages.members.values()),
     )
@@ -166,11 +167,6 @@ def _written(nest: Nest) -> list[Buffer]:
     return [access.buffer for access in nest.writes]
 
 
-def _rows_of(stages: Stages, name: str) -> dict[int, int]:
-    """Row of the root -> the iterator of a stage that runs through it."""
-    return {at: at for at in stages.rows} if name == stages.root.name else stages.row_axis_of[name]
-
-
 def _lanes(stages: Stages, params: set[Buffer], context: RuleContext) -> tuple[int, int]:
     """The extent of the innermost axis of rows, and how many neighbours along it one access may
     have: 0 where they do not lie side by side."""
@@ -178,7 +174,7 @@ def _lanes(stages: Stages, params: set[Buffer], context: RuleContext) -> tuple[i
     extent = stages.root.extent(at)
     sizes = [1]
     for name, nest in named_stages(stages):
-        own = _rows_of(stages, name).get(at)
+        own = rows_of(stages, name).get(at)
         for access in nest.accesses:
             if access.buffer not in params:
                 continue
@@ -203,7 +199,7 @@ def _is_read_again(stages: Stages, buffer: Buffer, inside: dict[str, list[int]])
             continue
         if len(mine) > 1 or len(inside[name]) != 1:
             return False
-        rows, own = _rows_of(stages, name), nest.var(inside[name][0])
+        rows, own = rows_of(stages, name), nest.var(inside[name][0])
         along = [at for at, index in enumerate(mine[0].index) if sym.uses_var(index, {own})]
         if len(along) != 1 or not _is_shifted(mine[0].index[along[0]], own):
             return False
@@ -269,20 +265,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         },
         legal,
     )
-    if not len(space.columns()["parts"]) or _is_better_apart(found, space, context):
-        return None
-    return space
-
-
-def _is_better_apart(found: Found, space: Space[Plan], context: RuleContext) -> bool:
-    """Whether there are so few columns, or rows, that a kernel for each sum, whose blocks share
-    sums, is expected to take less."""
-    if not found.is_known:
-        return False
-    sm = multiprocessor_of(context.target)
-    best = space.cheapest(lambda c: cost(found, c, context))
-    moved = (found.moved_bytes + found.sums * found.read_bytes) / sm.memory_bytes_per_cycle
-    return best is not None and best.cycles > 2 * found.sums * sm.kernel_cycles + moved
+    return space if len(space.columns()["parts"]) else None
 
 
 def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
@@ -322,6 +305,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     lines = np.where(whole & (not found.is_wide), lines, 0.0)
     apart = found.rows / sm.warp * found.length * 2 * lines / sm.count
     return Cost.of(
+        launch=sm.launch_cycles,
         memory=memory,
         again=again / sm.l2_bytes_per_cycle,
         work=np.maximum(work - 0.75 * memory, 0.25 * work),
@@ -412,7 +396,7 @@ def _stage(sch: Schedule, tile: _Tile, reference: BlockRef) -> list[BlockRef]:
     if not nest.reduce:
         at = row_axes(stages)[-1]
         copied = reference.name not in {*stages.members, stages.root.name}
-        lane = len(nest.block.iters) - 1 if copied else _rows_of(stages, reference.name)[at]
+        lane = len(nest.block.iters) - 1 if copied else rows_of(stages, reference.name)[at]
         _element_by_element(sch, tile, reference, nest, lane)
         return [reference]
     reduce = [nest.loops[at] for at in nest.reduce]

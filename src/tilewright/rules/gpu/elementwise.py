@@ -8,13 +8,14 @@ from math import gcd, prod
 import numpy as np
 
 from tilewright import sym
-from tilewright.base.multiprocessor import USUAL_THREADS, WARP, multiprocessor_of
+from tilewright.base.errors import ScheduleError
+from tilewright.base.multiprocessor import LINE_BYTES, USUAL_THREADS, WARP, multiprocessor_of
 from tilewright.rules.context import RuleContext
 from tilewright.rules.gpu.threads import Spatial, bind_flat, spatial_nest, units_first
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import Nest, block_of, fused, groups, is_expression
 from tilewright.rules.rule import Rule
-from tilewright.rules.space import Columns, Cost, Space, doublings, preferring
+from tilewright.rules.space import Column, Columns, Cost, Space, doublings, preferring
 from tilewright.sym import ONE, ZERO, Const, FloorDiv, FloorMod
 from tilewright.tensor.ir import Load
 from tilewright.tensor.schedule import BlockRef, LoopRef, Schedule
@@ -39,14 +40,23 @@ def match(sch: Schedule, reference: BlockRef, context: RuleContext) -> Spatial |
 
 def plans(found: Spatial, context: RuleContext) -> Space[Plan]:
     """Vectors up to the widest access, where all accesses are contiguous; otherwise several
-    elements along the last axis, where their indices need divisions."""
+    elements along the last axis, where their indices need divisions: all of it, or runs that
+    divide it and that whole blocks of threads have."""
     widest = vector_of(found.nest, context)
     line = _divided_line(found.nest) if widest == 1 else 1
+    least = multiprocessor_of(context.target).access_words
+    runs = [run for run in doublings(line // 2, least) if line % run == 0]
+
+    def legal(c: Columns) -> Column:
+        whole: Column = found.nest.instances % (c["threads"] * c["unroll"]) == 0
+        result: Column = (c["unroll"] == 1) | (c["unroll"] == line) | whole
+        return result
+
     return Space(Plan, {
         "threads": preferring(USUAL_THREADS, THREADS),
         "vector": doublings(widest)[::-1],
-        "unroll": (1, line) if line > 1 else (1,),
-    })  # fmt: skip
+        "unroll": (1, line, *runs) if line > 1 else (1,),
+    }, legal)  # fmt: skip
 
 
 def cost(found: Spatial, c: Columns, context: RuleContext) -> Cost:
@@ -57,12 +67,23 @@ def cost(found: Spatial, c: Columns, context: RuleContext) -> Cost:
     wanted = 2.0 * context.target.cores
     blocks = found.nest.instances / (USUAL_THREADS * c["vector"] * c["unroll"])
     divided = np.where(c["unroll"] > 1, 0, _divisions(found.nest) * sm.division_instructions)
-    moved = sum(access.buffer.dtype.size_bytes for access in found.nest.accesses)
+    sizes = [access.buffer.dtype.size_bytes for access in found.nest.accesses]
+    used = dict.fromkeys(access.buffer for access in found.nest.accesses)
+    moved = sum(found.nest.touched(buffer) * buffer.dtype.size_bytes for buffer in used)
+    # An access of a warp takes a step for each line of memory: more than its share of lines where
+    # threads are runs of several accesses apart.
+    runs = [c["unroll"] * size for size in sizes]
+    lines = sum(
+        np.maximum(1, run / sm.access_bytes) * np.minimum(1, run / LINE_BYTES) - run / LINE_BYTES
+        for run in runs
+    )
+    apart = found.nest.instances / c["unroll"] * lines / context.target.cores
     return Cost.of(
         launch=sm.launch_cycles,
-        memory=found.nest.instances * moved / sm.memory_bytes_per_cycle,
+        memory=moved / sm.memory_bytes_per_cycle,
         issue=found.nest.instances * (1 + divided) / c["vector"] / lanes,
         idle=np.maximum(0.0, wanted - blocks) / wanted * sm.global_latency_cycles,
+        lines=apart,
     )
 
 
@@ -72,7 +93,11 @@ def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tu
         sch.reorder(*units, *loops)
     if plan.unroll > 1:
         *outer, line = loops
-        thread = _bind_lines(sch, found.nest, outer, plan.threads)
+        if found.nest.guess(found.nest.spatial[-1]) == plan.unroll:
+            thread = _bind_lines(sch, found.nest, outer, plan.threads)
+        else:
+            run, line = sch.split(line, [None, plan.unroll])
+            _, thread = bind_flat(sch, [*outer, run], plan.threads)
         stored = sch.cache_write(found.reference, 0, "local")
         sch.reverse_compute_at(stored, thread)
         sch.unroll(line)
@@ -82,8 +107,17 @@ def apply(sch: Schedule, found: Spatial, plan: Plan, context: RuleContext) -> tu
         sch.vectorize(lane)
         sch.unroll(part)
         return (found.reference, stored)
-    _, thread = bind_flat(sch, loops, plan.threads, plan.vector)
-    return (found.reference, *_fuse_epilogue(sch, found.reference, thread, plan.vector))
+    point = sch.checkpoint()
+    try:
+        done = _fuse_epilogue(sch, found.reference, loops[-1])
+        bind_flat(sch, loops, plan.threads, plan.vector)
+    except ScheduleError:
+        sch.restore(point)
+        _, thread = bind_flat(sch, loops, plan.threads, plan.vector)
+        done = _fuse_epilogue(sch, found.reference, thread)
+        for reader in done if plan.vector > 1 else ():
+            sch.vectorize(sch.get_loops(reader)[-1])
+    return (found.reference, *done)
 
 
 def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -> LoopRef:
@@ -103,10 +137,9 @@ def _bind_lines(sch: Schedule, nest: Nest, outer: list[LoopRef], threads: int) -
     return thread
 
 
-def _fuse_epilogue(
-    sch: Schedule, reference: BlockRef, thread: LoopRef, lanes: int
-) -> tuple[BlockRef, ...]:
-    """Fuse elementwise consumers into the thread that computes their operand."""
+def _fuse_epilogue(sch: Schedule, reference: BlockRef, loop: LoopRef) -> tuple[BlockRef, ...]:
+    """Fuse elementwise consumers into the loop over single elements of their operand, or into its
+    thread. What a thread has need not be a box of the axes, which an element always is."""
     done: list[BlockRef] = []
     waiting = [reference]
     while waiting:
@@ -114,11 +147,9 @@ def _fuse_epilogue(
         for reader in epilogue_blocks(sch, last):
             if not _is_elementwise_of(sch, last, reader):
                 continue
-            if sch.attempt(sch.reverse_compute_at, reader, thread):
+            if sch.attempt(sch.reverse_compute_at, reader, loop):
                 waiting.append(reader)
                 done.append(reader)
-                if lanes > 1:
-                    sch.vectorize(sch.get_loops(reader)[-1])
     return tuple(done)
 
 

@@ -41,6 +41,7 @@ from tilewright.rules.gpu.parts import (
     parts_along,
     spread_runs,
 )
+from tilewright.rules.gpu.reduction import depth_of
 from tilewright.rules.match.contraction import Contraction, contraction, multiplies_tf32
 from tilewright.rules.match.epilogue import epilogue_blocks
 from tilewright.rules.match.nest import block_of, is_expression, nest_of
@@ -690,9 +691,19 @@ def _store(
     sch.reverse_compute_at(copies[0], group)
     for store in stores if kind is None else ():
         sch.reverse_compute_at(store, group)
+        _rows_inside(sch, store, group)
         spread_runs(sch, store)
     instruction = hopper.rows_of(width, sums) if kind is None else hopper.store_of(kind, width)
     sch.tensorize(sch.get_loops(copies[0])[-2], instruction)
+
+
+def _rows_inside(sch: Schedule, store: BlockRef, group: LoopRef) -> None:
+    """Loops of one iteration go outside of a tile's: of a transposed result, a batch may be between
+    rows and columns."""
+    *others, column = sch.get_loops(store)[depth_of(sch, store, group) :]
+    rows = [loop for loop in others if not is_unit(sch, loop)]
+    if len(rows) == 1 and is_unit(sch, others[-1]):
+        sch.reorder(*[loop for loop in others if loop is not rows[0]], rows[0], column)
 
 
 def _pipeline_tile(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tilewright import sym
-from tilewright.rules.match.nest import Access, Nest, total
+from tilewright.rules.match.nest import Access, Nest, can_fuse, total
 from tilewright.rules.match.rows import Stages
 from tilewright.sym import ONE, ZERO, Const
 from tilewright.tensor.ir import Buffer
@@ -50,8 +50,7 @@ def readers_of(found: Stages, buffer: Buffer) -> list[str]:
 def has_rows(found: Stages, buffer: Buffer) -> bool:
     """Whether every stage that reads a buffer reads all of it, each element at its own position."""
     for name, nest in named_stages(found):
-        rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
-        axes = [*rows, *axes_inside(found, name, nest)]
+        axes = [*rows_of(found, name).values(), *axes_inside(found, name, nest)]
         moved = [nest.var(at) for at in axes if nest.extent(at) is not ONE]
         for read in nest.reads:
             if read.buffer is buffer and (
@@ -69,6 +68,22 @@ def is_in_place(nest: Nest, access: Access) -> bool:
     return sym.simplify(sym.substitute(access.offset, first)) is ZERO
 
 
+def is_last_axis(nest: Nest, found: Stages, name: str) -> bool:
+    """Whether a stage runs along one contiguous axis of a row."""
+    own = axes_inside(found, name, nest)
+    if not own:
+        return True
+    if len(own) > 1:
+        return False
+    var = nest.var(own[0])
+    strides = [access.stride(var) for access in nest.accesses]
+    made = {each.block.writes[0].buffer for each in found.members.values()}
+    in_place = all(is_in_place(nest, read) for read in nest.reads if read.buffer in made)
+    return in_place and all(
+        isinstance(stride, Const) and stride.value in (0, 1) for stride in strides
+    )
+
+
 def named_stages(found: Stages) -> list[tuple[str, Nest]]:
     return [(found.root.name, found.root), *found.members.items()]
 
@@ -79,14 +94,45 @@ def row_axes(found: Stages) -> list[int]:
     return [at for at in found.rows if sink.extent(at) is not ONE] or found.rows[-1:]
 
 
+def adjacent_axes(found: Stages) -> list[int]:
+    """The innermost row iterators that can be fused in every stage; a dynamic one stays alone."""
+    *outer, last = row_axes(found)
+    kept = [last]
+    for at in reversed(outer):
+        if found.root.is_dynamic([at, *kept]) or not all(
+            _can_fuse_rows(nest, rows_of(found, name), at, kept[0])
+            for name, nest in named_stages(found)
+        ):
+            break
+        kept.insert(0, at)
+    return kept
+
+
+def _can_fuse_rows(nest: Nest, rows: dict[int, int], outer: int, inner: int) -> bool:
+    return outer in rows and inner in rows and can_fuse(nest, rows[outer], rows[inner])
+
+
+def rows_of(found: Stages, name: str) -> dict[int, int]:
+    """Row iterator of the root -> that of a stage."""
+    return found.row_axis_of.get(name) or {at: at for at in found.rows}
+
+
 def axes_inside(found: Stages, name: str, nest: Nest) -> list[int]:
     """A stage's iterators inside of a row, without those of extent 1."""
-    rows = found.rows if name == found.root.name else found.row_axis_of[name].values()
+    rows = rows_of(found, name).values()
     return [at for at in nest.loops if at not in rows and nest.extent(at) is not ONE]
 
 
 def stage_length(found: Stages, name: str, nest: Nest) -> int:
     return total(nest, axes_inside(found, name, nest))
+
+
+def touched_bytes(found: Stages, buffers: Iterable[Buffer]) -> int:
+    """What the stages touch of buffers, each element once."""
+    return sum(
+        max(nest.touched(buffer) for nest in found.nests) * buffer.dtype.size_bytes
+        for buffer in buffers
+    )
 
 
 def elements_of(shape: tuple[object, ...]) -> int:

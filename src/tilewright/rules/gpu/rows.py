@@ -35,10 +35,10 @@ from tilewright.rules.gpu.reduction import (
     share_parts,
 )
 from tilewright.rules.gpu.row_stages import (
+    adjacent_axes,
     axes_inside,
-    elements_of,
     intermediates_of,
-    is_in_place,
+    is_last_axis,
     live_bytes,
     named_stages,
     read_again,
@@ -46,10 +46,10 @@ from tilewright.rules.gpu.row_stages import (
     row_axes,
     stage_length,
     streamed,
+    touched_bytes,
 )
 from tilewright.rules.gpu.threads import MAX_TURNS, by_one_thread
 from tilewright.rules.match.nest import (
-    Nest,
     block_of,
     fused,
     inner_nest,
@@ -82,7 +82,8 @@ class Found:
     root: str
     stages: Stages
     rows: int
-    beside: int  # extent of the innermost row axis, which `rows` divides
+    lines: list[int]  # the innermost row axes that are one axis in memory
+    beside: int  # rows along them, which `rows` divides
     length: int  # of the longest stage of a row
     moved_bytes: int  # memory traffic of all rows
     shared_bytes: int  # intermediate results per row
@@ -124,15 +125,16 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
     length = max([*lengths, total(sink, inner)])
     used = {access.buffer for nest in found.nests for access in nest.accesses}
     params = [buffer for buffer in sch.function.buffers if buffer in used]
-    moved = sum(elements_of(buffer.shape) * buffer.dtype.size_bytes for buffer in params)
+    moved = touched_bytes(found, params)
     sizes = [buffer.dtype.size_bytes for buffer in params]
     own = [size for size in (*lengths, total(sink, inner)) if size != 1]
     known = not any(nest.is_dynamic(list(nest.loops)) for nest in found.nests)
     inside = not any(
         nest.is_dynamic(axes_inside(found, name, nest)) for name, nest in named_stages(found)
     )
-    beside = sink.extent(row_axes(found)[-1])
-    last = all(_is_last_axis(nest, found, name) for name, nest in named_stages(found))
+    lines = adjacent_axes(found)
+    is_counted = not sink.is_dynamic(lines)
+    last = all(is_last_axis(nest, found, name) for name, nest in named_stages(found))
     handed_on = intermediates_of(found)
     # Scalars per row aside; an element narrower than a word still takes a register.
     kept = [max(size / elements, 4) * elements for elements, size in handed_on if elements > 1]
@@ -142,7 +144,8 @@ def _found(sch: Schedule, found: Stages) -> Found | None:
         sink.name,
         found,
         rows,
-        int(beside.value) if isinstance(beside, Const) else 1,
+        lines,
+        total(sink, lines) if is_counted else 1,
         length,
         moved,
         sum(size for _, size in handed_on),
@@ -162,22 +165,6 @@ def _is_held(found: Found, threads: Any, sm: Multiprocessor) -> Any:
     """Whether the registers of so many threads hold their elements of a row."""
     words = found.held_bytes / 4 / threads
     return found.is_whole & (words <= sm.accumulators)
-
-
-def _is_last_axis(nest: Nest, found: Stages, name: str) -> bool:
-    """Whether a stage runs along one contiguous axis of a row."""
-    own = axes_inside(found, name, nest)
-    if not own:
-        return True
-    if len(own) > 1:
-        return False
-    var = nest.var(own[0])
-    strides = [access.stride(var) for access in nest.accesses]
-    made = {each.block.writes[0].buffer for each in found.members.values()}
-    in_place = all(is_in_place(nest, read) for read in nest.reads if read.buffer in made)
-    return in_place and all(
-        isinstance(stride, Const) and stride.value in (0, 1) for stride in strides
-    )
 
 
 def _reduced(found: Stages) -> int:
@@ -242,22 +229,7 @@ def plans(found: Found, context: RuleContext) -> Space[Plan] | None:
         },
         legal,
     )
-    if not len(space.columns()["threads"]) or _is_better_unfused(found, space, context):
-        return None
-    return space
-
-
-def _is_better_unfused(found: Found, space: Space[Plan], context: RuleContext) -> bool:
-    """Whether separate kernels are faster: rows are so few and long, or so strided, that all
-    multiprocessors together read them several times before one block per row is done. Each sum is
-    then split over several blocks."""
-    sm = multiprocessor_of(context.target)
-    if not found.is_known or (found.is_beside and found.rows >= sm.count):
-        return False
-    sums = sum(bool(nest.reduce) for nest in found.stages.members.values())
-    apart = 2 * sums * sm.launch_cycles + (1 + sums) * found.moved_bytes / sm.memory_bytes_per_cycle
-    best = space.cheapest(lambda c: cost(found, c, context))
-    return best is not None and best.cycles > apart
+    return space if len(space.columns()["threads"]) else None
 
 
 def _read_bytes(found: Found, sm: Multiprocessor) -> int:
@@ -302,6 +274,7 @@ def cost(found: Found, c: Columns, context: RuleContext) -> Cost:
     # part, at the price of requesting them twice, which costs where memory is the bottleneck.
     apart = np.where(c["ahead"] > 0, 0.125, 0.25)
     return Cost.of(
+        launch=sm.launch_cycles,
         memory=memory,
         work=np.maximum(work - (1 - apart) * memory, apart * work),
         ahead=np.where(c["ahead"] > 0, 0.1 * memory, 0.0),
@@ -335,11 +308,12 @@ def apply(sch: Schedule, found: Found, plan: Plan, context: RuleContext) -> tupl
     ahead = streamed(sch, stages) if plan.ahead else []
     if held:
         names += [_copied(sch, stages, buffer).name for buffer in read_again(sch, stages)]
-    kept = row_axes(stages)
-    units = [at for at in stages.rows if at not in kept]
+    axes = row_axes(stages)
+    units = [at for at in stages.rows if at not in axes]
     order = [at for at in sink.loops if at not in stages.rows]
-    sch.reorder(*[sink.loops[at] for at in (*units, *kept, *order)])
-    *outer, row = [sink.loops[at] for at in kept]
+    sch.reorder(*[sink.loops[at] for at in (*units, *axes, *order)])
+    row = fused(sch, [sink.loops[at] for at in found.lines])
+    outer = [sink.loops[at] for at in axes if at not in found.lines]
     if plan.rows > 1:  # they divide the axis, so that a row's index needs no division
         inner, row = sch.split(row, [None, plan.rows])
         many = fused(sch, [*outer, inner])

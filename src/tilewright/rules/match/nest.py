@@ -127,6 +127,14 @@ class Nest:
         """Whether some of these extents are dynamic."""
         return not all(isinstance(self.extent(at), Const) for at in positions)
 
+    def touched(self, buffer: Buffer) -> int:
+        """The elements of a buffer that all iterations touch, at most: of a slice not all of it."""
+        own = [access.offset for access in self.accesses if access.buffer is buffer]
+        used = {at for at in self.loops if any(sym.uses_var(each, {self.var(at)}) for each in own)}
+        whole = [int(dim.value) for dim in buffer.shape if isinstance(dim, Const)]
+        count = math.prod(self.guess(at) for at in used)
+        return min(count, math.prod(whole)) if len(whole) == buffer.rank else count
+
     @property
     def instances(self) -> int:
         total = 1

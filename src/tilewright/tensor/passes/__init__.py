@@ -28,6 +28,7 @@ from tilewright.tensor.passes.launch_dependents import launch_dependents
 from tilewright.tensor.passes.lower_blocks import lower_blocks
 from tilewright.tensor.passes.lower_inits import lower_inits
 from tilewright.tensor.passes.lower_tensor_calls import lower_tensor_calls
+from tilewright.tensor.passes.merge_dimensions import merge_dimensions
 from tilewright.tensor.passes.partition_loops import partition_loops
 from tilewright.tensor.passes.pipeline_loops import pipeline_loops
 from tilewright.tensor.passes.place_allocations import place_allocations
@@ -80,6 +81,7 @@ LOWER_GPU: tuple[TensorPass, ...] = (
     expand_updates,
     bind_threads,
     place_allocations,
+    merge_dimensions,
     compact_buffers,
     pipeline_loops,
     inject_virtual_threads,

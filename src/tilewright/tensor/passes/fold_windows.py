@@ -7,7 +7,8 @@
 
 A row of the matrix is an output position, its columns are kernel positions and channels, channels
 last. A box covers some channels of one kernel position, over consecutive output positions, across
-image rows and images. Out-of-bounds pixels are zero-filled.
+image rows and images. Out-of-bounds pixels are zero-filled. Of a grouped convolution there is a
+matrix for each group of channels: R[g, m, k].
 
 `fold_windows` removes the block that would store the rows, which become a parameter, and records
 their geometry; `read_windows`, once copies have barriers, makes them read the image and removes the
@@ -16,6 +17,7 @@ parameter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 
@@ -49,7 +51,7 @@ class Geometry:
     images: int
     height: int
     width: int
-    channels: int
+    channels: int  # of a group
     rows: int  # output height
     columns: int
     kernel_y: int
@@ -60,6 +62,7 @@ class Geometry:
     dilation_x: int
     pad_y: int  # before the first row
     pad_x: int
+    groups: int = 1
 
     @property
     def fits(self) -> bool:
@@ -140,10 +143,12 @@ def windows_of(stmt: Stmt, fn: Function) -> Windows | None:
         return None
     known = [int(size.value) for size in sizes if isinstance(size, Const)]
     image, (*outer, m, k) = known[:4], known[4:]
-    if any(size != 1 for size in outer):
+    groups = math.prod(outer)
+    if sum(size != 1 for size in outer) > 1:
         return None
-    places = _Places(value, stmt.iters[-2].var, stmt.iters[-1].var, plain[:-2])
-    geometry = places.geometry((image[0], image[1], image[2], image[3]), m, k)
+    extents = dict(zip(plain, outer, strict=False))
+    places = _Places(value, plain[-2], plain[-1], extents)
+    geometry = places.geometry((image[0], image[1], image[2], image[3]), m, k, groups)
     if geometry is None or not geometry.fits or not places.are_those_of(geometry, m, k, cond):
         return None
     return Windows(stmt, body.buffer, value.buffer, geometry)
@@ -152,23 +157,26 @@ def windows_of(stmt: Stmt, fn: Function) -> Windows | None:
 class _Places:
     """Evaluates the index of the image for given rows and columns."""
 
-    def __init__(self, load: Load, m: Var, k: Var, others: tuple[Var, ...]) -> None:
-        zeros: dict[Var, Expr] = dict.fromkeys(others, sym.ZERO)
+    def __init__(self, load: Load, m: Var, k: Var, outer: dict[Var, int]) -> None:
         self.m, self.k = m, k
-        self.zeros = zeros
-        self.index = [sym.substitute(at, zeros) for at in load.index]
+        self.zeros: dict[Var, Expr] = {var: sym.ZERO for var, size in outer.items() if size == 1}
+        self.groups = {var: size for var, size in outer.items() if size != 1}
+        self.index = [sym.substitute(at, self.zeros) for at in load.index]
 
     def _at(self, m: int, k: int) -> tuple[int, ...]:
-        env = {self.m: m, self.k: k}
+        env = {self.m: m, self.k: k, **dict.fromkeys(self.groups, 0)}
         return tuple([int(sym.evaluate(at, env)) for at in self.index])
 
-    def geometry(self, image: tuple[int, int, int, int], m: int, k: int) -> Geometry | None:
+    def geometry(
+        self, image: tuple[int, int, int, int], m: int, k: int, groups: int
+    ) -> Geometry | None:
         """The geometry that the first elements suggest; to be verified."""
-        if set(sym.free_vars(*self.index)) - {self.m, self.k}:
+        if set(sym.free_vars(*self.index)) - {self.m, self.k, *self.groups}:
             return None
         images, height, width, channels = image
-        if k % channels:
+        if channels % groups or k % (channels // groups):
             return None
+        channels //= groups
         n, y, x, c = self._at(0, 0)
         taps = k // channels
         columns = _first(1, m, lambda at: self._at(at, 0)[:2] != (n, y))
@@ -193,14 +201,19 @@ class _Places:
             self._at(0, channels)[2] - x if kernel_x > 1 else 1,
             -y,
             -x,
+            groups,
         )
 
     def are_those_of(self, g: Geometry, m: int, k: int, cond: Expr | None) -> bool:
         """Whether all indices match the geometry, and out-of-bounds elements are zero."""
         ctx = sym.EMPTY.bind_all(
-            {self.m: (sym.ZERO, sym.const(m)), self.k: (sym.ZERO, sym.const(k))}
+            {
+                var: (sym.ZERO, sym.const(size))
+                for var, size in ((self.m, m), (self.k, k), *self.groups.items())
+            }
         )
-        n, y, x, ky, kx, c = places_of(g, self.m, self.k)
+        group = next(iter(self.groups), sym.ZERO)
+        n, y, x, ky, kx, c = places_of(g, group, self.m, self.k)
         wanted = [n, sym.add(y, ky), sym.add(x, kx), c]
         if not all(sym.prove(sym.eq(a, b), ctx) for a, b in zip(self.index, wanted, strict=True)):
             return False
@@ -221,7 +234,7 @@ def _first(start: int, stop: int, holds: Callable[[int], bool]) -> int:
     return next((at for at in range(start, stop) if holds(at)), stop)
 
 
-def places_of(g: Geometry, m: Expr, k: Expr) -> tuple[Expr, ...]:
+def places_of(g: Geometry, group: Expr, m: Expr, k: Expr) -> tuple[Expr, ...]:
     """Image, line and column where a row's window begins, and the kernel offset and channel of a
     column."""
     n = sym.floordiv(m, g.rows * g.columns)
@@ -235,7 +248,7 @@ def places_of(g: Geometry, m: Expr, k: Expr) -> tuple[Expr, ...]:
         sym.sub(sym.mul(x, g.stride_x), g.pad_x),
         sym.mul(ky, g.dilation_y),
         sym.mul(kx, g.dilation_x),
-        sym.floormod(k, g.channels),
+        sym.add(sym.mul(group, g.channels), sym.floormod(k, g.channels)),
     )
 
 
@@ -267,8 +280,11 @@ def read_windows(fn: Function, ctx: PassContext) -> Function:
 def _window(stmt: Eval, source: Address, image: Buffer, g: Geometry) -> Stmt:
     assert isinstance(stmt.value, Call)
     tile, _, pixels, _, barrier, _, row, _ = stmt.value.args
-    n, y, x, ky, kx, c = places_of(g, row, source.index[-1])
+    outer = zip(source.index[:-2], source.buffer.shape, strict=False)
+    group = next((at for at, extent in outer if extent is not sym.ONE), sym.ZERO)
+    n, y, x, ky, kx, c = places_of(g, group, row, source.index[-1])
     start = Address(image, (sym.ZERO,) * image.rank)
-    sizes = (g.height, g.width, g.channels, g.pad_y, g.pad_x, *g.upper, g.stride_y, g.stride_x)
+    corners = (g.pad_y, g.pad_x, *g.upper)
+    sizes = (g.height, g.width, g.channels * g.groups, *corners, g.stride_y, g.stride_x)
     args = (tile, start, pixels, barrier, c, x, y, n, kx, ky, *(sym.const(at) for at in sizes))
     return Eval(Call(WINDOW, args, stmt.value.dtype), stmt.loc)

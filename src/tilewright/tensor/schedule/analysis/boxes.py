@@ -21,6 +21,7 @@ from tilewright.sym import (
     Context,
     Expr,
     FloorDiv,
+    FloorMod,
     Le,
     Lt,
     Max,
@@ -171,6 +172,8 @@ def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
     """The box touched over the variables' ranges, if it has no gaps."""
     if not ranges:
         return box
+    if _counts_all(box, ranges, ctx):
+        return region_over(box, ranges, ctx)
     inner = ctx.bind_all(ranges)
     indices: list[Expr] = []
     extents: dict[Var, Expr] = {}
@@ -192,6 +195,44 @@ def _image(box: Region, ranges: Ranges, ctx: Context) -> Region | None:
     if not is_bijective([sym.substitute(index, zeros) for index in indices], extents, ctx):
         return None
     return region_over(box, ranges, ctx)
+
+
+def _counts_all(box: Region, ranges: Ranges, ctx: Context) -> bool:
+    """Whether all indices are digits of one number that counts through the loops: what a fused
+    loop, split again by other factors, was before. Simplified by itself, each digit would depend
+    on other parts of that number."""
+    number = _dividend(box.ranges[0].start)
+    if any(r.extent is not ONE or _dividend(r.start) is not number for r in box.ranges):
+        return False
+    if isinstance(number, Var) or any(first is not ZERO for first, _ in ranges.values()):
+        return False
+    zeros: dict[Var, Expr] = dict.fromkeys(ranges, ZERO)
+    if sym.simplify(sym.substitute(number, zeros)) is not ZERO:
+        return False  # it begins elsewhere, and may carry
+    extents = {variable: stop for variable, (_, stop) in ranges.items()}
+    if not is_bijective((number,), extents, ctx):
+        return False
+    count: Expr = ONE
+    for extent in extents.values():
+        count = sym.mul(count, extent)
+    whole = sym.var("counted")
+    digits = [_with_dividend(r.start, whole) for r in box.ranges]
+    return is_bijective(digits, {whole: count}, ctx)
+
+
+def _dividend(index: Expr) -> Expr:
+    """What an index is a quotient or a remainder of."""
+    while isinstance(index, (FloorDiv, FloorMod)):
+        index = index.a
+    return index
+
+
+def _with_dividend(index: Expr, number: Expr) -> Expr:
+    if isinstance(index, FloorDiv):
+        return sym.floordiv(_with_dividend(index.a, number), index.b)
+    if isinstance(index, FloorMod):
+        return sym.floormod(_with_dividend(index.a, number), index.b)
+    return number
 
 
 # --------------------------------------------------------------------------- predicates

@@ -108,7 +108,8 @@ def conflict(
         if alone and _is_instance_own(written[0], loops, ctx):
             continue
         alone = alone and not _reads_elsewhere(written, read)
-        if shared and alone and _identifies_iteration(written[0], loops, ctx):
+        alike = alone or _touch_alike([*written, *read])
+        if shared and alike and _identifies_iteration(written[0], loops, ctx):
             continue
         if private is None or shared:
             owned = _is_owned(written, read, loops, ctx)
@@ -155,6 +156,25 @@ def _updates(block: Block, buffer: Buffer) -> bool:
 def _reads_elsewhere(written: list[_Access], read: list[_Access]) -> bool:
     """Whether a block reads other elements of the buffer than it is about to write."""
     return any(all(access is not one for one in written) for access in read)
+
+
+def _touch_alike(accesses: list[_Access]) -> bool:
+    """Whether blocks in the same loops all touch the same element in an iteration of these; each
+    may have loops of one iteration of its own."""
+    first, *others = [single_place(access.bound, access.loops) for access in accesses]
+    return first is not None and all(other == first for other in others)
+
+
+def single_place(
+    region: Region, loops: Sequence[For]
+) -> tuple[tuple[For, ...], tuple[Expr, ...]] | None:
+    """The indices of the only element that an iteration of these loops touches, and those loops
+    that have several iterations; None where it touches more."""
+    if any(r.extent is not ONE for r in region.ranges):
+        return None
+    once = {loop.var: loop.start for loop in loops if loop.extent is ONE}
+    index = tuple([sym.simplify(sym.substitute(r.start, once)) for r in region.ranges])
+    return tuple([loop for loop in loops if loop.var not in once]), index
 
 
 def _only_adds(block: Block, buffer: Buffer) -> bool:

@@ -22,7 +22,7 @@ from itertools import product
 
 from tilewright import sym
 from tilewright.sym import ONE, TRUE, Const, Expr, Var
-from tilewright.tensor.injectivity import determined_vars
+from tilewright.tensor.injectivity import determined_vars, is_injective
 from tilewright.tensor.ir import (
     BLOCK_LEVEL,
     INDEPENDENT,
@@ -42,7 +42,7 @@ from tilewright.tensor.ownership import is_apart_along, owning_memory
 from tilewright.tensor.regions import contains, region_over, stop_of, substitute_region
 from tilewright.tensor.schedule.analysis.adding import adds_up, is_implemented
 from tilewright.tensor.schedule.analysis.concurrency import block_of_pairs, check_nesting
-from tilewright.tensor.schedule.analysis.flow import private_buffers
+from tilewright.tensor.schedule.analysis.flow import private_buffers, single_place
 from tilewright.tensor.schedule.analysis.refusal import refuse
 from tilewright.tensor.schedule.analysis.tree import all_loops, loop_ranges
 from tilewright.tensor.scopes import GLOBAL, MemoryScope, Owner
@@ -299,7 +299,7 @@ def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, 
             boxes = []
             break
         boxes.append(_box(user, loop, thread))
-    if boxes and _is_owned(boxes, thread):
+    if (boxes and _is_owned(boxes, thread)) or _touch_alike(users):
         return None
     reader = next(user for user in users if user.adds or not user.writes)
     return reader.block, (
@@ -308,15 +308,30 @@ def _unordered(axis: str, buffer: Buffer, users: list[_Access]) -> tuple[Block, 
     )
 
 
-def _box(
-    user: _Access, loop: For, thread: Var, fixed: Sequence[For] = (), ctx: sym.Context = sym.EMPTY
-) -> Region:
-    """What the user touches in one thread, while some loops around it stay where they are."""
+def _touch_alike(users: list[_Access]) -> bool:
+    """Whether an iteration of the same loops touches the same element in all blocks, as no other
+    iteration does: the digits of one number, of which a thread has some."""
+    first, *others = [single_place(_bound(user), user.loops) for user in users]
+    if first is None or any(other != first for other in others):
+        return False
+    loops, index = first
+    return is_injective(index, loop_ranges(loops), sym.EMPTY)
+
+
+def _bound(user: _Access) -> Region:
+    """What a user touches, by the loops around it."""
     region = user.region
     for block in (user.block, *reversed(user.around)):
         bound = {it.var: at for it, at in zip(block.iters, block.bindings, strict=True)}
         region = substitute_region(region, bound)
-    region = substitute_region(region, {loop.var: thread})
+    return region
+
+
+def _box(
+    user: _Access, loop: For, thread: Var, fixed: Sequence[For] = (), ctx: sym.Context = sym.EMPTY
+) -> Region:
+    """What the user touches in one thread, while some loops around it stay where they are."""
+    region = substitute_region(_bound(user), {loop.var: thread})
     inside = [each for each in user.loops if each is not loop and each not in fixed]
     return region_over(region, loop_ranges(inside), ctx)
 
