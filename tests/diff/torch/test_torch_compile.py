@@ -411,3 +411,31 @@ def test_gradients_come_in_any_layout():
         fn(x).backward(seed)
         grads.append(w.grad)
     torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.LayerNorm])
+def test_gradients_under_autocast(norm):
+    net = nn.Sequential(nn.Linear(8, 16), norm(16), nn.Linear(16, 4))
+    x = torch.randn(6, 8)
+
+    def step(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return net(x)
+
+    def gradients(step):
+        net.zero_grad()
+        made = step(x)
+        made.float().square().sum().backward()
+        return made, [each.grad.clone() for each in net[1:].parameters()]
+
+    want, made = gradients(step), gradients(torch.compile(step, backend=tilewright, options=REFUSE))
+    torch.testing.assert_close(made, want, rtol=0.05, atol=0.05)
+
+
+def test_attention_in_bf16_has_gradients():
+    given = [torch.randn(1, 2, 5, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    attend = torch.compile(F.scaled_dot_product_attention, backend=tilewright, options=REFUSE)
+    made = torch.autograd.grad(attend(*given).float().square().sum(), given)
+    plain = F.scaled_dot_product_attention(*given).float().square().sum()
+    for one, two in zip(made, torch.autograd.grad(plain, given), strict=True):
+        torch.testing.assert_close(one, two, rtol=0.05, atol=0.05)

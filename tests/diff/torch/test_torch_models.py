@@ -157,3 +157,50 @@ def test_indices_that_broadcast_are_never_in_memory():
     assert model.arena_bytes < 8 * 20 * 32 * 16 * 16  # of one index for each element read
     with pytest.raises(tw.TilewrightError, match="outside of the dimension 2"):
         model(x, which + 2, rows, columns)
+
+
+class Several(nn.Module):
+    def forward(self, first, *others, last):
+        return first + sum(others) * last
+
+
+BY_NAME = {name: {0: "n"} for name in ("first", "others_0", "others_1", "last")}
+
+
+@pytest.mark.parametrize("dynamic", [True, BY_NAME])
+def test_inputs_without_names_of_their_own_are_dynamic(dynamic):
+    x = torch.randn(3)
+    model = tw.compile(Several(), args=(x, x, x), kwargs={"last": x}, dynamic=dynamic, threads=1)
+    x = torch.randn(7)
+    torch.testing.assert_close(model(x, x, x, last=x), Several()(x, x, x, last=x))
+
+
+class Limited(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Buffer(torch.randn(16, 3))
+
+    def forward(self, x):
+        if x.shape[1] > 16:
+            raise ValueError("too long")
+        return x + self.places[: x.shape[1]]
+
+
+def test_a_size_without_a_range_has_the_limits_of_the_model():
+    example = (torch.randn(2, 5, 3),)
+    dynamic = {"x": {0: "batch", 1: "count"}}
+    model = tw.compile(Limited(), args=example, dynamic=dynamic, threads=1)
+    assert model(torch.randn(3, 16, 3)).shape == (3, 16, 3)
+    with pytest.raises(tw.TilewrightError, match="count"):
+        model(torch.randn(3, 17, 3))
+    with pytest.raises(tw.TilewrightError, match="<= 16"):  # the user wanted more
+        tw.compile(Limited(), args=example, dynamic={**dynamic, "count": (1, 40)}, threads=1)
+
+
+def test_recurrent_layers_run_for_any_length():
+    net = nn.GRU(4, 3, batch_first=True).eval()
+    model = tw.compile(net, args=(torch.randn(2, 5, 4),), dynamic=True, threads=1)
+    for count in (1, 9):
+        x = torch.randn(3, count, 4)
+        for made, want in zip(model(x), net(x), strict=True):
+            torch.testing.assert_close(made, want.detach(), rtol=1e-5, atol=1e-5)

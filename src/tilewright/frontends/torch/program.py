@@ -7,9 +7,12 @@ imported.wrap(...)   what was compiled from it, called with tensors in the model
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import Parameter
 from os import PathLike
 from typing import Any
 
@@ -36,6 +39,7 @@ from tilewright.frontends.torch.examples import (
 )
 from tilewright.frontends.torch.generate import Compile, LanguageModule, can_generate
 from tilewright.frontends.torch.importer import Env, Importer
+from tilewright.frontends.torch.recurrent import kept_whole
 from tilewright.frontends.torch.rules.pairs import Pair, parted
 from tilewright.frontends.torch.tensors import array_of
 from tilewright.graph import Builder, Module, Value
@@ -47,6 +51,7 @@ Dynamic = bool | Mapping[str, Any]
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _NUMBERS = (SymIntArgument, SymFloatArgument, SymBoolArgument)
+MOST_REASONS = 4  # of what torch.export could not trace, told at once
 ENDLESS = 1 << 62  # of a size that nothing bounds: one more is a number of 64 bits, too
 _MUTATED = (
     OutputKind.BUFFER_MUTATION,
@@ -162,7 +167,7 @@ def _traced(
     except UserError:
         if not is_of_transformers(source):
             raise
-        named = {**dict(zip(_input_names(source, args, {}), args, strict=True)), **kwargs}
+        named = dict(_bound(source, args, kwargs).arguments)
         program = try_exporter(source, named, shapes)
         if program is None:
             raise
@@ -172,16 +177,55 @@ def _traced(
 def _traced_plainly(
     source: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> ExportedProgram:
-    try:
-        with warnings.catch_warnings():
+    """Trace by torch.export. Dimensions without a range are limited to what the model accepts."""
+
+    def trace(shapes: Any) -> ExportedProgram:
+        with warnings.catch_warnings(), kept_whole(source):
             warnings.simplefilter("ignore")
             return torch.export.export(
                 source, tuple(args), dict(kwargs), dynamic_shapes=shapes, strict=False
             )
+
+    try:
+        try:
+            return trace(shapes)
+        except Exception as error:
+            limited = _try_limited(shapes, str(error))
+            if limited is None:
+                raise
+            return trace(limited)
     except TilewrightError:
         raise
     except Exception as error:
         raise _untraced(f"torch.export cannot trace {_name(source)}", error) from error
+
+
+_FIXES = re.compile(r"^Suggested fixes:\n(?P<lines>(?:  .+\n?)+)", re.MULTILINE)
+_LIMITS = re.compile(r"  (\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
+
+
+def _try_limited(shapes: Any, message: str) -> Any:
+    """Dynamic shapes narrowed to the ranges that torch.export suggests; None if it suggests
+    something else, or the user gave a range."""
+    told = _FIXES.search(message)
+    if told is None:
+        return None
+    limits: dict[str, Any] = {}
+    for line in told["lines"].splitlines():
+        found = _LIMITS.fullmatch(line)
+        if found is None:
+            return None
+        name, low, high = found.groups()
+        ends = {end: int(value) for end, value in (("min", low), ("max", high)) if value}
+        limits[name] = Dim(name, **ends)
+    given = [each for each in torch.utils._pytree.tree_leaves(shapes) if isinstance(each, Dim)]
+    anything = Dim("anything")
+    if any((dim.min, dim.max) != (anything.min, anything.max)
+           for dim in given if dim.__name__ in limits):  # fmt: skip
+        return None
+    return torch.utils._pytree.tree_map(
+        lambda each: limits.get(each.__name__, each) if isinstance(each, Dim) else each, shapes
+    )
 
 
 def _apart(program: ExportedProgram, name: str) -> ExportedProgram:
@@ -195,8 +239,9 @@ def _apart(program: ExportedProgram, name: str) -> ExportedProgram:
 
 
 def _untraced(what: str, error: Exception) -> UserError:
-    text = str(error).strip().splitlines() or [""]
-    message = f"{what}: {type(error).__name__}: {text[0]}"
+    text = str(error).strip().split("\n\n")[0].splitlines() or [""]
+    reasons = [line.strip() for line in text[1:] if line.startswith("  - ")]  # of constraints
+    message = "\n  ".join([f"{what}: {type(error).__name__}: {text[0]}", *reasons[:MOST_REASONS]])
     help = 'torch.compile(model, backend="tilewright") runs what cannot be traced as a whole'
     return UserError("TW1125", message, help=help)
 
@@ -227,23 +272,32 @@ def _dynamic_shapes(
     """The same in torch.export's words."""
     if dynamic is None or dynamic is False:
         return None
+    bound = _bound(model, args, kwargs)
     if dynamic is True:
-        every = torch.utils._pytree.tree_map(_all_axes, (tuple(args), dict(kwargs)))
-        names = _input_names(model, args, kwargs)
-        return dict(zip(names, (*every[0], *every[1].values()), strict=True))
+        return torch.utils._pytree.tree_map(_all_axes, dict(bound.arguments))
+    names: list[str] = []
+    known: dict[str, Any] = {}
+
+    def shapes(name: str, value: Any) -> Any:
+        names.append(name)
+        sizes = {axis: known.setdefault(size, _dim(size, ranges)) for axis, size in
+                 axes.get(name, {}).items()}  # fmt: skip
+        held = torch.utils._pytree.tree_structure(value)  # one tensor, or several
+        return held.unflatten([sizes or None] * held.num_leaves)
+
     made: dict[str, Any] = {}
-    names = _input_names(model, args, kwargs)
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is Parameter.VAR_POSITIONAL:
+            made[name] = tuple(shapes(f"{name}_{at}", each) for at, each in enumerate(value))
+        elif kind is Parameter.VAR_KEYWORD:
+            made[name] = {key: shapes(key, each) for key, each in value.items()}
+        else:
+            made[name] = shapes(name, value)
     for name in axes:
         if name not in names:
             help = f"its inputs are {', '.join(names)}"
             raise UserError("TW6005", f"the model has no input {name}", help=help)
-    known: dict[str, Any] = {}
-    values = dict(zip(names, (*args, *kwargs.values()), strict=True))
-    for name in names:
-        sizes = {axis: known.setdefault(size, _dim(size, ranges)) for axis, size in
-                 axes.get(name, {}).items()}  # fmt: skip
-        held = torch.utils._pytree.tree_structure(values[name])  # one tensor, or several
-        made[name] = held.unflatten([sizes or None] * held.num_leaves)
     return made
 
 
@@ -260,15 +314,14 @@ def _all_axes(value: Any) -> Any:
     return dict.fromkeys(range(value.dim()), Dim.AUTO)
 
 
-def _input_names(
+def _bound(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[str]:
-    """What the model's forward calls its arguments, in order."""
-    code = model.forward.__code__
-    positional = list(code.co_varnames[1 : code.co_argcount])
-    names = positional[: len(args)]
-    names += [f"args_{at}" for at in range(len(args) - len(names))]
-    return [*names, *kwargs]
+) -> inspect.BoundArguments:
+    """The arguments by the parameters of the model's forward."""
+    try:
+        return inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise _untraced(f"torch.export cannot trace {_name(model)}", error) from error
 
 
 class _Import:

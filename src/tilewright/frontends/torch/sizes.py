@@ -38,6 +38,28 @@ _PAIRS: dict[str, Callable[[Any, Any], Expr]] = {
 }
 
 
+def _toward_zero(above: Expr, below: Expr) -> Expr:
+    less = sym.sub(0, sym.floordiv(sym.sub(0, above), below))
+    return sym.select(sym.lt(above, 0), less, sym.floordiv(above, below))
+
+
+def _to_even(above: Expr, below: Expr) -> Expr:
+    """The nearest integer; of two as near, the even one."""
+    double = sym.mul(above, 2)
+    up = sym.floordiv(sym.add(double, below), sym.mul(below, 2))
+    is_tie = sym.eq(sym.sub(sym.mul(up, sym.mul(below, 2)), below), double)
+    return sym.sub(up, sym.select(is_tie, sym.floormod(up, 2), sym.as_expr(0)))
+
+
+_ROUNDED: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "FloorToInt": sym.floordiv,
+    "CeilToInt": lambda a, b: sym.sub(0, sym.floordiv(sym.sub(0, a), b)),
+    "TruncToInt": _toward_zero,
+    "RoundToInt": _to_even,
+}
+_EXACT_BITS = 20  # of a factor: its product with a size is exact in f64
+
+
 def symbols_of(value: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> list[sympy.Symbol]:
     """The symbols of a size, by name."""
     if isinstance(value, (bool, int, float)):
@@ -104,12 +126,43 @@ class Sizes:
             return made
         if kind == "Where":
             return sym.select(*(self._built(each) for each in expr.args))
-        if kind in ("Identity", "TruncToInt", "ToFloat", "FloorToInt"):
+        if kind in ("Identity", "ToFloat"):
             return self._built(expr.args[0])
+        if kind in _ROUNDED:
+            return _ROUNDED[kind](*self._ratio(expr.args[0]))
         if kind == "ModularIndexing":
             base, by, modulus = (self._built(each) for each in expr.args)
             return sym.floormod(sym.floordiv(base, by), modulus)
         raise Skip(f"sizes with {kind}, as in {expr}")
+
+    def _ratio(self, expr: Any) -> tuple[Expr, Expr]:
+        """A number to be rounded, as numerator and denominator.
+
+        Restricted to where rounding PyTorch's f64 result gives the same integer: products of sizes
+        and factors of few bits are exact, and a quotient of integers never rounds to an integer
+        that it is not.
+        """
+        if type(expr).__name__ == "IntTrueDiv":
+            above, below = expr.args
+            return self._built(above), self._built(below)
+        above, below = self._exact(expr)
+        return above, sym.as_expr(below)
+
+    def _exact(self, expr: Any) -> tuple[Expr, int]:
+        kind = type(expr).__name__
+        if isinstance(expr, (sympy.Float, sympy.Rational)):
+            above, below = float(expr).as_integer_ratio()
+            if max(abs(above), below).bit_length() > _EXACT_BITS:
+                raise Skip(f"sizes times {expr}, which is rounded")
+            return sym.as_expr(above), below
+        if expr.is_integer or kind == "ToFloat":
+            return self._built(expr), 1
+        if kind not in ("Mul", "Add") or len(expr.args) != 2:
+            raise Skip(f"sizes with {kind}, as in {expr}")
+        (a, under_a), (b, under_b) = (self._exact(each) for each in expr.args)
+        if kind == "Mul":
+            return sym.mul(a, b), under_a * under_b
+        return sym.add(sym.mul(a, under_b), sym.mul(b, under_a)), under_a * under_b
 
     def _product(self, expr: Any) -> Expr:
         """SymPy writes exact quotients as products with a fraction."""

@@ -22,8 +22,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from tilewright.base.errors import UserError
 from tilewright.frontends.torch.decompositions import under_autograd
+from tilewright.frontends.torch.recurrent import keep_whole
 from tilewright.plugins.torch.graphs import CompiledGraph
-from tilewright.plugins.torch.recurrent import keep_whole
 from tilewright.plugins.torch.report import note
 
 EAGER, ERROR = "eager", "error"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+from tilewright.base.dtype import F32
 from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.creation import dropout
 from tilewright.frontends.torch.rules.shape import transpose
+from tilewright.frontends.torch.tensors import dtype_of
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import product
 from tilewright.graph.types import items_of
@@ -55,6 +57,7 @@ def attend(node: Context, mask: Value | None, *, causal: bool) -> Value:
     scale, dropped = node.get("scale"), float(node.get("dropout_p", 0.0))
     if dropped:
         weights = node.emit("softmax", _scores(node, q, k, mask, causal=causal), axes=(3,))
+        weights = node.cast(weights, v.tensor.dtype)
         made = node.emit("matmul", dropout(node, weights, dropped)[0], v)
     else:
         scale = None if scale is None else float(scale)
@@ -73,8 +76,13 @@ def _flash(node: Context) -> tuple[Value, Value | None]:
     return made, _log_sums(node, mask, causal=causal) if node.wants(1) else None
 
 
+def _wide(node: Context, x: Value) -> Value:
+    return node.cast(x, F32) if x.tensor.dtype.bits < 32 else x
+
+
 def _scores(node: Context, q: Value, k: Value, mask: Value | None, *, causal: bool) -> Value:
-    """The scaled products of queries and keys; what may not be seen is -inf."""
+    """The scaled products of queries and keys, of at least f32; what may not be seen is -inf."""
+    q, k = _wide(node, q), _wide(node, k)
     features = node.shape(q)[-1]
     scale = node.get("scale")
     if scale is None:
@@ -103,29 +111,34 @@ def _log_sums(node: Context, mask: Value | None, *, causal: bool) -> Value:
     total = node.emit("reduce_sum", powers, axes=(3,), keepdims=True)
     made = node.emit("add", node.emit("log", total), most)
     dims = node.shape(made)
-    return node.reshape(made, dims[:3])
+    return node.cast(node.reshape(made, dims[:3]), dtype_of(node.results[1].dtype))
 
 
 def _flash_gradient(node: Context) -> tuple[Value, Value, Value]:
     """Weights anew from the scores and their sums; then the derivative of each product.
 
     p = exp(s - l); dv = p' @ g; ds = p * (g @ v' - sum(g * out)); dq = ds @ k; dk = ds' @ q
+
+    Scores are computed in at least f32; operands of the last GEMMs have the inputs' dtype.
     """
-    g, out, sums = node["grad_out"], node["out"], node["logsumexp"]
+    g, out, sums = node["grad_out"], node["out"], _wide(node, node["logsumexp"])
     q, k, v = node["query"], node["key"], node["value"]
+    of = q.tensor.dtype
     scores = _scores(node, q, k, node.get("attn_mask"), causal=bool(node.get("is_causal", False)))
     weights = node.emit("exp", node.emit("sub", scores, node.unsqueeze(sums, 3)))
     turn = (0, 1, 3, 2)
-    dv = node.emit("matmul", transpose(node, weights, turn), g)
-    along = node.emit("matmul", g, transpose(node, v, turn))
-    shared = node.emit("reduce_sum", node.emit("mul", g, out), axes=(3,), keepdims=True)
+    dv = node.emit("matmul", transpose(node, node.cast(weights, of), turn), g)
+    g = _wide(node, g)
+    along = node.emit("matmul", g, transpose(node, _wide(node, v), turn))
+    products = node.emit("mul", g, _wide(node, out))
+    shared = node.emit("reduce_sum", products, axes=(3,), keepdims=True)
     ds = node.emit("mul", weights, node.emit("sub", along, shared))
     scale = node.get("scale")
     if scale is None:
         features = node.shape(q)[-1]
         assert isinstance(features, Const)
         scale = 1 / math.sqrt(int(features.value))
-    ds = node.emit("mul", ds, float(scale))
+    ds = node.cast(node.emit("mul", ds, float(scale)), of)
     dq = node.emit("matmul", ds, k)
     dk = node.emit("matmul", transpose(node, ds, turn), q)
     return dq, dk, dv

@@ -264,8 +264,16 @@ def _copy(node: Context) -> Value:
 
 def _lerp(node: Context) -> Value:
     a, b = node["self"], node.value(node.get("end"), node.to)
-    weight = node.value(node.get("weight"), node.to)
-    return node.emit("add", a, node.emit("mul", weight, node.emit("sub", b, a)))
+    given = node.get("weight")
+    weight, apart = node.value(given, node.to), node.emit("sub", b, a)
+    # From the nearer end, as PyTorch does: exact at both.
+    from_a = node.emit("add", a, node.emit("mul", weight, apart))
+    rest = node.emit("sub", node.value(1.0, node.to), weight)
+    from_b = node.emit("sub", b, node.emit("mul", apart, rest))
+    if isinstance(given, (int, float)):
+        return from_a if abs(given) < 0.5 else from_b
+    is_near = node.emit("less", node.emit("abs", weight), node.value(0.5, node.to))
+    return node.emit("where", is_near, from_a, from_b)
 
 
 def _same(name: str = "self") -> Rule:

@@ -6,6 +6,7 @@ from tilewright import sym
 from tilewright.base.dtype import F32, U8, DType
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.reduction import moments
+from tilewright.frontends.torch.tensors import dtype_of
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import product
 from tilewright.sym import ONE, Expr
@@ -64,7 +65,9 @@ def _training(node: Context) -> list[Value]:
         return [made, nothing, nothing, *_running(node, None, None)]
     mean, variance, inverse = _own_moments(node)
     made = _batch_norm(node, mean, variance)
-    return [made, mean, inverse, *_running(node, mean, variance)]
+    saved = [node.cast(each, dtype_of(fake.dtype))
+             for each, fake in zip((mean, inverse), node.results[1:], strict=False)]  # fmt: skip
+    return [made, *saved, *_running(node, mean, variance)]
 
 
 def _with_update(node: Context) -> list[Value]:
@@ -97,21 +100,28 @@ def _running(node: Context, mean: Value | None, variance: Value | None) -> list[
     return moved
 
 
+def _together(node: Context) -> DType:
+    """The widest dtype of input and weights, which may differ under autocast."""
+    given = [node[name].tensor.dtype for name in ("input", "weight", "bias")
+             if isinstance(node.get(name), Value)]  # fmt: skip
+    return max(given, key=lambda of: of.bits)
+
+
 def _layer_norm(node: Context) -> Value:
     return _normalised(node, outputs=1)[0]
 
 
 def _normalised(node: Context, outputs: int) -> tuple[Value, ...]:
-    x = node["input"]
+    to, of = _together(node), node["input"].tensor.dtype
+    x = node.cast(node["input"], to)
     axis = node.rank("input") - len(node.args["normalized_shape"])
     epsilon = node.get("eps")
     scale, bias = (
-        None if node.get(name) is None else node.cast(node[name], x.tensor.dtype)
-        for name in ("weight", "bias")
+        None if node.get(name) is None else node.cast(node[name], to) for name in ("weight", "bias")
     )
     if axis == node.rank("input"):  # nothing to normalise over: an axis of one
         x = node.unsqueeze(x, axis)
-    return node.emit_many(
+    made, *statistics = node.emit_many(
         "layer_norm",
         x,
         scale,
@@ -120,17 +130,16 @@ def _normalised(node: Context, outputs: int) -> tuple[Value, ...]:
         axis=axis,
         epsilon=1e-5 if epsilon is None else float(epsilon),
     )
+    return node.cast(made, of), *statistics
 
 
 def _native_layer_norm(node: Context) -> tuple[Value, ...]:
     if not (node.wants(1) or node.wants(2)):
         return _normalised(node, outputs=1)
     made, *rest = _normalised(node, outputs=3)
-    fakes = node.results[1:]
-    from_torch = [node.to if node.to.bits > 32 else F32] * 2
     kept = [
-        node.reshape(node.cast(value, to), node.dims_of(fake))
-        for value, to, fake in zip(rest, from_torch, fakes, strict=True)
+        node.reshape(node.cast(value, dtype_of(fake.dtype)), node.dims_of(fake))
+        for value, fake in zip(rest, node.results[1:], strict=True)
     ]
     return made, *kept
 
@@ -151,16 +160,7 @@ def _rms_norm(node: Context) -> Value:
 def _group_norm(node: Context) -> tuple[Value, ...]:
     """group_norm, and the mean and inverse deviation of each group where they are used."""
     x, groups = node["input"], int(node.args["group"])
-    channels = node.dims("input")[1]
-    to = x.tensor.dtype
-    made = node.emit(
-        "group_norm",
-        x,
-        _per_channel(node, "weight", 1.0, to, channels),
-        _per_channel(node, "bias", 0.0, to, channels),
-        groups=groups,
-        epsilon=float(node.args["eps"]),
-    )
+    made = _grouped(node, groups, float(node.args["eps"]))
     if not (node.wants(1) or node.wants(2)):
         return (made,)
     return made, *group_moments(node, x, groups, float(node.args["eps"]))
@@ -178,17 +178,21 @@ def group_moments(node: Context, x: Value, groups: int, epsilon: float) -> tuple
     )
 
 
-def _plain_group_norm(node: Context) -> Value:
-    x = node["input"]
-    channels, to = node.dims("input")[1], x.tensor.dtype
-    return node.emit(
+def _grouped(node: Context, groups: int, epsilon: float) -> Value:
+    channels, to = node.dims("input")[1], _together(node)
+    made = node.emit(
         "group_norm",
-        x,
+        node.cast(node["input"], to),
         _per_channel(node, "weight", 1.0, to, channels),
         _per_channel(node, "bias", 0.0, to, channels),
-        groups=int(node.args["num_groups"]),
-        epsilon=float(node.get("eps", 1e-5)),
+        groups=groups,
+        epsilon=epsilon,
     )
+    return node.cast(made, node["input"].tensor.dtype)
+
+
+def _plain_group_norm(node: Context) -> Value:
+    return _grouped(node, int(node.args["num_groups"]), float(node.get("eps", 1e-5)))
 
 
 RULES: dict[str, Rule] = {

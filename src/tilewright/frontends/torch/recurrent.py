@@ -1,18 +1,20 @@
-"""Keep recurrent layers as single operators under torch.compile.
+"""Keep recurrent layers as single operators, of any length.
 
-Dynamo breaks a graph at them unless `torch._dynamo.config.allow_rnn` is set; then AOTAutograd would
-unroll them for the length of the example. In inference they are replaced by opaque custom operators
-with the same signature. Where the graph around them cannot be native, these call PyTorch's
-implementation.
+PyTorch unrolls them for the length of the example. In inference they are replaced by opaque custom
+operators with the same signature: while torch.export traces a model, and in the graphs of Dynamo,
+which breaks them at recurrent layers unless `torch._dynamo.config.allow_rnn` is set. Where the
+graph around them cannot be native, these call PyTorch's implementation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import fx
+from torch.overrides import TorchFunctionMode
 
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 LIBRARY: Any = torch.library.Library("tilewright", "DEF")  # type: ignore[no-untyped-call]
@@ -55,13 +57,32 @@ _CALLS = {getattr(torch._VF, kind): kind for kind in KINDS}  # the functions tha
 def keep_whole(module: fx.GraphModule) -> None:
     """Replace the recurrent layers of a graph by custom operators, except those of packed
     sequences."""
-    found = [node for node in module.graph.nodes if node.target in _CALLS and not _is_packed(node)]
+    calls = (node for node in module.graph.nodes if node.target in _CALLS)
+    found = [node for node in calls if not _is_packed(node.args)]
     for node in found:
         node.target = OPERATORS[_CALLS[node.target]]
     if found:
         module.recompile()
 
 
-def _is_packed(node: fx.Node) -> bool:
+def kept_whole(model: torch.nn.Module) -> AbstractContextManager[Any]:
+    """A context in which the recurrent layers of a model call custom operators."""
+    has_any = any(isinstance(each, torch.nn.RNNBase) for each in model.modules())
+    return _Whole() if has_any else nullcontext()
+
+
+class _Whole(TorchFunctionMode):
+    """Redirects calls of recurrent layers, except those of packed sequences."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kind = None if kwargs else _CALLS.get(func)
+        if kind is not None and not _is_packed(args):
+            return OPERATORS[kind](*args)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_packed(args: Sequence[Any]) -> bool:
     """Whether the second argument of a call is `batch_sizes`."""
-    return len(node.args) > 3 and not isinstance(node.args[3], bool)
+    return len(args) > 3 and not isinstance(args[3], bool)
