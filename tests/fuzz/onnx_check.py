@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import onnx
 import tolerances
+from drawn_plans import random_plans
 from onnx_differences import REASONS, REFUSALS
 from onnx_random import Case, large_case, random_case
 from onnx_rounding import moved_by_rounding
-from plans import random_plans
 from workers import Lost, in_child
 
 from tilewright.base.errors import CompilerBug, TilewrightError

@@ -220,5 +220,25 @@ def test_a_model_without_keys_and_values_does_not_generate():
         Generator(model, tw.compile, length=8)
 
 
+def test_a_model_that_a_static_cache_changes_does_not_generate():
+    """Its local attention takes the length of the keys for the number of tokens so far."""
+    from transformers import GPTNeoConfig, GPTNeoForCausalLM
+
+    torch.manual_seed(0)
+    config = GPTNeoConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        window_size=8,
+        attention_types=[[["global", "local"], 1]],
+        max_position_embeddings=64,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    with pytest.raises(Unsupported, match=r"TW4035.*cache of fixed length"):
+        Generator(GPTNeoForCausalLM(config), tw.compile, length=64)
+
+
 def test_other_modules_have_no_examples():
     assert examples_of(torch.nn.Linear(2, 2)) is None

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fuzz"))
 
-import plans
+import drawn_plans
 from onnx_random import large, large_case
 
 import tilewright as tw
@@ -23,12 +23,12 @@ def test_models_are_valid_under_all_sizes(seed):
 
 
 def test_kernels_follow_the_plans_that_were_drawn(monkeypatch):
-    monkeypatch.setattr(plans, "LEFT", 0.0)
+    monkeypatch.setattr(drawn_plans, "LEFT", 0.0)
     source = """graph @main(%x: f32[8, 24], %w: f32[24, 40]) -> (f32[8, 40]) {
       %y = matmul(%x, %w)
       return %y
     }"""
-    with plans.random_plans(3):
+    with drawn_plans.random_plans(3):
         model = tw.compile(tw.graph.parse(source), target="cpu", threads=1)
     (kernel,) = model.inside.program.kernels.values()
     assert kernel.tuned

@@ -76,6 +76,7 @@ class Decoder(torch.nn.Module):
         # What comes next is told by the last token: of the others no logits are made.
         self.last_alone = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         config = model.config.get_text_config(decoder=True)
+        self.words = config.vocab_size
         self.cache: Any = StaticCache(max_cache_len=length, config=config)
         layers = self.cache.layers
         for at, layer in enumerate(layers):  # windows slide by control flow over data
@@ -93,6 +94,27 @@ class Decoder(torch.nn.Module):
         for at, layer in enumerate(layers):
             for name in STATE:
                 self.register_buffer(f"{name}_{at}", getattr(layer, name).zero_())
+
+    def check(self, batch: int, encoded: Encoded | None) -> None:
+        """Refuse a model that computes something else with a static cache than with a growing one:
+        some derive masks or positions from the length of the keys."""
+        tokens = torch.arange(PROMPT + 1).expand(batch, -1) % self.words
+        places = torch.arange(PROMPT + 1)
+        parts = slice(0, PROMPT), slice(PROMPT, PROMPT + 1)
+        grown = _growing(self.model, encoded)
+        for part in parts:
+            want = grown(tokens[:, part])
+            got = self(tokens[:, part], places[part], *(encoded or ()))
+        for state in self.buffers(recurse=False):
+            state.zero_()
+        spread = float(want.max() - want.min())
+        tolerance = spread * torch.finfo(want.dtype).eps ** 0.5
+        if not torch.allclose(got, want, rtol=0.0, atol=tolerance, equal_nan=True):
+            raise Unsupported(
+                "TW4035",
+                f"{type(self.model).__name__} gives other results with a cache of fixed length",
+                help="its own generate() runs it in eager, or by torch.compile",
+            )
 
     def forward(
         self,
@@ -137,6 +159,25 @@ class Decoder(torch.nn.Module):
         return _decoded(self.model, tokens, hidden, cache, mask)
 
 
+def _growing(model: Any, encoded: Encoded | None) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The model with a cache of its own that grows: tokens -> logits of the last."""
+    from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+    cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
+    if encoded is not None:
+        cache = EncoderDecoderCache(cache, DynamicCache())
+
+    def run(tokens: torch.Tensor) -> torch.Tensor:
+        if encoded is None:
+            made = model(input_ids=tokens, past_key_values=cache, use_cache=True)
+        else:
+            made = _decoded(model, tokens, encoded[0], cache)
+        logits: torch.Tensor = made.logits[:, -1:]
+        return logits
+
+    return run
+
+
 def _decoded(
     model: Any, tokens: torch.Tensor, hidden: torch.Tensor, cache: Any, mask: Any = None
 ) -> Any:
@@ -171,6 +212,7 @@ class Generator:
             self.mask = torch.ones(batch, kept, dtype=torch.int64)
         with torch.no_grad():
             decoder = Decoder(model, batch, length, example).eval()
+            decoder.check(batch, example)
             self.prompt = self._compiled(decoder, compile, PROMPT, example)
             self.step = self._compiled(decoder, compile, 1, example)
         for name in self.step.structure.states:

@@ -201,6 +201,8 @@ def _counts_all(box: Region, ranges: Ranges, ctx: Context) -> bool:
     """Whether all indices are digits of one number that counts through the loops: what a fused
     loop, split again by other factors, was before. Simplified by itself, each digit would depend
     on other parts of that number."""
+    if not box.ranges:  # a scalar
+        return False
     number = _dividend(box.ranges[0].start)
     if any(r.extent is not ONE or _dividend(r.start) is not number for r in box.ranges):
         return False
