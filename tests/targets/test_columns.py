@@ -11,6 +11,7 @@ import tilewright as tw
 from tilewright import graph
 from tilewright.lower.graph import lower_graph
 from tilewright.rules import RULES, schedule
+from tilewright.rules.gpu.apart import APART, LATER
 from tilewright.rules.rule import Choice
 from tilewright.tensor.passes import lower
 
@@ -125,6 +126,12 @@ def test_many_rows_of_odd_lengths_share_blocks(columns):
     shape = (8, 196, 54, columns)
     plan = dict(part.split("=") for part in scheduled(softmax(shape, 3)).decisions[0].plan.split())
     assert int(plan["columns"]) > 1 or columns == 197
+
+
+def test_rivals_are_priced_by_the_entries_that_follow():
+    entries = RULES["cuda"]
+    own = next(at for at, entry in enumerate(entries) if APART in entry)
+    assert [entry for entry in entries[own + 1 :] if entry in LATER] == [*LATER]
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((8, 8, 3137, 8), 2), ((4, 50_257), 1), ((8, 64), 1)])
