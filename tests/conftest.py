@@ -121,6 +121,12 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_runtest_setup() -> None:
+    """A test that draws numbers by PyTorch gets the same in every run, in any order of tests."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.suffix == ".tw":
         return TextFile.from_parent(parent, path=file_path)
