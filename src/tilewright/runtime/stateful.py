@@ -21,7 +21,7 @@ import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.runtime.array import empty
-from tilewright.runtime.module import Module, Spec
+from tilewright.runtime.module import Module, Spec, copy_outputs
 
 State = np.ndarray[Any, Any]
 
@@ -103,11 +103,7 @@ class StatefulModule(Module):
             count = len(self.outputs)
             for state, new in zip(states, made[count:], strict=False):
                 np.asarray(state)[...] = np.asarray(new)
-        if out is None:
-            return made[:count]
-        for array, new in zip(out, made[:count], strict=True):
-            np.asarray(array)[...] = np.asarray(new)
-        return tuple(out)
+        return made[:count] if out is None else copy_outputs(self.outputs, out, made[:count])
 
     @property
     def inside(self) -> Any:
