@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.base.errors import UserError
+from tilewright.base.errors import UserError, UserTypeError
 from tilewright.runtime.array import empty
 from tilewright.runtime.module import Module, Spec, copy_outputs
 
@@ -96,6 +96,10 @@ class StatefulModule(Module):
         out: Sequence[Any] | None = None,
     ) -> tuple[Any, ...]:
         """Run with the caller's states: writable, contiguous arrays."""
+        if len(given) != len(self.inputs):
+            raise UserTypeError(
+                "TW4009", f"the model takes {len(self.inputs)} inputs, got {len(given)}"
+            )
         with self._lock:
             if out is not None and len(self.inner.outputs) == len(self.outputs):
                 return tuple(self.inner(*given, *states, threads=threads, out=out))
