@@ -420,13 +420,30 @@ def test_loops_in_loops_begin_with_what_others_hold(tmp_path):
 
 @pytest.mark.parametrize(
     "out",
-    [[np.empty(2, F)], [np.empty(4, F), words("", "", "")], [np.empty(3, F), words("")]],
-    ids=["one", "a wrong shape", "a wrong shape of text"],
+    [
+        [np.empty(2, F)],
+        [np.empty(4, F), words("", "", "")],
+        [np.empty(3, F), words("")],
+        [np.empty(3), words("", "", "")],
+    ],
+    ids=["one", "a wrong shape", "a wrong shape of text", "a wrong type"],
 )
 def test_memory_for_outputs_must_fit(out):
     module = tw.compile(graph.parse(TEXT), threads=1)
     with pytest.raises(UserError, match="TW4042"):
         module(words("a", "b", "c"), np.zeros((3, 2), F), out=out)
+
+
+def test_outputs_are_written_to_memory_only():
+    module = tw.compile(graph.parse(TEXT), threads=1)
+    given, out = (words("a", "b", "c"), np.ones((3, 2), F)), np.zeros(3, F)
+    module(*given, out=[out, words("", "", "")])
+    assert out.tolist() == [2.0, 2.0, 2.0]
+    with pytest.raises(TypeError, match="TW4010"):  # a copy of the list would be filled
+        module(*given, out=[[0.0, 0.0, 0.0], words("", "", "")])
+    out.flags.writeable = False
+    with pytest.raises(UserError, match="TW4006"):
+        module(*given, out=[out, words("", "", "")])
 
 
 def test_what_a_sequence_shows_of_weights_belongs_to_the_caller():

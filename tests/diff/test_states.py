@@ -79,6 +79,15 @@ def test_native_code_keeps_states_between_calls(without):
     check(model, want, given)
 
 
+def test_inputs_are_counted_without_states():
+    program, given = graph.parse(PROGRAM), inputs(1)
+    model = tw.compile(program, threads=1)
+    with pytest.raises(TypeError, match="takes 1 inputs, got 0"):
+        model()
+    with pytest.raises(TypeError, match="takes 1 inputs, got 2"):
+        model(*given, *given)
+
+
 def test_states_that_change_places_do():
     program = graph.parse(
         "module stage imported states (f32[2](1.0, 2.0), f32[2](3.0, 4.0), f32[2](5.0, 6.0)) {"

@@ -265,6 +265,21 @@ static void test_shutdown_ends_workers_and_the_next_region_starts_new_ones(void)
   EXPECT(covers_once(500, 4));
 }
 
+static void *shut_down(void *unused) {
+  tw_shutdown();
+  return unused;
+}
+
+static void test_several_threads_may_shut_down_at_once(void) {
+  for (int round = 0; round < 300; ++round) {
+    pthread_t threads[4];
+    EXPECT(covers_once(20, 3));
+    for (int i = 0; i < 4; ++i) pthread_create(&threads[i], NULL, shut_down, NULL);
+    for (int i = 0; i < 4; ++i) EXPECT(covers_once(20, 3)); /* starts workers meanwhile */
+    for (int i = 0; i < 4; ++i) pthread_join(threads[i], NULL);
+  }
+}
+
 static void test_forked_child_has_a_working_pool(void) {
   EXPECT(covers_once(1000, 3));
   for (int round = 0; round < 5; ++round) {
@@ -532,6 +547,23 @@ static int32_t double_main(tw_call *call, const DLTensor *const *inputs, int32_t
   return TW_OK;
 }
 
+static void test_plans_larger_than_memory_are_refused(void) {
+  enum { COUNT = 9 };
+  int64_t sizes[COUNT];
+  int32_t spans[2 * COUNT];
+  tw_model *model = tw_model_new(NULL);
+  tw_call *call = tw_call_begin(model);
+  const int64_t too_large[] = {INT64_MAX / 4 - 1, INT64_C(1) << 46, INT64_MAX, -1};
+  for (size_t k = 0; k < sizeof too_large / sizeof *too_large; ++k) {
+    for (int i = 0; i < COUNT; ++i) sizes[i] = too_large[k], spans[2 * i] = spans[2 * i + 1] = i;
+    tw_error(TW_OK, "");
+    EXPECT(tw_call_plan(call, COUNT, sizes, spans) == NULL);
+    EXPECT(tw_last_code() == TW_ERROR_NO_MEMORY && has_text("of the model needs"));
+  }
+  tw_call_end(model, call);
+  tw_model_free(model);
+}
+
 static const float zero = 0;
 static const void *const constants[1] = {&zero};
 static void *instance;
@@ -741,6 +773,7 @@ static const struct {
     TEST(test_a_worker_that_wakes_on_its_callers_core_goes_elsewhere),
     TEST(test_a_worker_that_others_pin_to_its_callers_core_stays),
     TEST(test_shutdown_ends_workers_and_the_next_region_starts_new_ones),
+    TEST(test_several_threads_may_shut_down_at_once),
     TEST(test_forked_child_has_a_working_pool),
     TEST(test_default_thread_count_can_be_set),
     TEST(test_memory_is_aligned_and_usable),
@@ -756,6 +789,7 @@ static const struct {
     TEST(test_profiler_keeps_what_it_can_and_counts_the_rest),
     TEST(test_a_model_is_called_from_many_threads),
     TEST(test_a_models_outputs_are_checked),
+    TEST(test_plans_larger_than_memory_are_refused),
     TEST(test_foreign_parts_run_by_callbacks),
     TEST(test_a_model_flushes_subnormals_and_its_caller_keeps_them),
     TEST(test_a_runtime_tells_its_version),

@@ -53,7 +53,8 @@ _ALIASES: dict[str, str] = {
     for name, (_, _, numpy_type) in _SCALARS.items()
     if name not in ("bool", "index", "str")
 }
-_VECTOR = re.compile(r"(?P<scalar>[a-z0-9_]+?)(x(?P<lanes>[1-9][0-9]*))?")
+MAX_LANES = (1 << 16) - 1  # DLPack's field has 16 bits
+_VECTOR = re.compile(r"(?P<scalar>[a-z0-9_]+?)(x(?P<lanes>[1-9][0-9]{0,4}))?")
 _known: dict[str, DType] = {}
 
 
@@ -182,9 +183,9 @@ def is_dtype_name(text: str) -> bool:
 def _parse(text: str) -> DType:
     match = _VECTOR.fullmatch(text)
     scalar = "" if match is None else _ALIASES.get(match["scalar"], match["scalar"])
-    if match is None or scalar not in _SCALARS:
+    lanes = 0 if match is None else int(match["lanes"] or 1)
+    if scalar not in _SCALARS or lanes > MAX_LANES:
         raise UserError("TW0001", f"unknown data type {text!r}", help=f"use one of {_names()}")
-    lanes = int(match["lanes"] or 1)
     kind, bits, numpy_type = _SCALARS[scalar]
     name = scalar if lanes == 1 else f"{scalar}x{lanes}"
     if name in _known:

@@ -97,6 +97,12 @@ class TilewrightError(Exception):
         return (_rebuild, (type(self), self.__dict__))
 
 
+def summary_of(error: BaseException) -> str:
+    """An exception in one line, also where it has no message."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def _rebuild(cls: type[TilewrightError], fields: dict[str, object]) -> TilewrightError:
     error = cls.__new__(cls)
     error.__dict__.update(fields)

@@ -108,7 +108,7 @@ OPTIONS = ("-geometry", *SIZES, *NUMBERS)
 def read_shape(value: str) -> dict[str, int] | None:
     """Parse `1x16x16` to batch, block_in and block_out; None if malformed."""
     parts = value.split("x")
-    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         return None
     names = [field.name for field in fields(Geometry)][:3]
     return dict(zip(names, map(int, parts), strict=True))

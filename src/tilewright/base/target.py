@@ -304,7 +304,7 @@ def _read_number(text: str, option: str, value: str, machine: Machine) -> float:
 def _read_size(text: str, option: str, value: str) -> int:
     scale = {"K": KB, "M": MB, "G": KB * MB}.get(value[-1].upper(), 1)
     digits = value if scale == 1 else value[:-1]
-    if not digits.isdigit() or int(digits) == 0:
+    if not digits.isdecimal() or int(digits) == 0:
         raise UserError(
             "TW0303",
             f"target {text!r}: {option}={value} is not a size",
@@ -427,7 +427,7 @@ _CUDA = {
 
 def _cuda(text: str, triple: str, arch: str) -> Target:
     digits = arch.removeprefix("sm_").rstrip("af")
-    if not arch.startswith("sm_") or not digits.isdigit() or int(digits) not in _CUDA:
+    if not arch.startswith("sm_") or not digits.isdecimal() or int(digits) not in _CUDA:
         known = ", ".join(f"sm_{number}" for number in _CUDA)
         raise UserError(
             "TW0304",

@@ -6,6 +6,7 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -44,12 +45,15 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0, help="Measuring time.")] = 2.0,
     peer: Annotated[str, typer.Option(help="Also measure: onnxruntime")] = "",
     kernels: Annotated[int, typer.Option(min=0, help="Number of kernels to list.")] = 12,
-    trace: Annotated[str, typer.Option(help="Write a trace of passes and a run.")] = "",
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace of passes and a run to this file.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Benchmark a model: median, 90th percentile, time of each kernel."""
     if peer and peer not in PEERS:
         raise typer.BadParameter(f"known: {', '.join(PEERS)}", param_hint="--peer")
+    common.check_folder(trace)
     module = common.read_module(model, target, threads, precision, without)
     arrays = common.make_inputs(module.inputs, inputs, dim, seed)
     runs: dict[str, Callable[[], Any]] = {"tilewright": lambda: module(*arrays)}
@@ -58,10 +62,11 @@ def bench(
         runs[peer] = onnxruntime_run(str(model), dict(zip(names, arrays, strict=True)), threads)
     times = measure(runs, seconds)
     record = module.profile(*arrays)
-    if trace:
+    if trace is not None:
         from tilewright.report.trace import write_trace
 
-        write_trace(trace, traced(module, arrays), module.timings)
+        with common.writing(trace):
+            write_trace(trace, traced(module, arrays), module.timings)
     report = {
         "model": str(model),
         "threads": threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,25 +39,24 @@ def bisect(
     from tilewright.driver.build import build_module, spec_of
     from tilewright.driver.optimize import pass_context
     from tilewright.driver.options import Options
-    from tilewright.driver.pipelines import PIPELINES, PRECISIONS
+    from tilewright.driver.pipelines import passes_of
 
-    if precision not in PRECISIONS:
-        raise typer.BadParameter(f"known: {', '.join(PRECISIONS)}", param_hint="--precision")
+    common.check_folder(out)
     machine = Machine.parse(target)
+    passes = passes_of(machine, precision)
     graph = common.read_graph(model)
     specs = [spec_of(value, value.name) for value in graph.given]
     arrays = common.make_inputs(specs, inputs, dim, seed)
 
-    def native(schedule: bool) -> driver.Run:
-        options = Options(threads=threads, precision=precision, schedule=schedule)
+    options = Options(threads=threads, precision=precision)
 
+    def native(schedule: bool) -> driver.Run:
         def run(part: Any, given: Any) -> list[Any]:
-            made = build_module(part, machine, options)(*given)
+            made = build_module(part, machine, replace(options, schedule=schedule))(*given)
             return [np.asarray(v) if hasattr(v, "__array__") else v for v in made]
 
         return run
 
-    passes = PIPELINES[machine.kind, precision]
     with common.progress("bisecting") as move:
         found = driver.bisect(
             graph,
@@ -64,7 +64,7 @@ def bisect(
             passes,
             native=native(True),
             plain=native(False),
-            ctx=lambda: pass_context(machine, Options(threads=threads)),
+            ctx=lambda: pass_context(machine, options),
             trials=trials,
             report=move,
         )
@@ -83,9 +83,10 @@ def _write(found: Any, path: Path, passes: list[str]) -> Path | None:
         return None
     if found.culprit in passes:
         passes = passes[: passes.index(found.culprit) + 1]
-    path.write_text(f"// passes: {','.join(passes)}\n{found.reproducer}\n")
+    with common.writing(path):
+        path.write_text(f"// passes: {','.join(passes)}\n{found.reproducer}\n")
     names = [value.name for value in found.reproducer.main.params]
-    np.savez(path.with_suffix(".npz"), **dict(zip(names, found.inputs, strict=True)))
+    common.write_arrays(path.with_suffix(".npz"), names, found.inputs)
     return path
 
 

@@ -9,6 +9,7 @@ import operator
 import os
 import sys
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,6 +135,26 @@ def read_text(path: Path) -> str:
         raise UserError("TW6030", f"cannot read {path}: {error}") from error
 
 
+def check_folder(*paths: Path | None) -> None:
+    """Reject files that cannot be written for want of a folder, before the work that fills them."""
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            raise UserError(
+                "TW6012",
+                f"cannot write {path}: there is no folder {path.parent}",
+                help="name an existing folder",
+            )
+
+
+def write_arrays(path: Path, names: Sequence[str], arrays: Sequence[Any]) -> None:
+    """An .npz file, as `numpy.savez` writes it; unlike there, an array may have any name."""
+    path = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
+    with writing(path), zipfile.ZipFile(path, "w") as archive:
+        for name, array in zip(names, arrays, strict=True):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(array))
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Convert OS errors of writing a file to a user error."""
@@ -212,7 +233,7 @@ def _sizes(dims: Sequence[str] | None) -> dict[str, int]:
     found: dict[str, int] = {}
     for text in dims or ():
         name, _, size = text.partition("=")
-        if not size.isdigit():
+        if not size.isdecimal():
             raise typer.BadParameter(f"{text!r} is not NAME=SIZE", param_hint="--dim")
         found[name] = int(size)
     return found
@@ -264,9 +285,9 @@ def _extent(dim: int | str, sizes: Mapping[str, int]) -> int:
 
 def _from_file(specs: Sequence[Spec], file: Path) -> list[Any]:
     try:
-        with np.load(file) as stored:
+        with file.open("rb") as opened, np.load(opened) as stored:
             arrays = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError("TW6030", f"cannot read {file}: {error}") from error
     missing = [spec.name for spec in specs if spec.name not in arrays]
     if missing:

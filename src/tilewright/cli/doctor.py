@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tilewright import __version__
-from tilewright.base.errors import TilewrightError
+from tilewright.base.errors import TilewrightError, summary_of
 from tilewright.base.machine import GUESSED
 from tilewright.base.target import Target
 from tilewright.cli import common
@@ -84,9 +84,8 @@ def _guarded(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """Run one check; an exception in it is reported as a problem."""
     try:
         yield from look()
-    except (TilewrightError, OSError, ImportError) as error:
-        message = str(error).splitlines()[0]
-        yield Finding(look.__name__.strip("_"), message, PROBLEM, "see the message")
+    except Exception as error:
+        yield Finding(look.__name__.strip("_"), summary_of(error), PROBLEM, "see the message")
 
 
 def _python() -> Iterator[Finding]:

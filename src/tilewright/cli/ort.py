@@ -100,9 +100,10 @@ def ort(
     compare: Annotated[
         bool, typer.Option(help="Also time the last feeds in ONNX Runtime, if installed.")
     ] = True,
-    report: Annotated[str, typer.Option(help="Write a JSON report to this file.")] = "",
+    report: Annotated[Path | None, typer.Option(help="Write a JSON report to this file.")] = None,
 ) -> None:
     """Run a Python program with Tilewright in place of onnxruntime, and report the time saved."""
+    common.check_folder(report)
     watch, begun = Watch(), time.perf_counter()
     code: Any = 0
     with observed(watch):
@@ -118,9 +119,10 @@ def ort(
                 move(record.model, at, len(records))
                 _time(record)
     _show(records, total)
-    if report:
+    if report is not None:
         told = {"seconds": total, "sessions": [_told(record) for record in records]}
-        Path(report).write_text(common.json_text(told), encoding="utf-8")
+        with common.writing(report):
+            report.write_text(common.json_text(told), encoding="utf-8")
     if code not in (None, 0):
         raise typer.Exit(code if isinstance(code, int) else 1)
 
@@ -144,7 +146,7 @@ def _run(program: str, arguments: Sequence[str], module: bool) -> None:
         if saved[2] is not None:
             sys.modules["onnxruntime"] = saved[2]
         else:
-            del sys.modules["onnxruntime"]
+            sys.modules.pop("onnxruntime", None)  # unless the program has removed it
 
 
 # --------------------------------------------------------------------------- what it saved

@@ -44,6 +44,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Write an HTML page about a model: graph by time, kernels at every stage, roofline, memory."""
+    common.check_folder(out)
     from tilewright.report import collect, write_page
 
     def made(path: Path, precision: str, without: list[str] | None) -> Any:
@@ -64,7 +65,8 @@ def report(
     other = None
     if against is not None:
         other = made(against, against_precision or precision, against_without)
-    write_page(told, out, other)
+    with common.writing(out):
+        write_page(told, out, other)
     if json:
         common.print_json(
             {

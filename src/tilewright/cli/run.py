@@ -41,6 +41,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a model on random inputs or on those in a file; or a tensor function in .tw text."""
+    common.check_folder(save)
     if model.suffix == ".tw" and not MODEL.search(common.read_text(model)):
         _finish(*run_function(model, inputs, dim, seed, target, threads, interp, check), save, json)
         return
@@ -71,7 +72,7 @@ def _finish(names: list[str], made: list[Any], want: Any, save: Path | None, jso
     if want is not None:
         report["check"] = _checked(names, made, want)
     if save is not None:
-        np.savez(save, **dict(zip(names, made, strict=True)))
+        common.write_arrays(save, names, made)
     if json:
         common.print_json(report)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # imported lazily: loading the tuner would slow down every co
 
 SHOWN = 16  # kernels in the table of progress
 RAY = "ray://"
+TUNED = "tuned"  # the run whose results are kept, beside those of --compare
 
 
 @common.command
@@ -84,64 +85,67 @@ def tune(
     far. Ctrl-C ends the search and keeps its results; the same command continues.
     """
     from tilewright.tune.budget import Budget
-    from tilewright.tune.database import Database, default_path
-    from tilewright.tune.outcome import INTERRUPTED
-    from tilewright.tune.search import strategy
+    from tilewright.tune.database import default_path
 
     allowed = Budget.parse(budget)
-    from tilewright.driver.compile import compile
-
-    for name in compare or ():
-        strategy(name)  # reject unknown names before tuning
-    if html is not None:
-        from tilewright.report import check_charts
-
-        check_charts()  # and missing packages for charts
+    _check_output(compare, html)
+    asked = {
+        "threads": threads,
+        "precision": precision,
+        "without": tuple(without or ()),
+        "tune": allowed,
+        "sizes": sizes_of(dim),
+        "cost_model": cost_model,
+        "allow_blas": allow_blas,
+    }
     source = checked_source(model)
     database = db if db is not None else default_path()
-
-    def tuned(show: Any, records: Any, search: str = "ranked") -> Outcome:
-        module: Any = compile(
-            source,
-            target,
-            threads=threads,
-            precision=precision,
-            without=tuple(without or ()),
-            tune=allowed,
-            database=records,
-            sizes=sizes_of(dim),
-            search=search,
-            cost_model=cost_model,
-            allow_blas=allow_blas,
-            fleet=machines,
-            tuning=show,
-        )
-        made: Outcome = module.tuning
-        return made
-
-    runs: dict[str, Outcome] = {}
     with (
         reporting_interrupts(database),
         opened_fleet(fleet, threads) as machines,
         _live(quiet=json) as show,
     ):
-        outcome = runs["tuned"] = tuned(show, "" if database is None else database)
-        for name in compare or () if outcome.stopped != INTERRUPTED else ():
-            with Database() as empty:
-                runs[name] = tuned(show, empty, name)
+        asked |= {"fleet": machines, "tuning": show}
+        runs = _tuned(source, target, asked, database, compare or ())
     if html is not None:
         _write_page(html, model.name, runs, target, threads)
-    told = describe(outcome) | {"database": str(database or "")}
-    if compare:
-        told["compared"] = {name: list(each.curve) for name, each in runs.items()}
     if json:
-        common.print_json(told)
-        return
-    out = common.output()
-    out.print(_table(outcome.tasks, len(outcome.tasks)))
-    if compare:
-        out.print(curves_table(runs, allowed.seconds))
-    _summary(outcome, database)
+        common.print_json(_described(runs, database))
+    else:
+        _show(runs, database, allowed.seconds)
+
+
+def _check_output(compare: list[str] | None, html: Path | None) -> None:
+    """Reject, before tuning, unknown searches, and a page that cannot be written."""
+    from tilewright.tune.search import strategy
+
+    for name in compare or ():
+        strategy(name)
+    if html is not None:
+        from tilewright.report import check_charts
+
+        common.check_folder(html)
+        check_charts()
+
+
+def _tuned(
+    source: Any, target: str, asked: dict[str, Any], database: Path | None, compare: Sequence[str]
+) -> dict[str, Outcome]:
+    """The outcome of tuning, and those of other searches from scratch."""
+    from tilewright.driver.compile import compile
+    from tilewright.tune.database import Database
+    from tilewright.tune.outcome import INTERRUPTED
+
+    def tuned(search: str, records: Any) -> Outcome:
+        module: Any = compile(source, target, search=search, database=records, **asked)
+        made: Outcome = module.tuning
+        return made
+
+    runs = {TUNED: tuned("ranked", "" if database is None else database)}
+    for name in compare if runs[TUNED].stopped != INTERRUPTED else ():
+        with Database() as empty:
+            runs[name] = tuned(name, empty)
+    return runs
 
 
 @contextmanager
@@ -182,15 +186,34 @@ def opened_fleet(commands: list[str] | None, threads: int) -> Iterator[Fleet | N
         yield fleet
 
 
-def _write_page(path: Path, name: str, runs: dict[str, Outcome], target: str, threads: int) -> None:
+def _write_page(
+    path: Path, name: str, runs: Mapping[str, Outcome], target: str, threads: int
+) -> None:
     from tilewright.base.target import Target as Parsed
     from tilewright.report import write_tuning_page
     from tilewright.runtime.pool import threads as default_threads
 
-    write_tuning_page(path, name, runs, Parsed.parse(target), threads or default_threads())
+    with common.writing(path):
+        write_tuning_page(path, name, runs, Parsed.parse(target), threads or default_threads())
 
 
-def curves_table(runs: dict[str, Outcome], budget_s: float) -> Table:
+def _described(runs: Mapping[str, Outcome], database: Path | None) -> dict[str, Any]:
+    """All runs for JSON."""
+    told = describe(runs[TUNED]) | {"database": str(database or "")}
+    if len(runs) > 1:
+        told["compared"] = {name: list(each.curve) for name, each in runs.items()}
+    return told
+
+
+def _show(runs: Mapping[str, Outcome], database: Path | None, budget_s: float) -> None:
+    out, outcome = common.output(), runs[TUNED]
+    out.print(_table(outcome.tasks, len(outcome.tasks)))
+    if len(runs) > 1:
+        out.print(curves_table(runs, budget_s))
+    _summary(outcome, database)
+
+
+def curves_table(runs: Mapping[str, Outcome], budget_s: float) -> Table:
     """The speedup of every search at fractions of the budget."""
     shares = (0.1, 0.25, 0.5, 0.75, 1.0)
     table = Table("search", *(f"{share * budget_s:.0f} s" for share in shares), "trials")
@@ -217,7 +240,7 @@ def sizes_of(dims: list[str] | None) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for text in dims or ():
         name, _, sizes = text.partition("=")
-        if not all(each.isdigit() for each in sizes.split(",")):
+        if not all(each.isdecimal() for each in sizes.split(",")):
             raise typer.BadParameter(f"{text!r} is not NAME=SIZE,...", param_hint="--dim")
         found[name] = [int(each) for each in sizes.split(",")]
     return found

@@ -79,14 +79,14 @@ def header(
         'extern "C" {',
         "#endif",
         "",
-        _dlpack_declarations(),
+        (FOLDER / "dlpack_tensor.h").read_text(),
         "/* Each function returns 0, or an error code; then tw_last_error() tells why. */",
         "const char *tw_last_error(void);",
         "void tw_set_threads(int32_t threads); /* for the process; 0: all cores */",
         "",
     ]
     if handles is not None:
-        lines.append(_foreign_declarations())
+        lines.append((FOLDER / "foreign.h").read_text())
         lines += [
             f"int32_t {set_foreign_name(signature.name)}(const tw_foreign *foreign);\n"
             for signature in signatures
@@ -121,35 +121,22 @@ def _describe(param: Param, handle: str) -> str:
     role = " (output)" if param.writable else ""
     role = " (state: read, then changed)" if param.is_state else role
     meaning = f", a handle of {handle}" if handle else ""
-    return f"{param.name}: {param.dtype}[{dims}]{meaning}{role}"
+    return _in_comment(f"{param.name}: {param.dtype}[{dims}]{meaning}{role}")
+
+
+def _in_comment(text: str) -> str:
+    """Text that does not end a comment of C: names of models may contain anything."""
+    return " ".join(text.replace("*/", "* /").replace("/*", "/ *").split())
 
 
 def _states(signature: Signature, begins: tuple[int, ...]) -> str:
     """How a C program finds what states begin with."""
     table = constants_name(signature.name)
     kept = [param.name for param in signature.params if param.is_state]
-    told = [f" *   {name}: {table}[{at}]" for name, at in zip(kept, begins, strict=True)]
+    pairs = zip(kept, begins, strict=True)
+    told = [f" *   {_in_comment(name)}: {table}[{at}]" for name, at in pairs]
     head = "/* What states begin with. Give each memory of its own with a copy of that:"
     return "\n".join([head, *told, " */", f"extern const void *const {table}[];"])
-
-
-def _dlpack_declarations() -> str:
-    """DLPack's structures, unless its own header or ours came first."""
-    text = (FOLDER / "dlpack.h").read_text()
-    start = text.index("typedef enum")
-    stop = text.index('/* What a "dltensor" capsule holds')
-    return (
-        "#if !defined(DLPACK_DLPACK_H_) && !defined(TILEWRIGHT_DLPACK_H)\n"
-        "#define TILEWRIGHT_DLPACK_H\n" + text[start:stop].rstrip() + "\n#endif\n"
-    )
-
-
-def _foreign_declarations() -> str:
-    """The callbacks of a model with parts without native code, unless our header came first."""
-    text = (FOLDER / "tilewright.h").read_text()
-    start = text.index("/* Compute a part without native code")
-    stop = text.index("} tw_foreign;") + len("} tw_foreign;")
-    return "#ifndef TILEWRIGHT_H\n" + text[start:stop] + "\n#endif\n"
 
 
 # --------------------------------------------------------------------------- linking
@@ -160,7 +147,7 @@ def find_compiler(target: Target, *, static: bool = False) -> list[str]:
     chosen = os.environ.get("CC")
     is_host = target.triple == Target.host().triple
     if chosen and is_host:
-        return shlex.split(chosen)
+        return _command_of(chosen)
     names = ["cc", "gcc", "clang"] if is_host else [f"{_without_vendor(target)}-gcc"]
     for name in names:
         found = shutil.which(name)
@@ -175,6 +162,19 @@ def find_compiler(target: Target, *, static: bool = False) -> list[str]:
         f"no C compiler links for {target}",
         help="install cc (gcc or clang), or `pip install ziglang`",
     )
+
+
+def _command_of(chosen: str) -> list[str]:
+    """The compiler and options that $CC names."""
+    try:
+        command = shlex.split(chosen)
+    except ValueError:  # a quote without its other half
+        command = []
+    if not command or shutil.which(command[0]) is None:
+        raise UserError(
+            "TW3030", f"CC={chosen} names no program", help="set CC to a C compiler, or unset it"
+        )
+    return command
 
 
 def _is_zig(compiler: list[str]) -> bool:

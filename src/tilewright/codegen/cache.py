@@ -19,11 +19,13 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from tilewright.base.errors import UserError
 from tilewright.base.host import cache_root
 
 _MAGIC = b"TILEWRIGHT OBJECT 1\n"
 _LENGTHS = struct.Struct("<QQ")  # of the key, of the payload
 _CHECKSUM_BYTES = 32
+LIMIT_VARIABLE, DEFAULT_LIMIT_MB = "TILEWRIGHT_CACHE_MB", 2048
 _PRUNINGS = 64  # while as much is written as the cache may hold
 _chance = random.SystemRandom()  # that of users stays as it is; processes differ
 
@@ -76,7 +78,14 @@ def is_pruning_due(written: int) -> bool:
 
 def allowed_bytes() -> int:
     """How much the cache may hold."""
-    return int(os.environ.get("TILEWRIGHT_CACHE_MB", "2048")) << 20
+    told = os.environ.get(LIMIT_VARIABLE, "")
+    if told and not told.isdecimal():
+        raise UserError(
+            "TW3034",
+            f"{LIMIT_VARIABLE}={told} is not a number of megabytes",
+            help=f"set it to a number, or unset it: {DEFAULT_LIMIT_MB}",
+        )
+    return int(told or DEFAULT_LIMIT_MB) << 20
 
 
 def prune(limit_bytes: int | None = None) -> None:

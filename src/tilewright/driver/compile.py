@@ -22,7 +22,7 @@ from tilewright.driver.build import build_accelerated, build_module
 from tilewright.driver.compiled import CompiledModule
 from tilewright.driver.optimize import optimize, pass_context
 from tilewright.driver.options import Options, check_options, reading_records
-from tilewright.driver.pipelines import PIPELINES, PRECISIONS, precision_for
+from tilewright.driver.pipelines import check_precision, precision_for
 from tilewright.driver.sizes import (
     Dynamic,
     check_size_names,
@@ -109,17 +109,7 @@ def check_target(chosen: Target, precision: str) -> None:
         raise UserError(
             "TW6002", f"models compile for CPUs, CUDA and accelerators so far, not for {chosen}"
         )
-    if precision not in PRECISIONS:
-        raise UserError(
-            "TW6003", f"unknown precision {precision!r}", help=f"use {', '.join(PRECISIONS)}"
-        )
-    if chosen.kind != ACCEL and (chosen.kind, precision) not in PIPELINES:
-        known = [each for kind, each in PIPELINES if kind == chosen.kind]
-        raise UserError(
-            "TW6003",
-            f"precision {precision!r} is not one that models for {chosen} have",
-            help=f"use {', '.join(known)}",
-        )
+    check_precision(chosen, precision)
 
 
 def compile_opened(opened: Opened, chosen: Target, settings: Options, laps: list[float]) -> Module:

@@ -14,10 +14,8 @@ from tilewright.base.target import CPU, Target
 from tilewright.driver.costs import KernelCosts, recorded_times
 from tilewright.driver.kernels import KernelSetting
 from tilewright.driver.options import Options
-from tilewright.driver.pipelines import PIPELINES
-from tilewright.driver.sizes import (
-    ranges_of,
-)
+from tilewright.driver.pipelines import passes_of
+from tilewright.driver.sizes import ranges_of
 from tilewright.driver.workers import expect_jobs
 from tilewright.frontends.door import open_model
 from tilewright.graph import ir
@@ -32,26 +30,20 @@ def load_graph(model: Any) -> ir.Module:
 
 def staged_graph(model: Any, stage: str = ir.CANONICAL, precision: str = "f32") -> ir.Module:
     """A model's graph at a stage: as imported, canonical, or fused into kernels."""
+    target, options = Target.parse(CPU), Options(precision=precision)
+    passes = passes_of(target, precision)
     graph = load_graph(model)
-    passes = PIPELINES[CPU, precision]
     if stage == ir.IMPORTED:
         return graph
     chosen = [step for step in passes if stage == ir.FUSED or step not in FUSED]
-    return run_passes(graph, chosen, pass_context(Target.parse("cpu"), Options()))
+    return run_passes(graph, chosen, pass_context(target, options))
 
 
 def optimize(
     module: ir.Module, target: Target, options: Options, ctx: PassContext | None = None
 ) -> ir.Module:
     """The module after all passes of the target's pipeline, except those switched off."""
-    passes = PIPELINES.get((target.kind, options.precision))
-    if passes is None:
-        served = [precision for kind, precision in PIPELINES if kind == target.kind]
-        raise UserError(
-            "TW6003",
-            f"no precision {options.precision!r} for {target}",
-            help=f"use {', '.join(served)}",
-        )
+    passes = passes_of(target, options.precision)
     known = {step.__name__ for step in passes}
     for name in options.without:
         if name not in known:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.base.errors import UserError
 from tilewright.base.passes import Pass
-from tilewright.base.target import CPU, CUDA, Target
+from tilewright.base.target import ACCEL, CPU, CUDA, Target
 from tilewright.graph.ir import Module
 from tilewright.graph.passes import (
     CANONICAL,
@@ -138,7 +139,23 @@ PIPELINES: dict[tuple[str, str], Passes] = {
         *FUSED,
     ),
 }
-PRECISIONS = tuple(dict.fromkeys(precision for _, precision in PIPELINES))
+
+
+def check_precision(target: Target, precision: str) -> None:
+    """Check that models can be compiled for a target with this precision."""
+    kind = CPU if target.kind == ACCEL else target.kind  # the host runs what is not accelerated
+    if (kind, precision) not in PIPELINES:
+        raise UserError(
+            "TW6003",
+            f"there is no precision {precision!r} for {target}",
+            help=f"use {', '.join(each for other, each in PIPELINES if other == kind)}",
+        )
+
+
+def passes_of(target: Target, precision: str) -> Passes:
+    """The passes for a target and a precision; for an accelerator those of its host."""
+    check_precision(target, precision)
+    return PIPELINES[CPU if target.kind == ACCEL else target.kind, precision]
 
 
 def precision_for(module: Module, target: Target, asked: str) -> str:

@@ -7,6 +7,7 @@ dynamic={"batch": 4}          this size only, as (4, 4): compiled as a constant
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -51,10 +52,7 @@ def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
     check_size_names(dynamic, sizes)
     bounds: dict[Size, tuple[int, int]] = {}
     for name, wanted in dynamic.items():
-        low, high = (wanted, wanted) if isinstance(wanted, int) else wanted
-        if not 0 <= low <= high:
-            raise UserError("TW6005", f"the size {name} cannot be in {low}..{high}")
-        bounds[sizes[name]] = low, high
+        bounds[sizes[name]] = bounds_of(name, wanted)
     fixed: dict[Var, Expr] = {at: const(low) for at, (low, high) in bounds.items() if low == high}
     ranges = {at: each for at, each in bounds.items() if at not in fixed}
     graph = Edit(sizes=fixed).body(module.main) if fixed else module.main
@@ -64,12 +62,27 @@ def with_sizes(module: Module, dynamic: Dynamic | None) -> Module:
     return replace(module, graphs={**module.graphs, "main": graph}, constants=constants)
 
 
+def bounds_of(name: str, wanted: Any) -> tuple[int, int]:
+    """The least and the greatest value of a size: of a number, or of a range."""
+    try:
+        low, high = map(operator.index, wanted if isinstance(wanted, Iterable) else (wanted,) * 2)
+    except (TypeError, ValueError):
+        raise UserError(
+            "TW6005",
+            f"the size {name} cannot be {wanted!r}",
+            help="write a number, 4, or a range, (1, 64)",
+        ) from None
+    if not 0 <= low <= high:
+        raise UserError("TW6005", f"the size {name} cannot be in {low}..{high}")
+    return low, high
+
+
 def sizes_to_measure(dynamic: Dynamic | None) -> dict[str, tuple[int, ...]]:
     """Sizes to measure for each range: its lower end, geometric middle and upper end."""
     found = {}
     for name, wanted in (dynamic or {}).items():
-        if not isinstance(wanted, int):
-            low, high = (max(each, 1) for each in wanted)  # nothing to measure at size 0
+        if isinstance(wanted, Iterable):
+            low, high = (max(each, 1) for each in bounds_of(name, wanted))  # 0: nothing to measure
             found[name] = tuple(sorted({low, math.isqrt(low * high), high}))
     return found
 

@@ -424,7 +424,8 @@ def _check_format(head: bytes) -> None:
 def _in_order(
     feed: Mapping[str, Any], inputs: Sequence[Spec], options: SessionOptions
 ) -> list[Any]:
-    if len(feed) != len(inputs):
+    absent_inputs = [spec for spec in inputs if spec.name not in feed]
+    if absent_inputs or len(feed) != len(inputs):
         known = {spec.name for spec in inputs}
         for name in feed:
             if name not in known and name not in options._initializers:
@@ -433,7 +434,7 @@ def _in_order(
                     f"the model has no input {name}",
                     help=f"its inputs are {', '.join(spec.name for spec in inputs)}",
                 )
-    missing = [spec.name for spec in inputs if spec.name not in feed and not _is_optional(spec)]
+    missing = [spec.name for spec in absent_inputs if not _is_optional(spec)]
     if missing:
         raise UserError("TW6024", f"the feed lacks the inputs {', '.join(missing)}")
     return [_as_input(feed.get(spec.name), spec) for spec in inputs]

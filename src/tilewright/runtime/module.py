@@ -204,6 +204,33 @@ def _with_outputs(signature: Signature, outputs: Sequence[Spec]) -> Signature:
     return Signature(signature.name, (*signature.params, *params))
 
 
+def copy_outputs(specs: Sequence[Spec], out: Sequence[Any], made: Sequence[Any]) -> tuple[Any, ...]:
+    """Copy results into the caller's arrays, which must have their shapes and element types."""
+    if len(out) != len(made):
+        raise UserError("TW4042", f"the model has {len(made)} outputs, got {len(out)}")
+    results = [np.asarray(each) for each in made]
+    targets = [_target(*each) for each in zip(specs, out, results, strict=True)]
+    for target, result in zip(targets, results, strict=True):
+        target[...] = result
+    return tuple(out)
+
+
+def _target(spec: Spec, target: Any, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The memory that a result is copied to."""
+    is_text = result.dtype.kind in "OUS"
+    lent = None if is_text else Array._borrow(target)
+    array = np.asarray(target) if lent is None else lent.numpy()
+    if array.shape != result.shape or (array.dtype != result.dtype and not is_text):
+        raise UserError(
+            "TW4042",
+            f"output {spec.name} is {result.dtype}{list(result.shape)}, "
+            f"not {array.dtype}{list(array.shape)}",
+        )
+    if lent is not None and lent.read_only:
+        raise UserError("TW4006", f"output {spec.name} is read-only", help="pass a writable array")
+    return array
+
+
 def lendable(value: Any) -> Any:
     """Convert an input to what the runtime takes: a contiguous array."""
     if isinstance(value, np.ndarray):

@@ -86,6 +86,12 @@ class LoadedModule(Module):
         path = Path(path)
         if path.suffix != self.library.path.suffix or (name and name != self.name):
             return super().save(path)
+        if not path.parent.is_dir():
+            raise UserError(
+                "TW4043",
+                f"cannot write {path.name}: there is no folder {path.parent}",
+                help="make the folder first",
+            )
         with tempfile.TemporaryDirectory(prefix=".tilewright-", dir=path.parent) as folder:
             shutil.copyfile(self.library.path, Path(folder) / path.name)
             os.replace(Path(folder) / path.name, path)

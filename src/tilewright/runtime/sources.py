@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "native"
-HEADERS = ("dlpack.h", "tilewright.h")
+HEADERS = ("dlpack.h", "dlpack_tensor.h", "foreign.h", "tilewright.h")
 
 
 def runtime_sources() -> tuple[Path, ...]:

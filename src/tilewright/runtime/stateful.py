@@ -19,9 +19,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from tilewright.base.errors import UserError
+from tilewright.base.errors import UserError, UserTypeError
 from tilewright.runtime.array import empty
-from tilewright.runtime.module import Module, Spec
+from tilewright.runtime.module import Module, Spec, copy_outputs
 
 State = np.ndarray[Any, Any]
 
@@ -96,6 +96,10 @@ class StatefulModule(Module):
         out: Sequence[Any] | None = None,
     ) -> tuple[Any, ...]:
         """Run with the caller's states: writable, contiguous arrays."""
+        if len(given) != len(self.inputs):
+            raise UserTypeError(
+                "TW4009", f"the model takes {len(self.inputs)} inputs, got {len(given)}"
+            )
         with self._lock:
             if out is not None and len(self.inner.outputs) == len(self.outputs):
                 return tuple(self.inner(*given, *states, threads=threads, out=out))
@@ -103,11 +107,7 @@ class StatefulModule(Module):
             count = len(self.outputs)
             for state, new in zip(states, made[count:], strict=False):
                 np.asarray(state)[...] = np.asarray(new)
-        if out is None:
-            return made[:count]
-        for array, new in zip(out, made[:count], strict=True):
-            np.asarray(array)[...] = np.asarray(new)
-        return tuple(out)
+        return made[:count] if out is None else copy_outputs(self.outputs, out, made[:count])
 
     @property
     def inside(self) -> Any:

@@ -6,9 +6,9 @@
         database.winner(key)
         database.measured(key)                seconds of one call in place, None where unknown
 
-Several tuners and compilers may share a file (WAL mode, short transactions). A task is found by its
-digest and compared in full. A file that is damaged, locked, of a newer schema or read-only raises
-one typed error; `Records` falls back to memory instead, and reports it.
+Several tuners and compilers may share a file (WAL mode, short transactions), several threads one
+`Database`. A task is found by its digest and compared in full. A file that is damaged, locked, of a
+newer schema or read-only raises one typed error; `Records` falls back to memory instead, and tells.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -91,11 +92,14 @@ class Database(Closing):
 
     def __init__(self, path: str | Path = ":memory:", *, busy_s: float = BUSY_S) -> None:
         self.path, self._is_writer = str(path), False
+        self._lock = threading.RLock()  # one connection serves all threads
         if self.path != ":memory:":
             with _typed(self.path):
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         with _typed(self.path):
-            self._sql = sqlite3.connect(self.path, timeout=busy_s, isolation_level=None)
+            self._sql = sqlite3.connect(
+                self.path, timeout=busy_s, isolation_level=None, check_same_thread=False
+            )
         try:
             with _typed(self.path):
                 self._prepare()
@@ -137,14 +141,21 @@ class Database(Closing):
             raise
         self._sql.execute("COMMIT")
 
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        """Use of the connection by one thread, with typed errors."""
+        with self._lock, _typed(self.path):
+            yield
+
     def close(self) -> None:
-        self._sql.close()
+        with self._lock:
+            self._sql.close()
 
     # ------------------------------------------------------------------ writing
 
     def add(self, key: TaskKey, *trials: Trial) -> None:
         """Store the outcomes of some candidates; the newest outcome per choice is kept."""
-        with _typed(self.path), self._transaction():
+        with self._used(), self._transaction():
             task = self._task(key)
             for each in trials:
                 self._sql.execute(
@@ -165,7 +176,7 @@ class Database(Closing):
 
     def keep(self, key: TaskKey, winner: Winner) -> None:
         """Store the choices that the task is compiled with from now on."""
-        with _typed(self.path), self._transaction():
+        with self._used(), self._transaction():
             self._sql.execute(
                 "INSERT OR REPLACE INTO winners VALUES (?, ?, ?, ?, ?, ?)",
                 (
@@ -180,7 +191,7 @@ class Database(Closing):
 
     def time(self, key: TaskKey, time_of_call: Time) -> None:
         """Store the time of one call inside a model, with the kept choices."""
-        with _typed(self.path), self._transaction():
+        with self._used(), self._transaction():
             self._sql.execute(
                 "INSERT OR REPLACE INTO times VALUES (?, ?, ?)",
                 (self._task(key), time_of_call.ns, time.time()),
@@ -188,7 +199,7 @@ class Database(Closing):
 
     def forget(self, key: TaskKey) -> None:
         """Remove a task's winner, not its trials."""
-        with _typed(self.path), self._transaction():
+        with self._used(), self._transaction():
             self._sql.execute("DELETE FROM winners WHERE task = ?", (self._task(key),))
 
     def _task(self, key: TaskKey) -> int:
@@ -215,7 +226,7 @@ class Database(Closing):
     def winners(self, keys: Sequence[TaskKey]) -> dict[TaskKey, Winner]:
         """The winners of those tasks that have one."""
         found = {}
-        with _typed(self.path):
+        with self._used():
             for key in keys:
                 row = self._sql.execute(
                     f"SELECT {_WINNER} FROM winners JOIN tasks ON task = id WHERE {_TASK}",
@@ -233,7 +244,7 @@ class Database(Closing):
             >>> Database().measured(TaskKey("graph @f", "cpu", 2)) is None
             True
         """
-        with _typed(self.path):
+        with self._used():
             row = self._sql.execute(
                 f"SELECT ns FROM times JOIN tasks ON task = id WHERE {_TASK}", _values(key)
             ).fetchone()
@@ -241,7 +252,7 @@ class Database(Closing):
 
     def timed(self) -> frozenset[str]:
         """Digests of the tasks with a measured time: others need not be looked up."""
-        with _typed(self.path):
+        with self._used():
             rows = self._sql.execute(
                 # A cross join fixes the join order: scanning tasks would read long texts.
                 "SELECT digest FROM times CROSS JOIN tasks ON task = id WHERE version = ?",
@@ -251,7 +262,7 @@ class Database(Closing):
 
     def trials(self, key: TaskKey) -> list[Trial]:
         """All trials of a task, in order."""
-        with _typed(self.path):
+        with self._used():
             task = self._find(key)
             rows = self._sql.execute(
                 f"SELECT {_TRIAL} FROM trials WHERE task = ? ORDER BY created, rowid", (task,)
@@ -263,30 +274,26 @@ class Database(Closing):
         where, given = "version = ?", [version]
         if target:
             where, given = f"{where} AND target = ?", [version, target]
-        with _typed(self.path):
-            for row in self._sql.execute(
-                f"SELECT {_KEY}, {_TRIAL} FROM trials JOIN tasks ON task = id WHERE {where}"
-                " ORDER BY created",
-                given,
-            ):
-                yield Line(TaskKey(*row[:4]), _trial(row[4:]))
-            for row in self._sql.execute(
-                f"SELECT {_KEY}, {_WINNER} FROM winners JOIN tasks ON task = id"
-                f" WHERE {where} ORDER BY created",
-                given,
-            ):
-                yield Line(TaskKey(*row[:4]), _winner(row[4:]))
-            for row in self._sql.execute(
-                f"SELECT {_KEY}, ns FROM times JOIN tasks ON task = id WHERE {where}"
-                " ORDER BY created",
-                given,
-            ):
-                yield Line(TaskKey(*row[:4]), Time(row[4]))
+        with self._used():
+            trials, winners, times = (
+                self._sql.execute(
+                    f"SELECT {_KEY}, {columns} FROM {table} JOIN tasks ON task = id"
+                    f" WHERE {where} ORDER BY created",
+                    given,
+                ).fetchall()
+                for columns, table in ((_TRIAL, "trials"), (_WINNER, "winners"), ("ns", "times"))
+            )
+        for row in trials:
+            yield Line(TaskKey(*row[:4]), _trial(row[4:]))
+        for row in winners:
+            yield Line(TaskKey(*row[:4]), _winner(row[4:]))
+        for row in times:
+            yield Line(TaskKey(*row[:4]), Time(row[4]))
 
     @property
     def versions(self) -> dict[str, int]:
         """How many trials there are of each version of the code."""
-        with _typed(self.path):
+        with self._used():
             rows = self._sql.execute(
                 "SELECT version, COUNT(*) FROM trials JOIN tasks ON task = id GROUP BY version"
             ).fetchall()
@@ -358,7 +365,7 @@ class Database(Closing):
 
     def prune(self, *, version: str = VERSION) -> int:
         """Remove records of other code versions; returns the number of tasks removed."""
-        with _typed(self.path), self._transaction():
+        with self._used(), self._transaction():
             gone = self._sql.execute("DELETE FROM tasks WHERE version <> ?", (version,))
         return gone.rowcount
 
@@ -412,6 +419,12 @@ def _typed(path: str) -> Iterator[None]:
             "TW5005",
             f"the tuning database {path} cannot be used: {text}",
             help="make room on the disk, or use another file with --db",
+        ) from error
+    except sqlite3.ProgrammingError as error:
+        raise UserError(
+            "TW5005",
+            f"the tuning database {path} cannot be used: {error}",
+            help="open it again",
         ) from error
     except sqlite3.DatabaseError as error:
         raise _damaged(path, str(error)) from error

@@ -22,7 +22,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tilewright.base.errors import UserError
+from tilewright.base.errors import UserError, summary_of
 from tilewright.base.target import CPU, Target
 from tilewright.codegen.build import can_run
 from tilewright.tensor.ir import Function
@@ -261,7 +261,7 @@ class _Tuning:
                 messages.append({**self._message(choice, against, PAIRS), "lease_s": lease_s})
                 asked.append(choice)
             except ValueError as error:  # a schedule error: an invalid point
-                self._keep(Measured(choice, 0.0, self._seconds, str(error).splitlines()[0]))
+                self._keep(Measured(choice, 0.0, self._seconds, summary_of(error)))
         best: tuple[float, str | None] = (PROMISING, None)
         for result in self._fleet.submit(messages):
             choice, gain = asked[result.task], self._told(asked[result.task], result)

@@ -55,5 +55,7 @@ def wrong(got: Array, want: Array, reduction: int = 1) -> str:
 def _integers_apart(got: Array, want: Array) -> int:
     if got.dtype == bool or not got.size:
         return int(bool(np.any(got != want)))
-    apart = np.where(got > want, got - want, want - got)
-    return int(apart.max())
+    if got.dtype.itemsize < 8:  # the difference of two bytes does not fit a byte
+        return int(np.abs(got.astype(np.int64) - want.astype(np.int64)).max())
+    is_above, a, b = got > want, got.view(np.uint64), want.view(np.uint64)
+    return int(np.where(is_above, a - b, b - a).max())  # exact: modulo 2**64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from tilewright.base.version import VERSION
 
 TRIAL, WINNER, TIME = "trial", "winner", "time"  # kinds of lines
+INTEGERS = 1 << 63  # SQLite's are less
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,10 @@ class Line:
         of_key = {each.name for each in fields(TaskKey)}
         of_record = {each.name for each in fields(kind)}
         given = {name: value for name, value in told.items() if name in of_record}
-        for name in ("features", "names"):
-            if name in given:
-                given[name] = tuple(given[name])
         try:
+            for name in ("features", "names"):
+                if name in given:
+                    given[name] = tuple(given[name])
             if "variants" in given:
                 given["variants"] = tuple(Variant(**each) for each in given["variants"])
             key = TaskKey(**{name: told[name] for name in of_key})
@@ -154,6 +156,19 @@ def _is_sound(key: TaskKey, record: Record) -> bool:
             return False
     return (
         type(key.threads) is int
-        and all(isinstance(each, str) for each in texts)
-        and all(isinstance(each, int | float) for each in numbers)
+        and abs(key.threads) < INTEGERS
+        and all(map(_is_text, texts))
+        and all(map(_is_number, numbers))
     )
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is text that can be stored: JSON may escape half of a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number that can be stored: SQLite has no NaN, and bounds integers."""
+    if isinstance(value, float):
+        return not math.isnan(value)
+    return isinstance(value, int) and abs(value) < INTEGERS

@@ -21,7 +21,7 @@ import numpy as np
 
 from tilewright.base.errors import UserError
 from tilewright.tune.cost.model import Array, Guess
-from tilewright.tune.sketch.model import LEVEL_FEATURES
+from tilewright.tune.sketch.features import LEVEL_FEATURES
 
 WIDTH = 24  # of a node's state
 NETWORKS = 2

@@ -43,3 +43,6 @@ def test_program_text_keeps_to_the_short_names():
 def test_unknown_names_are_refused():
     with pytest.raises(UserError, match="unknown data type 'float31'"):
         dtype("float31")
+    for lanes in ("65536", "100000", "1" * 5000):  # DLPack's field has 16 bits
+        with pytest.raises(UserError, match="unknown data type"):
+            dtype(f"f32x{lanes}")

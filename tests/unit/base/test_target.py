@@ -271,6 +271,7 @@ def test_arm_and_riscv_descriptions_are_understood(monkeypatch):
             "TW0303",
             "target 'cpu -l2-bytes-per-cycle=-1': -l2-bytes-per-cycle=-1 is not a positive number",
         ),
+        ("cpu -cores=²", "TW0303", "target 'cpu -cores=²': -cores=² is not a size"),
         ("cpu -cores=0", "TW0303", "target 'cpu -cores=0': -cores=0 is not a size"),
         ("cpu -mattr=avx", "TW0303", "target 'cpu -mattr=avx': the feature 'avx' has no sign"),
         ("cuda -arch=90", "TW0304", "target 'cuda -arch=90': unknown architecture '90'"),

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import tilewright as tw
 from tilewright.base.host import host_machine
 from tilewright.cli import app
+from tilewright.cli.common import write_arrays
 from tilewright.cli.ort import SessionRecord, _row
 from tilewright.driver import calibrate
 
@@ -89,6 +90,39 @@ def test_run_takes_inputs_from_a_file(path, tmp_path):
     np.testing.assert_allclose(*first, rtol=1e-5)
     np.savez(tmp_path / "bad.npz", z=x)
     assert "TW6032" in invoke("run", path, "--inputs", tmp_path / "bad.npz", code=1).stderr
+    np.save(tmp_path / "one.npy", x)
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "in.npz").read_bytes()[:100])
+    (tmp_path / "empty.npz").write_bytes(b"")
+    for name in ("one.npy", "cut.npz", "empty.npz", "none.npz"):
+        assert "TW6030" in invoke("run", path, "--inputs", tmp_path / name, code=1).stderr
+
+
+def test_arrays_of_any_name_are_saved(tmp_path):
+    names = ["file", "a/b", "allow_pickle", "é"]
+    arrays = [np.arange(at) for at in range(3)] + [np.float32(1)]
+    write_arrays(tmp_path / "all", names, arrays)
+    with np.load(tmp_path / "all.npz") as stored:
+        assert stored.files == names
+        for name, array in zip(names, arrays, strict=True):
+            np.testing.assert_array_equal(stored[name], array)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--save"),
+        ("bench", "--trace"),
+        ("report", "-o"),
+        ("bisect", "-o"),
+        ("tune", "--html"),
+        ("ort", "--report"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_before_the_work(words, tmp_path):
+    command, option = words
+    model = tmp_path / "none.onnx"  # would be an error of its own
+    said = invoke(command, option, tmp_path / "none" / "file", model, code=1).stderr
+    assert "TW6012" in said
 
 
 def test_run_takes_tensor_functions_too(tmp_path):
@@ -288,8 +322,14 @@ def test_failures_end_with_1_and_wrong_usage_with_2(tmp_path, path):
     invoke("run", code=2)
     invoke("nonsense", code=2)
     invoke("bench", path, "--peer", "nobody", code=2)
-    invoke("run", path, "--dim", "n", code=2)
+    for dim in ("n", "n=", "n=-1", "n=²"):
+        invoke("run", path, "--dim", dim, code=2)
+    invoke("tune", path, "--dim", "n=²", code=2)
     assert "known: n" in invoke("run", path, "--dim", "rows=3", code=1).stderr
+    written = tmp_path / "stage.onnx"
+    for words in (["bisect"], ["inspect", "--onnx", written]):
+        assert "TW6003" in invoke(*words, path, "--precision", "f16", code=1).stderr
+    assert not written.exists()
 
 
 # ------------------------------------------------------------------ onnx out, onnxruntime's place

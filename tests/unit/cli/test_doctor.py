@@ -43,6 +43,18 @@ def test_a_cache_that_others_write_is_a_problem(tmp_path, monkeypatch):
     (tmp_path / "objects").chmod(stat.S_IRWXU)
 
 
+def test_a_check_that_fails_is_a_problem(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MB", "lots")
+    assert "lots" in findings(code=1)["cache"]["told"]
+    monkeypatch.delenv("TILEWRIGHT_CACHE_MB")
+
+    def broken():
+        raise RecursionError
+
+    monkeypatch.setattr("tilewright.cli.doctor.summary", broken)
+    assert findings(code=1)["cache"]["told"] == "RecursionError"
+
+
 def test_cache_is_shown_and_cleared(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     assert report("cache")["entries"] == 0

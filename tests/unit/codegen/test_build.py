@@ -264,6 +264,14 @@ def test_a_failed_link_leaves_no_file(scale, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("scale*"))
 
 
+@pytest.mark.parametrize("command", ["no-such-compiler", " ", "cc 'half"])
+def test_a_compiler_that_is_not_there_is_named(scale, tmp_path, monkeypatch, command):
+    monkeypatch.setenv("CC", command)
+    with pytest.raises(UserError, match="names no program") as caught:
+        scale.save(tmp_path / "scale.so")
+    assert caught.value.code == "TW3030"
+
+
 # --------------------------------------------------------------------------- leaving the language
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tilewright.base.errors import UserError
 from tilewright.base.host import host_arch
 from tilewright.base.processors import BASELINE
 from tilewright.base.target import Target
@@ -111,6 +112,18 @@ def test_a_full_cache_is_pruned_while_it_is_written(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE_MB", "0")
     cache.write("key", b"payload")
     assert entries() == []
+
+
+@pytest.mark.parametrize("told", ["2GB", "-1", "²"])
+def test_a_limit_that_is_no_number_is_refused(monkeypatch, told):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MB", told)
+    with pytest.raises(UserError, match="is not a number of megabytes"):
+        cache.allowed_bytes()
+
+
+def test_the_limit_may_be_left_out(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MB", "")
+    assert cache.allowed_bytes() == 2048 << 20
 
 
 def test_nothing_half_written_is_left_behind(monkeypatch):

@@ -11,8 +11,12 @@ import pytest
 
 import tilewright as tw
 from tilewright import graph
+from tilewright.base.dtype import F32
 from tilewright.base.errors import UserError
+from tilewright.base.target import Target
+from tilewright.codegen.artifact import header
 from tilewright.runtime.seal import check_whole
+from tilewright.runtime.signature import Param, Signature
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -73,6 +77,8 @@ def test_a_loaded_model_can_be_copied(saved, tmp_path, x):
     with pytest.raises(UserError) as caught:
         copy.save(tmp_path / "copy.o")
     assert caught.value.code == "TW4043"
+    with pytest.raises(UserError, match="there is no folder"):
+        copy.save(tmp_path / "none" / "copy.so")
 
 
 def test_loading_a_model_does_not_load_the_compiler(saved):
@@ -221,3 +227,12 @@ def test_the_header_describes_the_arguments(module, tmp_path):
     assert "x: f32[n, 8]" in text
     assert "y: f32[n, 4] (output)" in text
     assert os.listdir(tmp_path) == ["net.h"]
+
+
+def test_names_of_arguments_do_not_end_the_comment_of_a_header(tmp_path):
+    param = Param("a */ b\n#error /* c", F32, (2,))
+    state = Param("s */", F32, (2,), writable=True, is_state=True)
+    told = header((Signature("net", (param, state)),), Target.host(), ("",) * 2, begins=(0,))
+    (tmp_path / "net.c").write_text(told)
+    check = ["cc", "-Wall", "-Werror", "-fsyntax-only", "-x", "c", tmp_path / "net.c"]
+    subprocess.run(check, check=True)

@@ -98,6 +98,8 @@ def test_options_are_checked(model):
     for options, code in (
         ({"target": "wasm32"}, "TW6002"),
         ({"precision": "f7"}, "TW6003"),
+        ({"precision": "f16"}, "TW6003"),  # of GPUs only
+        ({"precision": "f16", "target": "vta-sim"}, "TW6003"),
         ({"without": ("nothing",)}, "TW6004"),
         ({"threads": -1}, "TW4016"),
     ):

@@ -43,7 +43,18 @@ def test_a_fixed_size_is_a_number():
         module(ones(3, 4), ones(3, 1))
 
 
-@pytest.mark.parametrize("dynamic", [{"rows": 1}, {"batch": (3, 1)}, {"batch": -1}])
+def test_sizes_may_be_numbers_of_numpy():
+    module = tw.compile(graph.parse(MODEL), dynamic={"batch": np.int64(2), "n": np.array([1, 3])})
+    assert [spec.shape for spec in module.inputs] == [(2, 4), (2, "n")]
+
+
+@pytest.mark.parametrize(
+    "dynamic",
+    [
+        {"rows": 1},
+        *({"batch": odd} for odd in ((3, 1), -1, (1,), (1, 2, 3), (1, None), 1.5, "4", "12", None)),
+    ],
+)
 def test_absurd_sizes_are_refused(dynamic):
     with pytest.raises(UserError, match="TW6005"):
         tw.compile(graph.parse(MODEL), dynamic=dynamic)

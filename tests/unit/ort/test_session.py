@@ -125,6 +125,16 @@ def test_a_missing_input_is_named(session):
         session.run(None, {"x": feed()["x"]})
 
 
+def test_an_unknown_input_is_named_though_an_optional_one_is_absent():
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    net (float[2] x, optional(float[2]) o) => (bool y) { y = OptionalHasElement (o) }"""
+    session = ort.InferenceSession(parser.parse_model(text).SerializeToString())
+    x = np.zeros(2, np.float32)
+    assert not session.run(None, {"x": x})[0]
+    with pytest.raises(ValueError, match="no input typo"):
+        session.run(None, {"x": x, "typo": x})
+
+
 def test_types_that_are_no_tensors_are_named_as_onnx_runtime_does():
     from tilewright.ort.values import kind_name as _kind_name
 

@@ -9,8 +9,8 @@ from tilewright import te
 from tilewright.base.dtype import F32, F64, I32
 from tilewright.base.target import Target
 from tilewright.rules import Choice, default_schedule, schedule
-from tilewright.rules.cpu.gemm import GEMM, longest_chain, shortest_part
-from tilewright.rules.cpu.gemm_model import unrolled_steps
+from tilewright.rules.cpu.gemm import GEMM
+from tilewright.rules.cpu.gemm_model import longest_chain, shortest_part, unrolled_steps
 from tilewright.sym import Expr
 from tilewright.tensor.interp import interpret
 from tilewright.tensor.ir import PARALLEL, UNROLL, For, Function

@@ -74,6 +74,26 @@ def test_array_keeps_strides_and_offsets():
     assert np.array_equal(np.asarray(a), n)
 
 
+def test_what_has_no_elements_is_contiguous():
+    for n in (np.zeros((2, 0, 3)), np.zeros((4, 6))[:0, ::2], np.zeros((4, 6))[:, 6:]):
+        assert n.flags.c_contiguous
+        assert array(n).is_contiguous
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (np.zeros(2, "i4,f4"), "which no kernel takes"),
+        (np.zeros(2, np.clongdouble), "which no kernel takes"),
+        (np.zeros(2, "M8[s]"), "which no kernel takes"),
+        (np.zeros(2, ">f4"), "not in this machine's order"),
+    ],
+)
+def test_types_that_no_kernel_takes_are_named(made, told):
+    with pytest.raises(TypeError, match=told):
+        array(made)
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (1, 1, 1)])
 def test_arrays_without_dimensions_or_elements(shape):
     n = np.ones(shape, np.float32)

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +136,26 @@ def test_what_a_line_has_too_much_or_too_little_is_counted(tmp_path):
     assert (taken.unreadable, taken.unknown_fields) == (4, 1)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"features": 5},
+        {"names": None},
+        {"features": [float("nan")]},
+        {"ns": float("nan")},
+        {"ns": 10**400},
+        {"threads": 1 << 63},
+        {"threads": True},
+        {"text": "\ud800"},
+        {"names": [1]},
+    ],
+)
+def test_lines_with_values_that_cannot_be_stored_are_skipped(tmp_path, odd):
+    (tmp_path / "records.jsonl").write_text(json.dumps(Line(KEY, TRIAL).told() | odd))
+    taken = Database().load(tmp_path / "records.jsonl")
+    assert (taken.records, taken.unreadable) == (0, 1)
+
+
 def test_databases_merge_and_the_greater_gain_wins():
     first, second = Database(), Database()
     first.keep(KEY, WINNER)
@@ -155,6 +176,21 @@ def test_pruning_removes_what_other_versions_left():
     assert database.prune() == 1
     assert database.trials(KEY) == [TRIAL]
     assert len(database.versions) == 1
+
+
+def test_a_closed_database_is_not_called_damaged():
+    database = Database()
+    database.close()
+    with pytest.raises(UserError, match="closed") as error:
+        database.winner(KEY)
+    assert error.value.code == "TW5005"
+
+
+def test_a_database_serves_several_threads(tmp_path):
+    with Database(tmp_path / "a.sqlite") as database, ThreadPoolExecutor(4) as pool:
+        keys = [replace(KEY, threads=at) for at in range(1, 33)]
+        list(pool.map(lambda key: database.keep(key, WINNER), keys))
+        assert len(pool.submit(database.winners, keys).result()) == len(keys)
 
 
 def test_a_damaged_file_is_named(tmp_path):

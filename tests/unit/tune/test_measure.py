@@ -48,6 +48,16 @@ def test_whole_numbers_are_equal_and_bytes_may_be_rounded():
     assert "off by 1" in wrong(~truth, truth)
 
 
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.int4, *map(np.dtype, ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"))]
+)
+def test_differences_of_whole_numbers_do_not_wrap(dtype):
+    info = ml_dtypes.iinfo(dtype)
+    low, high = (np.array([edge], dtype) for edge in (info.min, info.max))
+    for got, want in ((low, high), (high, low)):
+        assert wrong(got, want) == f"a whole number is off by {int(info.max) - int(info.min)}"
+
+
 def test_other_shapes_and_types_are_wrong():
     assert "not float32[3]" in wrong(np.zeros(2, np.float32), np.zeros(3, np.float32))
     assert "not float32[3]" in wrong(np.zeros(3), np.zeros(3, np.float32))

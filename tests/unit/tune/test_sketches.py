@@ -13,7 +13,7 @@ import sketch_programs as programs
 from tilewright import te
 from tilewright.base.errors import UserError
 from tilewright.tune.sketch import SketchSpace
-from tilewright.tune.sketch.model import FEATURE_NAMES
+from tilewright.tune.sketch.features import FEATURE_NAMES
 
 # The answers are not to depend on the machine that runs the tests.
 NARROW, WIDE = "aarch64-linux-gnu -mcpu=neoverse-n1", "x86_64-linux-gnu -mcpu=emeraldrapids"

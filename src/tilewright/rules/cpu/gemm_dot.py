@@ -34,8 +34,8 @@ from tilewright.rules.cpu.dot_model import (
     whole,
 )
 from tilewright.rules.cpu.epilogue import fuse_epilogue
-from tilewright.rules.cpu.gemm import chunk_counts, row_tile, row_tiles
 from tilewright.rules.cpu.gemm_model import BATCH, NONE, M, N, ceil_div, most_vectors
+from tilewright.rules.cpu.gemm_plan import chunk_counts, row_tile, row_tiles
 from tilewright.rules.cpu.gemm_schedule import copy_of, inline_crop, producer_of, transposed_along_k
 from tilewright.rules.cpu.gemv import GEMV_MAX_ROWS
 from tilewright.rules.match.contraction import Contraction, find_contraction

@@ -164,6 +164,9 @@ typedef struct {
   int32_t n_gaps;
 } layout;
 
+/* Bytes; more than processors address. Offsets and keys of smaller plans cannot overflow. */
+#define MAX_ARENA (INT64_C(1) << 48)
+
 static int by_key(const void *a, const void *b) {
   const place *x = a, *y = b;
   if (x->key != y->key) return x->key < y->key ? 1 : -1;
@@ -299,9 +302,14 @@ const int64_t *tw_call_plan(tw_call *call, int32_t count, const int64_t *sizes,
   if (call->plan && call->plan_count == count && memcmp(call->plan, sizes, bytes) == 0) {
     return call->plan + count;
   }
+  int64_t total = 0; /* no arena is larger */
   for (int32_t i = 0; i < count; ++i) {
-    if (sizes[i] >= 0 && sizes[i] < INT64_MAX / 4) continue;
-    tw_errorf(TW_ERROR_NO_MEMORY, "a value of the model needs %" PRId64 " bytes", sizes[i]);
+    bool is_size = sizes[i] >= 0 && sizes[i] <= MAX_ARENA;
+    if (is_size) total += aligned(sizes[i]);
+    if (is_size && total <= MAX_ARENA) continue;
+    tw_errorf(TW_ERROR_NO_MEMORY,
+              "value %d of the model needs %" PRId64 " bytes, all before %" PRId64, i, sizes[i],
+              is_size ? total - aligned(sizes[i]) : total);
     return NULL;
   }
   int64_t *plan = realloc(call->plan, 2 * bytes + 1);
@@ -311,7 +319,7 @@ const int64_t *tw_call_plan(tw_call *call, int32_t count, const int64_t *sizes,
   }
   call->plan = plan;
   call->plan_count = -1;
-  int64_t total = tw_plan_arena(count, sizes, spans, plan + count);
+  total = tw_plan_arena(count, sizes, spans, plan + count);
   if (total < 0 || !tw_call_arena(call, total)) return NULL;
   memcpy(plan, sizes, bytes);
   call->plan_count = count;

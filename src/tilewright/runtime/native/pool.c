@@ -287,7 +287,10 @@ void tw_shutdown(void) {
   pthread_mutex_lock(&pool.mutex);
   pool.ending = true;
   pthread_cond_broadcast(&pool.published);
-  while (atomic_load(&pool.workers) > 0) pthread_cond_wait(&pool.ended, &pool.mutex);
+  /* Another call may see the last worker end first; a region may then start new ones. */
+  while (pool.ending && atomic_load(&pool.workers) > 0) {
+    pthread_cond_wait(&pool.ended, &pool.mutex);
+  }
   pool.ending = false;
   pthread_mutex_unlock(&pool.mutex);
 }

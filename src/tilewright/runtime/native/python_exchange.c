@@ -56,17 +56,6 @@ static void exchange_dealloc(PyObject *object) {
 
 /* ---- lending ---- */
 
-static bool is_compact(const DLTensor *tensor) {
-  int64_t compact = 1;
-  if (!tensor->strides) return true;
-  for (int32_t axis = tensor->ndim - 1; axis >= 0; --axis) {
-    if (tensor->shape[axis] == 0) return true;
-    if (tensor->shape[axis] != 1 && tensor->strides[axis] != compact) return false;
-    compact *= tensor->shape[axis];
-  }
-  return true;
-}
-
 bool exchange_has(const Exchange *self, PyObject *object) {
   return PyObject_TypeCheck(object, self->kind);
 }

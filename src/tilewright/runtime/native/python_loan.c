@@ -139,10 +139,11 @@ static bool find_extension_dtype(loan *l, PyObject *array, blame who) {
 
 static bool find_dtype(loan *l, const array_struct *from, PyObject *array, blame who) {
   uint8_t bits = (uint8_t)(from->itemsize * 8);
-  if (!(from->flags & NATIVE_ORDER) && from->itemsize > 1) {
+  bool is_number = strchr("biufc", from->typekind) && from->itemsize * 8 <= UINT8_MAX;
+  if (is_number && !(from->flags & NATIVE_ORDER) && from->itemsize > 1) {
     return refuse(who, TW_ERROR_DTYPE, "its bytes are not in this machine's order");
   }
-  switch (from->typekind) {
+  switch (is_number ? from->typekind : 0) {
     case 'b': l->tensor.dtype = (DLDataType){kDLBool, 8, 1}; return true;
     case 'i': l->tensor.dtype = (DLDataType){kDLInt, bits, 1}; return true;
     case 'u': l->tensor.dtype = (DLDataType){kDLUInt, bits, 1}; return true;

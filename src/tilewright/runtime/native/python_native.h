@@ -79,6 +79,8 @@ typedef struct {
 
 extern PyTypeObject *tensor_type;
 PyObject *tuple_of(const int64_t *values, int32_t count);
+/* Whether a tensor is compact, row major; an empty one is. */
+bool is_compact(const DLTensor *tensor);
 /* The bytes of a compact tensor, or -1 with an error recorded if too large. */
 int64_t compact_bytes(int32_t ndim, const int64_t *shape, DLDataType dtype);
 /* Make a compact tensor of a workspace, which it owns from now on, also on failure. */

@@ -13,6 +13,18 @@ static int64_t element_bytes(DLDataType dtype) {
   return (int64_t)((dtype.bits + 7) / 8) * dtype.lanes;
 }
 
+bool is_compact(const DLTensor *tensor) {
+  int64_t expected = 1;
+  bool compact = true;
+  for (int32_t axis = tensor->ndim - 1; axis >= 0; --axis) {
+    int64_t extent = tensor->shape[axis];
+    if (extent == 0) return true;
+    if (tensor->strides && extent != 1 && tensor->strides[axis] != expected) compact = false;
+    expected *= extent;
+  }
+  return compact;
+}
+
 /* ---- making ---- */
 
 /* A tensor without memory yet; NULL strides mean compact. */
@@ -207,15 +219,6 @@ static const char *format_of(DLDataType dtype) {
   }
 }
 
-static bool is_compact(const Tensor *self) {
-  int64_t compact = 1;
-  for (int32_t axis = self->tensor.ndim - 1; axis >= 0; --axis) {
-    if (self->tensor.shape[axis] != 1 && self->tensor.strides[axis] != compact) return false;
-    compact *= self->tensor.shape[axis];
-  }
-  return true;
-}
-
 static int refuse_buffer(const char *why) {
   PyErr_SetString(PyExc_BufferError, why);
   return -1;
@@ -230,7 +233,7 @@ static int tensor_getbuffer(PyObject *object, Py_buffer *view, int flags) {
   if (flags & PyBUF_WRITABLE && self->read_only) return refuse_buffer("the array is read-only");
   bool wants_strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
   bool wants_order = flags & (PyBUF_C_CONTIGUOUS & ~PyBUF_STRIDES);
-  if ((!wants_strides || wants_order) && !is_compact(self)) {
+  if ((!wants_strides || wants_order) && !is_compact(&self->tensor)) {
     return refuse_buffer("the array is not contiguous");
   }
   int32_t ndim = self->tensor.ndim;
@@ -367,7 +370,7 @@ static PyObject *get_read_only(PyObject *object, void *unused) {
 static PyObject *get_is_contiguous(PyObject *object, void *unused) {
   (void)unused;
   const Tensor *self = (const Tensor *)object;
-  return PyBool_FromLong(is_compact(self));
+  return PyBool_FromLong(is_compact(&self->tensor));
 }
 
 static PyObject *get_base(PyObject *object, void *unused) {

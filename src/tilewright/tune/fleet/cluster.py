@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilewright.base.errors import UserError
+from tilewright.base.errors import UserError, summary_of
 from tilewright.tune.fleet.pool import CONNECT_S, LEASE_S, RETRIES, Fleet
 from tilewright.tune.fleet.serve import Handler, answer, welcome
 from tilewright.tune.fleet.wire import Lost, Message, check_welcome, greeting
@@ -92,7 +92,7 @@ class RayWorker:
         except errors.GetTimeoutError:
             raise Lost("no answer in time") from None
         except (errors.RayError, ValueError) as error:
-            raise Lost(f"it is gone: {str(error).splitlines()[0]}") from None
+            raise Lost(f"it is gone: {summary_of(error)}") from None
         if not isinstance(told, Mapping):
             raise Lost("not a message")
         return told
@@ -198,7 +198,7 @@ def ray_fleet(
         )
     except Exception as error:  # Ray raises errors of many kinds here, none of its own
         raise UserError(
-            "TW5203", f"the cluster at {address} cannot be reached: {str(error).splitlines()[0]}"
+            "TW5203", f"the cluster at {address} cannot be reached: {summary_of(error)}"
         ) from error
     try:
         return RayFleet(module, workers or room_for(module, cores), cores, lease_s, retries, kind)

@@ -1,41 +1,25 @@
-"""The analytical cost of a sketch's points, and the features for learned cost models.
+"""The analytical cost of a sketch's points.
 
-Every tiled stage has five levels, for which formulas give trips and bytes touched:
-
-    step       one iteration of the innermost loop around a register tile
-    tile       a register tile with its reduction (or block of it)
-    middle     the register tiles that share operands in L1
-    block      the tiles of a block in L2
-    whole      all of a thread's work, and that of all threads
-
-Cycles are those of the busiest thread: the maximum of arithmetic (whole tiles, with tails and idle
-lanes), loads, and the latency of accumulation chains; plus lines from L2, L3 and memory where
-levels do not fit, stores, loop overhead, and dispatch of chunks.
+Formulas give trips and bytes of every tiled stage (`formulas.py`). Cycles are those of the busiest
+thread: the maximum of arithmetic (whole tiles, with tails and idle lanes), loads, and the latency
+of accumulation chains; plus lines from L2, L3 and memory where levels do not fit, stores, loop
+overhead, and dispatch of chunks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from tilewright import sym
-from tilewright.base.dots import DOTS
 from tilewright.base.machine import Machine
 from tilewright.rules.context import RuleContext
 from tilewright.rules.sharing import chunk_cycles
-from tilewright.sym import Expr, Var
-from tilewright.tune.features import (
-    RELATION_NAMES,
-    Access,
-    Formulas,
-    levels,
-    log2,
-    relation,
-)
-from tilewright.tune.sketch.fields import long_sum
+from tilewright.tune.features import Formulas, log2, relation
+from tilewright.tune.sketch.features import TERMS, Described, features
+from tilewright.tune.sketch.formulas import LEVEL_NAMES, tile_formulas
 from tilewright.tune.sketch.stage import Stage, Touch
 from tilewright.tune.sketch.structure import (
     BLOCKS,
@@ -44,60 +28,27 @@ from tilewright.tune.sketch.structure import (
     PARTS,
     PLAIN,
     ROWS,
-    TILE,
     UNDER,
     Structure,
     Way,
 )
 from tilewright.tune.space import Column, Columns
 
-LEVEL_NAMES = ("step", "tile", "middle", "block", "whole")
-KINDS = (PLAIN, TILE, BLOCKS, ROWS, PARTS, DOT, UNDER, FOLLOW)
-TERMS = ("compute", "l2", "l3", "memory", "results", "turns", "dispatch", "imbalance", "wake")
-SHAPE = (
-    "tile vectors",
-    "registers used",
-    "loads per operation",
-    "unrolled operations",
-    "tail waste",
-    "idle lanes",
-    "chunks",
-    "chunks per thread",
-    "packed operands",
-)
 TURN_CYCLES = 2.0  # overhead per iteration: count, compare, branch, addresses
 OVERLAP = 0.3  # share of the shorter of arithmetic and memory time that is not hidden
 SPILL_CYCLES = 1.0  # per step and spilled accumulator
 PACK_CYCLES_PER_BYTE = 0.25
 DOT_CYCLES = 1.0  # per dot-product instruction
 
-FEATURE_NAMES = (
-    *(f"log {name}" for name in TERMS),
-    *SHAPE,
-    *(f"bytes of a {name}" for name in LEVEL_NAMES),
-    *(f"reuse in a {name}" for name in LEVEL_NAMES),
-    *(f"trips of a {name}" for name in LEVEL_NAMES),
-    *RELATION_NAMES,
-    *(f"stages {kind}" for kind in KINDS),
-)
-
-# The features of each level, innermost first, by which TreeGRU finds them.
-LEVEL_FEATURES = tuple(
-    tuple(f"{kind} {name}" for kind in ("bytes of a", "reuse in a", "trips of a"))
-    for name in LEVEL_NAMES
-)
-
 
 @dataclass(frozen=True)
-class Described:
-    """For many points: cycles by cause, and features of the nest."""
+class Need:
+    """What a tile needs of a stage that is computed inside of it."""
 
-    terms: Mapping[str, Any]
-    shape: Mapping[str, Any] = field(default_factory=dict)
-    touched: Mapping[str, Any] = field(default_factory=dict)  # bytes of all buffers, by level
-    reuse: Mapping[str, Any] = field(default_factory=dict)  # operations per byte, by level
-    trips: Mapping[str, Any] = field(default_factory=dict)  # by level
-    curve: Column | None = None
+    trips: Any  # how often
+    extents: Mapping[int, Any]  # of the stage's axes, each time
+    outer_trips: Any = None  # the same where it is computed per chunk, if it may be
+    outer_extents: Mapping[int, Any] = field(default_factory=dict)
 
 
 class StructureModel:
@@ -108,7 +59,7 @@ class StructureModel:
         self.context = context
         self._formulas: dict[str, Formulas] = {}
         for stage, way in structure.tiled:
-            self._formulas[stage.name] = Formulas(_tile_formulas(stage, way, context))
+            self._formulas[stage.name] = Formulas(tile_formulas(stage, way, context))
         self.kinds = [way.kind for way in structure.ways.values()]
         self._main = max(structure.ways, key=lambda name: structure.stages[name].instances)
 
@@ -122,7 +73,7 @@ class StructureModel:
         rows = len(next(iter(columns.values()))) if columns else 1
         terms: dict[str, Any] = dict.fromkeys(TERMS, 0.0)
         main = Described({})
-        needs: dict[str, Mapping[int, Any]] = {}
+        needs: dict[str, Need] = {}
         for name in reversed(list(self.structure.ways)):
             found = self._stage(name, columns, needs)
             for key, value in found.terms.items():
@@ -134,32 +85,11 @@ class StructureModel:
         cycles = np.maximum(inside, memory) + OVERLAP * np.minimum(inside, memory)
         cycles = cycles + terms["dispatch"] + terms["imbalance"] + terms["wake"]
         ns = np.broadcast_to(cycles, rows) * self.context.target.machine.cycle_ns
-        return ns, self._features(terms, main, rows)
-
-    def _features(self, terms: Mapping[str, Any], main: Described, rows: int) -> Column:
-        made = np.empty((rows, len(FEATURE_NAMES)), np.float32)
-        at = 0
-        for name in TERMS:
-            made[:, at] = log2(terms[name])
-            at += 1
-        for name in SHAPE:
-            made[:, at] = main.shape.get(name, 0.0)
-            at += 1
-        for source in (main.touched, main.reuse, main.trips):
-            for name in LEVEL_NAMES:
-                made[:, at] = log2(source.get(name, 1.0))
-                at += 1
-        width = len(RELATION_NAMES)
-        made[:, at : at + width] = 0.0 if main.curve is None else main.curve
-        at += width
-        for kind in KINDS:
-            made[:, at] = self.kinds.count(kind)
-            at += 1
-        return made
+        return ns, features(terms, main, self.kinds, rows)
 
     # ------------------------------------------------------------------ one stage
 
-    def _stage(self, name: str, columns: Columns, needs: dict[str, Mapping[int, Any]]) -> Described:
+    def _stage(self, name: str, columns: Columns, needs: dict[str, Need]) -> Described:
         stage, way = self.structure.stages[name], self.structure.ways[name]
         machine, threads = self.context.target.machine, self.context.threads
         if way.is_tiled:
@@ -194,22 +124,18 @@ class StructureModel:
             terms["dispatch"] = parts / threads * chunk_cycles(machine)
         return Described(terms)
 
-    def _under(
-        self, stage: Stage, columns: Columns, needs: dict[str, Mapping[int, Any]]
-    ) -> Described:
+    def _under(self, stage: Stage, columns: Columns, needs: dict[str, Need]) -> Described:
         """A stage inside of a tile: the part that the tile needs, once per tile."""
         name = stage.name
         need = needs.get(name)
         if need is None:
             return Described({"compute": stage.instances / stage.lanes * stage.operations})
-        trips, extents = need[-1], {at: size for at, size in need.items() if at >= 0}
-        if f"{name}.level" in columns and -2 in need:
+        trips, extents = need.trips, dict(need.extents)
+        if f"{name}.level" in columns and need.outer_trips is not None:
             outer = columns[f"{name}.level"] == "outer"
-            trips = np.where(outer, need[-2], trips)
+            trips = np.where(outer, need.outer_trips, trips)
             extents = {
-                at: np.where(outer, need[-3 - at], size)
-                for at, size in extents.items()
-                if -3 - at in need
+                at: np.where(outer, need.outer_extents[at], size) for at, size in extents.items()
             }
         vectors: Any = trips
         for at, axis in enumerate(stage.axes):
@@ -217,98 +143,89 @@ class StructureModel:
             last = stage.spatial and at == stage.spatial[-1]
             vectors = vectors * (np.ceil(size / stage.lanes) if last else size)
         for touch in stage.reads:  # its own producers
-            _need(
-                needs,
-                touch,
-                {at: extents.get(at, a.extent) for at, a in enumerate(stage.axes)},
-                trips,
-                self.structure,
-            )
+            whole = {at: extents.get(at, a.extent) for at, a in enumerate(stage.axes)}
+            _record(needs, touch, Need(trips, whole), self.structure)
         threads = self.context.threads
         loads = sum(touch.loads for touch in stage.reads)
         step = max(stage.operations, loads / self.context.target.machine.loads_per_cycle)
         return Described({"compute": vectors * step / threads})
 
-    def _tiled(
-        self, stage: Stage, way: Way, columns: Columns, needs: dict[str, Mapping[int, Any]]
-    ) -> Described:
-        machine, threads = self.context.target.machine, self.context.threads
+    def _tiled(self, stage: Stage, way: Way, columns: Columns, needs: dict[str, Need]) -> Described:
         given = {
             key[len(stage.name) + 1 :]: column
             for key, column in columns.items()
             if key.startswith(f"{stage.name}.") and column.dtype.kind not in "US"
         }
         f = self._formulas[stage.name].columns(given)
-        vectors, unrolled = f["vectors"], f["unrolled"]
-        chain = stage.chain * machine.fma_latency_cycles if stage.reduced else 0.0
-        operations_cycles = DOT_CYCLES if way.kind == DOT else stage.operations
-        arithmetic = vectors * unrolled * operations_cycles
-        loads = f["loads"] / machine.loads_per_cycle
-        used = vectors + f["operands"] + 1
-        spilled = np.maximum(0.0, used - self.context.target.vector_registers)
-        step = np.maximum(np.maximum(arithmetic, loads), chain * unrolled)
-        step = step + spilled * unrolled * SPILL_CYCLES
-        steps = f["trips/step"]
-        compute = steps * step
-        turns = steps * TURN_CYCLES + f["trips/tile"] * TURN_CYCLES * 4
-        results = f["trips/tile"] * vectors * len(stage.writes) / machine.stores_per_cycle
-        if way.kind == BLOCKS:
-            results = results * 3  # accumulators are loaded and stored again
+        for touch in stage.reads:
+            extents = {at: f[f"tile/block/{at}"] for at in range(len(stage.axes))}
+            outer = {at: f[f"tile/chunk/{at}"] for at in range(len(stage.axes))}
+            need = Need(f["trips/block"], extents, f["chunks"], outer)
+            _record(needs, touch, need, self.structure)
         count = len(stage.touches)
         touched = {
             level: sum(f[f"bytes/{level}/{at}"] for at in range(count)) for level in LEVEL_NAMES
         }
+        rows = len(next(iter(columns.values())))
+        return Described(
+            self._tile_terms(stage, way, f, touched),
+            self._tile_shape(stage, way, f),
+            touched,
+            _reuse(stage, f, touched),
+            {level: f[f"trips/{level}"] for level in LEVEL_NAMES},
+            _reuse_curve(stage, f, rows),
+        )
+
+    def _tile_terms(
+        self, stage: Stage, way: Way, f: Mapping[str, Any], touched: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Cycles by cause."""
+        machine, threads = self.context.target.machine, self.context.threads
+        vectors, unrolled, chunks = f["vectors"], f["unrolled"], f["chunks"]
+        chain = stage.chain * machine.fma_latency_cycles if stage.reduced else 0.0
+        operations_cycles = DOT_CYCLES if way.kind == DOT else stage.operations
+        arithmetic = vectors * unrolled * operations_cycles
+        loads = f["loads"] / machine.loads_per_cycle
+        spilled = np.maximum(0.0, _registers(f) - self.context.target.vector_registers)
+        step = np.maximum(np.maximum(arithmetic, loads), chain * unrolled)
+        step = step + spilled * unrolled * SPILL_CYCLES
+        compute = f["trips/step"] * step
+        turns = f["trips/step"] * TURN_CYCLES + f["trips/tile"] * TURN_CYCLES * 4
+        results = f["trips/tile"] * vectors * len(stage.writes) / machine.stores_per_cycle
+        if way.kind == BLOCKS:
+            results = results * 3  # accumulators are loaded and stored again
         packing = sum(
             _bytes(touch) * PACK_CYCLES_PER_BYTE
             for touch in stage.reads
             if touch.buffer in way.packed
         )
-        terms = self._memory(f, touched, count)
-        chunks = f["chunks"]
-        rounds = np.ceil(chunks / threads)
-        share = rounds / np.maximum(chunks, 1.0)  # of the busiest thread
-        for key, value in terms.items():
-            terms[key] = value / threads
-        terms["compute"] = compute * np.maximum(share, 1 / threads) + packing / threads
-        terms["turns"] = turns / threads
-        terms["results"] = results / threads
-        terms["wake"] = machine.wake_cycles if threads > 1 else 0.0
-        terms["dispatch"] = chunks / threads * chunk_cycles(machine)
-        terms["imbalance"] = compute / np.maximum(chunks, 1.0) * (0.5 if threads > 1 else 0.0)
-        for touch in stage.reads:
-            extents = {at: f[f"tile/block/{at}"] for at in range(len(stage.axes))}
-            outer = {at: f[f"tile/chunk/{at}"] for at in range(len(stage.axes))}
-            _need(needs, touch, extents, f["trips/block"], self.structure, outer, chunks)
-        operations = float(stage.instances)
-        reuse = {
-            level: operations
-            / np.maximum(1.0, f[f"trips/{level}"])
-            * stage.touches[0].element_bytes
-            / np.maximum(1.0, touched[level])
-            for level in LEVEL_NAMES
+        memory = self._memory(f, touched, len(stage.touches))
+        share = np.ceil(chunks / threads) / np.maximum(chunks, 1.0)  # of the busiest thread
+        return {
+            **{level: cycles / threads for level, cycles in memory.items()},
+            "compute": compute * np.maximum(share, 1 / threads) + packing / threads,
+            "turns": turns / threads,
+            "results": results / threads,
+            "wake": machine.wake_cycles if threads > 1 else 0.0,
+            "dispatch": chunks / threads * chunk_cycles(machine),
+            "imbalance": compute / np.maximum(chunks, 1.0) * (0.5 if threads > 1 else 0.0),
         }
-        shape = {
+
+    def _tile_shape(self, stage: Stage, way: Way, f: Mapping[str, Any]) -> dict[str, Any]:
+        """The features of a register tile and of the chunks."""
+        vectors, unrolled, chunks = f["vectors"], f["unrolled"], f["chunks"]
+        computed = f["trips/step"] * vectors * unrolled * stage.lanes
+        return {
             "tile vectors": vectors,
-            "registers used": used / self.context.target.vector_registers,
+            "registers used": _registers(f) / self.context.target.vector_registers,
             "loads per operation": f["loads"] / (vectors * unrolled),
             "unrolled operations": log2(vectors * unrolled),
-            "tail waste": log2(steps * vectors * unrolled * stage.lanes / operations),
+            "tail waste": log2(computed / float(stage.instances)),
             "idle lanes": f["idle"],
             "chunks": log2(chunks),
-            "chunks per thread": np.minimum(chunks / threads, 32.0),
+            "chunks per thread": np.minimum(chunks / self.context.threads, 32.0),
             "packed operands": float(len(way.packed)),
         }
-        rows = len(next(iter(columns.values())))
-        flat_bytes, flat_reuse = [], []
-        for level in LEVEL_NAMES[:-1]:
-            for at, touch in enumerate(stage.touches):
-                size = f[f"bytes/{level}/{at}"]
-                instances = operations / np.maximum(1.0, f[f"trips/{level}"])
-                flat_bytes.append(size)
-                flat_reuse.append(instances * touch.element_bytes / np.maximum(1.0, size))
-        trips = {level: f[f"trips/{level}"] for level in LEVEL_NAMES}
-        curve = relation(flat_bytes, flat_reuse, rows)
-        return Described(terms, shape, touched, reuse, trips, curve)
 
     def _memory(
         self, f: Mapping[str, Any], touched: Mapping[str, Any], count: int
@@ -335,31 +252,51 @@ class StructureModel:
         return found
 
 
-def _need(
-    needs: dict[str, Mapping[int, Any]],
-    touch: Touch,
-    extents: Mapping[int, Any],
-    trips: Any,
-    structure: Structure,
-    outer: Mapping[int, Any] | None = None,
-    chunks: Any = None,
-) -> None:
-    """Record what a tile needs of a stage computed inside of it: its axes, and how often."""
+def _record(needs: dict[str, Need], touch: Touch, need: Need, structure: Structure) -> None:
+    """Record the need of the stage that computes a buffer inside of a tile, if there is one, along
+    its own axes; `need` has those of the reader."""
     for name, way in structure.ways.items():
         stage = structure.stages[name]
         if way.kind != UNDER or stage.writes[0].buffer != touch.buffer or name in needs:
             continue
-        found: dict[int, Any] = {-1: trips}
+        extents, outer_extents = {}, {}
         for at, dim in enumerate(stage.writes[0].dims):
             if dim is None or len(dim) != 1:
                 continue
             axis = next(iter(dim))
-            found[axis] = _reach(touch, at, extents, stage.axes[axis].extent)
-            if outer is not None:
-                found[-3 - axis] = _reach(touch, at, outer, stage.axes[axis].extent)
-        if outer is not None:
-            found[-2] = chunks
-        needs[name] = found
+            most = stage.axes[axis].extent
+            extents[axis] = _reach(touch, at, need.extents, most)
+            outer_extents[axis] = _reach(touch, at, need.outer_extents, most)
+        needs[name] = replace(need, extents=extents, outer_extents=outer_extents)
+
+
+def _registers(f: Mapping[str, Any]) -> Any:
+    """Vector registers in a register tile: accumulators, operands, and one to broadcast."""
+    return f["vectors"] + f["operands"] + 1
+
+
+def _reuse(stage: Stage, f: Mapping[str, Any], touched: Mapping[str, Any]) -> dict[str, Any]:
+    """Operations per byte of all buffers, by level."""
+    size = stage.touches[0].element_bytes
+    return {
+        level: float(stage.instances)
+        / np.maximum(1.0, f[f"trips/{level}"])
+        * size
+        / np.maximum(1.0, touched[level])
+        for level in LEVEL_NAMES
+    }
+
+
+def _reuse_curve(stage: Stage, f: Mapping[str, Any], rows: int) -> Column:
+    """The reuse attainable within so many bytes, over all buffers and levels."""
+    touched, reuse = [], []
+    for level in LEVEL_NAMES[:-1]:
+        instances = float(stage.instances) / np.maximum(1.0, f[f"trips/{level}"])
+        for at, touch in enumerate(stage.touches):
+            size = f[f"bytes/{level}/{at}"]
+            touched.append(size)
+            reuse.append(instances * touch.element_bytes / np.maximum(1.0, size))
+    return relation(touched, reuse, rows)
 
 
 def _reach(touch: Touch, dimension: int, extents: Mapping[int, Any], most: int) -> Any:
@@ -399,100 +336,3 @@ def _bytes(touch: Touch) -> int:
 def _whole_bytes(stage: Stage) -> float:
     sizes = {touch.buffer: _bytes(touch) for touch in stage.touches}
     return float(sum(sizes.values()))
-
-
-# --------------------------------------------------------------------------- formulas
-
-
-def _tile_formulas(stage: Stage, way: Way, context: RuleContext) -> dict[str, Expr]:
-    """Tile sizes at every level, trips and bytes, as expressions of the decisions."""
-    names: dict[str, Var] = {}
-
-    def decided(name: str) -> Var:
-        return names.setdefault(name, sym.var(name))
-
-    tiles: dict[str, dict[int, Expr]] = {level: {} for level in LEVEL_NAMES}
-    chunk: dict[int, Expr] = {}
-    vectors: Expr = sym.const(1)
-    chunks: Expr = sym.const(1)
-    padded: Expr = sym.const(1)
-    extents = {at: axis.extent for at, axis in enumerate(stage.axes)}
-    found: dict[str, Expr] = {}
-    longest = long_sum(stage)
-    unrolled: Expr = sym.const(1)
-    for at, axis in enumerate(stage.axes):
-        whole = sym.const(axis.extent)
-        if axis.is_reduced:
-            unroll: Expr = sym.const(1)
-            if at in stage.reduced and way.kind != DOT:
-                unroll = decided(f"{axis.name}.unroll")
-            elif way.kind == DOT and at == stage.reduced[-1]:
-                unroll = sym.const(_dot_steps(way))
-            part: Expr = whole
-            if way.kind == BLOCKS and at == longest:
-                part = sym.minimum(decided(f"{axis.name}.block"), axis.extent)
-            unrolled = sym.mul(unrolled, 1 if way.kind == DOT else unroll)
-            sizes: tuple[Expr, ...] = (unroll, part, part, whole, whole)
-            chunk[at] = whole
-        elif at in stage.spatial:
-            inner = decided(f"{axis.name}.inner")
-            vectors = sym.mul(vectors, inner)
-            near: Expr = sym.mul(inner, stage.lanes) if at == way.lanes else inner
-            middle = sym.mul(near, decided(f"{axis.name}.middle"))
-            block = sym.mul(middle, decided(f"{axis.name}.block"))
-            sizes = (near, near, sym.minimum(middle, whole), sym.minimum(block, whole), whole)
-            chunks = sym.mul(chunks, sym.ceildiv(axis.extent, block))
-            chunk[at] = sizes[3]
-        else:
-            sizes = (whole,) * 5
-            chunk[at] = whole
-        for level, size in zip(LEVEL_NAMES, sizes, strict=True):
-            tiles[level][at] = size
-        found[f"tile/block/{at}"] = sizes[3]
-        found[f"tile/chunk/{at}"] = chunk[at]
-        padded = sym.mul(padded, sym.mul(sym.ceildiv(axis.extent, sizes[0]), sizes[0]))
-    line = context.target.machine.l1d.line_bytes
-    accesses = [
-        Access(touch.buffer, touch.element_bytes, touch.shape, touch.dims, touch.spans, line)
-        for touch in stage.touches
-    ]
-    found.update(levels(accesses, tiles, extents))
-    loads: Expr = sym.const(0)
-    operands: Expr = sym.const(0)
-    for touch in stage.reads:
-        one = _loaded(stage, way, touch, tiles["step"])
-        loads = sym.add(loads, one)
-        if touch.uses(way.lanes) and touch.loads == 1:
-            operands = sym.add(operands, _loaded(stage, way, touch, tiles["step"], single=True))
-    lanes_axis = stage.axes[way.lanes].extent
-    across = sym.mul(sym.ceildiv(lanes_axis, stage.lanes), stage.lanes)
-    found["vectors"] = vectors
-    found["unrolled"] = unrolled
-    found["loads"] = loads
-    found["operands"] = operands
-    found["chunks"] = chunks
-    found["idle"] = sym.sub(across, lanes_axis)
-    return found
-
-
-def _dot_steps(way: Way) -> int:
-    """Reduction steps per call of the instruction."""
-    return next(each.steps for each in DOTS if each.name == way.intrin)
-
-
-def _loaded(
-    stage: Stage, way: Way, touch: Touch, tile: Mapping[int, Expr], *, single: bool = False
-) -> Expr:
-    """Loads of an operand per step: a vector along the lanes, or one broadcast element."""
-    total: Expr = sym.const(1 if single else touch.loads)
-    step = touch.step(way.lanes)
-    for at in (*stage.spatial, *stage.reduced):
-        if not touch.uses(at) or (single and stage.axes[at].is_reduced):
-            continue
-        if way.kind == DOT and stage.axes[at].is_reduced:
-            continue  # one vector of each operand per call
-        size = tile[at]
-        if at == way.lanes and (step in (0, 1) or touch.buffer in way.packed):
-            size = sym.ceildiv(size, stage.lanes)
-        total = sym.mul(total, size)
-    return total

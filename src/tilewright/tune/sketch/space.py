@@ -26,8 +26,9 @@ from tilewright.tensor.ir import Function
 from tilewright.tensor.schedule import Schedule
 from tilewright.tune.grids import Grid, GridSpace
 from tilewright.tune.sketch.apply import apply_structure
+from tilewright.tune.sketch.features import FEATURE_NAMES
 from tilewright.tune.sketch.generate import Program, find_structure, programs_of, structures
-from tilewright.tune.sketch.model import FEATURE_NAMES, StructureModel
+from tilewright.tune.sketch.model import StructureModel
 from tilewright.tune.sketch.structure import Structure
 from tilewright.tune.space import Column, Columns
 

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tilewright.base.errors import ExecutionError
+from tilewright.base.errors import ExecutionError, UserError
 from tilewright.frontends.onnx import import_model
 from tilewright.graph import interpret
 
@@ -68,6 +68,21 @@ def test_parts_of_a_split():
 def test_parts_of_a_split_make_up_the_whole():
     with pytest.raises(ExecutionError, match="do not make up the whole"):
         run("Split", X, np.array([1, 2]), opset=18, outputs=2, axis=2)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (3, 3), (4,), (1, 1, 2), (5, -1)])
+def test_known_parts_of_a_split_make_up_the_whole(sizes):
+    listed = ", ".join(map(str, sizes))
+    for dims in ("2, 3, 4", "2, 3, n"):
+        text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[{dims}] x) => (float[a, b, c] y, float[d, e, f] z)
+        <int64[{len(sizes)}] s = {{{listed}}}> {{ y, z = Split <axis = 2> (x, s) }}"""
+        with pytest.raises(UserError, match=r"Split of|do not make up the whole"):
+            interpret(import_model(onnx.parser.parse_model(text)), X)
+    if sizes in ((1, 2), (3, 3)):  # of another n
+        x = np.zeros((2, 3, sum(sizes)), np.float32)
+        made = interpret(import_model(onnx.parser.parse_model(text)), x)
+        assert [part.shape[2] for part in made] == list(sizes)
 
 
 def test_bounds_of_slices():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
+from tilewright.base.errors import UserError
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import END, product
@@ -216,21 +218,41 @@ def _concat(node: Context) -> Value:
 def _split(node: Context) -> list[Value]:
     dims = node.dims()
     axis = node.axis(node.attr("axis", 0), len(dims))
-    given = node.attr("split")
-    sizes = given if given is not None else node.known(1)
+    x, sizes = node[0], node.attr("split") or node.known(1)
     if sizes is None and node.has(1):
         return _split_at_run_time(node, axis)
     if sizes is None:
         count = const(node.attr("num_outputs", node.outputs))
         each = sym.simplify(sym.ceildiv(dims[axis], count))
         sizes = [each] * (node.outputs - 1)  # the last part is the rest
+    else:
+        x = _checked_whole(node, x, [sym.as_expr(size) for size in sizes], dims[axis])
     parts, start = [], sym.as_expr(0)
     for at in range(node.outputs):
         last = at >= len(sizes)
         end = dims[axis] if last else sym.simplify(sym.add(start, sizes[at]))
-        parts.append(slice_axis(node, node[0], axis, start, end))
+        parts.append(slice_axis(node, x, axis, start, end))
         start = end
     return parts
+
+
+UNEVEN_SPLIT = "the parts of a split do not make up the whole"
+
+
+def _checked_whole(node: Context, x: Value, sizes: Sequence[Expr], whole: Expr) -> Value:
+    """The input of a split into parts of these sizes, which must be its outputs' and add up."""
+    total = sym.simplify(functools.reduce(sym.add, sizes, sym.as_expr(0)))
+    known = {int(each.value) for each in (total, whole) if isinstance(each, Const)}
+    is_negative = any(isinstance(size, Const) and size.value < 0 for size in sizes)
+    if len(sizes) != node.outputs or len(known) == 2 or is_negative:
+        shown = ", ".join(map(str, sizes))
+        raise UserError(
+            "TW1110", f"Split of {whole} into {node.outputs} parts of {shown}", node.loc
+        )
+    if sym.equal(total, whole):
+        return x
+    both = [node.emit("dims", values=items_of([size])[0]) for size in (total, whole)]
+    return node.emit("require", node.emit("equal", *both), x, message=UNEVEN_SPLIT)
 
 
 def slice_axis(
@@ -244,9 +266,8 @@ def slice_axis(
 def _split_at_run_time(node: Context, axis: int) -> list[Value]:
     whole = node.emit("dims", values=items_of([node.dims()[axis]])[0])
     total = node.emit("reduce_sum", node[1], axes=(0,), keepdims=False)
-    message = "the parts of a split do not make up the whole"
     fits = node.emit("equal", total, whole)
-    sizes = node.emit("require", fits, node[1], message=message)
+    sizes = node.emit("require", fits, node[1], message=UNEVEN_SPLIT)
     ends = node.emit("cumsum", sizes, axis=0)
     starts = node.emit("sub", ends, sizes)
     parts = []
