@@ -196,7 +196,8 @@ def _equal(self: Module, other: object) -> bool:
 
 def _same_constants(a: Module, b: Module) -> bool:
     shared = a.constants.keys() & b.constants.keys()
-    return all(np.array_equal(a.constants[k], b.constants[k], equal_nan=True) for k in shared)
+    pairs = [(a.constants[k], b.constants[k]) for k in shared]
+    return all(np.array_equal(one, two, equal_nan=one.dtype != object) for one, two in pairs)
 
 
 def _hash(self: Module) -> int:

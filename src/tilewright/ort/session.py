@@ -34,7 +34,6 @@ from tilewright.ort.errors import (
     Fail,
     InvalidArgument,
     ModelLoadCanceled,
-    absent,
     as_running,
     loading,
 )
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 
 LIBRARIES = (".so", ".dylib")
 _LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # of shared libraries
-_ORT_MAGIC = b"ORTM"  # at byte 4 of ONNX Runtime's own format
 
 
 class InferenceSession:
@@ -83,8 +81,8 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        """`path_or_bytes` is the path of an .onnx file or of a library that `save` wrote, or the
-        contents of either."""
+        """`path_or_bytes` is the path of an .onnx or .ort file or of a library that `save`
+        wrote, or the contents of one."""
         if not isinstance(path_or_bytes, (str, os.PathLike, bytes)):
             kind = type(path_or_bytes).__name__
             raise UserTypeError("TW6042", f"a session is made of a path or bytes, not of {kind}")
@@ -129,7 +127,6 @@ class InferenceSession:
         """Load the model if it is a saved library; None otherwise."""
         source = self._source
         if isinstance(source, bytes):
-            _check_format(source[:8])
             if not source.startswith(_LIBRARY_MAGIC):
                 return None
             with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
@@ -140,8 +137,7 @@ class InferenceSession:
         head = b""
         if path.is_file():
             with path.open("rb") as file:
-                head = file.read(8)
-        _check_format(head)
+                head = file.read(4)
         is_library = path.suffix in LIBRARIES or head.startswith(_LIBRARY_MAGIC)
         return self._loaded(path) if is_library else None
 
@@ -414,11 +410,6 @@ class InferenceSession:
 
     def get_profiling_start_time_ns(self) -> int:
         return 0 if self._profile is None else self._profile.start_ns
-
-
-def _check_format(head: bytes) -> None:
-    if head[4:8] == _ORT_MAGIC:
-        raise absent("ONNX Runtime's own file format (.ort)", "give the .onnx file of the model")
 
 
 def _in_order(

@@ -72,6 +72,7 @@ def test_small_constants_are_written_out(array):
     plain = object if array.dtype == object else np.float64
     np.testing.assert_array_equal(made.astype(plain), array.astype(plain))
     assert str(back) == str(module)
+    assert back == parse(str(module), back.constants)
 
 
 def test_attributes_of_all_kinds():

@@ -361,7 +361,6 @@ def test_sparse_tensors_are_fed_written_out(session):
         lambda: ort.register_execution_provider_library("x", "x.so"),
         lambda: ort.LoraAdapter().Load("x"),
         lambda: ort.OrtValue.ortvalue_from_shape_and_type([2], np.float32, "cuda"),
-        lambda: ort.InferenceSession(b"\0\0\0\0ORTM" + bytes(8)),
         lambda: ort.OrtEpContextData(),
     ],
 )

@@ -7,6 +7,7 @@ model are reported at once, by name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from tilewright.frontends.onnx.load import Source, load_model
 from tilewright.frontends.onnx.peel import Peel, peeled
 from tilewright.frontends.onnx.rules import RULES
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip, element_type
+from tilewright.frontends.onnx.rules.microsoft_blocked import channel_block
 from tilewright.frontends.onnx.squeeze import squeeze_apart
 from tilewright.frontends.onnx.tensors import Tensors
 from tilewright.graph import Builder, Graph, Module, Value
@@ -84,6 +86,11 @@ class Importer:
         self.functions = {
             (f.domain or "ai.onnx", f.name, f.overload): f for f in self.model.functions
         }
+
+    @functools.cached_property
+    def channel_block(self) -> int:
+        """The channels in a block of ONNX Runtime's blocked layout."""
+        return channel_block(self.model)
 
     def main(self) -> Graph:
         proto = self.model.graph

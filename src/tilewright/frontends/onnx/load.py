@@ -7,6 +7,8 @@ are no crashes, and no access to files outside of the model's folder.
 from __future__ import annotations
 
 import contextlib
+import io
+import mmap
 import os
 import stat
 from collections.abc import Mapping
@@ -19,8 +21,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from tilewright.base.errors import Unsupported, UserError, UserTypeError
 from tilewright.frontends.onnx.check import check_names
 from tilewright.frontends.onnx.external import ExternalData
+from tilewright.frontends.onnx.flatbuffer import Damaged
+from tilewright.frontends.onnx.ort_format import is_ort_format, read_ort_format
 from tilewright.frontends.onnx.tensors import Tensors
-from tilewright.frontends.onnx.wire import strip
+from tilewright.frontends.onnx.wire import Span, Weights, strip
 
 MAX_BYTES = (1 << 31) - 1  # limit of protocol buffers
 OLDEST = 1
@@ -56,8 +60,7 @@ def load_model(
         loaded = Loaded(source, name or "model", Tensors(ExternalData(None, files or {})))
     elif isinstance(source, (bytes, bytearray, memoryview)):
         name = name or "model"
-        tensors = Tensors(ExternalData(None, files or {}))
-        loaded = Loaded(_parsed(bytes(source), name), name, tensors)
+        loaded = _from_bytes(bytes(source), name, files or {})
     elif isinstance(source, (str, os.PathLike)):
         path = Path(source)
         loaded = _from_file(path, name or path.name, files or {})
@@ -95,11 +98,36 @@ def _from_file(path: Path, name: str, files: Mapping[str, bytes]) -> Loaded:
         raise UserError("TW1111", f"{str(path)!r}: {error}") from error
     with contextlib.ExitStack() as stack:
         stack.enter_context(file)
-        data, weights = strip(file, os.fstat(file.fileno()).st_size)
-        tensors = Tensors(ExternalData(path.parent, files), weights)
-        loaded = Loaded(_parsed(data, name), name, tensors)
+        if is_ort_format(file.peek(8)):
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+                model, spans = _parsed_ort_format(whole, name)
+            weights = Weights(file, spans)
+        else:
+            data, weights = strip(file, os.fstat(file.fileno()).st_size)
+            model = _parsed(data, name)
+        loaded = Loaded(model, name, Tensors(ExternalData(path.parent, files), weights))
         stack.pop_all()
     return loaded
+
+
+def _from_bytes(source: bytes, name: str, files: Mapping[str, bytes]) -> Loaded:
+    external = ExternalData(None, files)
+    if not is_ort_format(source):
+        return Loaded(_parsed(source, name), name, Tensors(external))
+    model, spans = _parsed_ort_format(source, name)
+    file = io.BytesIO(source)
+    return Loaded(model, name, Tensors(external, Weights(file, spans)))
+
+
+def _parsed_ort_format(
+    data: bytes | mmap.mmap, name: str
+) -> tuple[onnx.ModelProto, dict[int, Span]]:
+    try:
+        return read_ort_format(data)
+    except (Damaged, ValueError, TypeError) as error:
+        raise UserError(
+            "TW1112", f"{name} is damaged: {error}", help="download or convert it again"
+        ) from error
 
 
 def _parsed(data: bytes, name: str) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class _UnexpectedStructure(Exception):
 class Weights:
     """The raw data of a graph's initializers, by index, still in the file."""
 
-    file: BufferedReader
+    file: BufferedReader | BytesIO
     spans: dict[int, Span]
 
     def read(self, at: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]] | None:

@@ -15,6 +15,7 @@ from tilewright.frontends.onnx.rules import (
     maps,
     microsoft,
     microsoft_attention,
+    microsoft_blocked,
     microsoft_experts,
     microsoft_images,
     microsoft_others,
@@ -69,6 +70,7 @@ FAMILIES = {
         microsoft_images,
         microsoft_others,
     ),
+    microsoft_blocked.DOMAIN: (microsoft_blocked,),
 }
 RULES: dict[tuple[str, str], Rule] = {
     (domain, name): rule

@@ -58,6 +58,10 @@ def hard_sigmoid(node: Context, x: Value, alpha: float = 0.2, beta: float = 0.5)
     return node.emit("clip", line, node.like(x, 0.0), node.like(x, 1.0))
 
 
+def hard_swish(node: Context, x: Value) -> Value:
+    return node.emit("mul", x, hard_sigmoid(node, x, 1 / 6))
+
+
 def swish(node: Context, x: Value, alpha: float = 1.0) -> Value:
     """x * sigmoid(alpha * x)."""
     scaled = x if alpha == 1.0 else node.emit("mul", x, alpha)
@@ -97,7 +101,7 @@ RULES: dict[str, Rule] = {
     "HardSigmoid": lambda node: hard_sigmoid(
         node, node[0], node.attr("alpha", 0.2), node.attr("beta", 0.5)
     ),
-    "HardSwish": lambda node: node.emit("mul", node[0], hard_sigmoid(node, node[0], 1 / 6)),
+    "HardSwish": lambda node: hard_swish(node, node[0]),
     "Mish": lambda node: node.emit("mul", node[0], node.emit("tanh", softplus(node, node[0]))),
     "Swish": lambda node: swish(node, node[0], node.attr("alpha", 1.0)),
     "Softplus": lambda node: softplus(node, node[0]),

@@ -29,6 +29,9 @@ class Bodies(Protocol):
     problems: dict[str, list[str]]
     tensors: Tensors
 
+    @property
+    def channel_block(self) -> int: ...
+
     def subgraph(
         self,
         proto: onnx.GraphProto,

@@ -10,6 +10,7 @@ from tilewright.frontends.onnx.rules.activation import (
     elu,
     gelu,
     hard_sigmoid,
+    hard_swish,
     leaky_relu,
     swish,
 )
@@ -38,6 +39,8 @@ def activated(node: Context, x: Value, numbers: Sequence[float] = ()) -> Value:
         return leaky_relu(node, x, *numbers[:1])
     if name == "Elu":
         return elu(node, x, *numbers[:1])
+    if name == "HardSwish":
+        return hard_swish(node, x)
     if name == "HardSigmoid":
         return hard_sigmoid(node, x, *numbers[:2])
     if name == "Clip":
