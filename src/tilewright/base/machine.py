@@ -267,10 +267,19 @@ _HASWELL = _server(
     frequency_ghz=3.2,
     fma_latency_cycles=5,
     reorder_window=192,
+    issue_per_cycle=4,
     int_multiply_add_instructions=3,
 )
 _SKYLAKE = replace(
     _HASWELL, name="skylake", fma_latency_cycles=4, reorder_window=224, frequency_ghz=3.6
+)
+_ALDER_LAKE = replace(
+    _SKYLAKE,
+    name="alderlake",
+    l1d=Cache(48 * KB, 12, 64.0),
+    l2=Cache(1280 * KB, 10, 48.0),
+    reorder_window=512,
+    issue_per_cycle=6,
 )
 _ZEN = _server(
     "znver2",
@@ -279,6 +288,7 @@ _ZEN = _server(
     Cache(16 * MB, 16, 16.0),
     frequency_ghz=3.2,
     fma_latency_cycles=5,
+    issue_per_cycle=5,
     int_multiply_add_instructions=3,
 )
 _ZEN4 = replace(
@@ -286,6 +296,7 @@ _ZEN4 = replace(
     name="znver4",
     fma_latency_cycles=4,
     fma_per_cycle=1,  # 512-bit multiply-adds take two 256-bit pipes
+    issue_per_cycle=6,
     int_multiply_add_instructions=2,
     reorder_window=320,
     l2=Cache(1 * MB, 8, 32.0),
@@ -371,11 +382,11 @@ _KNOWN: dict[str, Machine] = {
     "x86-64-v3": _HASWELL,
     "broadwell": _HASWELL,
     "skylake": _SKYLAKE,
-    "alderlake": replace(_SKYLAKE, l1d=Cache(48 * KB, 12, 64.0), l2=Cache(1280 * KB, 10, 48.0)),
-    "raptorlake": replace(_SKYLAKE, l1d=Cache(48 * KB, 12, 64.0), l2=Cache(2 * MB, 16, 48.0)),
+    "alderlake": _ALDER_LAKE,
+    "raptorlake": replace(_ALDER_LAKE, l2=Cache(2 * MB, 16, 48.0)),
     "znver1": replace(_ZEN, l3=Cache(8 * MB, 16, 16.0)),
     "znver2": _ZEN,
-    "znver3": replace(_ZEN, fma_latency_cycles=4, l3=Cache(32 * MB, 16, 16.0)),
+    "znver3": replace(_ZEN, fma_latency_cycles=4, issue_per_cycle=6, l3=Cache(32 * MB, 16, 16.0)),
     "znver4": _ZEN4,
     "znver5": replace(_ZEN4, fma_per_cycle=2, l1d=Cache(48 * KB, 12, 128.0)),
     "cortex-a53": _SMALL_ARM,
