@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tilewright.base import cpuinfo
@@ -57,10 +58,53 @@ def host_arch() -> str:
 
 
 def host_cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The number of cores that this process may use. Several logical processors of one core count
+    once; a container's quota of processor time limits it. `runtime/native/cores.c` counts likewise.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    return _usable_cores(frozenset(os.sched_getaffinity(0)))
+
+
+@cache
+def _usable_cores(usable: frozenset[int], root: Path = Path("/")) -> int:
+    cores = len({min(_siblings(root, processor) & usable) for processor in usable})
+    return min([cores, *(max(1, int(quota + 0.5)) for quota in _quotas(root))])
+
+
+def _siblings(root: Path, processor: int) -> frozenset[int]:
+    """The logical processors of the same core, which the kernel lists as ranges: 0-1 or 3,67."""
+    path = root / f"sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+    try:
+        parts = [part.split("-") for part in path.read_text().strip().split(",")]
+        listed = [range(int(part[0]), int(part[-1]) + 1) for part in parts]
+    except (OSError, ValueError):
+        listed = []
+    return frozenset({processor}.union(*listed))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """The processors that the quotas of this process's control groups amount to."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:  # number:controllers:path
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        # Inside of a container the path may be that of the host, where only its end exists.
+        group = PurePosixPath(path)
+        for folder in (base / str(each).lstrip("/") for each in (group, *group.parents)):
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            try:
+                words = [word for name in names for word in (folder / name).read_text().split()]
+                quota, period = (float(word) for word in words)  # "max" is no limit
+            except (OSError, ValueError):
+                continue
+            if quota > 0 and period > 0:
+                yield quota / period
 
 
 # --------------------------------------------------------------------------- the processor
