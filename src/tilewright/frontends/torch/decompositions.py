@@ -22,7 +22,7 @@ from torch.export.exported_program import (
     _split_decomp_table_to_cia_and_python_decomp,
 )
 
-from tilewright.frontends.torch import fake_quantized
+from tilewright.frontends.torch import fake_quantized, foreach, formulas
 
 aten = torch.ops.aten
 
@@ -120,7 +120,8 @@ def under_autograd() -> dict[Any, Callable[..., Any]]:
 def _further() -> dict[Any, Callable[..., Any]]:
     found = [operator(name) for name in TAKEN_APART]
     known = {op: decomposition_table[op] for op in found if op in decomposition_table}
-    return known | _quantized() | fake_quantized.FORMULAS
+    ours = fake_quantized.FORMULAS | foreach.FORMULAS | formulas.FORMULAS
+    return known | _quantized() | ours
 
 
 def _of_torchao() -> dict[Any, Callable[..., Any]]:
