@@ -1,10 +1,12 @@
 """Our formulas of operators that PyTorch has none for, against the operators themselves."""
 
 import copy
+import math
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
 from tilewright.frontends.torch import foreach, formulas
 from tilewright.plugins.torch import tilewright
@@ -110,3 +112,74 @@ def test_steps_of_optimizers_are_native(optimizer, options):
             step()
     for one, other in zip(*(net.parameters() for net in nets), strict=True):
         torch.testing.assert_close(other, one)
+
+
+def _resized(size, mode, **options):
+    return lambda x: F.interpolate(x, size=size, mode=mode, **options)
+
+
+IMAGE, PLACES = torch.randn(2, 3, 5, 7), torch.randn(2, 4, 4, 2).clamp(-1.2, 1.2)
+ROWS, OTHERS = torch.randn(2, 4, 3), torch.randn(2, 5, 3)
+TABLE, WORDS = torch.randn(10, 4), torch.tensor([1, 2, 4, 5, 4, 3, 2, 9])
+STARTS = torch.tensor([0, 4, 4])
+
+
+def _bag(**options):
+    return lambda w: F.embedding_bag(WORDS, w, STARTS, **options)
+
+
+def _sampled(**options):
+    return lambda x, g: F.grid_sample(x, g, align_corners=False, **options)
+
+
+def _complex(a, b):
+    c = torch.complex(a, b)
+    scaled = torch.view_as_real(torch.polar(c.abs(), c.angle()) * (1 + 2j))
+    powers = (c**0.5).real + (c**-1.5).imag + c.log2().real
+    made = torch.addmm(c, c, c, alpha=2j).imag + c.masked_fill(a > 0, 2j).real
+    return torch.stack([scaled[..., 0], scaled[..., 1], powers, made])
+
+
+GRADIENTS = {
+    "nearest": (_resized((11, 3), "nearest"), (IMAGE,)),
+    "nearest exact": (_resized((11, 3), "nearest-exact"), (IMAGE,)),
+    "lines": (_resized(9, "linear"), (IMAGE[0],)),
+    "images": (_resized((3, 10), "bilinear"), (IMAGE,)),
+    "corners": (_resized((9, 4), "bilinear", align_corners=True), (IMAGE,)),
+    "volumes": (_resized((4, 6, 9), "trilinear"), (IMAGE[None],)),
+    "cubic": (_resized((9, 4), "bicubic"), (IMAGE,)),
+    "antialiased": (_resized((3, 9), "bicubic", antialias=True), (IMAGE,)),
+    "by a scale": (lambda x: F.interpolate(x, scale_factor=2.3, mode="bilinear"), (IMAGE,)),
+    "sampled": (_sampled(), (IMAGE, PLACES)),
+    "sampled, reflected": (_sampled(mode="bicubic", padding_mode="reflection"), (IMAGE, PLACES)),
+    **{f"distances {p}": (lambda x, y, p=p: torch.cdist(x, y, p=p), (ROWS, OTHERS))
+       for p in (0.5, 1.0, 2.0, 3.0, math.inf)},
+    "distances of pairs": (F.pdist, (ROWS[0],)),
+    "shrunk": (lambda x: F.hardshrink(x) + F.softshrink(x), (ROWS,)),
+    "margins": (lambda x: F.multi_margin_loss(x, torch.tensor([0, 3, 2, 2, 1])), (IMAGE[0, 0],)),
+    "masked scatter": (lambda x, y: x.masked_scatter(x > 0, y), (ROWS, ROWS + 1)),
+    "leaky at random": (F.rrelu, (ROWS,)),
+    "bags, summed": (_bag(mode="sum", padding_idx=4), (TABLE,)),
+    "bags, averaged": (_bag(mode="mean", padding_idx=2), (TABLE,)),
+    "bags, the greatest": (_bag(mode="max"), (TABLE,)),
+    "bags, weighted": (
+        lambda w, by: F.embedding_bag(WORDS, w, STARTS, mode="sum", per_sample_weights=by),
+        (TABLE, torch.rand(8)),
+    ),
+    "complex": (_complex, (torch.randn(3, 3), torch.randn(3, 3))),
+}  # fmt: skip
+
+
+def _gradients(function, inputs):
+    given = [x.clone().requires_grad_() for x in inputs]
+    made = function(*given)
+    (made * torch.linspace(0.5, 1.5, made.numel()).view(made.shape)).sum().backward()
+    return [x.grad for x in given]
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name):
+    function, inputs = GRADIENTS[name]
+    compiled = torch.compile(function, backend=tilewright, options={"fallback": "error"})
+    want = _gradients(function, inputs)
+    torch.testing.assert_close(_gradients(compiled, inputs), want, rtol=1e-4, atol=1e-5)

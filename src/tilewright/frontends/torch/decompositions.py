@@ -52,6 +52,7 @@ KEPT = (
 TAKEN_APART = (
     *("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"),
     *("batch_norm_backward", "_fused_rms_norm_backward", "triu_indices", "tril_indices"),
+    "rrelu_with_noise_backward",
 )
 
 # Quantization by tokens, as PyTorch's own functions of the same names.

@@ -31,13 +31,17 @@ def is_random(node: fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in node.target.tags and _may_drop(node)
 
 
+UNUSED = {"dropout_p": 0.0, "training": False}  # with these values nothing is drawn
+
+
 def _may_drop(node: fx.Node) -> bool:
     """Whether an operator with a dropout probability, such as attention, uses it."""
     assert isinstance(node.target, torch._ops.OpOverload)
     for at, argument in enumerate(node.target._schema.arguments):
-        if argument.name == "dropout_p":
-            given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return not isinstance(given, (int, float)) or given != 0
+        if argument.name in UNUSED:
+            unused = UNUSED[argument.name]
+            given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name, unused)
+            return not isinstance(given, (int, float)) or given != unused
     return True
 
 

@@ -7,6 +7,7 @@ elements, is the rule for real tensors on each part; the rest has a formula here
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -198,6 +199,14 @@ def _log(node: Context) -> Pair:
     return Pair(node.emit("log", magnitude(node, x)), node.emit("atan2", x.im, x.re))
 
 
+def _log_of_base(base: float) -> PairRule:
+    def rule(node: Context) -> Pair:
+        made = _log(node)
+        return Pair(*(node.emit("mul", part, 1 / math.log(base)) for part in (made.re, made.im)))
+
+    return rule
+
+
 def _root(node: Context) -> Pair:
     """The square root on the right half of the plane: the larger of its parts by the sum of two
     numbers that are not negative, the other by a quotient, so that neither loses digits."""
@@ -267,18 +276,29 @@ def _reciprocal(node: Context) -> Pair:
     return _over(node, pair_of(node, 1.0, _real(node)), _self(node))
 
 
+LONGEST = 8  # multiplications by which a power is taken
+
+
 def _power(node: Context) -> Pair:
+    """To a real power: by multiplications, or by the size and the angle."""
     exponent = node.get("exponent")
-    if not isinstance(exponent, int) or not 1 <= exponent <= 8:
+    if not isinstance(exponent, (int, float)):
         raise Skip(f"complex numbers to the power {exponent}")
+    if exponent == 0.5:
+        return _root(node)
     x = made = _self(node)
-    for _ in range(exponent - 1):
+    if exponent not in range(1, LONGEST + 1):
+        size = node.emit("pow", magnitude(node, x), float(exponent))
+        return _polar(node, size, node.emit("mul", _angle(node), float(exponent)))
+    for _ in range(int(exponent) - 1):
         made = product(node, made, x, lambda p, q: node.emit("mul", p, q))
     return made
 
 
-def _conj(node: Context) -> Pair | Value:
+def _conj(node: Context) -> Pair | Value | complex:
     x = node.args["self"]
+    if isinstance(x, complex):
+        return x.conjugate()
     return Pair(x.re, node.emit("neg", x.im)) if isinstance(x, Pair) else x
 
 
@@ -328,6 +348,24 @@ def _matmul(first: str, second: str) -> PairRule:
     return rule
 
 
+def _plus(first: str, second: str) -> PairRule:
+    """A product of two matrices times one number, and an addend times another."""
+    multiplied = _matmul(first, second)
+
+    def rule(node: Context) -> Pair:
+        of = _real(node)
+        pairs = {"alpha": multiplied(node), "beta": pair_of(node, node.args["self"], of)}
+        for name, pair in pairs.items():
+            by = node.get(name, 1)
+            if by != 1:
+                factor = pair_of(node, by, of)
+                pairs[name] = product(node, pair, factor, lambda x, y: node.emit("mul", x, y))
+        made, addend = pairs.values()
+        return Pair(node.emit("add", made.re, addend.re), node.emit("add", made.im, addend.im))
+
+    return rule
+
+
 # ------------------------------------------------------------------------------------ conversions
 
 
@@ -350,10 +388,14 @@ def _polar_form(node: Context) -> Pair:
     return _polar(node, node["abs"], node["angle"])
 
 
-def _full(node: Context) -> Pair:
-    number = complex(node.get("fill_value", 0))
-    of = _real(node)
-    return Pair(node.full(number.real, of, node.out), node.full(number.imag, of, node.out))
+def _filled(name: str, default: complex = 0) -> PairRule:
+    """A tensor of one number, given by an argument's name."""
+
+    def rule(node: Context) -> Pair:
+        number, of = complex(node.get(name, default)), _real(node)
+        return Pair(node.full(number.real, of, node.out), node.full(number.imag, of, node.out))
+
+    return rule
 
 
 # ------------------------------------------------------------------------------------ Fourier
@@ -428,6 +470,8 @@ _MOVING = (
     *("squeeze.dim", "squeeze.dims", "unsqueeze", "clone", "alias", "detach", "flip", "roll"),
     *("index.Tensor", "index_select", "gather", "constant_pad_nd", "diagonal", "unfold"),
     *("slice_scatter", "select_scatter", "triu", "tril", "as_strided", "lift_fresh_copy"),
+    *("index_put", "_unsafe_index_put", "scatter.src", "scatter_add", "index_add", "embedding"),
+    *("_unsafe_index.Tensor", "diagonal_scatter", "masked_select", "embedding_dense_backward"),
 )
 _LINEAR = (
     *("neg", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum", "add.Tensor", "add.Scalar"),
@@ -446,6 +490,8 @@ PAIR_RULES: Mapping[str, PairRule] = {
     "aten.angle": _angle,
     "aten.exp": _exp,
     "aten.log": _log,
+    "aten.log2": _log_of_base(2),
+    "aten.log10": _log_of_base(10),
     "aten.sqrt": _root,
     "aten.sin": _wave("sin", "cos", "cosh", "sinh"),
     "aten.cos": _wave("cos", "sin", "cosh", "sinh", sign="neg"),
@@ -473,6 +519,9 @@ PAIR_RULES: Mapping[str, PairRule] = {
     "aten.matmul": _matmul("self", "other"),
     "aten.mv": _matmul("self", "vec"),
     "aten.dot": _matmul("self", "tensor"),
+    "aten.addmm": _plus("mat1", "mat2"),
+    "aten.baddbmm": _plus("batch1", "batch2"),
+    "aten.addmv": _plus("mat", "vec"),
     "aten._to_copy": _to_copy,
     "prims.convert_element_type": _to_copy,
     "aten.real": lambda node: _self(node).re,
@@ -481,9 +530,14 @@ PAIR_RULES: Mapping[str, PairRule] = {
     "aten.view_as_complex": lambda node: parted(node.builder, node["self"]),
     "aten.complex": _complex,
     "aten.polar": _polar_form,
-    "aten.full": _full,
-    "aten.full_like": _full,
-    "aten.zeros_like": _full,
+    **{f"aten.{name}": _filled("fill_value") for name in ("full", "full_like", "new_full")},
+    **{f"aten.{name}": _filled("") for name in ("zeros", "zeros_like", "new_zeros")},
+    **{f"aten.empty{name}": _filled("") for name in (".memory_format", "_like", "_strided")},
+    **{f"aten.{name}": _filled("", 1) for name in ("ones", "ones_like", "new_ones")},
+    "aten.new_empty": _filled(""),
+    "aten.new_empty_strided": _filled(""),
+    "aten.fill.Scalar": _filled("value"),
+    "aten.scalar_tensor": _filled("s"),
     "aten._assert_tensor_metadata": lambda node: (),  # what PyTorch knows already
     "aten._fft_r2c": _real_to_complex,
     "aten._fft_c2c": _complex_to_complex,

@@ -8,13 +8,13 @@ import torch
 
 from tilewright import sym
 from tilewright.base.dtype import BOOL, I64
-from tilewright.frontends.common.report import Skip
 from tilewright.frontends.torch.rules.base import Context, Rule
 from tilewright.frontends.torch.rules.reduction import comparable
 from tilewright.frontends.torch.rules.shape import slice_axis, transpose
 from tilewright.graph import Value
 from tilewright.graph.ops.shape import product
 from tilewright.graph.types import items_of
+from tilewright.sym import const
 
 
 def places(node: Context, sorted_: Value, values: Value, *, right: bool) -> Value:
@@ -223,10 +223,30 @@ def _embedding_bag(node: Context) -> tuple[Value | None, ...]:
         made = node.emit("div", made, node.unsqueeze(by, 1))
     elif mode == "max":
         made = node.emit("where", filled, made, node.like(made, 0))
-    if node.wants(3):
-        raise Skip("the places of the greatest rows of bags")
-    of_each = node.reshape(bag, (count,)) if node.wants(1) else None
-    return made, of_each, sizes if node.wants(2) else None, None
+    bag = node.reshape(bag, (count,))
+    which = _greatest_rows(node, made, rows, bag, index) if node.wants(3) else None
+    return made, *_told(node, 1, bag), *_told(node, 2, sizes), which
+
+
+def _told(node: Context, at: int, value: Value) -> tuple[Value | None]:
+    """A result that is wanted; PyTorch gives an empty one where it need not be known."""
+    if not node.wants(at):
+        return (None,)
+    fake = node.results[at]
+    return (node.full(0, I64, (0,)) if fake.shape == (0,) else value,)
+
+
+def _greatest_rows(node: Context, made: Value, rows: Value, bag: Value, index: Value) -> Value:
+    """Of each bag and column the row of the table that was the greatest, the first of several."""
+    dims, (count,) = node.dims_of(node.results[3]), node.shape(index)
+    if len(dims) != 2 or count is const(0):  # not of the mode that compares
+        return node.full(0, I64, dims)
+    hit = node.emit("equal", rows, node.emit("gather", made, bag, axis=0))
+    last = node.number(sym.simplify(sym.sub(count, 1)))
+    place = node.emit("where", hit, node.unsqueeze(node.iota(count), 1), last)
+    none = node.emit("expand", last, shape=items_of(dims))
+    first = node.emit("scatter_nd", none, node.unsqueeze(bag, 1), place, reduction="min")
+    return node.emit("gather", index, first, axis=0)
 
 
 def _is_in(node: Context) -> Value:
