@@ -24,6 +24,7 @@ F, U8, I8, I32, I64 = (
 CODES = {
     "object": TensorProto.STRING,
     "float32": F,
+    "int16": TensorProto.INT16,
     "uint8": U8,
     "int8": I8,
     "int32": I32,
@@ -689,6 +690,22 @@ def test_rows_of_a_quantized_table(bits, zeros, rng):
     given = (table, ids, scales, *([points] if zeros else []))
     kinds = {"bits": bits, "block_size": 16, "quantize_axis": 1, "gather_axis": 0}
     check("GatherBlockQuantized", *given, **kinds)
+
+
+def test_matmul_of_16_bits(rng):
+    a, b = (rng.integers(-9999, 9999, shape, np.int16) for shape in ((2, 3, 4), (4, 5)))
+    check("MatMulInteger16", a, b)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 5, 5), (2, 1, 1)])
+def test_inverse(shape, rng):
+    check("Inverse", floats(rng, *shape) + 3 * np.eye(shape[-1], dtype=np.float32))
+
+
+@pytest.mark.parametrize("dim", [-1, 1])
+@pytest.mark.parametrize("step", [1, 2])
+def test_windows_along_an_axis(dim, step, rng):
+    check("UnfoldTensor", floats(rng, 2, 7, 8), dim=dim, size=3, step=step)
 
 
 # ------------------------------------------------- quantized tables and layers
