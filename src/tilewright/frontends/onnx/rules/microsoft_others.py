@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.base.dtype import F32
+from tilewright import sym
+from tilewright.base.dtype import F32, I32
 from tilewright.frontends.onnx.rules.activation import gelu
 from tilewright.frontends.onnx.rules.base import Context, Rule, Skip
 from tilewright.frontends.onnx.rules.conv import RULES as CONVOLUTIONS
@@ -136,6 +137,33 @@ def _matmul_bnb4(node: Context) -> Value:
     return node.emit("cast", out, to=node[0].tensor.dtype)
 
 
+def _matmul_integer16(node: Context) -> Value:
+    return node.emit("matmul", *(node.cast(node[at], I32) for at in (0, 1)))
+
+
+def _inverse(node: Context) -> Value:
+    """The columns that an LU factorization takes to those of the identity."""
+    x, n = node[0], dims(node, node[0])[-1]
+    packed, pivots, _ = node.emit_many("lu", x, outputs=3)
+    order = node.emit("row_order", pivots, rows=n)
+    rows = node.unsqueeze(order, len(dims(node, order)))
+    identity = node.cast(node.emit("equal", rows, node.iota(n)), x.tensor.dtype)
+    half = node.emit("triangular_solve", packed, identity, lower=True, unit=True)
+    return node.emit("triangular_solve", packed, half, lower=False)
+
+
+def _unfold(node: Context) -> Value:
+    """Windows along an axis, their elements along a new last axis."""
+    rank, length, step = node.rank(), node.attr("size"), node.attr("step", 1)
+    axis = node.axis(node.attr("dim", -1), rank)
+    count = sym.add(sym.floordiv(sym.sub(node.dims()[axis], length), step), 1)
+    starts = node.emit("mul", node.iota(count), step)
+    places = node.emit("add", node.unsqueeze(starts, 1), node.iota(length))
+    windows = node.emit("gather", node[0], places, axis=axis)  # [..., windows, elements, ...]
+    perm = [at for at in range(rank + 1) if at != axis + 1]
+    return transpose(node, windows, *perm, axis + 1)
+
+
 def _tokenizer(node: Context) -> Value:
     """With an empty separator, or a pattern that matches any character, tokens are characters."""
     separators, pattern = tuple(node.attr("separators", ())), node.attr("tokenexp", "")
@@ -169,5 +197,8 @@ RULES: dict[str, Rule] = {
     "GemmFastGelu": _gemm_fast_gelu,
     "GatherBlockQuantized": _gather_block_quantized,
     "MatMulBnb4": _matmul_bnb4,
+    "MatMulInteger16": _matmul_integer16,
+    "Inverse": _inverse,
+    "UnfoldTensor": _unfold,
     "Tokenizer": _tokenizer,
 }
