@@ -232,7 +232,7 @@ def suggestion(arch: str, name: str) -> str:
 
 def is_known(arch: str, processor: str) -> bool:
     """Whether the features of a processor are listed here; of others there may be more."""
-    return processor in ("", GENERIC) or processor in _PROCESSORS[arch]
+    return processor in ("", GENERIC) or processor in _PROCESSORS.get(arch, {})
 
 
 def architectures(processor: str) -> tuple[str, ...]:

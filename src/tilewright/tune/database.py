@@ -19,6 +19,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,11 +101,13 @@ class Database(Closing):
             self._sql = sqlite3.connect(
                 self.path, timeout=busy_s, isolation_level=None, check_same_thread=False
             )
+        # One that nobody closes is closed with its last reference.
+        self._close = weakref.finalize(self, self._sql.close)
         try:
             with _typed(self.path):
                 self._prepare()
         except UserError:
-            self._sql.close()
+            self._close()
             raise
 
     def _prepare(self) -> None:
@@ -149,7 +152,7 @@ class Database(Closing):
 
     def close(self) -> None:
         with self._lock:
-            self._sql.close()
+            self._close()
 
     # ------------------------------------------------------------------ writing
 

@@ -178,6 +178,14 @@ def test_pruning_removes_what_other_versions_left():
     assert len(database.versions) == 1
 
 
+def test_a_database_that_nobody_closes_is_closed_with_its_last_reference(tmp_path):
+    database = Database(tmp_path / "db")
+    connection = database._sql
+    del database
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
 def test_a_closed_database_is_not_called_damaged():
     database = Database()
     database.close()
