@@ -110,8 +110,8 @@ class Accesses:
             loaded = self._load_equal(place, lanes, mask)
         elif place.stride == 1:
             loaded = self._load_run(place, lanes, mask)
-        elif mask is None and 0 < abs(place.stride) <= WIDEST_SHUFFLE:
-            loaded = self._load_strided(place, place.stride, lanes)
+        elif 0 < abs(place.stride) <= WIDEST_SHUFFLE and not self._is_gathered(place, lanes, mask):
+            loaded = self._load_strided(place, place.stride, lanes, mask)
         else:
             loaded = self._gather(place, lanes, mask)
         return self.to_register(loaded, place.element)
@@ -123,6 +123,11 @@ class Accesses:
             return True
         is_near = place.stride is not None and 0 < place.stride <= WIDEST_SHUFFLE
         return lanes > 1 and is_near and place.element.bits < self.machine.masked_bits
+
+    def _is_gathered(self, place: Place, lanes: int, mask: Value | None) -> bool:
+        """Whether a mask rules out one wide load of strided lanes and what is between them."""
+        is_near = place.stride is not None and place.stride > 0
+        return mask is not None and (not is_near or self.has_slow_masks(place, lanes))
 
     def load_whole(self, place: Place, lanes: int, mask: Value, count: Value) -> Value:
         """Load masked lanes by one unmasked load, if a buffer of `count` elements contains the
@@ -183,19 +188,25 @@ class Accesses:
             type_, f"call {type_} {callee}({where}, {mask}, {type_} zeroinitializer){alias}"
         )
 
-    def _load_strided(self, place: Place, stride: int, lanes: int) -> Value:
-        """Load everything from the first to the last lane, then shuffle."""
+    def _load_strided(
+        self, place: Place, stride: int, lanes: int, mask: Value | None = None
+    ) -> Value:
+        """Load everything from the first to the last lane, then shuffle. A mask leaves out what is
+        between the lanes: it may be beyond the buffer."""
         span = (lanes - 1) * abs(stride) + 1
         picks = [lane * abs(stride) for lane in range(lanes)]
         first = place.index
         if stride < 0:
             picks.reverse()
             first = self._moved(first, (lanes - 1) * stride)
-        type_ = vector(memory_type(place.element), span)
-        pointer = self.b.offset(memory_type(place.element), place.memory.pointer, first)
-        align = place.element.size_bytes & -place.element.size_bytes
-        whole = self.b.load(type_, pointer, align=align, extra=place.memory.alias)
-        return self.b.shuffle(whole, picks)
+        own = mask
+        if mask is not None:
+            span = lanes * stride
+            apart = [lanes if at % stride else at // stride for at in range(span)]
+            nothing = Value(mask.type, "zeroinitializer")
+            own = self.b.shuffle(self.b.concat(mask, nothing), apart)
+        here = replace(place, index=first, divisor=1, stride=1)
+        return self.b.shuffle(self._load_run(here, span, own), picks)
 
     def _load_pattern(self, place: Place, lanes: int, mask: Value | None) -> Value:
         """Lanes at static offsets: load the few runs that contain them, then shuffle."""

@@ -292,6 +292,23 @@ def test_lanes_in_a_few_runs_are_stored_run_by_run(pitch, masked):
     np.testing.assert_array_equal(y, want)
 
 
+@pytest.mark.parametrize("stride", [2, 3, -2])
+def test_masked_strided_lanes_are_loaded_whole_and_shuffled(stride):
+    """What is between the lanes may be beyond the buffer."""
+    first = 0 if stride > 0 else 40
+    program = f"""
+    func @f(%x: f32[41], %y: f32[16], m: index) stage flat {{
+      %y[ramp(0, 1, 16)] = masked(%x[ramp({first}, {stride}, 16)],
+        ramp(0, 1, 16) < broadcast(m, 16))
+    }}"""
+    text = emitted(program)
+    assert ("masked.load" in text) == ("masked.gather" not in text) == (stride > 0)
+    x, y = np.arange(41, dtype=np.float32), np.zeros(16, np.float32)
+    build(parse(program), "cpu")(x, y, 13)
+    want = [first + lane * stride if lane < 13 else 0 for lane in range(16)]
+    np.testing.assert_array_equal(y, want)
+
+
 def test_debug_information_points_at_lines_of_the_program():
     fn = parse(ADD)
     lines = str(fn).splitlines()

@@ -137,9 +137,9 @@ def cost(found: Convolution, c: Columns, context: RuleContext) -> Cost:
     kernel_rows, step = _between_rows(found)
     shared = ((rows - 1) * step + kernel_rows) / kernel_rows
     seen = depth * c["vectors"] * np.where(is_unrolled, shared, rows)
-    # Strided elements are loaded whole and shuffled.
+    # Strided elements are loaded whole and shuffled, by one port.
     stride = np.where(c["by_phase"] == 1, 1, found.strides[-1])
-    work = (depth * sums + (stride - 1) * seen) / machine.fma_per_cycle
+    work = depth * sums / machine.fma_per_cycle + (stride - 1) * seen
     types = (found.nest.block.writes[0].buffer.dtype, found.x.buffer.dtype, found.w.buffer.dtype)
     work = work + integer_cycles(types, machine, depth * sums, seen)
     tile = np.maximum(work, stride * seen / machine.loads_per_cycle)
@@ -175,18 +175,16 @@ def _spilled_cycles(found: Convolution, sums: Column, context: RuleContext) -> C
 
 
 def _tail_load_cycles(found: Convolution, c: Columns, context: RuleContext) -> Column:
-    """Cycles to load a vector that extends beyond a row: gathered if strided, else in pieces where
-    the target has no masked loads."""
+    """Cycles to load a vector that extends beyond a row, without masked loads: gathered if strided,
+    else in pieces."""
     machine, bits, lanes = context.target.machine, found.x.buffer.dtype.bits, c["lanes"]
     width = found.size(found.out_spatial[-1])
-    if width is None:
-        return np.zeros(len(lanes))  # planes are rounded up
+    if width is None or context.target.has_masked_load(bits):
+        return np.zeros(len(lanes))  # planes of dynamic sizes are rounded up
     rest = width % lanes
     if found.strides[-1] > 1:
         is_gathered = (rest > 0) & (c["by_phase"] == 0)
         return np.where(is_gathered, machine.gather_lane_cycles * lanes, 0)
-    if context.target.has_masked_load(bits):
-        return np.zeros(len(lanes))
     return np.array([partial_cycles(each, machine) for each in rest.tolist()])
 
 
